@@ -1,0 +1,5326 @@
+/*
+ * doorman.h, version 0.1.0: global, distributed, client-side rate limiting, after the design that
+ * YouTube published in 2016.
+ *
+ * Many processes use one thing of limited capacity: queries a second on a database, transactions in
+ * flight. Each asks a server how much of it may be its own, is given a LEASE on a share for a
+ * limited time, and holds itself to that. No request of the application ever waits for the server.
+ *
+ * DO THIS
+ *
+ *     In one C file, before anything else:
+ *
+ *         #define DOORMAN_IMPLEMENTATION
+ *         #define DOORMAN_JSON      // messages and configurations as JSON; needs cJSON
+ *         #define DOORMAN_NNG       // a client that runs by itself; needs JSON, nng, POSIX threads
+ *         #include "doorman.h"
+ *
+ *     Elsewhere include it with the same macros but the first. Without the last two the header
+ *     needs the C standard library alone. The implementation is C11 (gcc, clang); the public part
+ *     is C99 and C++11 too. Link what you use of -lcjson -lnng -pthread.
+ *
+ * AN EXAMPLE, whole in examples/rate_client.c: queries, held to this process's share.
+ *
+ * <!-- file: examples/rate_client.c -->
+ *     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
+ *     doorman_client_options options = {.addresses = addresses, .address_count = 1};
+ *     doorman_resource_options database = {
+ *         .resource_id = "db/orders", .wants = 400, .safe_capacity = 10};
+ *     doorman_agent *agent = NULL;
+ *     doorman_resource *resource = NULL;
+ *     doorman_error error = {""};
+ *     if (doorman_agent_start(&agent, &options, &error) != DOORMAN_OK ||
+ *         doorman_agent_open(&resource, agent, &database, &error) != DOORMAN_OK) {
+ *         fprintf(stderr, "rate_client: %s\n", error.text);
+ *         doorman_agent_stop(agent);
+ *         return 1;
+ *     }
+ *
+ *     for (int second = 1; second <= 10; second++) {
+ *         int queries = 0;
+ *         doorman_time end = doorman_clock() + DOORMAN_SECOND;
+ *         for (doorman_time now; (now = doorman_clock()) < end;) {
+ *             if (doorman_agent_rate_wait(agent, resource, 1, end - now) == DOORMAN_OK) queries++;
+ *         }
+ *         doorman_resource_info info;
+ *         doorman_agent_read(agent, resource, &info);
+ *         printf("%2d s: %5d queries, %s of %g a second\n", second, queries,
+ *                info.leased ? "a lease" : "without a lease, the safe capacity", info.capacity);
+ *     }
+ *
+ *     doorman_agent_stop(agent);
+ *
+ *     Without a network: examples/library_only.c, a server and three clients, and time a variable.
+ *
+ * CONCEPTS
+ *
+ *     resource        what is limited, by an id of the users' choice: "db/orders"
+ *     capacity        how much of it there is, in its own units; units a second for a rate, units
+ *                     at once for a gauge. From 0 to 1e15
+ *     template        the settings of all resources whose ids match a glob
+ *     node, server    a node of the tree, known by its name, is one or more servers, of which one
+ *                     is the master and answers; the others say who it is
+ *     holder, client  who holds leases; known by an id that no other one has
+ *     wants           how much a holder could use
+ *     has             how much it may use: its lease
+ *     safe capacity   how much it may use when it has lost its lease and nobody answers
+ *     subclients      how many clients a holder stands for: 1
+ *     learning        what a new master does for as long as leases of the one before it may last:
+ *                     it gives back what holders say they have, and nobody grows
+ *
+ *     A lease: from asking to asking again, on the holder's clock and on the server's.
+ *
+ *         holder   asks ........ takes: may use it until `expires_in` after it asked
+ *                     \         /                            |  refresh: asks again well before
+ *         server       decides .                             |
+ *                      counts it for (1 + drift) * expires_in, from when it decided
+ *
+ *     A resource of a client is in one of these states (see >>client for its capacity in each):
+ *
+ *         state     meaning              capacity           event              next state
+ *         unleased  no lease, or over    by its mode        a lease comes      leased
+ *         leased    now < its end        that of the lease  another one comes  leased
+ *                                                           now >= its end     unleased
+ *         closing   after the last       none               released           (freed)
+ *                   close                                   opened again       leased, unleased
+ *
+ *     A server is master or not, by doorman_server_set_master; >>asking has the table of the asker.
+ *
+ * THE API, by group. Each function is documented above its declaration, once.
+ *
+ *     status         doorman_status_name  _text
+ *     configuration  doorman_config_create  _destroy  _find  _templates    doorman_kind_name
+ *     shares         doorman_shares_solve    doorman_terms_target
+ *     asking         doorman_asker_address  _request  _response  _failed  _due
+ *     server         doorman_server_create  _destroy  _configure  _set_master  _handle  _due
+ *                    _update  _next_resource  _next_lease
+ *     client         doorman_client_create  _destroy  _asker  _due  _update
+ *                    doorman_resource_open  _close  _set_wants  _read  _rate  _gauge
+ *     limiters       doorman_rate_init  _try  _delay    doorman_gauge_init  _try  _release
+ *     JSON           doorman_json_config  _serve  _error  _request  _response
+ *                    doorman_buffer_uninit
+ *     nng            doorman_agent_start  _stop  _open  _close  _set_wants  _read  _rate_wait
+ *                    _gauge_wait  _gauge_release    doorman_clock    doorman_random
+ *
+ *     Three ways to use it:
+ *     an application  doorman_agent_start, doorman_agent_open; before each act
+ *                     doorman_agent_rate_wait, or doorman_rate_try; doorman_agent_stop
+ *     a node          doorman_json_config, doorman_server_create, _set_master; for each message
+ *                     doorman_json_serve (doorman_server.c is that, with sockets around it)
+ *     a test          doorman_shares_solve alone; or servers and clients, their requests carried by
+ *                     hand: all that decides is a pure state machine
+ *
+ * MACROS, to be defined before the header is included
+ *
+ *     DOORMAN_IMPLEMENTATION   the implementation too; in one C file
+ *     DOORMAN_STATIC           all of it static; then every file that includes it implements it
+ *     DOORMAN_JSON             section JSON
+ *     DOORMAN_NNG              section nng
+ *     DOORMAN_MALLOC(bytes), DOORMAN_REALLOC(pointer, bytes), DOORMAN_FREE(pointer)
+ *                              malloc, realloc, free; all three or none
+ *     NDEBUG                   no assertions; they are for our own mistakes alone, never for input
+ *
+ * MEMORY
+ *
+ *     What is created is destroyed by its twin. Limiters of no resource are in the caller's memory.
+ *     Options are borrowed for the call, but for what their comments say. Messages are borrowed: by
+ *     a call while it runs; from an object until the next call on it. Out of memory is a status, at
+ *     any call, and leaves things as they were. Nothing is freed that the caller owns.
+ *
+ * ERRORS
+ *
+ *     A call that can fail returns a doorman_status, DOORMAN_OK is 0. After an error the outputs
+ *     are untouched, and the object is as before. A doorman_error, where one is taken, names what
+ *     was wrong. Having no capacity is not an error: limiters return a doorman_decision, and the
+ *     state of a lease is in doorman_resource_info.
+ *
+ * THREADS AND TIME
+ *
+ *     A server, or a client with its asker and resources, is one thread's at a time: the caller
+ *     locks. Limiters (try, delay, release) and configurations may be used by any number of threads
+ *     at once. An agent may be used by any thread.
+ *
+ *     Sections 1 to 9 read no clock. What depends on time takes `now`, always last, in nanoseconds
+ *     on any clock that never goes back; if it does, time stands still. A lease is over at
+ *     now >= its end. The same calls with the same `now` and seeds give the same results, on every
+ *     machine. Programs should use a clock that goes on while the machine is suspended: a lease
+ *     that slept is over. What is `..._due` says when an object next wants to be called.
+ *
+ * LIMITS
+ *
+ *     ids and addresses 1 to 256 bytes of UTF-8 without control characters; amounts 0 to 1e15,
+ *     kept to 2^-48 of a unit; limiters count in 1/4096 of a unit; priorities 0 to 15; durations
+ *     some three years; a message 4 MiB, 32 deep, 200,000 values; 16 addresses of a client; and
+ *     configurable: 10,000 templates, 1,000,000 resources, 10,000,000 holders of one resource,
+ *     100,000 resources of one holder.
+ *
+ * WHAT IT IS NOT
+ *
+ *     It is no guard against clients that cheat: who does not hold itself to its lease is not held
+ *     by anybody. What holders do without a lease, by their modes, is outside of the promise that
+ *     leases never add up to more than the capacity. And clocks that run at rates more than the
+ *     drift (5 %) apart break that promise.
+ *
+ * SOURCES
+ *
+ *     The design of Doorman, "Global Distributed Client Side Rate Limiting" (YouTube, 2016), for
+ *     the protocol, the tree, learning and the names. Other sources stand where they are used.
+ *
+ * CONTENTS: search for the tag. Promises have numbers (T7, R4, ...), which tests quote; they stand
+ * in the comments that open the sections. A section uses only those before it.
+ *
+ *     (the API)         from here to "the API ends here"
+ *     >>basics          status, memory, random numbers, ids, globs, hash table, exact sums
+ *     >>configuration   templates, and which one a resource gets
+ *     >>shares          the algorithms, and the index that makes them cheap
+ *     >>leases          who holds how much of one resource; what may change hands, and why
+ *     >>asking          the upward half: what to ask, when, whom, what the answers mean
+ *     >>server          a node: mastership, learning, one request's way
+ *     >>limiters        what the application calls before it acts
+ *     >>client          resources of an application, their modes, wants that follow use
+ *     >>json            the wire protocol
+ *     >>nng             a client that runs
+ *
+ * MIT licence, at the end of the file.
+ */
+#if defined DOORMAN_IMPLEMENTATION && defined DOORMAN_NNG && !defined _DEFAULT_SOURCE
+#define _DEFAULT_SOURCE /* POSIX names, under -std=c11 too */
+#endif
+
+#ifndef DOORMAN_H
+#define DOORMAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef DOORMAN_STATIC
+#define DOORMAN_API static __attribute__((unused))
+#else
+#define DOORMAN_API extern
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DOORMAN_VERSION "0.1.0"
+
+/* ---- basics, the public part -------------------------------------------------------------- */
+
+/* Nanoseconds on any clock of the caller's that never goes back (and, in a program, goes on while
+ * the machine is suspended). As a duration: nanoseconds, at least 0. */
+typedef int64_t doorman_time;
+
+#define DOORMAN_SECOND INT64_C(1000000000)
+#define DOORMAN_NEVER INT64_MAX
+#define DOORMAN_DURATION_MAX (INT64_C(100000000) * DOORMAN_SECOND) /* some three years */
+#define DOORMAN_UNLIMITED (-1.0)                                   /* as a safe capacity alone */
+#define DOORMAN_AMOUNT_MAX 1e15
+#define DOORMAN_ID_BYTES_MAX 256
+#define DOORMAN_PRIORITY_MAX 15
+#define DOORMAN_SUBCLIENTS_MAX 1e9
+#define DOORMAN_MESSAGE_BYTES_MAX ((size_t)4 << 20)
+
+/* What a call can return: one code for each thing that a caller could do about it. */
+#define DOORMAN_STATUSES(X)                                                                        \
+    X(DOORMAN_OK, "OK", "done")                                                                    \
+    X(DOORMAN_INVALID_ARGUMENT, "INVALID_ARGUMENT", "an argument or a message is wrong")           \
+    X(DOORMAN_NOT_FOUND, "NOT_FOUND", "there is no such method")                                   \
+    X(DOORMAN_RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED", "more than a bound allows")                \
+    X(DOORMAN_UNAVAILABLE, "UNAVAILABLE", "not at present: stopping, or no way to reach it")       \
+    X(DOORMAN_STALE, "STALE", "the answer is not to the last request, and was dropped")            \
+    X(DOORMAN_TIMED_OUT, "TIMED_OUT", "the time given has passed")                                 \
+    X(DOORMAN_OUT_OF_MEMORY, "OUT_OF_MEMORY", "no memory; nothing has changed")
+
+#define DOORMAN__STATUS_CODE(code, name, text) code,
+typedef enum doorman_status {
+    DOORMAN_STATUSES(DOORMAN__STATUS_CODE) DOORMAN_STATUS_COUNT
+} doorman_status;
+
+/* The name ("TIMED_OUT") and a sentence; static strings, never NULL, also for a number that is no
+ * status. */
+DOORMAN_API const char *doorman_status_name(doorman_status status);
+DOORMAN_API const char *doorman_status_text(doorman_status status);
+
+/* What was wrong, as "resources[2].capacity: must be ...". Filled in when a call returns
+ * INVALID_ARGUMENT, NOT_FOUND or RESOURCE_EXHAUSTED; wherever one is taken it may be NULL. */
+typedef struct doorman_error {
+    char text[512];
+} doorman_error;
+
+/* ---- configuration, the public part ------------------------------------------------------- */
+
+typedef enum doorman_kind {
+    DOORMAN_FAIR_SHARE, /* the default */
+    DOORMAN_PROPORTIONAL_SHARE,
+    DOORMAN_PRIORITY_SHARE,
+    DOORMAN_STATIC_SHARE,
+    DOORMAN_NO_ALGORITHM,
+    DOORMAN_KIND_COUNT
+} doorman_kind;
+
+typedef enum doorman_handover { DOORMAN_CONFIRMED, DOORMAN_IMMEDIATE } doorman_handover;
+
+/* How one resource is shared. A field that is zero means its default. */
+typedef struct doorman_algorithm {
+    doorman_kind kind;                     /* FAIR_SHARE */
+    doorman_handover handover;             /* CONFIRMED */
+    doorman_time lease_length;             /* 60 s */
+    doorman_time refresh_interval;         /* 16 s, but at most a third of lease_length */
+    bool has_learning_mode_duration;       /* else the longest lease allowed, with the drift */
+    doorman_time learning_mode_duration;   /* 0: does not learn */
+    bool has_minimum_interval;             /* else 5 s */
+    doorman_time minimum_interval;         /* 0: none */
+    doorman_time minimum_refresh_interval; /* 1 s */
+    double decay_factor;                   /* 0.5, in (0, 1] */
+    double reserve;                        /* 0: PRIORITY_SHARE shares this part by all, [0, 1] */
+} doorman_algorithm;
+
+typedef struct doorman_template {
+    const char *identifier_glob; /* required: a shell's glob, 1 to 256 bytes of UTF-8 */
+    const char *description;     /* "" */
+    double capacity;             /* in the resource's own units, [0, 1e15] */
+    bool has_safe_capacity;      /* else capacity / subclients */
+    double safe_capacity;        /* [0, 1e15], or DOORMAN_UNLIMITED */
+    bool has_algorithm;          /* else that of the template "*", or the defaults */
+    doorman_algorithm algorithm;
+} doorman_template;
+
+typedef struct doorman_config_options {
+    const doorman_template *templates; /* borrowed for the call */
+    size_t template_count;
+    size_t template_max;   /* 10,000 */
+    bool reject_unmatched; /* else a resource that matches none gets what it asks for */
+} doorman_config_options;
+
+/* Checked and immutable: may serve any number of servers and threads. */
+typedef struct doorman_config doorman_config;
+
+/* Makes a configuration, or says what is wrong with it; then it is refused whole (G4).
+ *   out       written on OK alone; the caller destroys it
+ *   options   borrowed for the call; all is copied
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (templates) | OUT_OF_MEMORY
+ *   cost      O(templates)
+ *   source    the fields are those of the design document's ResourceRepository */
+DOORMAN_API doorman_status doorman_config_create(doorman_config **out,
+                                                 const doorman_config_options *options,
+                                                 doorman_error *error);
+DOORMAN_API void doorman_config_destroy(doorman_config *config); /* NULL is fine */
+
+/* The template of a resource: the first whose glob equals the id, else the first whose glob
+ * matches (G1).
+ *   returns   a template with its defaults filled in, owned by config; NULL: none matches
+ *   cost      O(templates) */
+DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
+                                                        const char *resource_id);
+
+/* All templates in their order, defaults filled in, owned by config. */
+DOORMAN_API const doorman_template *doorman_config_templates(const doorman_config *config,
+                                                             size_t *count);
+
+DOORMAN_API const char *doorman_kind_name(doorman_kind kind); /* "FAIR_SHARE"; "?" for no kind */
+
+/* ---- shares, the public part -------------------------------------------------------------- */
+
+/* What one holder asks for. */
+typedef struct doorman_demand {
+    double wants;      /* [0, 1e15] */
+    double subclients; /* weight: an integer, [1, 1e9]; 0 means 1 */
+    int priority;      /* 0 to 15, higher is more important */
+} doorman_demand;
+
+#define DOORMAN_ANY_PRIORITY (-1)
+
+/* What each demand of one priority gets:
+ *   target = min(wants, level * subclients) + slope * max(0, wants - level * subclients) */
+typedef struct doorman_terms {
+    int priority; /* or DOORMAN_ANY_PRIORITY: these terms are for all */
+    double level, slope;
+} doorman_terms;
+
+#define DOORMAN_TERMS_MAX (DOORMAN_PRIORITY_MAX + 1)
+
+/* The terms by which a capacity is shared between demands; needs no server, for tests of policies.
+ *   algorithm    kind and reserve are looked at; NULL means FAIR_SHARE
+ *   capacity     [0, 1e15]
+ *   terms        room for DOORMAN_TERMS_MAX, highest priority first; written on OK alone
+ *   terms_count  out: 1, or with PRIORITY_SHARE the number of priorities among the demands
+ *   returns      OK | INVALID_ARGUMENT | OUT_OF_MEMORY
+ *   cost         O(demands log demands) */
+DOORMAN_API doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double capacity,
+                                                const doorman_demand *demands, size_t demand_count,
+                                                doorman_terms *terms, size_t *terms_count);
+
+/* The amount that terms give to a demand, in [0, wants]; 0 where no terms are for its priority. */
+DOORMAN_API double doorman_terms_target(const doorman_terms *terms, size_t terms_count,
+                                        const doorman_demand *demand);
+
+/* ---- messages: what the wire says, as structs ---------------------------------------------- */
+/* All that a message points to is borrowed: by a call for as long as it runs; from an object until
+ * the next call on it. */
+
+typedef struct doorman_lease {
+    uint64_t id;      /* 1 to 2^53; 0: no lease */
+    const char *node; /* whose master gave it */
+    double capacity;  /* gets: units the holder may use; has: all that it has or may still use */
+    double keep;      /* gets: what the granter goes on counting, at least capacity */
+    doorman_time expires_in;       /* from the making of the lease to its end */
+    doorman_time refresh_interval; /* gets: ask again after this */
+} doorman_lease;
+
+typedef struct doorman_ask {
+    const char *resource_id;
+    doorman_lease has;           /* the last lease taken; id 0: holds nothing */
+    double outstanding;          /* all that is in use, where that may be more than has.capacity */
+    const doorman_demand *wants; /* of a client: one; of a server: its clients in groups */
+    size_t wants_count;
+    bool learning; /* of a server: does not know all its holders yet */
+} doorman_ask;
+
+typedef enum doorman_grant {
+    DOORMAN_GRANTED,
+    DOORMAN_TRY_LATER, /* the server has nothing of its own to give at present */
+    DOORMAN_UNMATCHED, /* no template, and the configuration says to reject */
+    DOORMAN_FULL       /* a bound of the server would be passed */
+} doorman_grant;
+
+typedef struct doorman_answer {
+    const char *resource_id;
+    doorman_grant grant;
+    doorman_lease gets; /* not GRANTED: refresh_interval alone */
+    bool has_safe_capacity;
+    double safe_capacity;
+    const doorman_algorithm *algorithm; /* to a server, and the rest too */
+    const doorman_terms *terms;
+    size_t terms_count;
+    bool has_learn_for;
+    doorman_time learn_for;
+} doorman_answer;
+
+typedef enum doorman_method {
+    DOORMAN_DISCOVERY,
+    DOORMAN_GET_CAPACITY, /* is_server: GetServerCapacity */
+    DOORMAN_RELEASE_CAPACITY,
+    DOORMAN_METHOD_COUNT
+} doorman_method;
+
+typedef struct doorman_request {
+    doorman_method method;
+    bool is_server; /* the holder is a server; not of the same space as client ids */
+    const char *holder_id;
+    const char *const *path; /* of a server: the nodes that the request came through */
+    size_t path_count;
+    const doorman_ask *asks; /* RELEASE_CAPACITY: resource_id and has.id alone */
+    size_t ask_count;
+    uint64_t sequence; /* not on the wire: pairs the request with its answer */
+} doorman_request;
+
+typedef struct doorman_response {
+    doorman_method method;
+    bool is_server;
+    bool is_master;                /* false: the mastership alone, nothing has been done */
+    const char *master_address;    /* NULL: nobody knows */
+    const doorman_answer *answers; /* GET_CAPACITY: one for each ask, in the same order */
+    size_t answer_count;
+} doorman_response;
+
+/* ---- asking, the public part --------------------------------------------------------------- */
+
+/* The upward half, the same for a client and for a server with a parent: what to ask, whom, when,
+ * and what the answers mean. It belongs to its client or server. At most one request is under way;
+ * a caller's loop is
+ *
+ *     wait until doorman_client_due(client), an answer, or news from the application
+ *     doorman_client_update(client, now)
+ *     doorman_asker_request(asker, &request, now)     and if request.sequence is not 0,
+ *         send it to doorman_asker_address(asker), and later one of
+ *         doorman_asker_response(asker, sequence, &response, now)
+ *         doorman_asker_failed(asker, sequence, now)
+ */
+typedef struct doorman_asker doorman_asker;
+
+/* Whom to send the next request to: redirects and fail-over have been seen to. Never NULL; borrowed
+ * until the next call on the asker. */
+DOORMAN_API const char *doorman_asker_address(const doorman_asker *asker);
+
+/* The next request, if one is due. A request that was not answered within its time-out counts as
+ * failed here.
+ *   out       out; sequence 0: nothing is to be sent now. Borrowed until the next call
+ *   returns   OK | OUT_OF_MEMORY
+ *   cost      O(resources) when one is due, else O(1) */
+DOORMAN_API doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out,
+                                                 doorman_time now);
+
+/* Takes the answer to the request of this sequence (R2: to the last one, once).
+ *   response  checked; one that is wrong changes nothing and counts as a failure
+ *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (it makes no sense) */
+DOORMAN_API doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
+                                                  const doorman_response *response,
+                                                  doorman_time now);
+
+/* The request of this sequence was not answered: back off, and try the next address. No effect
+ * unless it is the one under way. */
+DOORMAN_API void doorman_asker_failed(doorman_asker *asker, uint64_t sequence, doorman_time now);
+
+/* When doorman_asker_request has something to do next; DOORMAN_NEVER: nothing at present. Stale
+ * after any call on the asker or its owner. */
+DOORMAN_API doorman_time doorman_asker_due(const doorman_asker *asker);
+
+/* ---- server, the public part --------------------------------------------------------------- */
+
+typedef enum doorman_event_kind {
+    DOORMAN_EVENT_UNMATCHED,     /* a resource without a template was asked for */
+    DOORMAN_EVENT_UNKNOWN_CLAIM, /* a holder has a lease that the server has no record of */
+    DOORMAN_EVENT_EXPIRED,       /* a lease ran out */
+    DOORMAN_EVENT_FULL           /* a bound was reached */
+} doorman_event_kind;
+
+typedef struct doorman_event {
+    doorman_event_kind kind;
+    const char *resource_id, *holder_id; /* borrowed for the call */
+    double amount;                       /* wanted, claimed, or what the lease was of */
+} doorman_event;
+
+typedef struct doorman_server_options {
+    const char *node;             /* required: the name of this node of the tree */
+    const doorman_config *config; /* required; borrowed until the next configure, or destroy */
+    uint64_t seed[2]; /* of hash tables and lease ids: must be random, and new for each process */
+    double drift;     /* 0.05: how far clock rates may differ, (0, 1] */
+    size_t resource_max;                                         /* 1,000,000 */
+    size_t holder_max;                                           /* of one resource: 10,000,000 */
+    size_t resource_max_per_holder;                              /* 100,000 */
+    void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
+    void *context;
+} doorman_server_options;
+
+typedef struct doorman_server doorman_server;
+
+/* Makes a server that is not master yet.
+ *   out       written on OK alone; the caller destroys it
+ *   options   borrowed for the call, but for config
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_server_create(doorman_server **out,
+                                                 const doorman_server_options *options,
+                                                 doorman_error *error, doorman_time now);
+DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL is fine */
+
+/* Puts another configuration into force, at once, and drops no lease (G5).
+ *   config    borrowed until the next configure, or destroy; then the last one may be destroyed
+ *   returns   OK | INVALID_ARGUMENT (NULL) | OUT_OF_MEMORY: the last one stays
+ *   cost      O(resources * templates), and O(holders log holders) for a resource that gains or
+ *             loses its priorities */
+DOORMAN_API doorman_status doorman_server_configure(doorman_server *server,
+                                                    const doorman_config *config, doorman_time now);
+
+typedef struct doorman_mastership {
+    const char *address; /* the master's, 1 to 256 bytes; NULL: nobody knows */
+    doorman_time until;  /* this server is master before it; at most now: another one is */
+    doorman_time predecessor_gone; /* when it was known to be; 0: at the victory, now */
+} doorman_mastership;
+
+/* Says who is master. A victory starts the learning; said again while master, it moves `until`.
+ * Losing deletes all that is known of leases, at once (also by `until` passing, with no call).
+ *   returns   OK | INVALID_ARGUMENT (the address) */
+DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
+                                                     const doorman_mastership *mastership,
+                                                     doorman_time now);
+
+/* Answers one message. Wrong ones change nothing.
+ *   request   borrowed for the call, checked
+ *   response  written on OK alone; borrowed until the next call on the server
+ *   returns   OK (also where not master: see response) | INVALID_ARGUMENT | NOT_FOUND (a server
+ *             asks) | OUT_OF_MEMORY
+ *   cost      each resource: O(1) where a renewal changes nothing, else O(log holders); a first
+ *             request for a resource O(templates)
+ *   source    design document, "Processing the GetCapacity RPC"; differs: leases carry ids, and
+ *             change hands by confirmation */
+DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
+                                                 const doorman_request *request,
+                                                 doorman_response *response, doorman_error *error,
+                                                 doorman_time now);
+
+/* When doorman_server_update has something to do: memory to give back, a mastership that ends.
+ * Answers do not depend on it. Stale after any call on the server. */
+DOORMAN_API doorman_time doorman_server_due(const doorman_server *server);
+DOORMAN_API void doorman_server_update(doorman_server *server, doorman_time now);
+
+typedef struct doorman_server_resource {
+    const char *resource_id;
+    const doorman_template *settings; /* defaults filled in */
+    double has;                       /* sum of the leases */
+    double counted;                   /* sum of what must be counted: at least has */
+    double wants, subclients;
+    size_t holder_count;
+    uint64_t expired_count;  /* leases that ran out since the server knows the resource */
+    doorman_time learned_at; /* until then it is learning */
+    bool has_safe_capacity;
+    double safe_capacity;
+} doorman_server_resource;
+
+typedef struct doorman_server_lease {
+    const char *holder_id;
+    bool is_server;
+    double has, counted, wants, subclients;
+    int priority;
+    doorman_time granted_at, expires_at; /* the end of the server's record */
+} doorman_server_lease;
+
+/* Walk the resources, and the leases of one, without those that have expired. *cursor starts as
+ * NULL; false ends the walk. No other call on the server may come in between. O(1) a step. */
+DOORMAN_API bool doorman_server_next_resource(doorman_server *server, const void **cursor,
+                                              doorman_server_resource *out, doorman_time now);
+DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
+                                           const void **cursor, doorman_server_lease *out,
+                                           doorman_time now);
+
+/* ---- client, the public part --------------------------------------------------------------- */
+
+/* What a resource does while it has no lease. */
+typedef enum doorman_mode {
+    DOORMAN_SAFE,        /* the last safe capacity heard, else that of the options */
+    DOORMAN_PESSIMISTIC, /* nothing */
+    DOORMAN_OPTIMISTIC   /* what it wants */
+} doorman_mode;
+
+typedef struct doorman_client_options {
+    const char *client_id;        /* required: unlike that of any other client, 1 to 256 bytes */
+    const char *const *addresses; /* required: 1 to 16, tried in turn */
+    size_t address_count;
+    uint64_t seed;                /* of the jitter */
+    doorman_time request_timeout; /* 5 s */
+} doorman_client_options;
+
+typedef struct doorman_client doorman_client;
+typedef struct doorman_resource doorman_resource;
+
+typedef struct doorman_resource_options {
+    const char *resource_id; /* required */
+    bool has_priority;       /* else 1 */
+    int priority;
+    double wants;         /* 0: follow the use of the limiters, within the next three */
+    double wants_minimum; /* 1: what an idle resource keeps */
+    double wants_maximum; /* 1e15 */
+    double wants_initial; /* wants_minimum */
+    doorman_time window;  /* 10 s: how far back use is looked at */
+    doorman_time burst;   /* 0.1 s: of the rate limiter, see doorman_rate_options */
+    doorman_mode mode;    /* SAFE */
+    double safe_capacity; /* 0: in force until a server has said another; or DOORMAN_UNLIMITED */
+    void (*on_change)(void *context, doorman_resource *resource); /* capacity or state changed */
+    void *context; /* on_change comes from within a call, and must not call the client */
+} doorman_resource_options;
+
+/* Makes a client. It does nothing by itself: see doorman_asker.
+ *   out       written on OK alone; the caller destroys it
+ *   options   borrowed for the call
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_client_create(doorman_client **out,
+                                                 const doorman_client_options *options,
+                                                 doorman_error *error, doorman_time now);
+
+/* Frees the client and its resources, also those that are open. Releases nothing at the server:
+ * close the resources first, and carry the request that the asker then makes. NULL is fine. */
+DOORMAN_API void doorman_client_destroy(doorman_client *client);
+
+DOORMAN_API doorman_asker *doorman_client_asker(doorman_client *client);
+
+/* When the client wants doorman_client_update and doorman_asker_request to be called next. Stale
+ * after any call on the client or its resources. */
+DOORMAN_API doorman_time doorman_client_due(const doorman_client *client);
+DOORMAN_API void doorman_client_update(doorman_client *client, doorman_time now);
+
+/* Opens a resource. One that is open already is given again and counted; the options of the first
+ * opening hold.
+ *   out       written on OK alone
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY
+ *   cost      O(resources of the client) */
+DOORMAN_API doorman_status doorman_resource_open(doorman_resource **out, doorman_client *client,
+                                                 const doorman_resource_options *options,
+                                                 doorman_error *error, doorman_time now);
+
+/* Undoes one opening. The last one ends the life of the resource and its limiters, and releases the
+ * lease with the next request (or, if a gauge has units in flight, lets it run out). */
+DOORMAN_API void doorman_resource_close(doorman_resource *resource, doorman_time now);
+
+/* Sets what is wanted, in the resource's units; from then on it does not follow use.
+ *   returns   OK | INVALID_ARGUMENT (not in [0, 1e15]) */
+DOORMAN_API doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants,
+                                                      doorman_time now);
+
+typedef struct doorman_resource_info {
+    const char *resource_id;
+    bool leased;     /* else capacity is by the mode */
+    double capacity; /* in force now; DOORMAN_UNLIMITED by a safe capacity alone */
+    double wants, in_flight;
+    doorman_time expires_at; /* the lease's end, where leased */
+    doorman_grant grant;     /* what the server said last; UNMATCHED and FULL need a person */
+    bool heard;              /* it has said anything */
+} doorman_resource_info;
+
+DOORMAN_API void doorman_resource_read(const doorman_resource *resource, doorman_resource_info *out,
+                                       doorman_time now);
+
+/* ---- limiters, the public part -------------------------------------------------------------- */
+
+typedef enum doorman_decision {
+    DOORMAN_ALLOWED,
+    DOORMAN_REFUSED,
+    DOORMAN_IMPOSSIBLE /* more than the limiter could ever hold as it is, negative, or NaN */
+} doorman_decision;
+
+/* Private: an amount that changes hands and ends by itself, read without a lock. One writer. */
+typedef struct doorman__allowance {
+    uint32_t version;
+    struct doorman__allowance_slot {
+        double amount[2], unit_time[2]; /* before `until`, and from it on */
+        doorman_time until;
+    } slot[2];
+} doorman__allowance;
+
+/* Private: who waits for a limiter. `units` is atomic; the rest is guarded by the agent's mutex. */
+typedef struct doorman__queue {
+    uint64_t units;            /* in units / 4096 */
+    doorman_time since, total; /* since when anybody does, and for how long in all before that */
+} doorman__queue;
+
+/* A rate limiter, and a gauge of what is in flight. The fields are private. Any number of threads;
+ * the memory is the caller's, and must not be copied or moved while in use. */
+typedef struct doorman_rate {
+    doorman__allowance allowance;
+    doorman_time burst;
+    uint64_t paid_until;       /* 1/256 ns: all units up to then are spent */
+    uint64_t allowed, refused; /* units / 4096, wrapping: what wants follow */
+    doorman__queue queue;
+} doorman_rate;
+
+typedef struct doorman_gauge {
+    doorman__allowance allowance;
+    int64_t in_flight; /* units / 4096, as all here */
+    int64_t peak;
+    uint64_t refused;
+    doorman__queue queue;
+} doorman_gauge;
+
+/* A rate limiter that is not of a resource: a fixed rate.
+ *   rate      units a second, [0, 1e15], or DOORMAN_UNLIMITED
+ *   burst     how much of unused time is saved up; 0 means 0.1 s
+ *   returns   OK | INVALID_ARGUMENT */
+DOORMAN_API doorman_status doorman_rate_init(doorman_rate *rate, double units_per_second,
+                                             doorman_time burst, doorman_time now);
+
+/* May n units be used now? Takes them if so.
+ * In any time t at most rate * (t + burst) units are let through (L1), where a burst shorter than
+ * one unit's time counts as that long: else a slow rate could never let one unit through.
+ *   n         [0, 1e15], a real number; 0 is always allowed
+ *   cost      no lock and no system call; one compare-and-swap where allowed
+ *   source    GCRA (ITU-T I.371), with a saved time in place of a bucket of cells */
+DOORMAN_API doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now);
+
+/* How long until n units could be allowed, if nobody else took any and the rate stayed as it is;
+ * takes nothing. DOORMAN_NEVER: not at this rate. */
+DOORMAN_API doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time now);
+
+/* A gauge that is not of a resource: a fixed number of units at once, [0, 1e15] or
+ * DOORMAN_UNLIMITED. OK | INVALID_ARGUMENT */
+DOORMAN_API doorman_status doorman_gauge_init(doorman_gauge *gauge, double capacity);
+
+/* May n units start now? Whoever is allowed calls doorman_gauge_release with the same n. What is in
+ * flight never exceeds the capacity; when that shrinks, nothing new starts until it fits (L1).
+ * Units are counted in 1/4096, rounded up. */
+DOORMAN_API doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time now);
+DOORMAN_API void doorman_gauge_release(doorman_gauge *gauge, double n);
+
+/* The limiters of a resource: as many threads and callers as like share them. They end with the
+ * last close of the resource. */
+DOORMAN_API doorman_rate *doorman_resource_rate(doorman_resource *resource);
+DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
+
+#ifdef DOORMAN_JSON
+/* ---- JSON, the public part ------------------------------------------------------------------ */
+
+/* Text that grows; zero-initialised by the caller, reused at will. text ends with a NUL that bytes
+ * does not count. */
+typedef struct doorman_buffer {
+    char *text;
+    size_t bytes, capacity;
+} doorman_buffer;
+
+DOORMAN_API void doorman_buffer_uninit(doorman_buffer *buffer);
+
+/* A configuration from JSON. As doorman_config_create; also INVALID_ARGUMENT for text that is no
+ * JSON, has unknown keys, or is not valid; RESOURCE_EXHAUSTED where it is too large or deep. */
+DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
+                                               doorman_error *error);
+
+/* One message in, one out: parse, doorman_server_handle, print. Whatever comes in, there is a reply
+ * to send; what is wrong with a message is said in it.
+ *   reply     in/out: its text is replaced
+ *   epoch     seconds since 1970 at `now`, for the expiry_time that people read; 0: leave it out
+ *   returns   the status that the reply tells; OUT_OF_MEMORY: the reply may be empty */
+DOORMAN_API doorman_status doorman_json_serve(doorman_server *server, const char *text,
+                                              size_t bytes, doorman_buffer *reply, int64_t epoch,
+                                              doorman_time now);
+
+/* The reply that tells an error, for a transport that has one of its own: stopping, too large.
+ *   returns   OK | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
+                                              const char *message);
+
+/* A request as text. OK | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_json_request(const doorman_request *request,
+                                                doorman_buffer *text);
+
+/* The text that answers the request of this sequence: parse, doorman_asker_response. What is no
+ * valid answer counts as a failure of the request.
+ *   returns   OK | STALE | INVALID_ARGUMENT (see error) | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence,
+                                                 const char *text, size_t bytes,
+                                                 doorman_error *error, doorman_time now);
+#endif /* DOORMAN_JSON */
+
+#ifdef DOORMAN_NNG
+/* ---- nng, the public part ------------------------------------------------------------------- */
+
+/* A client that runs: its own clock, one thread, one connection. All calls may come from any
+ * thread; none but the waits blocks, and no wait waits for a server when there is capacity. */
+typedef struct doorman_agent doorman_agent;
+
+/* The clock of an agent's limiters: CLOCK_BOOTTIME where there is one, else CLOCK_MONOTONIC. */
+DOORMAN_API doorman_time doorman_clock(void);
+
+/* Fills an array with random bits of the system's. false: it has none */
+DOORMAN_API bool doorman_random(void *out, size_t bytes);
+
+/* Starts an agent. Servers need not be there yet.
+ *   options   as for doorman_client_create, but client_id NULL means host:pid: and 64 random bits,
+ *             and a seed of 0 a random one
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (no thread, or no random bits) */
+DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
+                                               const doorman_client_options *options,
+                                               doorman_error *error);
+
+/* Wakes all waiters with UNAVAILABLE, releases all leases (waiting a second at most for the
+ * server), and frees the agent with its resources. NULL is fine. */
+DOORMAN_API void doorman_agent_stop(doorman_agent *agent);
+
+/* As doorman_resource_open, _close, _set_wants and _read. on_change comes from the agent's thread,
+ * or from within a call of these. */
+DOORMAN_API doorman_status doorman_agent_open(doorman_resource **out, doorman_agent *agent,
+                                              const doorman_resource_options *options,
+                                              doorman_error *error);
+DOORMAN_API void doorman_agent_close(doorman_agent *agent, doorman_resource *resource);
+DOORMAN_API doorman_status doorman_agent_set_wants(doorman_agent *agent, doorman_resource *resource,
+                                                   double wants);
+DOORMAN_API void doorman_agent_read(doorman_agent *agent, const doorman_resource *resource,
+                                    doorman_resource_info *out);
+
+/* Waits until n units of the resource's rate may be used, and takes them. First come, first served
+ * among those who wait; a change of the lease is seen at once.
+ *   timeout   0: do not wait; DOORMAN_NEVER: for as long as it takes
+ *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is more than the rate's
+ *             burst can ever hold) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent stops) */
+DOORMAN_API doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman_resource *resource,
+                                                   double n, doorman_time timeout);
+
+/* The same for a gauge; give back by doorman_agent_gauge_release, which wakes those who wait. */
+DOORMAN_API doorman_status doorman_agent_gauge_wait(doorman_agent *agent,
+                                                    doorman_resource *resource, double n,
+                                                    doorman_time timeout);
+DOORMAN_API void doorman_agent_gauge_release(doorman_agent *agent, doorman_resource *resource,
+                                             double n);
+#endif /* DOORMAN_NNG */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DOORMAN_H */
+
+/* ==== the API ends here; a reader of it need not pass this line ============================== */
+
+#ifdef DOORMAN_IMPLEMENTATION
+#ifndef DOORMAN__IMPLEMENTED
+#define DOORMAN__IMPLEMENTED
+
+#include <assert.h>
+#include <float.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#ifndef DOORMAN_MALLOC
+#include <stdlib.h>
+#define DOORMAN_MALLOC(bytes) malloc(bytes)
+#define DOORMAN_REALLOC(pointer, bytes) realloc(pointer, bytes)
+#define DOORMAN_FREE(pointer) free(pointer)
+#endif
+
+/* ---- >>basics ------------------------------------------------------------------------------- */
+/*
+ * Status codes, time, memory, random numbers, ids, globs, the hash table and the exact sum: what
+ * every other section stands on. Nothing here knows of leases.
+ *
+ * Promises kept here: C1 (no clock, no global state, no randomness but from seeds), C4 (memory), C5
+ * (what an id or an amount may be), C8 (keyed tables), C9 (sums that cannot drift).
+ */
+
+const char *doorman_status_name(doorman_status status) {
+#define DOORMAN__STATUS_NAME(code, name, text) name,
+    static const char *const names[] = {DOORMAN_STATUSES(DOORMAN__STATUS_NAME)};
+    return (unsigned)status < DOORMAN_STATUS_COUNT ? names[status] : "UNKNOWN";
+}
+
+const char *doorman_status_text(doorman_status status) {
+#define DOORMAN__STATUS_TEXT(code, name, text) text,
+    static const char *const texts[] = {DOORMAN_STATUSES(DOORMAN__STATUS_TEXT)};
+    return (unsigned)status < DOORMAN_STATUS_COUNT ? texts[status] : "not a status";
+}
+
+/* Says what is wrong and returns the status, so that a check is one line where it fails. */
+static doorman_status doorman__fail(doorman_error *error, doorman_status status, const char *format,
+                                    ...) {
+    if (error) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(error->text, sizeof error->text, format, arguments);
+        va_end(arguments);
+    }
+    return status;
+}
+
+/* Sums of times stop at NEVER instead of wrapping round. */
+static doorman_time doorman__after(doorman_time time, doorman_time duration) {
+    return time > DOORMAN_NEVER - duration ? DOORMAN_NEVER : time + duration;
+}
+
+static doorman_time doorman__earlier(doorman_time a, doorman_time b) { return a < b ? a : b; }
+static doorman_time doorman__later(doorman_time a, doorman_time b) { return a > b ? a : b; }
+static double doorman__min(double a, double b) { return a < b ? a : b; }
+static double doorman__max(double a, double b) { return a > b ? a : b; }
+
+/* A part of a duration; factor in [0, 2]. */
+static doorman_time doorman__scale(doorman_time duration, double factor) {
+    return (doorman_time)((double)duration * factor);
+}
+
+/* False for NaN too. */
+static bool doorman__amount_valid(double amount) {
+    return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
+}
+
+static bool doorman__safe_capacity_valid(double amount) {
+    return doorman__amount_valid(amount) ||
+           (amount >= DOORMAN_UNLIMITED && amount <= DOORMAN_UNLIMITED);
+}
+
+static bool doorman__unlimited(double amount) { return amount < 0; }
+
+/* Makes room for `count` items in a growing array, doubling, so that appending is O(1) amortised.
+ * What is there stays there when memory runs out. */
+static bool doorman__reserve(void **items, size_t *capacity, size_t count, size_t item_bytes) {
+    if (count <= *capacity) return true;
+    size_t larger = *capacity < 8 ? 8 : *capacity;
+    while (larger < count) {
+        if (larger > SIZE_MAX / 2) return false;
+        larger *= 2;
+    }
+    if (larger > SIZE_MAX / item_bytes) return false;
+    void *grown = DOORMAN_REALLOC(*items, larger * item_bytes);
+    if (!grown) return false;
+    *items = grown;
+    *capacity = larger;
+    return true;
+}
+
+static void *doorman__zalloc(size_t bytes) {
+    void *memory = DOORMAN_MALLOC(bytes);
+    if (memory) memset(memory, 0, bytes);
+    return memory;
+}
+
+static char *doorman__copy(const char *text) {
+    size_t bytes = strlen(text) + 1;
+    char *copy = (char *)DOORMAN_MALLOC(bytes);
+    if (copy) memcpy(copy, text, bytes);
+    return copy;
+}
+
+/* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits, and as a generator a
+ * counter put through it. */
+static uint64_t doorman__mix(uint64_t x) {
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+static uint64_t doorman__random(uint64_t *state) {
+    *state += UINT64_C(0x9e3779b97f4a7c15);
+    return doorman__mix(*state);
+}
+
+/* Uniform in [0, 1). */
+static double doorman__random_unit(uint64_t *state) {
+    return (double)(doorman__random(state) >> 11) * (1.0 / 9007199254740992.0);
+}
+
+/* One character of UTF-8, shortest form, no surrogates. Moves *text past it; false: not UTF-8. */
+static bool doorman__utf8_next(const char **text, const char *end, uint32_t *code) {
+    const unsigned char *at = (const unsigned char *)*text;
+    size_t left = (size_t)(end - *text);
+    size_t more = *at < 0x80 ? 0 : *at < 0xe0 ? 1 : *at < 0xf0 ? 2 : 3;
+    static const uint32_t smallest[] = {0, 0x80, 0x800, 0x10000};
+    if ((*at >= 0x80 && *at < 0xc2) || *at > 0xf4 || more >= left) return false;
+    uint32_t value = more ? *at & (0x3fu >> more) : *at;
+    for (size_t i = 1; i <= more; i++) {
+        if ((at[i] & 0xc0) != 0x80) return false;
+        value = value << 6 | (at[i] & 0x3fu);
+    }
+    if (value < smallest[more] || value > 0x10ffff || (value >= 0xd800 && value < 0xe000)) {
+        return false;
+    }
+    *code = value;
+    *text += more + 1;
+    return true;
+}
+
+/* Ids of resources, holders and nodes, and addresses: C5. NULL is no id. */
+static bool doorman__id_valid(const char *id) {
+    if (!id || !*id) return false;
+    const char *end = (const char *)memchr(id, 0, DOORMAN_ID_BYTES_MAX + 1);
+    if (!end) return false;
+    while (id < end) {
+        uint32_t code = 0;
+        if (!doorman__utf8_next(&id, end, &code)) return false;
+        if (code < 0x20 || (code >= 0x7f && code < 0xa0)) return false;
+    }
+    return true;
+}
+#define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
+#define DOORMAN__AMOUNT_RULE "must be a finite number from 0 to 1e15"
+
+/* One character of a glob or id that is known to be UTF-8. */
+static uint32_t doorman__character(const char **text) {
+    uint32_t code = 0;
+    (void)doorman__utf8_next(text, *text + strlen(*text), &code);
+    return code;
+}
+
+/* Does a bracket of a glob, `[a-z]` or `[!a]`, hold a character? *glob stands behind the `[`, and
+ * is moved behind the `]`. -1: there is no `]`, so the `[` stands for itself, as in the shell. */
+static int doorman__glob_bracket(const char **glob, uint32_t character) {
+    const char *at = *glob;
+    bool negated = *at == '!' || *at == '^', found = false;
+    if (negated) at++;
+    for (bool first = true; *at && (first || *at != ']'); first = false) {
+        if (*at == '\\' && at[1]) at++;
+        uint32_t low = doorman__character(&at), high = low;
+        if (*at == '-' && at[1] && at[1] != ']') {
+            at++;
+            if (*at == '\\' && at[1]) at++;
+            high = doorman__character(&at);
+        }
+        found = found || (low <= character && character <= high);
+    }
+    if (!*at) return -1;
+    *glob = at + 1;
+    return found != negated;
+}
+
+/* Does one element of a glob, not `*`, match the character at *id? Moves both past what matched. */
+static bool doorman__glob_step(const char **glob, const char **id) {
+    const char *pattern = *glob, *text = *id;
+    if (!*text || !*pattern) return false;
+    uint32_t character = doorman__character(&text);
+    uint32_t element = doorman__character(&pattern);
+    bool matches = false;
+    if (element == '?') {
+        matches = true;
+    } else if (element == '[') {
+        int inside = doorman__glob_bracket(&pattern, character);
+        matches = inside < 0 ? character == '[' : inside;
+    } else {
+        if (element == '\\' && *pattern) element = doorman__character(&pattern);
+        matches = element == character;
+    }
+    if (!matches) return false;
+    *glob = pattern;
+    *id = text;
+    return true;
+}
+
+/* Does a shell's glob match all of an id? `*` goes across `/` too.
+ * Only the last `*` ever needs a second try: whatever an earlier one could have swallowed more, the
+ * last one can swallow instead. So this is O(glob * id), without recursion. */
+static bool doorman__glob_match(const char *glob, const char *id) {
+    const char *star = NULL, *resume = NULL;
+    for (;;) {
+        if (*glob == '*') {
+            star = ++glob;
+            resume = id;
+        } else if (!*glob && !*id) {
+            return true;
+        } else if (!doorman__glob_step(&glob, &id)) {
+            if (!star || !*resume) return false;
+            (void)doorman__character(&resume);
+            glob = star;
+            id = resume;
+        }
+    }
+}
+
+/* SipHash-1-3 (Aumasson and Bernstein 2012): whoever does not know the key cannot make ids collide,
+ * so a table of ids from the network stays a table (C8). */
+#define DOORMAN__ROTATE(x, bits) ((x) << (bits) | (x) >> (64 - (bits)))
+
+static void doorman__sip_round(uint64_t v[4]) {
+    v[0] += v[1];
+    v[2] += v[3];
+    v[1] = DOORMAN__ROTATE(v[1], 13) ^ v[0];
+    v[3] = DOORMAN__ROTATE(v[3], 16) ^ v[2];
+    v[0] = DOORMAN__ROTATE(v[0], 32);
+    v[2] += v[1];
+    v[0] += v[3];
+    v[1] = DOORMAN__ROTATE(v[1], 17) ^ v[2];
+    v[3] = DOORMAN__ROTATE(v[3], 21) ^ v[0];
+    v[2] = DOORMAN__ROTATE(v[2], 32);
+}
+
+static uint64_t doorman__hash(const uint64_t key[2], const char *id) {
+    uint64_t v[4] = {key[0] ^ UINT64_C(0x736f6d6570736575), key[1] ^ UINT64_C(0x646f72616e646f6d),
+                     key[0] ^ UINT64_C(0x6c7967656e657261), key[1] ^ UINT64_C(0x7465646279746573)};
+    size_t bytes = strlen(id), at = 0;
+    for (bool last = false; !last; at += 8) {
+        uint64_t word = 0;
+        last = bytes - at < 8;
+        size_t part = last ? bytes - at : 8;
+        for (size_t i = 0; i < part; i++) word |= (uint64_t)(unsigned char)id[at + i] << (8 * i);
+        if (last) word |= (uint64_t)bytes << 56;
+        v[3] ^= word;
+        doorman__sip_round(v);
+        v[0] ^= word;
+    }
+    v[2] ^= 0xff;
+    for (int i = 0; i < 3; i++) doorman__sip_round(v);
+    return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+/* A hash table of things that carry their link: chains, so that to add never fails. (When there is
+ * no memory for a larger array of buckets the chains just get longer.) */
+typedef struct doorman__link {
+    struct doorman__link *next;
+    uint64_t hash;
+} doorman__link;
+
+typedef struct doorman__table {
+    doorman__link **buckets;
+    size_t bucket_count; /* a power of two, or 1 while `buckets` is `&single` */
+    size_t count;
+    doorman__link *single;
+} doorman__table;
+
+static doorman__link **doorman__table_bucket(doorman__table *table, uint64_t hash) {
+    return table->buckets ? &table->buckets[hash & (table->bucket_count - 1)] : &table->single;
+}
+
+static void doorman__table_resize(doorman__table *table, size_t bucket_count) {
+    size_t bytes = bucket_count * sizeof *table->buckets;
+    doorman__link **buckets = (doorman__link **)doorman__zalloc(bytes);
+    if (!buckets) return;
+    size_t old_count = table->buckets ? table->bucket_count : 1;
+    for (size_t i = 0; i < old_count; i++) {
+        doorman__link *link = table->buckets ? table->buckets[i] : table->single;
+        while (link) {
+            doorman__link *next = link->next;
+            doorman__link **bucket = &buckets[link->hash & (bucket_count - 1)];
+            link->next = *bucket;
+            *bucket = link;
+            link = next;
+        }
+    }
+    DOORMAN_FREE(table->buckets);
+    table->buckets = buckets;
+    table->bucket_count = bucket_count;
+    table->single = NULL;
+}
+
+static void doorman__table_add(doorman__table *table, doorman__link *link, uint64_t hash) {
+    if (table->count >= 4 && table->count >= table->bucket_count) {
+        doorman__table_resize(table, table->bucket_count ? table->bucket_count * 2 : 8);
+    }
+    doorman__link **bucket = doorman__table_bucket(table, hash);
+    link->hash = hash;
+    link->next = *bucket;
+    *bucket = link;
+    table->count++;
+}
+
+static void doorman__table_remove(doorman__table *table, doorman__link *link) {
+    doorman__link **at = doorman__table_bucket(table, link->hash);
+    while (*at != link) at = &(*at)->next;
+    *at = link->next;
+    table->count--;
+    if (table->bucket_count > 8 && table->count < table->bucket_count / 8) {
+        doorman__table_resize(table, table->bucket_count / 4);
+    }
+}
+
+/* The links of one hash, one after the other; the caller compares the ids. */
+static doorman__link *doorman__table_same(doorman__link *link, uint64_t hash) {
+    while (link && link->hash != hash) link = link->next;
+    return link;
+}
+
+static doorman__link *doorman__table_first(doorman__table *table, uint64_t hash) {
+    return doorman__table_same(*doorman__table_bucket(table, hash), hash);
+}
+
+static void doorman__table_uninit(doorman__table *table) { DOORMAN_FREE(table->buckets); }
+
+/* A sum of amounts that is exact: 128 bits, of which 48 stand behind the point (C9). What goes in
+ * comes out again to the last bit, in any order and after any time, so that "never more than there
+ * is" can be decided by it. The amounts themselves are kept to multiples of 2^-48 of a unit; from
+ * 32 units up, where a double has no finer bits, that is every double. */
+typedef struct doorman__total {
+    uint64_t high, low;
+} doorman__total;
+
+#define DOORMAN__FRACTION 281474976710656.0 /* 2^48 */
+
+static double doorman__floor(double amount) {
+    if (amount >= 32) return amount;
+    return (double)(uint64_t)(amount * DOORMAN__FRACTION) / DOORMAN__FRACTION;
+}
+
+static double doorman__ceil(double amount) {
+    double floor = doorman__floor(amount);
+    return floor < amount ? floor + 1 / DOORMAN__FRACTION : floor;
+}
+
+static doorman__total doorman__total_of(double amount) {
+    uint64_t whole = (uint64_t)amount;
+    uint64_t part = (uint64_t)((amount - (double)whole) * DOORMAN__FRACTION);
+    return (doorman__total){whole >> 16, whole << 48 | part};
+}
+
+static void doorman__total_add(doorman__total *total, double amount) {
+    doorman__total more = doorman__total_of(amount);
+    total->low += more.low;
+    total->high += more.high + (total->low < more.low);
+}
+
+static void doorman__total_subtract(doorman__total *total, double amount) {
+    doorman__total less = doorman__total_of(amount);
+    assert(total->high > less.high || (total->high == less.high && total->low >= less.low));
+    total->high -= less.high + (total->low < less.low);
+    total->low -= less.low;
+}
+
+static double doorman__total_value(doorman__total total) {
+    return (double)total.high * 65536.0 + (double)total.low / DOORMAN__FRACTION;
+}
+
+/* What is left of a capacity: max(0, capacity - total), rounded down where a double cannot say it.
+ *  */
+static double doorman__total_left(doorman__total total, double capacity) {
+    doorman__total all = doorman__total_of(capacity);
+    if (all.high < total.high || (all.high == total.high && all.low <= total.low)) return 0;
+    doorman__total left = {all.high - total.high - (all.low < total.low), all.low - total.low};
+    double value = doorman__total_value(left);
+    doorman__total check = doorman__total_of(value);
+    while (check.high > left.high || (check.high == left.high && check.low > left.low)) {
+        value -= value * (DBL_EPSILON / 2); /* the next smaller double */
+        check = doorman__total_of(value);
+    }
+    return value;
+}
+
+/* ---- >>configuration ------------------------------------------------------------------------ */
+/*
+ * Templates, and which of them a resource gets. A configuration is checked once, when it is made,
+ * and immutable from then on: whoever holds one knows that every field of it is in its range and
+ * that defaults have been filled in.
+ *
+ * G1 A resource takes the first template whose glob equals its id, else the first that matches.
+ * G2 A resource that matches none gets what it asks for (or is refused: reject_unmatched).
+ * G3 A template without an algorithm takes that of `*`; without one there, the defaults.
+ * G4 What is wrong refuses the configuration whole, and names the field.
+ * G6 lease length >= refresh interval > 0; `*`, where it stands, stands last.
+ * (G5, reloading, is the server's; G7, the named parameters, is JSON's.)
+ */
+
+struct doorman_config {
+    doorman_template *templates;
+    size_t template_count;
+    char *strings; /* all globs and descriptions, one after the other */
+    bool reject_unmatched;
+};
+
+#define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
+
+static bool doorman__duration_valid(doorman_time duration) {
+    return duration >= 0 && duration <= DOORMAN_DURATION_MAX;
+}
+
+/* `doorman_algorithm` with its zeros replaced by the defaults. */
+static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *given) {
+    doorman_algorithm all = *given;
+    if (!all.lease_length) all.lease_length = 60 * DOORMAN_SECOND;
+    if (!all.refresh_interval) {
+        all.refresh_interval = doorman__earlier(16 * DOORMAN_SECOND,
+                                                all.lease_length / 3 + (all.lease_length % 3 != 0));
+    }
+    if (!all.has_minimum_interval) all.minimum_interval = 5 * DOORMAN_SECOND;
+    all.has_minimum_interval = true;
+    if (!all.minimum_refresh_interval) all.minimum_refresh_interval = DOORMAN_SECOND;
+    if (all.decay_factor <= 0) all.decay_factor = 0.5;
+    return all;
+}
+
+static doorman_status doorman__algorithm_check(const doorman_algorithm *algorithm, size_t index,
+                                               doorman_error *error) {
+    const char *field = NULL, *rule = DOORMAN__DURATION_RULE;
+    doorman_algorithm all = doorman__algorithm_resolve(algorithm);
+    if ((unsigned)algorithm->kind >= DOORMAN_KIND_COUNT) {
+        field = "kind", rule = "is not a kind of algorithm";
+    } else if ((unsigned)algorithm->handover > DOORMAN_IMMEDIATE) {
+        field = "handover", rule = "must be confirmed or immediate";
+    } else if (!doorman__duration_valid(algorithm->lease_length)) {
+        field = "lease_length";
+    } else if (!doorman__duration_valid(algorithm->refresh_interval)) {
+        field = "refresh_interval";
+    } else if (all.refresh_interval > all.lease_length) {
+        field = "refresh_interval", rule = "must be at most the lease_length";
+    } else if (!doorman__duration_valid(algorithm->learning_mode_duration)) {
+        field = "learning_mode_duration", rule = "must be from 0 to 1e8 seconds";
+    } else if (!doorman__duration_valid(algorithm->minimum_interval)) {
+        field = "minimum_interval", rule = "must be from 0 to 1e8 seconds";
+    } else if (!doorman__duration_valid(algorithm->minimum_refresh_interval)) {
+        field = "minimum_refresh_interval";
+    } else if (!(algorithm->decay_factor >= 0 && algorithm->decay_factor <= 1)) {
+        field = "decay_factor", rule = "must be more than 0 and at most 1";
+    } else if (!(algorithm->reserve >= 0 && algorithm->reserve <= 1)) {
+        field = "reserve", rule = "must be from 0 to 1";
+    }
+    if (!field) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources[%zu].algorithm.%s: %s", index,
+                         field, rule);
+}
+
+static doorman_status doorman__template_check(const doorman_template *template_, size_t index,
+                                              bool last, doorman_error *error) {
+    const char *field = NULL, *rule = NULL;
+    if (!doorman__id_valid(template_->identifier_glob)) {
+        field = "identifier_glob", rule = DOORMAN__ID_RULE;
+    } else if (!last && strcmp(template_->identifier_glob, "*") == 0) {
+        field = "identifier_glob", rule = "\"*\" must stand last: no template after it is reached";
+    } else if (!doorman__amount_valid(template_->capacity)) {
+        field = "capacity", rule = DOORMAN__AMOUNT_RULE;
+    } else if (template_->has_safe_capacity &&
+               !doorman__safe_capacity_valid(template_->safe_capacity)) {
+        field = "safe_capacity", rule = "must be -1 (unlimited), or a finite number from 0 to 1e15";
+    }
+    if (field) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources[%zu].%s: %s", index, field,
+                             rule);
+    }
+    if (!template_->has_algorithm) return DOORMAN_OK;
+    return doorman__algorithm_check(&template_->algorithm, index, error);
+}
+
+static doorman_status doorman__config_check(const doorman_config_options *options,
+                                            doorman_error *error) {
+    size_t most = options->template_max ? options->template_max : 10000;
+    if (options->template_count && !options->templates) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources: must not be NULL");
+    }
+    if (options->template_count > most) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "resources: at most %zu, not %zu",
+                             most, options->template_count);
+    }
+    for (size_t i = 0; i < options->template_count; i++) {
+        doorman_status status = doorman__template_check(&options->templates[i], i,
+                                                        i + 1 == options->template_count, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    return DOORMAN_OK;
+}
+
+/* Copies a string to *at and moves that behind it. */
+static const char *doorman__config_string(char **at, const char *text) {
+    char *copy = *at;
+    size_t bytes = strlen(text ? text : "") + 1;
+    memcpy(copy, text ? text : "", bytes);
+    *at += bytes;
+    return copy;
+}
+
+doorman_status doorman_config_create(doorman_config **out, const doorman_config_options *options,
+                                     doorman_error *error) {
+    doorman_status status = doorman__config_check(options, error);
+    if (status != DOORMAN_OK) return status;
+    size_t count = options->template_count, bytes = 1;
+    for (size_t i = 0; i < count; i++) {
+        const char *description = options->templates[i].description;
+        bytes += strlen(options->templates[i].identifier_glob) + 1;
+        bytes += strlen(description ? description : "") + 1;
+    }
+    doorman_config *config = (doorman_config *)doorman__zalloc(sizeof *config);
+    if (!config) return DOORMAN_OUT_OF_MEMORY;
+    config->template_count = count;
+    config->reject_unmatched = options->reject_unmatched;
+    config->templates =
+        (doorman_template *)doorman__zalloc((count + 1) * sizeof *config->templates);
+    config->strings = (char *)doorman__zalloc(bytes);
+    if (!config->templates || !config->strings) {
+        doorman_config_destroy(config);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    const doorman_algorithm defaults = {0}, *common = &defaults;
+    const doorman_template *last = count ? &options->templates[count - 1] : NULL;
+    if (last && last->has_algorithm && strcmp(last->identifier_glob, "*") == 0) {
+        common = &last->algorithm;
+    }
+    char *at = config->strings;
+    for (size_t i = 0; i < count; i++) {
+        doorman_template *copy = &config->templates[i];
+        *copy = options->templates[i];
+        copy->identifier_glob = doorman__config_string(&at, copy->identifier_glob);
+        copy->description = doorman__config_string(&at, copy->description);
+        copy->algorithm =
+            doorman__algorithm_resolve(copy->has_algorithm ? &copy->algorithm : common);
+        copy->has_algorithm = true;
+    }
+    *out = config;
+    return DOORMAN_OK;
+}
+
+void doorman_config_destroy(doorman_config *config) {
+    if (!config) return;
+    DOORMAN_FREE(config->templates);
+    DOORMAN_FREE(config->strings);
+    DOORMAN_FREE(config);
+}
+
+const doorman_template *doorman_config_find(const doorman_config *config, const char *resource_id) {
+    for (size_t i = 0; i < config->template_count; i++) {
+        const doorman_template *found = &config->templates[i];
+        if (strcmp(found->identifier_glob, resource_id) == 0) return found;
+    }
+    for (size_t i = 0; i < config->template_count; i++) {
+        const doorman_template *found = &config->templates[i];
+        if (doorman__glob_match(found->identifier_glob, resource_id)) return found;
+    }
+    return NULL;
+}
+
+const doorman_template *doorman_config_templates(const doorman_config *config, size_t *count) {
+    *count = config->template_count;
+    return config->templates;
+}
+
+/* ---- >>shares ------------------------------------------------------------------------------- */
+/*
+ * How a capacity is divided. A demand is what one holder wants (w), with a weight (s: its
+ * subclients) and a priority. Every kind of share comes down to terms, a level and a slope:
+ *
+ *     target(w, s) = min(w, level * s) + slope * max(0, w - level * s)
+ *
+ * so that a renewal reads two numbers, however many holders there are. Worked in numbers:
+ *
+ *   FAIR_SHARE          120 between wants 1000, 50, 10. The level at which targets sum to 120 is
+ *                       60: 60 + 50 + 10. 160 between 100, 50, 45, 10: level 55, so 55, 50, 45, 10.
+ *                       With weights 6, 4, 2 and wants 1000, 500, 200 of 120: level 10, so 60, 40,
+ *                       20.
+ *   PROPORTIONAL_SHARE  120 between 1000, 50, 10. An equal part is e = 40; the modest one leaves
+ *                       30, the others want 960 + 10 above 40, so slope 30/970: 69.69, 40.31, 10.
+ *   PRIORITY_SHARE      120 between 100 at priority 2 and 50, 50 at priority 1: 100, then level 10
+ *                       for the lower band. With reserve 0.5 all share 60 first (20 each), and the
+ *                       higher band has what the reserve leaves it, 120 - 40: 80, 20, 20.
+ *   STATIC              level C: the amount is per client, not a part of a whole.
+ *   NO_ALGORITHM        slope 1: everybody gets what it wants.
+ *
+ * The index below finds the sums that these need in O(log n) (A2): a treap (Seidel and Aragon 1996)
+ * for each priority, in order of wants per subclient, in which every node knows the sums of its
+ * subtree. The sums are always made anew from those of the children, never accumulated, so that an
+ * empty index sums to exactly 0 (C9).
+ *
+ * A1 Targets are within one part in 10^9 of the exact solution, and sum to the capacity at most,
+ *    but for the rounding of the last bits; leases, cut to what is free, never do (see leases).
+ * A3 A new kind is one function and one row of doorman__kinds; nothing else knows the kinds.
+ * A4 Nobody gets more than it wants.
+ */
+
+typedef struct doorman__demand {
+    struct doorman__demand *left, *right;
+    double wants, subclients;
+    double sum_wants, sum_subclients; /* of the subtree */
+    uint64_t serial; /* breaks ties, the same way on every machine; mixed, the treap's heap order */
+} doorman__demand;
+
+typedef struct doorman__index {
+    doorman__demand *bands[DOORMAN_PRIORITY_MAX + 1];
+} doorman__index;
+
+static double doorman__demand_ratio(const doorman__demand *demand) {
+    return demand->wants / demand->subclients;
+}
+
+static bool doorman__demand_before(const doorman__demand *a, const doorman__demand *b) {
+    double ratio_a = doorman__demand_ratio(a), ratio_b = doorman__demand_ratio(b);
+    return ratio_a < ratio_b || (ratio_a <= ratio_b && a->serial < b->serial);
+}
+
+static bool doorman__demand_above(const doorman__demand *a, const doorman__demand *b) {
+    return doorman__mix(a->serial) > doorman__mix(b->serial);
+}
+
+static double doorman__sum_wants(const doorman__demand *root) { return root ? root->sum_wants : 0; }
+
+static double doorman__sum_subclients(const doorman__demand *root) {
+    return root ? root->sum_subclients : 0;
+}
+
+static void doorman__demand_sum(doorman__demand *node) {
+    node->sum_wants =
+        doorman__sum_wants(node->left) + node->wants + doorman__sum_wants(node->right);
+    node->sum_subclients = doorman__sum_subclients(node->left) + node->subclients +
+                           doorman__sum_subclients(node->right);
+}
+
+/* Splits a tree into what comes before a demand and what comes after it. */
+static void doorman__treap_split(doorman__demand *root, const doorman__demand *at,
+                                 doorman__demand **before, doorman__demand **after) {
+    if (!root) {
+        *before = *after = NULL;
+    } else if (doorman__demand_before(root, at)) {
+        *before = root;
+        doorman__treap_split(root->right, at, &root->right, after);
+        doorman__demand_sum(root);
+    } else {
+        *after = root;
+        doorman__treap_split(root->left, at, before, &root->left);
+        doorman__demand_sum(root);
+    }
+}
+
+static doorman__demand *doorman__treap_join(doorman__demand *before, doorman__demand *after) {
+    if (!before || !after) return before ? before : after;
+    doorman__demand *root = doorman__demand_above(before, after) ? before : after;
+    if (root == before) {
+        root->right = doorman__treap_join(before->right, after);
+    } else {
+        root->left = doorman__treap_join(before, after->left);
+    }
+    doorman__demand_sum(root);
+    return root;
+}
+
+static doorman__demand *doorman__treap_insert(doorman__demand *root, doorman__demand *node) {
+    if (!root || doorman__demand_above(node, root)) {
+        doorman__treap_split(root, node, &node->left, &node->right);
+        root = node;
+    } else if (doorman__demand_before(node, root)) {
+        root->left = doorman__treap_insert(root->left, node);
+    } else {
+        root->right = doorman__treap_insert(root->right, node);
+    }
+    doorman__demand_sum(root);
+    return root;
+}
+
+static doorman__demand *doorman__treap_remove(doorman__demand *root, const doorman__demand *node) {
+    assert(root);
+    if (root == node) return doorman__treap_join(root->left, root->right);
+    if (doorman__demand_before(node, root)) {
+        root->left = doorman__treap_remove(root->left, node);
+    } else {
+        root->right = doorman__treap_remove(root->right, node);
+    }
+    doorman__demand_sum(root);
+    return root;
+}
+
+/* A node must be in at most one band, with unchanged wants and subclients, until it is removed. */
+static void doorman__index_insert(doorman__index *index, int band, doorman__demand *node) {
+    index->bands[band] = doorman__treap_insert(index->bands[band], node);
+}
+
+static void doorman__index_remove(doorman__index *index, int band, doorman__demand *node) {
+    index->bands[band] = doorman__treap_remove(index->bands[band], node);
+}
+
+/* What one band takes at a level: `wants` of those it satisfies, `subclients` and the wants of
+ * those that it cuts. */
+typedef struct doorman__cut {
+    double satisfied, cut_subclients, cut_wants;
+} doorman__cut;
+
+static doorman__cut doorman__band_cut(const doorman__demand *root, double level) {
+    doorman__cut cut = {0, 0, 0};
+    while (root) {
+        if (doorman__demand_ratio(root) <= level) {
+            cut.satisfied += doorman__sum_wants(root->left) + root->wants;
+            root = root->right;
+        } else {
+            cut.cut_subclients += doorman__sum_subclients(root->right) + root->subclients;
+            cut.cut_wants += doorman__sum_wants(root->right) + root->wants;
+            root = root->left;
+        }
+    }
+    return cut;
+}
+
+/* The level at which the targets of a band sum to a capacity that is less than its wants: the
+ * search goes down to where the level falls between two neighbours. */
+static double doorman__band_level(const doorman__demand *root, double capacity) {
+    double satisfied = 0, cut_subclients = 0;
+    while (root) {
+        double ratio = doorman__demand_ratio(root);
+        double below = satisfied + doorman__sum_wants(root->left) + root->wants;
+        double above = cut_subclients + doorman__sum_subclients(root->right);
+        if (below + ratio * above <= capacity) {
+            satisfied = below;
+            root = root->right;
+        } else {
+            cut_subclients = above + root->subclients;
+            root = root->left;
+        }
+    }
+    return cut_subclients > 0 ? doorman__max(0, (capacity - satisfied) / cut_subclients)
+                              : DOORMAN_AMOUNT_MAX;
+}
+
+/* Each kind writes its terms, highest priority first, and returns how many. All but PRIORITY_SHARE
+ * see one band alone. */
+typedef size_t doorman__solver(const doorman_algorithm *algorithm, double capacity,
+                               const doorman__index *index, doorman_terms *terms);
+
+static size_t doorman__solve_none(const doorman_algorithm *algorithm, double capacity,
+                                  const doorman__index *index, doorman_terms *terms) {
+    (void)algorithm, (void)capacity, (void)index;
+    terms[0] = (doorman_terms){DOORMAN_ANY_PRIORITY, 0, 1};
+    return 1;
+}
+
+static size_t doorman__solve_static(const doorman_algorithm *algorithm, double capacity,
+                                    const doorman__index *index, doorman_terms *terms) {
+    (void)algorithm, (void)index;
+    terms[0] = (doorman_terms){DOORMAN_ANY_PRIORITY, capacity, 0};
+    return 1;
+}
+
+static size_t doorman__solve_fair(const doorman_algorithm *algorithm, double capacity,
+                                  const doorman__index *index, doorman_terms *terms) {
+    const doorman__demand *band = index->bands[0];
+    if (doorman__sum_wants(band) <= capacity) {
+        return doorman__solve_none(algorithm, capacity, index, terms);
+    }
+    terms[0] = (doorman_terms){DOORMAN_ANY_PRIORITY, doorman__band_level(band, capacity), 0};
+    return 1;
+}
+
+static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, double capacity,
+                                          const doorman__index *index, doorman_terms *terms) {
+    const doorman__demand *band = index->bands[0];
+    if (doorman__sum_wants(band) <= capacity) {
+        return doorman__solve_none(algorithm, capacity, index, terms);
+    }
+    double equal = capacity / doorman__sum_subclients(band);
+    doorman__cut cut = doorman__band_cut(band, equal);
+    double left = capacity - cut.satisfied - equal * cut.cut_subclients;
+    double excess = cut.cut_wants - equal * cut.cut_subclients;
+    double slope = left <= 0 ? 0 : left < excess ? left / excess : 1;
+    terms[0] = (doorman_terms){DOORMAN_ANY_PRIORITY, equal, slope};
+    return 1;
+}
+
+/* The level at which all bands together take `capacity`, less than their wants. What they take is
+ * concave in the level, so Newton's steps from 0 never overshoot, and each at least quarters the
+ * product of the gap and the slope: some five steps in practice. The bound is for rounding alone.
+ *  */
+static double doorman__common_level(const doorman__index *index, double capacity) {
+    double level = 0;
+    for (int step = 0; step < 128; step++) {
+        double taken = 0, slope = 0;
+        for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
+            doorman__cut cut = doorman__band_cut(index->bands[band], level);
+            taken += cut.satisfied + level * cut.cut_subclients;
+            slope += cut.cut_subclients;
+        }
+        double next = slope > 0 ? level + (capacity - taken) / slope : level;
+        if (!(next > level)) break;
+        level = next;
+    }
+    return level;
+}
+
+static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double capacity,
+                                      const doorman__index *index, doorman_terms *terms) {
+    double all = 0, reserved[DOORMAN_TERMS_MAX] = {0}, floor = 0, reserve_left = 0;
+    for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
+        all += doorman__sum_wants(index->bands[band]);
+    }
+    if (algorithm->reserve > 0 && all > capacity * algorithm->reserve) {
+        floor = doorman__common_level(index, capacity * algorithm->reserve);
+    } else if (algorithm->reserve > 0) {
+        floor = DOORMAN_AMOUNT_MAX;
+    }
+    for (int band = 0; band <= DOORMAN_PRIORITY_MAX && floor > 0; band++) {
+        doorman__cut cut = doorman__band_cut(index->bands[band], floor);
+        reserved[band] = cut.satisfied + floor * cut.cut_subclients;
+        reserve_left += reserved[band];
+    }
+    size_t count = 0;
+    double left = capacity;
+    for (int priority = DOORMAN_PRIORITY_MAX; priority >= 0; priority--) {
+        const doorman__demand *band = index->bands[priority];
+        if (!band) continue;
+        reserve_left -= reserved[priority];
+        double most = doorman__max(reserved[priority], left - doorman__max(0, reserve_left));
+        if (band->sum_wants <= most) {
+            terms[count++] = (doorman_terms){priority, 0, 1};
+            left -= band->sum_wants;
+        } else {
+            double level = doorman__max(floor, doorman__band_level(band, most));
+            terms[count++] = (doorman_terms){priority, level, 0};
+            left -= most;
+        }
+        left = doorman__max(0, left);
+    }
+    return count;
+}
+
+typedef struct doorman__kind {
+    const char *name;
+    doorman__solver *solve;
+    bool by_priority; /* a band for each priority; else all demands are in band 0 */
+    bool whole;       /* the amounts are parts of the capacity, and are cut to what is free */
+} doorman__kind;
+
+static const doorman__kind doorman__kinds[DOORMAN_KIND_COUNT] = {
+    [DOORMAN_FAIR_SHARE] = {"FAIR_SHARE", doorman__solve_fair, false, true},
+    [DOORMAN_PROPORTIONAL_SHARE] = {"PROPORTIONAL_SHARE", doorman__solve_proportional, false, true},
+    [DOORMAN_PRIORITY_SHARE] = {"PRIORITY_SHARE", doorman__solve_priority, true, true},
+    [DOORMAN_STATIC_SHARE] = {"STATIC", doorman__solve_static, false, false},
+    [DOORMAN_NO_ALGORITHM] = {"NO_ALGORITHM", doorman__solve_none, false, false},
+};
+
+const char *doorman_kind_name(doorman_kind kind) {
+    return (unsigned)kind < DOORMAN_KIND_COUNT ? doorman__kinds[kind].name : "?";
+}
+
+static int doorman__band_of(doorman_kind kind, int priority) {
+    return doorman__kinds[kind].by_priority ? priority : 0;
+}
+
+double doorman_terms_target(const doorman_terms *terms, size_t terms_count,
+                            const doorman_demand *demand) {
+    for (size_t i = 0; i < terms_count; i++) {
+        if (terms[i].priority != DOORMAN_ANY_PRIORITY && terms[i].priority != demand->priority) {
+            continue;
+        }
+        double subclients = demand->subclients > 0 ? demand->subclients : 1;
+        double base = doorman__min(demand->wants, terms[i].level * subclients);
+        double rest = demand->wants - base;
+        return doorman__min(demand->wants, base + terms[i].slope * rest);
+    }
+    return 0;
+}
+
+static doorman_status doorman__demand_check(const doorman_demand *demand, const char *path,
+                                            size_t index, doorman_error *error) {
+    const char *field = NULL, *rule = NULL;
+    double weight = demand->subclients;
+    if (!doorman__amount_valid(demand->wants)) {
+        field = "wants", rule = DOORMAN__AMOUNT_RULE;
+    } else if (!(weight >= 0 && weight <= DOORMAN_SUBCLIENTS_MAX) ||
+               weight > (double)(uint64_t)weight) {
+        field = "num_clients", rule = "must be an integer from 1 to 1e9";
+    } else if (demand->priority < 0 || demand->priority > DOORMAN_PRIORITY_MAX) {
+        field = "priority", rule = "must be an integer from 0 to 15";
+    }
+    if (!field) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].%s: %s", path, index, field,
+                         rule);
+}
+
+doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double capacity,
+                                    const doorman_demand *demands, size_t demand_count,
+                                    doorman_terms *terms, size_t *terms_count) {
+    doorman_algorithm given = algorithm ? *algorithm : (doorman_algorithm){.reserve = 0};
+    doorman_status status = doorman__amount_valid(capacity) ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT;
+    if (status == DOORMAN_OK) status = doorman__algorithm_check(&given, 0, NULL);
+    for (size_t i = 0; i < demand_count && status == DOORMAN_OK; i++) {
+        status = doorman__demand_check(&demands[i], "demands", i, NULL);
+    }
+    if (status != DOORMAN_OK) return status;
+    if (demand_count > SIZE_MAX / sizeof(doorman__demand) - 1) return DOORMAN_OUT_OF_MEMORY;
+    doorman__demand *nodes = (doorman__demand *)doorman__zalloc((demand_count + 1) * sizeof *nodes);
+    if (!nodes) return DOORMAN_OUT_OF_MEMORY;
+    doorman__index index = {{NULL}};
+    for (size_t i = 0; i < demand_count; i++) {
+        nodes[i].wants = demands[i].wants;
+        nodes[i].subclients = demands[i].subclients > 0 ? demands[i].subclients : 1;
+        nodes[i].serial = i + 1;
+        doorman__index_insert(&index, doorman__band_of(given.kind, demands[i].priority), &nodes[i]);
+    }
+    *terms_count = doorman__kinds[given.kind].solve(&given, capacity, &index, terms);
+    DOORMAN_FREE(nodes);
+    return DOORMAN_OK;
+}
+
+/* ---- >>leases ------------------------------------------------------------------------------- */
+/*
+ * The book of one resource: who holds how much of it, until when, and what may change hands. Of
+ * each holder it knows what it was given last (`given`, g), what must be counted for it because it
+ * may still be in use (`counted`, u >= g), and when its record ends (`end`, E).
+ *
+ * T7 Never a unit more in force than there is. The invariant is: what the holders may use is at
+ * most the sum of u, and a grant keeps that sum within the capacity. (After the capacity was cut
+ * the sum may be above it; then it only falls.) Why each step keeps it:
+ *
+ *   claim    A holder binds itself to what it claims to have, x, before it says so (see asking).
+ *   confirm  (R4) Only when it names the last lease that it was given does a claim lower u: then
+ *            there is no newer lease on its way to it, and it will take no older one. Claims under
+ *            one lease only fall, so a copy that comes late overstates, which is safe.
+ *   grant    (R5) g is at most the target and at most what is free beside all others, C - sum of
+ *            their u; or else what this holder may itself still use, min(u, x), which is counted
+ *            already. u rises to g at least.
+ *   learn    (R6) A new master knows nobody. It gives back what holders say they have from this
+ *            node, within C; nobody grows until every lease that its predecessor can have given has
+ *            ended. What the claims sum to was within the predecessor's books.
+ *   end      (R9, S8) A record ends later than the lease of the holder, whose clock may run slower
+ *            by the drift, and which counts from when it asked. Ends never move back.
+ *   release  (R10) names its lease too; a copy that comes late names an old one, and has no effect.
+ *
+ * With `immediate` handover u is g at once: a step sooner, and over the capacity for as long as a
+ * holder has not heard of its smaller share.
+ *
+ * C9 Sums are exact totals. S2 Records that have ended are removed by whoever looks, oldest first:
+ * the list of records is in order of `end`, so that this is O(1) for each. (A configuration that
+ * shortens leases would break the order. Then a record ends when the one before it does: it is
+ * counted a little longer, at most one old lease length, which is safe.)
+ */
+
+typedef struct doorman__record {
+    doorman__link link; /* in the book's table; must be first */
+    doorman__demand demand;
+    struct doorman__record *older,
+        *newer; /* by `end`; both NULL and not `oldest`: not listed yet */
+    doorman_time granted_at, lease_end, end;
+    double given, counted;
+    uint64_t lease_id;
+    uint8_t priority;
+    bool is_server;
+    char holder_id[];
+} doorman__record;
+
+typedef struct doorman__book {
+    doorman__link link; /* in the server's table; must be first */
+    struct doorman__book *previous, *next;
+    const doorman_template *settings;
+    doorman__table records;
+    doorman__record *oldest, *newest;
+    doorman__index index;
+    doorman__total given, counted;
+    doorman_terms terms[DOORMAN_TERMS_MAX];
+    size_t terms_count; /* 0: to be made anew */
+    doorman_time learned_at;
+    uint64_t expired_count;
+    char resource_id[];
+} doorman__book;
+
+static doorman__record *doorman__book_find(doorman__book *book, uint64_t hash,
+                                           const char *holder_id, bool is_server) {
+    doorman__link *link = doorman__table_first(&book->records, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        doorman__record *record = (doorman__record *)(void *)link;
+        if (record->is_server == is_server && strcmp(record->holder_id, holder_id) == 0) {
+            return record;
+        }
+    }
+    return NULL;
+}
+
+/* A record of a holder that has nothing and wants nothing. NULL: no memory. */
+static doorman__record *doorman__book_add(doorman__book *book, uint64_t hash, const char *holder_id,
+                                          bool is_server, uint64_t serial) {
+    size_t bytes = strlen(holder_id) + 1;
+    doorman__record *record = (doorman__record *)DOORMAN_MALLOC(sizeof *record + bytes);
+    if (!record) return NULL;
+    memset(record, 0, sizeof *record);
+    memcpy(record->holder_id, holder_id, bytes);
+    record->is_server = is_server;
+    record->demand.subclients = 1;
+    record->demand.serial = serial;
+    doorman__table_add(&book->records, &record->link, hash);
+    doorman__index_insert(&book->index, 0, &record->demand);
+    book->terms_count = 0;
+    return record;
+}
+
+static void doorman__book_unlist(doorman__book *book, doorman__record *record) {
+    if (record->older) record->older->newer = record->newer;
+    if (record->newer) record->newer->older = record->older;
+    if (book->oldest == record) book->oldest = record->newer;
+    if (book->newest == record) book->newest = record->older;
+    record->older = record->newer = NULL;
+}
+
+static void doorman__book_set_end(doorman__book *book, doorman__record *record, doorman_time end) {
+    doorman__book_unlist(book, record);
+    record->end = doorman__later(record->end, end);
+    if (book->newest) {
+        record->end = doorman__later(record->end, book->newest->end);
+        book->newest->newer = record;
+        record->older = book->newest;
+    } else {
+        book->oldest = record;
+    }
+    book->newest = record;
+}
+
+static void doorman__book_set_amounts(doorman__book *book, doorman__record *record, double given,
+                                      double counted) {
+    assert(given >= 0 && counted >= given && counted <= DOORMAN_AMOUNT_MAX);
+    if (given < record->given || given > record->given) {
+        doorman__total_subtract(&book->given, record->given);
+        doorman__total_add(&book->given, given);
+        record->given = given;
+    }
+    if (counted < record->counted || counted > record->counted) {
+        doorman__total_subtract(&book->counted, record->counted);
+        doorman__total_add(&book->counted, counted);
+        record->counted = counted;
+    }
+}
+
+static int doorman__record_band(const doorman__book *book, const doorman__record *record) {
+    return doorman__band_of(book->settings->algorithm.kind, record->priority);
+}
+
+/* A demand that is as it was takes no step in the index (A2). */
+static void doorman__book_set_demand(doorman__book *book, doorman__record *record,
+                                     const doorman_demand *demand) {
+    double subclients = demand->subclients > 0 ? demand->subclients : 1;
+    doorman__demand *node = &record->demand;
+    bool same = node->wants <= demand->wants && node->wants >= demand->wants &&
+                node->subclients <= subclients && node->subclients >= subclients &&
+                record->priority == demand->priority;
+    if (same) return;
+    doorman__index_remove(&book->index, doorman__record_band(book, record), node);
+    node->wants = demand->wants;
+    node->subclients = subclients;
+    record->priority = (uint8_t)demand->priority;
+    doorman__index_insert(&book->index, doorman__record_band(book, record), node);
+    book->terms_count = 0;
+}
+
+static void doorman__book_remove(doorman__book *book, doorman__record *record) {
+    doorman__book_set_amounts(book, record, 0, 0);
+    doorman__index_remove(&book->index, doorman__record_band(book, record), &record->demand);
+    doorman__table_remove(&book->records, &record->link);
+    doorman__book_unlist(book, record);
+    DOORMAN_FREE(record);
+    book->terms_count = 0;
+}
+
+/* Another template: the demands move to other bands where only one of the kinds knows priorities.
+ *  */
+static void doorman__book_set_template(doorman__book *book, const doorman_template *settings) {
+    doorman_kind before = book->settings->algorithm.kind, after = settings->algorithm.kind;
+    bool move = doorman__kinds[before].by_priority != doorman__kinds[after].by_priority;
+    doorman__record *record = move ? book->oldest : NULL;
+    for (; record; record = record->newer) {
+        doorman__index_remove(&book->index, doorman__band_of(before, record->priority),
+                              &record->demand);
+        doorman__index_insert(&book->index, doorman__band_of(after, record->priority),
+                              &record->demand);
+    }
+    book->settings = settings;
+    book->terms_count = 0;
+}
+
+static double doorman__book_wants(const doorman__book *book) {
+    double sum = 0;
+    for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
+        sum += doorman__sum_wants(book->index.bands[band]);
+    }
+    return sum;
+}
+
+static double doorman__book_subclients(const doorman__book *book) {
+    double sum = 0;
+    for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
+        sum += doorman__sum_subclients(book->index.bands[band]);
+    }
+    return sum;
+}
+
+/* What the terms give to a holder: an amount, whatever is free. */
+static double doorman__book_target(doorman__book *book, const doorman__record *record) {
+    const doorman_template *settings = book->settings;
+    if (!book->terms_count) {
+        book->terms_count = doorman__kinds[settings->algorithm.kind].solve(
+            &settings->algorithm, settings->capacity, &book->index, book->terms);
+    }
+    doorman_demand demand = {record->demand.wants, record->demand.subclients, record->priority};
+    double target = doorman_terms_target(book->terms, book->terms_count, &demand);
+    return doorman__min(target, DOORMAN_AMOUNT_MAX);
+}
+
+/* C - sum of u over the others, at least 0. */
+static double doorman__book_free(const doorman__book *book, const doorman__record *record) {
+    doorman__total others = book->counted;
+    doorman__total_subtract(&others, record->counted);
+    return doorman__total_left(others, book->settings->capacity);
+}
+
+/* R4. The claim comes from a holder that named the last lease. */
+static void doorman__book_confirm(doorman__book *book, doorman__record *record, double claim) {
+    double counted = doorman__min(record->counted, doorman__ceil(claim));
+    doorman__book_set_amounts(book, record, doorman__min(record->given, counted), counted);
+}
+
+/* R5. Returns what the granter goes on counting for the holder, `keep`. */
+static double doorman__book_grant(doorman__book *book, doorman__record *record, double target,
+                                  double claim) {
+    bool whole = doorman__kinds[book->settings->algorithm.kind].whole;
+    double held = doorman__min(record->counted, claim);
+    double most = doorman__max(doorman__book_free(book, record), held);
+    double given = doorman__floor(whole ? doorman__min(target, most) : target);
+    bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
+    double counted = immediate ? given : doorman__max(record->counted, given);
+    doorman__book_set_amounts(book, record, given, counted);
+    return immediate ? given : doorman__max(given, held);
+}
+
+/* R6. The claim names a lease of this node. */
+static double doorman__book_learn(doorman__book *book, doorman__record *record, double claim) {
+    double given = doorman__floor(doorman__min(claim, doorman__book_free(book, record)));
+    bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
+    doorman__book_set_amounts(book, record, given,
+                              immediate ? given : doorman__max(record->counted, given));
+    return given;
+}
+
+/* ---- >>asking ------------------------------------------------------------------------------- */
+/*
+ * The upward half of a client, and of a server with a parent: which leases to ask for, when, whom,
+ * and what the answers mean. Its owner is told when to say what it wants (prepare) and when a
+ * holding has changed (changed).
+ *
+ * One request is under way at most. The asker is in one of three states, moved by
+ * doorman__asker_move alone:
+ *
+ *   state     meaning                    leaves it
+ *   READY     nothing is under way       a request is made                    -> ASKING
+ *   ASKING    waits for one answer       it comes, or redirects               -> READY
+ *                                        it fails, times out, makes no sense  -> WAITING
+ *   WAITING   backs off until retry_at   that has come, a request is made     -> ASKING
+ *
+ * A holding has a lease while it has a lease id and now < end. Without one the owner does as its
+ * mode says.
+ *
+ * K1 One bulk request renews all that is past half its interval, when the first is due (up to 5 %
+ *    later, by chance); what is new, or wants a tenth more or less, comes sooner, though not within
+ *    the minimum interval; a smaller lease is confirmed at once (R12).
+ * K2 Failures back off: by chance between 1 s and 2 s, doubling to 60 s, yet at most a quarter of
+ *    the time to the end of the first lease, and never less than 1 s. Where somebody answers, but
+ *    nobody knows the master, it is 4 s at most: an election is soon over.
+ * K3 A redirect is followed at once, five in a row, never from TLS to plain text.
+ * R2 An answer counts if it is to the last request, once; and, holding by holding, not if the lease
+ *    that was reported has ended meanwhile.
+ * R3 What a holder claims to have, it binds itself to before it says so. Who wants less gives back
+ *    first. It claims no more than its granter counts for it: units in flight since a lease that
+ *    has ended are nobody's, and a new master must not believe in them. They are told as
+ *    outstanding.
+ * R9 Ends never move back; a holder counts from the sending.
+ * R10 A release names its lease, is tried once, and only when nothing of the lease is in use.
+ */
+
+typedef struct doorman__holding {
+    struct doorman__holding *previous, *next; /* of the asker */
+    const char *resource_id;                  /* the owner's */
+    uint64_t lease_id;                        /* 0: never had one */
+    double capacity;                          /* of the lease */
+    doorman_time end;
+    double keep;          /* K: what the granter counts for it, */
+    double old_keep;      /* K': and counted before, under allowances */
+    doorman_time old_end; /* that have not ended yet */
+    double claimed;       /* in the last request that was answered or is under way */
+    double asked_wants;   /* the same, the sum */
+    bool reported;        /* the request under way reports a lease */
+    bool asked;           /* it has this holding in it */
+    bool closing;         /* to be released, once nothing of it is in use */
+    bool confirming;      /* the next request is, or the last one was, for the sake of R12 */
+    bool heard;           /* there was an answer */
+    doorman_time asked_at, refresh_interval; /* see schedule */
+    doorman_time ask_at;                     /* when to renew, tell other wants, or release */
+    doorman_time confirm_at; /* when to look what there is to confirm; NEVER: nothing */
+    doorman_grant grant;
+    bool has_safe_capacity;
+    double safe_capacity;
+    doorman_demand demand; /* what `prepare` fills in: the wants, */
+    double outstanding;    /* what is in use, */
+    double claim;          /* and all that it has or still uses (R3) */
+    char node[DOORMAN_ID_BYTES_MAX + 1];
+} doorman__holding;
+
+typedef struct doorman__owner {
+    void (*prepare)(doorman__holding *holding, doorman_time now);
+    void (*changed)(doorman__holding *holding, doorman_time now);
+    void (*closed)(doorman__holding *holding); /* out of the list already; frees it */
+} doorman__owner;
+
+typedef enum doorman__asker_state {
+    DOORMAN__READY,
+    DOORMAN__ASKING,
+    DOORMAN__WAITING
+} doorman__asker_state;
+
+#define DOORMAN__ADDRESSES_MAX 16
+#define DOORMAN__REDIRECTS_MAX 5
+#define DOORMAN__ASKS_MAX 1000 /* a request of so many, with the longest ids, is within 4 MiB */
+
+struct doorman_asker {
+    const doorman__owner *owner;
+    const char *holder_id; /* the owner's */
+    char *addresses[DOORMAN__ADDRESSES_MAX];
+    size_t address_count, address_index;
+    char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* "": none */
+    unsigned redirects, failures;
+    doorman__asker_state state;
+    doorman_method method; /* of the request under way */
+    uint64_t sequence, random;
+    doorman_time now, sent_at, retry_at, timeout;
+    doorman__holding *first, *last;
+    size_t holding_count;
+    doorman_ask *asks; /* room for all holdings, so that a request needs no memory */
+    doorman__holding **asked;
+    size_t asks_capacity, asked_capacity, asked_count;
+};
+
+static void doorman__asker_move(doorman_asker *asker, doorman__asker_state state) {
+    static const bool legal[3][3] = {
+        [DOORMAN__READY] = {[DOORMAN__ASKING] = true},
+        [DOORMAN__ASKING] = {[DOORMAN__READY] = true, [DOORMAN__WAITING] = true},
+        [DOORMAN__WAITING] = {[DOORMAN__ASKING] = true}};
+    assert(legal[asker->state][state]);
+    (void)legal;
+    asker->state = state;
+}
+
+static doorman_status doorman__asker_init(doorman_asker *asker, const doorman__owner *owner,
+                                          const char *holder_id, const char *const *addresses,
+                                          size_t address_count, doorman_error *error) {
+    if (address_count < 1 || address_count > DOORMAN__ADDRESSES_MAX || !addresses) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "addresses: must be 1 to %d",
+                             DOORMAN__ADDRESSES_MAX);
+    }
+    for (size_t i = 0; i < address_count; i++) {
+        if (!doorman__id_valid(addresses[i])) {
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "addresses[%zu]: %s", i,
+                                 DOORMAN__ID_RULE);
+        }
+    }
+    asker->owner = owner;
+    asker->holder_id = holder_id;
+    for (; asker->address_count < address_count; asker->address_count++) {
+        char *copy = doorman__copy(addresses[asker->address_count]);
+        if (!copy) return DOORMAN_OUT_OF_MEMORY;
+        asker->addresses[asker->address_count] = copy;
+    }
+    return DOORMAN_OK;
+}
+
+static void doorman__asker_uninit(doorman_asker *asker) {
+    for (size_t i = 0; i < asker->address_count; i++) DOORMAN_FREE(asker->addresses[i]);
+    DOORMAN_FREE(asker->asks);
+    DOORMAN_FREE(asker->asked);
+}
+
+static doorman_time doorman__asker_now(doorman_asker *asker, doorman_time now) {
+    return asker->now = doorman__later(asker->now, now);
+}
+
+/* Makes room for one holding more. */
+static bool doorman__asker_reserve(doorman_asker *asker) {
+    void *asks = asker->asks, *asked = asker->asked;
+    size_t count = asker->holding_count + 1;
+    bool room = doorman__reserve(&asks, &asker->asks_capacity, count, sizeof *asker->asks);
+    asker->asks = (doorman_ask *)asks;
+    if (!room) return false;
+    room = doorman__reserve(&asked, &asker->asked_capacity, count, sizeof(doorman__holding *));
+    asker->asked = (doorman__holding **)asked;
+    return room;
+}
+
+/* After doorman__asker_reserve. A new holding is due at once. */
+static void doorman__asker_add(doorman_asker *asker, doorman__holding *holding, doorman_time now) {
+    holding->ask_at = now;
+    holding->confirm_at = DOORMAN_NEVER;
+    holding->previous = asker->last;
+    *(asker->last ? &asker->last->next : &asker->first) = holding;
+    asker->last = holding;
+    asker->holding_count++;
+}
+
+static void doorman__asker_remove(doorman_asker *asker, doorman__holding *holding) {
+    *(holding->previous ? &holding->previous->next : &asker->first) = holding->next;
+    *(holding->next ? &holding->next->previous : &asker->last) = holding->previous;
+    asker->holding_count--;
+    asker->owner->closed(holding);
+}
+
+static bool doorman__holding_live(const doorman__holding *holding, doorman_time now) {
+    return holding->lease_id && now < holding->end;
+}
+
+/* The owner wants another amount. Only a change of more than a tenth is worth a message (K1). */
+static void doorman__holding_wants(doorman__holding *holding, double wants, doorman_time now) {
+    double tenth = holding->asked_wants / 10;
+    bool near = wants <= holding->asked_wants + tenth && wants >= holding->asked_wants - tenth;
+    if (near || !holding->heard) return;
+    doorman_time minimum = doorman__earlier(5 * DOORMAN_SECOND, holding->refresh_interval / 2);
+    doorman_time soon = doorman__later(now, doorman__after(holding->asked_at, minimum));
+    holding->ask_at = doorman__earlier(holding->ask_at, soon);
+}
+
+/* The owner is done with it. What is not under way and has no lease goes at once; a lease is
+ * released with the next request, or, while something of it is in use, when that is over or the
+ * lease is. */
+static void doorman__holding_close(doorman_asker *asker, doorman__holding *holding,
+                                   doorman_time now) {
+    holding->closing = true;
+    holding->ask_at = now;
+    holding->confirm_at = DOORMAN_NEVER;
+    if (!holding->asked && !doorman__holding_live(holding, now)) {
+        doorman__asker_remove(asker, holding);
+    }
+}
+
+const char *doorman_asker_address(const doorman_asker *asker) {
+    return asker->redirect[0] ? asker->redirect : asker->addresses[asker->address_index];
+}
+
+/* The request under way is over. What was not answered is still to be asked for. */
+static void doorman__asker_settle(doorman_asker *asker, doorman__asker_state state, bool answered) {
+    doorman__asker_move(asker, state);
+    for (size_t i = 0; i < asker->asked_count; i++) {
+        doorman__holding *holding = asker->asked[i];
+        holding->asked = false;
+        if (!answered) holding->ask_at = asker->now;
+        if (holding->closing && !doorman__holding_live(holding, asker->now)) {
+            doorman__asker_remove(asker, holding);
+        }
+    }
+    asker->asked_count = 0;
+}
+
+/* K2. At most 2 to the failures_max seconds. */
+#define DOORMAN__FAILURES_MAX 6
+#define DOORMAN__FAILURES_MAX_ALIVE 2
+
+static void doorman__asker_fail(doorman_asker *asker, unsigned failures_max) {
+    doorman_time now = asker->now, first_end = DOORMAN_NEVER;
+    doorman__asker_settle(asker, DOORMAN__WAITING, false);
+    asker->failures = asker->failures < failures_max ? asker->failures + 1 : failures_max;
+    asker->redirects = 0;
+    asker->redirect[0] = 0;
+    asker->address_index = (asker->address_index + 1) % asker->address_count;
+    doorman_time most = doorman__earlier(DOORMAN_SECOND << asker->failures, 60 * DOORMAN_SECOND);
+    doorman_time delay = DOORMAN_SECOND + doorman__scale(most - DOORMAN_SECOND,
+                                                         doorman__random_unit(&asker->random));
+    for (const doorman__holding *holding = asker->first; holding; holding = holding->next) {
+        if (!doorman__holding_live(holding, now)) continue;
+        first_end = doorman__earlier(first_end, holding->end);
+    }
+    delay = doorman__earlier(delay, (first_end - now) / 4);
+    asker->retry_at = doorman__after(now, doorman__later(delay, DOORMAN_SECOND));
+}
+
+void doorman_asker_failed(doorman_asker *asker, uint64_t sequence, doorman_time now) {
+    doorman__asker_now(asker, now);
+    if (asker->state != DOORMAN__ASKING || sequence != asker->sequence) return;
+    doorman__asker_fail(asker, DOORMAN__FAILURES_MAX);
+}
+
+/* A release of what is closing, if anything is. From here on it is not used any more. What is still
+ * in use is looked at once a second. */
+static void doorman__asker_collect_releases(doorman_asker *asker, doorman_time now) {
+    for (doorman__holding *holding = asker->first, *next = NULL; holding; holding = next) {
+        next = holding->next;
+        if (!holding->closing || now < holding->ask_at) continue;
+        if (asker->asked_count == DOORMAN__ASKS_MAX) break;
+        asker->owner->prepare(holding, now);
+        if (!doorman__holding_live(holding, now)) {
+            doorman__asker_remove(asker, holding);
+        } else if (holding->outstanding > 0) {
+            holding->ask_at = doorman__earlier(holding->end, doorman__after(now, DOORMAN_SECOND));
+        } else {
+            doorman_ask ask = {.resource_id = holding->resource_id, .has.id = holding->lease_id};
+            ask.has.node = holding->node;
+            holding->lease_id = 0;
+            holding->asked = true;
+            asker->asks[asker->asked_count] = ask;
+            asker->asked[asker->asked_count++] = holding;
+        }
+    }
+}
+
+/* R3: what it claims, and is bound to from here on. */
+static double doorman__holding_bind(doorman__holding *holding, doorman_time now) {
+    double old_keep = now < holding->old_end ? holding->old_keep : 0;
+    double claim = doorman__min(holding->claim, doorman__max(holding->keep, old_keep));
+    holding->keep = doorman__min(holding->keep, claim);
+    return claim;
+}
+
+static doorman_ask doorman__holding_ask(doorman__holding *holding, doorman_time now) {
+    doorman_ask ask = {.resource_id = holding->resource_id,
+                       .outstanding = holding->outstanding,
+                       .wants = &holding->demand,
+                       .wants_count = 1};
+    holding->reported = doorman__holding_live(holding, now);
+    if (holding->reported) {
+        ask.has.id = holding->lease_id;
+        ask.has.node = holding->node;
+        ask.has.capacity = doorman__holding_bind(holding, now);
+        ask.has.expires_in = holding->end - now;
+    }
+    return ask;
+}
+
+/* Is there a reason to ask for this one now? A confirmation that could confirm nothing, because a
+ * gauge has not let go of anything, is looked at again a second later. */
+static bool doorman__holding_due(doorman_asker *asker, doorman__holding *holding,
+                                 doorman_time now) {
+    if (holding->closing) return false;
+    if (now >= holding->ask_at) return true;
+    if (now < holding->confirm_at) return false;
+    asker->owner->prepare(holding, now);
+    if (holding->claim < holding->claimed) return true;
+    holding->confirm_at = doorman__after(now, DOORMAN_SECOND);
+    return false;
+}
+
+/* K1. */
+static void doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) {
+    bool any = false;
+    for (doorman__holding *holding = asker->first; holding; holding = holding->next) {
+        any = doorman__holding_due(asker, holding, now) || any;
+    }
+    doorman__holding *holding = any ? asker->first : NULL;
+    for (; holding && asker->asked_count < DOORMAN__ASKS_MAX; holding = holding->next) {
+        bool half = now - holding->asked_at >= holding->refresh_interval / 2;
+        bool late = now >= holding->confirm_at; /* of those looked at, only what has something */
+        if (holding->closing || (now < holding->ask_at && !half && !late)) continue;
+        asker->owner->prepare(holding, now);
+        holding->asked = true;
+        holding->claimed = holding->claim;
+        holding->asked_wants = holding->demand.wants;
+        asker->asks[asker->asked_count] = doorman__holding_ask(holding, now);
+        asker->asked[asker->asked_count++] = holding;
+    }
+}
+
+doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out, doorman_time now) {
+    now = doorman__asker_now(asker, now);
+    memset(out, 0, sizeof *out);
+    if (asker->state == DOORMAN__ASKING) {
+        if (now - asker->sent_at < asker->timeout) return DOORMAN_OK;
+        doorman__asker_fail(asker, DOORMAN__FAILURES_MAX);
+    }
+    if (asker->state == DOORMAN__WAITING && now < asker->retry_at) return DOORMAN_OK;
+    asker->method = DOORMAN_RELEASE_CAPACITY;
+    doorman__asker_collect_releases(asker, now);
+    if (!asker->asked_count) {
+        asker->method = DOORMAN_GET_CAPACITY;
+        doorman__asker_collect_asks(asker, now);
+    }
+    if (!asker->asked_count) return DOORMAN_OK;
+    doorman__asker_move(asker, DOORMAN__ASKING);
+    asker->sent_at = now;
+    out->method = asker->method;
+    out->holder_id = asker->holder_id;
+    out->asks = asker->asks;
+    out->ask_count = asker->asked_count;
+    out->sequence = ++asker->sequence;
+    return DOORMAN_OK;
+}
+
+doorman_time doorman_asker_due(const doorman_asker *asker) {
+    if (asker->state == DOORMAN__ASKING) return doorman__after(asker->sent_at, asker->timeout);
+    doorman_time due = DOORMAN_NEVER;
+    for (const doorman__holding *holding = asker->first; holding; holding = holding->next) {
+        due = doorman__earlier(due, doorman__earlier(holding->ask_at, holding->confirm_at));
+    }
+    if (asker->state == DOORMAN__WAITING) due = doorman__later(due, asker->retry_at);
+    return due;
+}
+
+static bool doorman__tls(const char *address) {
+    return strncmp(address, "tls+", 4) == 0 || strncmp(address, "wss:", 4) == 0;
+}
+
+/* K3. False: it must not be followed. */
+static bool doorman__asker_redirect(doorman_asker *asker, const char *address) {
+    if (!doorman__id_valid(address) || asker->redirects >= DOORMAN__REDIRECTS_MAX) return false;
+    if (doorman__tls(doorman_asker_address(asker)) && !doorman__tls(address)) return false;
+    asker->redirects++;
+    memmove(asker->redirect, address, strlen(address) + 1);
+    return true;
+}
+
+static bool doorman__answer_valid(const doorman_answer *answer, const char *resource_id) {
+    if (!answer->resource_id || strcmp(answer->resource_id, resource_id) != 0) return false;
+    const doorman_lease *lease = &answer->gets;
+    if ((unsigned)answer->grant > DOORMAN_FULL) return false;
+    if (lease->refresh_interval <= 0 || lease->refresh_interval > DOORMAN_DURATION_MAX)
+        return false;
+    if (answer->has_safe_capacity && !doorman__safe_capacity_valid(answer->safe_capacity)) {
+        return false;
+    }
+    if (answer->grant != DOORMAN_GRANTED) return true;
+    return lease->id && lease->id <= UINT64_C(1) << 53 && doorman__id_valid(lease->node) &&
+           doorman__amount_valid(lease->capacity) && doorman__amount_valid(lease->keep) &&
+           doorman__duration_valid(lease->expires_in);
+}
+
+static bool doorman__response_valid(const doorman_asker *asker, const doorman_response *response) {
+    if (response->method != asker->method) return false;
+    if (asker->method == DOORMAN_RELEASE_CAPACITY) return true;
+    if (response->answer_count != asker->asked_count) return false;
+    for (size_t i = 0; i < asker->asked_count; i++) {
+        if (!doorman__answer_valid(&response->answers[i], asker->asks[i].resource_id)) return false;
+    }
+    return true;
+}
+
+/* When to ask again after an answer. A lease that is smaller than what was claimed is confirmed at
+ * once, and then, while more is still in use, as that falls (R12). Intervals count from when the
+ * answer came, which is after the server gave it, so that its minimum interval is kept too; but
+ * where an answer was slow, not so long that the lease could end. */
+static void doorman__holding_schedule(doorman_asker *asker, doorman__holding *holding,
+                                      doorman_time interval) {
+    doorman_time now = asker->now;
+    double late = 1 + 0.05 * doorman__random_unit(&asker->random);
+    bool cut = doorman__holding_live(holding, now) && holding->capacity < holding->claimed;
+    holding->refresh_interval = doorman__later(interval, DOORMAN_SECOND / 100);
+    holding->asked_at =
+        doorman__earlier(now, doorman__after(asker->sent_at, holding->refresh_interval / 2));
+    holding->ask_at =
+        holding->closing
+            ? now
+            : doorman__after(holding->asked_at, doorman__scale(holding->refresh_interval, late));
+    doorman_time again = holding->confirming ? doorman__after(now, DOORMAN_SECOND) : now;
+    holding->confirm_at = cut && !holding->closing ? again : DOORMAN_NEVER;
+    holding->confirming = cut;
+}
+
+/* R9: another lease in place of the one it has, if it has any. */
+static void doorman__holding_replace(doorman__holding *holding, const doorman_lease *lease,
+                                     doorman_time end, doorman_time now) {
+    double keep = doorman__max(lease->keep, lease->capacity);
+    if (!doorman__holding_live(holding, now)) {
+        holding->end = holding->old_end = now;
+        holding->keep = 0;
+    }
+    if (keep < holding->keep) {
+        bool old = now < holding->old_end;
+        holding->old_keep = doorman__max(holding->keep, old ? holding->old_keep : 0);
+        holding->old_end = doorman__later(holding->end, holding->old_end);
+    }
+    holding->keep = keep;
+    holding->end = doorman__later(holding->end, end);
+    holding->lease_id = lease->id;
+    holding->capacity = lease->capacity;
+    memcpy(holding->node, lease->node, strlen(lease->node) + 1);
+}
+
+static void doorman__holding_take(doorman_asker *asker, doorman__holding *holding,
+                                  const doorman_answer *answer) {
+    const doorman_lease *lease = &answer->gets;
+    if (holding->reported && asker->now >= holding->end) { /* R2 */
+        holding->ask_at = asker->now;
+        return;
+    }
+    holding->heard = true;
+    holding->grant = answer->grant;
+    if (answer->has_safe_capacity) {
+        holding->has_safe_capacity = true;
+        holding->safe_capacity = answer->safe_capacity;
+    }
+    if (answer->grant == DOORMAN_GRANTED) {
+        doorman__holding_replace(holding, lease, doorman__after(asker->sent_at, lease->expires_in),
+                                 asker->now);
+    }
+    doorman__holding_schedule(asker, holding, lease->refresh_interval);
+    asker->owner->changed(holding, asker->now);
+}
+
+doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
+                                      const doorman_response *response, doorman_time now) {
+    doorman__asker_now(asker, now);
+    if (asker->state != DOORMAN__ASKING || sequence != asker->sequence) return DOORMAN_STALE;
+    if (!response->is_master && doorman__asker_redirect(asker, response->master_address)) {
+        doorman__asker_settle(asker, DOORMAN__READY, false);
+        return DOORMAN_OK;
+    }
+    if (!response->is_master || !doorman__response_valid(asker, response)) {
+        doorman__asker_fail(asker, response->is_master ? DOORMAN__FAILURES_MAX
+                                                       : DOORMAN__FAILURES_MAX_ALIVE);
+        return response->is_master ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
+    }
+    asker->failures = asker->redirects = 0;
+    bool gets = asker->method == DOORMAN_GET_CAPACITY;
+    for (size_t i = 0; gets && i < response->answer_count; i++) {
+        doorman__holding_take(asker, asker->asked[i], &response->answers[i]);
+    }
+    doorman__asker_settle(asker, DOORMAN__READY, true);
+    return DOORMAN_OK;
+}
+
+/* ---- >>server ------------------------------------------------------------------------------- */
+/*
+ * A node: one book for each resource that somebody has asked for, a mastership, a configuration. A
+ * message is checked whole, then room is made for all that it needs, and only then is anything
+ * decided: what is wrong, or finds no memory, changes nothing (C4, C5).
+ *
+ * S1 Not the master: the mastership alone is the answer.
+ * S2 Leases that have expired are gone for whoever looks.
+ * S3 Asked again within the minimum interval (5 s, at most half the refresh interval) by a holder
+ *    that names its last lease: that lease again, with what is left of its time, less what was
+ *    given back (R11). Who names another lease, or none, is not held back.
+ * S4 Learning: see leases, R6. Amounts that are no parts of a whole (STATIC, NO_ALGORITHM) need
+ *    none.
+ * S5 Else the target of the algorithm, cut to what is free, or to what the holder may still use.
+ * S6 A lease lasts `lease_length`; the refresh interval told is a third of that at most. Who got
+ *    less than its target by a thousandth comes back after the minimum interval (R12).
+ * S7 Safe capacity: the template's; else the capacity divided by the subclients known, the one who
+ *    asks included, and none while learning.
+ * S8 The record of a lease lasts 1 + drift times as long as the lease.
+ * S9 A claim that there is no record of, outside learning, is told to on_event, and taken for
+ *    nothing.
+ * R8 Learning ends when every lease that a predecessor can have given has ended: the longest lease
+ *    length, with the drift, after it was known to be gone. A shorter learning_mode_duration gives
+ *    up T7 for that resource.
+ * G5 A new configuration drops no lease. A resource that gains a template starts by learning, since
+ *    without one it was given what it asked for, and no book was kept.
+ * C7 Resources, holders of one and resources of one holder are bounded; past that a resource is
+ *    refused (FULL), and nobody loses a lease.
+ */
+
+/* What must be remembered of each template beyond the configuration that it stands in. */
+typedef struct doorman__history {
+    doorman_time learned_at; /* a resource of it that is new now has learned by then */
+    doorman_time drains_at;  /* leases given under configurations before this one have ended */
+} doorman__history;
+
+/* How many resources a holder has: one for each holder of the server. */
+typedef struct doorman__tally {
+    doorman__link
+        link; /* by the hash of the holder alone: 64 keyed bits, so equal means the same */
+    size_t count;
+} doorman__tally;
+
+/* The way of one ask through a request. */
+typedef struct doorman__slot {
+    uint64_t hash;
+    size_t ask_index;
+    doorman__book *book;
+    doorman__record *record;
+    bool added; /* the record is new */
+    doorman_grant grant;
+} doorman__slot;
+
+struct doorman_server {
+    doorman_server_options options;
+    char node[DOORMAN_ID_BYTES_MAX + 1];
+    char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": nobody knows */
+    doorman_time now, mine_until, due, swept_at;
+    bool mine;
+    const doorman_config *config;
+    doorman__history *histories; /* one for each template */
+    doorman__table books, tallies;
+    doorman__book *first, *last;
+    uint64_t ids, serial; /* lease ids, a generator; demands, a counter */
+    doorman__slot *slots;
+    doorman_answer *answers;
+    size_t slots_capacity, answers_capacity;
+};
+
+static doorman_time doorman__server_now(doorman_server *server, doorman_time now) {
+    return server->now = doorman__later(server->now, now);
+}
+
+static void doorman__server_event(doorman_server *server, doorman_event_kind kind,
+                                  const char *resource_id, const char *holder_id, double amount) {
+    if (!server->options.on_event) return;
+    doorman_event event = {kind, resource_id, holder_id, amount};
+    server->options.on_event(server->options.context, &event);
+}
+
+static uint64_t doorman__holder_hash(const doorman_server *server, const char *holder_id,
+                                     bool is_server) {
+    return doorman__hash(server->options.seed, holder_id) ^ (is_server ? ~UINT64_C(0) : 0);
+}
+
+/* With the drift: how long a record lasts for a lease of this length. */
+static doorman_time doorman__server_bound(const doorman_server *server, doorman_time length) {
+    return length + doorman__scale(length, server->options.drift);
+}
+
+static doorman__tally *doorman__server_tally(doorman_server *server, uint64_t hash) {
+    return (doorman__tally *)(void *)doorman__table_first(&server->tallies, hash);
+}
+
+/* One resource less for a holder. */
+static void doorman__server_uncount(doorman_server *server, uint64_t hash) {
+    doorman__tally *tally = doorman__server_tally(server, hash);
+    assert(tally && tally->count);
+    if (--tally->count) return;
+    doorman__table_remove(&server->tallies, &tally->link);
+    DOORMAN_FREE(tally);
+}
+
+static void doorman__server_remove_record(doorman_server *server, doorman__book *book,
+                                          doorman__record *record) {
+    doorman__server_uncount(server, record->link.hash);
+    doorman__book_remove(book, record);
+}
+
+static void doorman__server_remove_book(doorman_server *server, doorman__book *book) {
+    while (book->oldest) doorman__server_remove_record(server, book, book->oldest);
+    assert(book->records.count == 0);
+    *(book->previous ? &book->previous->next : &server->first) = book->next;
+    *(book->next ? &book->next->previous : &server->last) = book->previous;
+    doorman__table_remove(&server->books, &book->link);
+    doorman__table_uninit(&book->records);
+    DOORMAN_FREE(book);
+}
+
+/* S2. */
+static void doorman__server_expire(doorman_server *server, doorman__book *book) {
+    while (book->oldest && server->now >= book->oldest->end) {
+        doorman__record *record = book->oldest;
+        doorman__server_event(server, DOORMAN_EVENT_EXPIRED, book->resource_id, record->holder_id,
+                              record->given);
+        book->expired_count++;
+        doorman__server_remove_record(server, book, record);
+    }
+}
+
+static void doorman__server_forget(doorman_server *server) {
+    while (server->first) doorman__server_remove_book(server, server->first);
+    server->mine = false;
+    server->master[0] = 0;
+}
+
+/* A mastership that has passed is lost, whether or not anybody has said so yet. */
+static void doorman__server_check_mastership(doorman_server *server) {
+    if (server->mine && server->now >= server->mine_until) doorman__server_forget(server);
+}
+
+doorman_status doorman_server_create(doorman_server **out, const doorman_server_options *options,
+                                     doorman_error *error, doorman_time now) {
+    if (!doorman__id_valid(options->node)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "node: %s", DOORMAN__ID_RULE);
+    }
+    if (!(options->drift >= 0 && options->drift <= 1)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "drift: must be from 0 to 1");
+    }
+    if (!options->config) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "config: must not be NULL");
+    }
+    doorman_server *server = (doorman_server *)doorman__zalloc(sizeof *server);
+    if (!server) return DOORMAN_OUT_OF_MEMORY;
+    server->options = *options;
+    memcpy(server->node, options->node, strlen(options->node) + 1);
+    server->options.node = server->node;
+    if (options->drift <= 0) server->options.drift = 0.05;
+    if (!options->resource_max) server->options.resource_max = 1000000;
+    if (!options->holder_max) server->options.holder_max = 10000000;
+    if (!options->resource_max_per_holder) server->options.resource_max_per_holder = 100000;
+    server->ids = doorman__mix(options->seed[0]) ^ options->seed[1];
+    server->now = now;
+    server->due = DOORMAN_NEVER;
+    doorman_status status = doorman_server_configure(server, options->config, now);
+    if (status != DOORMAN_OK) {
+        doorman_server_destroy(server);
+        return status;
+    }
+    *out = server;
+    return DOORMAN_OK;
+}
+
+void doorman_server_destroy(doorman_server *server) {
+    if (!server) return;
+    doorman__server_forget(server);
+    doorman__table_uninit(&server->books);
+    doorman__table_uninit(&server->tallies);
+    DOORMAN_FREE(server->histories);
+    DOORMAN_FREE(server->slots);
+    DOORMAN_FREE(server->answers);
+    DOORMAN_FREE(server);
+}
+
+static doorman__history *doorman__server_history(const doorman_server *server,
+                                                 const doorman_template *settings) {
+    return &server->histories[settings - server->config->templates];
+}
+
+/* R8: when a resource of this template, without a book yet, will have learned, after a victory over
+ * a predecessor that went at `gone`. */
+static doorman_time doorman__server_learned_at(const doorman_server *server,
+                                               const doorman_template *settings,
+                                               doorman_time gone) {
+    const doorman_algorithm *algorithm = &settings->algorithm;
+    if (algorithm->has_learning_mode_duration) {
+        return doorman__after(gone, algorithm->learning_mode_duration);
+    }
+    doorman_time last =
+        doorman__after(gone, doorman__server_bound(server, algorithm->lease_length));
+    return doorman__later(last, doorman__server_history(server, settings)->drains_at);
+}
+
+/* What a template of a new configuration inherits. Its resources were those of the old template of
+ * the same glob; where there was none, they may have been anybody's, or nobody's: then they were
+ * given what they asked for, under leases of the default length, and must learn. */
+static doorman__history doorman__server_inherit(const doorman_server *server,
+                                                const doorman_template *settings) {
+    doorman__history history = {0, 0};
+    size_t count = server->config ? server->config->template_count : 0;
+    bool matched = !server->config;
+    for (int same = 1; same >= 0 && !matched; same--) {
+        for (size_t i = 0; i < count; i++) {
+            const doorman_template *old = &server->config->templates[i];
+            if (same && strcmp(old->identifier_glob, settings->identifier_glob) != 0) continue;
+            doorman_time length = doorman__server_bound(server, old->algorithm.lease_length);
+            doorman_time drains_at = doorman__after(server->now, length);
+            history.drains_at = doorman__later(history.drains_at, drains_at);
+            history.drains_at = doorman__later(history.drains_at, server->histories[i].drains_at);
+            history.learned_at =
+                doorman__later(history.learned_at, server->histories[i].learned_at);
+            matched = matched || same || strcmp(old->identifier_glob, "*") == 0;
+        }
+    }
+    if (!matched && server->mine) {
+        const doorman_algorithm *algorithm = &settings->algorithm;
+        doorman_time longest = doorman__later(algorithm->lease_length, 60 * DOORMAN_SECOND);
+        doorman_time duration = algorithm->has_learning_mode_duration
+                                    ? algorithm->learning_mode_duration
+                                    : doorman__server_bound(server, longest);
+        history.learned_at =
+            doorman__later(history.learned_at, doorman__after(server->now, duration));
+    }
+    return history;
+}
+
+doorman_status doorman_server_configure(doorman_server *server, const doorman_config *config,
+                                        doorman_time now) {
+    doorman__server_now(server, now);
+    doorman__server_check_mastership(server);
+    if (!config) return DOORMAN_INVALID_ARGUMENT;
+    doorman__history *histories =
+        (doorman__history *)doorman__zalloc((config->template_count + 1) * sizeof *histories);
+    if (!histories) return DOORMAN_OUT_OF_MEMORY;
+    for (size_t i = 0; i < config->template_count; i++) {
+        histories[i] = doorman__server_inherit(server, &config->templates[i]);
+    }
+    DOORMAN_FREE(server->histories);
+    server->histories = histories;
+    server->config = config;
+    for (doorman__book *book = server->first, *next = NULL; book; book = next) {
+        next = book->next;
+        const doorman_template *settings = doorman_config_find(config, book->resource_id);
+        if (settings) {
+            doorman__book_set_template(book, settings);
+        } else {
+            doorman__server_remove_book(server, book);
+        }
+    }
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_server_set_master(doorman_server *server,
+                                         const doorman_mastership *mastership, doorman_time now) {
+    now = doorman__server_now(server, now);
+    bool mine = mastership->until > now;
+    if (mastership->address ? !doorman__id_valid(mastership->address) : mine) {
+        return DOORMAN_INVALID_ARGUMENT;
+    }
+    doorman__server_check_mastership(server);
+    if (server->mine && !mine) doorman__server_forget(server);
+    size_t bytes = mastership->address ? strlen(mastership->address) : 0;
+    if (bytes) memcpy(server->master, mastership->address, bytes);
+    server->master[bytes] = 0;
+    server->mine_until = mastership->until;
+    server->due = doorman__earlier(server->due, mastership->until);
+    if (mine && !server->mine) {
+        doorman_time gone = mastership->predecessor_gone ? mastership->predecessor_gone : now;
+        for (size_t i = 0; i < server->config->template_count; i++) {
+            server->histories[i].learned_at =
+                doorman__server_learned_at(server, &server->config->templates[i], gone);
+        }
+    }
+    server->mine = mine;
+    return DOORMAN_OK;
+}
+
+/* ---- server: checking a request */
+
+static doorman_status doorman__ask_check(const doorman_request *request, size_t index,
+                                         doorman_error *error) {
+    const doorman_ask *ask = &request->asks[index];
+    const doorman_lease *has = &ask->has;
+    bool release = request->method == DOORMAN_RELEASE_CAPACITY;
+    const char *field = NULL, *rule = DOORMAN__AMOUNT_RULE;
+    if (!doorman__id_valid(ask->resource_id)) {
+        field = "resource_id", rule = DOORMAN__ID_RULE;
+    } else if (has->id > UINT64_C(1) << 53 || (release && !has->id)) {
+        field = release ? "id" : "has.id", rule = "must be an integer from 1 to 2^53";
+    } else if (release) {
+        return DOORMAN_OK;
+    } else if (has->id && !doorman__id_valid(has->node)) {
+        field = "has.node", rule = DOORMAN__ID_RULE;
+    } else if (has->id && !doorman__amount_valid(has->capacity)) {
+        field = "has.capacity";
+    } else if (has->id && !doorman__duration_valid(has->expires_in)) {
+        field = "has.expires_in", rule = "must be from 0 to 1e8 seconds";
+    } else if (!doorman__amount_valid(ask->outstanding)) {
+        field = "outstanding";
+    } else if (ask->wants_count != 1 || !doorman__amount_valid(ask->wants[0].wants)) {
+        field = "wants";
+    } else if (ask->wants[0].priority < 0 || ask->wants[0].priority > DOORMAN_PRIORITY_MAX) {
+        field = "priority", rule = "must be an integer from 0 to 15";
+    } else if (ask->wants[0].subclients < 0 || ask->wants[0].subclients > 1) {
+        field = "num_clients", rule = "must be 1 for a client";
+    }
+    if (!field) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resource[%zu].%s: %s", index, field,
+                         rule);
+}
+
+static int doorman__slot_order(const void *a, const void *b) {
+    const doorman__slot *left = (const doorman__slot *)a, *right = (const doorman__slot *)b;
+    if (left->hash != right->hash) return left->hash < right->hash ? -1 : 1;
+    return left->ask_index < right->ask_index ? -1 : 1;
+}
+
+static int doorman__slot_ask_order(const void *a, const void *b) {
+    const doorman__slot *left = (const doorman__slot *)a, *right = (const doorman__slot *)b;
+    return left->ask_index < right->ask_index ? -1 : 1;
+}
+
+/* A resource that is named twice. Equal ids have equal hashes, so sorting brings them together,
+ * whatever a request is made of. */
+static doorman_status doorman__server_check_twice(doorman_server *server,
+                                                  const doorman_request *request,
+                                                  doorman_error *error) {
+    size_t count = request->ask_count;
+    doorman_status status = DOORMAN_OK;
+    if (count < 2) return DOORMAN_OK;
+    qsort(server->slots, count, sizeof *server->slots, doorman__slot_order);
+    for (size_t i = 1; i < count && status == DOORMAN_OK; i++) {
+        const doorman__slot *a = &server->slots[i - 1], *b = &server->slots[i];
+        const char *id = request->asks[b->ask_index].resource_id;
+        if (a->hash == b->hash && strcmp(request->asks[a->ask_index].resource_id, id) == 0) {
+            status = doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                                   "resource[%zu].resource_id: the same as that of resource[%zu]",
+                                   b->ask_index, a->ask_index);
+        }
+    }
+    qsort(server->slots, count, sizeof *server->slots, doorman__slot_ask_order);
+    return status;
+}
+
+static doorman_status doorman__server_check(doorman_server *server, const doorman_request *request,
+                                            doorman_error *error) {
+    if ((unsigned)request->method >= DOORMAN_METHOD_COUNT || request->is_server) {
+        return doorman__fail(error, DOORMAN_NOT_FOUND, "no such method");
+    }
+    if (request->method == DOORMAN_DISCOVERY) return DOORMAN_OK;
+    if (!doorman__id_valid(request->holder_id)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "client_id: %s", DOORMAN__ID_RULE);
+    }
+    for (size_t i = 0; i < request->ask_count; i++) {
+        doorman_status status = doorman__ask_check(request, i, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    void *slots = server->slots, *answers = server->answers;
+    bool room = doorman__reserve(&slots, &server->slots_capacity, request->ask_count,
+                                 sizeof *server->slots);
+    server->slots = (doorman__slot *)slots;
+    room = doorman__reserve(&answers, &server->answers_capacity, request->ask_count,
+                            sizeof *server->answers) &&
+           room;
+    server->answers = (doorman_answer *)answers;
+    if (!room) return DOORMAN_OUT_OF_MEMORY;
+    for (size_t i = 0; i < request->ask_count; i++) {
+        uint64_t hash = doorman__hash(server->options.seed, request->asks[i].resource_id);
+        server->slots[i] = (doorman__slot){.hash = hash, .ask_index = i};
+    }
+    return doorman__server_check_twice(server, request, error);
+}
+
+/* ---- server: making room */
+
+static doorman__book *doorman__server_find_book(doorman_server *server, uint64_t hash,
+                                                const char *resource_id) {
+    doorman__link *link = doorman__table_first(&server->books, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        doorman__book *book = (doorman__book *)(void *)link;
+        if (strcmp(book->resource_id, resource_id) == 0) return book;
+    }
+    return NULL;
+}
+
+static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t hash,
+                                               const char *resource_id,
+                                               const doorman_template *settings) {
+    size_t bytes = strlen(resource_id) + 1;
+    doorman__book *book = (doorman__book *)doorman__zalloc(sizeof *book + bytes);
+    if (!book) return NULL;
+    memcpy(book->resource_id, resource_id, bytes);
+    book->settings = settings;
+    book->learned_at = doorman__server_history(server, settings)->learned_at;
+    book->previous = server->last;
+    *(server->last ? &server->last->next : &server->first) = book;
+    server->last = book;
+    doorman__table_add(&server->books, &book->link, hash);
+    return book;
+}
+
+/* One resource more for a holder; FULL: it has as many as it may. */
+static doorman_status doorman__server_count(doorman_server *server, uint64_t hash,
+                                            doorman_grant *grant) {
+    doorman__tally *tally = doorman__server_tally(server, hash);
+    if (!tally) {
+        tally = (doorman__tally *)doorman__zalloc(sizeof *tally);
+        if (!tally) return DOORMAN_OUT_OF_MEMORY;
+        doorman__table_add(&server->tallies, &tally->link, hash);
+    } else if (tally->count >= server->options.resource_max_per_holder) {
+        *grant = DOORMAN_FULL;
+        return DOORMAN_OK;
+    }
+    tally->count++;
+    return DOORMAN_OK;
+}
+
+/* The book of a resource, made where there is none. Without one, grant says why. */
+static doorman_status doorman__slot_find_book(doorman_server *server, doorman__slot *slot,
+                                              const char *resource_id) {
+    slot->book = doorman__server_find_book(server, slot->hash, resource_id);
+    if (slot->book) return DOORMAN_OK;
+    const doorman_template *settings = doorman_config_find(server->config, resource_id);
+    if (!settings) {
+        slot->grant = DOORMAN_UNMATCHED;
+        return DOORMAN_OK;
+    }
+    if (server->books.count >= server->options.resource_max) {
+        slot->grant = DOORMAN_FULL;
+        return DOORMAN_OK;
+    }
+    slot->book = doorman__server_add_book(server, slot->hash, resource_id, settings);
+    return slot->book ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+}
+
+static doorman_status doorman__slot_find_record(doorman_server *server, doorman__slot *slot,
+                                                const doorman_request *request,
+                                                uint64_t holder_hash) {
+    doorman__book *book = slot->book;
+    doorman__server_expire(server, book);
+    slot->record = doorman__book_find(book, holder_hash, request->holder_id, request->is_server);
+    if (slot->record) return DOORMAN_OK;
+    if (book->records.count >= server->options.holder_max) {
+        slot->grant = DOORMAN_FULL;
+        return DOORMAN_OK;
+    }
+    doorman_status status = doorman__server_count(server, holder_hash, &slot->grant);
+    if (status != DOORMAN_OK || slot->grant == DOORMAN_FULL) return status;
+    slot->record = doorman__book_add(book, holder_hash, request->holder_id, request->is_server,
+                                     ++server->serial);
+    slot->added = slot->record != NULL;
+    if (!slot->added) doorman__server_uncount(server, holder_hash);
+    return slot->added ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+}
+
+/* Finds or makes all that a request needs. When memory runs out it leaves things as they were. */
+static doorman_status doorman__server_make_room(doorman_server *server,
+                                                const doorman_request *request) {
+    uint64_t hash = doorman__holder_hash(server, request->holder_id, request->is_server);
+    doorman_status status = DOORMAN_OK;
+    size_t made = 0;
+    for (; made < request->ask_count && status == DOORMAN_OK; made++) {
+        doorman__slot *slot = &server->slots[made];
+        status = doorman__slot_find_book(server, slot, request->asks[made].resource_id);
+        if (status == DOORMAN_OK && slot->book) {
+            status = doorman__slot_find_record(server, slot, request, hash);
+        }
+    }
+    for (size_t i = 0; i < made && status != DOORMAN_OK; i++) {
+        doorman__slot *slot = &server->slots[i];
+        if (slot->added) doorman__server_remove_record(server, slot->book, slot->record);
+        if (slot->book && !slot->book->records.count) {
+            doorman__server_remove_book(server, slot->book);
+        }
+    }
+    return status;
+}
+
+/* ---- server: answering */
+
+/* Two to the 53rd is the largest integer that JSON carries safely; 0 is no id (R1). */
+static uint64_t doorman__server_lease_id(doorman_server *server) {
+    uint64_t id = doorman__random(&server->ids) >> 11;
+    return id ? id : 1;
+}
+
+static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm) {
+    return doorman__earlier(algorithm->minimum_interval, algorithm->refresh_interval / 2);
+}
+
+static bool doorman__book_learning(const doorman__book *book, doorman_time now) {
+    return now < book->learned_at && doorman__kinds[book->settings->algorithm.kind].whole;
+}
+
+/* S7. False: none is known. */
+static bool doorman__book_safe_capacity(const doorman__book *book, doorman_time now, double *out) {
+    const doorman_template *settings = book->settings;
+    double subclients = doorman__book_subclients(book);
+    *out = settings->safe_capacity;
+    if (settings->has_safe_capacity) return true;
+    if (doorman__book_learning(book, now) || subclients <= 0) return false;
+    *out = settings->capacity / subclients;
+    return true;
+}
+
+static doorman_lease doorman__unmatched_lease(doorman_server *server, double wants) {
+    doorman_algorithm defaults =
+        doorman__algorithm_resolve(&(doorman_algorithm){.decay_factor = 0});
+    return (doorman_lease){.id = doorman__server_lease_id(server),
+                           .node = server->node,
+                           .capacity = wants,
+                           .keep = wants,
+                           .expires_in = defaults.lease_length,
+                           .refresh_interval = defaults.refresh_interval};
+}
+
+/* Without a record: refused, or (G2) given what it asks for. */
+static void doorman__server_answer_without(doorman_server *server, const doorman__slot *slot,
+                                           const doorman_request *request, const doorman_ask *ask,
+                                           doorman_answer *answer) {
+    bool full = slot->grant == DOORMAN_FULL;
+    doorman__server_event(server, full ? DOORMAN_EVENT_FULL : DOORMAN_EVENT_UNMATCHED,
+                          ask->resource_id, request->holder_id, ask->wants[0].wants);
+    answer->gets = doorman__unmatched_lease(server, ask->wants[0].wants);
+    if (!full && !server->config->reject_unmatched) {
+        answer->grant = DOORMAN_GRANTED;
+    } else {
+        answer->grant = slot->grant;
+        answer->gets = (doorman_lease){.refresh_interval = answer->gets.refresh_interval};
+    }
+}
+
+/* S6 and R12: when the holder should come again. */
+static doorman_time doorman__book_refresh(const doorman__book *book, const doorman__record *record,
+                                          double target) {
+    const doorman_algorithm *algorithm = &book->settings->algorithm;
+    doorman_time length = record->lease_end - record->granted_at;
+    doorman_time refresh = doorman__earlier(algorithm->refresh_interval, length / 3);
+    if (record->given >= target * 0.999) return doorman__later(refresh, 1);
+    doorman_time soon =
+        doorman__later(doorman__minimum_interval(algorithm), algorithm->minimum_refresh_interval);
+    return doorman__later(doorman__earlier(refresh, soon), 1);
+}
+
+/* S3, R11. */
+static doorman_lease doorman__server_repeat(doorman_server *server, doorman__book *book,
+                                            doorman__record *record, double target) {
+    double given = doorman__min(record->given, doorman__floor(record->demand.wants));
+    doorman__book_set_amounts(book, record, given, record->counted);
+    return (doorman_lease){.id = record->lease_id,
+                           .node = server->node,
+                           .capacity = record->given,
+                           .keep = record->counted,
+                           .expires_in = record->lease_end - server->now,
+                           .refresh_interval = doorman__book_refresh(book, record, target)};
+}
+
+/* S4 or S5: a new lease. */
+static doorman_lease doorman__server_grant(doorman_server *server, doorman__book *book,
+                                           doorman__record *record, const doorman_ask *ask,
+                                           double claim, double target) {
+    doorman_time now = server->now, length = book->settings->algorithm.lease_length;
+    double keep = 0;
+    if (doorman__book_learning(book, now)) {
+        bool ours = ask->has.id && strcmp(ask->has.node, server->node) == 0;
+        keep = doorman__book_learn(book, record, ours ? ask->has.capacity : 0);
+        target = ask->wants[0].wants;
+    } else {
+        keep = doorman__book_grant(book, record, target, claim);
+    }
+    record->lease_id = doorman__server_lease_id(server);
+    record->granted_at = now;
+    record->lease_end = doorman__after(now, length);
+    doorman__book_set_end(book, record, doorman__after(now, doorman__server_bound(server, length)));
+    server->due = doorman__earlier(server->due, record->end);
+    return (doorman_lease){.id = record->lease_id,
+                           .node = server->node,
+                           .capacity = record->given,
+                           .keep = keep,
+                           .expires_in = length,
+                           .refresh_interval = doorman__book_refresh(book, record, target)};
+}
+
+static void doorman__server_answer(doorman_server *server, const doorman_request *request,
+                                   const doorman__slot *slot, doorman_answer *answer) {
+    const doorman_ask *ask = &request->asks[slot->ask_index];
+    doorman__book *book = slot->book;
+    doorman__record *record = slot->record;
+    doorman_time now = server->now;
+    *answer = (doorman_answer){.resource_id = ask->resource_id};
+    if (!record) {
+        doorman__server_answer_without(server, slot, request, ask, answer);
+        return;
+    }
+    double claim = doorman__max(ask->has.id ? ask->has.capacity : 0, ask->outstanding);
+    bool named = record->lease_id && ask->has.id == record->lease_id;
+    if (slot->added && ask->has.id && !doorman__book_learning(book, now)) { /* S9 */
+        doorman__server_event(server, DOORMAN_EVENT_UNKNOWN_CLAIM, book->resource_id,
+                              record->holder_id, claim);
+    }
+    doorman__book_set_demand(book, record, ask->wants);
+    if (named) doorman__book_confirm(book, record, claim);
+    double target = doorman__book_target(book, record);
+    doorman_time minimum = doorman__minimum_interval(&book->settings->algorithm);
+    if (named && now - record->granted_at < minimum && now < record->lease_end) {
+        answer->gets = doorman__server_repeat(server, book, record, target);
+    } else {
+        answer->gets = doorman__server_grant(server, book, record, ask, claim, target);
+    }
+    answer->has_safe_capacity = doorman__book_safe_capacity(book, now, &answer->safe_capacity);
+}
+
+/* R10: any other lease than the last is no reason to free anything. */
+static void doorman__server_release(doorman_server *server, const doorman_request *request) {
+    uint64_t hash = doorman__holder_hash(server, request->holder_id, request->is_server);
+    for (size_t i = 0; i < request->ask_count; i++) {
+        const doorman_ask *ask = &request->asks[i];
+        doorman__book *book =
+            doorman__server_find_book(server, server->slots[i].hash, ask->resource_id);
+        if (!book) continue;
+        doorman__record *record =
+            doorman__book_find(book, hash, request->holder_id, request->is_server);
+        if (record && record->lease_id == ask->has.id) {
+            doorman__server_remove_record(server, book, record);
+        }
+    }
+}
+
+doorman_status doorman_server_handle(doorman_server *server, const doorman_request *request,
+                                     doorman_response *response, doorman_error *error,
+                                     doorman_time now) {
+    doorman__server_now(server, now);
+    doorman__server_check_mastership(server);
+    doorman_status status = doorman__server_check(server, request, error);
+    bool get = request->method == DOORMAN_GET_CAPACITY && server->mine;
+    if (status == DOORMAN_OK && get) status = doorman__server_make_room(server, request);
+    if (status != DOORMAN_OK) return status;
+    *response = (doorman_response){.method = request->method,
+                                   .is_server = request->is_server,
+                                   .is_master = server->mine,
+                                   .master_address = server->master[0] ? server->master : NULL};
+    if (get) {
+        response->answers = server->answers;
+        response->answer_count = request->ask_count;
+        for (size_t i = 0; i < request->ask_count; i++) {
+            doorman__server_answer(server, request, &server->slots[i], &server->answers[i]);
+        }
+    } else if (request->method == DOORMAN_RELEASE_CAPACITY && server->mine) {
+        doorman__server_release(server, request);
+    }
+    return DOORMAN_OK;
+}
+
+doorman_time doorman_server_due(const doorman_server *server) { return server->due; }
+
+/* Gives memory back, at most once a second: whoever looks at one resource has expired it already.
+ *  */
+void doorman_server_update(doorman_server *server, doorman_time now) {
+    now = doorman__server_now(server, now);
+    doorman__server_check_mastership(server);
+    if (now < server->due) return;
+    doorman_time due = DOORMAN_NEVER;
+    for (doorman__book *book = server->first, *next = NULL; book; book = next) {
+        next = book->next;
+        doorman__server_expire(server, book);
+        if (book->oldest) {
+            due = doorman__earlier(due, book->oldest->end);
+        } else {
+            doorman__server_remove_book(server, book);
+        }
+    }
+    if (server->first) due = doorman__later(due, doorman__after(now, DOORMAN_SECOND));
+    server->due = server->mine ? doorman__earlier(due, server->mine_until) : due;
+}
+
+bool doorman_server_next_resource(doorman_server *server, const void **cursor,
+                                  doorman_server_resource *out, doorman_time now) {
+    now = doorman__server_now(server, now);
+    doorman__server_check_mastership(server);
+    doorman__book *book = server->first;
+    if (*cursor && book) book = ((const doorman__book *)*cursor)->next;
+    *cursor = book;
+    if (!book) return false;
+    doorman__server_expire(server, book);
+    *out = (doorman_server_resource){.resource_id = book->resource_id,
+                                     .settings = book->settings,
+                                     .has = doorman__total_value(book->given),
+                                     .counted = doorman__total_value(book->counted),
+                                     .wants = doorman__book_wants(book),
+                                     .subclients = doorman__book_subclients(book),
+                                     .holder_count = book->records.count,
+                                     .expired_count = book->expired_count,
+                                     .learned_at = book->learned_at};
+    out->has_safe_capacity = doorman__book_safe_capacity(book, now, &out->safe_capacity);
+    return true;
+}
+
+bool doorman_server_next_lease(doorman_server *server, const char *resource_id, const void **cursor,
+                               doorman_server_lease *out, doorman_time now) {
+    doorman__server_now(server, now);
+    doorman__server_check_mastership(server);
+    uint64_t hash = doorman__hash(server->options.seed, resource_id);
+    doorman__book *book = doorman__server_find_book(server, hash, resource_id);
+    if (!book) return false;
+    if (!*cursor) doorman__server_expire(server, book);
+    const doorman__record *record =
+        *cursor ? ((const doorman__record *)*cursor)->newer : book->oldest;
+    *cursor = record;
+    if (!record) return false;
+    *out = (doorman_server_lease){.holder_id = record->holder_id,
+                                  .is_server = record->is_server,
+                                  .has = record->given,
+                                  .counted = record->counted,
+                                  .wants = record->demand.wants,
+                                  .subclients = record->demand.subclients,
+                                  .priority = record->priority,
+                                  .granted_at = record->granted_at,
+                                  .expires_at = record->end};
+    return true;
+}
+
+/* ---- >>limiters ----------------------------------------------------------------------------- */
+/*
+ * What the application calls before it acts: by any number of threads at once, with no lock and no
+ * system call (C2, L3). A limiter reads its allowance, and changes one word by compare-and-swap.
+ *
+ * An allowance says what holds until when, and what then: a lease ends without a call of anybody's.
+ * It is two slots; the one writer fills the slot that nobody is told to read, and then counts the
+ * version up.
+ *
+ * L1 The rate is GCRA. `paid_until` is the time up to which all units are spent: now - paid_until
+ *    is the unused time, of which at most `burst` is saved up, and n units cost n times one unit's
+ *    time. So in any time t at most rate * (t + burst) units pass, and a rate that falls shrinks
+ *    what was saved, since it was saved as time. It starts empty. At 0.5 a second one unit's time,
+ *    2 s, is more than a burst of 0.1 s; then 2 s may be saved, or nothing would ever pass.
+ *    In numbers, 10 a second, burst 0.1 s: at 5.00 s, paid until 4.00, so 4.90 (the burst); a unit
+ *    costs 0.1 and fits exactly: paid until 5.00. The next one is possible at 5.10.
+ *
+ *    The word counts 1/256 ns, round and round in 64 bits, 834 days. What looks like the future by
+ *    up to 18 minutes is: another thread read its clock later. All else is the past.
+ *
+ *    The gauge is the number of units in flight. Whoever adds to it looks again whether the
+ *    allowance is still the one it went by, while the client first lowers the allowance and then
+ *    looks what is in flight: one of the two sees the other, so that no claim misses a unit (R3).
+ * L2 Try, and for rates delay, which takes nothing. (Waiting is the agent's, see nng.)
+ */
+
+#define DOORMAN__UNIT 4096.0 /* limiters count units in parts of this size */
+
+/* In 1/256 ns; infinite where nothing is allowed, 0 where everything is. */
+static double doorman__unit_time(double amount) {
+    return doorman__unlimited(amount) ? 0 : 256e9 / amount;
+}
+
+static void doorman__allowance_set(doorman__allowance *allowance, double amount, doorman_time until,
+                                   double after) {
+    uint32_t version = allowance->version + 1; /* written by this thread alone */
+    struct doorman__allowance_slot *slot = &allowance->slot[version & 1];
+    double amounts[2] = {amount, after};
+    for (int i = 0; i < 2; i++) {
+        double unit_time = doorman__unit_time(amounts[i]);
+        __atomic_store(&slot->amount[i], &amounts[i], __ATOMIC_RELAXED);
+        __atomic_store(&slot->unit_time[i], &unit_time, __ATOMIC_RELAXED);
+    }
+    __atomic_store_n(&slot->until, until, __ATOMIC_RELAXED);
+    __atomic_store_n(&allowance->version, version, __ATOMIC_SEQ_CST);
+}
+
+typedef struct doorman__limit {
+    double amount, unit_time;
+    uint32_t version;
+} doorman__limit;
+
+/* What holds now. The loop ends unless the writer writes twice in the time of this read. */
+static doorman__limit doorman__allowance_read(const doorman__allowance *allowance,
+                                              doorman_time now) {
+    doorman__limit limit;
+    do {
+        limit.version = __atomic_load_n(&allowance->version, __ATOMIC_ACQUIRE);
+        const struct doorman__allowance_slot *slot = &allowance->slot[limit.version & 1];
+        int after = now >= __atomic_load_n(&slot->until, __ATOMIC_RELAXED);
+        __atomic_load(&slot->amount[after], &limit.amount, __ATOMIC_RELAXED);
+        __atomic_load(&slot->unit_time[after], &limit.unit_time, __ATOMIC_RELAXED);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    } while (limit.version != __atomic_load_n(&allowance->version, __ATOMIC_RELAXED));
+    return limit;
+}
+
+static uint64_t doorman__rate_ticks(doorman_time now) { return (uint64_t)now * 256; }
+
+/* How many ticks are saved up, at most `most`; negative where units are spent ahead of `now`. */
+static int64_t doorman__rate_saved(uint64_t paid_until, uint64_t now, int64_t most) {
+    const uint64_t future = UINT64_C(1) << 48;
+    uint64_t ahead = paid_until - now, past = now - paid_until;
+    if (ahead && ahead < future) return -(int64_t)ahead;
+    return past < (uint64_t)most ? (int64_t)past : most;
+}
+
+/* How many may be: the burst, or one unit's time; rounded up. */
+static int64_t doorman__rate_depth(const doorman_rate *rate, double unit_time) {
+    double depth = doorman__min(doorman__max((double)rate->burst * 256, unit_time), 9e18);
+    return (int64_t)depth + ((double)(int64_t)depth < depth);
+}
+
+/* Writes what a rate follows. One that rises must not make more units of the time that was saved up
+ * at the old one: that is cut in proportion, before the new rate is known to anybody. (One that
+ * falls makes fewer.) */
+static void doorman__rate_set(doorman_rate *rate, double amount, doorman_time until, double after,
+                              doorman_time now) {
+    const doorman__allowance *allowance = &rate->allowance;
+    const struct doorman__allowance_slot *slot = &allowance->slot[allowance->version & 1];
+    double before = slot->unit_time[now >= slot->until];
+    double part = doorman__unit_time(now < until ? amount : after) / before;
+    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
+    uint64_t ticks = doorman__rate_ticks(now), later = 0;
+    do {
+        int64_t saved = doorman__rate_saved(paid, ticks, doorman__rate_depth(rate, before));
+        if (!(part < 1) || saved <= 0) break;
+        later = ticks - (uint64_t)((double)saved * part);
+    } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, later, true, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+    doorman__allowance_set(&rate->allowance, amount, until, after);
+}
+
+/* The price of n units in ticks, rounded up; -1: more than could ever be saved up, or no number. A
+ * whole burst can be had, although its price may be rounded. */
+static int64_t doorman__rate_cost(const doorman__limit *limit, double n, int64_t most) {
+    double cost = n * limit->unit_time;
+    if (!(cost >= 0 && cost <= (double)most * (1 + 1e-9))) return -1;
+    int64_t ticks = (int64_t)cost + ((double)(int64_t)cost < cost);
+    return ticks < most ? ticks : most;
+}
+
+/* Units for the counters, rounded up; wraps, and only differences are looked at. */
+static uint64_t doorman__units(double n) {
+    double parts = n * DOORMAN__UNIT;
+    return (uint64_t)parts + ((double)(uint64_t)parts < parts);
+}
+
+static doorman_status doorman__rate_check(double amount, doorman_time burst) {
+    bool valid = doorman__safe_capacity_valid(amount) && doorman__duration_valid(burst);
+    return valid ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT;
+}
+
+doorman_status doorman_rate_init(doorman_rate *rate, double units_per_second, doorman_time burst,
+                                 doorman_time now) {
+    doorman_status status = doorman__rate_check(units_per_second, burst);
+    if (status != DOORMAN_OK) return status;
+    memset(rate, 0, sizeof *rate);
+    rate->burst = burst ? burst : DOORMAN_SECOND / 10;
+    rate->paid_until = doorman__rate_ticks(now);
+    doorman__allowance_set(&rate->allowance, units_per_second, DOORMAN_NEVER, units_per_second);
+    return DOORMAN_OK;
+}
+
+static doorman_decision doorman__rate_take(doorman_rate *rate, const doorman__limit *limit,
+                                           double n, doorman_time now) {
+    if (doorman__unlimited(limit->amount)) return DOORMAN_ALLOWED;
+    if (limit->amount <= 0) return DOORMAN_REFUSED;
+    int64_t most = doorman__rate_depth(rate, limit->unit_time);
+    int64_t cost = doorman__rate_cost(limit, n, most);
+    if (cost < 0) return DOORMAN_IMPOSSIBLE;
+    uint64_t ticks = doorman__rate_ticks(now);
+    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
+    for (;;) {
+        int64_t left = doorman__rate_saved(paid, ticks, most) - cost;
+        if (left < 0) return DOORMAN_REFUSED;
+        if (__atomic_compare_exchange_n(&rate->paid_until, &paid, ticks - (uint64_t)left, true,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+            return DOORMAN_ALLOWED;
+        }
+    }
+}
+
+doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now) {
+    if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
+    if (n <= 0) return DOORMAN_ALLOWED;
+    doorman__limit limit = doorman__allowance_read(&rate->allowance, now);
+    doorman_decision decision = doorman__rate_take(rate, &limit, n, now);
+    uint64_t *counter = decision == DOORMAN_ALLOWED ? &rate->allowed : &rate->refused;
+    __atomic_fetch_add(counter, doorman__units(n), __ATOMIC_RELAXED);
+    return decision;
+}
+
+doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time now) {
+    if (!doorman__amount_valid(n)) return DOORMAN_NEVER;
+    doorman__limit limit = doorman__allowance_read(&rate->allowance, now);
+    int64_t most = doorman__rate_depth(rate, limit.unit_time);
+    int64_t cost = doorman__rate_cost(&limit, n, most);
+    if (n <= 0 || doorman__unlimited(limit.amount)) return 0;
+    if (cost < 0 || limit.amount <= 0) return DOORMAN_NEVER;
+    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
+    int64_t missing = cost - doorman__rate_saved(paid, doorman__rate_ticks(now), most);
+    return missing > 0 ? (missing + 255) / 256 : 0;
+}
+
+static double doorman__gauge_in_flight(const doorman_gauge *gauge) {
+    return (double)__atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST) / DOORMAN__UNIT;
+}
+
+doorman_status doorman_gauge_init(doorman_gauge *gauge, double capacity) {
+    if (!doorman__safe_capacity_valid(capacity)) return DOORMAN_INVALID_ARGUMENT;
+    memset(gauge, 0, sizeof *gauge);
+    doorman__allowance_set(&gauge->allowance, capacity, DOORMAN_NEVER, capacity);
+    return DOORMAN_OK;
+}
+
+/* The most that may have been in flight at once, for the wants. */
+static void doorman__gauge_note_peak(doorman_gauge *gauge, int64_t in_flight) {
+    int64_t peak = __atomic_load_n(&gauge->peak, __ATOMIC_RELAXED);
+    while (peak < in_flight && !__atomic_compare_exchange_n(&gauge->peak, &peak, in_flight, true,
+                                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+void doorman_gauge_release(doorman_gauge *gauge, double n) {
+    if (!doorman__amount_valid(n)) return;
+    int64_t parts = (int64_t)doorman__units(n);
+    int64_t before = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED), after = 0;
+    do { /* who releases more than it took must not make room for others */
+        after = before > parts ? before - parts : 0;
+    } while (!__atomic_compare_exchange_n(&gauge->in_flight, &before, after, true, __ATOMIC_SEQ_CST,
+                                          __ATOMIC_RELAXED));
+}
+
+static doorman_decision doorman__gauge_take(doorman_gauge *gauge, const doorman__limit *limit,
+                                            int64_t parts) {
+    double amount = doorman__unlimited(limit->amount) ? DOORMAN_AMOUNT_MAX : limit->amount;
+    int64_t most = (int64_t)(amount * DOORMAN__UNIT);
+    if (most == 0) return DOORMAN_REFUSED;
+    if (parts > most) return DOORMAN_IMPOSSIBLE;
+    int64_t before = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
+    do {
+        if (before > most - parts) return DOORMAN_REFUSED;
+    } while (!__atomic_compare_exchange_n(&gauge->in_flight, &before, before + parts, true,
+                                          __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+    doorman__gauge_note_peak(gauge, before + parts);
+    return DOORMAN_ALLOWED;
+}
+
+doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time now) {
+    if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
+    if (n <= 0) return DOORMAN_ALLOWED;
+    int64_t parts = (int64_t)doorman__units(n);
+    for (;;) {
+        doorman__limit limit = doorman__allowance_read(&gauge->allowance, now);
+        doorman_decision decision = doorman__gauge_take(gauge, &limit, parts);
+        if (decision != DOORMAN_ALLOWED) {
+            __atomic_fetch_add(&gauge->refused, (uint64_t)parts, __ATOMIC_RELAXED);
+            return decision;
+        }
+        if (limit.version == __atomic_load_n(&gauge->allowance.version, __ATOMIC_SEQ_CST)) {
+            return DOORMAN_ALLOWED;
+        }
+        doorman_gauge_release(gauge, n);
+    }
+}
+
+/* ---- >>client ------------------------------------------------------------------------------- */
+/*
+ * The resources of an application: what each wants, what it may use now, and what it does without a
+ * lease. The asking is the section of that name; here stands what a client adds to it.
+ *
+ *   in force                      capacity                        while
+ *   a lease                       that of the lease               now < its end
+ *   none, SAFE                    the last safe capacity heard,   until a lease comes
+ *                                 or that of the options
+ *   none, PESSIMISTIC             0
+ *   none, OPTIMISTIC              what is wanted
+ *
+ * The limiters follow it by themselves: see there.
+ *
+ * R3 A client claims max(capacity, in flight), and who wants less than it has gives back first.
+ * K4 Modes, and on_change when capacity or its kind changes.
+ * K5 To open twice gives one resource; the last close releases it.
+ * K6, L4 Wants are set, or follow the use of the limiters.
+ */
+
+#define DOORMAN__SAMPLES 11
+
+/* What the limiters had counted at some time. */
+typedef struct doorman__sample {
+    doorman_time at;
+    uint64_t allowed, refused, gauge_refused;
+    doorman_time queued, gauge_queued; /* for how long in all somebody had to wait */
+    double peak;                       /* units in flight at most since the sample before */
+} doorman__sample;
+
+struct doorman_client {
+    doorman_asker asker; /* must be first */
+    doorman_time sample_at;
+    char client_id[DOORMAN_ID_BYTES_MAX + 1];
+};
+
+struct doorman_resource {
+    doorman__holding holding; /* must be first */
+    doorman_client *client;
+    size_t opened;
+    bool follows;
+    double wants, wants_minimum, wants_maximum;
+    doorman_time window;
+    doorman_mode mode;
+    double safe_capacity;
+    void (*on_change)(void *context, doorman_resource *resource);
+    void *context;
+    doorman_resource_info told;                /* what the application knows */
+    doorman__sample samples[DOORMAN__SAMPLES]; /* a ring; the newest at newest_sample */
+    size_t newest_sample, sample_count;
+    doorman_rate rate;
+    doorman_gauge gauge;
+    char resource_id[];
+};
+
+/* Without a lease. */
+static double doorman__resource_fallback(const doorman_resource *resource) {
+    const doorman__holding *holding = &resource->holding;
+    if (resource->mode == DOORMAN_PESSIMISTIC) return 0;
+    if (resource->mode == DOORMAN_OPTIMISTIC) return resource->wants;
+    return holding->has_safe_capacity ? holding->safe_capacity : resource->safe_capacity;
+}
+
+void doorman_resource_read(const doorman_resource *resource, doorman_resource_info *out,
+                           doorman_time now) {
+    const doorman__holding *holding = &resource->holding;
+    bool leased = doorman__holding_live(holding, now);
+    *out = (doorman_resource_info){.resource_id = resource->resource_id,
+                                   .leased = leased,
+                                   .capacity = leased ? holding->capacity
+                                                      : doorman__resource_fallback(resource),
+                                   .wants = resource->wants,
+                                   .in_flight = doorman__gauge_in_flight(&resource->gauge),
+                                   .expires_at = leased ? holding->end : 0,
+                                   .grant = holding->grant,
+                                   .heard = holding->heard};
+}
+
+/* Lets the limiters, and then the application, know what is in force. */
+static void doorman__resource_publish(doorman_resource *resource, doorman_time now) {
+    const doorman__holding *holding = &resource->holding;
+    doorman_resource_info info, *told = &resource->told;
+    doorman_resource_read(resource, &info, now);
+    double amount = info.leased ? holding->capacity : 0;
+    double after = doorman__resource_fallback(resource);
+    doorman__rate_set(&resource->rate, amount, info.expires_at, after, now);
+    doorman__allowance_set(&resource->gauge.allowance, amount, info.expires_at, after);
+    bool same = info.leased == told->leased && info.grant == told->grant &&
+                info.capacity <= told->capacity && info.capacity >= told->capacity;
+    *told = info;
+    if (!same && resource->on_change && resource->opened) {
+        resource->on_change(resource->context, resource);
+    }
+}
+
+/* ---- client: wants that follow use */
+
+static double doorman__queue_units(const doorman__queue *queue) {
+    return (double)__atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) / DOORMAN__UNIT;
+}
+
+static doorman_time doorman__queue_time(const doorman__queue *queue, doorman_time now) {
+    return queue->total + (doorman__queue_units(queue) > 0 ? now - queue->since : 0);
+}
+
+static void doorman__resource_sample(doorman_resource *resource, doorman_time now) {
+    doorman_rate *rate = &resource->rate;
+    doorman_gauge *gauge = &resource->gauge;
+    int64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
+    int64_t peak = __atomic_exchange_n(&gauge->peak, in_flight, __ATOMIC_RELAXED);
+    resource->newest_sample = (resource->newest_sample + 1) % DOORMAN__SAMPLES;
+    if (resource->sample_count < DOORMAN__SAMPLES) resource->sample_count++;
+    resource->samples[resource->newest_sample] =
+        (doorman__sample){.at = now,
+                          .allowed = __atomic_load_n(&rate->allowed, __ATOMIC_RELAXED),
+                          .refused = __atomic_load_n(&rate->refused, __ATOMIC_RELAXED),
+                          .gauge_refused = __atomic_load_n(&gauge->refused, __ATOMIC_RELAXED),
+                          .queued = doorman__queue_time(&rate->queue, now),
+                          .gauge_queued = doorman__queue_time(&gauge->queue, now),
+                          .peak = (double)peak / DOORMAN__UNIT};
+}
+
+/* What was refused is demand too, or a starved client would never grow; but a loop that spins on
+ * try is refused a million times for one unit. And a loop that waits for each unit is never
+ * refused: it shows by waiting nearly all the time. So what is unmet counts three times what was
+ * allowed at most: a real demand is met after a few rounds, an endless one asks for four times what
+ *   it has. waited   the part of the time in which somebody had to wait; up to 3/4 is an uneven
+ *   stream */
+static double doorman__demand_seen(double allowed, double refused, double waited, double least) {
+    double most = 3 * doorman__max(allowed, least);
+    double starved = doorman__max(0, doorman__min(1, 4 * waited - 3)) * most;
+    return allowed + doorman__min(refused + starved, most);
+}
+
+/* The demand between two samples: units a second of the rate, and the most at once of the gauge. */
+typedef struct doorman__use {
+    double seconds, rate, peak;
+} doorman__use;
+
+static doorman__use doorman__sample_use(const doorman__sample *old, const doorman__sample *new_,
+                                        double least) {
+    double time = (double)(new_->at - old->at), seconds = time / (double)DOORMAN_SECOND;
+    doorman__use use = {seconds, 0, 0};
+    if (seconds <= 0) return use;
+    double allowed = (double)(new_->allowed - old->allowed) / DOORMAN__UNIT;
+    double refused = (double)(new_->refused - old->refused) / DOORMAN__UNIT;
+    double gauge_refused = (double)(new_->gauge_refused - old->gauge_refused) / DOORMAN__UNIT;
+    double waited = (double)(new_->queued - old->queued) / time;
+    double gauge_waited = (double)(new_->gauge_queued - old->gauge_queued) / time;
+    use.rate = doorman__demand_seen(allowed, refused, waited, least * seconds) / seconds;
+    use.peak = doorman__demand_seen(new_->peak, gauge_refused, gauge_waited, least);
+    return use;
+}
+
+/* The demand over the window: the newest interval counts fully, the oldest a tenth. */
+static double doorman__resource_use(const doorman_resource *resource) {
+    double rate = 0, weights = 0, peak = 0;
+    for (size_t age = 0; age + 1 < resource->sample_count; age++) {
+        size_t at = resource->newest_sample + DOORMAN__SAMPLES - age;
+        doorman__use use =
+            doorman__sample_use(&resource->samples[(at - 1) % DOORMAN__SAMPLES],
+                                &resource->samples[at % DOORMAN__SAMPLES], resource->wants_minimum);
+        double weight = use.seconds * (double)(DOORMAN__SAMPLES - 1 - age);
+        rate += weight * use.rate;
+        weights += weight;
+        peak = doorman__max(peak, use.peak);
+    }
+    if (weights > 0) rate /= weights;
+    double window = (double)resource->window / (double)DOORMAN_SECOND;
+    rate += doorman__queue_units(&resource->rate.queue) / window;
+    peak += doorman__queue_units(&resource->gauge.queue);
+    return doorman__max(1.05 * rate,
+                        peak); /* some room, so that noise does not cut a steady rate */
+}
+
+static void doorman__resource_want(doorman_resource *resource, double wants, doorman_time now) {
+    resource->wants = wants;
+    doorman__holding_wants(&resource->holding, wants, now);
+    if (resource->mode == DOORMAN_OPTIMISTIC) doorman__resource_publish(resource, now);
+}
+
+static void doorman__resource_follow(doorman_resource *resource, doorman_time now) {
+    const doorman__sample *newest = &resource->samples[resource->newest_sample];
+    if (!resource->follows || now - newest->at < resource->window / 10) return;
+    doorman__resource_sample(resource, now);
+    double use = doorman__resource_use(resource);
+    use = doorman__max(resource->wants_minimum, doorman__min(resource->wants_maximum, use));
+    doorman__resource_want(resource, use, now);
+}
+
+/* ---- client: what asking calls */
+
+static doorman_resource *doorman__resource_of(doorman__holding *holding) {
+    return (doorman_resource *)(void *)holding;
+}
+
+/* R3. What is given back is taken from the limiters first, and only then is what they still have in
+ * flight looked at. */
+static void doorman__client_prepare(doorman__holding *holding, doorman_time now) {
+    doorman_resource *resource = doorman__resource_of(holding);
+    bool live = doorman__holding_live(holding, now);
+    holding->demand.wants = resource->wants;
+    if (live && resource->wants < holding->capacity) {
+        holding->capacity = resource->wants;
+        doorman__resource_publish(resource, now);
+    }
+    holding->outstanding = doorman__gauge_in_flight(&resource->gauge);
+    holding->claim = doorman__max(live ? holding->capacity : 0, holding->outstanding);
+}
+
+static void doorman__client_changed(doorman__holding *holding, doorman_time now) {
+    doorman_resource *resource = doorman__resource_of(holding);
+    doorman__holding_wants(holding, resource->wants, now); /* may have changed while it asked */
+    doorman__resource_publish(resource, now);
+}
+
+static void doorman__client_closed(doorman__holding *holding) {
+    DOORMAN_FREE(doorman__resource_of(holding));
+}
+
+static const doorman__owner doorman__client_owner = {
+    doorman__client_prepare, doorman__client_changed, doorman__client_closed};
+
+/* ---- client: the calls of the application */
+
+doorman_status doorman_client_create(doorman_client **out, const doorman_client_options *options,
+                                     doorman_error *error, doorman_time now) {
+    if (!doorman__id_valid(options->client_id)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "client_id: %s", DOORMAN__ID_RULE);
+    }
+    if (!doorman__duration_valid(options->request_timeout)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "request_timeout: %s",
+                             DOORMAN__DURATION_RULE);
+    }
+    doorman_client *client = (doorman_client *)doorman__zalloc(sizeof *client);
+    if (!client) return DOORMAN_OUT_OF_MEMORY;
+    memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
+    client->sample_at = DOORMAN_NEVER;
+    client->asker.now = now;
+    client->asker.random = options->seed;
+    client->asker.timeout =
+        options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
+    doorman_status status =
+        doorman__asker_init(&client->asker, &doorman__client_owner, client->client_id,
+                            options->addresses, options->address_count, error);
+    if (status != DOORMAN_OK) {
+        doorman_client_destroy(client);
+        return status;
+    }
+    *out = client;
+    return DOORMAN_OK;
+}
+
+void doorman_client_destroy(doorman_client *client) {
+    if (!client) return;
+    while (client->asker.first) doorman__asker_remove(&client->asker, client->asker.first);
+    doorman__asker_uninit(&client->asker);
+    DOORMAN_FREE(client);
+}
+
+doorman_asker *doorman_client_asker(doorman_client *client) { return &client->asker; }
+
+doorman_time doorman_client_due(const doorman_client *client) {
+    doorman_time due = doorman__earlier(client->sample_at, doorman_asker_due(&client->asker));
+    const doorman__holding *holding = client->asker.first;
+    for (; holding; holding = holding->next) {
+        const doorman_resource *resource = (const doorman_resource *)(const void *)holding;
+        if (resource->told.leased) due = doorman__earlier(due, holding->end);
+    }
+    return due;
+}
+
+void doorman_client_update(doorman_client *client, doorman_time now) {
+    now = doorman__asker_now(&client->asker, now);
+    client->sample_at = DOORMAN_NEVER;
+    doorman__holding *holding = client->asker.first;
+    for (; holding; holding = holding->next) {
+        doorman_resource *resource = doorman__resource_of(holding);
+        doorman__resource_follow(resource, now);
+        if (resource->told.leased && !doorman__holding_live(holding, now)) {
+            doorman__resource_publish(resource, now);
+        }
+        if (!resource->follows) continue;
+        doorman_time sampled = resource->samples[resource->newest_sample].at;
+        client->sample_at =
+            doorman__earlier(client->sample_at, doorman__after(sampled, resource->window / 10));
+    }
+}
+
+static doorman_status doorman__resource_check(const doorman_resource_options *options,
+                                              doorman_error *error) {
+    const char *field = NULL, *rule = DOORMAN__AMOUNT_RULE;
+    double least = options->wants_minimum > 0 ? options->wants_minimum : 1;
+    if (!doorman__id_valid(options->resource_id)) {
+        field = "resource_id", rule = DOORMAN__ID_RULE;
+    } else if (options->has_priority &&
+               (options->priority < 0 || options->priority > DOORMAN_PRIORITY_MAX)) {
+        field = "priority", rule = "must be from 0 to 15";
+    } else if (!doorman__amount_valid(options->wants)) {
+        field = "wants";
+    } else if (!doorman__amount_valid(options->wants_minimum)) {
+        field = "wants_minimum";
+    } else if (!doorman__amount_valid(options->wants_maximum)) {
+        field = "wants_maximum";
+    } else if (options->wants_maximum > 0 && options->wants_maximum < least) {
+        field = "wants_maximum", rule = "must be at least wants_minimum (1 where that is 0)";
+    } else if (!doorman__amount_valid(options->wants_initial)) {
+        field = "wants_initial";
+    } else if (!doorman__duration_valid(options->window)) {
+        field = "window", rule = DOORMAN__DURATION_RULE;
+    } else if (!doorman__duration_valid(options->burst)) {
+        field = "burst", rule = DOORMAN__DURATION_RULE;
+    } else if ((unsigned)options->mode > DOORMAN_OPTIMISTIC) {
+        field = "mode", rule = "must be SAFE, PESSIMISTIC or OPTIMISTIC";
+    } else if (!doorman__safe_capacity_valid(options->safe_capacity)) {
+        field = "safe_capacity", rule = "must be -1 (unlimited), or a finite number from 0 to 1e15";
+    }
+    if (!field) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+}
+
+static void doorman__resource_set_options(doorman_resource *resource,
+                                          const doorman_resource_options *options,
+                                          doorman_time now) {
+    double least = options->wants_minimum > 0 ? options->wants_minimum : 1;
+    double most = options->wants_maximum > 0 ? options->wants_maximum : DOORMAN_AMOUNT_MAX;
+    double initial = doorman__max(least, doorman__min(most, options->wants_initial));
+    resource->holding.demand.priority = options->has_priority ? options->priority : 1;
+    resource->follows = options->wants <= 0;
+    resource->wants = resource->follows ? initial : options->wants;
+    resource->wants_minimum = least;
+    resource->wants_maximum = most;
+    resource->window = options->window ? options->window : 10 * DOORMAN_SECOND;
+    resource->mode = options->mode;
+    resource->safe_capacity = options->safe_capacity;
+    resource->on_change = options->on_change;
+    resource->context = options->context;
+    resource->rate.burst = options->burst ? options->burst : DOORMAN_SECOND / 10;
+    resource->sample_count = 0;
+    doorman__resource_sample(resource, now);
+    resource->told = (doorman_resource_info){.resource_id = resource->resource_id};
+}
+
+/* A resource that is still to be released is taken up again: with new options, but with its lease,
+ * unless the release is under way, and with what is in flight. */
+static doorman_resource *doorman__client_find(doorman_client *client, const char *resource_id) {
+    doorman__holding *holding = client->asker.first;
+    while (holding && strcmp(holding->resource_id, resource_id) != 0) holding = holding->next;
+    return holding ? doorman__resource_of(holding) : NULL;
+}
+
+doorman_status doorman_resource_open(doorman_resource **out, doorman_client *client,
+                                     const doorman_resource_options *options, doorman_error *error,
+                                     doorman_time now) {
+    now = doorman__asker_now(&client->asker, now);
+    doorman_status status = doorman__resource_check(options, error);
+    if (status != DOORMAN_OK) return status;
+    doorman_resource *resource = doorman__client_find(client, options->resource_id);
+    if (!resource) {
+        size_t bytes = strlen(options->resource_id) + 1;
+        if (!doorman__asker_reserve(&client->asker)) return DOORMAN_OUT_OF_MEMORY;
+        resource = (doorman_resource *)doorman__zalloc(sizeof *resource + bytes);
+        if (!resource) return DOORMAN_OUT_OF_MEMORY;
+        memcpy(resource->resource_id, options->resource_id, bytes);
+        resource->client = client;
+        resource->holding.resource_id = resource->resource_id;
+        (void)doorman_rate_init(&resource->rate, 0, 0, now);
+        (void)doorman_gauge_init(&resource->gauge, 0);
+        doorman__asker_add(&client->asker, &resource->holding, now);
+    }
+    if (resource->opened++ == 0) {
+        doorman__holding *holding = &resource->holding;
+        holding->closing = holding->confirming = false;
+        holding->ask_at = now;
+        holding->confirm_at = DOORMAN_NEVER;
+        doorman__resource_set_options(resource, options, now);
+        doorman__resource_publish(resource, now);
+        if (resource->follows) {
+            client->sample_at =
+                doorman__earlier(client->sample_at, doorman__after(now, resource->window / 10));
+        }
+    }
+    *out = resource;
+    return DOORMAN_OK;
+}
+
+void doorman_resource_close(doorman_resource *resource, doorman_time now) {
+    doorman_client *client = resource->client;
+    now = doorman__asker_now(&client->asker, now);
+    assert(resource->opened);
+    if (--resource->opened) return;
+    doorman__holding_close(&client->asker, &resource->holding, now);
+}
+
+doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants,
+                                          doorman_time now) {
+    now = doorman__asker_now(&resource->client->asker, now);
+    if (!doorman__amount_valid(wants)) return DOORMAN_INVALID_ARGUMENT;
+    resource->follows = false;
+    doorman__resource_want(resource, wants, now);
+    return DOORMAN_OK;
+}
+
+doorman_rate *doorman_resource_rate(doorman_resource *resource) { return &resource->rate; }
+doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &resource->gauge; }
+
+#ifdef DOORMAN_JSON
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+
+/* ---- >>json --------------------------------------------------------------------------------- */
+/*
+ * Configurations, and the wire protocol: one JSON object is one message. A request has one key, the
+ * method; the answer has the same key, or `error`. Unknown fields are ignored (in a configuration
+ * they are slips of the pen, and refused). A known one that is missing, of the wrong type or out of
+ * range refuses the message whole, and so does a key that comes twice.
+ *
+ * get_capacity asks for leases, or renews them. `priority` is 1 and `outstanding` 0 where absent;
+ * `has` is the last lease taken. Times are seconds, fractions allowed; ids are from 1 to 2^53.
+ *
+ *   {"get_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","priority":1,"wants":120,
+ *     "has":{"id":73019,"node":"eu-1","capacity":80,"expires_in":48.2}}]}}
+ *
+ * Every resource has its answer, in the same order: `gets`, or `refused` for the reason TRY_LATER,
+ * UNMATCHED or FULL. `keep` is there where the server goes on counting more than `capacity`;
+ * `expiry_time`, in seconds since 1970, is for people; a `safe_capacity` of -1 is unlimited.
+ *
+ *   {"get_capacity":{"response":[{"resource_id":"db","safe_capacity":10,"gets":{"id":73020,
+ *     "node":"eu-1","capacity":60,"keep":80,"expires_in":60,"refresh_interval":16,
+ *     "expiry_time":1795219273}}]}}
+ *   {"get_capacity":{"response":[{"resource_id":"db","refused":{"reason":"TRY_LATER",
+ *     "refresh_interval":1}}]}}
+ *
+ * release_capacity gives leases back; an id that is not that of the newest lease has no effect.
+ *
+ *   {"release_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","id":73020}]}}
+ *   {"release_capacity":{}}
+ *
+ * A server that is not the master says who is, on every method. Without an address nobody knows.
+ *
+ *   {"get_capacity":{"mastership":{"master_address":"tcp://10.0.0.2:15000"}}}
+ *   {"discovery":{}}
+ *   {"discovery":{"is_master":true,"mastership":{"master_address":"tcp://10.0.0.2:15000"}}}
+ *
+ * An error answers a message of which nothing has taken effect. Its codes: INVALID_ARGUMENT,
+ * NOT_FOUND (the method), RESOURCE_EXHAUSTED (larger, deeper or fuller than allowed), UNAVAILABLE
+ * (the server is stopping), INTERNAL (all else).
+ *
+ *   {"error":{"code":"INVALID_ARGUMENT","message":"get_capacity.resource[0].wants: is missing"}}
+ *
+ * Limits (V5): 4 MiB, the answer included; 32 levels; 200,000 values; numbers of 63 bytes, below
+ * 1e308. cJSON lets through more than is good (infinities, NUL in strings, trailing bytes), so a
+ * text is checked against RFC 8259 first, and cJSON sees only what is sound. What is sent is
+ * written here, as cJSON's numbers are not exact to the last bit.
+ */
+
+#define DOORMAN__JSON_DEPTH_MAX 32
+#define DOORMAN__JSON_VALUES_MAX 200000
+#define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* what cJSON looks at */
+#define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: a double has every integer up to it */
+
+/* The check of a text. Its functions move `at` past what they accept; where one returns false, `at`
+ * is where the text goes wrong, and `rule` says how. */
+typedef struct doorman__scan {
+    const char *at, *end, *rule;
+    unsigned depth, values;
+} doorman__scan;
+
+static bool doorman__scan_fail(doorman__scan *scan, const char *rule) {
+    scan->rule = rule;
+    return false;
+}
+
+/* A NUL stands for the end; one in the text is as wrong as the end, wherever this is asked. */
+static char doorman__scan_peek(const doorman__scan *scan) {
+    return scan->at < scan->end ? *scan->at : '\0';
+}
+
+static bool doorman__scan_take(doorman__scan *scan, char wanted) {
+    if (doorman__scan_peek(scan) != wanted) return false;
+    scan->at++;
+    return true;
+}
+
+static void doorman__scan_space(doorman__scan *scan) {
+    while (doorman__scan_take(scan, ' ') || doorman__scan_take(scan, '\n') ||
+           doorman__scan_take(scan, '\r') || doorman__scan_take(scan, '\t')) {
+    }
+}
+
+static size_t doorman__scan_digits(doorman__scan *scan) {
+    const char *first = scan->at;
+    while (doorman__scan_peek(scan) >= '0' && doorman__scan_peek(scan) <= '9') scan->at++;
+    return (size_t)(scan->at - first);
+}
+
+/* Whether a number overflows is seen from its digits before the point and its exponent. */
+static bool doorman__scan_number(doorman__scan *scan) {
+    static const char rule[] = "not JSON: neither a value nor a number";
+    const char *start = scan->at;
+    size_t exponent = 0;
+    (void)doorman__scan_take(scan, '-');
+    size_t whole = doorman__scan_take(scan, '0') ? 1 : doorman__scan_digits(scan);
+    bool point = whole && doorman__scan_take(scan, '.');
+    if (!whole || (point && !doorman__scan_digits(scan))) return doorman__scan_fail(scan, rule);
+    if (doorman__scan_take(scan, 'e') || doorman__scan_take(scan, 'E')) {
+        bool small = doorman__scan_take(scan, '-');
+        if (!small) (void)doorman__scan_take(scan, '+');
+        const char *digit = scan->at;
+        if (!doorman__scan_digits(scan)) return doorman__scan_fail(scan, rule);
+        for (; !small && digit < scan->at && exponent < 1000; digit++) {
+            exponent = exponent * 10 + (size_t)(*digit - '0');
+        }
+    }
+    size_t bytes = (size_t)(scan->at - start);
+    if (bytes <= DOORMAN__JSON_NUMBER_BYTES_MAX && whole + exponent <= 308) return true;
+    scan->at = start;
+    return doorman__scan_fail(scan, "a number must be below 1e308, and of at most 63 bytes");
+}
+
+/* The four hexadecimal digits of an escape; -1: they are not. */
+static int doorman__scan_hex(doorman__scan *scan) {
+    static const char digits[] = "0123456789abcdefABCDEF";
+    int code = 0;
+    for (int i = 0; i < 4; i++, scan->at++) {
+        const char *digit = strchr(digits, doorman__scan_peek(scan));
+        if (!digit || !*digit) return -1;
+        code = code * 16 + (int)(digit - digits) - (digit - digits < 16 ? 0 : 6);
+    }
+    return code;
+}
+
+/* Behind the backslash. A character above U+FFFF is two surrogates, a high one and a low one. */
+static bool doorman__scan_escape(doorman__scan *scan) {
+    char kind = doorman__scan_peek(scan);
+    if (!kind || !strchr("\"\\/bfnrtu", kind)) return false;
+    scan->at++;
+    if (kind != 'u') return true;
+    int code = doorman__scan_hex(scan);
+    if (code < 0xd800 || code >= 0xe000) return code > 0; /* U+0000 would end the string in C */
+    if (code >= 0xdc00) return false;
+    bool pair = doorman__scan_take(scan, '\\') && doorman__scan_take(scan, 'u');
+    int low = pair ? doorman__scan_hex(scan) : -1;
+    return low >= 0xdc00 && low < 0xe000;
+}
+
+static bool doorman__scan_string(doorman__scan *scan) {
+    static const char rule[] = "not JSON: a string without its end, or a character not allowed";
+    if (!doorman__scan_take(scan, '"')) return doorman__scan_fail(scan, "not JSON: no key");
+    while (!doorman__scan_take(scan, '"')) {
+        uint32_t code = 0;
+        unsigned char next = (unsigned char)doorman__scan_peek(scan);
+        bool sound = next >= 0x20;
+        if (sound && next < 0x80) scan->at++;
+        if (sound && next >= 0x80) sound = doorman__utf8_next(&scan->at, scan->end, &code);
+        if (sound && next == '\\') sound = doorman__scan_escape(scan);
+        if (!sound) return doorman__scan_fail(scan, rule);
+    }
+    return true;
+}
+
+static bool doorman__scan_word(doorman__scan *scan, const char *word) {
+    for (; *word; word++) {
+        if (!doorman__scan_take(scan, *word)) return doorman__scan_fail(scan, "not JSON: no value");
+    }
+    return true;
+}
+
+static bool doorman__scan_value(doorman__scan *scan);
+
+static bool doorman__scan_key(doorman__scan *scan) {
+    doorman__scan_space(scan);
+    if (!doorman__scan_string(scan)) return false;
+    doorman__scan_space(scan);
+    return doorman__scan_take(scan, ':') || doorman__scan_fail(scan, "not JSON: no colon");
+}
+
+/* An object or a list, from its bracket on. */
+static bool doorman__scan_container(doorman__scan *scan) {
+    bool object = *scan->at++ == '{';
+    char close = object ? '}' : ']';
+    if (++scan->depth > DOORMAN__JSON_DEPTH_MAX) {
+        return doorman__scan_fail(scan, "nested more than 32 deep");
+    }
+    doorman__scan_space(scan);
+    bool more = !doorman__scan_take(scan, close);
+    while (more) {
+        if (object && !doorman__scan_key(scan)) return false;
+        if (!doorman__scan_value(scan)) return false;
+        more = doorman__scan_take(scan, ',');
+        if (!more && !doorman__scan_take(scan, close)) {
+            return doorman__scan_fail(scan, "not JSON: neither a comma nor the end");
+        }
+    }
+    scan->depth--;
+    return true;
+}
+
+/* A value, with the white space around it. The recursion ends at DOORMAN__JSON_DEPTH_MAX. */
+static bool doorman__scan_value(doorman__scan *scan) {
+    bool sound = false;
+    if (++scan->values > DOORMAN__JSON_VALUES_MAX) {
+        return doorman__scan_fail(scan, "more than 200,000 values");
+    }
+    doorman__scan_space(scan);
+    switch (doorman__scan_peek(scan)) {
+    case '{':
+    case '[': sound = doorman__scan_container(scan); break;
+    case '"': sound = doorman__scan_string(scan); break;
+    case 't': sound = doorman__scan_word(scan, "true"); break;
+    case 'f': sound = doorman__scan_word(scan, "false"); break;
+    case 'n': sound = doorman__scan_word(scan, "null"); break;
+    default: sound = doorman__scan_number(scan); break;
+    }
+    if (sound) doorman__scan_space(scan);
+    return sound;
+}
+
+/* The tree of a text that is sound; the caller deletes it. What cJSON then fails for is memory (or
+ * a locale whose decimal separator is more than a byte, which it does not know). */
+static doorman_status doorman__json_parse(cJSON **out, const char *text, size_t bytes,
+                                          doorman_error *error) {
+    if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "larger than 4 MiB");
+    }
+    doorman__scan scan = {.at = text, .end = text + bytes, .rule = "not JSON: more than one value"};
+    if (!doorman__scan_value(&scan) || scan.at < scan.end) {
+        bool full = scan.depth > DOORMAN__JSON_DEPTH_MAX || scan.values > DOORMAN__JSON_VALUES_MAX;
+        return doorman__fail(error, full ? DOORMAN_RESOURCE_EXHAUSTED : DOORMAN_INVALID_ARGUMENT,
+                             "byte %zu: %s", (size_t)(scan.at - text), scan.rule);
+    }
+    *out = cJSON_ParseWithLength(text, bytes);
+    return *out ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+}
+
+/* Reading a text. The first failure stays, and reading on does no harm, as what is absent or wrong
+ * leaves its target alone: so only the end needs a check. */
+typedef struct doorman__reader {
+    doorman_status status;
+    doorman_error *error;
+    cJSON *tree;
+    void *items; /* of the one list that a text is about */
+    size_t item_count;
+} doorman__reader;
+
+/* A value, and the way to it: a chain on the stack that becomes a path when something is wrong. */
+typedef struct doorman__field {
+    doorman__reader *reader;
+    const struct doorman__field *parent; /* NULL: the whole text */
+    const char *key;                     /* NULL: one of a list */
+    int key_bytes;
+    size_t index;
+    const cJSON *value; /* NULL: absent */
+} doorman__field;
+
+static doorman__field doorman__read_start(doorman__reader *reader, const char *text, size_t bytes) {
+    reader->status = doorman__json_parse(&reader->tree, text, bytes, reader->error);
+    return (doorman__field){.reader = reader, .value = reader->tree};
+}
+
+static doorman_status doorman__read_end(doorman__reader *reader) {
+    DOORMAN_FREE(reader->items);
+    cJSON_Delete(reader->tree);
+    return reader->status;
+}
+
+static void doorman__field_path(const doorman__field *field, char *path, size_t path_bytes) {
+    path[0] = '\0';
+    if (!field->parent) return;
+    doorman__field_path(field->parent, path, path_bytes);
+    size_t used = strlen(path);
+    const char *dot = used ? "." : "";
+    if (field->key) {
+        snprintf(path + used, path_bytes - used, "%s%.*s", dot, field->key_bytes, field->key);
+    } else {
+        snprintf(path + used, path_bytes - used, "[%zu]", field->index);
+    }
+}
+
+static void doorman__read_fail(const doorman__field *field, const char *rule) {
+    char path[256];
+    doorman__reader *reader = field->reader;
+    if (reader->status != DOORMAN_OK) return;
+    doorman__field_path(field, path, sizeof path);
+    const char *colon = path[0] ? ": " : "";
+    reader->status =
+        doorman__fail(reader->error, DOORMAN_INVALID_ARGUMENT, "%s%s%s", path, colon, rule);
+}
+
+static int doorman__key_order(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* A key that an object has twice; NULL: none. Few keys are compared each with each. Many are sorted
+ * first: nobody needs them, but whoever wants to keep a server busy can send 100,000. */
+static const char *doorman__key_twice(const doorman__field *object) {
+    const cJSON *first = object->value->child;
+    size_t count = (size_t)cJSON_GetArraySize(object->value);
+    const char *twice = NULL;
+    if (count <= 16) {
+        for (const cJSON *a = first; a; a = a->next) {
+            for (const cJSON *b = a->next; b; b = b->next) {
+                if (strcmp(a->string, b->string) == 0) twice = a->string;
+            }
+        }
+        return twice;
+    }
+    const char **keys = (const char **)DOORMAN_MALLOC(count * sizeof *keys);
+    if (!keys) {
+        object->reader->status = DOORMAN_OUT_OF_MEMORY;
+        return NULL;
+    }
+    for (size_t i = 0; i < count; i++, first = first->next) keys[i] = first->string;
+    qsort(keys, count, sizeof *keys, doorman__key_order);
+    for (size_t i = 1; i < count && !twice; i++) {
+        if (strcmp(keys[i - 1], keys[i]) == 0) twice = keys[i];
+    }
+    DOORMAN_FREE(keys);
+    return twice;
+}
+
+/* Is a key in a list of fields, as doorman__read takes it? */
+static bool doorman__key_known(const char *fields, const char *key) {
+    size_t bytes = strlen(key);
+    for (; *fields; fields += strspn(fields, " ")) {
+        if (strcspn(fields, ":?") == bytes && memcmp(fields, key, bytes) == 0) return true;
+        fields += strcspn(fields, " ");
+    }
+    return false;
+}
+
+static doorman__field doorman__field_of(const doorman__field *object, const char *key,
+                                        size_t bytes) {
+    const cJSON *value = cJSON_IsObject(object->value) ? object->value->child : NULL;
+    while (value && (strncmp(value->string, key, bytes) != 0 || value->string[bytes])) {
+        value = value->next;
+    }
+    return (doorman__field){object->reader, object, key, (int)bytes, 0, value};
+}
+
+static void doorman__read_object(const doorman__field *object, const char *fields) {
+    if (!cJSON_IsObject(object->value)) doorman__read_fail(object, "must be an object");
+    if (object->reader->status != DOORMAN_OK) return;
+    const char *wrong = doorman__key_twice(object), *rule = "comes twice";
+    const cJSON *value = *fields == '!' && !wrong ? object->value->child : NULL;
+    for (; value && !wrong; value = value->next) {
+        if (doorman__key_known(fields + 1, value->string)) continue;
+        wrong = value->string;
+        rule = "is not known";
+    }
+    if (!wrong) return;
+    doorman__field field = doorman__field_of(object, wrong, strlen(wrong));
+    doorman__read_fail(&field, rule);
+}
+
+static void doorman__read_string(const doorman__field *field, const char **out) {
+    if (cJSON_IsString(field->value)) {
+        *out = field->value->valuestring;
+    } else if (field->value) {
+        doorman__read_fail(field, "must be a string");
+    }
+}
+
+static bool doorman__read_number(const doorman__field *field, double *out) {
+    bool number = cJSON_IsNumber(field->value);
+    if (number) *out = field->value->valuedouble;
+    if (field->value && !number) doorman__read_fail(field, "must be a number");
+    return number;
+}
+
+static void doorman__read_bool(const doorman__field *field, bool *out) {
+    *out = cJSON_IsTrue(field->value);
+    if (field->value && !cJSON_IsBool(field->value)) doorman__read_fail(field, "must be a boolean");
+}
+
+static void doorman__read_lease_id(const doorman__field *field, uint64_t *out) {
+    double id = 0;
+    if (!doorman__read_number(field, &id)) return;
+    *out = id >= 1 && id <= DOORMAN__INTEGER_MAX ? (uint64_t)id : 0;
+    if (!*out || (double)*out != id) doorman__read_fail(field, "must be an integer from 1 to 2^53");
+}
+
+static void doorman__read_priority(const doorman__field *field, int *out) {
+    double priority = 1;
+    (void)doorman__read_number(field, &priority);
+    *out = priority >= 0 && priority <= DOORMAN_PRIORITY_MAX ? (int)priority : -1;
+    if (*out != priority) doorman__read_fail(field, "must be an integer from 0 to 15");
+}
+
+/* Rounded to the nanosecond, so that what was written comes back exactly, up to 26 days. Where 0
+ * means the default in a struct, one that is written is refused: `positive`. */
+static void doorman__read_seconds(const doorman__field *field, bool positive, doorman_time *out) {
+    const char *rule = positive ? DOORMAN__DURATION_RULE : "must be from 0 to 1e8 seconds";
+    double seconds = 0;
+    if (!doorman__read_number(field, &seconds)) return;
+    bool valid = seconds >= (positive ? 1e-9 : 0) && seconds <= 1e8;
+    if (valid) *out = (doorman_time)(seconds * 1e9 + 0.5);
+    if (!valid) doorman__read_fail(field, rule);
+}
+
+/* Reads the fields of an object, each by a key, `:` or `?` (may be absent), and a letter that says
+ * where it goes:
+ *   s  const char **, borrowed from the tree     d  doorman_time *, more than 0
+ *   n  double *                                  t  doorman_time *, at least 0
+ *   i  uint64_t *, a lease id                    p  int *, a priority; 1 where absent
+ *   b  bool *                                    o  doorman__field *, to be read by the caller
+ * N and T are n and t with a bool * before: was it there? A list that begins with `!` is complete:
+ * other keys are refused. */
+static void doorman__read(const doorman__field *object, const char *fields, ...) {
+    va_list targets;
+    va_start(targets, fields);
+    doorman__read_object(object, fields);
+    for (const char *at = fields + (*fields == '!'); *at; at += strspn(at, " ")) {
+        doorman__field field = doorman__field_of(object, at, strcspn(at, ":?"));
+        at += field.key_bytes;
+        if (*at++ == ':' && !field.value) doorman__read_fail(&field, "is missing");
+        switch (*at++) {
+        case 's': doorman__read_string(&field, va_arg(targets, const char **)); break;
+        case 'N': *va_arg(targets, bool *) = field.value != NULL; /* fall through */
+        case 'n': (void)doorman__read_number(&field, va_arg(targets, double *)); break;
+        case 'd': doorman__read_seconds(&field, true, va_arg(targets, doorman_time *)); break;
+        case 'T': *va_arg(targets, bool *) = field.value != NULL; /* fall through */
+        case 't': doorman__read_seconds(&field, false, va_arg(targets, doorman_time *)); break;
+        case 'b': doorman__read_bool(&field, va_arg(targets, bool *)); break;
+        case 'i': doorman__read_lease_id(&field, va_arg(targets, uint64_t *)); break;
+        case 'p': doorman__read_priority(&field, va_arg(targets, int *)); break;
+        default: *va_arg(targets, doorman__field *) = field; break;
+        }
+    }
+    va_end(targets);
+}
+
+/* The first of what a list holds, to be moved on by doorman__next; `value` is NULL behind the last.
+ * Makes room for all of it, `reader->items`, if item_bytes is not 0. */
+static doorman__field doorman__read_list(const doorman__field *list, size_t item_bytes) {
+    doorman__reader *reader = list->reader;
+    doorman__field first = {.reader = reader, .parent = list};
+    if (list->value && !cJSON_IsArray(list->value)) doorman__read_fail(list, "must be a list");
+    if (reader->status != DOORMAN_OK) return first;
+    size_t count = (size_t)cJSON_GetArraySize(list->value);
+    if (count && item_bytes) {
+        reader->items = doorman__zalloc(count * item_bytes);
+        reader->item_count = reader->items ? count : 0;
+        if (!reader->items) reader->status = DOORMAN_OUT_OF_MEMORY;
+    }
+    if (reader->status == DOORMAN_OK && count) first.value = list->value->child;
+    return first;
+}
+
+static void doorman__next(doorman__field *item) {
+    item->index++;
+    item->value = item->value->next;
+}
+
+/* Which of some names a field is; -1: absent, or none of them. */
+static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
+    const char *name = NULL;
+    char rule[192] = "must be one of";
+    doorman__read_string(field, &name);
+    for (int i = 0; i < count; i++) {
+        if (name && strcmp(name, names[i]) == 0) return i;
+        size_t used = strlen(rule);
+        snprintf(rule + used, sizeof rule - used, "%s %s", i ? "," : "", names[i]);
+    }
+    if (field->value) doorman__read_fail(field, rule);
+    return -1;
+}
+
+/* The parameters of an algorithm (G7): four times, of which two are fields as well, two numbers,
+ * and the handover. */
+static const char *const doorman__parameters[] = {
+    "lease_duration_secs", "refresh_interval", "minimum_interval", "minimum_refresh_interval",
+    "decay_factor",        "reserve",          "handover"};
+enum {
+    DOORMAN__MINIMUM_INTERVAL = 2,
+    DOORMAN__DECAY_FACTOR = 4,
+    DOORMAN__RESERVE,
+    DOORMAN__HANDOVER
+};
+
+static const char *const doorman__handovers[] = {
+    [DOORMAN_CONFIRMED] = "confirmed", [DOORMAN_IMMEDIATE] = "immediate"};
+
+static void doorman__read_setting(const doorman__field *field, int which, doorman_algorithm *out) {
+    doorman_time *times[] = {&out->lease_length, &out->refresh_interval, &out->minimum_interval,
+                             &out->minimum_refresh_interval};
+    if (which < DOORMAN__DECAY_FACTOR) {
+        doorman__read_seconds(field, which != DOORMAN__MINIMUM_INTERVAL, times[which]);
+        if (which == DOORMAN__MINIMUM_INTERVAL) out->has_minimum_interval = true;
+    } else if (which == DOORMAN__HANDOVER) {
+        int handover = doorman__read_choice(field, doorman__handovers, 2);
+        if (handover >= 0) out->handover = (doorman_handover)handover;
+    } else if (which == DOORMAN__RESERVE) {
+        (void)doorman__read_number(field, &out->reserve);
+    } else if (doorman__read_number(field, &out->decay_factor) && out->decay_factor <= 0) {
+        doorman__read_fail(field, "must be more than 0 and at most 1");
+    }
+}
+
+/* Numbers may be written as strings, as Doorman's own configurations have them. */
+static void doorman__read_parameter(const doorman__field *field, unsigned *given,
+                                    doorman_algorithm *out) {
+    doorman__field name, value;
+    doorman__read(field, "!name:o value:o", &name, &value);
+    int which = doorman__read_choice(&name, doorman__parameters, DOORMAN__HANDOVER + 1);
+    if (which < 0) return;
+    if (*given & 1u << which) doorman__read_fail(&name, "is given already");
+    *given |= 1u << which;
+    cJSON *number = NULL;
+    if (which != DOORMAN__HANDOVER && cJSON_IsString(value.value)) {
+        const char *text = value.value->valuestring;
+        doorman_status status = doorman__json_parse(&number, text, strlen(text), NULL);
+        if (status == DOORMAN_OUT_OF_MEMORY) field->reader->status = status;
+        if (number) value.value = number;
+    }
+    doorman__read_setting(&value, which, out);
+    cJSON_Delete(number);
+}
+
+static void doorman__read_algorithm(const doorman__field *field, doorman_algorithm *out) {
+    doorman__field kind, list;
+    const char *kinds[DOORMAN_KIND_COUNT];
+    doorman__read(field,
+                  "!kind:o lease_length?d refresh_interval?d learning_mode_duration?T parameters?o",
+                  &kind, &out->lease_length, &out->refresh_interval,
+                  &out->has_learning_mode_duration, &out->learning_mode_duration, &list);
+    for (int i = 0; i < DOORMAN_KIND_COUNT; i++) kinds[i] = doorman_kind_name((doorman_kind)i);
+    int chosen = doorman__read_choice(&kind, kinds, DOORMAN_KIND_COUNT);
+    if (chosen >= 0) out->kind = (doorman_kind)chosen;
+    unsigned given = (out->lease_length ? 1u : 0) | (out->refresh_interval ? 2u : 0);
+    doorman__field item = doorman__read_list(&list, 0);
+    for (; item.value; doorman__next(&item)) doorman__read_parameter(&item, &given, out);
+}
+
+static void doorman__read_template(const doorman__field *field, doorman_template *out) {
+    doorman__field algorithm;
+    doorman__read(field, "!identifier_glob:s description?s capacity:n safe_capacity?N algorithm?o",
+                  &out->identifier_glob, &out->description, &out->capacity, &out->has_safe_capacity,
+                  &out->safe_capacity, &algorithm);
+    out->has_algorithm = algorithm.value != NULL;
+    if (out->has_algorithm) doorman__read_algorithm(&algorithm, &out->algorithm);
+}
+
+doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
+                                   doorman_error *error) {
+    static const char *const policies[] = {"allow", "reject"};
+    doorman__reader reader = {.error = error};
+    doorman__field root = doorman__read_start(&reader, text, bytes), list, unmatched;
+    doorman__read(&root, "!resources:o unmatched?o", &list, &unmatched);
+    doorman__field item = doorman__read_list(&list, sizeof(doorman_template));
+    doorman_template *templates = (doorman_template *)reader.items;
+    for (; item.value; doorman__next(&item)) doorman__read_template(&item, &templates[item.index]);
+    doorman_config_options options = {.templates = templates, .template_count = reader.item_count};
+    options.reject_unmatched = doorman__read_choice(&unmatched, policies, 2) == 1;
+    if (reader.status == DOORMAN_OK) reader.status = doorman_config_create(out, &options, error);
+    return doorman__read_end(&reader);
+}
+
+static const char *const doorman__method_names[DOORMAN_METHOD_COUNT] = {
+    [DOORMAN_DISCOVERY] = "discovery",
+    [DOORMAN_GET_CAPACITY] = "get_capacity",
+    [DOORMAN_RELEASE_CAPACITY] = "release_capacity"};
+
+/* Grants, but the first. */
+static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
+
+/* The method of a message, and in *body the object of it. */
+static doorman_method doorman__read_method(const doorman__field *root, doorman__field *body) {
+    doorman__reader *reader = root->reader;
+    const cJSON *only = cJSON_IsObject(root->value) ? root->value->child : NULL;
+    *body = *root;
+    if (!only || only->next) {
+        doorman__read_fail(root, "must be an object with one key, the method");
+        return DOORMAN_DISCOVERY;
+    }
+    *body = doorman__field_of(root, only->string, strlen(only->string));
+    for (int i = 0; i < DOORMAN_METHOD_COUNT; i++) {
+        if (strcmp(only->string, doorman__method_names[i]) == 0) return (doorman_method)i;
+    }
+    reader->status =
+        doorman__fail(reader->error, DOORMAN_NOT_FOUND, "no such method: %.64s", only->string);
+    return DOORMAN_DISCOVERY;
+}
+
+static void doorman__read_ask(const doorman__field *field, doorman_method method, doorman_ask *ask,
+                              doorman_demand *demand) {
+    doorman_lease *has = &ask->has;
+    doorman__field lease;
+    if (method == DOORMAN_RELEASE_CAPACITY) {
+        doorman__read(field, "resource_id:s id:i", &ask->resource_id, &has->id);
+        return;
+    }
+    doorman__read(field, "resource_id:s priority?p wants:n outstanding?n has?o", &ask->resource_id,
+                  &demand->priority, &demand->wants, &ask->outstanding, &lease);
+    demand->subclients = 1;
+    ask->wants = demand;
+    ask->wants_count = 1;
+    if (!lease.value) return;
+    doorman__read(&lease, "id:i node:s capacity:n expires_in:t", &has->id, &has->node,
+                  &has->capacity, &has->expires_in);
+}
+
+/* The demands stand behind the asks, in the same block. */
+static void doorman__read_request(const doorman__field *root, doorman_request *out) {
+    doorman__reader *reader = root->reader;
+    doorman__field body, list;
+    out->method = doorman__read_method(root, &body);
+    if (out->method == DOORMAN_DISCOVERY) {
+        doorman__read(&body, "");
+        return;
+    }
+    doorman__read(&body, "client_id:s resource:o", &out->holder_id, &list);
+    doorman__field item = doorman__read_list(&list, sizeof(doorman_ask) + sizeof(doorman_demand));
+    doorman_ask *asks = (doorman_ask *)reader->items;
+    for (; item.value; doorman__next(&item)) {
+        doorman_demand *demands = (doorman_demand *)(void *)(asks + reader->item_count);
+        doorman__read_ask(&item, out->method, &asks[item.index], &demands[item.index]);
+    }
+    out->asks = asks;
+    out->ask_count = reader->item_count;
+}
+
+static void doorman__read_answer(const doorman__field *field, doorman_answer *out) {
+    doorman_lease *lease = &out->gets;
+    doorman__field gets, refused, reason;
+    doorman__read(field, "resource_id:s safe_capacity?N gets?o refused?o", &out->resource_id,
+                  &out->has_safe_capacity, &out->safe_capacity, &gets, &refused);
+    if (refused.value) {
+        doorman__read(&refused, "reason:o refresh_interval:t", &reason, &lease->refresh_interval);
+        out->grant = (doorman_grant)(doorman__read_choice(&reason, doorman__reasons, 3) + 1);
+        return;
+    }
+    if (!gets.value) doorman__read_fail(&gets, "is missing");
+    doorman__read(&gets, "id:i node:s capacity:n keep?n expires_in:t refresh_interval:t",
+                  &lease->id, &lease->node, &lease->capacity, &lease->keep, &lease->expires_in,
+                  &lease->refresh_interval);
+    lease->keep = doorman__max(lease->keep, lease->capacity);
+}
+
+static void doorman__read_response(const doorman__field *root, doorman_response *out) {
+    const char *code = "", *message = "";
+    doorman__reader *reader = root->reader;
+    doorman__field error = doorman__field_of(root, "error", 5), body, mastership, list;
+    if (error.value) {
+        doorman__read(&error, "code:s message:s", &code, &message);
+        if (reader->status != DOORMAN_OK) return;
+        reader->status =
+            doorman__fail(reader->error, DOORMAN_INVALID_ARGUMENT, "%s: %s", code, message);
+        return;
+    }
+    out->method = doorman__read_method(root, &body);
+    doorman__read(&body, "mastership?o response?o", &mastership, &list);
+    if (mastership.value) doorman__read(&mastership, "master_address?s", &out->master_address);
+    out->is_master = !mastership.value;
+    if (out->method == DOORMAN_DISCOVERY) doorman__read(&body, "is_master:b", &out->is_master);
+    if (out->method != DOORMAN_GET_CAPACITY || !out->is_master) return;
+    if (!list.value) doorman__read_fail(&list, "is missing");
+    doorman__field item = doorman__read_list(&list, sizeof(doorman_answer));
+    doorman_answer *answers = (doorman_answer *)reader->items;
+    for (; item.value; doorman__next(&item)) doorman__read_answer(&item, &answers[item.index]);
+    out->answers = answers;
+    out->answer_count = reader->item_count;
+}
+
+/* Writing. When memory runs out the buffer stays as it is, and the rest goes nowhere, so that only
+ * the end needs a check. */
+typedef struct doorman__writer {
+    doorman_buffer *buffer;
+    bool failed;
+} doorman__writer;
+
+void doorman_buffer_uninit(doorman_buffer *buffer) {
+    DOORMAN_FREE(buffer->text);
+    *buffer = (doorman_buffer){0};
+}
+
+static bool doorman__buffer_reserve(doorman_buffer *buffer, size_t bytes) {
+    void *text = buffer->text;
+    bool room = doorman__reserve(&text, &buffer->capacity, bytes + 1, 1);
+    buffer->text = (char *)text;
+    return room;
+}
+
+static void doorman__put_bytes(doorman__writer *out, const char *text, size_t bytes) {
+    doorman_buffer *buffer = out->buffer;
+    out->failed = out->failed || !doorman__buffer_reserve(buffer, buffer->bytes + bytes);
+    if (out->failed) return;
+    memcpy(buffer->text + buffer->bytes, text, bytes);
+    buffer->bytes += bytes;
+    buffer->text[buffer->bytes] = '\0';
+}
+
+/* So many units of 10^-places each, without zeros at the end of the fraction. */
+static void doorman__put_decimal(doorman__writer *out, uint64_t units, int places) {
+    char text[32];
+    size_t at = sizeof text;
+    for (int place = 0; place <= places || units; place++, units /= 10) {
+        if (place == places && at < sizeof text) text[--at] = '.';
+        bool cut = units % 10 == 0 && at == sizeof text && place < places;
+        if (!cut) text[--at] = (char)('0' + units % 10);
+    }
+    doorman__put_bytes(out, text + at, sizeof text - at);
+}
+
+/* An amount that comes back exactly. Most are integers, or have a few decimals; the rest take all
+ * the digits that a double needs, with whatever the locale has for a point made one. */
+static void doorman__put_amount(doorman__writer *out, double amount) {
+    double size = amount < 0 ? -amount : amount;
+    uint64_t whole = size < DOORMAN__INTEGER_MAX ? (uint64_t)size : 0;
+    uint64_t millionths = size < 1e9 ? (uint64_t)(size * 1e6 + 0.5) : 0;
+    if (amount < 0) doorman__put_bytes(out, "-", 1);
+    if ((double)whole == size) {
+        doorman__put_decimal(out, whole, 0);
+    } else if ((double)millionths / 1e6 == size) {
+        doorman__put_decimal(out, millionths, 6);
+    } else {
+        char text[40];
+        snprintf(text, sizeof text, "%.17g", size);
+        size_t digits = strspn(text, "0123456789");
+        size_t point = strcspn(text + digits, "0123456789e");
+        doorman__put_bytes(out, text, digits);
+        doorman__put_bytes(out, ".", point ? 1 : 0);
+        doorman__put_bytes(out, text + digits + point, strlen(text + digits + point));
+    }
+}
+
+/* In quotes. Only what is said about a wrong message can have control characters, or half a
+ * character where it was cut short. */
+static void doorman__put_string(doorman__writer *out, const char *text) {
+    const char *end = text + strlen(text), *plain = text;
+    doorman__put_bytes(out, "\"", 1);
+    while (text < end) {
+        char escape[16];
+        const char *at = text;
+        uint32_t code = 0;
+        bool valid = doorman__utf8_next(&text, end, &code);
+        bool sign = code == '"' || code == '\\';
+        if (valid && !sign && code >= 0x20 && (code < 0x7f || code >= 0xa0)) continue;
+        if (!valid) text++, code = 0xfffd;
+        snprintf(escape, sizeof escape, sign ? "\\%c" : "\\u%04x", (unsigned)code);
+        doorman__put_bytes(out, plain, (size_t)(at - plain));
+        doorman__put_bytes(out, escape, strlen(escape));
+        plain = text;
+    }
+    doorman__put_bytes(out, plain, (size_t)(end - plain));
+    doorman__put_bytes(out, "\"", 1);
+}
+
+/* Text by a format, in which ' stands for ", %s for a string in its quotes, %n for an amount, %t
+ * for a doorman_time in seconds, %i for a uint64_t, and %b for a bool. */
+static void doorman__put(doorman__writer *out, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    while (*format) {
+        size_t plain = strcspn(format, "%"), start = out->buffer->bytes;
+        doorman__put_bytes(out, format, plain);
+        for (size_t i = start; i < out->buffer->bytes; i++) {
+            if (out->buffer->text[i] == '\'') out->buffer->text[i] = '"';
+        }
+        format += plain;
+        if (!*format) break;
+        switch (format[1]) {
+        case 's': doorman__put_string(out, va_arg(values, const char *)); break;
+        case 'n': doorman__put_amount(out, va_arg(values, double)); break;
+        case 't': doorman__put_decimal(out, (uint64_t)va_arg(values, doorman_time), 9); break;
+        case 'i': doorman__put_decimal(out, va_arg(values, uint64_t), 0); break;
+        default: doorman__put(out, va_arg(values, int) ? "true" : "false"); break;
+        }
+        format += 2;
+    }
+    va_end(values);
+}
+
+/* Half a message is none. */
+static doorman_status doorman__put_end(doorman__writer *out) {
+    if (out->failed) out->buffer->bytes = 0;
+    if (out->failed && out->buffer->text) out->buffer->text[0] = '\0';
+    return out->failed ? DOORMAN_OUT_OF_MEMORY : DOORMAN_OK;
+}
+
+static doorman__writer doorman__put_start(doorman_buffer *buffer) {
+    buffer->bytes = 0;
+    return (doorman__writer){buffer, false};
+}
+
+static void doorman__put_answer(doorman__writer *out, const doorman_answer *answer, int64_t epoch) {
+    const doorman_lease *gets = &answer->gets;
+    doorman__put(out, "{'resource_id':%s", answer->resource_id);
+    if (answer->has_safe_capacity) doorman__put(out, ",'safe_capacity':%n", answer->safe_capacity);
+    if (answer->grant != DOORMAN_GRANTED) {
+        doorman__put(out, ",'refused':{'reason':%s,'refresh_interval':%t}}",
+                     doorman__reasons[answer->grant - 1], gets->refresh_interval);
+        return;
+    }
+    doorman__put(out,
+                 ",'gets':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t,'refresh_interval':%t",
+                 gets->id, gets->node, gets->capacity, gets->expires_in, gets->refresh_interval);
+    if (gets->keep > gets->capacity) doorman__put(out, ",'keep':%n", gets->keep);
+    double end = (double)(epoch + gets->expires_in / DOORMAN_SECOND);
+    if (epoch) doorman__put(out, ",'expiry_time':%n", end);
+    doorman__put(out, "}}");
+}
+
+static void doorman__put_response(doorman__writer *out, const doorman_response *response,
+                                  int64_t epoch) {
+    bool discovery = response->method == DOORMAN_DISCOVERY;
+    doorman__put(out, "{%s:{", doorman__method_names[response->method]);
+    const char *master = response->master_address;
+    if (discovery) doorman__put(out, "'is_master':%b,", response->is_master);
+    if (discovery || !response->is_master) {
+        doorman__put(out, "'mastership':{");
+        if (master) doorman__put(out, "'master_address':%s", master);
+        doorman__put(out, "}");
+    } else if (response->method == DOORMAN_GET_CAPACITY) {
+        doorman__put(out, "'response':[");
+        for (size_t i = 0; i < response->answer_count; i++) {
+            if (i) doorman__put(out, ",");
+            doorman__put_answer(out, &response->answers[i], epoch);
+        }
+        doorman__put(out, "]");
+    }
+    doorman__put(out, "}}");
+}
+
+doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
+                                  const char *message) {
+    bool told = status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_NOT_FOUND ||
+                status == DOORMAN_RESOURCE_EXHAUSTED || status == DOORMAN_UNAVAILABLE;
+    const char *code = told ? doorman_status_name(status) : "INTERNAL";
+    if (!message) message = doorman_status_text(status);
+    doorman__writer out = doorman__put_start(reply);
+    doorman__put(&out, "{'error':{'code':%s,'message':%s}}", code, message);
+    return doorman__put_end(&out);
+}
+
+static void doorman__put_ask(doorman__writer *out, const doorman_ask *ask) {
+    const doorman_demand *demand = ask->wants;
+    doorman__put(out, "{'resource_id':%s,'priority':%i,'wants':%n", ask->resource_id,
+                 (uint64_t)demand->priority, demand->wants);
+    if (ask->outstanding > 0) doorman__put(out, ",'outstanding':%n", ask->outstanding);
+    if (ask->has.id) {
+        doorman__put(out, ",'has':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t}", ask->has.id,
+                     ask->has.node, ask->has.capacity, ask->has.expires_in);
+    }
+    doorman__put(out, "}");
+}
+
+doorman_status doorman_json_request(const doorman_request *request, doorman_buffer *text) {
+    doorman__writer out = doorman__put_start(text);
+    assert(!request->is_server);
+    doorman__put(&out, "{%s:{", doorman__method_names[request->method]);
+    if (request->method != DOORMAN_DISCOVERY) {
+        doorman__put(&out, "'client_id':%s,'resource':[", request->holder_id);
+    }
+    for (size_t i = 0; i < request->ask_count; i++) {
+        const doorman_ask *ask = &request->asks[i];
+        if (i) doorman__put(&out, ",");
+        if (request->method == DOORMAN_GET_CAPACITY) {
+            doorman__put_ask(&out, ask);
+        } else {
+            doorman__put(&out, "{'resource_id':%s,'id':%i}", ask->resource_id, ask->has.id);
+        }
+    }
+    doorman__put(&out, request->method == DOORMAN_DISCOVERY ? "}}" : "]}}");
+    return doorman__put_end(&out);
+}
+
+/* Takes the memory for an answer before anything is done: where there is none, or the answer could
+ * be more than a message may be, nothing has been done (C4). An id takes twice its bytes if all of
+ * it is escaped; the rest of an answer, the node's name too, is within 800. */
+static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
+                                             doorman_error *error) {
+    size_t bytes = 1024;
+    for (size_t i = 0; i < request->ask_count; i++) {
+        size_t id_bytes = strlen(request->asks[i].resource_id);
+        bytes += 800 + 2 * (id_bytes < DOORMAN_ID_BYTES_MAX ? id_bytes : DOORMAN_ID_BYTES_MAX);
+    }
+    if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
+                             "%s.resource: its answer could be larger than 4 MiB",
+                             doorman__method_names[request->method]);
+    }
+    return doorman__buffer_reserve(reply, bytes) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+}
+
+/* The server names fields by their path below the method. */
+static doorman_status doorman__json_handle(doorman_server *server, const doorman_request *request,
+                                           doorman_buffer *reply, int64_t epoch,
+                                           doorman_error *error, doorman_time now) {
+    doorman_error below = {""};
+    doorman_response response;
+    doorman_status status = doorman__reply_reserve(reply, request, error);
+    if (status != DOORMAN_OK) return status;
+    status = doorman_server_handle(server, request, &response, &below, now);
+    const char *method = doorman__method_names[request->method];
+    if (status != DOORMAN_OK) return doorman__fail(error, status, "%s.%s", method, below.text);
+    doorman__writer out = doorman__put_start(reply);
+    doorman__put_response(&out, &response, epoch);
+    return doorman__put_end(&out);
+}
+
+doorman_status doorman_json_serve(doorman_server *server, const char *text, size_t bytes,
+                                  doorman_buffer *reply, int64_t epoch, doorman_time now) {
+    doorman_error error = {""};
+    doorman__reader reader = {.error = &error};
+    doorman_request request = {0};
+    doorman__field root = doorman__read_start(&reader, text, bytes);
+    doorman__read_request(&root, &request);
+    if (reader.status == DOORMAN_OK) {
+        reader.status = doorman__json_handle(server, &request, reply, epoch, &error, now);
+    }
+    const char *message = reader.status == DOORMAN_OUT_OF_MEMORY ? NULL : error.text;
+    if (reader.status != DOORMAN_OK) (void)doorman_json_error(reply, reader.status, message);
+    return doorman__read_end(&reader);
+}
+
+doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, const char *text,
+                                     size_t bytes, doorman_error *error, doorman_time now) {
+    doorman__reader reader = {.error = error};
+    doorman_response response = {0};
+    doorman__field root = doorman__read_start(&reader, text, bytes);
+    doorman__read_response(&root, &response);
+    if (reader.status == DOORMAN_NOT_FOUND) reader.status = DOORMAN_INVALID_ARGUMENT;
+    if (reader.status == DOORMAN_OK) {
+        reader.status = doorman_asker_response(asker, sequence, &response, now);
+        if (reader.status == DOORMAN_INVALID_ARGUMENT) {
+            doorman__fail(error, reader.status, "%s: does not answer what was asked",
+                          doorman__method_names[response.method]);
+        }
+    } else if (reader.status != DOORMAN_OUT_OF_MEMORY) {
+        doorman_asker_failed(asker, sequence, now);
+    }
+    return doorman__read_end(&reader);
+}
+#endif /* DOORMAN_JSON */
+
+#ifdef DOORMAN_NNG
+/* ---- >>nng ---------------------------------------------------------------------------------- */
+/*
+ * A client that runs. One thread carries its requests over one REQ socket, one mutex guards it, and
+ * those who wait for units stand in one line, in order of arrival. The thread, over and over: takes
+ * the answer that has come, updates the client, wakes those who are first in line for a limiter,
+ * sends what is to be sent, and sleeps until the client is due, or there is news.
+ *
+ * K7 What can take long (closing, dialling, sending) is done without the mutex, so no caller waits
+ *    for the network. nng's callback only notes what has come. A request that fails takes its
+ *    connection with it: what does not answer may be half dead.
+ * L1, L2 Of those who wait for one limiter only the first tries. It sleeps until the limiter could
+ *    let it through, or the lease may have changed, and wakes the next when it leaves. The
+ *    limiters' queues say without the mutex whether there is a line, and to the client
+ *    what is in demand; who gives up counts as refused, once.
+ *
+ * Condition variables go by a clock that stands still while the machine is suspended, and ours not;
+ * so nobody sleeps longer than a second at a time.
+ *
+ * The thread does not come along through fork(): in the child an agent must not be touched, nor
+ * stopped.
+ */
+
+#ifndef DOORMAN_JSON
+#error "doorman.h: DOORMAN_NNG needs DOORMAN_JSON"
+#endif
+
+#include <nng/nng.h>
+#include <nng/protocol/reqrep0/req.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef CLOCK_MONOTONIC
+#error "doorman.h: with -std=c11, put #define _DEFAULT_SOURCE before the first #include"
+#endif
+
+/* Somebody in the line, on the stack of the thread that waits. */
+typedef struct doorman__waiter {
+    struct doorman__waiter *previous, *next;
+    doorman_resource *resource; /* NULL: sent away */
+    bool gauge;                 /* else the rate */
+    doorman__queue *queue;      /* the limiter's; in the line it stands for the limiter */
+    double n;
+    bool first; /* of those who wait for this limiter */
+    pthread_cond_t turn;
+} doorman__waiter;
+
+struct doorman_agent {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_condattr_t monotonic;
+    pthread_cond_t wake; /* the thread */
+    pthread_cond_t left; /* the last of the line has */
+    doorman_client *client;
+    doorman__waiter *first, *last; /* the line */
+    doorman_time stop_by;          /* DOORMAN_NEVER: it is not to stop */
+    bool news;                     /* for the thread, which may not be asleep */
+    bool answered;                 /* the request under way is over, with */
+    nng_msg *reply;                /* or NULL: it failed */
+
+    /* The thread's own, and of the callback while a request is under way; without the mutex. */
+    nng_socket socket;
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* connected to; "": the socket is of no use */
+    nng_aio *aio;
+    doorman_buffer text;
+    uint64_t sequence;     /* of the request under way; 0: none */
+    doorman_time deadline; /* for its answer */
+    bool sending;          /* else receiving */
+};
+
+static doorman_time doorman__clock_read(clockid_t clock) {
+    struct timespec time = {0};
+    (void)clock_gettime(clock, &time);
+    return (doorman_time)time.tv_sec * DOORMAN_SECOND + (doorman_time)time.tv_nsec;
+}
+
+doorman_time doorman_clock(void) {
+#ifdef CLOCK_BOOTTIME
+    return doorman__clock_read(CLOCK_BOOTTIME);
+#else
+    return doorman__clock_read(CLOCK_MONOTONIC);
+#endif
+}
+
+bool doorman_random(void *out, size_t bytes) {
+    unsigned char *at = (unsigned char *)out;
+    while (bytes > 0) {
+        size_t part = bytes < 256 ? bytes : 256; /* getentropy gives no more at once */
+        if (getentropy(at, part) != 0) return false;
+        at += part;
+        bytes -= part;
+    }
+    return true;
+}
+
+/* Sleeps until then, or for less: callers look again at everything, the clock included. */
+static void doorman__agent_sleep(doorman_agent *agent, pthread_cond_t *condition,
+                                 doorman_time until, doorman_time now) {
+    doorman_time nap = doorman__earlier(until - now, DOORMAN_SECOND);
+    doorman_time end = doorman__clock_read(CLOCK_MONOTONIC) + nap;
+    struct timespec time = {.tv_sec = (time_t)(end / DOORMAN_SECOND),
+                            .tv_nsec = (long)(end % DOORMAN_SECOND)};
+    (void)pthread_cond_timedwait(condition, &agent->mutex, &time);
+}
+
+static void doorman__agent_notify(doorman_agent *agent) {
+    agent->news = true;
+    pthread_cond_signal(&agent->wake);
+}
+
+/* ---- nng: the line */
+
+/* One more in the queue of a limiter, and one less. */
+static void doorman__queue_join(doorman__queue *queue, double n, doorman_time now) {
+    uint64_t before = __atomic_fetch_add(&queue->units, doorman__units(n), __ATOMIC_SEQ_CST);
+    if (!before) queue->since = now;
+}
+
+static void doorman__queue_leave(doorman__queue *queue, double n, doorman_time now) {
+    uint64_t units = doorman__units(n);
+    uint64_t before = __atomic_fetch_sub(&queue->units, units, __ATOMIC_SEQ_CST);
+    if (before == units) queue->total += now - queue->since;
+}
+
+/* Who joins is counted first and tries then, who releases looks at the count last: one of the two
+ * sees the other, and no wake-up is lost. */
+static void doorman__line_join(doorman_agent *agent, doorman__waiter *waiter) {
+    const doorman__waiter *other = agent->last;
+    while (other && other->queue != waiter->queue) other = other->previous;
+    waiter->first = !other;
+    waiter->previous = agent->last;
+    *(agent->last ? &agent->last->next : &agent->first) = waiter;
+    agent->last = waiter;
+    doorman__queue_join(waiter->queue, waiter->n, doorman_clock());
+}
+
+/* It is the turn of the next one from here on who waits for this limiter. */
+static void doorman__line_serve(doorman__waiter *from, const doorman__queue *queue) {
+    while (from && from->queue != queue) from = from->next;
+    if (!from) return;
+    from->first = true;
+    pthread_cond_signal(&from->turn);
+}
+
+static void doorman__line_leave(doorman_agent *agent, doorman__waiter *waiter) {
+    *(waiter->previous ? &waiter->previous->next : &agent->first) = waiter->next;
+    *(waiter->next ? &waiter->next->previous : &agent->last) = waiter->previous;
+    if (!agent->first) pthread_cond_signal(&agent->left);
+    if (!waiter->resource) return;
+    doorman__queue_leave(waiter->queue, waiter->n, doorman_clock());
+    if (waiter->first) doorman__line_serve(waiter->next, waiter->queue);
+}
+
+/* What there is to be had may have changed. */
+static void doorman__line_wake(doorman_agent *agent) {
+    for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
+        if (waiter->first) pthread_cond_signal(&waiter->turn);
+    }
+}
+
+/* Sends away who waits for a resource, or for any (NULL): they will not touch it again. */
+static void doorman__line_dismiss(doorman_agent *agent, const doorman_resource *resource) {
+    for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
+        if (!waiter->resource || (resource && waiter->resource != resource)) continue;
+        doorman__queue_leave(waiter->queue, waiter->n, doorman_clock());
+        waiter->resource = NULL;
+        waiter->queue = NULL;
+        pthread_cond_signal(&waiter->turn);
+    }
+}
+
+/* Takes the units if they are to be had; UNAVAILABLE: not yet, perhaps after `delay`. Looks first,
+ * for a try that fails counts as demand, and who waits is counted already. */
+static doorman_status doorman__waiter_try(doorman__waiter *waiter, doorman_time *delay,
+                                          doorman_time now) {
+    doorman_rate *rate = &waiter->resource->rate;
+    doorman_gauge *gauge = &waiter->resource->gauge;
+    doorman_decision decision = DOORMAN_REFUSED;
+    *delay = DOORMAN_NEVER; /* for a gauge: when something changes */
+    if (waiter->gauge) {
+        double most = doorman__allowance_read(&gauge->allowance, now).amount;
+        bool room = doorman__gauge_in_flight(gauge) + waiter->n <= most;
+        if (room || doorman__unlimited(most)) decision = doorman_gauge_try(gauge, waiter->n, now);
+    } else {
+        doorman__limit limit = doorman__allowance_read(&rate->allowance, now);
+        int64_t most = doorman__rate_depth(rate, limit.unit_time);
+        bool possible = doorman__rate_cost(&limit, waiter->n, most) >= 0;
+        if (!possible && limit.amount > 0) return DOORMAN_RESOURCE_EXHAUSTED;
+        *delay = doorman_rate_delay(rate, waiter->n, now);
+        if (*delay == 0) decision = doorman_rate_try(rate, waiter->n, now);
+    }
+    return decision == DOORMAN_ALLOWED ? DOORMAN_OK : DOORMAN_UNAVAILABLE;
+}
+
+/* In the line, until it is this one's turn and there is enough, or until `end`. */
+static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waiter *waiter,
+                                            doorman_time end) {
+    doorman_status status = DOORMAN_UNAVAILABLE;
+    if (pthread_cond_init(&waiter->turn, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
+    pthread_mutex_lock(&agent->mutex);
+    doorman__line_join(agent, waiter);
+    if (agent->stop_by != DOORMAN_NEVER) doorman__line_dismiss(agent, NULL);
+    while (waiter->resource) {
+        doorman_time now = doorman_clock(), delay = DOORMAN_NEVER;
+        if (waiter->first) status = doorman__waiter_try(waiter, &delay, now);
+        if (status == DOORMAN_UNAVAILABLE && now >= end) status = DOORMAN_TIMED_OUT;
+        if (status != DOORMAN_UNAVAILABLE) break;
+        doorman_time until = doorman__earlier(end, doorman__after(now, delay));
+        doorman__agent_sleep(agent, &waiter->turn, until, now);
+    }
+    doorman__line_leave(agent, waiter);
+    pthread_mutex_unlock(&agent->mutex);
+    pthread_cond_destroy(&waiter->turn);
+    return status;
+}
+
+/* Takes no mutex where nobody waits and there is enough. */
+static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
+                                          uint64_t *refused, doorman_time timeout) {
+    doorman_time now = doorman_clock(), delay = 0;
+    doorman_status status = DOORMAN_UNAVAILABLE;
+    if (!doorman__amount_valid(waiter->n)) return DOORMAN_INVALID_ARGUMENT;
+    if (waiter->n <= 0) return DOORMAN_OK;
+    bool line = doorman__queue_units(waiter->queue) > 0;
+    if (!line) status = doorman__waiter_try(waiter, &delay, now);
+    if (status != DOORMAN_UNAVAILABLE) return status;
+    status = DOORMAN_TIMED_OUT;
+    if (timeout > 0) status = doorman__waiter_stand(agent, waiter, doorman__after(now, timeout));
+    if (status != DOORMAN_TIMED_OUT) return status;
+    __atomic_fetch_add(refused, doorman__units(waiter->n), __ATOMIC_RELAXED);
+    return status;
+}
+
+doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman_resource *resource, double n,
+                                       doorman_time timeout) {
+    doorman__waiter waiter = {.resource = resource, .queue = &resource->rate.queue, .n = n};
+    return doorman__agent_wait(agent, &waiter, &resource->rate.refused, timeout);
+}
+
+doorman_status doorman_agent_gauge_wait(doorman_agent *agent, doorman_resource *resource, double n,
+                                        doorman_time timeout) {
+    doorman__waiter waiter = {.resource = resource, .queue = &resource->gauge.queue, .n = n};
+    waiter.gauge = true;
+    return doorman__agent_wait(agent, &waiter, &resource->gauge.refused, timeout);
+}
+
+void doorman_agent_gauge_release(doorman_agent *agent, doorman_resource *resource, double n) {
+    doorman_gauge_release(&resource->gauge, n);
+    if (doorman__queue_units(&resource->gauge.queue) <= 0) return;
+    pthread_mutex_lock(&agent->mutex);
+    doorman__line_serve(agent->first, &resource->gauge.queue);
+    pthread_mutex_unlock(&agent->mutex);
+}
+
+/* ---- nng: the wire */
+
+static nng_duration doorman__agent_time_left(const doorman_agent *agent) {
+    doorman_time left = doorman__later(agent->deadline - doorman_clock(), 0);
+    return (nng_duration)doorman__earlier(left / (DOORMAN_SECOND / 1000) + 1, INT32_MAX);
+}
+
+/* In a thread of nng's: the request was sent, or answered, or has failed. */
+static void doorman__agent_on_aio(void *context) {
+    doorman_agent *agent = (doorman_agent *)context;
+    bool failed = nng_aio_result(agent->aio) != 0;
+    if (agent->sending && !failed) {
+        agent->sending = false;
+        nng_aio_set_timeout(agent->aio, doorman__agent_time_left(agent));
+        nng_recv_aio(agent->socket, agent->aio);
+        return;
+    }
+    if (agent->sending) nng_msg_free(nng_aio_get_msg(agent->aio)); /* not sent, so still ours */
+    pthread_mutex_lock(&agent->mutex);
+    agent->reply = failed ? NULL : nng_aio_get_msg(agent->aio);
+    agent->answered = true;
+    doorman__agent_notify(agent);
+    pthread_mutex_unlock(&agent->mutex);
+}
+
+/* Nobody needs to be there yet: nng goes on dialling, every 0.1 s to 1 s. But it must not send a
+ * request again by itself, for what the asker has given up must not be granted later. */
+static bool doorman__agent_connect(doorman_agent *agent, const char *address) {
+    nng_close(agent->socket); /* the first time there is none, and nng says so */
+    agent->address[0] = 0;
+    if (nng_req0_open(&agent->socket) != 0) return false;
+    nng_socket socket = agent->socket;
+    if (nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE) != 0 ||
+        nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000) != 0 ||
+        nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, DOORMAN_MESSAGE_BYTES_MAX) != 0 ||
+        nng_dial(socket, address, NULL, NNG_FLAG_NONBLOCK) != 0) {
+        return false;
+    }
+    memcpy(agent->address, address, strlen(address) + 1);
+    return true;
+}
+
+/* False: it could not even be tried. */
+static bool doorman__agent_send(doorman_agent *agent, const char *address) {
+    nng_msg *message = NULL;
+    bool connected = strcmp(agent->address, address) == 0;
+    if (!connected && !doorman__agent_connect(agent, address)) return false;
+    if (nng_msg_alloc(&message, agent->text.bytes) != 0) return false;
+    memcpy(nng_msg_body(message), agent->text.text, agent->text.bytes);
+    nng_aio_set_msg(agent->aio, message);
+    nng_aio_set_timeout(agent->aio, doorman__agent_time_left(agent));
+    agent->sending = true;
+    nng_send_aio(agent->socket, agent->aio);
+    return true;
+}
+
+/* ---- nng: the thread */
+
+/* The request under way is over. */
+static void doorman__agent_take(doorman_agent *agent, nng_msg *reply, doorman_time now) {
+    doorman_asker *asker = doorman_client_asker(agent->client);
+    doorman_status status = DOORMAN_UNAVAILABLE;
+    if (reply) {
+        status = doorman_json_response(asker, agent->sequence, (const char *)nng_msg_body(reply),
+                                       nng_msg_len(reply), NULL, now);
+        nng_msg_free(reply);
+    }
+    if (status != DOORMAN_OK) {
+        doorman_asker_failed(asker, agent->sequence, now);
+        agent->address[0] = 0;
+    }
+    agent->sequence = 0;
+    agent->answered = false;
+    agent->reply = NULL;
+}
+
+/* Sends what the asker wants sent. Lets go of the mutex meanwhile. */
+static void doorman__agent_ask(doorman_agent *agent, doorman_time now) {
+    doorman_asker *asker = doorman_client_asker(agent->client);
+    char address[DOORMAN_ID_BYTES_MAX + 1];
+    doorman_request request;
+    if (doorman_asker_request(asker, &request, now) != DOORMAN_OK || !request.sequence) return;
+    agent->sequence = request.sequence;
+    agent->deadline = doorman_asker_due(asker);
+    snprintf(address, sizeof address, "%s", doorman_asker_address(asker));
+    bool sent = doorman_json_request(&request, &agent->text) == DOORMAN_OK;
+    if (sent) {
+        pthread_mutex_unlock(&agent->mutex);
+        sent = doorman__agent_send(agent, address);
+        pthread_mutex_lock(&agent->mutex);
+    }
+    if (!sent) doorman__agent_take(agent, NULL, doorman_clock());
+}
+
+/* When the agent is to stop all resources are closed, and the client is due no more once they are
+ * released. */
+static void *doorman__agent_main(void *context) {
+    doorman_agent *agent = (doorman_agent *)context;
+    pthread_mutex_lock(&agent->mutex);
+    for (;;) {
+        doorman_time now = doorman_clock();
+        agent->news = false;
+        if (agent->answered) doorman__agent_take(agent, agent->reply, now);
+        doorman_client_update(agent->client, now);
+        doorman__line_wake(agent);
+        if (!agent->sequence) doorman__agent_ask(agent, now);
+        doorman_time due = doorman_client_due(agent->client), stop_by = agent->stop_by;
+        if (stop_by != DOORMAN_NEVER && (now >= stop_by || due == DOORMAN_NEVER)) break;
+        if (agent->news) continue;
+        if (due <= now) due = now + DOORMAN_SECOND / 100; /* whatever happens, it must not spin */
+        doorman__agent_sleep(agent, &agent->wake, doorman__earlier(due, stop_by), now);
+    }
+    pthread_mutex_unlock(&agent->mutex);
+    return NULL;
+}
+
+/* "HOST:PID:RANDOM": a valid id, whatever the host calls itself. */
+static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
+    char host[200] = "";
+    if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);
+    for (char *at = host; *at; at++) {
+        if (*at <= ' ' || *at > '~') *at = '-';
+    }
+    snprintf(id, DOORMAN_ID_BYTES_MAX + 1, "%s:%ld:%016llx", host, (long)getpid(),
+             (unsigned long long)random);
+}
+
+static doorman_status doorman__agent_create_client(doorman_agent *agent,
+                                                   const doorman_client_options *options,
+                                                   doorman_error *error) {
+    doorman_client_options own = *options;
+    char id[DOORMAN_ID_BYTES_MAX + 1];
+    uint64_t random[2];
+    if (!doorman_random(random, sizeof random)) return DOORMAN_UNAVAILABLE;
+    doorman__agent_default_id(id, random[0]);
+    if (!own.client_id) own.client_id = id;
+    if (!own.seed) own.seed = random[1];
+    return doorman_client_create(&agent->client, &own, error, doorman_clock());
+}
+
+/* The thread is not there, or no more; the callback may be, until the aio is freed. */
+static void doorman__agent_free(doorman_agent *agent) {
+    nng_close(agent->socket);
+    nng_aio_free(agent->aio);
+    if (agent->reply) nng_msg_free(agent->reply);
+    doorman_buffer_uninit(&agent->text);
+    doorman_client_destroy(agent->client);
+    pthread_cond_destroy(&agent->left);
+    pthread_cond_destroy(&agent->wake);
+    pthread_condattr_destroy(&agent->monotonic);
+    pthread_mutex_destroy(&agent->mutex);
+    DOORMAN_FREE(agent);
+}
+
+/* What is there when a later one fails holds nothing yet that would have to be given back. */
+static bool doorman__agent_init(doorman_agent *agent) {
+    agent->stop_by = DOORMAN_NEVER;
+    return pthread_mutex_init(&agent->mutex, NULL) == 0 &&
+           pthread_condattr_init(&agent->monotonic) == 0 &&
+           pthread_condattr_setclock(&agent->monotonic, CLOCK_MONOTONIC) == 0 &&
+           pthread_cond_init(&agent->wake, &agent->monotonic) == 0 &&
+           pthread_cond_init(&agent->left, &agent->monotonic) == 0;
+}
+
+/* The signals of the application are not for this thread. */
+static bool doorman__agent_launch(doorman_agent *agent) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool launched = pthread_create(&agent->thread, NULL, doorman__agent_main, agent) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return launched;
+}
+
+doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_options *options,
+                                   doorman_error *error) {
+    doorman_agent *agent = (doorman_agent *)doorman__zalloc(sizeof *agent);
+    if (!agent || !doorman__agent_init(agent)) {
+        DOORMAN_FREE(agent);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    doorman_status status = doorman__agent_create_client(agent, options, error);
+    if (status == DOORMAN_OK && nng_aio_alloc(&agent->aio, doorman__agent_on_aio, agent) != 0) {
+        status = DOORMAN_OUT_OF_MEMORY;
+    }
+    if (status == DOORMAN_OK && !doorman__agent_launch(agent)) status = DOORMAN_UNAVAILABLE;
+    if (status == DOORMAN_OK) {
+        *out = agent;
+    } else {
+        doorman__agent_free(agent);
+    }
+    return status;
+}
+
+/* Releases what the application has left open, as often as it has opened it. */
+static void doorman__agent_close_all(doorman_agent *agent, doorman_time now) {
+    doorman__holding *holding = agent->client->asker.first, *next = NULL;
+    for (; holding; holding = next) {
+        doorman_resource *resource = doorman__resource_of(holding);
+        next = holding->next;
+        for (size_t times = resource->opened; times; times--) doorman_resource_close(resource, now);
+    }
+}
+
+void doorman_agent_stop(doorman_agent *agent) {
+    if (!agent) return;
+    pthread_mutex_lock(&agent->mutex);
+    doorman_time now = doorman_clock();
+    agent->stop_by = doorman__after(now, DOORMAN_SECOND);
+    doorman__line_dismiss(agent, NULL);
+    doorman__agent_close_all(agent, now);
+    doorman__agent_notify(agent);
+    while (agent->first) pthread_cond_wait(&agent->left, &agent->mutex);
+    pthread_mutex_unlock(&agent->mutex);
+    pthread_join(agent->thread, NULL);
+    doorman__agent_free(agent);
+}
+
+/* ---- nng: the resources */
+
+doorman_status doorman_agent_open(doorman_resource **out, doorman_agent *agent,
+                                  const doorman_resource_options *options, doorman_error *error) {
+    pthread_mutex_lock(&agent->mutex);
+    doorman_status status =
+        doorman_resource_open(out, agent->client, options, error, doorman_clock());
+    doorman__agent_notify(agent);
+    pthread_mutex_unlock(&agent->mutex);
+    return status;
+}
+
+void doorman_agent_close(doorman_agent *agent, doorman_resource *resource) {
+    pthread_mutex_lock(&agent->mutex);
+    if (resource->opened == 1) doorman__line_dismiss(agent, resource);
+    doorman_resource_close(resource, doorman_clock());
+    doorman__agent_notify(agent);
+    pthread_mutex_unlock(&agent->mutex);
+}
+
+doorman_status doorman_agent_set_wants(doorman_agent *agent, doorman_resource *resource,
+                                       double wants) {
+    pthread_mutex_lock(&agent->mutex);
+    doorman_status status = doorman_resource_set_wants(resource, wants, doorman_clock());
+    doorman__agent_notify(agent);
+    pthread_mutex_unlock(&agent->mutex);
+    return status;
+}
+
+void doorman_agent_read(doorman_agent *agent, const doorman_resource *resource,
+                        doorman_resource_info *out) {
+    pthread_mutex_lock(&agent->mutex);
+    doorman_resource_read(resource, out, doorman_clock());
+    pthread_mutex_unlock(&agent->mutex);
+}
+#endif /* DOORMAN_NNG */
+
+#endif /* DOORMAN__IMPLEMENTED */
+#endif /* DOORMAN_IMPLEMENTATION */
+
+/*
+ * MIT License
+ *
+ * Copyright (c) 2026 the Doorman authors
+ *
+ * Permission is hereby granted, free of charge, to any person obtaining a copy
+ * of this software and associated documentation files (the "Software"), to deal
+ * in the Software without restriction, including without limitation the rights
+ * to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
+ * copies of the Software, and to permit persons to whom the Software is
+ * furnished to do so, subject to the following conditions:
+ *
+ * The above copyright notice and this permission notice shall be included in all
+ * copies or substantial portions of the Software.
+ *
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+ * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+ * FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+ * AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+ * LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+ * OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
+ * SOFTWARE.
+ */

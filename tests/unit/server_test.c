@@ -1,0 +1,860 @@
+/* Section 6 of doorman.h: a node that answers. Rules are those of the section's opening comment. */
+#include "unit.h"
+
+#include <string.h>
+
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman.h"
+
+#define SECOND DOORMAN_SECOND
+
+/* ---- a node whose time is a variable, and holders who say what they are told to say ---- */
+
+typedef struct world {
+    doorman_config *config;
+    doorman_server *server;
+    doorman_time now;
+    size_t events[DOORMAN_EVENT_FULL + 1];
+    doorman_error error;
+} world;
+
+static void note_event(void *context, const doorman_event *event) {
+    ((world *)context)->events[event->kind]++;
+}
+
+/* A configuration of one template for every resource; lease 60 s, refresh 16 s. */
+static doorman_config *config_of(double capacity, const doorman_algorithm *algorithm) {
+    doorman_template all = {.identifier_glob = "*", .capacity = capacity, .has_algorithm = true};
+    if (algorithm) all.algorithm = *algorithm;
+    doorman_config *config = NULL;
+    const doorman_config_options options = {.templates = &all, .template_count = 1};
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    return config;
+}
+
+static void win(world *w) {
+    const doorman_mastership mine = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
+    assert_int_equal(doorman_server_set_master(w->server, &mine, w->now), DOORMAN_OK);
+}
+
+static world *world_start_full(double capacity, const doorman_algorithm *algorithm,
+                               doorman_server_options options) {
+    world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    w->config = config_of(capacity, algorithm);
+    w->now = 1000 * SECOND;
+    options.node = "root";
+    options.config = w->config;
+    options.seed[0] = 7;
+    options.on_event = note_event;
+    options.context = w;
+    assert_int_equal(doorman_server_create(&w->server, &options, &w->error, w->now), DOORMAN_OK);
+    win(w);
+    return w;
+}
+
+/* Already learned, unless the algorithm says otherwise. */
+static world *world_start(double capacity, const doorman_algorithm *algorithm) {
+    doorman_algorithm quick = {.has_learning_mode_duration = true};
+    const doorman_server_options options = {.node = NULL};
+    return world_start_full(capacity, algorithm ? algorithm : &quick, options);
+}
+
+static void world_stop(world *w) {
+    doorman_server_destroy(w->server);
+    doorman_config_destroy(w->config);
+    free(w);
+}
+
+/* Replaces the configuration in force. */
+static void reload(world *w, doorman_config *config) {
+    assert_int_equal(doorman_server_configure(w->server, config, w->now), DOORMAN_OK);
+    doorman_config_destroy(w->config);
+    w->config = config;
+}
+
+typedef struct holder {
+    const char *id;
+    double wants;
+    doorman_lease has;
+    double outstanding;
+    int priority;
+    char node[16];
+} holder;
+
+static doorman_status ask_for(world *w, const char *resource_id, const holder *h,
+                              doorman_answer *answer) {
+    const doorman_demand demand = {h->wants, 1, h->priority};
+    doorman_ask ask = {.resource_id = resource_id,
+                       .has = h->has,
+                       .outstanding = h->outstanding,
+                       .wants = &demand,
+                       .wants_count = 1};
+    const doorman_request request = {
+        .method = DOORMAN_GET_CAPACITY, .holder_id = h->id, .asks = &ask, .ask_count = 1};
+    doorman_response response;
+    doorman_status status =
+        doorman_server_handle(w->server, &request, &response, &w->error, w->now);
+    if (status == DOORMAN_OK && response.answer_count) *answer = response.answers[0];
+    return status;
+}
+
+/* A holder asks and takes the answer. */
+static doorman_answer ask(world *w, holder *h) {
+    doorman_answer answer = {.resource_id = NULL};
+    assert_int_equal(ask_for(w, "db", h, &answer), DOORMAN_OK);
+    if (answer.grant == DOORMAN_GRANTED && answer.gets.id) {
+        h->has = answer.gets;
+        snprintf(h->node, sizeof h->node, "%s", answer.gets.node);
+        h->has.node = h->node;
+    }
+    return answer;
+}
+
+static double gets(world *w, holder *h) { return ask(w, h).gets.capacity; }
+
+static void release(world *w, const holder *h, uint64_t id) {
+    const doorman_ask asked = {.resource_id = "db", .has.id = id};
+    const doorman_request request = {
+        .method = DOORMAN_RELEASE_CAPACITY, .holder_id = h->id, .asks = &asked, .ask_count = 1};
+    doorman_response response;
+    assert_int_equal(doorman_server_handle(w->server, &request, &response, NULL, w->now),
+                     DOORMAN_OK);
+}
+
+/* What the node says of "db"; zeros where it knows nothing. */
+static doorman_server_resource seen(world *w) {
+    const void *cursor = NULL;
+    doorman_server_resource resource = {.resource_id = NULL}, found = resource;
+    while (doorman_server_next_resource(w->server, &cursor, &resource, w->now)) {
+        if (strcmp(resource.resource_id, "db") == 0) found = resource;
+    }
+    return found;
+}
+
+/* ---- stories ---- */
+
+/* S5 */
+static void capacity_is_shared_as_holders_come(void **state) {
+    (void)state;
+    world *w = world_start(120, NULL);
+    holder a = {.id = "a", .wants = 1000}, b = {.id = "b", .wants = 50},
+           c = {.id = "c", .wants = 10};
+    assert_about(gets(w, &a), 120);
+    assert_about(gets(w, &b), 0); /* nothing is free, and nobody is over before a has confirmed */
+    w->now += 6 * SECOND;
+    assert_about(gets(w, &a), 70);
+    w->now += SECOND;
+    assert_about(gets(w, &b), 0);  /* a may not have heard of it yet */
+    assert_about(gets(w, &a), 70); /* confirms, within the minimum interval: R11 */
+    w->now += 6 * SECOND;
+    assert_about(gets(w, &b), 50);
+    assert_about(gets(w, &c), 0);
+    w->now += 6 * SECOND;
+    assert_about(gets(w, &a), 60);
+    assert_about(gets(w, &a), 60);
+    w->now += 6 * SECOND;
+    assert_about(gets(w, &c), 10);
+    assert_about(seen(w).has, 120);
+    world_stop(w);
+}
+
+/* T7 with `immediate`: the newcomer has its part at once, and the sum is over until all have heard. */
+static void immediate_handover_gives_at_once(void **state) {
+    (void)state;
+    const doorman_algorithm immediate = {.handover = DOORMAN_IMMEDIATE,
+                                         .has_learning_mode_duration = true};
+    world *w = world_start(100, &immediate);
+    holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
+    assert_about(gets(w, &a), 100);
+    assert_about(gets(w, &b), 0);
+    w->now += 16 * SECOND;
+    assert_about(gets(w, &a), 50);
+    assert_about(seen(w).counted, 50);
+    assert_about(gets(w, &b), 50);
+    world_stop(w);
+}
+
+/* S1 */
+static void who_is_not_master_says_who_is(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 10};
+    assert_about(gets(w, &a), 10);
+    doorman_mastership other = {.address = "tcp://there:1", .until = w->now};
+    assert_int_equal(doorman_server_set_master(w->server, &other, w->now), DOORMAN_OK);
+    const doorman_request request = {.method = DOORMAN_DISCOVERY};
+    doorman_response response;
+    assert_int_equal(doorman_server_handle(w->server, &request, &response, NULL, w->now),
+                     DOORMAN_OK);
+    assert_false(response.is_master);
+    assert_string_equal(response.master_address, "tcp://there:1");
+    assert_int_equal(seen(w).holder_count, 0); /* losing deletes all state at once */
+    world_stop(w);
+}
+
+/* S1, V2: nobody needs to say that a mastership has passed. */
+static void a_mastership_ends_by_itself_exactly_at_its_end(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    const doorman_mastership mine = {.address = "tcp://here:1", .until = w->now + 10 * SECOND};
+    assert_int_equal(doorman_server_set_master(w->server, &mine, w->now), DOORMAN_OK);
+    const doorman_request request = {.method = DOORMAN_DISCOVERY};
+    doorman_response response;
+    w->now = mine.until - 1;
+    assert_int_equal(doorman_server_handle(w->server, &request, &response, NULL, w->now),
+                     DOORMAN_OK);
+    assert_true(response.is_master);
+    w->now = mine.until;
+    assert_int_equal(doorman_server_handle(w->server, &request, &response, NULL, w->now),
+                     DOORMAN_OK);
+    assert_false(response.is_master);
+    assert_null(response.master_address);
+    world_stop(w);
+}
+
+/* S2, S8 */
+static void a_lease_is_counted_until_its_end_with_the_drift(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
+    assert_int_equal(ask(w, &a).gets.expires_in, 60 * SECOND);
+    w->now += 63 * SECOND - 1;
+    assert_about(seen(w).has, 100);
+    assert_about(gets(w, &b), 0);
+    w->now += 1;
+    assert_int_equal(seen(w).expired_count, 1);
+    assert_int_equal(w->events[DOORMAN_EVENT_EXPIRED], 1);
+    w->now += 6 * SECOND;
+    assert_about(gets(w, &b), 100);
+    world_stop(w);
+}
+
+/* S3, R11 */
+static void asked_again_soon_the_lease_in_force_is_repeated(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 40};
+    uint64_t first = ask(w, &a).gets.id;
+    w->now += 5 * SECOND - 1;
+    a.wants = 90;
+    doorman_answer again = ask(w, &a);
+    assert_true(again.gets.id == first);
+    assert_about(again.gets.capacity, 40);
+    assert_int_equal(again.gets.expires_in, 55 * SECOND + 1);
+    w->now += 1;
+    again = ask(w, &a);
+    assert_true(again.gets.id != first);
+    assert_about(again.gets.capacity, 90);
+    world_stop(w);
+}
+
+/* R11: what was given back within the interval does not come again. */
+static void what_was_given_back_is_not_repeated(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 80};
+    assert_about(gets(w, &a), 80);
+    a.wants = 30;
+    a.has.capacity = 30;
+    w->now += SECOND;
+    assert_about(gets(w, &a), 30);
+    assert_about(seen(w).counted, 30);
+    w->now += SECOND;
+    assert_about(gets(w, &a), 30);
+    world_stop(w);
+}
+
+/* R11: S3 holds back those alone who name their last lease. */
+static void who_lost_its_lease_is_not_held_back(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 40};
+    uint64_t first = ask(w, &a).gets.id;
+    a.has = (doorman_lease){.id = 0};
+    w->now += 1;
+    doorman_answer answer = ask(w, &a);
+    assert_true(answer.gets.id != first);
+    assert_about(answer.gets.capacity, 40);
+    world_stop(w);
+}
+
+/* S3: never more than half the refresh interval. */
+static void the_minimum_interval_is_at_most_half_the_refresh_interval(void **state) {
+    (void)state;
+    const doorman_algorithm lively = {.lease_length = 6 * SECOND,
+                                      .refresh_interval = 2 * SECOND,
+                                      .has_learning_mode_duration = true};
+    world *w = world_start(100, &lively);
+    holder a = {.id = "a", .wants = 40};
+    uint64_t first = ask(w, &a).gets.id;
+    w->now += SECOND;
+    assert_true(ask(w, &a).gets.id != first);
+    world_stop(w);
+}
+
+/* S4, R6: nobody grows, and what was held comes back. */
+static void a_new_master_gives_back_what_holders_say_they_have(void **state) {
+    (void)state;
+    const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
+    world *w = world_start(100, &fair);
+    holder a = {.id = "a",
+                .wants = 90,
+                .has = {.id = 5, .node = "root", .capacity = 60, .expires_in = SECOND}};
+    holder b = {.id = "b", .wants = 90};
+    doorman_answer answer = ask(w, &a);
+    assert_about(answer.gets.capacity, 60);
+    assert_false(answer.has_safe_capacity); /* S7: none while learning */
+    answer = ask(w, &b);
+    assert_about(answer.gets.capacity, 0);
+    assert_true(answer.gets.refresh_interval <= 5 * SECOND); /* and asks again soon */
+    w->now += 63 * SECOND - 1;
+    assert_about(gets(w, &b), 0);
+    assert_about(gets(w, &a), 60);
+    w->now += 1; /* R8: the longest lease, with the drift */
+    b.has.id = 0;
+    assert_about(gets(w, &b), 40);
+    world_stop(w);
+}
+
+/* R6; a fault of the Go server: a claim of 1e9 is believed. */
+static void while_learning_no_claim_is_believed_beyond_the_capacity(void **state) {
+    (void)state;
+    const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
+    world *w = world_start(100, &fair);
+    holder a = {.id = "a", .has = {.id = 5, .node = "root", .capacity = 70, .expires_in = SECOND}};
+    holder b = {.id = "b", .has = {.id = 6, .node = "root", .capacity = 1e9, .expires_in = SECOND}};
+    a.wants = b.wants = 1e9;
+    assert_about(gets(w, &a), 70);
+    assert_about(gets(w, &b), 30);
+    assert_about(seen(w).counted, 100);
+    world_stop(w);
+}
+
+/* R6 */
+static void while_learning_leases_of_other_nodes_are_not_believed(void **state) {
+    (void)state;
+    const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
+    world *w = world_start(100, &fair);
+    holder a = {.id = "a",
+                .wants = 70,
+                .has = {.id = 5, .node = "elsewhere", .capacity = 70, .expires_in = SECOND}};
+    assert_about(gets(w, &a), 0);
+    world_stop(w);
+}
+
+/* R8: a predecessor that went earlier shortens the learning; a duration given replaces it. */
+static void learning_counts_from_when_the_predecessor_went(void **state) {
+    (void)state;
+    const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
+    world *w = world_start(100, &fair);
+    doorman_mastership other = {.until = 0};
+    assert_int_equal(doorman_server_set_master(w->server, &other, w->now), DOORMAN_OK);
+    const doorman_mastership mine = {.address = "tcp://here:1",
+                                     .until = DOORMAN_NEVER,
+                                     .predecessor_gone = w->now - 62 * SECOND};
+    assert_int_equal(doorman_server_set_master(w->server, &mine, w->now), DOORMAN_OK);
+    holder a = {.id = "a", .wants = 70};
+    assert_about(gets(w, &a), 0);
+    w->now += SECOND;
+    a.has.id = 0;
+    assert_about(gets(w, &a), 70);
+    world_stop(w);
+}
+
+/* R4: a claim under an older lease lowers nothing (HANDOVER.md: the shortest story of R1 and R4). */
+static void a_late_copy_of_a_request_frees_nothing(void **state) {
+    (void)state;
+    world *w = world_start(682, NULL);
+    holder c1 = {.id = "c1", .wants = 500}, c0 = {.id = "c0", .wants = 682};
+    holder copy = c1;
+    assert_about(gets(w, &c1), 500);
+    w->now += 6 * SECOND;
+    (void)ask(w, &copy); /* "has nothing" */
+    assert_about(gets(w, &c0), 182);
+    assert_about(seen(w).counted, 682);
+    world_stop(w);
+}
+
+/* R3, R4: a gauge confirms what is in flight, not less. */
+static void what_is_in_flight_stays_counted(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
+    assert_about(gets(w, &a), 100);
+    assert_about(gets(w, &b), 0);
+    w->now += 6 * SECOND;
+    assert_about(gets(w, &a), 50);
+    a.outstanding = 90;
+    w->now += 6 * SECOND;
+    assert_about(gets(w, &a), 50);
+    b.has.id = 0;
+    assert_about(gets(w, &b), 10);
+    assert_about(seen(w).counted, 100);
+    world_stop(w);
+}
+
+/* R10 */
+static void a_release_names_its_lease(void **state) {
+    (void)state;
+    world *w = world_start(176, NULL);
+    holder a = {.id = "a", .wants = 176};
+    uint64_t first = ask(w, &a).gets.id;
+    release(w, &a, first);
+    assert_int_equal(seen(w).holder_count, 0);
+    a.has.id = 0;
+    assert_about(gets(w, &a), 176); /* opened again */
+    release(w, &a, first);          /* and the old release arrives once more */
+    assert_about(seen(w).has, 176);
+    world_stop(w);
+}
+
+/* S6 */
+static void the_refresh_interval_is_at_most_a_third_of_the_lease(void **state) {
+    (void)state;
+    const doorman_algorithm slow = {.lease_length = 30 * SECOND,
+                                    .refresh_interval = 30 * SECOND,
+                                    .has_learning_mode_duration = true};
+    world *w = world_start(100, &slow);
+    holder a = {.id = "a", .wants = 40};
+    assert_int_equal(ask(w, &a).gets.refresh_interval, 10 * SECOND);
+    world_stop(w);
+}
+
+/* R12 */
+static void who_got_less_than_its_target_comes_back_sooner(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
+    assert_int_equal(ask(w, &a).gets.refresh_interval, 16 * SECOND);
+    assert_int_equal(ask(w, &b).gets.refresh_interval, 5 * SECOND);
+    world_stop(w);
+}
+
+/* S7 */
+static void the_safe_capacity_is_an_equal_part_or_the_templates(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 10}, b = {.id = "b", .wants = 10};
+    assert_about(ask(w, &a).safe_capacity, 100);
+    assert_about(ask(w, &b).safe_capacity, 50);
+    doorman_template all = {.identifier_glob = "*",
+                            .capacity = 100,
+                            .has_safe_capacity = true,
+                            .safe_capacity = DOORMAN_UNLIMITED};
+    doorman_config *config = NULL;
+    const doorman_config_options options = {.templates = &all, .template_count = 1};
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    reload(w, config);
+    doorman_answer answer = ask(w, &a);
+    assert_true(answer.has_safe_capacity);
+    assert_about(answer.safe_capacity, -1);
+    world_stop(w);
+}
+
+/* S9 */
+static void a_claim_without_a_record_is_told_and_taken_for_nothing(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 100};
+    holder b = {.id = "b",
+                .wants = 100,
+                .has = {.id = 77, .node = "root", .capacity = 50, .expires_in = SECOND}};
+    assert_about(gets(w, &a), 100);
+    assert_about(gets(w, &b), 0);
+    assert_int_equal(w->events[DOORMAN_EVENT_UNKNOWN_CLAIM], 1);
+    assert_about(seen(w).counted, 100);
+    world_stop(w);
+}
+
+/* Amounts that are no parts of a whole are not cut, and need no learning. */
+static void static_amounts_are_for_each_client(void **state) {
+    (void)state;
+    const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE},
+                            none = {.kind = DOORMAN_NO_ALGORITHM};
+    world *w = world_start(10, &each);
+    holder a = {.id = "a", .wants = 15}, b = {.id = "b", .wants = 7};
+    assert_about(gets(w, &a), 10);
+    assert_about(gets(w, &b), 7);
+    reload(w, config_of(10, &none));
+    w->now += 6 * SECOND;
+    assert_about(gets(w, &a), 15);
+    world_stop(w);
+}
+
+/* G5; faults of the Go server: a cut gives a negative lease. */
+static void after_a_cut_nobody_is_given_more_until_the_sum_fits(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 60}, b = {.id = "b", .wants = 40}, c = {.id = "c", .wants = 90};
+    assert_about(gets(w, &a), 60);
+    assert_about(gets(w, &b), 40);
+    const doorman_algorithm quick = {.has_learning_mode_duration = true};
+    reload(w, config_of(30, &quick));
+    assert_about(seen(w).has, 100); /* no lease is dropped */
+    w->now += 6 * SECOND;
+    assert_about(gets(w, &c), 0);
+    assert_about(gets(w, &a), 10);
+    assert_about(gets(w, &b), 10);
+    assert_about(gets(w, &c), 0);
+    assert_about(gets(w, &a), 10); /* confirmed */
+    assert_about(gets(w, &b), 10);
+    assert_about(seen(w).counted, 20);
+    w->now += 6 * SECOND;
+    assert_about(gets(w, &c), 10);
+    reload(w, config_of(0, &quick));
+    w->now += 6 * SECOND;
+    assert_about(gets(w, &a), 0);
+    world_stop(w);
+}
+
+/* G5, R8: what may have been given without a book must be learned first. */
+static void a_resource_that_gains_a_template_learns_first(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    doorman_template other = {.identifier_glob = "other", .capacity = 1};
+    doorman_config *config = NULL;
+    const doorman_config_options options = {.templates = &other, .template_count = 1};
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    reload(w, config); /* "db" has none now */
+    holder a = {.id = "a", .wants = 5000}, b = {.id = "b", .wants = 10};
+    assert_about(gets(w, &a), 5000); /* G2 */
+    assert_int_equal(w->events[DOORMAN_EVENT_UNMATCHED], 1);
+    assert_int_equal(seen(w).holder_count, 0);
+    const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
+    reload(w, config_of(100, &fair));
+    assert_about(gets(w, &b), 0);
+    w->now += 63 * SECOND;
+    b.has.id = 0;
+    assert_about(gets(w, &b), 10);
+    world_stop(w);
+}
+
+/* G2 */
+static void unmatched_resources_can_be_refused(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    const doorman_config_options options = {.reject_unmatched = true};
+    doorman_config *config = NULL;
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    reload(w, config);
+    holder a = {.id = "a", .wants = 5};
+    doorman_answer answer = ask(w, &a);
+    assert_int_equal(answer.grant, DOORMAN_UNMATCHED);
+    assert_true(answer.gets.refresh_interval > 0);
+    world_stop(w);
+}
+
+/* G5: leases of before outlive the shorter ones, and expiry stays in order. */
+static void a_reload_that_shortens_leases_forgets_none(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 50}, b = {.id = "b", .wants = 50};
+    assert_about(gets(w, &a), 50);
+    const doorman_algorithm quick = {.lease_length = 6 * SECOND,
+                                     .refresh_interval = 2 * SECOND,
+                                     .has_learning_mode_duration = true};
+    reload(w, config_of(100, &quick));
+    assert_int_equal(ask(w, &b).gets.expires_in, 6 * SECOND);
+    w->now += 63 * SECOND - 1;
+    assert_about(seen(w).has, 100);
+    w->now += 1;
+    assert_int_equal(seen(w).holder_count, 0);
+    world_stop(w);
+}
+
+/* C7 */
+static void bounds_refuse_the_newcomer_and_take_nothing_from_others(void **state) {
+    (void)state;
+    const doorman_algorithm quick = {.has_learning_mode_duration = true};
+    const doorman_server_options bounds = {
+        .resource_max = 2, .holder_max = 2, .resource_max_per_holder = 1};
+    world *w = world_start_full(100, &quick, bounds);
+    holder a = {.id = "a", .wants = 5}, b = {.id = "b", .wants = 5}, c = {.id = "c", .wants = 5};
+    assert_about(gets(w, &a), 5);
+    assert_about(gets(w, &b), 5);
+    assert_int_equal(ask(w, &c).grant, DOORMAN_FULL); /* holders of one resource */
+    doorman_answer answer;
+    assert_int_equal(ask_for(w, "two", &a, &answer), DOORMAN_OK);
+    assert_int_equal(answer.grant, DOORMAN_FULL); /* resources of one holder */
+    assert_int_equal(ask_for(w, "two", &c, &answer), DOORMAN_OK);
+    assert_int_equal(answer.grant, DOORMAN_GRANTED);
+    holder d = {.id = "d", .wants = 5};
+    assert_int_equal(ask_for(w, "three", &d, &answer), DOORMAN_OK);
+    assert_int_equal(answer.grant, DOORMAN_FULL); /* resources */
+    assert_int_equal(w->events[DOORMAN_EVENT_FULL], 3);
+    w->now += 6 * SECOND;
+    assert_about(gets(w, &a), 5);
+    world_stop(w);
+}
+
+/* C5: of a wrong message nothing takes effect, not even its right half. */
+static void a_wrong_message_changes_nothing(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    const double not_a_number = strtod("nan", NULL), infinite = strtod("inf", NULL);
+    const struct {
+        doorman_ask ask;
+        doorman_demand demand;
+        const char *text;
+    } wrong[] = {
+        {{.resource_id = ""}, {1, 1, 1}, "resource[1].resource_id: "},
+        {{.resource_id = "a\x01"}, {1, 1, 1}, "resource[1].resource_id: "},
+        {{.resource_id = "\xff"}, {1, 1, 1}, "resource[1].resource_id: "},
+        {{.resource_id = "good"}, {1, 1, 1}, "resource[1].resource_id: the same"},
+        {{.resource_id = "x"}, {-1, 1, 1}, "resource[1].wants: "},
+        {{.resource_id = "x"}, {not_a_number, 1, 1}, "resource[1].wants: "},
+        {{.resource_id = "x"}, {infinite, 1, 1}, "resource[1].wants: "},
+        {{.resource_id = "x"}, {1.1e15, 1, 1}, "resource[1].wants: "},
+        {{.resource_id = "x"}, {1, 1, 16}, "resource[1].priority: "},
+        {{.resource_id = "x"}, {1, 1, -1}, "resource[1].priority: "},
+        {{.resource_id = "x"}, {1, 2, 1}, "resource[1].num_clients: "},
+        {{.resource_id = "x", .outstanding = -1}, {1, 1, 1}, "resource[1].outstanding: "},
+        {{.resource_id = "x", .has = {.id = 1, .node = "", .capacity = 1}},
+         {1, 1, 1},
+         "resource[1].has.node: "},
+        {{.resource_id = "x", .has = {.id = 1, .node = "n", .capacity = not_a_number}},
+         {1, 1, 1},
+         "resource[1].has.capacity: "},
+        {{.resource_id = "x", .has = {.id = 1, .node = "n", .expires_in = -1}},
+         {1, 1, 1},
+         "resource[1].has.expires_in: "},
+        {{.resource_id = "x", .has = {.id = (UINT64_C(1) << 53) + 1, .node = "n"}},
+         {1, 1, 1},
+         "resource[1].has.id: "},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const doorman_demand right = {10, 1, 1};
+        doorman_ask asks[2] = {{.resource_id = "good", .wants = &right, .wants_count = 1},
+                               wrong[i].ask};
+        asks[1].wants = &wrong[i].demand;
+        asks[1].wants_count = 1;
+        const doorman_request request = {
+            .method = DOORMAN_GET_CAPACITY, .holder_id = "a", .asks = asks, .ask_count = 2};
+        doorman_response response;
+        const void *cursor = NULL;
+        doorman_server_resource resource;
+        assert_int_equal(doorman_server_handle(w->server, &request, &response, &w->error, w->now),
+                         DOORMAN_INVALID_ARGUMENT);
+        assert_ptr_equal(strstr(w->error.text, wrong[i].text), w->error.text);
+        assert_false(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
+    }
+    holder nobody = {.id = "", .wants = 1};
+    doorman_answer answer;
+    assert_int_equal(ask_for(w, "db", &nobody, &answer), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(w->error.text, "client_id: " DOORMAN__ID_RULE);
+    world_stop(w);
+}
+
+/* G1; a fault of the Go server: a slash in an id crashes it where only * is configured. */
+static void ids_may_hold_slashes_stars_and_brackets(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    const char *const ids[] = {"a/b/c", "*", "[", "[a", "\\", "?", "../..", "\xc3\xa9"};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        holder a = {.id = ids[i], .wants = 10};
+        doorman_answer answer;
+        assert_int_equal(ask_for(w, ids[i], &a, &answer), DOORMAN_OK);
+        assert_int_equal(answer.grant, DOORMAN_GRANTED);
+        assert_about(answer.gets.capacity, 10);
+    }
+    world_stop(w);
+}
+
+/* One request about three resources: two known, one new. */
+static doorman_status ask_for_three(world *w, const char *third, doorman_response *response) {
+    const doorman_demand demand = {10, 1, 1};
+    const char *const ids[] = {"one", "two", third};
+    doorman_ask asks[3];
+    for (size_t i = 0; i < 3; i++) {
+        asks[i] = (doorman_ask){.resource_id = ids[i], .wants = &demand, .wants_count = 1};
+    }
+    const doorman_request request = {
+        .method = DOORMAN_GET_CAPACITY, .holder_id = "a", .asks = asks, .ask_count = 3};
+    return doorman_server_handle(w->server, &request, response, &w->error, w->now);
+}
+
+static size_t count_resources(world *w, size_t *holders) {
+    const void *cursor = NULL;
+    doorman_server_resource resource;
+    size_t count = 0;
+    *holders = 0;
+    for (; doorman_server_next_resource(w->server, &cursor, &resource, w->now); count++) {
+        *holders += resource.holder_count;
+    }
+    return count;
+}
+
+/* C4 */
+static void out_of_memory_is_a_status_and_changes_nothing(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    size_t holders = 0;
+    doorman_status status;
+    size_t nth = 0;
+    do {
+        doorman_response response;
+        memory_fails_at(++nth);
+        status = ask_for_three(w, "three", &response);
+        if (status == DOORMAN_OK) continue;
+        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
+        assert_int_equal(count_resources(w, &holders), 0);
+    } while (!memory_works());
+    assert_int_equal(status, DOORMAN_OK);
+    assert_true(nth > 7); /* three books, three records, a tally */
+    assert_int_equal(count_resources(w, &holders), 3);
+    assert_int_equal(holders, 3);
+    world_stop(w);
+}
+
+/* C4 */
+static void no_memory_for_a_reload_leaves_the_old_configuration(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 90};
+    doorman_config *config = config_of(50, NULL);
+    memory_fails_at(1);
+    assert_int_equal(doorman_server_configure(w->server, config, w->now), DOORMAN_OUT_OF_MEMORY);
+    assert_false(memory_works());
+    assert_about(gets(w, &a), 90);
+    doorman_config_destroy(config);
+    world_stop(w);
+}
+
+/* C1: time that goes back stands still. */
+static void time_that_goes_back_stands_still(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 90};
+    assert_about(gets(w, &a), 90);
+    w->now -= 500 * SECOND;
+    assert_about(gets(w, &a), 90);
+    w->now += 500 * SECOND + 63 * SECOND;
+    assert_int_equal(seen(w).holder_count, 0);
+    world_stop(w);
+}
+
+/* R1 */
+static void no_two_leases_bear_the_same_id(void **state) {
+    (void)state;
+    enum { ROUNDS = 2000 };
+    world *w = world_start(100, NULL);
+    static uint64_t ids[ROUNDS];
+    holder a = {.id = "a", .wants = 90};
+    for (size_t i = 0; i < ROUNDS; i++) {
+        w->now += 6 * SECOND;
+        ids[i] = ask(w, &a).gets.id;
+        assert_true(ids[i] >= 1 && ids[i] <= UINT64_C(1) << 53);
+        for (size_t j = 0; j < i; j++) assert_true(ids[i] != ids[j]);
+        const doorman_mastership nobody = {.until = 0};
+        if (i % 100 == 0) {
+            assert_int_equal(doorman_server_set_master(w->server, &nobody, w->now), DOORMAN_OK);
+            win(w);
+        }
+    }
+    world_stop(w);
+}
+
+/* S2: memory comes back without any request. */
+static void what_has_expired_is_given_back_by_update(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    for (int i = 0; i < 100; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "h%d", i);
+        holder h = {.id = id, .wants = 1};
+        assert_about(gets(w, &h), 1);
+    }
+    doorman_time due = doorman_server_due(w->server);
+    assert_true(due <= w->now + 63 * SECOND);
+    w->now += 63 * SECOND;
+    doorman_server_update(w->server, w->now);
+    size_t holders = 0;
+    assert_int_equal(count_resources(w, &holders), 0);
+    assert_int_equal(w->events[DOORMAN_EVENT_EXPIRED], 100);
+    assert_int_equal(doorman_server_due(w->server), DOORMAN_NEVER);
+    world_stop(w);
+}
+
+/* C9, A4, T7: random holders, some of whom forget, overstate, release, or vanish; sums against a
+ * recount over the leases, and the invariant of the leases section, at every step. */
+static void sums_equal_a_recount_over_random_histories(void **state) {
+    (void)state;
+    enum { HOLDERS = 20, STEPS = 20000 };
+    world *w = world_start(100, NULL);
+    holder h[HOLDERS];
+    char ids[HOLDERS][16];
+    memset(h, 0, sizeof h);
+    for (int i = 0; i < HOLDERS; i++) {
+        snprintf(ids[i], sizeof ids[i], "h%d", i);
+        h[i].id = ids[i];
+    }
+    for (int step = 0; step < STEPS; step++) {
+        holder *one = &h[random_below(HOLDERS)];
+        w->now += (doorman_time)(random_unit() * 8e9);
+        if (random_below(4) == 0) one->wants = random_unit() * 40;
+        if (random_below(16) == 0) one->has.id = 0;
+        if (random_below(16) == 0) one->outstanding = random_unit() * 20;
+        if (random_below(16) == 0) release(w, one, one->has.id ? one->has.id : 1);
+        assert_true(gets(w, one) <= one->wants + 1e-12);
+        doorman_server_resource sums = seen(w);
+        doorman_server_lease lease;
+        const void *cursor = NULL;
+        double has = 0, counted = 0, wants = 0;
+        size_t count = 0;
+        while (doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now)) {
+            has += lease.has;
+            counted += lease.counted;
+            wants += lease.wants;
+            count++;
+        }
+        assert_true(sums.counted <= 100); /* exactly, not about */
+        assert_about(sums.has, has);
+        assert_about(sums.counted, counted);
+        assert_about(sums.wants, wants);
+        assert_int_equal(sums.holder_count, count);
+    }
+    w->now += 63 * SECOND;
+    assert_true(seen(w).counted <= 0 && seen(w).has <= 0 && seen(w).wants <= 0);
+    world_stop(w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(capacity_is_shared_as_holders_come),
+        cmocka_unit_test(immediate_handover_gives_at_once),
+        cmocka_unit_test(who_is_not_master_says_who_is),
+        cmocka_unit_test(a_mastership_ends_by_itself_exactly_at_its_end),
+        cmocka_unit_test(a_lease_is_counted_until_its_end_with_the_drift),
+        cmocka_unit_test(asked_again_soon_the_lease_in_force_is_repeated),
+        cmocka_unit_test(what_was_given_back_is_not_repeated),
+        cmocka_unit_test(who_lost_its_lease_is_not_held_back),
+        cmocka_unit_test(the_minimum_interval_is_at_most_half_the_refresh_interval),
+        cmocka_unit_test(a_new_master_gives_back_what_holders_say_they_have),
+        cmocka_unit_test(while_learning_no_claim_is_believed_beyond_the_capacity),
+        cmocka_unit_test(while_learning_leases_of_other_nodes_are_not_believed),
+        cmocka_unit_test(learning_counts_from_when_the_predecessor_went),
+        cmocka_unit_test(a_late_copy_of_a_request_frees_nothing),
+        cmocka_unit_test(what_is_in_flight_stays_counted),
+        cmocka_unit_test(a_release_names_its_lease),
+        cmocka_unit_test(the_refresh_interval_is_at_most_a_third_of_the_lease),
+        cmocka_unit_test(who_got_less_than_its_target_comes_back_sooner),
+        cmocka_unit_test(the_safe_capacity_is_an_equal_part_or_the_templates),
+        cmocka_unit_test(a_claim_without_a_record_is_told_and_taken_for_nothing),
+        cmocka_unit_test(static_amounts_are_for_each_client),
+        cmocka_unit_test(after_a_cut_nobody_is_given_more_until_the_sum_fits),
+        cmocka_unit_test(a_resource_that_gains_a_template_learns_first),
+        cmocka_unit_test(unmatched_resources_can_be_refused),
+        cmocka_unit_test(a_reload_that_shortens_leases_forgets_none),
+        cmocka_unit_test(bounds_refuse_the_newcomer_and_take_nothing_from_others),
+        cmocka_unit_test(a_wrong_message_changes_nothing),
+        cmocka_unit_test(ids_may_hold_slashes_stars_and_brackets),
+        cmocka_unit_test(out_of_memory_is_a_status_and_changes_nothing),
+        cmocka_unit_test(no_memory_for_a_reload_leaves_the_old_configuration),
+        cmocka_unit_test(time_that_goes_back_stands_still),
+        cmocka_unit_test(no_two_leases_bear_the_same_id),
+        cmocka_unit_test(what_has_expired_is_given_back_by_update),
+        cmocka_unit_test(sums_equal_a_recount_over_random_histories),
+    };
+    return run_all(tests);
+}

@@ -1,0 +1,159 @@
+/*
+ * What the unit tests share. Include it before doorman.h, which it gives its allocator:
+ *
+ *     #include "unit.h"
+ *
+ *     #define DOORMAN_IMPLEMENTATION
+ *     #include "../../doorman.h"
+ *
+ *     static void a_promise_is_kept(void **state) { ... }
+ *
+ *     int main(void) {
+ *         const struct CMUnitTest tests[] = {cmocka_unit_test(a_promise_is_kept)};
+ *         return run_all(tests);
+ *     }
+ *
+ * numbers   random_bits(), random_below(n), random_unit(), random_amount(): one sequence for a
+ *           program, from a seed that run_all() prints and takes from the environment: SEED=42
+ * memory    memory_fails_at(n): the n-th allocation from now on fails, once; memory_fails_always();
+ *           memory_works(): back to normal, true if none has failed since. memory_blocks(): how
+ *           many are allocated now. To let each allocation of a call fail in turn:
+ *
+ *               size_t n = 0;
+ *               do {
+ *                   memory_fails_at(++n);
+ *                   status = the_call(&object);
+ *                   ... OUT_OF_MEMORY or not, the object is as it should be ...
+ *               } while (!memory_works());
+ *
+ * compare   assert_near(actual, expected, relative), assert_about(actual, expected) within one part
+ *           in 10^9 (A1), assert_exact(actual, expected): of doubles, and they say both
+ *
+ * For one thread: the numbers and the count of memory are unguarded.
+ */
+#ifndef UNIT_H
+#define UNIT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <cmocka.h>
+
+/* ---- numbers ------------------------------------------------------------------------------- */
+
+static uint64_t unit__random_state;
+
+/* xorshift64* (Vigna 2014), other than the library's own. */
+static inline uint64_t random_bits(void) {
+    uint64_t x = unit__random_state;
+    x ^= x >> 12;
+    x ^= x << 25;
+    x ^= x >> 27;
+    unit__random_state = x;
+    return x * UINT64_C(0x2545f4914f6cdd1d);
+}
+
+static inline size_t random_below(size_t bound) { return (size_t)(random_bits() >> 16) % bound; }
+
+/* In [0, 1). */
+static inline double random_unit(void) {
+    return (double)(random_bits() >> 11) * (1.0 / 9007199254740992.0);
+}
+
+/* In [0, 1e15], of every size, and now and then one of the numbers that things break at. */
+static inline double random_amount(void) {
+    static const double edges[] = {0,    5e-324, 1e-300, 3.6e-15, 1.0 / 3, 1, 31.999999999999996,
+                                   32.0, 1e6,    1e14,   1e15};
+    if (random_below(8) == 0) return edges[random_below(sizeof edges / sizeof *edges)];
+    double amount = random_unit();
+    for (size_t digits = random_below(16); digits > 0; digits--) amount *= 10;
+    return amount;
+}
+
+static inline void unit__seed(void) {
+    const char *given = getenv("SEED");
+    uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    print_message("SEED=%llu\n", (unsigned long long)seed);
+    unit__random_state = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    if (!unit__random_state) unit__random_state = 1;
+}
+
+#define run_all(tests) (unit__seed(), cmocka_run_group_tests(tests, NULL, NULL))
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+static struct {
+    size_t blocks;
+    size_t until_failure; /* 0: none is to fail */
+    bool always, failed;
+} unit__memory;
+
+static inline bool unit__memory_refuses(void) {
+    bool now = unit__memory.until_failure == 1;
+    if (unit__memory.until_failure) unit__memory.until_failure--;
+    if (now || unit__memory.always) unit__memory.failed = true;
+    return now || unit__memory.always;
+}
+
+static inline void *unit_malloc(size_t bytes) {
+    void *block = unit__memory_refuses() ? NULL : malloc(bytes);
+    if (block) unit__memory.blocks++;
+    return block;
+}
+
+static inline void *unit_realloc(void *old, size_t bytes) {
+    void *block = unit__memory_refuses() ? NULL : realloc(old, bytes);
+    if (block && !old) unit__memory.blocks++;
+    return block;
+}
+
+static inline void unit_free(void *block) {
+    if (block) unit__memory.blocks--;
+    free(block);
+}
+
+#define DOORMAN_MALLOC(bytes) unit_malloc(bytes)
+#define DOORMAN_REALLOC(pointer, bytes) unit_realloc(pointer, bytes)
+#define DOORMAN_FREE(pointer) unit_free(pointer)
+
+static inline size_t memory_blocks(void) { return unit__memory.blocks; }
+
+static inline bool memory_works(void) {
+    bool worked = !unit__memory.failed;
+    unit__memory.until_failure = 0;
+    unit__memory.always = unit__memory.failed = false;
+    return worked;
+}
+
+static inline void memory_fails_at(size_t nth) {
+    (void)memory_works();
+    unit__memory.until_failure = nth;
+}
+
+static inline void memory_fails_always(void) {
+    (void)memory_works();
+    unit__memory.always = true;
+}
+
+/* ---- compare ------------------------------------------------------------------------------- */
+
+static inline void unit__near(double actual, double expected, double relative, const char *text,
+                              const char *file, int line) {
+    double difference = actual > expected ? actual - expected : expected - actual;
+    double most = relative * (expected < 0 ? -expected : expected);
+    if (difference <= most) return; /* false for NaN */
+    print_error("%s is %.17g, and should be %.17g\n", text, actual, expected);
+    _fail(file, line);
+}
+
+#define assert_near(actual, expected, relative)                                                    \
+    unit__near((actual), (expected), (relative), #actual, __FILE__, __LINE__)
+#define assert_about(actual, expected) assert_near(actual, expected, 1e-9)
+#define assert_exact(actual, expected) assert_near(actual, expected, 0)
+
+#endif /* UNIT_H */
