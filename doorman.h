@@ -1219,8 +1219,7 @@ static double doorman__total_value(doorman__total total) {
     return (double)total.high * 65536.0 + (double)total.low / DOORMAN__FRACTION;
 }
 
-/* What is left of a capacity: max(0, capacity - total), rounded down where a double cannot say it.
- *  */
+/* What is left of a capacity: max(0, capacity - total), rounded down where no double says it. */
 static double doorman__total_left(doorman__total total, double capacity) {
     doorman__total all = doorman__total_of(capacity);
     if (all.high < total.high || (all.high == total.high && all.low <= total.low)) return 0;
@@ -1454,7 +1453,9 @@ typedef struct doorman__demand {
     struct doorman__demand *left, *right;
     double wants, subclients;
     double sum_wants, sum_subclients; /* of the subtree */
-    uint64_t serial; /* breaks ties, the same way on every machine; mixed, the treap's heap order */
+    /* Breaks ties, the same way on every machine. Mixed it is the order of the heap, which must not
+     * be known to those who choose the wants, or they could make a list of the tree. */
+    uint64_t serial;
 } doorman__demand;
 
 typedef struct doorman__index {
@@ -1636,8 +1637,7 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
 
 /* The level at which all bands together take `capacity`, less than their wants. What they take is
  * concave in the level, so Newton's steps from 0 never overshoot, and each at least quarters the
- * product of the gap and the slope: some five steps in practice. The bound is for rounding alone.
- *  */
+ * product of the gap and the slope: five steps or so in practice. The bound is for rounding alone. */
 static double doorman__common_level(const doorman__index *index, double capacity) {
     double level = 0;
     for (int step = 0; step < 128; step++) {
@@ -1925,8 +1925,7 @@ static void doorman__book_remove(doorman__book *book, doorman__record *record) {
     book->terms_count = 0;
 }
 
-/* Another template: the demands move to other bands where only one of the kinds knows priorities.
- *  */
+/* Another template. The demands move to other bands where only one of the kinds has priorities. */
 static void doorman__book_set_template(doorman__book *book, const doorman_template *settings) {
     doorman_kind before = book->settings->algorithm.kind, after = settings->algorithm.kind;
     bool move = doorman__kinds[before].by_priority != doorman__kinds[after].by_priority;
@@ -2545,7 +2544,7 @@ struct doorman_server {
     doorman__history *histories; /* one for each template */
     doorman__table books, tallies;
     doorman__book *first, *last;
-    uint64_t ids, serial; /* lease ids, a generator; demands, a counter */
+    uint64_t ids, serial; /* of leases, a generator; of demands, a counter, from a secret start */
     doorman__slot *slots;
     doorman_answer *answers;
     size_t slots_capacity, answers_capacity;
@@ -2644,6 +2643,7 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     if (!options->holder_max) server->options.holder_max = 10000000;
     if (!options->resource_max_per_holder) server->options.resource_max_per_holder = 100000;
     server->ids = doorman__mix(options->seed[0]) ^ options->seed[1];
+    server->serial = doorman__random(&server->ids);
     server->now = now;
     server->due = DOORMAN_NEVER;
     doorman_status status = doorman_server_configure(server, options->config, now);
@@ -3147,8 +3147,7 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
 
 doorman_time doorman_server_due(const doorman_server *server) { return server->due; }
 
-/* Gives memory back, at most once a second: whoever looks at one resource has expired it already.
- *  */
+/* Gives memory back, at most once a second: who looks at one resource has expired it already. */
 void doorman_server_update(doorman_server *server, doorman_time now) {
     now = doorman__server_now(server, now);
     doorman__server_check_mastership(server);
