@@ -1637,7 +1637,7 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
 
 /* The level at which all bands together take `capacity`, less than their wants. What they take is
  * concave in the level, so Newton's steps from 0 never overshoot, and each at least quarters the
- * product of the gap and the slope: five steps or so in practice. The bound is for rounding alone. */
+ * product of the gap and the slope: five or so in practice. The bound is for rounding alone. */
 static double doorman__common_level(const doorman__index *index, double capacity) {
     double level = 0;
     for (int step = 0; step < 128; step++) {
@@ -3586,12 +3586,13 @@ static double doorman__demand_seen(double allowed, double refused, double waited
 /* The demand between two samples: units a second of the rate, and the most at once of the gauge. */
 typedef struct doorman__use {
     double seconds, rate, peak;
+    bool unmet; /* the rate was not enough */
 } doorman__use;
 
 static doorman__use doorman__sample_use(const doorman__sample *old, const doorman__sample *new_,
                                         double least) {
     double time = (double)(new_->at - old->at), seconds = time / (double)DOORMAN_SECOND;
-    doorman__use use = {seconds, 0, 0};
+    doorman__use use = {seconds, 0, 0, false};
     if (seconds <= 0) return use;
     double allowed = (double)(new_->allowed - old->allowed) / DOORMAN__UNIT;
     double refused = (double)(new_->refused - old->refused) / DOORMAN__UNIT;
@@ -3599,13 +3600,15 @@ static doorman__use doorman__sample_use(const doorman__sample *old, const doorma
     double waited = (double)(new_->queued - old->queued) / time;
     double gauge_waited = (double)(new_->gauge_queued - old->gauge_queued) / time;
     use.rate = doorman__demand_seen(allowed, refused, waited, least * seconds) / seconds;
+    use.unmet = use.rate * seconds > allowed;
     use.peak = doorman__demand_seen(new_->peak, gauge_refused, gauge_waited, least);
     return use;
 }
 
-/* The demand over the window: the newest interval counts fully, the oldest a tenth. */
+/* The demand over the window: the newest interval counts fully, the oldest a tenth. Where the newest
+ * was not met it may ask for more alone, so that who starves need not wait for the window. */
 static double doorman__resource_use(const doorman_resource *resource) {
-    double rate = 0, weights = 0, peak = 0;
+    double rate = 0, newest = 0, weights = 0, peak = 0;
     for (size_t age = 0; age + 1 < resource->sample_count; age++) {
         size_t at = resource->newest_sample + DOORMAN__SAMPLES - age;
         doorman__use use =
@@ -3615,8 +3618,9 @@ static double doorman__resource_use(const doorman_resource *resource) {
         rate += weight * use.rate;
         weights += weight;
         peak = doorman__max(peak, use.peak);
+        if (age == 0 && use.unmet) newest = use.rate;
     }
-    if (weights > 0) rate /= weights;
+    if (weights > 0) rate = doorman__max(newest, rate / weights);
     double window = (double)resource->window / (double)DOORMAN_SECOND;
     rate += doorman__queue_units(&resource->rate.queue) / window;
     peak += doorman__queue_units(&resource->gauge.queue);
