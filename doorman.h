@@ -19,7 +19,8 @@
  *     needs the C standard library alone. The implementation is C11 (gcc, clang); the public part
  *     is C99 and C++11 too. Link what you use of -lcjson -lnng -pthread.
  *
- * AN EXAMPLE, whole in examples/rate_client.c: queries, held to this process's share.
+ * AN EXAMPLE, whole in examples/rate_client.c: queries, held to this process's share. (Without a
+ * network: examples/library_only.c, a server and three clients, and time a variable.)
  *
  * <!-- file: examples/rate_client.c -->
  *     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
@@ -49,8 +50,6 @@
  *     }
  *
  *     doorman_agent_stop(agent);
- *
- *     Without a network: examples/library_only.c, a server and three clients, and time a variable.
  *
  * CONCEPTS
  *
@@ -3271,10 +3270,9 @@ static doorman__limit doorman__allowance_read(const doorman__allowance *allowanc
     do {
         limit.version = __atomic_load_n(&allowance->version, __ATOMIC_ACQUIRE);
         const struct doorman__allowance_slot *slot = &allowance->slot[limit.version & 1];
-        int after = now >= __atomic_load_n(&slot->until, __ATOMIC_RELAXED);
-        __atomic_load(&slot->amount[after], &limit.amount, __ATOMIC_RELAXED);
-        __atomic_load(&slot->unit_time[after], &limit.unit_time, __ATOMIC_RELAXED);
-        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        int after = now >= __atomic_load_n(&slot->until, __ATOMIC_ACQUIRE);
+        __atomic_load(&slot->amount[after], &limit.amount, __ATOMIC_ACQUIRE);
+        __atomic_load(&slot->unit_time[after], &limit.unit_time, __ATOMIC_ACQUIRE);
     } while (limit.version != __atomic_load_n(&allowance->version, __ATOMIC_RELAXED));
     return limit;
 }
@@ -3605,8 +3603,8 @@ static doorman__use doorman__sample_use(const doorman__sample *old, const doorma
     return use;
 }
 
-/* The demand over the window: the newest interval counts fully, the oldest a tenth. Where the newest
- * was not met it may ask for more alone, so that who starves need not wait for the window. */
+/* The demand over the window: the newest interval counts fully, the oldest a tenth. Where demand
+ * was not met in the newest, that alone may raise it: who starves need not wait for the window. */
 static double doorman__resource_use(const doorman_resource *resource) {
     double rate = 0, newest = 0, weights = 0, peak = 0;
     for (size_t age = 0; age + 1 < resource->sample_count; age++) {
@@ -4802,8 +4800,8 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
  *    connection with it: what does not answer may be half dead.
  * L1, L2 Of those who wait for one limiter only the first tries. It sleeps until the limiter could
  *    let it through, or the lease may have changed, and wakes the next when it leaves. The
- *    limiters' queues say without the mutex whether there is a line, and to the client
- *    what is in demand; who gives up counts as refused, once.
+ *    limiters' queues say without the mutex whether there is a line, and to the client what is in
+ *    demand; who gives up counts as refused, once.
  *
  * Condition variables go by a clock that stands still while the machine is suspended, and ours not;
  * so nobody sleeps longer than a second at a time.

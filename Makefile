@@ -1,0 +1,111 @@
+# Doorman. `make help` lists the targets; what is built goes to build/.
+
+PREFIX ?= /usr/local
+CFLAGS ?= -O2 -g
+CXXFLAGS ?= -O2 -g
+
+WARNINGS = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Wcast-qual \
+    -Wswitch-enum
+C = $(CC) -std=c11 -D_DEFAULT_SOURCE -I. -pthread $(WARNINGS) -Wstrict-prototypes \
+    -Wmissing-prototypes $(CPPFLAGS)
+CXX11 = $(CXX) -std=c++11 -I. -pthread $(WARNINGS) $(CPPFLAGS)
+LIBRARIES = -lnng -lcjson
+
+EXAMPLES = $(patsubst %.c,build/%,$(wildcard examples/*.c))
+CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null),build/examples/gauge_guard)
+
+.PHONY: all demo test lint install uninstall deps build_deps clean help
+.DELETE_ON_ERROR:
+
+all: build/doorman_server $(EXAMPLES) $(CXX_EXAMPLES) ## the server and the examples (default)
+
+demo: build/doorman_server build/examples/demo ## a server and five clients, for twenty seconds
+	@build/examples/demo build/doorman_server config.example.json
+
+define say
+@echo "build $(@:build/%=%)"
+@mkdir -p $(@D)
+endef
+
+define build
+$(say)
+@$(C) $(CFLAGS) $< -o $@ $(LDFLAGS) $(LIBRARIES)
+endef
+
+build/doorman_server: doorman_server.c doorman.h | build_deps
+	$(build)
+build/examples/%: examples/%.c doorman.h | build_deps
+	$(build)
+build/examples/library_only: LIBRARIES = # needs none
+
+# From C++ the implementation is a C object of its own.
+build/doorman.o: doorman.h | build_deps
+	$(say)
+	@$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c -c $< -o $@
+build/examples/gauge_guard: examples/gauge_guard.cpp build/doorman.o
+	$(say)
+	@$(CXX11) $(CXXFLAGS) $^ -o $@ $(LDFLAGS) $(LIBRARIES)
+
+# Tests are built in three flavors, each in a folder of build/ with a server of the same flavor. All
+# run plain and with ASan and UBSan, those with threads with TSan too. Warnings are errors where no
+# sanitizer is in the way: with one, gcc sees truncations that cannot be, and fears fences.
+FLAVORS = plain asan tsan
+SANITIZED = -O1 -g -fno-omit-frame-pointer -Wno-unknown-warning-option -Wno-format-truncation \
+    -Wno-tsan
+build/plain/%: CFLAGS = -O2 -g -Werror
+build/asan/%: CFLAGS = $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-recover=all
+build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
+
+PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/unit/*_test.c tests/system/*_test.c))
+THREADED = $(filter unit/limiters_test system/agent_test,$(PROGRAMS))
+TESTS = $(PROGRAMS:%=build/plain/%) $(PROGRAMS:%=build/asan/%) $(THREADED:%=build/tsan/%)
+TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
+TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
+
+test: $(TESTS) $(TEST_SERVERS) ## all tests; SEED=N repeats the random ones
+	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
+	    sh tests/run.sh $(TESTS) tests/compile_check.sh tests/text_check.sh
+
+$(TESTS): LIBRARIES += -lcmocka -lm
+build/plain/%: tests/%.c $(TEST_SOURCES) | deps
+	$(build)
+build/asan/%: tests/%.c $(TEST_SOURCES) | deps
+	$(build)
+build/tsan/%: tests/%.c $(TEST_SOURCES) | deps
+	$(build)
+$(TEST_SERVERS): doorman_server.c doorman.h | deps
+	$(build)
+
+C_SOURCES = $(wildcard *.[ch] examples/*.c* tests/*/*.[ch])
+SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh)
+lint = if command -v $(1) >/dev/null; then echo $(1); $(1) $(2); \
+    else echo "$(1) is not installed: left out"; fi
+
+lint: ## clang-format, cppcheck and shellcheck, where they are installed
+	@awk 'length > 100 { print FILENAME ":" FNR ": more than 100 columns"; bad = 1 } \
+	    END { exit bad }' $(C_SOURCES) $(SCRIPTS) Makefile
+	@$(call lint,clang-format,--dry-run -Werror $(C_SOURCES))
+	@$(call lint,cppcheck,-q --error-exitcode=1 --inline-suppr --enable=warning \
+	    --enable=performance --enable=portability -I. $(wildcard *.c examples/*.c*))
+	@$(call lint,shellcheck,$(SCRIPTS))
+
+install: build/doorman_server ## the header and the server to PREFIX (/usr/local), below DESTDIR
+	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/bin
+	install -m 644 doorman.h $(DESTDIR)$(PREFIX)/include
+	install -m 755 build/doorman_server $(DESTDIR)$(PREFIX)/bin
+
+uninstall: ## undo it
+	rm -f $(DESTDIR)$(PREFIX)/include/doorman.h $(DESTDIR)$(PREFIX)/bin/doorman_server
+
+# What is missing is installed before anything is built; `make demo` needs less than `make test`.
+build_deps:
+	@CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps cc nng cjson
+
+deps: build_deps ## look for the libraries and tools, and install what is missing
+	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps cmocka nngcat c++
+
+clean: ## remove build/
+	rm -rf build
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile

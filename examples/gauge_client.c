@@ -1,0 +1,84 @@
+/* Transactions on a shared database: not how many a second, but how many at once.
+ *
+ *     make
+ *     build/doorman_server --config config.example.json &
+ *     build/examples/gauge_client
+ *
+ * Eight threads do transactions. Each waits for its place before one, and gives it back after it.
+ * However many such programs run, no more transactions are in flight at once than the capacity of
+ * db/orders/transactions in config.example.json.
+ */
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#include "doorman.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <time.h>
+
+enum { WORKERS = 8 };
+
+typedef struct work {
+    doorman_agent *agent;
+    doorman_resource *resource;
+    atomic_bool over;
+    atomic_int transactions;
+} work;
+
+static void sleep_for(doorman_time duration) {
+    struct timespec time = {.tv_sec = (time_t)(duration / DOORMAN_SECOND),
+                            .tv_nsec = (long)(duration % DOORMAN_SECOND)};
+    nanosleep(&time, NULL);
+}
+
+static void *do_transactions(void *argument) {
+    work *w = argument;
+    while (!atomic_load(&w->over)) {
+        if (doorman_agent_gauge_wait(w->agent, w->resource, 1, DOORMAN_SECOND / 10) == DOORMAN_OK) {
+            sleep_for(DOORMAN_SECOND / 50); /* begin, a few statements, commit */
+            atomic_fetch_add(&w->transactions, 1);
+            doorman_agent_gauge_release(w->agent, w->resource, 1);
+        }
+    }
+    return NULL;
+}
+
+/* A line a second, for ten seconds. */
+static void watch(work *w) {
+    for (int second = 1; second <= 10; second++) {
+        sleep_for(DOORMAN_SECOND);
+        doorman_resource_info info;
+        doorman_agent_read(w->agent, w->resource, &info);
+        printf("%2d s: %d transactions done, %g in flight, %s of %g at once\n", second,
+               atomic_exchange(&w->transactions, 0), info.in_flight,
+               info.leased ? "a lease" : "without a lease, the safe capacity", info.capacity);
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
+    doorman_client_options options = {.addresses = addresses, .address_count = 1};
+    doorman_resource_options database = {.resource_id = "db/orders/transactions",
+                                         .safe_capacity = 1};
+    doorman_error error = {""};
+    work w = {0};
+    if (doorman_agent_start(&w.agent, &options, &error) != DOORMAN_OK ||
+        doorman_agent_open(&w.resource, w.agent, &database, &error) != DOORMAN_OK) {
+        fprintf(stderr, "gauge_client: %s\n", error.text);
+        doorman_agent_stop(w.agent);
+        return 1;
+    }
+
+    pthread_t workers[WORKERS];
+    int started = 0;
+    while (started < WORKERS && !pthread_create(&workers[started], NULL, do_transactions, &w)) {
+        started++;
+    }
+    watch(&w);
+    atomic_store(&w.over, true);
+    for (int i = 0; i < started; i++) pthread_join(workers[i], NULL);
+    doorman_agent_stop(w.agent);
+    return 0;
+}

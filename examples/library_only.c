@@ -1,0 +1,119 @@
+/* The library without a network, a thread or a clock: a server and three clients in one process.
+ * Requests are carried by hand, and time is a variable. This is how to test a policy: all that
+ * Doorman decides can be called, and comes out the same every time.
+ *
+ *     cc -I. examples/library_only.c -o library_only && ./library_only
+ */
+#define DOORMAN_IMPLEMENTATION
+#include "doorman.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { CLIENTS = 3 };
+
+typedef struct world {
+    doorman_config *config;
+    doorman_server *server;
+    doorman_client *client[CLIENTS];
+    doorman_resource *resource[CLIENTS];
+    double shown[CLIENTS]; /* the leases as they were printed last */
+    doorman_time now;
+} world;
+
+static void check(doorman_status status) {
+    if (status == DOORMAN_OK) return;
+    fprintf(stderr, "library_only: %s\n", doorman_status_text(status));
+    exit(1);
+}
+
+/* A root that shares 120 units fairly, and needs not learn: nobody was there before it. */
+static void start_server(world *w) {
+    doorman_template all = {.identifier_glob = "*", .capacity = 120, .has_algorithm = true};
+    all.algorithm = (doorman_algorithm){.kind = DOORMAN_FAIR_SHARE,
+                                        .lease_length = 30 * DOORMAN_SECOND,
+                                        .refresh_interval = 10 * DOORMAN_SECOND,
+                                        .has_learning_mode_duration = true};
+    doorman_config_options templates = {.templates = &all, .template_count = 1};
+    check(doorman_config_create(&w->config, &templates, NULL));
+    doorman_server_options options = {.node = "root", .config = w->config, .seed = {1, 2}};
+    check(doorman_server_create(&w->server, &options, NULL, w->now));
+    doorman_mastership mastership = {.address = "here", .until = DOORMAN_NEVER};
+    check(doorman_server_set_master(w->server, &mastership, w->now));
+}
+
+static void start_client(world *w, int i, const char *client_id, double wants) {
+    const char *addresses[] = {"here"};
+    doorman_client_options options = {
+        .client_id = client_id, .addresses = addresses, .address_count = 1};
+    check(doorman_client_create(&w->client[i], &options, NULL, w->now));
+    doorman_resource_options resource = {.resource_id = "db", .wants = wants};
+    check(doorman_resource_open(&w->resource[i], w->client[i], &resource, NULL, w->now));
+}
+
+/* One request and its answer, if the client has one to send. A network would lie in between. */
+static void carry(world *w, doorman_client *client) {
+    doorman_asker *asker = doorman_client_asker(client);
+    doorman_request request;
+    doorman_response response;
+    doorman_client_update(client, w->now);
+    check(doorman_asker_request(asker, &request, w->now));
+    if (request.sequence == 0) return;
+    check(doorman_server_handle(w->server, &request, &response, NULL, w->now));
+    check(doorman_asker_response(asker, request.sequence, &response, w->now));
+}
+
+/* A line for each change of the leases. */
+static void print_leases(world *w) {
+    bool changed = false;
+    for (int i = 0; i < CLIENTS; i++) {
+        doorman_resource_info info = {0};
+        if (w->resource[i]) doorman_resource_read(w->resource[i], &info, w->now);
+        changed = changed || info.capacity < w->shown[i] || info.capacity > w->shown[i];
+        w->shown[i] = info.capacity;
+    }
+    if (!changed) return;
+    printf("%10.2f s", (double)w->now / (double)DOORMAN_SECOND);
+    for (int i = 0; i < CLIENTS; i++) printf("%10g", w->shown[i]);
+    printf("\n");
+}
+
+/* Goes from one moment at which a client has something to ask to the next: no time is waited. */
+static void run_until(world *w, doorman_time end) {
+    for (;;) {
+        int first = 0;
+        for (int i = 1; i < CLIENTS; i++) {
+            if (doorman_client_due(w->client[i]) < doorman_client_due(w->client[first])) first = i;
+        }
+        doorman_time due = doorman_client_due(w->client[first]);
+        if (due >= end) break;
+        if (due > w->now) w->now = due;
+        carry(w, w->client[first]);
+        print_leases(w);
+    }
+    w->now = end;
+}
+
+int main(void) {
+    world w = {0};
+    start_server(&w);
+    start_client(&w, 0, "greedy", 1000);
+    start_client(&w, 1, "medium", 50);
+    start_client(&w, 2, "modest", 10);
+
+    /* The first to ask gets all there is. When it comes to renew its lease, it is cut to its fair
+     * share, and what it has confirmed to have given up goes to the others. */
+    printf("capacity 120    greedy    medium    modest\n");
+    printf("wants             1000        50        10\n");
+    run_until(&w, 30 * DOORMAN_SECOND);
+
+    printf("medium leaves\n");
+    doorman_resource_close(w.resource[1], w.now);
+    w.resource[1] = NULL;
+    run_until(&w, 60 * DOORMAN_SECOND);
+
+    for (int i = 0; i < CLIENTS; i++) doorman_client_destroy(w.client[i]);
+    doorman_server_destroy(w.server);
+    doorman_config_destroy(w.config);
+    return 0;
+}

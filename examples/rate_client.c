@@ -1,0 +1,47 @@
+/* Queries on a shared database, held to this client's share of them.
+ *
+ *     make
+ *     build/doorman_server --config config.example.json &
+ *     build/examples/rate_client
+ *
+ * It wants 400 queries a second. Start it in several terminals: together they never do more than
+ * the capacity of db/orders in config.example.json, and each gets a fair part of it. Stop one, and
+ * the others take over its part; stop the server, and each goes on with the safe capacity.
+ */
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#include "doorman.h"
+
+#include <stdio.h>
+
+int main(int argc, char **argv) {
+    const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
+    doorman_client_options options = {.addresses = addresses, .address_count = 1};
+    doorman_resource_options database = {
+        .resource_id = "db/orders", .wants = 400, .safe_capacity = 10};
+    doorman_agent *agent = NULL;
+    doorman_resource *resource = NULL;
+    doorman_error error = {""};
+    if (doorman_agent_start(&agent, &options, &error) != DOORMAN_OK ||
+        doorman_agent_open(&resource, agent, &database, &error) != DOORMAN_OK) {
+        fprintf(stderr, "rate_client: %s\n", error.text);
+        doorman_agent_stop(agent);
+        return 1;
+    }
+
+    for (int second = 1; second <= 10; second++) {
+        int queries = 0;
+        doorman_time end = doorman_clock() + DOORMAN_SECOND;
+        for (doorman_time now; (now = doorman_clock()) < end;) {
+            if (doorman_agent_rate_wait(agent, resource, 1, end - now) == DOORMAN_OK) queries++;
+        }
+        doorman_resource_info info;
+        doorman_agent_read(agent, resource, &info);
+        printf("%2d s: %5d queries, %s of %g a second\n", second, queries,
+               info.leased ? "a lease" : "without a lease, the safe capacity", info.capacity);
+    }
+
+    doorman_agent_stop(agent);
+    return 0;
+}

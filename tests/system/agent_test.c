@@ -1,0 +1,759 @@
+/*
+ * The client that runs (section nng), against a server in a thread of the same process. Time is
+ * real here, so what is asserted are counts, orders and bounds, and every wait has an end.
+ */
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman.h"
+
+#include <nng/protocol/reqrep0/rep.h>
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define MILLISECOND (DOORMAN_SECOND / 1000)
+
+/* Far longer than anything here should take, on any machine. */
+#define PATIENCE (20 * DOORMAN_SECOND)
+
+/* Less than a second. */
+static void nap(doorman_time duration) {
+    nanosleep(&(struct timespec){.tv_nsec = (long)duration}, NULL);
+}
+
+#define EVENTUALLY(condition)                                                                      \
+    do {                                                                                           \
+        doorman_time give_up_ = doorman_clock() + PATIENCE;                                        \
+        while (!(condition) && doorman_clock() < give_up_) nap(2 * MILLISECOND);                   \
+        assert_true(condition);                                                                    \
+    } while (0)
+
+/* ---- a server in a thread ------------------------------------------------------------------ */
+
+typedef enum behaviour { SERVES, IS_SILENT, TALKS_RUBBISH } behaviour;
+
+typedef struct host {
+    char url[64]; /* kept when it stops, so that it can come back */
+    double capacity;
+    char redirect[64]; /* whom it says to be the master; "": itself */
+    int behaviour;
+    int request_count, connection_count;
+    pthread_mutex_t mutex; /* guards the server */
+    doorman_config *config;
+    doorman_server *server;
+    nng_socket socket;
+    pthread_t thread;
+} host;
+
+static void host_answer(host *self, nng_msg *message, doorman_buffer *reply) {
+    const char *text = (const char *)nng_msg_body(message);
+    pthread_mutex_lock(&self->mutex);
+    doorman_json_serve(self->server, text, nng_msg_len(message), reply, 0, doorman_clock());
+    pthread_mutex_unlock(&self->mutex);
+    nng_msg_clear(message);
+    if (__atomic_load_n(&self->behaviour, __ATOMIC_SEQ_CST) == TALKS_RUBBISH) {
+        nng_msg_append(message, "{\"get_capacity\": [1e999", 23);
+    } else {
+        nng_msg_append(message, reply->text, reply->bytes);
+    }
+}
+
+static void *host_main(void *context) {
+    host *self = (host *)context;
+    doorman_buffer reply = {0};
+    nng_msg *message = NULL;
+    while (nng_recvmsg(self->socket, &message, 0) == 0) {
+        __atomic_fetch_add(&self->request_count, 1, __ATOMIC_SEQ_CST);
+        bool silent = __atomic_load_n(&self->behaviour, __ATOMIC_SEQ_CST) == IS_SILENT;
+        if (!silent) host_answer(self, message, &reply);
+        if (silent || nng_sendmsg(self->socket, message, 0) != 0) nng_msg_free(message);
+    }
+    doorman_buffer_uninit(&reply);
+    return NULL;
+}
+
+static void host_create_server(host *self) {
+    doorman_template all = {.identifier_glob = "*", .capacity = self->capacity};
+    all.has_algorithm = true;
+    all.algorithm.lease_length = 2 * DOORMAN_SECOND;
+    all.algorithm.refresh_interval = 300 * MILLISECOND;
+    all.algorithm.minimum_refresh_interval = 100 * MILLISECOND;
+    all.algorithm.has_learning_mode_duration = true;
+    all.algorithm.has_minimum_interval = true;
+    doorman_config_options templates = {.templates = &all, .template_count = 1};
+    assert_int_equal(doorman_config_create(&self->config, &templates, NULL), DOORMAN_OK);
+    doorman_server_options options = {.node = "root", .config = self->config};
+    assert_true(doorman_random(options.seed, sizeof options.seed));
+    doorman_time now = doorman_clock();
+    assert_int_equal(doorman_server_create(&self->server, &options, NULL, now), DOORMAN_OK);
+    doorman_mastership mastership = {.address = self->url, .until = DOORMAN_NEVER};
+    if (self->redirect[0]) mastership = (doorman_mastership){.address = self->redirect};
+    assert_int_equal(doorman_server_set_master(self->server, &mastership, now), DOORMAN_OK);
+}
+
+static void host_connected(nng_pipe pipe, nng_pipe_ev event, void *context) {
+    (void)pipe;
+    (void)event;
+    __atomic_fetch_add(&((host *)context)->connection_count, 1, __ATOMIC_SEQ_CST);
+}
+
+/* On a free port of its own the first time. */
+static void host_listen(host *self) {
+    nng_listener listener;
+    int port = 0;
+    assert_int_equal(nng_rep0_open(&self->socket), 0);
+    nng_pipe_notify(self->socket, NNG_PIPE_EV_ADD_POST, host_connected, self);
+    if (self->url[0]) {
+        assert_int_equal(nng_listen(self->socket, self->url, NULL, 0), 0);
+        return;
+    }
+    assert_int_equal(nng_listen(self->socket, "tcp://127.0.0.1:0", &listener, 0), 0);
+    assert_int_equal(nng_listener_get_int(listener, NNG_OPT_TCP_BOUND_PORT, &port), 0);
+    snprintf(self->url, sizeof self->url, "tcp://127.0.0.1:%d", port);
+}
+
+static void host_start(host *self) {
+    pthread_mutex_init(&self->mutex, NULL);
+    host_listen(self);
+    host_create_server(self);
+    assert_int_equal(pthread_create(&self->thread, NULL, host_main, self), 0);
+}
+
+static void host_stop(host *self) {
+    nng_close(self->socket);
+    pthread_join(self->thread, NULL);
+    doorman_server_destroy(self->server);
+    doorman_config_destroy(self->config);
+    pthread_mutex_destroy(&self->mutex);
+}
+
+static int host_requests(host *self) {
+    return __atomic_load_n(&self->request_count, __ATOMIC_SEQ_CST);
+}
+
+/* The sums of the only resource there is; zeros if there is none. */
+static doorman_server_resource host_sums(host *self) {
+    doorman_server_resource sums = {0};
+    const void *cursor = NULL;
+    pthread_mutex_lock(&self->mutex);
+    if (!doorman_server_next_resource(self->server, &cursor, &sums, doorman_clock())) {
+        memset(&sums, 0, sizeof sums);
+    }
+    pthread_mutex_unlock(&self->mutex);
+    return sums;
+}
+
+/* An address where nobody listens. */
+static void nobody(char url[64]) {
+    host passer_by = {0};
+    host_listen(&passer_by);
+    nng_close(passer_by.socket);
+    memcpy(url, passer_by.url, 64);
+}
+
+/* ---- an application ------------------------------------------------------------------------ */
+
+static doorman_agent *start(const char *url) {
+    const char *addresses[] = {url};
+    doorman_agent *agent = NULL;
+    doorman_client_options options = {
+        .addresses = addresses, .address_count = 1, .request_timeout = 500 * MILLISECOND};
+    assert_int_equal(doorman_agent_start(&agent, &options, NULL), DOORMAN_OK);
+    return agent;
+}
+
+static doorman_resource *open_as(doorman_agent *agent, const char *id, double wants,
+                                 doorman_mode mode, double safe_capacity) {
+    doorman_resource *resource = NULL;
+    doorman_resource_options options = {
+        .resource_id = id, .wants = wants, .mode = mode, .safe_capacity = safe_capacity};
+    assert_int_equal(doorman_agent_open(&resource, agent, &options, NULL), DOORMAN_OK);
+    return resource;
+}
+
+static doorman_resource_info read_info(doorman_agent *agent, doorman_resource *resource) {
+    doorman_resource_info info;
+    doorman_agent_read(agent, resource, &info);
+    return info;
+}
+
+static bool leased(doorman_agent *agent, doorman_resource *resource) {
+    return read_info(agent, resource).leased;
+}
+
+static size_t waiters(doorman_agent *agent) {
+    size_t count = 0;
+    pthread_mutex_lock(&agent->mutex);
+    for (const doorman__waiter *at = agent->first; at; at = at->next) count++;
+    pthread_mutex_unlock(&agent->mutex);
+    return count;
+}
+
+/* One wait in a thread of its own. */
+typedef struct errand {
+    doorman_agent *agent;
+    doorman_resource *resource;
+    bool gauge;
+    double n;
+    doorman_time timeout;
+    int *turns; /* counts who was let through, in what order; may be NULL */
+    int turn;
+    doorman_status status;
+    pthread_t thread;
+} errand;
+
+static void *errand_main(void *context) {
+    errand *self = (errand *)context;
+    if (self->gauge) {
+        self->status =
+            doorman_agent_gauge_wait(self->agent, self->resource, self->n, self->timeout);
+    } else {
+        self->status = doorman_agent_rate_wait(self->agent, self->resource, self->n, self->timeout);
+    }
+    if (self->turns) self->turn = __atomic_fetch_add(self->turns, 1, __ATOMIC_SEQ_CST);
+    if (self->gauge && self->status == DOORMAN_OK) {
+        nap(5 * MILLISECOND);
+        doorman_agent_gauge_release(self->agent, self->resource, self->n);
+    }
+    return NULL;
+}
+
+/* Returns once it stands in the line, as the only one more. */
+static void errand_start(errand *self) {
+    size_t before = waiters(self->agent);
+    assert_int_equal(pthread_create(&self->thread, NULL, errand_main, self), 0);
+    EVENTUALLY(waiters(self->agent) == before + 1);
+}
+
+static doorman_status errand_end(errand *self) {
+    pthread_join(self->thread, NULL);
+    return self->status;
+}
+
+/* ---- the stories --------------------------------------------------------------------------- */
+
+/* L1, L2. */
+static void an_application_is_let_through_at_the_rate_of_its_lease(void **state) {
+    (void)state;
+    host server = {.capacity = 500};
+    host_start(&server);
+    doorman_agent *agent = start(server.url);
+    doorman_resource *resource = open_as(agent, "db", 500, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(leased(agent, resource));
+    assert_true(read_info(agent, resource).capacity == 500);
+    doorman_time from = doorman_clock(), elapsed = 0;
+    int count = 0;
+    for (; elapsed < DOORMAN_SECOND; elapsed = doorman_clock() - from) {
+        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
+        count++;
+    }
+    assert_true(count <= 500 * ((double)elapsed / 1e9 + 0.1) + 1);
+    assert_true(count >= 250);
+    doorman_agent_stop(agent);
+    host_stop(&server);
+}
+
+/* L2. */
+static void a_wait_that_makes_no_sense_is_refused_at_once(void **state) {
+    (void)state;
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_SAFE, 100);
+    const double wrong[] = {-1, -1e-300, 1e16, (double)NAN, (double)INFINITY};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_int_equal(doorman_agent_rate_wait(agent, resource, wrong[i], PATIENCE),
+                         DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(doorman_agent_gauge_wait(agent, resource, wrong[i], PATIENCE),
+                         DOORMAN_INVALID_ARGUMENT);
+    }
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, 11, DOORMAN_NEVER),
+                     DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 101, 10 * MILLISECOND),
+                     DOORMAN_TIMED_OUT);
+    doorman_agent_stop(agent);
+}
+
+/* K4, K7. */
+static void without_a_server_nothing_blocks_and_the_mode_holds(void **state) {
+    (void)state;
+    char url[64];
+    nobody(url);
+    doorman_time from = doorman_clock();
+    doorman_agent *agent = start(url);
+    doorman_resource *safe = open_as(agent, "safe", 1000, DOORMAN_SAFE, 100);
+    doorman_resource *none = open_as(agent, "none", 1000, DOORMAN_PESSIMISTIC, 0);
+    doorman_resource *all = open_as(agent, "all", 1000, DOORMAN_OPTIMISTIC, 0);
+    assert_true(read_info(agent, safe).capacity == 100);
+    assert_true(read_info(agent, none).capacity == 0);
+    assert_true(read_info(agent, all).capacity == 1000);
+    assert_int_equal(doorman_agent_set_wants(agent, all, 2000), DOORMAN_OK);
+    assert_true(read_info(agent, all).capacity == 2000);
+    assert_int_equal(doorman_agent_rate_wait(agent, safe, 1, PATIENCE), DOORMAN_OK);
+    assert_int_equal(doorman_agent_gauge_wait(agent, all, 2000, 0), DOORMAN_OK);
+    doorman_agent_gauge_release(agent, all, 2000);
+    doorman_time before = doorman_clock();
+    assert_int_equal(doorman_agent_rate_wait(agent, none, 1, 0), DOORMAN_TIMED_OUT);
+    assert_int_equal(doorman_agent_rate_wait(agent, none, 1, 50 * MILLISECOND), DOORMAN_TIMED_OUT);
+    assert_int_equal(doorman_agent_gauge_wait(agent, none, 1, 50 * MILLISECOND), DOORMAN_TIMED_OUT);
+    assert_true(doorman_clock() - before >= 100 * MILLISECOND);
+    doorman_agent_close(agent, none);
+    doorman_agent_stop(agent);
+    assert_true(doorman_clock() - from < PATIENCE);
+}
+
+/* K2, K4: the lease outlives its server to the last, then each does as its mode says, and when a
+ * server is back all have leases again. */
+static void a_server_that_goes_away_and_comes_back(void **state) {
+    (void)state;
+    host server = {.capacity = 90};
+    host_start(&server);
+    doorman_agent *agent = start(server.url);
+    doorman_resource *safe = open_as(agent, "safe", 50, DOORMAN_SAFE, 7);
+    doorman_resource *none = open_as(agent, "none", 50, DOORMAN_PESSIMISTIC, 0);
+    doorman_resource *all = open_as(agent, "all", 70, DOORMAN_OPTIMISTIC, 0);
+    EVENTUALLY(leased(agent, safe) && leased(agent, none) && leased(agent, all));
+    host_stop(&server);
+    doorman_resource_info info = read_info(agent, none);
+    assert_true(info.leased && info.capacity == 50);
+    doorman_time end = info.expires_at;
+    for (int i = 0; i < 10000 && info.leased; i++) {
+        assert_true(info.capacity == 50);
+        nap(MILLISECOND);
+        info = read_info(agent, none);
+    }
+    assert_false(info.leased);
+    assert_true(doorman_clock() >= end);
+    assert_true(info.capacity == 0);
+    EVENTUALLY(!leased(agent, safe) && !leased(agent, all));
+    assert_true(read_info(agent, safe).capacity == 90); /* the last heard: one client of it */
+    assert_true(read_info(agent, all).capacity == 70);
+    assert_int_equal(doorman_rate_try(doorman_resource_rate(none), 1, doorman_clock()),
+                     DOORMAN_REFUSED);
+    host_start(&server);
+    EVENTUALLY(leased(agent, safe) && leased(agent, none) && leased(agent, all));
+    doorman_agent_stop(agent);
+    host_stop(&server);
+}
+
+/* L1: whoever is blocked sees at once that a lease has ended. */
+static void a_waiter_sees_the_end_of_a_lease_of_nothing(void **state) {
+    (void)state;
+    host server = {.capacity = 0};
+    host_start(&server);
+    doorman_agent *agent = start(server.url);
+    doorman_resource *resource = open_as(agent, "db", 1000, DOORMAN_OPTIMISTIC, 0);
+    EVENTUALLY(leased(agent, resource));
+    host_stop(&server);
+    doorman_time end = read_info(agent, resource).expires_at;
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
+    assert_true(doorman_clock() >= end);
+    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
+    doorman_agent_stop(agent);
+}
+
+/* K2, K7: requests that fail, whatever way, never come faster than one a second, and each has a
+ * connection of its own; and when the server has found its senses, there is a lease. */
+static void endure(behaviour what) {
+    host server = {.capacity = 90, .behaviour = (int)what};
+    host_start(&server);
+    doorman_time from = doorman_clock();
+    doorman_agent *agent = start(server.url);
+    doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_SAFE, 1000);
+    EVENTUALLY(host_requests(&server) >= 2);
+    assert_false(leased(agent, resource));
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
+    int count = host_requests(&server);
+    assert_true(count <= 1 + (doorman_clock() - from) / DOORMAN_SECOND);
+    assert_true(__atomic_load_n(&server.connection_count, __ATOMIC_SEQ_CST) >= count);
+    __atomic_store_n(&server.behaviour, SERVES, __ATOMIC_SEQ_CST);
+    EVENTUALLY(leased(agent, resource));
+    doorman_agent_stop(agent);
+    host_stop(&server);
+}
+
+static void a_server_that_never_answers_is_endured(void **state) {
+    (void)state;
+    endure(IS_SILENT);
+}
+
+static void a_server_that_talks_rubbish_is_endured(void **state) {
+    (void)state;
+    endure(TALKS_RUBBISH);
+}
+
+/* K7: nng refuses the first address; the next one does. */
+static void an_address_that_is_none_counts_as_a_failure(void **state) {
+    (void)state;
+    host server = {.capacity = 90};
+    host_start(&server);
+    const char *addresses[] = {"nonsense", server.url};
+    doorman_agent *agent = NULL;
+    doorman_client_options options = {
+        .addresses = addresses, .address_count = 2, .request_timeout = 60 * DOORMAN_SECOND};
+    assert_int_equal(doorman_agent_start(&agent, &options, NULL), DOORMAN_OK);
+    doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(leased(agent, resource));
+    doorman_agent_stop(agent);
+    host_stop(&server);
+}
+
+/* K3. */
+static void a_redirect_is_followed(void **state) {
+    (void)state;
+    host master = {.capacity = 90}, other = {.capacity = 90};
+    host_start(&master);
+    memcpy(other.redirect, master.url, sizeof other.redirect);
+    host_start(&other);
+    doorman_agent *agent = start(other.url);
+    doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(leased(agent, resource));
+    EVENTUALLY(host_requests(&master) >= 3);
+    assert_int_equal(host_requests(&other), 1);
+    doorman_agent_stop(agent);
+    host_stop(&other);
+    host_stop(&master);
+}
+
+/* K3: a request and five redirects, then it is a failure, and a second at least until the next. */
+static void redirects_in_a_circle_end(void **state) {
+    (void)state;
+    host left = {.capacity = 90}, right = {.capacity = 90};
+    host_start(&left);
+    memcpy(right.redirect, left.url, sizeof right.redirect);
+    host_start(&right);
+    doorman_mastership wrong = {.address = right.url};
+    pthread_mutex_lock(&left.mutex);
+    assert_int_equal(doorman_server_set_master(left.server, &wrong, doorman_clock()), DOORMAN_OK);
+    pthread_mutex_unlock(&left.mutex);
+    doorman_time from = doorman_clock();
+    doorman_agent *agent = start(left.url);
+    doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(host_requests(&left) + host_requests(&right) >= 12);
+    int count = host_requests(&left) + host_requests(&right);
+    assert_true(count <= 6 * (1 + (doorman_clock() - from) / DOORMAN_SECOND));
+    assert_false(leased(agent, resource));
+    doorman_agent_stop(agent);
+    host_stop(&left);
+    host_stop(&right);
+}
+
+/* K5, and the release of S-rules seen from outside: what is closed or stopped is given back. */
+static void two_agents_are_two_holders_and_give_back_when_they_stop(void **state) {
+    (void)state;
+    host server = {.capacity = 90};
+    host_start(&server);
+    doorman_agent *a = start(server.url), *b = start(server.url);
+    doorman_resource *resource = open_as(a, "db", 80, DOORMAN_PESSIMISTIC, 0);
+    assert_ptr_equal(open_as(a, "db", 80, DOORMAN_PESSIMISTIC, 0), resource);
+    open_as(b, "db", 80, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(host_sums(&server).holder_count == 2 && host_sums(&server).has == 90);
+    doorman_agent_stop(b);
+    EVENTUALLY(host_sums(&server).holder_count == 1);
+    EVENTUALLY(read_info(a, resource).capacity == 80);
+    doorman_agent_close(a, resource);
+    assert_true(leased(a, resource));
+    doorman_agent_close(a, resource);
+    EVENTUALLY(host_sums(&server).holder_count == 0);
+    open_as(a, "db", 80, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(host_sums(&server).has == 80);
+    doorman_agent_stop(a);
+    assert_int_equal(host_sums(&server).holder_count, 0);
+    assert_true(host_sums(&server).has == 0 && host_sums(&server).counted == 0);
+    host_stop(&server);
+}
+
+static void a_default_id_is_valid_and_says_who(void **state) {
+    (void)state;
+    char id[DOORMAN_ID_BYTES_MAX + 1], tail[64];
+    doorman__agent_default_id(id, 0x9f0c2e51a7b38d64);
+    assert_true(doorman__id_valid(id));
+    snprintf(tail, sizeof tail, ":%ld:9f0c2e51a7b38d64", (long)getpid());
+    assert_string_equal(id + strlen(id) - strlen(tail), tail);
+}
+
+/* K7. */
+static void stop_and_close_send_waiters_away(void **state) {
+    (void)state;
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *a = open_as(agent, "a", 10, DOORMAN_PESSIMISTIC, 0);
+    doorman_resource *b = open_as(agent, "b", 10, DOORMAN_PESSIMISTIC, 0);
+    assert_ptr_equal(open_as(agent, "a", 10, DOORMAN_PESSIMISTIC, 0), a);
+    errand errands[6];
+    for (int i = 0; i < 6; i++) {
+        errands[i] = (errand){.agent = agent, .resource = i % 2 ? a : b, .gauge = i > 2, .n = 1};
+        errands[i].timeout = DOORMAN_NEVER;
+        errand_start(&errands[i]);
+    }
+    doorman_agent_close(agent, a);
+    assert_int_equal(waiters(agent), 6);
+    doorman_agent_close(agent, a);
+    for (int i = 1; i < 6; i += 2) assert_int_equal(errand_end(&errands[i]), DOORMAN_UNAVAILABLE);
+    assert_int_equal(waiters(agent), 3);
+    doorman_agent_stop(agent);
+    for (int i = 0; i < 6; i += 2) assert_int_equal(errand_end(&errands[i]), DOORMAN_UNAVAILABLE);
+}
+
+/* L2: first come, first served, though less might fit; and who gives up holds nobody up. Each is
+ * let through by the release of the one before: without a wake-up it would nap for a second. */
+static void waiters_are_served_in_the_order_of_their_coming(void **state) {
+    (void)state;
+    enum { COUNT = 10, IMPATIENT = 3 };
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", 4, DOORMAN_SAFE, 4);
+    errand errands[COUNT];
+    int turns = 0;
+    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 3, 0), DOORMAN_OK);
+    for (int i = 0; i < COUNT; i++) {
+        errands[i] = (errand){.agent = agent, .resource = resource, .gauge = true, .n = 4};
+        errands[i].n = i == IMPATIENT ? 1 : 4;
+        errands[i].timeout = i == IMPATIENT ? 100 * MILLISECOND : PATIENCE;
+        errands[i].turns = i == IMPATIENT ? NULL : &turns;
+        errand_start(&errands[i]);
+        if (i == IMPATIENT) assert_int_equal(errand_end(&errands[i]), DOORMAN_TIMED_OUT);
+    }
+    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1, 0), DOORMAN_TIMED_OUT);
+    doorman_time from = doorman_clock();
+    doorman_agent_gauge_release(agent, resource, 3);
+    for (int i = 0; i < COUNT; i++) {
+        if (i == IMPATIENT) continue;
+        assert_int_equal(errand_end(&errands[i]), DOORMAN_OK);
+        assert_int_equal(errands[i].turn, i < IMPATIENT ? i : i - 1);
+    }
+    assert_true(doorman_clock() - from < COUNT * DOORMAN_SECOND / 2);
+    assert_true(read_info(agent, resource).in_flight == 0);
+    assert_true(doorman_resource_gauge(resource)->queue.units == 0);
+    doorman_agent_stop(agent);
+}
+
+/* L2: the same for a rate, where time alone lets the next one through. */
+static void waiters_for_a_rate_take_turns(void **state) {
+    (void)state;
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", 0, DOORMAN_OPTIMISTIC, 0);
+    assert_int_equal(doorman_agent_set_wants(agent, resource, 0), DOORMAN_OK);
+    errand errands[4];
+    int turns = 0;
+    for (int i = 0; i < 4; i++) {
+        errands[i] = (errand){.agent = agent, .resource = resource, .n = 2, .turns = &turns};
+        errands[i].timeout = i == 0 ? 200 * MILLISECOND : PATIENCE;
+        errand_start(&errands[i]);
+    }
+    assert_int_equal(errand_end(&errands[0]), DOORMAN_TIMED_OUT);
+    assert_int_equal(doorman_agent_set_wants(agent, resource, 20), DOORMAN_OK);
+    for (int i = 1; i < 4; i++) {
+        assert_int_equal(errand_end(&errands[i]), DOORMAN_OK);
+        assert_int_equal(errands[i].turn, i);
+    }
+    doorman_agent_stop(agent);
+}
+
+/* L1: "a blocked waiter sees a new rate at once". At the old one it would wait for an hour. Many
+ * rounds: without a wake-up each would last a nap of a second. */
+static void a_blocked_waiter_sees_a_new_rate(void **state) {
+    (void)state;
+    enum { ROUNDS = 30 };
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_OPTIMISTIC, 0);
+    doorman_time from = doorman_clock();
+    for (int i = 0; i < ROUNDS; i++) {
+        errand waits = {.agent = agent, .resource = resource, .n = 1, .timeout = PATIENCE};
+        assert_int_equal(doorman_agent_set_wants(agent, resource, 1.0 / 3600), DOORMAN_OK);
+        errand_start(&waits);
+        assert_int_equal(doorman_agent_set_wants(agent, resource, 1000), DOORMAN_OK);
+        assert_int_equal(errand_end(&waits), DOORMAN_OK);
+    }
+    assert_true(doorman_clock() - from < ROUNDS * DOORMAN_SECOND / 2);
+    doorman_agent_stop(agent);
+}
+
+/* The same for the first lease of all. */
+static void a_blocked_waiter_sees_the_first_lease(void **state) {
+    (void)state;
+    host server = {.capacity = 100};
+    nobody(server.url);
+    doorman_agent *agent = start(server.url);
+    doorman_resource *resource = open_as(agent, "db", 100, DOORMAN_PESSIMISTIC, 0);
+    errand rate = {.agent = agent, .resource = resource, .n = 1, .timeout = PATIENCE};
+    errand gauge = {.agent = agent, .resource = resource, .gauge = true, .n = 50};
+    gauge.timeout = PATIENCE;
+    errand_start(&rate);
+    errand_start(&gauge);
+    host_start(&server);
+    assert_int_equal(errand_end(&rate), DOORMAN_OK);
+    assert_int_equal(errand_end(&gauge), DOORMAN_OK);
+    doorman_agent_stop(agent);
+    host_stop(&server);
+}
+
+/* L4: wants follow arrivals, so each counts once: as allowed, or when it gives up as refused, and
+ * until then as waiting. */
+static void every_wait_counts_once_as_demand(void **state) {
+    (void)state;
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", 5, DOORMAN_OPTIMISTIC, 0);
+    const doorman_rate *rate = doorman_resource_rate(resource);
+    const doorman_gauge *gauge = doorman_resource_gauge(resource);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
+    }
+    assert_true(rate->allowed == doorman__units(3) && rate->refused == 0);
+    assert_int_equal(doorman_agent_set_wants(agent, resource, 0), DOORMAN_OK);
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, 0.25, 0), DOORMAN_TIMED_OUT);
+    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 0.25, 0), DOORMAN_TIMED_OUT);
+    assert_true(rate->refused == doorman__units(0.25) && gauge->refused == doorman__units(0.25));
+    errand waits[] = {{.n = 0.5, .timeout = 100 * MILLISECOND},
+                      {.n = 0.5, .timeout = 100 * MILLISECOND, .gauge = true}};
+    for (int i = 0; i < 2; i++) {
+        waits[i].agent = agent;
+        waits[i].resource = resource;
+        errand_start(&waits[i]);
+    }
+    for (int i = 0; i < 2; i++) assert_int_equal(errand_end(&waits[i]), DOORMAN_TIMED_OUT);
+    assert_true(rate->allowed == doorman__units(3) && rate->refused == doorman__units(0.75));
+    assert_true(gauge->refused == doorman__units(0.75));
+    assert_true(rate->queue.units == 0 && gauge->queue.units == 0);
+    doorman_agent_stop(agent);
+}
+
+/* L1. Threads that mark and release, against a count of their own. */
+typedef struct crowd {
+    doorman_agent *agent;
+    doorman_resource *resource;
+    doorman_time end; /* far away, unless wake-ups are lost */
+    int in_flight, most, failures;
+} crowd;
+
+static void *crowd_main(void *context) {
+    crowd *self = (crowd *)context;
+    for (int i = 0; i < 500; i++) {
+        doorman_time timeout = self->end - doorman_clock();
+        if (doorman_agent_gauge_wait(self->agent, self->resource, 1, timeout) != DOORMAN_OK) {
+            __atomic_fetch_add(&self->failures, 1, __ATOMIC_SEQ_CST);
+            break;
+        }
+        int now = __atomic_add_fetch(&self->in_flight, 1, __ATOMIC_SEQ_CST);
+        int most = __atomic_load_n(&self->most, __ATOMIC_SEQ_CST);
+        while (now > most && !__atomic_compare_exchange_n(&self->most, &most, now, false,
+                                                          __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+        }
+        if (i % 50 == 0) nap(MILLISECOND);
+        __atomic_sub_fetch(&self->in_flight, 1, __ATOMIC_SEQ_CST);
+        doorman_agent_gauge_release(self->agent, self->resource, 1);
+    }
+    return NULL;
+}
+
+static void many_threads_never_have_more_than_the_gauge_allows(void **state) {
+    (void)state;
+    host server = {.capacity = 3};
+    host_start(&server);
+    doorman_agent *agent = start(server.url);
+    doorman_resource *resource = open_as(agent, "db", 3, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(leased(agent, resource));
+    crowd all = {.agent = agent, .resource = resource, .end = doorman_clock() + PATIENCE};
+    pthread_t threads[8];
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, crowd_main, &all), 0);
+    }
+    for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(all.failures, 0);
+    assert_in_range(all.most, 1, 3);
+    assert_true(read_info(agent, resource).in_flight == 0);
+    doorman_agent_stop(agent);
+    host_stop(&server);
+}
+
+/* Everything at once from several threads: for the sanitizers, and for deadlocks. */
+typedef struct bustle {
+    doorman_agent *agent;
+    int index;
+} bustle;
+
+static void *bustle_main(void *context) {
+    bustle *self = (bustle *)context;
+    doorman_resource_options options = {.resource_id = self->index % 2 ? "odd" : "even"};
+    for (int i = 0; i < 50; i++) {
+        doorman_resource *resource = NULL;
+        doorman_resource_info info;
+        if (doorman_agent_open(&resource, self->agent, &options, NULL) != DOORMAN_OK) continue;
+        doorman_agent_rate_wait(self->agent, resource, 1, 5 * MILLISECOND);
+        if (doorman_agent_gauge_wait(self->agent, resource, 1, 5 * MILLISECOND) == DOORMAN_OK) {
+            doorman_agent_gauge_release(self->agent, resource, 1);
+        }
+        doorman_agent_set_wants(self->agent, resource, i);
+        doorman_agent_read(self->agent, resource, &info);
+        doorman_agent_close(self->agent, resource);
+    }
+    return NULL;
+}
+
+static void calls_from_many_threads_get_on_with_each_other(void **state) {
+    (void)state;
+    host server = {.capacity = 20};
+    host_start(&server);
+    doorman_agent *agent = start(server.url);
+    pthread_t threads[6];
+    bustle all[6];
+    for (int i = 0; i < 6; i++) {
+        all[i] = (bustle){.agent = agent, .index = i};
+        assert_int_equal(pthread_create(&threads[i], NULL, bustle_main, &all[i]), 0);
+    }
+    for (int i = 0; i < 6; i++) pthread_join(threads[i], NULL);
+    assert_true(host_requests(&server) > 0);
+    doorman_agent_stop(agent);
+    assert_int_equal(host_sums(&server).holder_count, 0);
+    host_stop(&server);
+}
+
+/* STYLE 6: what is wrong leaves nothing behind. */
+static void an_agent_that_cannot_start_says_why(void **state) {
+    (void)state;
+    doorman_agent *agent = NULL;
+    doorman_error error = {""};
+    doorman_client_options options = {.addresses = NULL};
+    assert_int_equal(doorman_agent_start(&agent, &options, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_null(agent);
+    assert_non_null(strstr(error.text, "addresses"));
+    doorman_agent_stop(NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_application_is_let_through_at_the_rate_of_its_lease),
+        cmocka_unit_test(a_wait_that_makes_no_sense_is_refused_at_once),
+        cmocka_unit_test(without_a_server_nothing_blocks_and_the_mode_holds),
+        cmocka_unit_test(a_server_that_goes_away_and_comes_back),
+        cmocka_unit_test(a_waiter_sees_the_end_of_a_lease_of_nothing),
+        cmocka_unit_test(a_server_that_never_answers_is_endured),
+        cmocka_unit_test(a_server_that_talks_rubbish_is_endured),
+        cmocka_unit_test(an_address_that_is_none_counts_as_a_failure),
+        cmocka_unit_test(a_redirect_is_followed),
+        cmocka_unit_test(redirects_in_a_circle_end),
+        cmocka_unit_test(two_agents_are_two_holders_and_give_back_when_they_stop),
+        cmocka_unit_test(a_default_id_is_valid_and_says_who),
+        cmocka_unit_test(stop_and_close_send_waiters_away),
+        cmocka_unit_test(waiters_are_served_in_the_order_of_their_coming),
+        cmocka_unit_test(waiters_for_a_rate_take_turns),
+        cmocka_unit_test(a_blocked_waiter_sees_a_new_rate),
+        cmocka_unit_test(a_blocked_waiter_sees_the_first_lease),
+        cmocka_unit_test(every_wait_counts_once_as_demand),
+        cmocka_unit_test(many_threads_never_have_more_than_the_gauge_allows),
+        cmocka_unit_test(calls_from_many_threads_get_on_with_each_other),
+        cmocka_unit_test(an_agent_that_cannot_start_says_why),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

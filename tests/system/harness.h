@@ -1,0 +1,348 @@
+/* What the system tests share: real processes in folders of their own, requests over nng, raw
+ * connections, and a look into replies. Everything ends by itself: each wait has a time-out, each
+ * process dies with the test program, and harness_clean ends what a failed test left behind. */
+#ifndef DOORMAN_TESTS_HARNESS_H
+#define DOORMAN_TESTS_HARNESS_H
+
+#ifndef _GNU_SOURCE
+#error "define _GNU_SOURCE before all includes"
+#endif
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka.h wants the four above. */
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+#include <nng/nng.h>
+#include <nng/protocol/reqrep0/req.h>
+
+#define PATIENCE_MS 20000 /* for what must happen; long, as machines are slow at times */
+#define PROCESS_MAX 32    /* in one test */
+#define ARGUMENT_MAX 32
+
+static inline void sleep_ms(int ms) {
+    struct timespec time = {ms / 1000, (ms % 1000) * 1000000L};
+    nanosleep(&time, NULL);
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+/* The whole of a file as text; the caller frees it. */
+static inline char *file_read(const char *path) {
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t capacity = (size_t)1 << 20;
+    char *text = (char *)malloc(capacity);
+    assert_non_null(text);
+    text[fread(text, 1, capacity - 1, file)] = 0;
+    for (size_t i = strlen(text) + 1; i < capacity; i++) text[i] = 0;
+    fclose(file);
+    return text;
+}
+
+static inline void file_write(const char *path, const char *text) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
+    assert_int_equal(fclose(file), 0);
+}
+
+/* ---- processes ------------------------------------------------------------------------------ */
+
+/* A process with its own folder, which holds what it prints, and its configuration. */
+struct process {
+    pid_t pid; /* 0: has ended */
+    char folder[64], out[80], err[80], config[80];
+};
+
+static struct process processes[PROCESS_MAX];
+static size_t process_count;
+
+static inline struct process *process_new(void) {
+    assert_in_range(process_count, 0, PROCESS_MAX - 1);
+    char folder[] = "/tmp/doorman-test-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    struct process *process = &processes[process_count++];
+    process->pid = 0;
+    snprintf(process->folder, sizeof process->folder, "%s", folder);
+    snprintf(process->out, sizeof process->out, "%s/out", folder);
+    snprintf(process->err, sizeof process->err, "%s/err", folder);
+    snprintf(process->config, sizeof process->config, "%s/config.json", folder);
+    return process;
+}
+
+/* In the child, between fork and exec: only what a signal handler may call, since the test program
+ * has threads. */
+static inline void process_become(const struct process *process, char *const argv[],
+                                  char *const envp[]) {
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int out = open(process->out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int err = open(process->err, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (out >= 0 && err >= 0 && dup2(out, 1) == 1 && dup2(err, 2) == 2) execve(argv[0], argv, envp);
+    _exit(127);
+}
+
+extern char **environ;
+
+/* Starts the server's program.
+ *   arguments     up to a NULL
+ *   environment   "NAME=VALUE" up to a NULL; or NULL. It comes on top of the test's own, from which
+ *                 DOORMAN_... is taken out */
+static inline void process_start(struct process *process, const char *const *arguments,
+                                 const char *const *environment) {
+    const char *program = getenv("DOORMAN_SERVER");
+    const char *argv[ARGUMENT_MAX + 2] = {program ? program : "build/doorman_server"};
+    const char *envp[512];
+    size_t count = 0;
+    for (size_t i = 0; arguments[i]; i++) {
+        assert_in_range(i, 0, ARGUMENT_MAX - 1);
+        argv[i + 1] = arguments[i];
+    }
+    for (char **variable = environ; *variable && count < 480; variable++) {
+        if (strncmp(*variable, "DOORMAN_", 8) != 0) envp[count++] = *variable;
+    }
+    for (size_t i = 0; environment && environment[i]; i++) envp[count++] = environment[i];
+    envp[count] = NULL;
+    file_write(process->out, "");
+    file_write(process->err, "");
+    process->pid = fork();
+    assert_true(process->pid >= 0);
+    if (process->pid == 0) {
+        process_become(process, (char *const *)(uintptr_t)argv, (char *const *)(uintptr_t)envp);
+    }
+}
+
+static inline void process_signal(const struct process *process, int number) {
+    assert_true(process->pid > 0);
+    assert_int_equal(kill(process->pid, number), 0);
+}
+
+/* The exit code of a process that ends by itself; 128 and the signal, as shells have it, of one
+ * that does not. */
+static inline int process_wait(struct process *process) {
+    int status = 0;
+    pid_t ended = 0;
+    for (int waited = 0; ended == 0; waited += 10) {
+        if (waited > PATIENCE_MS) kill(process->pid, SIGKILL);
+        ended = waitpid(process->pid, &status, waited > PATIENCE_MS ? 0 : WNOHANG);
+        if (ended == 0) sleep_ms(10);
+    }
+    process->pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* Runs the server's program to its end. */
+static inline int process_run(struct process *process, const char *const *arguments,
+                              const char *const *environment) {
+    process_start(process, arguments, environment);
+    return process_wait(process);
+}
+
+/* How often a text stands in what a process has said on standard error. */
+static inline int process_said(const struct process *process, const char *text) {
+    char *said = file_read(process->err);
+    int count = 0;
+    for (const char *at = said; (at = strstr(at, text)) != NULL; at++) count++;
+    free(said);
+    return count;
+}
+
+/* Waits until a process has said a text so many times. */
+static inline void process_await(const struct process *process, const char *text, int times) {
+    int waited = 0;
+    for (; waited < PATIENCE_MS && process_said(process, text) < times; waited += 10) sleep_ms(10);
+    if (waited >= PATIENCE_MS) {
+        char *said = file_read(process->err);
+        print_error("waited for '%s', and heard:\n%s", text, said);
+        free(said);
+        fail();
+    }
+}
+
+/* A teardown for each test: ends what still runs, and removes the folders. */
+static inline int harness_clean(void **state) {
+    (void)state;
+    for (; process_count > 0; process_count--) {
+        struct process *process = &processes[process_count - 1];
+        if (process->pid > 0) {
+            kill(process->pid, SIGKILL);
+            waitpid(process->pid, NULL, 0);
+        }
+        unlink(process->out);
+        unlink(process->err);
+        unlink(process->config);
+        rmdir(process->folder);
+    }
+    return 0;
+}
+
+/* ---- servers -------------------------------------------------------------------------------- */
+
+struct server {
+    struct process *process;
+    char url[NNG_MAXADDRLEN]; /* of its first listener */
+};
+
+/* Starts a server on a free port, and waits until it serves.
+ *   config   the text of its configuration
+ *   more     further arguments, up to a NULL; or NULL */
+static inline struct server server_start(const char *config, const char *const *more) {
+    struct server server = {process_new(), ""};
+    const char *arguments[ARGUMENT_MAX] = {"--config", server.process->config, "--listen",
+                                           "tcp://127.0.0.1:0"};
+    for (size_t i = 0; more && more[i]; i++) arguments[i + 4] = more[i];
+    file_write(server.process->config, config);
+    process_start(server.process, arguments, NULL);
+    process_await(server.process, " listen=", 1);
+    char *said = file_read(server.process->err);
+    assert_int_equal(sscanf(strstr(said, " listen="), " listen=%127[^ ,\n]", server.url), 1);
+    free(said);
+    return server;
+}
+
+/* Ends a server as an operator would. With a sanitizer its exit code also tells of leaks. */
+static inline void server_stop(struct server *server) {
+    process_signal(server->process, SIGTERM);
+    assert_int_equal(process_wait(server->process), 0);
+}
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+/* One request on a connection of its own, of any bytes; the caller frees the reply. NULL: none came
+ * in time. */
+static inline char *ask_bytes(const char *url, const char *text, size_t bytes) {
+    nng_socket socket = NNG_SOCKET_INITIALIZER;
+    char *reply = NULL, *copy = NULL;
+    size_t reply_bytes = 0;
+    assert_int_equal(nng_req0_open(&socket), 0);
+    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, PATIENCE_MS);
+    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, PATIENCE_MS);
+    nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+    nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, 0);
+    if (nng_dial(socket, url, NULL, 0) == 0 &&
+        nng_send(socket, (void *)(uintptr_t)text, bytes, 0) == 0 &&
+        nng_recv(socket, &reply, &reply_bytes, NNG_FLAG_ALLOC) == 0) {
+        copy = strndup(reply, reply_bytes);
+        nng_free(reply, reply_bytes);
+    }
+    nng_close(socket);
+    return copy;
+}
+
+/* A request whose answer must come, as a tree; the caller deletes it. */
+static inline cJSON *ask(const struct server *server, const char *text) {
+    char *reply = ask_bytes(server->url, text, strlen(text));
+    assert_non_null(reply);
+    cJSON *tree = cJSON_Parse(reply);
+    assert_non_null(tree);
+    free(reply);
+    return tree;
+}
+
+/* What stands at a path such as "get_capacity.response[0].gets"; NULL: nothing. */
+static inline const cJSON *find(const cJSON *tree, const char *path) {
+    char key[64];
+    int index = 0, used = 0;
+    while (tree && *path) {
+        if (sscanf(path, "[%d]%n", &index, &used) == 1) {
+            tree = cJSON_GetArrayItem(tree, index);
+        } else {
+            assert_int_equal(sscanf(path, "%63[^.[]%n", key, &used), 1);
+            tree = cJSON_GetObjectItemCaseSensitive(tree, key);
+        }
+        path += used;
+        path += *path == '.';
+    }
+    return tree;
+}
+
+static inline double number(const cJSON *tree, const char *path) {
+    const cJSON *item = find(tree, path);
+    if (!cJSON_IsNumber(item)) fail_msg("no number at %s", path);
+    return item->valuedouble;
+}
+
+static inline const char *text(const cJSON *tree, const char *path) {
+    const cJSON *item = find(tree, path);
+    if (!cJSON_IsString(item)) fail_msg("no text at %s", path);
+    return item->valuestring;
+}
+
+/* ---- raw connections ------------------------------------------------------------------------ */
+
+/* A TCP connection that speaks no protocol yet. */
+static inline int raw_connect(const struct server *server) {
+    const struct timeval patience = {PATIENCE_MS / 1000, 0};
+    unsigned port = 0;
+    assert_int_equal(sscanf(server->url, "tcp://127.0.0.1:%u", &port), 1);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    return fd;
+}
+
+/* false: the peer has hung up, or takes no more. */
+static inline bool raw_send(int fd, const void *bytes, size_t count) {
+    size_t sent = 0;
+    ssize_t part = 1;
+    while (sent < count && part > 0) {
+        part = send(fd, (const char *)bytes + sent, count - sent, MSG_NOSIGNAL);
+        if (part > 0) sent += (size_t)part;
+    }
+    return sent == count;
+}
+
+/* nng's greeting: who is there is a REQ, and the peer must be a REP. */
+static inline int raw_greet(const struct server *server) {
+    static const unsigned char hello[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+    static const unsigned char welcome[8] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
+    unsigned char answer[8];
+    int fd = raw_connect(server);
+    assert_true(raw_send(fd, hello, sizeof hello));
+    assert_int_equal(recv(fd, answer, sizeof answer, MSG_WAITALL), sizeof answer);
+    assert_memory_equal(answer, welcome, sizeof welcome);
+    return fd;
+}
+
+/* The head of a message of so many bytes, with the number of its request. */
+static inline bool raw_send_head(int fd, size_t bytes) {
+    unsigned char head[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0, 0, 1};
+    uint64_t all = (uint64_t)bytes + 4;
+    for (int i = 0; i < 8; i++) head[i] = (unsigned char)(all >> (56 - 8 * i));
+    return raw_send(fd, head, sizeof head);
+}
+
+/* Has the peer hung up, whatever it said before? Waits for it. */
+static inline bool raw_hung_up(int fd) {
+    char bytes[65536];
+    ssize_t got = 1;
+    while (got > 0) got = recv(fd, bytes, sizeof bytes, 0);
+    return got == 0 || errno == ECONNRESET;
+}
+
+#endif

@@ -1,0 +1,840 @@
+/* Promises of doorman_server as a process: what it answers, what it refuses, and how it starts,
+ * goes on and ends. The decisions about capacity have their own tests, without processes. */
+#define _GNU_SOURCE
+#include "harness.h"
+
+#include <poll.h>
+#include <regex.h>
+
+#include "../../doorman.h"
+
+#define ALGORITHM(kind)                                                                            \
+    "\"algorithm\":{\"kind\":\"" kind "\",\"lease_length\":60,\"refresh_interval\":16,"            \
+    "\"learning_mode_duration\":0}"
+#define RESOURCE(glob, capacity)                                                                   \
+    "{\"identifier_glob\":\"" glob "\",\"capacity\":" capacity "," ALGORITHM("FAIR_SHARE") "}"
+#define CONFIG(capacity)                                                                           \
+    "{\"resources\":[" RESOURCE("db/*", capacity) "," RESOURCE("other", "7") "]}"
+#define CONFIG_120 CONFIG("120")
+
+#define ASK(client, resource, wants)                                                               \
+    "{\"get_capacity\":{\"client_id\":\"" client "\",\"resource\":[{\"resource_id\":\"" resource   \
+    "\",\"wants\":" wants "}]}}"
+#define GETS "get_capacity.response[0].gets."
+
+/* What a new client gets of a resource. */
+static double capacity_of(const struct server *server, const char *request) {
+    cJSON *reply = ask(server, request);
+    double capacity = number(reply, GETS "capacity");
+    cJSON_Delete(reply);
+    return capacity;
+}
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+static void a_request_over_nng_gets_a_lease(void **state) {
+    (void)state;
+    const char *const more[] = {"--node", "leaf-eu-1", NULL};
+    struct server server = server_start(CONFIG_120, more);
+    cJSON *reply = ask(&server, ASK("a", "db/orders", "50"));
+    assert_string_equal(text(reply, "get_capacity.response[0].resource_id"), "db/orders");
+    assert_true(number(reply, GETS "capacity") == 50);
+    assert_string_equal(text(reply, GETS "node"), "leaf-eu-1");
+    assert_true(number(reply, GETS "id") >= 1);
+    assert_true(number(reply, GETS "expires_in") == 60);
+    assert_true(number(reply, GETS "refresh_interval") == 16);
+    double now = (double)time(NULL);
+    assert_true(number(reply, GETS "expiry_time") >= now + 60 - 2 * PATIENCE_MS / 1000.0);
+    assert_true(number(reply, GETS "expiry_time") <= now + 60 + 1);
+    assert_true(number(reply, "get_capacity.response[0].safe_capacity") == 120);
+    cJSON_Delete(reply);
+    server_stop(&server);
+}
+
+/* S1, V2: without an election the server is master, at the address that it was given. */
+static void discovery_names_the_master(void **state) {
+    (void)state;
+    const char *const more[] = {"--advertise", "tcp://doorman.example:15000", NULL};
+    struct server plain = server_start(CONFIG_120, NULL), told = server_start(CONFIG_120, more);
+    cJSON *reply = ask(&plain, "{\"discovery\":{}}");
+    assert_true(cJSON_IsTrue(find(reply, "discovery.is_master")));
+    assert_string_equal(text(reply, "discovery.mastership.master_address"), plain.url);
+    cJSON_Delete(reply);
+    reply = ask(&told, "{\"discovery\":{}}");
+    assert_string_equal(text(reply, "discovery.mastership.master_address"),
+                        "tcp://doorman.example:15000");
+    cJSON_Delete(reply);
+    server_stop(&plain);
+    server_stop(&told);
+}
+
+/* R10: a release names its lease; any other id has no effect. */
+static void a_release_frees_the_capacity_of_the_lease_it_names(void **state) {
+    (void)state;
+    char release[256];
+    struct server server = server_start(CONFIG_120, NULL);
+    cJSON *reply = ask(&server, ASK("a", "db/orders", "120"));
+    uint64_t id = (uint64_t)number(reply, GETS "id");
+    cJSON_Delete(reply);
+    for (uint64_t wrong = 1; wrong <= 2; wrong++) {
+        bool right = wrong == 2;
+        snprintf(release, sizeof release,
+                 "{\"release_capacity\":{\"client_id\":\"a\",\"resource\":["
+                 "{\"resource_id\":\"db/orders\",\"id\":%llu}]}}",
+                 (unsigned long long)(right ? id : id ^ 1));
+        reply = ask(&server, release);
+        assert_true(cJSON_IsObject(find(reply, "release_capacity")));
+        cJSON_Delete(reply);
+        assert_true(capacity_of(&server, ASK("b", "db/orders", "120")) == (right ? 120 : 0));
+    }
+    server_stop(&server);
+}
+
+/* S4: whoever starts does not know who holds what, and gives nothing new away at first. */
+static void a_server_that_starts_learns_first(void **state) {
+    (void)state;
+    struct server server =
+        server_start("{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":120}]}", NULL);
+    assert_true(capacity_of(&server, ASK("a", "db/orders", "50")) == 0);
+    server_stop(&server);
+}
+
+/* The requests of PROTOCOL.md, as they stand there. */
+static void the_examples_of_the_protocol_are_answered(void **state) {
+    (void)state;
+    const char *const more[] = {"--node", "leaf-eu-1", NULL};
+    struct server server = server_start(CONFIG_120, more);
+    cJSON *reply =
+        ask(&server, "{\"get_capacity\": {\"client_id\": \"web-7:4242:9f0c2e51a7b38d64\", "
+                     "\"resource\": [\n  {\"resource_id\": \"db/orders\", \"priority\": 1, "
+                     "\"wants\": 120, \"outstanding\": 0,\n   \"has\": {\"id\": 7301944120035, "
+                     "\"node\": \"leaf-eu-1\", \"capacity\": 80, \"expires_in\": 48.2}}]}}");
+    assert_true(number(reply, GETS "capacity") == 120);
+    cJSON_Delete(reply);
+    process_await(server.process, "a lease that is not known here", 1); /* S9 */
+    reply = ask(&server, "{\"release_capacity\": {\"client_id\": \"web-7:4242:9f0c2e51a7b38d64\", "
+                         "\"resource\": [{\"resource_id\": \"db/orders\", "
+                         "\"id\": 1180663310274}]}}");
+    assert_true(cJSON_IsObject(find(reply, "release_capacity")));
+    cJSON_Delete(reply);
+    reply = ask(&server, "{\"discovery\": {}}");
+    assert_true(cJSON_IsTrue(find(reply, "discovery.is_master")));
+    cJSON_Delete(reply);
+    server_stop(&server);
+}
+
+static void every_resource_of_a_request_has_its_answer_in_order(void **state) {
+    (void)state;
+    struct server server = server_start(CONFIG_120, NULL);
+    cJSON *reply = ask(&server, "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":["
+                                "{\"resource_id\":\"other\",\"wants\":100},"
+                                "{\"resource_id\":\"db/b\",\"wants\":1.5},"
+                                "{\"resource_id\":\"unknown\",\"wants\":1000}]}}");
+    assert_string_equal(text(reply, "get_capacity.response[0].resource_id"), "other");
+    assert_true(number(reply, "get_capacity.response[0].gets.capacity") == 7);
+    assert_string_equal(text(reply, "get_capacity.response[1].resource_id"), "db/b");
+    assert_true(number(reply, "get_capacity.response[1].gets.capacity") == 1.5);
+    assert_true(number(reply, "get_capacity.response[2].gets.capacity") == 1000); /* G2 */
+    assert_null(find(reply, "get_capacity.response[3]"));
+    cJSON_Delete(reply);
+    reply = ask(&server, "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":[]}}");
+    assert_int_equal(cJSON_GetArraySize(find(reply, "get_capacity.response")), 0);
+    cJSON_Delete(reply);
+    server_stop(&server);
+}
+
+/* G2: said, but at most once a minute. */
+static void what_no_template_matches_is_logged_once_a_minute(void **state) {
+    (void)state;
+    struct server server = server_start(CONFIG_120, NULL);
+    for (int i = 0; i < 50; i++) assert_true(capacity_of(&server, ASK("a", "no", "9")) == 9);
+    server_stop(&server);
+    assert_int_equal(process_said(server.process, "level=warning"), 1);
+    assert_int_equal(process_said(server.process, "count=1 resource=no holder=a"), 1);
+}
+
+static void two_servers_at_once_keep_to_themselves(void **state) {
+    (void)state;
+    struct server one = server_start(CONFIG_120, NULL), two = server_start(CONFIG("50"), NULL);
+    assert_string_not_equal(one.url, two.url);
+    assert_true(capacity_of(&one, ASK("a", "db/orders", "1000")) == 120);
+    assert_true(capacity_of(&two, ASK("a", "db/orders", "1000")) == 50);
+    cJSON *reply = ask(&two, ASK("b", "db/orders", "0"));
+    assert_string_equal(text(reply, GETS "node"), two.url + strlen("tcp://"));
+    cJSON_Delete(reply);
+    server_stop(&one);
+    assert_true(capacity_of(&two, ASK("c", "other", "3")) == 3);
+    server_stop(&two);
+}
+
+/* ---- what is wrong -------------------------------------------------------------------------- */
+
+#define IDS_64 "0123456789012345678901234567890123456789012345678901234567890123"
+#define IDS_256 IDS_64 IDS_64 IDS_64 IDS_64
+#define RESOURCE_0 "get_capacity.resource[0]."
+#define WITH(field)                                                                                \
+    "{\"get_capacity\":{\"client_id\":\"bad\",\"resource\":[{\"resource_id\":\"db/orders\"," field \
+    "}]}}"
+#define HAS(field) WITH("\"wants\":1,\"has\":{" field "}")
+
+/* Messages and what the error must say: its code, and a part of its text, which is the path of the
+ * field, or where the text is no JSON or holds what no field may, the number of the byte. */
+static const struct wrong {
+    const char *text;
+    size_t bytes; /* 0: to the NUL */
+    const char *code, *says;
+} wrongs[] = {
+    {"", 0, "INVALID_ARGUMENT", "byte "},
+    {"rubbish", 0, "INVALID_ARGUMENT", "byte "},
+    {"\0\0\0\0", 4, "INVALID_ARGUMENT", "byte "},
+    {"{\"discovery\":{}", 0, "INVALID_ARGUMENT", "byte "},
+    {"{\"discovery\":{}} x", 0, "INVALID_ARGUMENT", "byte 17"},
+    {"{\"discovery\":{}}{}", 0, "INVALID_ARGUMENT", "byte 16"},
+    {"{\"discovery\":{}}\0", 17, "INVALID_ARGUMENT", "byte 16"},
+    {"[]", 0, "INVALID_ARGUMENT", "one key"},
+    {"{}", 0, "INVALID_ARGUMENT", "one key"},
+    {"{\"discovery\":{},\"get_capacity\":{}}", 0, "INVALID_ARGUMENT", "one key"},
+    {"{\"discovery\":{},\"discovery\":{}}", 0, "INVALID_ARGUMENT", "one key"},
+    {"{\"discovery\":7}", 0, "INVALID_ARGUMENT", "discovery"},
+    {"{\"conquer\":{}}", 0, "NOT_FOUND", "conquer"},
+    {"{\"get_capacity\":{\"resource\":[]}}", 0, "INVALID_ARGUMENT", "get_capacity.client_id"},
+    {"{\"get_capacity\":{\"client_id\":\"bad\"}}", 0, "INVALID_ARGUMENT", "get_capacity.resource"},
+    {"{\"get_capacity\":{\"client_id\":7,\"resource\":[]}}", 0, "INVALID_ARGUMENT",
+     "get_capacity.client_id"},
+    {"{\"get_capacity\":{\"client_id\":\"bad\",\"client_id\":\"b\",\"resource\":[]}}", 0,
+     "INVALID_ARGUMENT", "get_capacity.client_id"},
+    {"{\"get_capacity\":{\"client_id\":\"bad\",\"resource\":{}}}", 0, "INVALID_ARGUMENT",
+     "get_capacity.resource"},
+    {"{\"get_capacity\":{\"client_id\":\"bad\",\"resource\":[7]}}", 0, "INVALID_ARGUMENT",
+     "get_capacity.resource[0]"},
+    {WITH("\"priority\":1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "wants"},
+    {WITH("\"wants\":-1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "wants"},
+    {WITH("\"wants\":1e16"), 0, "INVALID_ARGUMENT", RESOURCE_0 "wants"},
+    {WITH("\"wants\":1e309"), 0, "INVALID_ARGUMENT", "byte "},
+    {WITH("\"wants\":NaN"), 0, "INVALID_ARGUMENT", "byte "},
+    {WITH("\"wants\":Infinity"), 0, "INVALID_ARGUMENT", "byte "},
+    {WITH("\"wants\":\"1\""), 0, "INVALID_ARGUMENT", RESOURCE_0 "wants"},
+    {WITH("\"wants\":null"), 0, "INVALID_ARGUMENT", RESOURCE_0 "wants"},
+    {WITH("\"wants\":1,\"wants\":2"), 0, "INVALID_ARGUMENT", RESOURCE_0 "wants"},
+    {WITH("\"wants\":1,\"priority\":16"), 0, "INVALID_ARGUMENT", RESOURCE_0 "priority"},
+    {WITH("\"wants\":1,\"priority\":0.5"), 0, "INVALID_ARGUMENT", RESOURCE_0 "priority"},
+    {WITH("\"wants\":1,\"outstanding\":-1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "outstanding"},
+    {HAS("\"node\":\"n\",\"capacity\":1,\"expires_in\":1"), 0, "INVALID_ARGUMENT",
+     RESOURCE_0 "has.id"},
+    {HAS("\"id\":0,\"node\":\"n\",\"capacity\":1,\"expires_in\":1"), 0, "INVALID_ARGUMENT",
+     RESOURCE_0 "has.id"},
+    {HAS("\"id\":1.5,\"node\":\"n\",\"capacity\":1,\"expires_in\":1"), 0, "INVALID_ARGUMENT",
+     RESOURCE_0 "has.id"},
+    {HAS("\"id\":9007199254740994,\"node\":\"n\",\"capacity\":1,\"expires_in\":1"), 0,
+     "INVALID_ARGUMENT", RESOURCE_0 "has.id"},
+    {HAS("\"id\":1,\"node\":\"\",\"capacity\":1,\"expires_in\":1"), 0, "INVALID_ARGUMENT",
+     RESOURCE_0 "has.node"},
+    {HAS("\"id\":1,\"node\":\"n\",\"capacity\":-1,\"expires_in\":1"), 0, "INVALID_ARGUMENT",
+     RESOURCE_0 "has.capacity"},
+    {HAS("\"id\":1,\"node\":\"n\",\"capacity\":1"), 0, "INVALID_ARGUMENT",
+     RESOURCE_0 "has.expires_in"},
+    {ASK("", "db/orders", "1"), 0, "INVALID_ARGUMENT", "get_capacity.client_id"},
+    {ASK("bad", "", "1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "resource_id"},
+    {ASK("bad", IDS_256 "x", "1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "resource_id"},
+    {ASK(IDS_256 "x", "db/orders", "1"), 0, "INVALID_ARGUMENT", "get_capacity.client_id"},
+    {ASK("bad", "db/orders\\u0000x", "1"), 0, "INVALID_ARGUMENT", "byte "},
+    {ASK("bad", "db/orders\0x", "1"), sizeof ASK("bad", "db/orders\0x", "1") - 1,
+     "INVALID_ARGUMENT", "byte "},
+    {ASK("bad", "db/\\u0007", "1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "resource_id"},
+    {ASK("bad", "db/\\u007f", "1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "resource_id"},
+    {ASK("bad", "db/\007", "1"), 0, "INVALID_ARGUMENT", "byte "},
+    {ASK("bad", "db/\377", "1"), 0, "INVALID_ARGUMENT", "byte "},
+    {ASK("bad", "db/\300\200", "1"), 0, "INVALID_ARGUMENT", "byte "},
+    {ASK("bad", "db/\\ud800", "1"), 0, "INVALID_ARGUMENT", "byte "},
+    /* Half of this message is right; nothing of it may take effect. */
+    {"{\"get_capacity\":{\"client_id\":\"bad\",\"resource\":["
+     "{\"resource_id\":\"db/orders\",\"wants\":1000},{\"resource_id\":\"other\",\"wants\":-1}]}}",
+     0, "INVALID_ARGUMENT", "get_capacity.resource[1].wants"},
+    {"{\"get_capacity\":{\"client_id\":\"bad\",\"resource\":["
+     "{\"resource_id\":\"db/orders\",\"wants\":1},{\"resource_id\":\"db/orders\",\"wants\":1}]}}",
+     0, "INVALID_ARGUMENT", "get_capacity.resource[1]"},
+    {"{\"release_capacity\":{\"client_id\":\"a\",\"resource\":[{\"resource_id\":\"db/orders\"}]}}",
+     0, "INVALID_ARGUMENT", "release_capacity.resource[0].id"},
+};
+
+static void what_is_wrong_with_a_message_is_said_and_nothing_of_it_takes_effect(void **state) {
+    (void)state;
+    struct server server = server_start(CONFIG_120, NULL);
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+        const struct wrong *wrong = &wrongs[i];
+        size_t bytes = wrong->bytes ? wrong->bytes : strlen(wrong->text);
+        char *reply = ask_bytes(server.url, wrong->text, bytes);
+        if (!reply) fail_msg("no answer to %s", wrong->text);
+        cJSON *tree = cJSON_Parse(reply);
+        if (strcmp(text(tree, "error.code"), wrong->code) != 0 ||
+            !strstr(text(tree, "error.message"), wrong->says)) {
+            fail_msg("%s\nis answered by\n%s\nnot by %s ... %s", wrong->text, reply, wrong->code,
+                     wrong->says);
+        }
+        cJSON_Delete(tree);
+        free(reply);
+    }
+    /* Had "bad" become a holder, it would have its share. */
+    assert_true(capacity_of(&server, ASK("good", "db/orders", "1000")) == 120);
+    server_stop(&server);
+    assert_int_equal(process_said(server.process, "a message was refused"), 1);
+}
+
+/* V5. */
+static void a_message_that_is_too_deep_or_too_full_is_refused(void **state) {
+    (void)state;
+    struct server server = server_start(CONFIG_120, NULL);
+    static char deep[10001], full[(size_t)1 << 20];
+    memset(deep, '[', 5000);
+    memset(deep + 5000, ']', 5000);
+    for (size_t i = 0; i + 1 < sizeof full; i += 2) memcpy(full + i, i ? ",0" : "[0", 2);
+    full[sizeof full - 1] = ']';
+    cJSON *reply = ask(&server, deep);
+    assert_string_equal(text(reply, "error.code"), "RESOURCE_EXHAUSTED");
+    cJSON_Delete(reply);
+    char *answer = ask_bytes(server.url, full, sizeof full);
+    assert_non_null(answer);
+    assert_non_null(strstr(answer, "RESOURCE_EXHAUSTED"));
+    free(answer);
+    assert_true(capacity_of(&server, ASK("good", "db/orders", "1")) == 1);
+    server_stop(&server);
+}
+
+/* V5: the largest message is answered; of a larger one nothing is taken in. */
+static void one_byte_more_than_the_largest_message_ends_the_connection(void **state) {
+    (void)state;
+    static char largest[DOORMAN_MESSAGE_BYTES_MAX];
+    static const char request[] = "{\"discovery\":{}}";
+    struct server server = server_start(CONFIG_120, NULL);
+    memset(largest, ' ', sizeof largest);
+    memcpy(largest, request, sizeof request - 1);
+    char *reply = ask_bytes(server.url, largest, sizeof largest);
+    assert_non_null(reply);
+    assert_non_null(strstr(reply, "is_master"));
+    free(reply);
+    int fd = raw_greet(&server);
+    assert_true(raw_send_head(fd, sizeof largest + 1));
+    assert_true(raw_hung_up(fd));
+    close(fd);
+    assert_true(capacity_of(&server, ASK("good", "db/orders", "1")) == 1);
+    server_stop(&server);
+}
+
+static void rubbish_instead_of_a_greeting_ends_that_connection_alone(void **state) {
+    (void)state;
+    struct server server = server_start(CONFIG_120, NULL);
+    static const char *const rubbish[] = {"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                                          "\377\377\377\377\377\377\377\377",
+                                          "{\"discovery\":{}}\n"};
+    for (size_t i = 0; i < sizeof rubbish / sizeof *rubbish; i++) {
+        int fd = raw_connect(&server);
+        raw_send(fd, rubbish[i], strlen(rubbish[i]));
+        assert_true(raw_hung_up(fd));
+        close(fd);
+        assert_true(capacity_of(&server, ASK("good", "db/orders", "1")) == 1);
+    }
+    /* A message too short to have the number of its request. */
+    int fd = raw_greet(&server);
+    assert_true(raw_send(fd, "\0\0\0\0\0\0\0\2hi", 10));
+    assert_true(raw_hung_up(fd));
+    close(fd);
+    assert_true(capacity_of(&server, ASK("good", "db/orders", "1")) == 1);
+    server_stop(&server);
+}
+
+/* V5: silence before the greeting, after it, in the head, in the text, and after a question. */
+static void whoever_goes_silent_half_way_costs_no_one_else_anything(void **state) {
+    (void)state;
+    struct server server = server_start(CONFIG_120, NULL);
+    enum { ROUNDS = 40 }; /* more than there are lanes */
+    int silent[ROUNDS][5];
+    for (int i = 0; i < ROUNDS; i++) {
+        silent[i][0] = raw_connect(&server);
+        silent[i][1] = raw_greet(&server);
+        silent[i][2] = raw_greet(&server);
+        silent[i][3] = raw_greet(&server);
+        silent[i][4] = raw_greet(&server);
+        assert_true(raw_send(silent[i][2], "\0\0\0", 3));
+        assert_true(raw_send_head(silent[i][3], 1000) && raw_send(silent[i][3], "{\"disc", 6));
+        assert_true(raw_send_head(silent[i][4], 16));
+        assert_true(raw_send(silent[i][4], "{\"discovery\":{}}", 16));
+    }
+    for (int i = 0; i < 10; i++) {
+        assert_true(capacity_of(&server, ASK("good", "db/orders", "120")) == 120);
+    }
+    for (int i = 0; i < ROUNDS * 5; i++) close(silent[i / 5][i % 5]);
+    assert_true(capacity_of(&server, ASK("good", "db/orders", "120")) == 120);
+    server_stop(&server);
+}
+
+/* V5: who asks on and on without reading the answers fills its connection, and then the places that
+ * the server has for requests. It is cut off, so that the others go on. */
+static void whoever_does_not_read_its_answers_is_cut_off(void **state) {
+    (void)state;
+    enum { RESOURCES = 2000, REQUESTS = 20000 };
+    static char request[RESOURCES * 64];
+    const struct timeval soon = {0, 200000};
+    static const char head[] = "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":[";
+    size_t bytes = (size_t)sprintf(request, "%s", head);
+    for (int i = 0; i < RESOURCES; i++) {
+        bytes += (size_t)sprintf(request + bytes, "%s{\"resource_id\":\"db/%d\",\"wants\":1}",
+                                 i ? "," : "", i);
+    }
+    bytes += (size_t)sprintf(request + bytes, "]}}");
+    struct server server = server_start(CONFIG_120, NULL);
+    int fd = raw_greet(&server);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon);
+    int sent = 0;
+    while (sent < REQUESTS && raw_send_head(fd, bytes) && raw_send(fd, request, bytes)) sent++;
+    assert_in_range(sent, 1, REQUESTS - 1);
+    assert_true(capacity_of(&server, ASK("good", "other", "1")) == 1);
+    struct pollfd cut = {.fd = fd, .events = 0};
+    assert_int_equal(poll(&cut, 1, PATIENCE_MS), 1);
+    assert_true(cut.revents & (POLLHUP | POLLERR));
+    close(fd);
+    assert_true(capacity_of(&server, ASK("good", "other", "1")) == 1);
+    server_stop(&server);
+}
+
+/* V1, V5: many connections are cut while answers are on their way, again and again. */
+static void whoever_vanishes_with_an_answer_on_its_way_does_not_keep_the_server(void **state) {
+    (void)state;
+    enum { ROUNDS = 20, PEERS = 40, REQUESTS = 8 };
+    static const char request[] = ASK("a", "db/orders", "1");
+    const struct linger cut = {.l_onoff = 1, .l_linger = 0};
+    struct server server = server_start(CONFIG_120, NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        int peers[PEERS];
+        for (int i = 0; i < PEERS; i++) {
+            peers[i] = raw_greet(&server);
+            setsockopt(peers[i], SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
+        }
+        for (int i = 0; i < PEERS * REQUESTS; i++) {
+            int peer = peers[i % PEERS];
+            assert_true(raw_send_head(peer, sizeof request - 1));
+            assert_true(raw_send(peer, request, sizeof request - 1));
+        }
+        for (int i = 0; i < PEERS; i++) close(peers[i]);
+    }
+    assert_true(capacity_of(&server, ASK("good", "other", "1")) == 1);
+    server_stop(&server);
+}
+
+/* ---- signals -------------------------------------------------------------------------------- */
+
+/* V1, G5. */
+static void a_changed_configuration_takes_effect_at_sighup(void **state) {
+    (void)state;
+    struct server server = server_start(CONFIG_120, NULL);
+    assert_true(capacity_of(&server, ASK("a", "db/one", "1000")) == 120);
+    file_write(server.process->config, CONFIG("50"));
+    process_signal(server.process, SIGHUP);
+    process_await(server.process, "configuration loaded", 1);
+    assert_true(capacity_of(&server, ASK("a", "db/two", "1000")) == 50);
+    server_stop(&server);
+}
+
+/* V1. */
+static void a_bad_configuration_at_sighup_leaves_the_last_one_in_force(void **state) {
+    (void)state;
+    struct server server = server_start(CONFIG_120, NULL);
+    file_write(server.process->config, CONFIG("-50"));
+    process_signal(server.process, SIGHUP);
+    process_await(server.process, "configuration refused", 1);
+    assert_int_equal(process_said(server.process, "resources[0].capacity"), 1);
+    assert_true(capacity_of(&server, ASK("a", "db/one", "1000")) == 120);
+    unlink(server.process->config);
+    process_signal(server.process, SIGHUP);
+    process_await(server.process, "configuration refused", 2);
+    assert_true(capacity_of(&server, ASK("a", "db/two", "1000")) == 120);
+    file_write(server.process->config, CONFIG("50"));
+    process_signal(server.process, SIGHUP);
+    process_await(server.process, "configuration loaded", 1);
+    assert_true(capacity_of(&server, ASK("a", "db/three", "1000")) == 50);
+    server_stop(&server);
+}
+
+static void sigterm_and_sigint_end_the_server_with_success(void **state) {
+    (void)state;
+    static const int signals[] = {SIGTERM, SIGINT};
+    for (int i = 0; i < 2; i++) {
+        struct server server = server_start(CONFIG_120, NULL);
+        int idle = raw_greet(&server);
+        process_signal(server.process, signals[i]);
+        assert_int_equal(process_wait(server.process), 0);
+        assert_int_equal(process_said(server.process, "level=info msg=stopping"), 1);
+        close(idle);
+    }
+}
+
+/* Is somebody told UNAVAILABLE who asks a server again and again while it stops? */
+static bool stopping_is_told(struct server *server) {
+    nng_socket socket = NNG_SOCKET_INITIALIZER;
+    char request[] = "{\"discovery\":{}}", *reply = NULL;
+    size_t bytes = 0;
+    bool told = false;
+    assert_int_equal(nng_req0_open(&socket), 0);
+    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, 1000);
+    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, 1000);
+    assert_int_equal(nng_dial(socket, server->url, NULL, 0), 0);
+    process_signal(server->process, SIGTERM);
+    while (!told && nng_send(socket, request, strlen(request), 0) == 0 &&
+           nng_recv(socket, &reply, &bytes, NNG_FLAG_ALLOC) == 0) {
+        char *copy = strndup(reply, bytes);
+        told = strstr(copy, "\"UNAVAILABLE\"") != NULL;
+        free(copy);
+        nng_free(reply, bytes);
+    }
+    nng_close(socket);
+    assert_int_equal(process_wait(server->process), 0);
+    return told;
+}
+
+/* Errors, UNAVAILABLE: a client learns at once that it has to go elsewhere. Tried more than once,
+ * since on a busy machine the client may sleep while the server stops. */
+static void a_server_that_stops_says_so_to_those_who_ask(void **state) {
+    (void)state;
+    bool told = false;
+    for (int i = 0; i < 5 && !told; i++) {
+        struct server server = server_start(CONFIG_120, NULL);
+        told = stopping_is_told(&server);
+    }
+    assert_true(told);
+}
+
+/* ---- flags ---------------------------------------------------------------------------------- */
+
+/* Wrong use and failures are one line on standard error, and nothing on standard output. */
+static void assert_refused(const struct process *process, const char *says) {
+    char *err = file_read(process->err), *out = file_read(process->out);
+    char *end = strchr(err, '\n');
+    if (strncmp(err, "doorman_server: ", 16) != 0 || !end || end[1] || !strstr(err, says)) {
+        fail_msg("'%s' was to be said in one line, not:\n%s", says, err);
+    }
+    assert_string_equal(out, "");
+    free(err);
+    free(out);
+}
+
+static void an_address_in_use_is_a_failure_that_names_it(void **state) {
+    (void)state;
+    struct server server = server_start(CONFIG_120, NULL);
+    struct process *second = process_new();
+    const char *const arguments[] = {"--config", server.process->config, "--listen", server.url,
+                                     NULL};
+    assert_int_equal(process_run(second, arguments, NULL), 1);
+    assert_refused(second, server.url);
+    assert_refused(second, "in use");
+    assert_true(capacity_of(&server, ASK("a", "db/one", "1")) == 1);
+    server_stop(&server);
+}
+
+static void a_configuration_that_cannot_be_used_is_a_failure_that_says_why(void **state) {
+    (void)state;
+    static const struct {
+        const char *config, *says;
+    } cases[] = {
+        {NULL, "No such file"},
+        {"", "JSON"},
+        {"{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":-1}]}", "resources[0].capacity"},
+        {"{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":1,\"colour\":\"red\"}]}",
+         "resources[0].colour"},
+        {"{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":1},"
+         "{\"identifier_glob\":\"b\",\"capacity\":1,\"algorithm\":{\"kind\":\"FAIREST\"}}]}",
+         "resources[1].algorithm.kind"},
+    };
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        struct process *process = process_new();
+        const char *const arguments[] = {"--config", process->config, "--listen=tcp://127.0.0.1:0",
+                                         i % 2 ? "--check-config" : NULL, NULL};
+        if (cases[i / 2].config) file_write(process->config, cases[i / 2].config);
+        assert_int_equal(process_run(process, arguments, NULL), 1);
+        assert_refused(process, cases[i / 2].says);
+        assert_refused(process, process->config);
+    }
+}
+
+static void wrong_use_is_said_in_one_line_that_points_to_help(void **state) {
+    (void)state;
+    static const struct {
+        const char *arguments[6], *environment[2], *says;
+    } cases[] = {
+        {{NULL}, {NULL}, "--config"},
+        {{"--bogus"}, {NULL}, "'--bogus'"},
+        {{"-x"}, {NULL}, "'-x'"},
+        {{"--config"}, {NULL}, "--config"},
+        {{"--config="}, {NULL}, "--config"},
+        {{"--config", "c", "more"}, {NULL}, "'more'"},
+        {{"--config", "c", "--check-config=yes"}, {NULL}, "--check-config"},
+        {{"--config", "c", "--log-level", "loud"}, {NULL}, "'loud'"},
+        {{"--config", "c"}, {"DOORMAN_LOG_LEVEL=quiet"}, "'quiet'"},
+        {{"--config", "c"}, {"DOORMAN_CHECK_CONFIG=perhaps"}, "'perhaps'"},
+        {{"--config", "c"}, {"DOORMAN_LISTEN=tcp://127.0.0.1:0,,"}, "--listen"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct process *process = process_new();
+        assert_int_equal(process_run(process, cases[i].arguments, cases[i].environment), 2);
+        assert_refused(process, cases[i].says);
+        assert_refused(process, "; try 'doorman_server --help'\n");
+    }
+}
+
+/* As above, where the configuration has to be right. */
+static void an_address_or_a_name_that_cannot_be_is_wrong_use(void **state) {
+    (void)state;
+    static const struct {
+        const char *flag, *value;
+    } cases[] = {
+        {"--listen", "carrier-pigeon://roof"},
+        {"--listen", "15000"},
+        {"--node", IDS_256 "x"},
+        {"--node", "\xff"},
+        {"--advertise", IDS_256 "x"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct process *process = process_new();
+        bool listens = strcmp(cases[i].flag, "--listen") == 0;
+        const char *const arguments[] = {"--config",
+                                         process->config,
+                                         cases[i].flag,
+                                         cases[i].value,
+                                         listens ? NULL : "--listen=tcp://127.0.0.1:0",
+                                         NULL};
+        file_write(process->config, CONFIG_120);
+        assert_int_equal(process_run(process, arguments, NULL), 2);
+        assert_refused(process, cases[i].value);
+    }
+}
+
+static void help_lists_every_flag_with_its_variable_and_default(void **state) {
+    (void)state;
+    static const char *const says[] = {"--config FILE",
+                                       "--listen URL",
+                                       "--id NAME",
+                                       "--node NAME",
+                                       "--advertise URL",
+                                       "--log-level",
+                                       "--check-config",
+                                       "--version",
+                                       "--help",
+                                       "DOORMAN_CONFIG",
+                                       "DOORMAN_LISTEN",
+                                       "DOORMAN_ID",
+                                       "DOORMAN_NODE",
+                                       "DOORMAN_ADVERTISE",
+                                       "DOORMAN_LOG_LEVEL",
+                                       "DOORMAN_CHECK_CONFIG",
+                                       "tcp://127.0.0.1:15000"};
+    struct process *process = process_new();
+    const char *const arguments[] = {"--help", NULL};
+    assert_int_equal(process_run(process, arguments, NULL), 0);
+    char *out = file_read(process->out);
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
+        if (!strstr(out, says[i])) fail_msg("--help does not mention %s", says[i]);
+    }
+    free(out);
+    assert_int_equal(process_said(process, "\n"), 0);
+}
+
+static void version_is_that_of_the_header(void **state) {
+    (void)state;
+    struct process *process = process_new();
+    const char *const arguments[] = {"--version", NULL};
+    assert_int_equal(process_run(process, arguments, NULL), 0);
+    char *out = file_read(process->out);
+    assert_string_equal(out, "doorman_server " DOORMAN_VERSION "\n");
+    free(out);
+}
+
+/* ---- environment ---------------------------------------------------------------------------- */
+
+static void every_flag_can_be_given_in_the_environment(void **state) {
+    (void)state;
+    char config[128], first[128], second[128];
+    struct process *process = process_new();
+    snprintf(config, sizeof config, "DOORMAN_CONFIG=%s", process->config);
+    const char *const arguments[] = {NULL};
+    const char *const environment[] = {config,
+                                       "DOORMAN_LISTEN=tcp://127.0.0.1:0,tcp://127.0.0.1:0",
+                                       "DOORMAN_ID=web-7",
+                                       "DOORMAN_NODE=leaf eu",
+                                       "DOORMAN_ADVERTISE=tcp://doorman.example:1",
+                                       "DOORMAN_LOG_LEVEL=debug",
+                                       "DOORMAN_CHECK_CONFIG=0",
+                                       "DOORMAN_OF_ANOTHER_PROGRAM=left alone",
+                                       NULL};
+    file_write(process->config, CONFIG_120);
+    process_start(process, arguments, environment);
+    process_await(process, "msg=serving", 1);
+    char *said = file_read(process->err);
+    assert_non_null(strstr(said, " id=web-7 node=\"leaf eu\" "));
+    assert_non_null(strstr(said, " advertise=tcp://doorman.example:1 resources=2\n"));
+    const char *listen = strstr(said, " listen=");
+    assert_int_equal(sscanf(listen, " listen=%127[^,],%127[^ ]", first, second), 2);
+    free(said);
+    for (int i = 0; i < 2; i++) {
+        char *reply = ask_bytes(i ? second : first, "{\"discovery\":{}}", 16);
+        assert_non_null(reply);
+        free(reply);
+    }
+    process_signal(process, SIGTERM);
+    assert_int_equal(process_wait(process), 0);
+}
+
+static void flags_win_over_the_environment(void **state) {
+    (void)state;
+    struct process *process = process_new();
+    const char *const arguments[] = {"--config",
+                                     process->config,
+                                     "--listen=tcp://127.0.0.1:0",
+                                     "--node",
+                                     "told",
+                                     "--log-level",
+                                     "info",
+                                     NULL};
+    const char *const environment[] = {"DOORMAN_CONFIG=/nowhere", "DOORMAN_LISTEN=nonsense",
+                                       "DOORMAN_NODE=untold", "DOORMAN_LOG_LEVEL=nonsense", NULL};
+    file_write(process->config, CONFIG_120);
+    process_start(process, arguments, environment);
+    process_await(process, " node=told ", 1);
+    process_signal(process, SIGTERM);
+    assert_int_equal(process_wait(process), 0);
+}
+
+/* ---- checking a configuration --------------------------------------------------------------- */
+
+static int check(struct process *process, const char *config) {
+    const char *const arguments[] = {NULL};
+    char variable[128];
+    snprintf(variable, sizeof variable, "DOORMAN_CONFIG=%s", process->config);
+    const char *const environment[] = {variable, "DOORMAN_CHECK_CONFIG=1", NULL};
+    file_write(process->config, config);
+    return process_run(process, arguments, environment);
+}
+
+static void a_good_configuration_is_found_good(void **state) {
+    (void)state;
+    char expected[128];
+    struct process *process = process_new();
+    assert_int_equal(check(process, "{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":1},"
+                                    "{\"identifier_glob\":\"*\",\"capacity\":1}]}"),
+                     0);
+    snprintf(expected, sizeof expected, "%s: ok, 2 resources\n", process->config);
+    char *out = file_read(process->out);
+    assert_string_equal(out, expected);
+    free(out);
+    assert_int_equal(process_said(process, "\n"), 0);
+}
+
+/* G6: the edge is the lease length with the drift, 60 s * 1.05; immediate never promised T7. */
+static void learning_for_less_than_a_lease_is_warned_of(void **state) {
+    (void)state;
+    struct process *process = process_new();
+    assert_int_equal(
+        check(process,
+              "{\"resources\":["
+              "{\"identifier_glob\":\"a\",\"capacity\":1,\"algorithm\":{\"kind\":\"FAIR_SHARE\","
+              "\"lease_length\":60,\"refresh_interval\":16,\"learning_mode_duration\":63}},"
+              "{\"identifier_glob\":\"b\",\"capacity\":1,\"algorithm\":{\"kind\":\"FAIR_SHARE\","
+              "\"lease_length\":60,\"refresh_interval\":16,\"learning_mode_duration\":62.9}},"
+              "{\"identifier_glob\":\"c\",\"capacity\":1,\"algorithm\":{\"kind\":\"FAIR_SHARE\","
+              "\"lease_length\":60,\"refresh_interval\":16,\"learning_mode_duration\":0,"
+              "\"parameters\":[{\"name\":\"handover\",\"value\":\"immediate\"}]}}]}"),
+        0);
+    assert_int_equal(process_said(process, "\n"), 1);
+    assert_int_equal(process_said(process, "resources[1].algorithm.learning_mode_duration"), 1);
+    char *out = file_read(process->out);
+    assert_non_null(strstr(out, ": ok, 3 resources\n"));
+    free(out);
+}
+
+/* ---- log ------------------------------------------------------------------------------------ */
+
+/* V6. */
+static void every_line_of_the_log_is_logfmt(void **state) {
+    (void)state;
+    static const char *const form =
+        "^time=[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}Z "
+        "level=(debug|info|warning|error) msg=([^ \"=]+|\"([^\"\\\\]|\\\\.)+\")"
+        "( [a-z_]+=([^ \"=]+|\"([^\"\\\\]|\\\\.)*\"))*$";
+    const char *const more[] = {"--node", "a \"node\" = \\ of mine", "--log-level", "debug", NULL};
+    struct server server = server_start(CONFIG_120, more);
+    assert_true(capacity_of(&server, ASK("a \\\"client\\\"", "no = template", "1")) == 1);
+    file_write(server.process->config, "{\"resources\":[{\"a \\\"key\\\"\":1}]}");
+    process_signal(server.process, SIGHUP);
+    process_await(server.process, "configuration refused", 1);
+    server_stop(&server);
+    regex_t regex;
+    assert_int_equal(regcomp(&regex, form, REG_EXTENDED | REG_NOSUB), 0);
+    char *said = file_read(server.process->err), *rest = said;
+    int lines = 0;
+    for (char *line = NULL; (line = strsep(&rest, "\n")) != NULL && rest; lines++) {
+        if (regexec(&regex, line, 0, NULL, 0) != 0) fail_msg("not logfmt: %s", line);
+    }
+    assert_true(lines >= 4);
+    assert_non_null(strstr(said, "node=\"a \\\"node\\\" = \\\\ of mine\""));
+    free(said);
+    regfree(&regex);
+}
+
+static void what_is_below_the_log_level_is_not_said(void **state) {
+    (void)state;
+    char url[96], *reply = NULL;
+    struct process *process = process_new();
+    snprintf(url, sizeof url, "ipc://%s/socket", process->folder);
+    const char *const arguments[] = {"--config", process->config,     "--listen",
+                                     url,        "--log-level=error", NULL};
+    file_write(process->config, CONFIG_120);
+    process_start(process, arguments, NULL);
+    for (int waited = 0; !reply && waited < PATIENCE_MS; waited += 10) {
+        reply = ask_bytes(url, "{\"discovery\":{}}", 16);
+        if (!reply) sleep_ms(10);
+    }
+    assert_non_null(reply);
+    free(reply);
+    file_write(process->config, "");
+    process_signal(process, SIGHUP);
+    process_await(process, "level=error", 1);
+    process_signal(process, SIGTERM);
+    assert_int_equal(process_wait(process), 0);
+    assert_int_equal(process_said(process, "\n"), 1);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_request_over_nng_gets_a_lease),
+        TEST(discovery_names_the_master),
+        TEST(a_release_frees_the_capacity_of_the_lease_it_names),
+        TEST(a_server_that_starts_learns_first),
+        TEST(the_examples_of_the_protocol_are_answered),
+        TEST(every_resource_of_a_request_has_its_answer_in_order),
+        TEST(what_no_template_matches_is_logged_once_a_minute),
+        TEST(two_servers_at_once_keep_to_themselves),
+        TEST(what_is_wrong_with_a_message_is_said_and_nothing_of_it_takes_effect),
+        TEST(a_message_that_is_too_deep_or_too_full_is_refused),
+        TEST(one_byte_more_than_the_largest_message_ends_the_connection),
+        TEST(rubbish_instead_of_a_greeting_ends_that_connection_alone),
+        TEST(whoever_goes_silent_half_way_costs_no_one_else_anything),
+        TEST(whoever_does_not_read_its_answers_is_cut_off),
+        TEST(whoever_vanishes_with_an_answer_on_its_way_does_not_keep_the_server),
+        TEST(a_changed_configuration_takes_effect_at_sighup),
+        TEST(a_bad_configuration_at_sighup_leaves_the_last_one_in_force),
+        TEST(sigterm_and_sigint_end_the_server_with_success),
+        TEST(a_server_that_stops_says_so_to_those_who_ask),
+        TEST(an_address_in_use_is_a_failure_that_names_it),
+        TEST(a_configuration_that_cannot_be_used_is_a_failure_that_says_why),
+        TEST(wrong_use_is_said_in_one_line_that_points_to_help),
+        TEST(an_address_or_a_name_that_cannot_be_is_wrong_use),
+        TEST(help_lists_every_flag_with_its_variable_and_default),
+        TEST(version_is_that_of_the_header),
+        TEST(every_flag_can_be_given_in_the_environment),
+        TEST(flags_win_over_the_environment),
+        TEST(a_good_configuration_is_found_good),
+        TEST(learning_for_less_than_a_lease_is_warned_of),
+        TEST(every_line_of_the_log_is_logfmt),
+        TEST(what_is_below_the_log_level_is_not_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,1409 @@
+/* >>asking of doorman.h: what a client asks, when, whom, and what it makes of the answers, which
+ * are made by hand here. Rules K1 to K3 are those of DESIGN.md, R1 to R12 those of HANDOVER.md. */
+#include "unit.h"
+
+#include <math.h>
+#include <string.h>
+
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman.h"
+
+#define SECOND DOORMAN_SECOND
+#define MILLISECOND (DOORMAN_SECOND / 1000)
+
+/* ---- a client whose time is a variable, and a server that says what the story needs ---- */
+
+typedef struct world {
+    doorman_client *client;
+    doorman_asker *asker;
+    doorman_time now;
+    doorman_request request; /* the last one made */
+    uint64_t lease_id;       /* of the last lease given */
+    size_t change_count;     /* calls of on_change */
+    size_t blocks;           /* allocated before */
+} world;
+
+static const char *const one_address[] = {"tcp://a:1"};
+
+static world world_start_full(doorman_client_options options) {
+    world w = {.now = 1000 * SECOND, .lease_id = 100, .blocks = memory_blocks()};
+    options.client_id = "client";
+    assert_int_equal(doorman_client_create(&w.client, &options, NULL, w.now), DOORMAN_OK);
+    w.asker = doorman_client_asker(w.client);
+    return w;
+}
+
+static world world_start_at(const char *const *addresses, size_t address_count) {
+    const doorman_client_options options = {
+        .addresses = addresses, .address_count = address_count, .seed = random_bits()};
+    return world_start_full(options);
+}
+
+static world world_start(void) { return world_start_at(one_address, 1); }
+
+/* Every story ends here, so every story checks that nothing leaks. */
+static void world_stop(world *w) {
+    doorman_client_destroy(w->client);
+    assert_int_equal(memory_blocks(), w->blocks);
+}
+
+static void note_change(void *context, doorman_resource *resource) {
+    (void)resource;
+    ((world *)context)->change_count++;
+}
+
+static doorman_resource *open_resource(world *w, const char *resource_id, double wants) {
+    doorman_resource *resource = NULL;
+    const doorman_resource_options options = {
+        .resource_id = resource_id, .wants = wants, .on_change = note_change, .context = w};
+    assert_int_equal(doorman_resource_open(&resource, w->client, &options, NULL, w->now),
+                     DOORMAN_OK);
+    return resource;
+}
+
+/* Does the client ask now? */
+static bool asks(world *w) {
+    doorman_client_update(w->client, w->now);
+    assert_int_equal(doorman_asker_request(w->asker, &w->request, w->now), DOORMAN_OK);
+    return w->request.sequence != 0;
+}
+
+/* Lets time pass until the client asks. */
+static void wait_for_request(world *w) {
+    for (int i = 0; i < 1000; i++) {
+        doorman_time due = doorman_client_due(w->client);
+        assert_true(due != DOORMAN_NEVER);
+        if (due > w->now) w->now = due;
+        if (asks(w)) return;
+    }
+    fail_msg("it never asks");
+}
+
+/* When it asks next, if nothing happens until then. */
+static doorman_time asks_at(world *w) {
+    wait_for_request(w);
+    return w->now;
+}
+
+/* A lease of 60 s, to be renewed after 16 s, for the i-th ask of the last request. */
+static doorman_answer lease_of(world *w, size_t i, double capacity) {
+    return (doorman_answer){.resource_id = w->request.asks[i].resource_id,
+                            .gets = {.id = ++w->lease_id,
+                                     .node = "root",
+                                     .capacity = capacity,
+                                     .keep = capacity,
+                                     .expires_in = 60 * SECOND,
+                                     .refresh_interval = 16 * SECOND}};
+}
+
+static doorman_answer refusal(world *w, doorman_grant grant, doorman_time refresh_interval) {
+    return (doorman_answer){.resource_id = w->request.asks[0].resource_id,
+                            .grant = grant,
+                            .gets.refresh_interval = refresh_interval};
+}
+
+static doorman_status reply(world *w, const doorman_answer *answers, size_t answer_count) {
+    const doorman_response response = {.method = w->request.method,
+                                       .is_master = true,
+                                       .answers = answers,
+                                       .answer_count = answer_count};
+    return doorman_asker_response(w->asker, w->request.sequence, &response, w->now);
+}
+
+/* Answers every ask of the last request with a lease of so much. */
+static void give(world *w, double capacity) {
+    static doorman_answer answers[DOORMAN__ASKS_MAX];
+    for (size_t i = 0; i < w->request.ask_count; i++) answers[i] = lease_of(w, i, capacity);
+    assert_int_equal(reply(w, answers, w->request.ask_count), DOORMAN_OK);
+}
+
+static void give_one(world *w, doorman_answer answer) {
+    assert_int_equal(reply(w, &answer, 1), DOORMAN_OK);
+}
+
+static void answer_release(world *w) {
+    assert_int_equal(w->request.method, DOORMAN_RELEASE_CAPACITY);
+    assert_int_equal(reply(w, NULL, 0), DOORMAN_OK);
+}
+
+static doorman_status redirect(world *w, const char *address) {
+    const doorman_response response = {.method = w->request.method, .master_address = address};
+    return doorman_asker_response(w->asker, w->request.sequence, &response, w->now);
+}
+
+static void fails(world *w) { doorman_asker_failed(w->asker, w->request.sequence, w->now); }
+
+static doorman_resource_info read_now(const world *w, const doorman_resource *resource) {
+    doorman_resource_info info;
+    doorman_resource_read(resource, &info, w->now);
+    return info;
+}
+
+static void set_wants(world *w, doorman_resource *resource, double wants) {
+    assert_int_equal(doorman_resource_set_wants(resource, wants, w->now), DOORMAN_OK);
+}
+
+/* Puts units in flight. */
+static void take_units(const world *w, doorman_resource *resource, double n) {
+    assert_int_equal(doorman_gauge_try(doorman_resource_gauge(resource), n, w->now),
+                     DOORMAN_ALLOWED);
+}
+
+/* A client with one resource, "db", and a lease of so much on it, since this moment. */
+static doorman_resource *start_with_lease(world *w, double wants, double capacity) {
+    *w = world_start();
+    doorman_resource *resource = open_resource(w, "db", wants);
+    assert_true(asks(w));
+    give(w, capacity);
+    return resource;
+}
+
+/* ---- when to ask ---- */
+
+/* K1 */
+static void a_new_resource_asks_at_once(void **state) {
+    (void)state;
+    world w = world_start();
+    assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
+    assert_false(asks(&w));
+    open_resource(&w, "db", 120);
+    assert_int_equal(doorman_client_due(w.client), w.now);
+    assert_true(asks(&w));
+    assert_int_equal(w.request.method, DOORMAN_GET_CAPACITY);
+    assert_string_equal(w.request.holder_id, "client");
+    assert_false(w.request.is_server);
+    assert_int_equal(w.request.ask_count, 1);
+    const doorman_ask *ask = w.request.asks;
+    assert_string_equal(ask->resource_id, "db");
+    assert_int_equal(ask->has.id, 0);
+    assert_int_equal(ask->wants_count, 1);
+    assert_exact(ask->wants->wants, 120);
+    assert_int_equal(ask->wants->priority, 1);
+    world_stop(&w);
+}
+
+/* K1 */
+static void nothing_is_asked_while_an_answer_is_awaited(void **state) {
+    (void)state;
+    world w = world_start();
+    open_resource(&w, "db", 120);
+    assert_true(asks(&w));
+    open_resource(&w, "disk", 5);
+    assert_false(asks(&w));
+    w.now += 4 * SECOND;
+    assert_false(asks(&w));
+    world_stop(&w);
+}
+
+/* K1 */
+static void one_request_renews_all_that_is_past_half_its_interval(void **state) {
+    (void)state;
+    world w = world_start();
+    doorman_time start = w.now;
+    open_resource(&w, "first", 1);
+    assert_true(asks(&w));
+    give(&w, 1);
+    w.now = start + 7 * SECOND;
+    open_resource(&w, "past half", 1);
+    assert_true(asks(&w));
+    assert_int_equal(w.request.ask_count, 1); /* the first is not past half yet */
+    give(&w, 1);
+    w.now = start + 10 * SECOND;
+    open_resource(&w, "young", 1);
+    assert_true(asks(&w));
+    assert_int_equal(w.request.ask_count, 2); /* the first goes with it */
+    assert_string_equal(w.request.asks[0].resource_id, "first");
+    give(&w, 1);
+    wait_for_request(&w);
+    assert_true(w.now >= start + 23 * SECOND); /* the second, as the first of the three */
+    assert_int_equal(w.request.ask_count, 3);
+    world_stop(&w);
+}
+
+/* K1 */
+static void a_client_comes_up_to_a_twentieth_late_and_never_early(void **state) {
+    (void)state;
+    double least = 1, most = 0;
+    for (int i = 0; i < 300; i++) {
+        world w;
+        start_with_lease(&w, 10, 10);
+        doorman_time sent = w.now;
+        w.now = sent + 16 * SECOND - 1;
+        assert_false(asks(&w));
+        double late = (double)(asks_at(&w) - sent - 16 * SECOND) / (double)(16 * SECOND);
+        least = late < least ? late : least;
+        most = late > most ? late : most;
+        world_stop(&w);
+    }
+    assert_true(least >= 0 && least < 0.01);
+    assert_true(most > 0.04 && most <= 0.05);
+}
+
+/* K1 */
+static void wants_that_change_by_a_tenth_or_less_do_not_ask(void **state) {
+    (void)state;
+    static const double quiet[] = {110, 90, 100, 101}, loud[] = {110.1, 89.9, 0, 1e15};
+    for (size_t i = 0; i < 4; i++) {
+        world w;
+        doorman_resource *resource = start_with_lease(&w, 100, 100);
+        w.now += 6 * SECOND;
+        set_wants(&w, resource, quiet[i]);
+        assert_false(asks(&w));
+        set_wants(&w, resource, loud[i]);
+        assert_true(asks(&w));
+        assert_exact(w.request.asks[0].wants->wants, loud[i]);
+        world_stop(&w);
+    }
+}
+
+/* K1 */
+static void changed_wants_wait_for_the_minimum_interval(void **state) {
+    (void)state;
+    static const doorman_time intervals[] = {16, 6}, minima[] = {5, 3}; /* at most half of it */
+    for (size_t i = 0; i < 2; i++) {
+        world w = world_start();
+        doorman_resource *resource = open_resource(&w, "db", 100);
+        assert_true(asks(&w));
+        doorman_time sent = w.now;
+        doorman_answer answer = lease_of(&w, 0, 100);
+        answer.gets.refresh_interval = intervals[i] * SECOND;
+        give_one(&w, answer);
+        w.now += SECOND;
+        set_wants(&w, resource, 200);
+        assert_int_equal(doorman_client_due(w.client), sent + minima[i] * SECOND);
+        w.now = sent + minima[i] * SECOND - 1;
+        assert_false(asks(&w));
+        w.now++;
+        assert_true(asks(&w));
+        world_stop(&w);
+    }
+}
+
+/* K1 */
+static void wants_that_change_while_it_asks_are_not_forgotten(void **state) {
+    (void)state;
+    world w = world_start();
+    doorman_resource *resource = open_resource(&w, "db", 100);
+    assert_true(asks(&w));
+    set_wants(&w, resource, 500);
+    give(&w, 100);
+    doorman_time sent = w.now;
+    assert_int_equal(asks_at(&w), sent + 5 * SECOND);
+    assert_exact(w.request.asks[0].wants->wants, 500);
+    world_stop(&w);
+}
+
+/* K1, R12: that a gauge cannot let go is no reason to keep a new need to oneself. */
+static void wants_that_change_while_a_gauge_holds_more_are_told(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    take_units(&w, resource, 90);
+    wait_for_request(&w);
+    give(&w, 10);
+    assert_true(asks(&w)); /* "has 90": all that it can confirm for now */
+    give(&w, 10);
+    doorman_time sent = w.now;
+    w.now += SECOND;
+    set_wants(&w, resource, 1000);
+    assert_true(asks_at(&w) <= sent + 6 * SECOND);
+    assert_exact(w.request.asks[0].wants->wants, 1000);
+    world_stop(&w);
+}
+
+/* R12 */
+static void a_smaller_lease_is_confirmed_at_once(void **state) {
+    (void)state;
+    world w;
+    start_with_lease(&w, 100, 100);
+    wait_for_request(&w);
+    assert_exact(w.request.asks[0].has.capacity, 100);
+    give(&w, 60);
+    assert_int_equal(doorman_client_due(w.client), w.now);
+    assert_true(asks(&w));
+    assert_exact(w.request.asks[0].has.capacity, 60);
+    assert_int_equal(w.request.asks[0].has.id, w.lease_id);
+    give(&w, 60);
+    doorman_time sent = w.now;
+    assert_true(asks_at(&w) >= sent + 16 * SECOND);
+    world_stop(&w);
+}
+
+/* R12 */
+static void a_larger_or_equal_lease_needs_no_confirmation(void **state) {
+    (void)state;
+    for (int more = 0; more < 2; more++) {
+        world w;
+        start_with_lease(&w, 100, 50);
+        wait_for_request(&w);
+        give(&w, 50 + more);
+        doorman_time sent = w.now;
+        assert_true(asks_at(&w) >= sent + 16 * SECOND);
+        world_stop(&w);
+    }
+}
+
+/* R12 */
+static void a_confirmation_that_failed_is_repeated(void **state) {
+    (void)state;
+    world w;
+    start_with_lease(&w, 100, 100);
+    wait_for_request(&w);
+    give(&w, 60);
+    assert_true(asks(&w));
+    fails(&w);
+    doorman_time failed = w.now;
+    assert_true(asks_at(&w) <= failed + 2 * SECOND);
+    assert_exact(w.request.asks[0].has.capacity, 60);
+    world_stop(&w);
+}
+
+/* R12, R3 */
+static void a_gauge_that_holds_more_confirms_as_it_falls_once_a_second_at_most(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    doorman_gauge *gauge = doorman_resource_gauge(resource);
+    take_units(&w, resource, 90);
+    wait_for_request(&w);
+    assert_exact(w.request.asks[0].has.capacity, 100);
+    assert_exact(w.request.asks[0].outstanding, 90);
+    give(&w, 10);
+    assert_true(asks(&w));
+    assert_exact(w.request.asks[0].has.capacity, 90);
+    give(&w, 10);
+    doorman_time end = w.now + 10 * SECOND;
+    for (; w.now < end; w.now += 100 * MILLISECOND) assert_false(asks(&w)); /* it does not fall */
+    doorman_gauge_release(gauge, 1);
+    doorman_time first = asks_at(&w);
+    assert_true(first <= end + SECOND);
+    assert_exact(w.request.asks[0].has.capacity, 89);
+    give(&w, 10);
+    doorman_gauge_release(gauge, 79);
+    assert_int_equal(asks_at(&w), first + SECOND);
+    assert_exact(w.request.asks[0].has.capacity, 10);
+    give(&w, 10);
+    assert_true(asks_at(&w) >= first + 17 * SECOND);
+    world_stop(&w);
+}
+
+/* K1: the client comes when the first is due, and a confirmation that cannot be made is not. */
+static void a_gauge_that_holds_more_does_not_hasten_the_others(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    take_units(&w, resource, 90);
+    wait_for_request(&w);
+    open_resource(&w, "disk", 5);
+    give(&w, 10);
+    assert_true(asks(&w)); /* the confirmation, and the new one */
+    assert_int_equal(w.request.ask_count, 2);
+    doorman_answer answers[] = {lease_of(&w, 0, 10), lease_of(&w, 1, 5)};
+    assert_int_equal(reply(&w, answers, 2), DOORMAN_OK);
+    doorman_time sent = w.now;
+    assert_true(asks_at(&w) >= sent + 16 * SECOND);
+    world_stop(&w);
+}
+
+/* ---- what to ask ---- */
+
+/* R3, R9 */
+static void a_request_reports_the_lease_with_what_is_left_of_its_time(void **state) {
+    (void)state;
+    world w;
+    start_with_lease(&w, 100, 80);
+    doorman_time sent = w.now;
+    wait_for_request(&w);
+    const doorman_lease *has = &w.request.asks[0].has;
+    assert_int_equal(has->id, w.lease_id);
+    assert_string_equal(has->node, "root");
+    assert_exact(has->capacity, 80);
+    assert_int_equal(has->expires_in, sent + 60 * SECOND - w.now);
+    world_stop(&w);
+}
+
+/* R3 */
+static void a_lease_that_has_ended_is_not_reported(void **state) {
+    (void)state;
+    for (doorman_time early = 0; early < 2; early++) {
+        world w;
+        start_with_lease(&w, 100, 80);
+        w.now += 60 * SECOND - early;
+        assert_true(asks(&w));
+        assert_int_equal(w.request.asks[0].has.id, early ? w.lease_id : 0);
+        world_stop(&w);
+    }
+}
+
+/* R3 */
+static void who_wants_less_gives_back_before_it_says_so(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    set_wants(&w, resource, 30);
+    assert_exact(read_now(&w, resource).capacity, 100); /* nothing has been said yet */
+    w.now += 5 * SECOND;
+    assert_true(asks(&w));
+    assert_exact(w.request.asks[0].has.capacity, 30);
+    assert_exact(read_now(&w, resource).capacity, 30);
+    assert_int_equal(doorman_gauge_try(doorman_resource_gauge(resource), 31, w.now),
+                     DOORMAN_IMPOSSIBLE);
+    fails(&w);
+    set_wants(&w, resource, 100);
+    assert_exact(read_now(&w, resource).capacity, 30); /* what was said binds */
+    world_stop(&w);
+}
+
+/* R3 */
+static void units_in_flight_are_claimed_whatever_is_wanted(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    take_units(&w, resource, 70);
+    set_wants(&w, resource, 30);
+    wait_for_request(&w);
+    assert_exact(w.request.asks[0].has.capacity, 70);
+    assert_exact(w.request.asks[0].outstanding, 70);
+    assert_exact(read_now(&w, resource).capacity, 30);
+    world_stop(&w);
+}
+
+/* R3: nobody counts units in flight since a lease that has ended, and a new master must not believe
+ * in them. */
+static void units_in_flight_since_an_ended_lease_are_told_and_not_claimed(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    take_units(&w, resource, 90);
+    w.now += 60 * SECOND;
+    assert_true(asks(&w));
+    assert_int_equal(w.request.asks[0].has.id, 0);
+    assert_exact(w.request.asks[0].outstanding, 90);
+    give(&w, 10);
+    wait_for_request(&w);
+    assert_exact(w.request.asks[0].has.capacity, 10);
+    assert_exact(w.request.asks[0].outstanding, 90);
+    world_stop(&w);
+}
+
+/* R9: what was counted under a larger lease may be claimed until the end that it had, and not after
+ * it, though there is a lease all the time. */
+static void an_older_allowance_is_claimed_until_its_own_end(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    doorman_time end = w.now + 60 * SECOND;
+    take_units(&w, resource, 90);
+    wait_for_request(&w);
+    give(&w, 10);
+    while (w.now < end + 60 * SECOND) {
+        wait_for_request(&w);
+        assert_exact(w.request.asks[0].has.capacity, w.now < end ? 90 : 10);
+        give(&w, 10);
+    }
+    world_stop(&w);
+}
+
+/* K1, V5: a message stays within its bounds. */
+static void many_resources_go_in_several_requests(void **state) {
+    (void)state;
+    enum { count = 2500 };
+    world w = world_start();
+    doorman_resource *resources[count];
+    for (size_t i = 0; i < count; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "db/%zu", i);
+        resources[i] = open_resource(&w, id, 1);
+    }
+    static const size_t parts[] = {1000, 1000, 500};
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(asks(&w));
+        assert_int_equal(w.request.ask_count, parts[i]);
+        give(&w, 1);
+    }
+    assert_false(asks(&w));
+    for (size_t i = 0; i < count; i++) {
+        assert_true(read_now(&w, resources[i]).leased);
+        doorman_resource_close(resources[i], w.now);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(asks(&w));
+        assert_int_equal(w.request.ask_count, parts[i]);
+        answer_release(&w);
+    }
+    assert_false(asks(&w));
+    world_stop(&w);
+}
+
+/* ---- failures ---- */
+
+/* K2 */
+static void failures_back_off_from_one_second_to_a_minute(void **state) {
+    (void)state;
+    double least[10], most[10];
+    for (size_t i = 0; i < 10; i++) least[i] = 1e9, most[i] = 0;
+    for (int round = 0; round < 300; round++) {
+        world w = world_start();
+        open_resource(&w, "db", 10);
+        assert_true(asks(&w));
+        for (size_t i = 0; i < 10; i++) {
+            doorman_time failed = w.now;
+            fails(&w);
+            double delay = (double)(asks_at(&w) - failed) / (double)SECOND;
+            least[i] = delay < least[i] ? delay : least[i];
+            most[i] = delay > most[i] ? delay : most[i];
+        }
+        world_stop(&w);
+    }
+    for (size_t i = 0; i < 10; i++) {
+        double bound = i < 5 ? (double)(2 << i) : 60;
+        assert_true(least[i] >= 1 && most[i] <= bound);
+        assert_true(least[i] < 1 + 0.05 * bound && most[i] > 0.9 * bound); /* full jitter */
+    }
+}
+
+/* K2 */
+static void an_answer_ends_the_back_off(void **state) {
+    (void)state;
+    world w = world_start();
+    open_resource(&w, "db", 10);
+    for (int i = 0; i < 8; i++) {
+        wait_for_request(&w);
+        fails(&w);
+    }
+    wait_for_request(&w);
+    give_one(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND));
+    wait_for_request(&w);
+    doorman_time failed = w.now;
+    fails(&w);
+    assert_true(asks_at(&w) <= failed + 2 * SECOND);
+    world_stop(&w);
+}
+
+/* K2. From each failure with at least 4 s left, three tries more before the lease ends; and never
+ * two within a second. */
+static void failures_leave_time_for_three_tries_before_the_first_lease_ends(void **state) {
+    (void)state;
+    for (int round = 0; round < 500; round++) {
+        world w = world_start();
+        open_resource(&w, "db", 10);
+        assert_true(asks(&w));
+        doorman_answer answer = lease_of(&w, 0, 10);
+        answer.gets.expires_in = (doorman_time)(5 + random_below(600)) * SECOND;
+        answer.gets.refresh_interval = (doorman_time)(1 + random_below(5)) * SECOND;
+        doorman_time end = w.now + answer.gets.expires_in;
+        give_one(&w, answer);
+        doorman_time tries[4] = {0}; /* the last four */
+        for (size_t i = 0; w.now < end; i++) {
+            assert_true(i < 1000);
+            wait_for_request(&w);
+            for (size_t k = 0; k < 3; k++) tries[k] = tries[k + 1];
+            tries[3] = w.now;
+            assert_true(w.now - tries[2] >= SECOND);
+            bool in_time = tries[0] && end - tries[0] >= 4 * SECOND;
+            assert_true(!in_time || w.now < end);
+            fails(&w);
+        }
+        world_stop(&w);
+    }
+}
+
+/* K2: the first lease that ends is that of any resource, not of the one that was asked for. */
+static void the_lease_of_any_resource_hastens_the_retries(void **state) {
+    (void)state;
+    for (int round = 0; round < 100; round++) {
+        world w = world_start();
+        open_resource(&w, "short", 10);
+        open_resource(&w, "long", 10);
+        assert_true(asks(&w));
+        doorman_answer answers[] = {lease_of(&w, 0, 10), lease_of(&w, 1, 10)};
+        answers[0].gets.expires_in = 20 * SECOND;
+        answers[1].gets.refresh_interval = SECOND;
+        assert_int_equal(reply(&w, answers, 2), DOORMAN_OK);
+        doorman_time end = w.now + 20 * SECOND;
+        int try_count = 0;
+        for (; w.now < end && try_count < 100; try_count++) {
+            wait_for_request(&w);
+            fails(&w);
+        }
+        assert_in_range(try_count, 5, 20); /* one of them at the end or after it */
+        world_stop(&w);
+    }
+}
+
+/* K2 */
+static void a_time_out_counts_as_a_failure(void **state) {
+    (void)state;
+    static const char *const addresses[] = {"tcp://a:1", "tcp://b:1"};
+    for (doorman_time timeout = 0; timeout < 3; timeout++) {
+        const doorman_client_options options = {
+            .addresses = addresses, .address_count = 2, .request_timeout = timeout * SECOND};
+        world w = world_start_full(options);
+        open_resource(&w, "db", 10);
+        assert_true(asks(&w));
+        doorman_time until = w.now + (timeout ? timeout : 5) * SECOND;
+        const doorman_request unanswered = w.request;
+        assert_int_equal(doorman_client_due(w.client), until);
+        w.now = until - 1;
+        assert_false(asks(&w));
+        assert_string_equal(doorman_asker_address(w.asker), "tcp://a:1");
+        w.now = until;
+        assert_false(asks(&w));
+        assert_string_equal(doorman_asker_address(w.asker), "tcp://b:1");
+        w.request = unanswered;
+        doorman_answer answer = {.resource_id = "db", .gets.refresh_interval = SECOND};
+        assert_int_equal(reply(&w, &answer, 1), DOORMAN_STALE);
+        doorman_time retry = asks_at(&w);
+        assert_true(retry >= until + SECOND && retry <= until + 2 * SECOND);
+        world_stop(&w);
+    }
+}
+
+/* K2 */
+static void addresses_are_tried_in_turn(void **state) {
+    (void)state;
+    static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
+    world w = world_start_at(addresses, 3);
+    open_resource(&w, "db", 10);
+    for (size_t i = 0; i < 7; i++) {
+        wait_for_request(&w);
+        assert_string_equal(doorman_asker_address(w.asker), addresses[i % 3]);
+        fails(&w);
+    }
+    wait_for_request(&w);
+    give(&w, 10);
+    wait_for_request(&w);
+    assert_string_equal(doorman_asker_address(w.asker), "tcp://b:1"); /* it answers: stay */
+    world_stop(&w);
+}
+
+/* R2 */
+static void only_the_request_under_way_can_fail(void **state) {
+    (void)state;
+    static const char *const addresses[] = {"tcp://a:1", "tcp://b:1"};
+    world w = world_start_at(addresses, 2);
+    open_resource(&w, "db", 10);
+    assert_true(asks(&w));
+    doorman_asker_failed(w.asker, w.request.sequence - 1, w.now);
+    doorman_asker_failed(w.asker, w.request.sequence + 1, w.now);
+    assert_string_equal(doorman_asker_address(w.asker), "tcp://a:1");
+    give(&w, 10);
+    fails(&w);
+    assert_string_equal(doorman_asker_address(w.asker), "tcp://a:1");
+    world_stop(&w);
+}
+
+/* K7, C1: "time that goes back stands still". */
+static void time_that_goes_back_stands_still(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 10, 10);
+    doorman_time sent = w.now;
+    wait_for_request(&w);
+    w.now = sent;
+    give(&w, 10);
+    assert_true(read_now(&w, resource).expires_at >= sent + 76 * SECOND);
+    open_resource(&w, "disk", 1);
+    assert_true(asks(&w));
+    assert_int_equal(w.request.ask_count, 1);
+    world_stop(&w);
+}
+
+/* ---- redirects ---- */
+
+/* K3 */
+static void a_redirect_is_followed_at_once(void **state) {
+    (void)state;
+    world w = world_start();
+    open_resource(&w, "db", 10);
+    assert_true(asks(&w));
+    assert_int_equal(redirect(&w, "tcp://master:1"), DOORMAN_OK);
+    assert_int_equal(doorman_client_due(w.client), w.now);
+    assert_string_equal(doorman_asker_address(w.asker), "tcp://master:1");
+    assert_true(asks(&w));
+    give(&w, 10);
+    wait_for_request(&w);
+    assert_string_equal(doorman_asker_address(w.asker), "tcp://master:1"); /* it answers: stay */
+    fails(&w);
+    assert_string_equal(doorman_asker_address(w.asker), "tcp://a:1");
+    world_stop(&w);
+}
+
+/* K3. The Go client follows them without end. */
+static void five_redirects_are_followed_and_the_sixth_is_a_failure(void **state) {
+    (void)state;
+    world w = world_start();
+    open_resource(&w, "db", 10);
+    for (int round = 0; round < 20; round++) {
+        wait_for_request(&w);
+        for (int i = 0; i < 5; i++) {
+            assert_int_equal(redirect(&w, i % 2 ? "tcp://a:1" : "tcp://b:1"), DOORMAN_OK);
+            assert_true(asks(&w));
+        }
+        assert_int_equal(redirect(&w, "tcp://b:1"), DOORMAN_OK);
+        assert_true(doorman_client_due(w.client) >= w.now + SECOND);
+        assert_string_equal(doorman_asker_address(w.asker), "tcp://a:1");
+    }
+    world_stop(&w);
+}
+
+/* K3 */
+static void an_answer_starts_the_count_of_redirects_anew(void **state) {
+    (void)state;
+    world w = world_start();
+    open_resource(&w, "db", 10);
+    for (int i = 0; i < 20; i++) {
+        wait_for_request(&w);
+        assert_int_equal(redirect(&w, i % 2 ? "tcp://a:1" : "tcp://b:1"), DOORMAN_OK);
+        assert_true(asks(&w));
+        give(&w, 10);
+    }
+    world_stop(&w);
+}
+
+/* K3 */
+static void no_redirect_leads_from_tls_to_plain_text(void **state) {
+    (void)state;
+    static const struct {
+        const char *from, *to;
+        bool followed;
+    } cases[] = {{"tls+tcp://a:1", "tcp://b:1", false},    {"tls+tcp://a:1", "ws://b:1", false},
+                 {"wss://a:1", "tcp://b:1", false},        {"tls+tcp://a:1", "ipc:///b", false},
+                 {"tls+tcp://a:1", "tls+tcp://b:1", true}, {"tls+tcp://a:1", "wss://b:1", true},
+                 {"tcp://a:1", "tls+tcp://b:1", true},     {"tcp://a:1", "tcp://b:1", true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        world w = world_start_at(&cases[i].from, 1);
+        open_resource(&w, "db", 10);
+        assert_true(asks(&w));
+        assert_int_equal(redirect(&w, cases[i].to), DOORMAN_OK);
+        assert_string_equal(doorman_asker_address(w.asker),
+                            cases[i].followed ? cases[i].to : cases[i].from);
+        assert_int_equal(asks(&w), cases[i].followed);
+        world_stop(&w);
+    }
+}
+
+/* K3: nor in two steps. */
+static void a_redirect_to_tls_is_no_way_back_to_plain_text(void **state) {
+    (void)state;
+    world w = world_start();
+    open_resource(&w, "db", 10);
+    assert_true(asks(&w));
+    assert_int_equal(redirect(&w, "tls+tcp://b:1"), DOORMAN_OK);
+    assert_true(asks(&w));
+    assert_int_equal(redirect(&w, "tcp://c:1"), DOORMAN_OK);
+    assert_false(asks(&w));
+    world_stop(&w);
+}
+
+/* K2, K3 */
+static void a_master_that_nobody_knows_is_a_failure(void **state) {
+    (void)state;
+    static const char *const addresses[] = {"tcp://a:1", "tcp://b:1"};
+    char too_long[DOORMAN_ID_BYTES_MAX + 2] = {0};
+    memset(too_long, 'x', sizeof too_long - 1);
+    const char *const unusable[] = {NULL, "", "tcp://a\n:1", too_long};
+    for (size_t i = 0; i < 4; i++) {
+        world w = world_start_at(addresses, 2);
+        open_resource(&w, "db", 10);
+        assert_true(asks(&w));
+        assert_int_equal(redirect(&w, unusable[i]), DOORMAN_OK);
+        assert_true(doorman_client_due(w.client) >= w.now + SECOND);
+        assert_string_equal(doorman_asker_address(w.asker), "tcp://b:1");
+        world_stop(&w);
+    }
+}
+
+/* K2: an election is soon over. */
+static void a_master_that_nobody_knows_is_asked_for_every_four_seconds_at_least(void **state) {
+    (void)state;
+    world w = world_start();
+    open_resource(&w, "db", 10);
+    wait_for_request(&w);
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(redirect(&w, NULL), DOORMAN_OK);
+        doorman_time told = w.now;
+        wait_for_request(&w);
+        assert_true(w.now - told >= SECOND && w.now - told <= 4 * SECOND);
+    }
+    world_stop(&w);
+}
+
+/* ---- answers ---- */
+
+/* R2 */
+static void only_the_last_request_can_be_answered_and_once(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 10);
+    wait_for_request(&w);
+    const doorman_request older = w.request;
+    fails(&w);
+    wait_for_request(&w);
+    const doorman_request newer = w.request;
+    assert_true(newer.sequence > older.sequence);
+    doorman_answer late = lease_of(&w, 0, 99), now = lease_of(&w, 0, 20);
+    w.request = older;
+    assert_int_equal(reply(&w, &late, 1), DOORMAN_STALE);
+    assert_exact(read_now(&w, resource).capacity, 10);
+    w.request = newer;
+    assert_int_equal(reply(&w, &now, 1), DOORMAN_OK);
+    assert_int_equal(reply(&w, &late, 1), DOORMAN_STALE);
+    assert_exact(read_now(&w, resource).capacity, 20);
+    w.request.sequence = 0;
+    assert_int_equal(reply(&w, &late, 1), DOORMAN_STALE);
+    world_stop(&w);
+}
+
+/* R2: just before, at, and after the end of the lease that the request reported. */
+static void an_answer_after_the_reported_lease_has_ended_is_dropped(void **state) {
+    (void)state;
+    for (doorman_time late = -1; late <= 1; late++) {
+        world w;
+        doorman_resource *resource = start_with_lease(&w, 100, 10);
+        doorman_time end = w.now + 60 * SECOND;
+        w.now = end - SECOND;
+        assert_true(asks(&w));
+        assert_int_equal(w.request.asks[0].has.id, w.lease_id);
+        w.now = end + late;
+        give(&w, 20);
+        assert_int_equal(read_now(&w, resource).leased, late < 0);
+        assert_int_equal(asks(&w), late >= 0);
+        if (late >= 0) assert_int_equal(w.request.asks[0].has.id, 0);
+        world_stop(&w);
+    }
+}
+
+/* R2: but where nothing was reported, nothing has ended. */
+static void an_answer_to_a_request_without_a_lease_is_taken_however_late(void **state) {
+    (void)state;
+    world w = world_start();
+    doorman_resource *resource = open_resource(&w, "db", 10);
+    assert_true(asks(&w));
+    w.now += 4 * SECOND;
+    give(&w, 10);
+    assert_true(read_now(&w, resource).leased);
+    world_stop(&w);
+}
+
+static void wrong_resource(doorman_answer *a) { a->resource_id = "elsewhere"; }
+static void no_resource(doorman_answer *a) { a->resource_id = NULL; }
+static void wrong_grant(doorman_answer *a) { a->grant = (doorman_grant)(DOORMAN_FULL + 1); }
+static void id_zero(doorman_answer *a) { a->gets.id = 0; }
+static void id_large(doorman_answer *a) { a->gets.id = (UINT64_C(1) << 53) + 1; }
+static void no_node(doorman_answer *a) { a->gets.node = NULL; }
+static void empty_node(doorman_answer *a) { a->gets.node = ""; }
+static void control_node(doorman_answer *a) { a->gets.node = "a\tb"; }
+static void negative(doorman_answer *a) { a->gets.capacity = -1; }
+static void not_a_number(doorman_answer *a) { a->gets.capacity = (double)NAN; }
+static void infinite(doorman_answer *a) { a->gets.capacity = (double)INFINITY; }
+static void too_much(doorman_answer *a) { a->gets.capacity = 1.1e15; }
+static void keep_not_a_number(doorman_answer *a) { a->gets.keep = (double)NAN; }
+static void past_end(doorman_answer *a) { a->gets.expires_in = -1; }
+static void endless(doorman_answer *a) { a->gets.expires_in = DOORMAN_NEVER; }
+static void refresh_zero(doorman_answer *a) { a->gets.refresh_interval = 0; }
+static void refresh_negative(doorman_answer *a) { a->gets.refresh_interval = -SECOND; }
+static void refresh_never(doorman_answer *a) { a->gets.refresh_interval = DOORMAN_NEVER; }
+static void wrong_safe_capacity(doorman_answer *a) {
+    a->has_safe_capacity = true;
+    a->safe_capacity = -2;
+}
+static void nan_safe_capacity(doorman_answer *a) {
+    a->has_safe_capacity = true;
+    a->safe_capacity = (double)NAN;
+}
+static void refused_without_refresh(doorman_answer *a) {
+    a->grant = DOORMAN_TRY_LATER;
+    a->gets.refresh_interval = 0;
+}
+
+/* C5: two resources, the second answer is wrong, and the first is not believed either. */
+static void an_answer_that_makes_no_sense_changes_nothing(void **state) {
+    (void)state;
+    static void (*const wrongs[])(doorman_answer *) = {wrong_resource,
+                                                       no_resource,
+                                                       wrong_grant,
+                                                       id_zero,
+                                                       id_large,
+                                                       no_node,
+                                                       empty_node,
+                                                       control_node,
+                                                       negative,
+                                                       not_a_number,
+                                                       infinite,
+                                                       too_much,
+                                                       keep_not_a_number,
+                                                       past_end,
+                                                       endless,
+                                                       refresh_zero,
+                                                       refresh_negative,
+                                                       refresh_never,
+                                                       wrong_safe_capacity,
+                                                       nan_safe_capacity,
+                                                       refused_without_refresh};
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+        world w = world_start();
+        doorman_resource *db = open_resource(&w, "db", 100), *disk = open_resource(&w, "disk", 5);
+        assert_true(asks(&w));
+        give(&w, 5);
+        wait_for_request(&w);
+        doorman_resource_info before = read_now(&w, db);
+        w.change_count = 0;
+        doorman_answer answers[] = {lease_of(&w, 0, 50), lease_of(&w, 1, 3)};
+        wrongs[i](&answers[1]);
+        assert_int_equal(reply(&w, answers, 2), DOORMAN_INVALID_ARGUMENT);
+        assert_exact(read_now(&w, db).capacity, 5);
+        assert_int_equal(read_now(&w, db).expires_at, before.expires_at);
+        assert_exact(read_now(&w, disk).capacity, 5);
+        assert_int_equal(w.change_count, 0);
+        assert_true(doorman_client_due(w.client) >= w.now + SECOND); /* a failure */
+        wait_for_request(&w);
+        assert_int_equal(w.request.asks[0].has.id, w.lease_id - 3); /* the lease of before */
+        world_stop(&w);
+    }
+}
+
+/* C5 */
+static void answers_that_do_not_match_the_asks_make_no_sense(void **state) {
+    (void)state;
+    for (size_t count = 0; count <= 3; count++) {
+        world w = world_start();
+        doorman_resource *db = open_resource(&w, "db", 100);
+        open_resource(&w, "disk", 5);
+        assert_true(asks(&w));
+        doorman_answer swapped[] = {lease_of(&w, 1, 5), lease_of(&w, 0, 5), lease_of(&w, 0, 5)};
+        assert_int_equal(reply(&w, swapped, count), DOORMAN_INVALID_ARGUMENT); /* 2: the order */
+        assert_false(read_now(&w, db).leased);
+        assert_false(asks(&w));
+        world_stop(&w);
+    }
+}
+
+/* C5 */
+static void an_answer_of_another_method_makes_no_sense(void **state) {
+    (void)state;
+    static const doorman_method methods[] = {DOORMAN_DISCOVERY, DOORMAN_RELEASE_CAPACITY};
+    for (size_t i = 0; i < 2; i++) {
+        world w = world_start();
+        doorman_resource *db = open_resource(&w, "db", 100);
+        assert_true(asks(&w));
+        doorman_answer answer = lease_of(&w, 0, 5);
+        w.request.method = methods[i];
+        assert_int_equal(reply(&w, &answer, 1), DOORMAN_INVALID_ARGUMENT);
+        assert_false(read_now(&w, db).leased);
+        world_stop(&w);
+    }
+}
+
+/* C5: the bounds themselves are fine. */
+static void answers_at_the_bounds_are_taken(void **state) {
+    (void)state;
+    world w = world_start();
+    doorman_resource *db = open_resource(&w, "db", 100);
+    assert_true(asks(&w));
+    doorman_answer answer = lease_of(&w, 0, DOORMAN_AMOUNT_MAX);
+    answer.gets.id = UINT64_C(1) << 53;
+    answer.gets.expires_in = answer.gets.refresh_interval = DOORMAN_DURATION_MAX;
+    answer.has_safe_capacity = true;
+    answer.safe_capacity = DOORMAN_UNLIMITED;
+    give_one(&w, answer);
+    assert_exact(read_now(&w, db).capacity, DOORMAN_AMOUNT_MAX);
+    assert_true(doorman_client_due(w.client) >= w.now + DOORMAN_DURATION_MAX);
+    world_stop(&w);
+}
+
+/* R9, S8 */
+static void a_lease_counts_from_the_sending(void **state) {
+    (void)state;
+    world w = world_start();
+    doorman_resource *db = open_resource(&w, "db", 100);
+    assert_true(asks(&w));
+    doorman_time sent = w.now;
+    w.now += 4 * SECOND;
+    give(&w, 100);
+    assert_int_equal(read_now(&w, db).expires_at, sent + 60 * SECOND);
+    world_stop(&w);
+}
+
+/* K1: after an answer, a whole interval, so that the server's minimum interval is kept too; but
+ * a slow answer puts the renewal off by half an interval at most, or the lease could end first. */
+static void an_interval_counts_from_the_answer(void **state) {
+    (void)state;
+    static const doorman_time intervals[] = {16, 6}, starts[] = {4, 3};
+    for (size_t i = 0; i < 2; i++) {
+        world w = world_start();
+        open_resource(&w, "db", 100);
+        assert_true(asks(&w));
+        doorman_time sent = w.now;
+        w.now += 4 * SECOND;
+        doorman_answer answer = lease_of(&w, 0, 100);
+        answer.gets.refresh_interval = intervals[i] * SECOND;
+        give_one(&w, answer);
+        doorman_time least = sent + (starts[i] + intervals[i]) * SECOND, next = asks_at(&w);
+        assert_true(next >= least && next <= least + intervals[i] * SECOND / 20);
+        world_stop(&w);
+    }
+}
+
+/* R9 */
+static void the_end_of_a_lease_never_moves_back(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    doorman_time end = w.now + 60 * SECOND;
+    wait_for_request(&w);
+    doorman_answer shorter = lease_of(&w, 0, 80);
+    shorter.gets.expires_in = 20 * SECOND;
+    give_one(&w, shorter);
+    assert_int_equal(read_now(&w, resource).expires_at, end);
+    assert_exact(read_now(&w, resource).capacity, 80);
+    world_stop(&w);
+}
+
+/* PROTOCOL.md: what the holder does when it is refused. */
+static void who_is_refused_keeps_what_it_has_and_is_told(void **state) {
+    (void)state;
+    static const doorman_grant grants[] = {DOORMAN_TRY_LATER, DOORMAN_UNMATCHED, DOORMAN_FULL};
+    for (size_t i = 0; i < 3; i++) {
+        world w;
+        doorman_resource *resource = start_with_lease(&w, 100, 40);
+        doorman_time end = w.now + 60 * SECOND;
+        wait_for_request(&w);
+        w.change_count = 0;
+        give_one(&w, refusal(&w, grants[i], 3 * SECOND));
+        doorman_resource_info info = read_now(&w, resource);
+        assert_true(info.leased && info.heard);
+        assert_exact(info.capacity, 40);
+        assert_int_equal(info.expires_at, end);
+        assert_int_equal(info.grant, grants[i]);
+        assert_int_equal(w.change_count, 1);
+        doorman_time sent = w.now, next = asks_at(&w);
+        assert_true(next >= sent + 3 * SECOND && next <= sent + 3150 * MILLISECOND);
+        assert_int_equal(w.request.asks[0].has.id, w.lease_id); /* still the last it took */
+        world_stop(&w);
+    }
+}
+
+/* ---- releases ---- */
+
+/* R10 */
+static void a_release_names_the_newest_lease(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 40);
+    wait_for_request(&w);
+    give(&w, 50);
+    doorman_resource_close(resource, w.now);
+    assert_int_equal(doorman_client_due(w.client), w.now);
+    assert_true(asks(&w));
+    assert_int_equal(w.request.method, DOORMAN_RELEASE_CAPACITY);
+    assert_string_equal(w.request.holder_id, "client");
+    assert_int_equal(w.request.ask_count, 1);
+    assert_string_equal(w.request.asks[0].resource_id, "db");
+    assert_int_equal(w.request.asks[0].has.id, w.lease_id);
+    answer_release(&w);
+    assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
+    world_stop(&w);
+}
+
+/* "It is tried once and never sent on to a new master." */
+static void a_release_is_tried_once(void **state) {
+    (void)state;
+    enum { FAILS, TIMES_OUT, REDIRECTED, WAYS };
+    for (int way = 0; way < WAYS; way++) {
+        world w;
+        doorman_resource *resource = start_with_lease(&w, 100, 40);
+        doorman_resource_close(resource, w.now);
+        assert_true(asks(&w));
+        if (way == FAILS) fails(&w);
+        if (way == TIMES_OUT) w.now += 5 * SECOND;
+        if (way == REDIRECTED) assert_int_equal(redirect(&w, "tcp://master:1"), DOORMAN_OK);
+        assert_false(asks(&w));
+        assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
+        world_stop(&w);
+    }
+}
+
+/* C5, R10 */
+static void an_answer_to_a_release_gives_no_lease(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_resource_close(resource, w.now);
+    assert_true(asks(&w));
+    resource = open_resource(&w, "db", 100);
+    const doorman_answer answers[] = {lease_of(&w, 0, 7), lease_of(&w, 0, 7)};
+    (void)reply(&w, answers, 2);
+    assert_false(read_now(&w, resource).leased);
+    world_stop(&w);
+}
+
+static void what_never_had_a_lease_is_closed_without_a_word(void **state) {
+    (void)state;
+    world w = world_start();
+    doorman_resource_close(open_resource(&w, "db", 100), w.now);
+    assert_false(asks(&w));
+    assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
+    world_stop(&w);
+}
+
+/* R10 */
+static void a_close_while_it_asks_releases_what_the_answer_brings(void **state) {
+    (void)state;
+    world w = world_start();
+    doorman_resource *resource = open_resource(&w, "db", 100);
+    assert_true(asks(&w));
+    doorman_resource_close(resource, w.now);
+    w.change_count = 0;
+    give(&w, 100);
+    assert_int_equal(w.change_count, 0); /* nobody is there to be told */
+    assert_true(asks(&w));
+    assert_int_equal(w.request.method, DOORMAN_RELEASE_CAPACITY);
+    assert_int_equal(w.request.asks[0].has.id, w.lease_id);
+    answer_release(&w);
+    assert_false(asks(&w));
+    world_stop(&w);
+}
+
+static void a_close_while_it_asks_in_vain_ends_quietly(void **state) {
+    (void)state;
+    for (int refused = 0; refused < 2; refused++) {
+        world w = world_start();
+        doorman_resource *resource = open_resource(&w, "db", 100);
+        assert_true(asks(&w));
+        doorman_resource_close(resource, w.now);
+        if (refused) give_one(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND));
+        if (!refused) fails(&w);
+        assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
+        world_stop(&w);
+    }
+}
+
+static void a_resource_reopened_before_its_release_keeps_its_lease(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_resource_close(resource, w.now);
+    resource = open_resource(&w, "db", 100);
+    assert_exact(read_now(&w, resource).capacity, 40);
+    assert_true(asks(&w));
+    assert_int_equal(w.request.method, DOORMAN_GET_CAPACITY);
+    assert_int_equal(w.request.asks[0].has.id, w.lease_id);
+    world_stop(&w);
+}
+
+/* R10, and the Go client's race of a release with requests. */
+static void a_resource_reopened_while_it_is_released_asks_anew(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_resource_close(resource, w.now);
+    assert_true(asks(&w));
+    resource = open_resource(&w, "db", 100);
+    assert_false(read_now(&w, resource).leased);
+    answer_release(&w);
+    assert_true(asks(&w));
+    assert_int_equal(w.request.method, DOORMAN_GET_CAPACITY);
+    assert_int_equal(w.request.asks[0].has.id, 0);
+    give(&w, 70);
+    assert_exact(read_now(&w, resource).capacity, 70);
+    world_stop(&w);
+}
+
+/* R9, S8: the server has no record of a lease that was released, so a new one may end earlier. */
+static void a_lease_after_a_release_has_an_end_of_its_own(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_resource_close(resource, w.now);
+    assert_true(asks(&w));
+    resource = open_resource(&w, "db", 100);
+    answer_release(&w);
+    assert_true(asks(&w));
+    doorman_answer shorter = lease_of(&w, 0, 40);
+    shorter.gets.expires_in = 20 * SECOND;
+    give_one(&w, shorter);
+    assert_int_equal(read_now(&w, resource).expires_at, w.now + 20 * SECOND);
+    world_stop(&w);
+}
+
+static void a_resource_closed_again_while_it_is_released_is_gone(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_resource_close(resource, w.now);
+    assert_true(asks(&w));
+    doorman_resource_close(open_resource(&w, "db", 100), w.now);
+    answer_release(&w);
+    assert_false(asks(&w));
+    assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
+    world_stop(&w);
+}
+
+static void a_resource_reopened_after_its_release_is_a_new_one(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_resource_close(resource, w.now);
+    assert_true(asks(&w));
+    answer_release(&w);
+    resource = open_resource(&w, "db", 100);
+    assert_false(read_now(&w, resource).heard);
+    assert_true(asks(&w));
+    assert_int_equal(w.request.asks[0].has.id, 0);
+    world_stop(&w);
+}
+
+/* R10: units in flight are still in use, so their lease is not given back, and runs out. */
+static void a_close_with_units_in_flight_releases_nothing(void **state) {
+    (void)state;
+    for (int under_way = 0; under_way < 2; under_way++) {
+        world w;
+        doorman_resource *resource = start_with_lease(&w, 100, 40);
+        doorman_time end = w.now + 60 * SECOND;
+        take_units(&w, resource, 1);
+        if (under_way) wait_for_request(&w);
+        doorman_resource_close(resource, w.now);
+        if (under_way) give_one(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND));
+        while (doorman_client_due(w.client) != DOORMAN_NEVER) {
+            w.now = doorman__later(w.now, doorman_client_due(w.client));
+            assert_true(w.now <= end);
+            assert_false(asks(&w));
+        }
+        world_stop(&w);
+    }
+}
+
+/* R3 */
+static void units_in_flight_are_not_forgotten_by_closing_and_opening(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 40);
+    take_units(&w, resource, 30);
+    doorman_resource_close(resource, w.now);
+    resource = open_resource(&w, "db", 100);
+    assert_exact(read_now(&w, resource).in_flight, 30);
+    assert_true(asks(&w));
+    assert_exact(w.request.asks[0].outstanding, 30);
+    assert_int_equal(w.request.asks[0].has.id, w.lease_id);
+    world_stop(&w);
+}
+
+/* K2: a release waits for the back-off like everything else, and is dropped with its lease. */
+static void a_release_does_not_hammer_a_server_that_fails(void **state) {
+    (void)state;
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 40);
+    wait_for_request(&w);
+    fails(&w);
+    doorman_resource_close(resource, w.now);
+    assert_false(asks(&w));
+    doorman_time failed = w.now;
+    assert_true(asks_at(&w) >= failed + SECOND);
+    assert_int_equal(w.request.method, DOORMAN_RELEASE_CAPACITY);
+    world_stop(&w);
+}
+
+/* C3: a client may be destroyed at any moment; world_stop looks for what is left. */
+static void a_client_is_destroyed_with_all_it_has(void **state) {
+    (void)state;
+    enum { IDLE, ASKING, HOLDING, RELEASING, MOMENTS };
+    for (int moment = 0; moment < MOMENTS; moment++) {
+        world w = world_start();
+        doorman_resource *resource = open_resource(&w, "db", 100);
+        open_resource(&w, "disk", 100);
+        if (moment >= ASKING) assert_true(asks(&w));
+        if (moment >= HOLDING) give(&w, 10);
+        if (moment == RELEASING) doorman_resource_close(resource, w.now);
+        if (moment == RELEASING) assert_true(asks(&w));
+        world_stop(&w);
+    }
+}
+
+/* C1: the same calls with the same seed make the same requests at the same times. */
+static void the_same_seed_tells_the_same_story(void **state) {
+    (void)state;
+    doorman_time times[2][30];
+    const doorman_client_options options = {
+        .addresses = one_address, .address_count = 1, .seed = random_bits()};
+    for (size_t story = 0; story < 2; story++) {
+        world w = world_start_full(options);
+        open_resource(&w, "db", 100);
+        for (size_t i = 0; i < 30; i++) {
+            wait_for_request(&w);
+            times[story][i] = w.now;
+            if (i % 3) fails(&w);
+            if (i % 3 == 0) give(&w, 40);
+        }
+        world_stop(&w);
+    }
+    assert_memory_equal(times[0], times[1], sizeof times[0]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_new_resource_asks_at_once),
+        cmocka_unit_test(nothing_is_asked_while_an_answer_is_awaited),
+        cmocka_unit_test(one_request_renews_all_that_is_past_half_its_interval),
+        cmocka_unit_test(a_client_comes_up_to_a_twentieth_late_and_never_early),
+        cmocka_unit_test(wants_that_change_by_a_tenth_or_less_do_not_ask),
+        cmocka_unit_test(changed_wants_wait_for_the_minimum_interval),
+        cmocka_unit_test(wants_that_change_while_it_asks_are_not_forgotten),
+        cmocka_unit_test(wants_that_change_while_a_gauge_holds_more_are_told),
+        cmocka_unit_test(a_smaller_lease_is_confirmed_at_once),
+        cmocka_unit_test(a_larger_or_equal_lease_needs_no_confirmation),
+        cmocka_unit_test(a_confirmation_that_failed_is_repeated),
+        cmocka_unit_test(a_gauge_that_holds_more_confirms_as_it_falls_once_a_second_at_most),
+        cmocka_unit_test(a_gauge_that_holds_more_does_not_hasten_the_others),
+        cmocka_unit_test(a_request_reports_the_lease_with_what_is_left_of_its_time),
+        cmocka_unit_test(a_lease_that_has_ended_is_not_reported),
+        cmocka_unit_test(who_wants_less_gives_back_before_it_says_so),
+        cmocka_unit_test(units_in_flight_are_claimed_whatever_is_wanted),
+        cmocka_unit_test(units_in_flight_since_an_ended_lease_are_told_and_not_claimed),
+        cmocka_unit_test(an_older_allowance_is_claimed_until_its_own_end),
+        cmocka_unit_test(many_resources_go_in_several_requests),
+        cmocka_unit_test(failures_back_off_from_one_second_to_a_minute),
+        cmocka_unit_test(an_answer_ends_the_back_off),
+        cmocka_unit_test(failures_leave_time_for_three_tries_before_the_first_lease_ends),
+        cmocka_unit_test(the_lease_of_any_resource_hastens_the_retries),
+        cmocka_unit_test(a_time_out_counts_as_a_failure),
+        cmocka_unit_test(addresses_are_tried_in_turn),
+        cmocka_unit_test(only_the_request_under_way_can_fail),
+        cmocka_unit_test(time_that_goes_back_stands_still),
+        cmocka_unit_test(a_redirect_is_followed_at_once),
+        cmocka_unit_test(five_redirects_are_followed_and_the_sixth_is_a_failure),
+        cmocka_unit_test(an_answer_starts_the_count_of_redirects_anew),
+        cmocka_unit_test(no_redirect_leads_from_tls_to_plain_text),
+        cmocka_unit_test(a_redirect_to_tls_is_no_way_back_to_plain_text),
+        cmocka_unit_test(a_master_that_nobody_knows_is_a_failure),
+        cmocka_unit_test(a_master_that_nobody_knows_is_asked_for_every_four_seconds_at_least),
+        cmocka_unit_test(only_the_last_request_can_be_answered_and_once),
+        cmocka_unit_test(an_answer_after_the_reported_lease_has_ended_is_dropped),
+        cmocka_unit_test(an_answer_to_a_request_without_a_lease_is_taken_however_late),
+        cmocka_unit_test(an_answer_that_makes_no_sense_changes_nothing),
+        cmocka_unit_test(answers_that_do_not_match_the_asks_make_no_sense),
+        cmocka_unit_test(an_answer_of_another_method_makes_no_sense),
+        cmocka_unit_test(answers_at_the_bounds_are_taken),
+        cmocka_unit_test(a_lease_counts_from_the_sending),
+        cmocka_unit_test(an_interval_counts_from_the_answer),
+        cmocka_unit_test(the_end_of_a_lease_never_moves_back),
+        cmocka_unit_test(who_is_refused_keeps_what_it_has_and_is_told),
+        cmocka_unit_test(a_release_names_the_newest_lease),
+        cmocka_unit_test(a_release_is_tried_once),
+        cmocka_unit_test(an_answer_to_a_release_gives_no_lease),
+        cmocka_unit_test(what_never_had_a_lease_is_closed_without_a_word),
+        cmocka_unit_test(a_close_while_it_asks_releases_what_the_answer_brings),
+        cmocka_unit_test(a_close_while_it_asks_in_vain_ends_quietly),
+        cmocka_unit_test(a_resource_reopened_before_its_release_keeps_its_lease),
+        cmocka_unit_test(a_resource_reopened_while_it_is_released_asks_anew),
+        cmocka_unit_test(a_lease_after_a_release_has_an_end_of_its_own),
+        cmocka_unit_test(a_resource_closed_again_while_it_is_released_is_gone),
+        cmocka_unit_test(a_resource_reopened_after_its_release_is_a_new_one),
+        cmocka_unit_test(a_close_with_units_in_flight_releases_nothing),
+        cmocka_unit_test(units_in_flight_are_not_forgotten_by_closing_and_opening),
+        cmocka_unit_test(a_release_does_not_hammer_a_server_that_fails),
+        cmocka_unit_test(a_client_is_destroyed_with_all_it_has),
+        cmocka_unit_test(the_same_seed_tells_the_same_story),
+    };
+    return run_all(tests);
+}

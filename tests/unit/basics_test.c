@@ -1,0 +1,582 @@
+/* Section basics: statuses, memory, ids, globs, the keyed table and the sums that are exact. */
+#include "unit.h"
+
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman.h"
+
+/* ---- statuses, times, memory --------------------------------------------------------------- */
+
+static void every_status_has_a_name_and_a_text_of_its_own(void **state) {
+    (void)state;
+    assert_int_equal(DOORMAN_OK, 0);
+    assert_string_equal(doorman_status_name(DOORMAN_OK), "OK");
+    assert_string_equal(doorman_status_name(DOORMAN_TIMED_OUT), "TIMED_OUT");
+    for (int i = 0; i < DOORMAN_STATUS_COUNT; i++) {
+        assert_true(strlen(doorman_status_text((doorman_status)i)) > 0);
+        for (int j = 0; j < i; j++) {
+            assert_string_not_equal(doorman_status_name((doorman_status)i),
+                                    doorman_status_name((doorman_status)j));
+            assert_string_not_equal(doorman_status_text((doorman_status)i),
+                                    doorman_status_text((doorman_status)j));
+        }
+    }
+}
+
+static void a_number_that_is_no_status_has_a_name_too(void **state) {
+    (void)state;
+    const int numbers[] = {-1, DOORMAN_STATUS_COUNT, INT32_MAX, INT32_MIN};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        assert_string_equal(doorman_status_name((doorman_status)numbers[i]), "UNKNOWN");
+        assert_true(strlen(doorman_status_text((doorman_status)numbers[i])) > 0);
+    }
+}
+
+static void a_time_after_the_end_of_time_is_never(void **state) {
+    (void)state;
+    assert_int_equal(doorman__after(5, 7), 12);
+    assert_int_equal(doorman__after(DOORMAN_NEVER - 1, 1), DOORMAN_NEVER);
+    assert_int_equal(doorman__after(DOORMAN_NEVER - 1, 2), DOORMAN_NEVER);
+    assert_int_equal(doorman__after(DOORMAN_NEVER, DOORMAN_NEVER), DOORMAN_NEVER);
+}
+
+/* C4 */
+static void an_array_that_finds_no_memory_to_grow_stays_as_it_was(void **state) {
+    (void)state;
+    int *items = NULL;
+    size_t capacity = 0, blocks = memory_blocks();
+    assert_true(doorman__reserve((void **)&items, &capacity, 3, sizeof *items));
+    items[2] = 42;
+    size_t before = capacity;
+    memory_fails_at(1);
+    assert_false(doorman__reserve((void **)&items, &capacity, before + 1, sizeof *items));
+    assert_false(memory_works());
+    assert_int_equal(capacity, before);
+    assert_int_equal(items[2], 42);
+    assert_true(doorman__reserve((void **)&items, &capacity, before + 1, sizeof *items));
+    assert_true(capacity > before);
+    assert_int_equal(items[2], 42);
+    assert_false(doorman__reserve((void **)&items, &capacity, SIZE_MAX / 2, sizeof *items));
+    assert_false(doorman__reserve((void **)&items, &capacity, SIZE_MAX, 1));
+    assert_int_equal(items[2], 42);
+    unit_free(items);
+    assert_int_equal(memory_blocks(), blocks);
+}
+
+/* C1 */
+static void the_same_seed_gives_the_same_numbers_from_0_to_1(void **state) {
+    (void)state;
+    uint64_t one = random_bits(), other = one;
+    double sum = 0;
+    for (int i = 0; i < 10000; i++) {
+        double number = doorman__random_unit(&one);
+        assert_exact(doorman__random_unit(&other), number);
+        assert_true(number >= 0 && number < 1);
+        sum += number;
+    }
+    assert_near(sum, 5000, 0.1);
+}
+
+/* ---- ids ----------------------------------------------------------------------------------- */
+
+/* A template's glob is an id as any other, and the shortest way to the check. */
+static bool is_id(const char *id) {
+    const doorman_template template_ = {.identifier_glob = id};
+    const doorman_config_options options = {.templates = &template_, .template_count = 1};
+    doorman_config *config = NULL;
+    doorman_error error = {""};
+    if (doorman_config_create(&config, &options, &error) == DOORMAN_OK) {
+        doorman_config_destroy(config);
+        return true;
+    }
+    const char *path = "resources[0].identifier_glob: ";
+    assert_int_equal(strncmp(error.text, path, strlen(path)), 0);
+    return false;
+}
+
+typedef struct sample {
+    const char *id, *what;
+} sample;
+
+/* C5 */
+static void an_id_is_utf8_without_control_characters(void **state) {
+    (void)state;
+    static const sample good[] = {
+        {"a", "a letter"},
+        {" ", "the first of ASCII"},
+        {"~", "the last of ASCII"},
+        {"shard 17/primary", "a path with a space"},
+        {"\xc2\xa0", "U+00A0, the first behind the controls C1"},
+        {"\xdf\xbf", "U+07FF, the last of two bytes"},
+        {"\xe0\xa0\x80", "U+0800, the first of three"},
+        {"\xed\x9f\xbf", "U+D7FF, the last before the surrogates"},
+        {"\xee\x80\x80", "U+E000, the first behind them"},
+        {"\xef\xbf\xbf", "U+FFFF, the last of three bytes"},
+        {"\xf0\x90\x80\x80", "U+10000, the first of four"},
+        {"\xf4\x8f\xbf\xbf", "U+10FFFF, the last there is"},
+        {"1\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "one of each length"},
+    };
+    static const sample bad[] = {
+        {NULL, "no string"},
+        {"", "the empty string"},
+        {"\x01", "the first control"},
+        {"a\nb", "a control in the middle"},
+        {"\x1f", "the last control C0"},
+        {"\x7f", "DEL"},
+        {"\xc2\x80", "U+0080, the first control C1"},
+        {"a\xc2\x9f", "U+009F, the last control C1"},
+        {"a\x80", "a continuation of nothing"},
+        {"\xbf", "a continuation at the start"},
+        {"\xc0\x80", "NUL in two bytes"},
+        {"\xc1\xbf", "DEL in two bytes"},
+        {"\xe0\x9f\xbf", "U+07FF in three bytes"},
+        {"\xf0\x8f\xbf\xbf", "U+FFFF in four bytes"},
+        {"\xed\xa0\x80", "U+D800, the first surrogate"},
+        {"\xed\xbf\xbf", "U+DFFF, the last surrogate"},
+        {"\xf4\x90\x80\x80", "U+110000, the first there is not"},
+        {"\xf5\x80\x80\x80", "a byte that is in no UTF-8"},
+        {"\xf8\x88\x80\x80\x80", "five bytes"},
+        {"\xff", "the last byte"},
+        {"\xc3", "one byte of two"},
+        {"\xe2\x82", "two bytes of three"},
+        {"\xf0\x9f\x98", "three bytes of four"},
+        {"\xc3(", "ASCII for the second byte"},
+        {"\xe2\x82(", "ASCII for the third byte"},
+        {"\xf0\x9f\x98(", "ASCII for the fourth byte"},
+    };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        if (!is_id(good[i].id)) fail_msg("%s is refused", good[i].what);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        if (is_id(bad[i].id)) fail_msg("%s is taken", bad[i].what);
+    }
+}
+
+/* C5 */
+static void an_id_is_of_256_bytes_at_most(void **state) {
+    (void)state;
+    char id[600];
+    memset(id, 'x', sizeof id);
+    id[599] = 0;
+    assert_false(is_id(id));
+    id[257] = 0;
+    assert_false(is_id(id));
+    id[256] = 0;
+    assert_true(is_id(id));
+    memcpy(id + 254, "\xc3\xa9", 3); /* the bytes count, not the characters */
+    assert_true(is_id(id));
+    memcpy(id + 254, "\xe2\x82\xac", 4);
+    assert_false(is_id(id));
+    memcpy(id + 254, "\xe2\x82", 3); /* cut off by the bound */
+    assert_false(is_id(id));
+}
+
+static void utf8_put(char *out, uint32_t code) {
+    size_t more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    static const unsigned lead[] = {0, 0xc0, 0xe0, 0xf0};
+    out[0] = (char)(unsigned char)(lead[more] | code >> (6 * more));
+    for (size_t i = 1; i <= more; i++) {
+        out[i] = (char)(unsigned char)(0x80 | (code >> (6 * (more - i)) & 0x3f));
+    }
+    out[more + 1] = 0;
+}
+
+/* C5 */
+static void every_character_but_controls_may_stand_in_an_id(void **state) {
+    (void)state;
+    for (uint32_t code = 1; code < 0x120000; code++) {
+        char id[5];
+        utf8_put(id, code);
+        bool control = code < 0x20 || (code >= 0x7f && code <= 0x9f);
+        bool surrogate = code >= 0xd800 && code <= 0xdfff;
+        bool valid = doorman__id_valid(id);
+        if (valid != (!control && !surrogate && code <= 0x10ffff)) {
+            fail_msg("U+%04X: %s", (unsigned)code, valid ? "taken" : "refused");
+        }
+    }
+}
+
+/* C5. How many there must be: of two bytes 95 by 95 of ASCII and U+00A0 to U+07FF; of three, with a
+ * first byte that can begin nothing shorter, U+0800 to U+FFFF without the surrogates. */
+static void nothing_but_the_shortest_forms_of_characters_is_an_id(void **state) {
+    (void)state;
+    size_t of_two = 0, of_three = 0;
+    for (unsigned first = 1; first < 256; first++) {
+        for (unsigned second = 1; second < 256; second++) {
+            char id[4] = {(char)first, (char)second, 0, 0};
+            of_two += doorman__id_valid(id);
+            for (unsigned third = 1; first >= 0xe0 && third < 256; third++) {
+                id[2] = (char)third;
+                of_three += doorman__id_valid(id);
+            }
+        }
+    }
+    assert_int_equal(of_two, 95 * 95 + 0x800 - 0xa0);
+    assert_int_equal(of_three, 0x10000 - 0x800 - 0x800);
+}
+
+/* ---- globs --------------------------------------------------------------------------------- */
+
+/* Does a resource take the template of a glob? */
+static bool matches(const char *glob, const char *id) {
+    const doorman_template template_ = {.identifier_glob = glob};
+    const doorman_config_options options = {.templates = &template_, .template_count = 1};
+    doorman_config *config = NULL;
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    bool found = doorman_config_find(config, id) != NULL;
+    doorman_config_destroy(config);
+    return found;
+}
+
+static const struct {
+    const char *glob, *matches[4], *others[4];
+} globs[] = {
+    {"a", {"a"}, {"b", "A", "aa"}},
+    {"*", {"a", "*", "[", "a/b"}, {NULL}},
+    {"db*", {"db", "db/7/read"}, {"d", "xdb"}},
+    {"*/read", {"/read", "db/7/read"}, {"db/write", "db/read/"}},
+    {"d*7*d", {"d7d", "db/7/read"}, {"d7", "db/7/reads"}},
+    {"a*b*b", {"abb", "abbbb"}, {"ab", "abba"}},
+    {"**", {"x"}, {NULL}},
+    {"a?*", {"ab", "abc"}, {"a"}},
+    {"?", {"a", "/", "\xe2\x82\xac"}, {"ab", "\xc3\xa9\xc3\xa9"}},
+    {"??", {"ab", "\xc3\xa9\xc3\xa9"}, {"a", "\xc3\xa9", "abc"}},
+    {"[a-c]", {"a", "b", "c"}, {"d", "-", "ab"}},
+    {"[c-a]", {NULL}, {"a", "b", "c", "-"}},
+    {"[a-cx-z]", {"b", "x", "z"}, {"d", "w"}},
+    {"db[0-9]*", {"db7", "db7/r"}, {"db", "dbx7"}},
+    {"[!a]", {"b", "/", "!"}, {"a", "bb"}},
+    {"[^a]", {"b", "^"}, {"a"}},
+    {"[!a-c]", {"d", "-"}, {"a", "b", "c"}},
+    {"[a-]", {"a", "-"}, {"b"}},
+    {"[-a]", {"a", "-"}, {"b"}},
+    {"[]a]", {"]", "a"}, {"[", "[]a]x"}},
+    {"[!]]", {"a", "["}, {"]"}},
+    {"[\\]a]", {"]", "a"}, {"\\"}},
+    {"[a\\-c]", {"a", "-", "c"}, {"b", "\\"}},
+    {"[\\!a]", {"!", "a"}, {"b", "\\"}},
+    {"[a!^]", {"a", "!", "^"}, {"b"}},
+    {"[*?]", {"*", "?"}, {"a"}},
+    {"[\xc3\xa0-\xc3\xbf]", {"\xc3\xa0", "\xc3\xa9", "\xc3\xbf"}, {"e", "\xc4\x80"}},
+    {"\\*", {"*"}, {"a", "\\a", "**"}},
+    {"*\\*", {"*", "a*"}, {"a"}},
+    {"\\?", {"?"}, {"a"}},
+    {"\\[a]", {"[a]"}, {"a", "\\a"}},
+    {"\\\\", {"\\"}, {"\\\\\\"}},
+    {"\\a", {"a"}, {"b"}},
+    {"\\", {"\\"}, {"a"}},
+    {"[", {"["}, {"a"}},
+    {"[a", {"[a"}, {"a", "["}},
+    {"[]", {"[]"}, {"[", "]"}},
+    {"[!", {"[!"}, {"a"}},
+    {"[a-", {"[a-"}, {"a", "-"}},
+    {"[*", {"[", "[abc"}, {"a", "*["}},
+    {"*[", {"[", "a["}, {"[a"}},
+};
+
+/* G1 */
+static void a_glob_is_the_shells(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof globs / sizeof *globs; i++) {
+        for (size_t j = 0; j < 4; j++) {
+            const char *glob = globs[i].glob, *good = globs[i].matches[j];
+            const char *other = globs[i].others[j];
+            if (good && !matches(glob, good)) fail_msg("%s should match %s", glob, good);
+            if (other && matches(glob, other)) fail_msg("%s should not match %s", glob, other);
+        }
+    }
+}
+
+/* The characters of a bracket, by ASCII. Returns what stands behind it; NULL: it is not closed. */
+static const char *slow_bracket(const char *glob, bool members[128]) {
+    bool negated = *glob == '!' || *glob == '^';
+    const char *first = glob += negated;
+    memset(members, negated, 128);
+    while (*glob && (glob == first || *glob != ']')) {
+        if (*glob == '\\' && glob[1]) glob++;
+        int low = *glob++, high = low;
+        if (glob[0] == '-' && glob[1] && glob[1] != ']') {
+            glob += 1 + (glob[1] == '\\' && glob[2]);
+            high = *glob++;
+        }
+        for (int c = low; c <= high; c++) members[c] = !negated;
+    }
+    return *glob ? glob + 1 : NULL;
+}
+
+/* As the shell's rules are told, trying every way, for ASCII. */
+static bool slow_match(const char *glob, const char *id) {
+    if (!*glob) return !*id;
+    if (*glob == '*') return slow_match(glob + 1, id) || (*id && slow_match(glob, id + 1));
+    if (!*id) return false;
+    if (*glob == '?') return slow_match(glob + 1, id + 1);
+    if (*glob == '[') {
+        bool members[128];
+        const char *rest = slow_bracket(glob + 1, members);
+        if (rest) return members[(int)*id] && slow_match(rest, id + 1);
+    }
+    if (*glob == '\\' && glob[1]) glob++;
+    return *glob == *id && slow_match(glob + 1, id + 1);
+}
+
+static void random_text(char *out, size_t most, const char *alphabet) {
+    size_t length = 1 + random_below(most);
+    for (size_t i = 0; i < length; i++) out[i] = alphabet[random_below(strlen(alphabet))];
+    out[length] = 0;
+}
+
+/* G1 */
+static void a_glob_matches_what_trying_every_way_matches(void **state) {
+    (void)state;
+    size_t matched = 0;
+    for (int i = 0; i < 300000; i++) {
+        char glob[16], id[16];
+        random_text(glob, 1 + random_below(12), i % 2 ? "ab*?" : "abc*?[]!^-\\");
+        random_text(id, 1 + random_below(8), i % 2 ? "ab" : "abc[]-\\^");
+        bool expected = slow_match(glob, id);
+        matched += expected;
+        if (doorman__glob_match(glob, id) != expected) {
+            fail_msg("%s should%s match %s", glob, expected ? "" : " not", id);
+        }
+    }
+    assert_true(matched > 3000);
+}
+
+/* G1. Whoever tries every way here is at it for ever. */
+static void a_glob_of_many_stars_takes_no_more_than_its_length_times_the_ids(void **state) {
+    (void)state;
+    char glob[DOORMAN_ID_BYTES_MAX + 1] = "", id[DOORMAN_ID_BYTES_MAX + 1];
+    for (size_t i = 0; i < DOORMAN_ID_BYTES_MAX - 2; i += 2) memcpy(glob + i, "a*", 3);
+    memset(id, 'a', DOORMAN_ID_BYTES_MAX);
+    id[DOORMAN_ID_BYTES_MAX] = 0;
+    assert_true(matches(glob, id));
+    strcat(glob, "b");
+    assert_false(matches(glob, id));
+    id[DOORMAN_ID_BYTES_MAX - 1] = 'b';
+    assert_true(matches(glob, id));
+}
+
+/* ---- the hash and the table ---------------------------------------------------------------- */
+
+/* C8. For the key 0 the numbers are those of CPython 3.11, whose hash of bytes is SipHash-1-3; for
+ * the key of the paper, the bytes 0 to 15, those of another program, which agrees with it. */
+static void the_hash_is_siphash_1_3(void **state) {
+    (void)state;
+    static const uint64_t none[2] = {0, 0};
+    static const uint64_t key[2] = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)};
+    static const struct {
+        const char *id;
+        uint64_t unkeyed, keyed;
+    } vectors[] = {
+        {"a", UINT64_C(0x407448d2b89b1813), UINT64_C(0x1c2697ab786a6237)},
+        {"abcdefg", UINT64_C(0x6db12aae9070f506), UINT64_C(0x639b490caba831bb)},
+        {"abcdefgh", UINT64_C(0x3f7b849c0b8e35ea), UINT64_C(0x12d8c08c2ee9e620)},
+        {"client:1", UINT64_C(0x9c89fe66497588cb), UINT64_C(0xa9b8031e9fd259d6)},
+        {"a longer id of thirty-two bytes!", UINT64_C(0xf757c0ca36897ab0),
+         UINT64_C(0x532c4ebc334e1787)},
+    };
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
+        assert_int_equal(doorman__hash(none, vectors[i].id), vectors[i].unkeyed);
+        assert_int_equal(doorman__hash(key, vectors[i].id), vectors[i].keyed);
+    }
+    assert_int_equal(doorman__hash(key, ""), UINT64_C(0xabac0158050fc4dc));
+    char id[DOORMAN_ID_BYTES_MAX + 1];
+    memset(id, 'x', DOORMAN_ID_BYTES_MAX);
+    id[DOORMAN_ID_BYTES_MAX] = 0;
+    assert_int_equal(doorman__hash(none, id), UINT64_C(0x4160fa066cfd2ffd));
+}
+
+enum { ITEM_COUNT = 300 };
+
+typedef struct item {
+    doorman__link link; /* first */
+    uint64_t hash;
+    bool in;
+} item;
+
+static bool table_has(doorman__table *table, const item *wanted) {
+    doorman__link *link = doorman__table_first(table, wanted->hash);
+    size_t steps = 0;
+    for (; link && link != &wanted->link; link = doorman__table_same(link->next, wanted->hash)) {
+        assert_true(link->hash == wanted->hash && ++steps < ITEM_COUNT);
+    }
+    return link != NULL;
+}
+
+static void table_check(doorman__table *table, const item *items) {
+    size_t count = 0;
+    for (size_t i = 0; i < ITEM_COUNT; i++) {
+        assert_int_equal(table_has(table, &items[i]), items[i].in);
+        count += items[i].in;
+    }
+    assert_int_equal(table->count, count);
+}
+
+/* C4, C8. Adds, then removes, more than the other by turns, so that the table grows and shrinks. Of
+ * the hashes some are equal in part, some as a whole; memory fails for a while and comes back. */
+static void a_table_holds_what_a_plain_array_holds_whatever_memory_does(void **state) {
+    (void)state;
+    size_t blocks = memory_blocks(), refusals = 0;
+    doorman__table table = {0};
+    item items[ITEM_COUNT] = {0};
+    for (size_t i = 0; i < ITEM_COUNT; i++) {
+        items[i].hash = i % 3 ? random_bits() : random_below(40) << (i % 2 ? 32 : 0);
+    }
+    for (int i = 0; i < 30000; i++) {
+        item *some = &items[random_below(ITEM_COUNT)];
+        bool growing = i / 1000 % 2 == 0;
+        if (random_below(10) == 0) some = &items[0];
+        if (i / 2000 % 2 == 1) memory_fails_always();
+        if (some->in && (!growing || random_below(16) == 0)) {
+            doorman__table_remove(&table, &some->link);
+            some->in = false;
+        } else if (!some->in && (growing || random_below(16) == 0)) {
+            doorman__table_add(&table, &some->link, some->hash);
+            some->in = true;
+        }
+        refusals += !memory_works();
+        assert_int_equal(table_has(&table, some), some->in);
+        if (i % 100 == 0) table_check(&table, items);
+    }
+    assert_true(refusals > 0);
+    doorman__table_uninit(&table);
+    assert_int_equal(memory_blocks(), blocks);
+}
+
+/* C8. A chain of 16 among 10,000 keyed hashes would happen once in millions of years. */
+static void a_table_keeps_its_chains_short_and_gives_memory_back(void **state) {
+    (void)state;
+    enum { COUNT = 10000 };
+    static item items[COUNT];
+    doorman__table table = {0};
+    uint64_t key[2] = {random_bits(), random_bits()};
+    for (size_t i = 0; i < COUNT; i++) {
+        char id[32];
+        snprintf(id, sizeof id, "client:%zu", i);
+        doorman__table_add(&table, &items[i].link, doorman__hash(key, id));
+    }
+    assert_true(table.bucket_count <= (size_t)2 * COUNT);
+    for (size_t i = 0; i < table.bucket_count; i++) {
+        size_t length = 0;
+        for (doorman__link *link = table.buckets[i]; link; link = link->next) length++;
+        assert_true(length < 16);
+    }
+    for (size_t i = 10; i < COUNT; i++) doorman__table_remove(&table, &items[i].link);
+    assert_true(table.bucket_count <= 128);
+    doorman__table_uninit(&table);
+}
+
+/* ---- exact totals -------------------------------------------------------------------------- */
+
+static void shuffle(double *amounts, size_t count) {
+    for (size_t i = count; i > 1; i--) {
+        size_t j = random_below(i);
+        double amount = amounts[j];
+        amounts[j] = amounts[i - 1];
+        amounts[i - 1] = amount;
+    }
+}
+
+/* C9 */
+static void a_hundred_thousand_amounts_that_come_and_go_leave_exactly_nothing(void **state) {
+    (void)state;
+    enum { COUNT = 100000 };
+    static double amounts[COUNT];
+    doorman__total total = {0, 0};
+    for (size_t i = 0; i < COUNT; i++) amounts[i] = random_amount();
+    for (size_t i = 0; i < COUNT; i++) doorman__total_add(&total, amounts[i]);
+    assert_true(doorman__total_value(total) > 1e15);
+    shuffle(amounts, COUNT);
+    for (size_t i = 0; i < COUNT; i++) doorman__total_subtract(&total, amounts[i]);
+    assert_int_equal(total.high, 0);
+    assert_int_equal(total.low, 0);
+    assert_exact(doorman__total_value(total), 0);
+    assert_exact(doorman__total_left(total, 1e15), 1e15);
+}
+
+/* C9. In plain doubles the 0.1 would be lost beside 1e15, and what is left would be 0. */
+static void a_small_amount_beside_a_large_one_is_not_lost(void **state) {
+    (void)state;
+    doorman__total total = {0, 0};
+    double small = doorman__floor(0.1);
+    for (int i = 0; i < 10; i++) doorman__total_add(&total, small);
+    doorman__total_add(&total, 1e15);
+    doorman__total_subtract(&total, 1e15);
+    assert_about(doorman__total_value(total), 1);
+    assert_near(doorman__total_left(total, 1.25), 0.25, 1e-12);
+}
+
+static void an_amount_is_kept_to_a_multiple_of_2_to_the_minus_48(void **state) {
+    (void)state;
+    for (int i = 0; i < 100000; i++) {
+        double amount = random_amount();
+        double down = doorman__floor(amount), up = doorman__ceil(amount);
+        assert_true(down <= amount && amount <= up);
+        assert_true(up - down <= 0x1p-48);
+        assert_exact(doorman__floor(down), down);
+        assert_exact(doorman__ceil(down), down);
+        assert_exact(doorman__total_value(doorman__total_of(down)), down);
+        if (amount >= 32) assert_exact(down, amount);
+    }
+    assert_exact(doorman__floor(5e-324), 0);
+    assert_exact(doorman__ceil(5e-324), 0x1p-48);
+}
+
+#ifdef __SIZEOF_INT128__
+__extension__ typedef unsigned __int128 wide;
+
+/* In units of 2^-48; exact but for what a total leaves off too. */
+static wide wide_of(double amount) { return (wide)(amount * 0x1p48); }
+
+static wide wide_total(doorman__total total) { return (wide)total.high << 64 | total.low; }
+
+/* C9, T7. What is said to be left is there; and at most the last bit of a double is kept back. */
+static void what_is_left_is_never_more_than_the_truth(void **state) {
+    (void)state;
+    double held[64] = {0};
+    doorman__total total = {0, 0};
+    wide truth = 0;
+    for (int i = 0; i < 200000; i++) {
+        double *one = &held[random_below(64)];
+        doorman__total_subtract(&total, *one);
+        truth -= wide_of(*one);
+        *one = random_amount();
+        doorman__total_add(&total, *one);
+        truth += wide_of(*one);
+        assert_true(wide_total(total) == truth);
+
+        double near = doorman__total_value(total) * (1 + (random_unit() - 0.3) * 1e-9);
+        double capacity = doorman__min(i % 2 ? near : random_amount(), DOORMAN_AMOUNT_MAX);
+        wide there = wide_of(capacity) > truth ? wide_of(capacity) - truth : 0;
+        double left = doorman__total_left(total, capacity);
+        assert_true(left >= 0 && wide_of(left) <= there);
+        assert_true(there - wide_of(left) <= there >> 52);
+    }
+}
+#endif
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_status_has_a_name_and_a_text_of_its_own),
+        cmocka_unit_test(a_number_that_is_no_status_has_a_name_too),
+        cmocka_unit_test(a_time_after_the_end_of_time_is_never),
+        cmocka_unit_test(an_array_that_finds_no_memory_to_grow_stays_as_it_was),
+        cmocka_unit_test(the_same_seed_gives_the_same_numbers_from_0_to_1),
+        cmocka_unit_test(an_id_is_utf8_without_control_characters),
+        cmocka_unit_test(an_id_is_of_256_bytes_at_most),
+        cmocka_unit_test(every_character_but_controls_may_stand_in_an_id),
+        cmocka_unit_test(nothing_but_the_shortest_forms_of_characters_is_an_id),
+        cmocka_unit_test(a_glob_is_the_shells),
+        cmocka_unit_test(a_glob_matches_what_trying_every_way_matches),
+        cmocka_unit_test(a_glob_of_many_stars_takes_no_more_than_its_length_times_the_ids),
+        cmocka_unit_test(the_hash_is_siphash_1_3),
+        cmocka_unit_test(a_table_holds_what_a_plain_array_holds_whatever_memory_does),
+        cmocka_unit_test(a_table_keeps_its_chains_short_and_gives_memory_back),
+        cmocka_unit_test(a_hundred_thousand_amounts_that_come_and_go_leave_exactly_nothing),
+        cmocka_unit_test(a_small_amount_beside_a_large_one_is_not_lost),
+        cmocka_unit_test(an_amount_is_kept_to_a_multiple_of_2_to_the_minus_48),
+#ifdef __SIZEOF_INT128__
+        cmocka_unit_test(what_is_left_is_never_more_than_the_truth),
+#endif
+    };
+    return run_all(tests);
+}

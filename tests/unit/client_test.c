@@ -1,0 +1,1123 @@
+/* >>client of doorman.h: the resources of an application, their leases, modes and wants; mostly
+ * with a real server in the same process. Rules are those of DESIGN.md. */
+#include "unit.h"
+
+#include <math.h>
+#include <string.h>
+
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman.h"
+
+#define SECOND DOORMAN_SECOND
+#define MILLISECOND (DOORMAN_SECOND / 1000)
+#define MINUTE (60 * DOORMAN_SECOND)
+#define YEAR (INT64_C(365) * 86400 * DOORMAN_SECOND)
+
+/* ---- a server, clients, and a wire between them; time is a variable ---- */
+
+enum { CLIENTS = 4 };
+
+typedef struct world {
+    doorman_time now;
+    doorman_time skew; /* the server's clock is so much ahead */
+    doorman_config *config;
+    doorman_server *server;
+    doorman_client *clients[CLIENTS];
+    size_t client_count;
+    bool down;            /* the server does not answer */
+    unsigned loss;        /* per cent of the requests, and of the answers, that are lost */
+    bool lets_go;         /* without a lease, applications give up what they have in flight */
+    size_t request_count; /* that clients have made */
+    size_t change_count;  /* calls of on_change */
+    doorman_resource_info changed; /* what the last one could read */
+    size_t blocks;                 /* allocated before */
+} world;
+
+/* One template for all resources, learned at once. */
+static doorman_config *config_of(double capacity, doorman_time lease_length) {
+    const doorman_template all = {
+        .identifier_glob = "*",
+        .capacity = capacity,
+        .has_algorithm = true,
+        .algorithm = {.lease_length = lease_length, .has_learning_mode_duration = true}};
+    const doorman_config_options options = {.templates = &all, .template_count = 1};
+    doorman_config *config = NULL;
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    return config;
+}
+
+static void world_start(world *w, double capacity) {
+    *w = (world){.now = 1000 * SECOND, .blocks = memory_blocks()};
+    w->config = config_of(capacity, 0);
+    const doorman_server_options options = {
+        .node = "root", .config = w->config, .seed = {random_bits(), random_bits()}};
+    const doorman_mastership mine = {.address = "tcp://a:1", .until = DOORMAN_NEVER};
+    assert_int_equal(doorman_server_create(&w->server, &options, NULL, w->now), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(w->server, &mine, w->now), DOORMAN_OK);
+}
+
+/* Every story ends here, so every story checks that nothing leaks. */
+static void world_stop(world *w) {
+    for (size_t i = 0; i < w->client_count; i++) doorman_client_destroy(w->clients[i]);
+    doorman_server_destroy(w->server);
+    doorman_config_destroy(w->config);
+    assert_int_equal(memory_blocks(), w->blocks);
+}
+
+static doorman_client *join(world *w, const char *client_id) {
+    static const char *const address = "tcp://a:1";
+    const doorman_client_options options = {
+        .client_id = client_id, .addresses = &address, .address_count = 1, .seed = random_bits()};
+    doorman_client **client = &w->clients[w->client_count++];
+    assert_int_equal(doorman_client_create(client, &options, NULL, w->now), DOORMAN_OK);
+    return *client;
+}
+
+static void note_change(void *context, doorman_resource *resource) {
+    world *w = context;
+    w->change_count++;
+    doorman_resource_read(resource, &w->changed, w->now);
+    if (w->lets_go && !w->changed.leased) {
+        doorman_gauge_release(doorman_resource_gauge(resource), w->changed.in_flight);
+    }
+}
+
+static doorman_resource *open_with(world *w, doorman_client *client,
+                                   doorman_resource_options options) {
+    doorman_resource *resource = NULL;
+    options.resource_id = "db";
+    options.on_change = note_change;
+    options.context = w;
+    assert_int_equal(doorman_resource_open(&resource, client, &options, NULL, w->now), DOORMAN_OK);
+    return resource;
+}
+
+static doorman_resource *open_resource(world *w, doorman_client *client, double wants) {
+    return open_with(w, client, (doorman_resource_options){.wants = wants});
+}
+
+static bool lost(const world *w) { return w->down || random_below(100) < w->loss; }
+
+/* Lets a client do what it is due to do, and carries its request there and the answer back. */
+static void carry(world *w, doorman_client *client) {
+    doorman_asker *asker = doorman_client_asker(client);
+    doorman_request request;
+    doorman_response response;
+    doorman_client_update(client, w->now);
+    assert_int_equal(doorman_asker_request(asker, &request, w->now), DOORMAN_OK);
+    if (!request.sequence) return;
+    w->request_count++;
+    bool arrived = !lost(w) && doorman_server_handle(w->server, &request, &response, NULL,
+                                                     w->now + w->skew) == DOORMAN_OK;
+    if (arrived && !lost(w)) {
+        assert_int_equal(doorman_asker_response(asker, request.sequence, &response, w->now),
+                         DOORMAN_OK);
+    } else {
+        doorman_asker_failed(asker, request.sequence, w->now);
+    }
+}
+
+static void carry_all(world *w) {
+    for (size_t i = 0; i < w->client_count; i++) carry(w, w->clients[i]);
+}
+
+/* Lets all that is due happen until then. */
+static void live_until(world *w, doorman_time until) {
+    for (int i = 0; i < 100000; i++) {
+        doorman_time due = DOORMAN_NEVER;
+        for (size_t k = 0; k < w->client_count; k++) {
+            doorman_time its = doorman_client_due(w->clients[k]);
+            due = its < due ? its : due;
+        }
+        if (due > until) {
+            w->now = until;
+            return;
+        }
+        if (due > w->now) w->now = due;
+        carry_all(w);
+    }
+    fail_msg("the clients never rest");
+}
+
+static void live(world *w, doorman_time duration) { live_until(w, w->now + duration); }
+
+static doorman_resource_info read_now(const world *w, const doorman_resource *resource) {
+    doorman_resource_info info;
+    doorman_resource_read(resource, &info, w->now);
+    return info;
+}
+
+static void set_wants(world *w, doorman_resource *resource, double wants) {
+    assert_int_equal(doorman_resource_set_wants(resource, wants, w->now), DOORMAN_OK);
+}
+
+static size_t holder_count(world *w) {
+    const void *cursor = NULL;
+    doorman_server_resource resource = {.holder_count = 0};
+    (void)doorman_server_next_resource(w->server, &cursor, &resource, w->now);
+    return resource.holder_count;
+}
+
+/* ---- without a server, for stories about one answer ---- */
+
+/* Answers the one ask of a client by hand. */
+static void answer_by_hand(world *w, doorman_client *client, doorman_answer answer) {
+    doorman_asker *asker = doorman_client_asker(client);
+    doorman_request request;
+    doorman_client_update(client, w->now);
+    assert_int_equal(doorman_asker_request(asker, &request, w->now), DOORMAN_OK);
+    assert_int_equal(request.ask_count, 1);
+    answer.resource_id = "db";
+    if (!answer.gets.refresh_interval) answer.gets.refresh_interval = 16 * SECOND;
+    const doorman_response response = {
+        .method = DOORMAN_GET_CAPACITY, .is_master = true, .answers = &answer, .answer_count = 1};
+    assert_int_equal(doorman_asker_response(asker, request.sequence, &response, w->now),
+                     DOORMAN_OK);
+}
+
+static doorman_answer lease_of(double capacity) {
+    return (doorman_answer){
+        .gets = {.id = 1, .node = "root", .capacity = capacity, .expires_in = MINUTE}};
+}
+
+static doorman_answer with_safe_capacity(doorman_answer answer, double safe_capacity) {
+    answer.has_safe_capacity = true;
+    answer.safe_capacity = safe_capacity;
+    return answer;
+}
+
+/* Lets time pass until the client wants to ask again. */
+static void sleep_until_due(world *w, doorman_client *client) {
+    doorman_time due = doorman_client_due(client);
+    assert_true(due != DOORMAN_NEVER);
+    if (due > w->now) w->now = due;
+}
+
+/* ---- options ---- */
+
+static void assert_names(const doorman_error *error, const char *field) {
+    if (strncmp(error->text, field, strlen(field)) == 0) return;
+    fail_msg("\"%s\" does not begin with %s", error->text, field);
+}
+
+/* C5 */
+static void a_client_that_makes_no_sense_is_refused(void **state) {
+    (void)state;
+    static const char *const good[] = {"tcp://a:1"}, *const bad[] = {"tcp://a:1", "", NULL};
+    char too_long[DOORMAN_ID_BYTES_MAX + 2] = {0};
+    memset(too_long, 'x', sizeof too_long - 1);
+    const struct {
+        const char *field;
+        doorman_client_options options;
+    } wrongs[] = {
+        {"client_id", {.addresses = good, .address_count = 1}},
+        {"client_id", {.client_id = "", .addresses = good, .address_count = 1}},
+        {"client_id", {.client_id = too_long, .addresses = good, .address_count = 1}},
+        {"client_id", {.client_id = "a\x7f", .addresses = good, .address_count = 1}},
+        {"client_id", {.client_id = "a\xff", .addresses = good, .address_count = 1}},
+        {"addresses", {.client_id = "c"}},
+        {"addresses", {.client_id = "c", .address_count = 1}},
+        {"addresses", {.client_id = "c", .addresses = good, .address_count = 17}},
+        {"addresses[1]", {.client_id = "c", .addresses = bad, .address_count = 2}},
+        {"addresses[0]", {.client_id = "c", .addresses = bad + 2, .address_count = 1}},
+        {"request_timeout",
+         {.client_id = "c", .addresses = good, .address_count = 1, .request_timeout = -1}},
+        {"request_timeout",
+         {.client_id = "c", .addresses = good, .address_count = 1, .request_timeout = INT64_MAX}},
+    };
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+        doorman_client *client = NULL;
+        doorman_error error = {""};
+        assert_int_equal(doorman_client_create(&client, &wrongs[i].options, &error, 0),
+                         DOORMAN_INVALID_ARGUMENT);
+        assert_names(&error, wrongs[i].field);
+        assert_null(client);
+        assert_int_equal(doorman_client_create(&client, &wrongs[i].options, NULL, 0),
+                         DOORMAN_INVALID_ARGUMENT);
+    }
+}
+
+/* C5 */
+static void a_resource_that_makes_no_sense_is_refused(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client *client = join(&w, "client");
+    const doorman_time far = DOORMAN_DURATION_MAX + 1;
+    const struct {
+        const char *field;
+        doorman_resource_options options;
+    } wrongs[] = {
+        {"resource_id", {.resource_id = NULL}},
+        {"resource_id", {.resource_id = ""}},
+        {"resource_id", {.resource_id = "a\nb"}},
+        {"priority", {.resource_id = "db", .has_priority = true, .priority = -1}},
+        {"priority", {.resource_id = "db", .has_priority = true, .priority = 16}},
+        {"wants", {.resource_id = "db", .wants = -1}},
+        {"wants", {.resource_id = "db", .wants = (double)NAN}},
+        {"wants", {.resource_id = "db", .wants = (double)INFINITY}},
+        {"wants", {.resource_id = "db", .wants = 1.1e15}},
+        {"wants_minimum", {.resource_id = "db", .wants_minimum = -1}},
+        {"wants_minimum", {.resource_id = "db", .wants_minimum = (double)NAN}},
+        {"wants_maximum", {.resource_id = "db", .wants_maximum = -1}},
+        {"wants_maximum", {.resource_id = "db", .wants_maximum = (double)NAN}},
+        {"wants_maximum", {.resource_id = "db", .wants_maximum = 0.5}},
+        {"wants_maximum", {.resource_id = "db", .wants_minimum = 5, .wants_maximum = 4}},
+        {"wants_initial", {.resource_id = "db", .wants_initial = -1}},
+        {"wants_initial", {.resource_id = "db", .wants_initial = (double)NAN}},
+        {"window", {.resource_id = "db", .window = -1}},
+        {"window", {.resource_id = "db", .window = far}},
+        {"burst", {.resource_id = "db", .burst = -1}},
+        {"burst", {.resource_id = "db", .burst = far}},
+        {"mode", {.resource_id = "db", .mode = (doorman_mode)3}},
+        {"safe_capacity", {.resource_id = "db", .safe_capacity = -2}},
+        {"safe_capacity", {.resource_id = "db", .safe_capacity = (double)NAN}},
+    };
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+        doorman_resource *resource = NULL;
+        doorman_error error = {""};
+        assert_int_equal(
+            doorman_resource_open(&resource, client, &wrongs[i].options, &error, w.now),
+            DOORMAN_INVALID_ARGUMENT);
+        assert_names(&error, wrongs[i].field);
+        assert_null(resource);
+        assert_int_equal(doorman_client_due(client), DOORMAN_NEVER);
+    }
+    world_stop(&w);
+}
+
+/* C5 */
+static void wants_that_make_no_sense_are_refused(void **state) {
+    (void)state;
+    const double wrongs[] = {-1, (double)NAN, (double)INFINITY, 1.1e15};
+    world w;
+    world_start(&w, 100);
+    doorman_resource *resource = open_resource(&w, join(&w, "client"), 7);
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+        assert_int_equal(doorman_resource_set_wants(resource, wrongs[i], w.now),
+                         DOORMAN_INVALID_ARGUMENT);
+        assert_exact(read_now(&w, resource).wants, 7);
+    }
+    world_stop(&w);
+}
+
+/* C3 */
+static void a_priority_of_zero_is_not_the_default(void **state) {
+    (void)state;
+    for (int given = 0; given < 2; given++) {
+        world w;
+        world_start(&w, 100);
+        doorman_client *client = join(&w, "client");
+        open_with(&w, client, (doorman_resource_options){.wants = 1, .has_priority = given});
+        doorman_request request;
+        assert_int_equal(doorman_asker_request(doorman_client_asker(client), &request, w.now),
+                         DOORMAN_OK);
+        assert_int_equal(request.asks[0].wants->priority, given ? 0 : 1);
+        world_stop(&w);
+    }
+}
+
+/* C4: each allocation fails in turn. */
+static void a_client_that_finds_no_memory_leaves_nothing(void **state) {
+    (void)state;
+    static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
+    const doorman_client_options options = {
+        .client_id = "client", .addresses = addresses, .address_count = 3};
+    size_t before = memory_blocks(), n = 0;
+    doorman_client *client = NULL;
+    do {
+        memory_fails_at(++n);
+        doorman_status status = doorman_client_create(&client, &options, NULL, 0);
+        if (status == DOORMAN_OK) continue;
+        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
+        assert_null(client);
+        assert_int_equal(memory_blocks(), before);
+    } while (!memory_works());
+    assert_int_equal(n, 5); /* the client and three addresses, and then none has failed */
+    doorman_client_destroy(client);
+    doorman_client_destroy(NULL);
+    assert_int_equal(memory_blocks(), before);
+}
+
+/* C4: and a client of many resources goes on as before, each time that one more finds no memory. */
+static void a_resource_that_finds_no_memory_leaves_the_others_as_they_are(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client *client = join(&w, "client");
+    size_t failures = 0;
+    for (size_t i = 0; i < 40; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "db/%zu", i);
+        const doorman_resource_options options = {.resource_id = id, .wants = 1};
+        doorman_time due = doorman_client_due(client);
+        size_t n = 0;
+        do {
+            doorman_resource *resource = NULL;
+            memory_fails_at(++n);
+            doorman_status status = doorman_resource_open(&resource, client, &options, NULL, w.now);
+            if (status == DOORMAN_OK) continue;
+            assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
+            assert_null(resource);
+            assert_int_equal(doorman_client_due(client), due);
+            failures++;
+        } while (!memory_works());
+        memory_fails_always(); /* asking needs none */
+        carry(&w, client);
+        (void)memory_works();
+        w.now += MILLISECOND;
+    }
+    assert_true(failures > 40);
+    world_stop(&w);
+}
+
+/* ---- modes ---- */
+
+/* K4 */
+static void a_mode_holds_before_and_after_a_lease_and_never_during_it(void **state) {
+    (void)state;
+    static const struct {
+        doorman_mode mode;
+        double given, heard; /* safe capacities; heard -2: none */
+        double before, after;
+    } cases[] = {
+        {DOORMAN_SAFE, 0, -2, 0, 0},
+        {DOORMAN_SAFE, 5, -2, 5, 5},
+        {DOORMAN_SAFE, 5, 8, 5, 8},
+        {DOORMAN_SAFE, 5, 0, 5, 0},
+        {DOORMAN_SAFE, DOORMAN_UNLIMITED, -2, DOORMAN_UNLIMITED, DOORMAN_UNLIMITED},
+        {DOORMAN_SAFE, 5, DOORMAN_UNLIMITED, 5, DOORMAN_UNLIMITED},
+        {DOORMAN_PESSIMISTIC, 5, 8, 0, 0},
+        {DOORMAN_OPTIMISTIC, 5, 8, 100, 100},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        world w;
+        world_start(&w, 100);
+        doorman_client *client = join(&w, "client");
+        doorman_resource *resource =
+            open_with(&w, client,
+                      (doorman_resource_options){
+                          .wants = 100, .mode = cases[i].mode, .safe_capacity = cases[i].given});
+        assert_false(read_now(&w, resource).leased);
+        assert_exact(read_now(&w, resource).capacity, cases[i].before);
+        doorman_answer answer = lease_of(40);
+        if (cases[i].heard > -2) answer = with_safe_capacity(answer, cases[i].heard);
+        answer_by_hand(&w, client, answer);
+        assert_true(read_now(&w, resource).leased);
+        assert_exact(read_now(&w, resource).capacity, 40);
+        w.now += MINUTE;
+        assert_false(read_now(&w, resource).leased);
+        assert_exact(read_now(&w, resource).capacity, cases[i].after);
+        world_stop(&w);
+    }
+}
+
+/* K4: the limiters do what the mode says too. */
+static void limiters_follow_the_mode_and_the_lease(void **state) {
+    (void)state;
+    static const struct {
+        doorman_mode mode;
+        double safe_capacity, without;
+    } cases[] = {{DOORMAN_SAFE, 5, 5},
+                 {DOORMAN_SAFE, DOORMAN_UNLIMITED, 100},
+                 {DOORMAN_PESSIMISTIC, 5, 0},
+                 {DOORMAN_OPTIMISTIC, 5, 50}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        world w;
+        world_start(&w, 100);
+        doorman_client *client = join(&w, "client");
+        doorman_resource *resource =
+            open_with(&w, client,
+                      (doorman_resource_options){.wants = 50,
+                                                 .mode = cases[i].mode,
+                                                 .safe_capacity = cases[i].safe_capacity,
+                                                 .burst = SECOND});
+        doorman_rate *rate = doorman_resource_rate(resource);
+        doorman_gauge *gauge = doorman_resource_gauge(resource);
+        for (int step = 0; step < 3; step++) { /* before, during and after the lease */
+            double units = step == 1 ? 20 : cases[i].without;
+            if (step == 1) answer_by_hand(&w, client, lease_of(20));
+            w.now += step == 2 ? MINUTE - SECOND : SECOND;
+            if (units > 0) {
+                assert_int_equal(doorman_rate_try(rate, units, w.now), DOORMAN_ALLOWED);
+                assert_int_equal(doorman_gauge_try(gauge, units, w.now), DOORMAN_ALLOWED);
+                doorman_gauge_release(gauge, units);
+            }
+            if (units < 100) {
+                assert_int_not_equal(doorman_rate_try(rate, 0.1, w.now), DOORMAN_ALLOWED);
+                assert_int_not_equal(doorman_gauge_try(gauge, units + 1, w.now), DOORMAN_ALLOWED);
+            }
+        }
+        world_stop(&w);
+    }
+}
+
+/* K4: heard with a refusal, it counts as well. */
+static void a_safe_capacity_is_heard_from_a_refusal_too(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client *client = join(&w, "client");
+    doorman_resource *resource =
+        open_with(&w, client, (doorman_resource_options){.wants = 100, .safe_capacity = 5});
+    const doorman_answer later = {.grant = DOORMAN_TRY_LATER, .gets.refresh_interval = SECOND};
+    answer_by_hand(&w, client, with_safe_capacity(later, 8));
+    assert_exact(read_now(&w, resource).capacity, 8);
+    sleep_until_due(&w, client);
+    answer_by_hand(&w, client, later); /* nothing new is said about it */
+    assert_exact(read_now(&w, resource).capacity, 8);
+    sleep_until_due(&w, client);
+    answer_by_hand(&w, client, with_safe_capacity(later, 3));
+    assert_exact(read_now(&w, resource).capacity, 3);
+    assert_exact(w.changed.capacity, 3);
+    world_stop(&w);
+}
+
+/* K4 */
+static void the_application_is_told_exactly_when_something_has_changed(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client *client = join(&w, "client");
+    doorman_resource *resource =
+        open_with(&w, client, (doorman_resource_options){.wants = 100, .safe_capacity = 5});
+    w.change_count = 0;
+    answer_by_hand(&w, client, lease_of(40));
+    assert_int_equal(w.change_count, 1);
+    assert_true(w.changed.leased);
+    assert_exact(w.changed.capacity, 40);
+    sleep_until_due(&w, client);
+    answer_by_hand(&w, client, with_safe_capacity(lease_of(40), 8)); /* matters later */
+    assert_int_equal(w.change_count, 1);
+    sleep_until_due(&w, client);
+    answer_by_hand(&w, client, lease_of(50));
+    assert_int_equal(w.change_count, 2);
+    assert_exact(w.changed.capacity, 50);
+    doorman_time end = w.now + MINUTE;
+    const doorman_answer later = {.grant = DOORMAN_TRY_LATER, .gets.refresh_interval = MINUTE};
+    sleep_until_due(&w, client);
+    answer_by_hand(&w, client, later);
+    assert_int_equal(w.change_count, 3);
+    assert_int_equal(w.changed.grant, DOORMAN_TRY_LATER);
+    set_wants(&w, resource, 101);
+    assert_int_equal(w.change_count, 3);
+    w.now = end - 1;
+    doorman_client_update(client, w.now);
+    assert_int_equal(w.change_count, 3);
+    assert_int_equal(doorman_client_due(client), end);
+    w.now = end;
+    doorman_client_update(client, w.now);
+    assert_int_equal(w.change_count, 4);
+    assert_false(w.changed.leased);
+    assert_exact(w.changed.capacity, 8);
+    doorman_client_update(client, w.now + 1);
+    assert_int_equal(w.change_count, 4);
+    world_stop(&w);
+}
+
+/* K4: what is wanted is in force only without a lease. */
+static void an_optimist_is_told_of_its_own_wants(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client *client = join(&w, "client");
+    doorman_resource *resource =
+        open_with(&w, client, (doorman_resource_options){.wants = 100, .mode = DOORMAN_OPTIMISTIC});
+    w.change_count = 0;
+    set_wants(&w, resource, 200);
+    assert_int_equal(w.change_count, 1);
+    assert_exact(w.changed.capacity, 200);
+    set_wants(&w, resource, 200);
+    assert_int_equal(w.change_count, 1);
+    answer_by_hand(&w, client, lease_of(40));
+    set_wants(&w, resource, 300);
+    assert_int_equal(w.change_count, 2); /* the lease alone */
+    w.now += MINUTE;
+    doorman_client_update(client, w.now);
+    assert_exact(w.changed.capacity, 300);
+    world_stop(&w);
+}
+
+/* ---- leases ---- */
+
+/* K4: just before, at and after the end, with no update in between. */
+static void a_lease_is_over_at_its_end(void **state) {
+    (void)state;
+    for (doorman_time late = -1; late <= 1; late++) {
+        world w;
+        world_start(&w, 100);
+        doorman_client *client = join(&w, "client");
+        doorman_resource *resource = open_with(
+            &w, client, (doorman_resource_options){.wants = 100, .mode = DOORMAN_PESSIMISTIC});
+        answer_by_hand(&w, client, lease_of(40));
+        assert_int_equal(read_now(&w, resource).expires_at, w.now + MINUTE);
+        w.now += MINUTE + late;
+        doorman_decision expected = late < 0 ? DOORMAN_ALLOWED : DOORMAN_REFUSED;
+        assert_int_equal(read_now(&w, resource).leased, late < 0);
+        assert_int_equal(doorman_rate_try(doorman_resource_rate(resource), 1, w.now), expected);
+        assert_int_equal(doorman_gauge_try(doorman_resource_gauge(resource), 1, w.now), expected);
+        world_stop(&w);
+    }
+}
+
+/* The Go client keeps an expired rate. */
+static void an_expired_rate_is_not_kept(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    doorman_resource *resource = open_resource(&w, join(&w, "client"), 1000);
+    live(&w, SECOND);
+    doorman_rate *rate = doorman_resource_rate(resource);
+    assert_int_equal(doorman_rate_try(rate, 100, w.now), DOORMAN_ALLOWED);
+    w.down = true;
+    live(&w, MINUTE);                                    /* with requests that fail */
+    assert_exact(read_now(&w, resource).capacity, 1000); /* the safe capacity of the one client */
+    w.now += MINUTE;
+    world_stop(&w);
+    world_start(&w, 1000);
+    resource = open_with(&w, join(&w, "client"),
+                         (doorman_resource_options){.wants = 1000, .mode = DOORMAN_PESSIMISTIC});
+    live(&w, SECOND);
+    w.down = true;
+    live(&w, MINUTE);
+    assert_int_equal(doorman_rate_try(doorman_resource_rate(resource), 1, w.now), DOORMAN_REFUSED);
+    world_stop(&w);
+}
+
+/* C1: the clock goes on while the machine sleeps, and nothing runs. */
+static void a_lease_that_slept_is_over(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client *client = join(&w, "client");
+    doorman_resource *resource = open_with(
+        &w, client, (doorman_resource_options){.wants = 100, .mode = DOORMAN_PESSIMISTIC});
+    live(&w, SECOND);
+    assert_exact(read_now(&w, resource).capacity, 100);
+    w.now += 8 * 60 * MINUTE;
+    assert_int_equal(doorman_rate_try(doorman_resource_rate(resource), 1, w.now), DOORMAN_REFUSED);
+    assert_int_equal(doorman_gauge_try(doorman_resource_gauge(resource), 1, w.now),
+                     DOORMAN_REFUSED);
+    assert_false(read_now(&w, resource).leased);
+    live(&w, SECOND);
+    assert_true(read_now(&w, resource).leased);
+    world_stop(&w);
+}
+
+/* S8: the Go Doorman ends leases by the wall clock. Here both sides count from their own clocks,
+ * and any difference between those does no harm. */
+static void leases_do_not_depend_on_what_time_it_is_elsewhere(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_resource *resource = open_resource(&w, join(&w, "client"), 100);
+    w.skew = 50 * YEAR;
+    live(&w, SECOND);
+    assert_true(read_now(&w, resource).leased);
+    assert_true(read_now(&w, resource).expires_at <= w.now + MINUTE);
+    w.skew += 30 * SECOND;
+    live(&w, 10 * MINUTE);
+    assert_true(read_now(&w, resource).leased);
+    assert_exact(read_now(&w, resource).capacity, 100);
+    world_stop(&w);
+}
+
+/* K7: the Go client hangs when its server is gone. */
+static void a_server_that_is_gone_costs_little_and_is_found_again(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_resource *resource = open_with(
+        &w, join(&w, "client"), (doorman_resource_options){.wants = 100, .safe_capacity = 5});
+    w.down = true;
+    live(&w, 60 * MINUTE);
+    assert_exact(read_now(&w, resource).capacity, 5);
+    assert_false(read_now(&w, resource).heard);
+    assert_in_range(w.request_count, 60, 300); /* 31 s apart, in the mean */
+    w.down = false;
+    live(&w, MINUTE);
+    assert_true(read_now(&w, resource).leased);
+    w.down = true;
+    live(&w, 50 * SECOND); /* the lease lasts a while yet */
+    w.down = false;
+    assert_true(read_now(&w, resource).heard);
+    live(&w, MINUTE);
+    assert_exact(read_now(&w, resource).capacity, 100);
+    world_stop(&w);
+}
+
+/* ---- opening and closing ---- */
+
+/* K5 */
+static void to_open_twice_gives_one_resource(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client *client = join(&w, "client");
+    doorman_resource *first = open_resource(&w, client, 100);
+    doorman_resource *second = open_resource(&w, client, 7);
+    assert_ptr_equal(first, second);
+    assert_exact(read_now(&w, first).wants, 100); /* the options of the first opening hold */
+    live(&w, SECOND);
+    assert_int_equal(w.request_count, 1);
+    doorman_resource_close(second, w.now);
+    live(&w, SECOND);
+    assert_int_equal(w.request_count, 1);
+    assert_exact(read_now(&w, first).capacity, 100);
+    doorman_resource_close(first, w.now);
+    live(&w, SECOND);
+    assert_int_equal(w.request_count, 2);
+    assert_int_equal(holder_count(&w), 0);
+    assert_int_equal(doorman_client_due(client), DOORMAN_NEVER);
+    world_stop(&w);
+}
+
+/* K5: a resource that is opened again has the options of that opening. */
+static void a_resource_opened_again_takes_the_new_options(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client *client = join(&w, "client");
+    doorman_resource *resource = open_with(
+        &w, client,
+        (doorman_resource_options){.wants = 80, .mode = DOORMAN_OPTIMISTIC, .burst = SECOND});
+    live(&w, SECOND);
+    doorman_resource_close(resource, w.now); /* and its lease is not released yet */
+    resource =
+        open_with(&w, client, (doorman_resource_options){.wants = 30, .mode = DOORMAN_PESSIMISTIC});
+    live(&w, SECOND);
+    assert_exact(read_now(&w, resource).capacity, 30);
+    assert_int_equal(holder_count(&w), 1);
+    w.down = true;
+    live(&w, 2 * MINUTE);
+    assert_exact(read_now(&w, resource).capacity, 0);
+    world_stop(&w);
+}
+
+/* R10: the Go client's release races with its requests. Here the release is late, and names a lease
+ * that is no longer the newest. */
+static void a_late_release_does_not_take_a_new_lease_away(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client *client = join(&w, "client");
+    doorman_asker *asker = doorman_client_asker(client);
+    doorman_resource *resource = open_resource(&w, client, 100);
+    live(&w, SECOND);
+    doorman_resource_close(resource, w.now);
+    doorman_request release;
+    assert_int_equal(doorman_asker_request(asker, &release, w.now), DOORMAN_OK);
+    assert_int_equal(release.method, DOORMAN_RELEASE_CAPACITY);
+    const doorman_ask delayed = release.asks[0];
+    doorman_asker_failed(asker, release.sequence, w.now);
+    resource = open_resource(&w, client, 100);
+    live(&w, 10 * SECOND);
+    assert_true(read_now(&w, resource).leased);
+    const doorman_ask ask = {.resource_id = "db", .has.id = delayed.has.id};
+    release.asks = &ask;
+    doorman_response response;
+    assert_int_equal(doorman_server_handle(w.server, &release, &response, NULL, w.now), DOORMAN_OK);
+    assert_int_equal(holder_count(&w), 1);
+    world_stop(&w);
+}
+
+/* The Go client gives two clients of one process one id. */
+static void two_clients_of_one_process_are_two_holders(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_resource *one = open_resource(&w, join(&w, "host:4242:1"), 80);
+    doorman_resource *other = open_resource(&w, join(&w, "host:4242:2"), 80);
+    live(&w, 2 * MINUTE);
+    assert_int_equal(holder_count(&w), 2);
+    assert_about(read_now(&w, one).capacity, 50);
+    assert_about(read_now(&w, other).capacity, 50);
+    world_stop(&w);
+}
+
+/* T7, R3: what a gauge has in flight is not given to another. */
+static void capacity_changes_hands_as_a_gauge_lets_go(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_resource *full = open_resource(&w, join(&w, "a"), 100);
+    live(&w, SECOND);
+    doorman_gauge *gauge = doorman_resource_gauge(full);
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(doorman_gauge_try(gauge, 1, w.now), DOORMAN_ALLOWED);
+    }
+    doorman_resource *new_ = open_resource(&w, join(&w, "b"), 100);
+    for (int in_flight = 100; in_flight > 0; in_flight--) {
+        live(&w, 5 * SECOND);
+        doorman_resource_info a = read_now(&w, full), b = read_now(&w, new_);
+        assert_exact(a.in_flight, in_flight);
+        assert_true(fmax(a.capacity, a.in_flight) + b.capacity <= 100);
+        doorman_gauge_release(gauge, 1);
+    }
+    live(&w, MINUTE);
+    assert_about(read_now(&w, full).capacity, 50);
+    assert_about(read_now(&w, new_).capacity, 50);
+    world_stop(&w);
+}
+
+/* What a client may have in use, modes aside. */
+static double in_force(const world *w, const doorman_resource *resource) {
+    if (!resource) return 0;
+    doorman_resource_info info = read_now(w, resource);
+    return fmax(info.leased ? info.capacity : 0, info.in_flight);
+}
+
+/* Replaces the configuration by one with leases of another length. */
+static void change_lease_length(world *w, double capacity, doorman_time lease_length) {
+    doorman_config *config = config_of(capacity, lease_length);
+    assert_int_equal(doorman_server_configure(w->server, config, w->now), DOORMAN_OK);
+    doorman_config_destroy(w->config);
+    w->config = config;
+}
+
+/* One thing that an application may do. */
+static void do_something(world *w, doorman_client *client, doorman_resource **resource) {
+    if (!*resource) {
+        *resource = open_with(w, client,
+                              (doorman_resource_options){.wants = 1 + 200 * random_unit(),
+                                                         .mode = DOORMAN_PESSIMISTIC});
+        return;
+    }
+    doorman_gauge *gauge = doorman_resource_gauge(*resource);
+    double n = (double)random_below(50);
+    switch (random_below(4)) {
+    case 0: set_wants(w, *resource, (double)random_below(200)); break;
+    case 1: (void)doorman_gauge_try(gauge, n, w->now); break;
+    case 2: doorman_gauge_release(gauge, n); break;
+    default: doorman_resource_close(*resource, w->now); *resource = NULL;
+    }
+}
+
+/* T7: whatever the applications do, and whatever is lost. */
+static void leases_and_units_in_flight_never_exceed_the_capacity(void **state) {
+    (void)state;
+    static const char *const ids[CLIENTS] = {"a", "b", "c", "d"};
+    for (int story = 0; story < 20; story++) {
+        doorman_resource *resources[CLIENTS] = {NULL};
+        world w;
+        world_start(&w, 100);
+        w.loss = (unsigned)random_below(30);
+        w.lets_go = true;
+        for (size_t i = 0; i < CLIENTS; i++) join(&w, ids[i]);
+        for (int step = 0; step < 1000; step++) {
+            size_t i = random_below(CLIENTS);
+            if (random_below(100) == 0)
+                change_lease_length(&w, 100, step % 2 ? MINUTE : 20 * SECOND);
+            do_something(&w, w.clients[i], &resources[i]);
+            live(&w, (doorman_time)random_below(3000) * MILLISECOND);
+            double sum = 0;
+            for (size_t k = 0; k < CLIENTS; k++) sum += in_force(&w, resources[k]);
+            assert_true(sum <= 100 * (1 + 1e-12));
+        }
+        world_stop(&w);
+    }
+}
+
+/* ---- wants that follow use ---- */
+
+/* Tries for one unit at a steady rate. How many were refused? */
+static size_t use_rate(world *w, doorman_resource *resource, double per_second,
+                       doorman_time duration) {
+    doorman_time start = w->now;
+    size_t refused = 0, count = (size_t)(per_second * (double)duration / 1e9);
+    for (size_t i = 1; i <= count; i++) {
+        live_until(w, start + (doorman_time)((double)i * 1e9 / per_second));
+        refused += doorman_rate_try(doorman_resource_rate(resource), 1, w->now) != DOORMAN_ALLOWED;
+    }
+    return refused;
+}
+
+/* Starts a unit at a steady rate, each of which is in flight for a second, so that as many are in
+ * flight as start in one. How many were refused? */
+static size_t use_gauge(world *w, doorman_resource *resource, size_t per_second,
+                        doorman_time duration) {
+    enum { MOST = 1000 };
+    bool in_flight[MOST] = {false};
+    size_t refused = 0, count = per_second * (size_t)(duration / SECOND);
+    doorman_gauge *gauge = doorman_resource_gauge(resource);
+    for (size_t i = 0; i < count; i++) {
+        live(w, SECOND / (doorman_time)per_second);
+        bool *place = &in_flight[i % per_second];
+        if (*place) doorman_gauge_release(gauge, 1);
+        *place = doorman_gauge_try(gauge, 1, w->now) == DOORMAN_ALLOWED;
+        refused += !*place;
+    }
+    for (size_t i = 0; i < MOST; i++) {
+        if (in_flight[i]) doorman_gauge_release(gauge, 1);
+    }
+    return refused;
+}
+
+static doorman_resource *follow(world *w, doorman_resource_options options) {
+    return open_with(w, join(w, "client"), options);
+}
+
+/* L4; the Go client asks for 0.1 at a steady 10 a second. */
+static void a_steady_demand_settles_on_what_it_is(void **state) {
+    (void)state;
+    static const double rates[] = {2, 10, 137, 1000};
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+        world w;
+        world_start(&w, 1e6);
+        doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_minimum = 0.5});
+        use_rate(&w, resource, rates[i], 2 * MINUTE);
+        for (int k = 0; k < 30; k++) {
+            assert_int_equal(use_rate(&w, resource, rates[i], SECOND), 0); /* nobody waits */
+            assert_near(read_now(&w, resource).wants, rates[i], 0.1);
+            assert_near(read_now(&w, resource).capacity, rates[i], 0.1);
+        }
+        world_stop(&w);
+    }
+}
+
+/* L4: counted from the first moment, at the smallest lease there is. */
+static void a_starved_demand_grows_until_it_is_met(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1e6);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_minimum = 0.01});
+    int minutes = 0;
+    while (use_rate(&w, resource, 500, MINUTE) && minutes < 5) minutes++;
+    assert_in_range(minutes, 1, 4);
+    world_stop(&w);
+}
+
+/* L4 */
+static void one_that_shares_asks_for_what_it_needs_and_not_for_what_it_gets(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_resource *greedy = open_resource(&w, join(&w, "greedy"), 1e6);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+    assert_true(use_rate(&w, resource, 90, 3 * MINUTE) > 0);
+    assert_near(read_now(&w, resource).wants, 90, 0.1);
+    assert_near(read_now(&w, resource).capacity, 50, 1e-6);
+    assert_near(read_now(&w, greedy).capacity, 50, 1e-6);
+    world_stop(&w);
+}
+
+/* L4 */
+static void a_loop_that_spins_does_not_grow_without_bound(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 50);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+    use_rate(&w, resource, 5000, 3 * MINUTE);
+    assert_in_range(read_now(&w, resource).wants, 50, 4.5 * 50);
+    use_rate(&w, resource, 20000, MINUTE);
+    assert_in_range(read_now(&w, resource).wants, 50, 4.5 * 50);
+    world_stop(&w);
+}
+
+/* L4, K6: nor does one that gets nothing at all. */
+static void a_loop_that_spins_on_nothing_asks_for_a_few_times_the_minimum(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 0);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_minimum = 2});
+    use_rate(&w, resource, 5000, MINUTE);
+    assert_in_range(read_now(&w, resource).wants, 2, 9);
+    doorman_gauge *gauge = doorman_resource_gauge(resource);
+    for (int i = 0; i < 100000; i++) {
+        if (i % 1000 == 0) live(&w, SECOND);
+        assert_int_equal(doorman_gauge_try(gauge, 1, w.now), DOORMAN_REFUSED);
+    }
+    assert_in_range(read_now(&w, resource).wants, 2, 9);
+    world_stop(&w);
+}
+
+/* K6, L4 */
+static void an_idle_resource_keeps_the_minimum(void **state) {
+    (void)state;
+    static const double minima[] = {0, 0.25, 20};
+    for (size_t i = 0; i < 3; i++) {
+        world w;
+        world_start(&w, 1000);
+        doorman_resource *resource =
+            follow(&w, (doorman_resource_options){.wants_minimum = minima[i]});
+        double least = minima[i] > 0 ? minima[i] : 1;
+        assert_exact(read_now(&w, resource).wants, least);
+        live(&w, 5 * MINUTE);
+        assert_exact(read_now(&w, resource).wants, least);
+        assert_exact(read_now(&w, resource).capacity, least); /* its first call need not wait */
+        world_stop(&w);
+    }
+}
+
+/* L4 */
+static void a_burst_and_then_silence_comes_back_to_the_minimum(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_initial = 1000});
+    use_rate(&w, resource, 500, 20 * SECOND);
+    assert_true(read_now(&w, resource).wants > 400);
+    live(&w, 12 * SECOND);
+    assert_exact(read_now(&w, resource).wants, 1);
+    live(&w, 30 * SECOND);
+    assert_exact(read_now(&w, resource).capacity, 1);
+    world_stop(&w);
+}
+
+/* L4: the newest use weighs most. */
+static void a_demand_that_has_changed_is_seen_sooner_than_a_window(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_initial = 200});
+    use_rate(&w, resource, 100, MINUTE);
+    use_rate(&w, resource, 20, 5 * SECOND);
+    assert_true(read_now(&w, resource).wants < 0.5 * (100 + 20)); /* more than half way */
+    use_rate(&w, resource, 20, 6 * SECOND);
+    assert_near(read_now(&w, resource).wants, 20, 0.1);
+    world_stop(&w);
+}
+
+/* L4 */
+static void a_gauge_settles_on_what_is_in_flight(void **state) {
+    (void)state;
+    static const size_t counts[] = {2, 20, 500};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        world w;
+        world_start(&w, 1e6);
+        doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+        use_gauge(&w, resource, counts[i], 2 * MINUTE);
+        assert_int_equal(use_gauge(&w, resource, counts[i], 20 * SECOND), 0);
+        assert_near(read_now(&w, resource).wants, (double)counts[i], 0.1);
+        live(&w, MINUTE);
+        assert_exact(read_now(&w, resource).wants, 1);
+        world_stop(&w);
+    }
+}
+
+/* L4 */
+static void a_loop_that_spins_on_a_gauge_does_not_grow_without_bound(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 50);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+    doorman_gauge *gauge = doorman_resource_gauge(resource);
+    for (int i = 0; i < 200000; i++) {
+        if (i % 1000 == 0) live(&w, SECOND);
+        (void)doorman_gauge_try(gauge, 1, w.now); /* and holds on to it */
+    }
+    assert_in_range(read_now(&w, resource).wants, 50, 4 * 50);
+    assert_exact(read_now(&w, resource).in_flight, 50);
+    world_stop(&w);
+}
+
+/* K6 */
+static void wants_stay_between_their_bounds(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1e6);
+    doorman_resource *resource = follow(
+        &w,
+        (doorman_resource_options){.wants_minimum = 5, .wants_maximum = 60, .wants_initial = 1000});
+    assert_exact(read_now(&w, resource).wants, 60);
+    use_rate(&w, resource, 200, MINUTE);
+    assert_exact(read_now(&w, resource).wants, 60);
+    use_rate(&w, resource, 1, MINUTE);
+    assert_exact(read_now(&w, resource).wants, 5);
+    world_stop(&w);
+}
+
+/* K6 */
+static void the_first_request_asks_for_the_initial_wants(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1e6);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_initial = 70});
+    live(&w, 0);
+    assert_exact(read_now(&w, resource).capacity, 70);
+    world_stop(&w);
+}
+
+/* K6 */
+static void wants_that_are_set_do_not_follow_use(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    doorman_resource *set = open_resource(&w, join(&w, "a"), 10);
+    use_rate(&w, set, 500, MINUTE);
+    assert_exact(read_now(&w, set).wants, 10);
+    doorman_resource *followed = open_resource(&w, join(&w, "b"), 0);
+    use_rate(&w, followed, 100, 20 * SECOND);
+    set_wants(&w, followed, 3);
+    use_rate(&w, followed, 100, MINUTE);
+    assert_exact(read_now(&w, followed).wants, 3);
+    world_stop(&w);
+}
+
+/* K4, L4: its limiter grows with what it wants, though no server is there. */
+static void an_optimist_whose_wants_follow_its_use_is_not_starved(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    w.down = true;
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.mode = DOORMAN_OPTIMISTIC});
+    use_rate(&w, resource, 100, 2 * MINUTE);
+    assert_int_equal(use_rate(&w, resource, 100, 10 * SECOND), 0);
+    assert_near(read_now(&w, resource).capacity, 100, 0.1);
+    assert_near(w.changed.capacity, 100, 0.1); /* and the application has been told */
+    world_stop(&w);
+}
+
+/* K1, L4: wants that change all the time are no reason to ask all the time. */
+static void wants_that_follow_use_keep_the_minimum_interval(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1e6);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+    for (int i = 0; i < 20; i++) use_rate(&w, resource, 1 + (double)random_below(500), 6 * SECOND);
+    assert_in_range(w.request_count, 2, 120 / 5 + 2);
+    world_stop(&w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_client_that_makes_no_sense_is_refused),
+        cmocka_unit_test(a_resource_that_makes_no_sense_is_refused),
+        cmocka_unit_test(wants_that_make_no_sense_are_refused),
+        cmocka_unit_test(a_priority_of_zero_is_not_the_default),
+        cmocka_unit_test(a_client_that_finds_no_memory_leaves_nothing),
+        cmocka_unit_test(a_resource_that_finds_no_memory_leaves_the_others_as_they_are),
+        cmocka_unit_test(a_mode_holds_before_and_after_a_lease_and_never_during_it),
+        cmocka_unit_test(limiters_follow_the_mode_and_the_lease),
+        cmocka_unit_test(a_safe_capacity_is_heard_from_a_refusal_too),
+        cmocka_unit_test(the_application_is_told_exactly_when_something_has_changed),
+        cmocka_unit_test(an_optimist_is_told_of_its_own_wants),
+        cmocka_unit_test(a_lease_is_over_at_its_end),
+        cmocka_unit_test(an_expired_rate_is_not_kept),
+        cmocka_unit_test(a_lease_that_slept_is_over),
+        cmocka_unit_test(leases_do_not_depend_on_what_time_it_is_elsewhere),
+        cmocka_unit_test(a_server_that_is_gone_costs_little_and_is_found_again),
+        cmocka_unit_test(to_open_twice_gives_one_resource),
+        cmocka_unit_test(a_resource_opened_again_takes_the_new_options),
+        cmocka_unit_test(a_late_release_does_not_take_a_new_lease_away),
+        cmocka_unit_test(two_clients_of_one_process_are_two_holders),
+        cmocka_unit_test(capacity_changes_hands_as_a_gauge_lets_go),
+        cmocka_unit_test(leases_and_units_in_flight_never_exceed_the_capacity),
+        cmocka_unit_test(a_steady_demand_settles_on_what_it_is),
+        cmocka_unit_test(a_starved_demand_grows_until_it_is_met),
+        cmocka_unit_test(one_that_shares_asks_for_what_it_needs_and_not_for_what_it_gets),
+        cmocka_unit_test(a_loop_that_spins_does_not_grow_without_bound),
+        cmocka_unit_test(a_loop_that_spins_on_nothing_asks_for_a_few_times_the_minimum),
+        cmocka_unit_test(an_idle_resource_keeps_the_minimum),
+        cmocka_unit_test(a_burst_and_then_silence_comes_back_to_the_minimum),
+        cmocka_unit_test(a_demand_that_has_changed_is_seen_sooner_than_a_window),
+        cmocka_unit_test(a_gauge_settles_on_what_is_in_flight),
+        cmocka_unit_test(a_loop_that_spins_on_a_gauge_does_not_grow_without_bound),
+        cmocka_unit_test(wants_stay_between_their_bounds),
+        cmocka_unit_test(the_first_request_asks_for_the_initial_wants),
+        cmocka_unit_test(wants_that_are_set_do_not_follow_use),
+        cmocka_unit_test(an_optimist_whose_wants_follow_its_use_is_not_starved),
+        cmocka_unit_test(wants_that_follow_use_keep_the_minimum_interval),
+    };
+    return run_all(tests);
+}

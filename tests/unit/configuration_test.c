@@ -1,0 +1,380 @@
+/* Section configuration: templates, their defaults, and which of them a resource gets. */
+#include "unit.h"
+
+#include <math.h>
+
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman.h"
+
+#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
+#define SECONDS(n) ((n)*DOORMAN_SECOND)
+
+static doorman_config *config_of(const doorman_template *templates, size_t count) {
+    const doorman_config_options options = {.templates = templates, .template_count = count};
+    doorman_config *config = NULL;
+    doorman_error error = {""};
+    if (doorman_config_create(&config, &options, &error) != DOORMAN_OK) fail_msg("%s", error.text);
+    return config;
+}
+
+/* ---- which template ------------------------------------------------------------------------ */
+
+static void assert_takes(const doorman_config *config, const char *resource_id, double capacity) {
+    const doorman_template *found = doorman_config_find(config, resource_id);
+    if (!found) fail_msg("%s has no template", resource_id);
+    if (found) assert_exact(found->capacity, capacity);
+}
+
+/* G1 */
+static void a_resource_takes_its_equal_first_and_then_the_first_that_matches(void **state) {
+    (void)state;
+    const doorman_template templates[] = {
+        {.identifier_glob = "db/*", .capacity = 1}, {.identifier_glob = "db/7", .capacity = 2},
+        {.identifier_glob = "db/7", .capacity = 3}, /* its equal stands before it */
+        {.identifier_glob = "*/7", .capacity = 4},  {.identifier_glob = "?[0-9]", .capacity = 5},
+        {.identifier_glob = "*", .capacity = 6},
+    };
+    doorman_config *config = config_of(templates, COUNT_OF(templates));
+    assert_takes(config, "db/7", 2);
+    assert_takes(config, "db/8", 1);
+    assert_takes(config, "db/8/7", 1);
+    assert_takes(config, "cache/7", 4);
+    assert_takes(config, "x9", 5);
+    assert_takes(config, "x", 6);
+    doorman_config_destroy(config);
+}
+
+/* G1. The Go server crashes on a slash where only `*` is configured. */
+static void a_resource_may_be_named_like_a_glob_or_a_path(void **state) {
+    (void)state;
+    const doorman_template all = {.identifier_glob = "*", .capacity = 1};
+    doorman_config *config = config_of(&all, 1);
+    static const char *const ids[] = {"*", "[", "]", "?", "\\", "/", "a/b", "a//b/", "[!a-", "**"};
+    for (size_t i = 0; i < COUNT_OF(ids); i++) assert_takes(config, ids[i], 1);
+    doorman_config_destroy(config);
+
+    const doorman_template some[] = {
+        {.identifier_glob = "\\*", .capacity = 1},
+        {.identifier_glob = "[", .capacity = 2},
+        {.identifier_glob = "[ab]", .capacity = 3},
+    };
+    config = config_of(some, COUNT_OF(some));
+    assert_takes(config, "*", 1);
+    assert_takes(config, "[", 2);
+    assert_takes(config, "[ab]", 3); /* as its equal; no glob would match it */
+    assert_takes(config, "a", 3);
+    assert_null(doorman_config_find(config, "**"));
+    doorman_config_destroy(config);
+}
+
+/* G2 */
+static void a_resource_that_matches_no_glob_has_no_template(void **state) {
+    (void)state;
+    const doorman_template template_ = {.identifier_glob = "db/*"};
+    doorman_config *config = config_of(&template_, 1);
+    assert_null(doorman_config_find(config, "db"));
+    assert_null(doorman_config_find(config, "a/db/7"));
+    doorman_config_destroy(config);
+
+    size_t count = 1;
+    config = config_of(NULL, 0);
+    assert_null(doorman_config_find(config, "db/7"));
+    (void)doorman_config_templates(config, &count);
+    assert_int_equal(count, 0);
+    doorman_config_destroy(config);
+}
+
+/* ---- defaults ------------------------------------------------------------------------------ */
+
+static const doorman_algorithm *algorithm_of(const doorman_config *config, const char *id) {
+    const doorman_template *found = doorman_config_find(config, id);
+    assert_non_null(found);
+    assert_true(found->has_algorithm);
+    return &found->algorithm;
+}
+
+/* G3, G7 */
+static void without_an_algorithm_a_template_shares_fairly_with_the_defaults(void **state) {
+    (void)state;
+    const doorman_template templates[] = {
+        {.identifier_glob = "none", .capacity = 10},
+        {.identifier_glob = "zeros", .capacity = 10, .has_algorithm = true},
+        {.identifier_glob = "*"},
+    };
+    doorman_config *config = config_of(templates, COUNT_OF(templates));
+    static const char *const ids[] = {"none", "zeros", "another"};
+    for (size_t i = 0; i < COUNT_OF(ids); i++) {
+        const doorman_algorithm *all = algorithm_of(config, ids[i]);
+        assert_int_equal(all->kind, DOORMAN_FAIR_SHARE);
+        assert_int_equal(all->handover, DOORMAN_CONFIRMED);
+        assert_int_equal(all->lease_length, SECONDS(60));
+        assert_int_equal(all->refresh_interval, SECONDS(16));
+        assert_false(all->has_learning_mode_duration);
+        assert_int_equal(all->minimum_interval, SECONDS(5));
+        assert_int_equal(all->minimum_refresh_interval, SECONDS(1));
+        assert_exact(all->decay_factor, 0.5);
+        assert_exact(all->reserve, 0);
+        assert_false(doorman_config_find(config, ids[i])->has_safe_capacity);
+        assert_string_equal(doorman_config_find(config, ids[i])->description, "");
+    }
+    doorman_config_destroy(config);
+}
+
+/* G3 */
+static void without_an_algorithm_a_template_takes_that_of_the_star(void **state) {
+    (void)state;
+    const doorman_template templates[] = {
+        {.identifier_glob = "none", .capacity = 10},
+        {.identifier_glob = "own",
+         .has_algorithm = true,
+         .algorithm = {.kind = DOORMAN_STATIC_SHARE}},
+        {.identifier_glob = "*",
+         .has_algorithm = true,
+         .algorithm = {.kind = DOORMAN_PRIORITY_SHARE, .reserve = 0.25}},
+    };
+    doorman_config *config = config_of(templates, COUNT_OF(templates));
+    assert_int_equal(algorithm_of(config, "none")->kind, DOORMAN_PRIORITY_SHARE);
+    assert_exact(algorithm_of(config, "none")->reserve, 0.25);
+    assert_int_equal(algorithm_of(config, "none")->lease_length, SECONDS(60));
+    assert_takes(config, "none", 10); /* the algorithm alone */
+    assert_int_equal(algorithm_of(config, "own")->kind, DOORMAN_STATIC_SHARE);
+    assert_exact(algorithm_of(config, "own")->reserve, 0);
+    doorman_config_destroy(config);
+}
+
+/* G6. The default never makes a short lease wrong, not even one of a nanosecond. */
+static void the_default_refresh_interval_is_a_third_of_a_short_lease(void **state) {
+    (void)state;
+    static const struct {
+        doorman_time lease_length, refresh_interval;
+    } examples[] = {
+        {SECONDS(48), SECONDS(16)},
+        {SECONDS(600), SECONDS(16)},
+        {SECONDS(12), SECONDS(4)},
+        {SECONDS(3), SECONDS(1)},
+        {3, 1},
+        {1, 1},
+    };
+    for (size_t i = 0; i < COUNT_OF(examples); i++) {
+        const doorman_template template_ = {
+            .identifier_glob = "a",
+            .has_algorithm = true,
+            .algorithm = {.lease_length = examples[i].lease_length}};
+        doorman_config *config = config_of(&template_, 1);
+        assert_int_equal(algorithm_of(config, "a")->refresh_interval, examples[i].refresh_interval);
+        doorman_config_destroy(config);
+    }
+}
+
+/* C3 */
+static void what_is_given_is_kept_as_it_was_given_and_nothing_is_borrowed(void **state) {
+    (void)state;
+    char glob[] = "db/[0-9]*", description[] = "queries a second";
+    doorman_template template_ = {
+        .identifier_glob = glob,
+        .description = description,
+        .capacity = DOORMAN_AMOUNT_MAX,
+        .has_safe_capacity = true, /* 0 means something here, and in the next two */
+        .has_algorithm = true,
+        .algorithm = {.kind = DOORMAN_PROPORTIONAL_SHARE,
+                      .handover = DOORMAN_IMMEDIATE,
+                      .lease_length = DOORMAN_DURATION_MAX,
+                      .refresh_interval = DOORMAN_DURATION_MAX,
+                      .has_learning_mode_duration = true,
+                      .has_minimum_interval = true,
+                      .minimum_refresh_interval = SECONDS(2),
+                      .decay_factor = 1,
+                      .reserve = 1},
+    };
+    const doorman_algorithm given = template_.algorithm;
+    doorman_config *config = config_of(&template_, 1);
+    memset(glob, 'x', sizeof glob - 1);
+    memset(description, 'x', sizeof description - 1);
+    memset(&template_, 0, sizeof template_);
+
+    size_t count = 0;
+    const doorman_template *kept = doorman_config_templates(config, &count);
+    assert_int_equal(count, 1);
+    assert_ptr_equal(doorman_config_find(config, "db/7"), kept);
+    assert_string_equal(kept->identifier_glob, "db/[0-9]*");
+    assert_string_equal(kept->description, "queries a second");
+    assert_exact(kept->capacity, DOORMAN_AMOUNT_MAX);
+    assert_true(kept->has_safe_capacity);
+    assert_exact(kept->safe_capacity, 0);
+    assert_int_equal(kept->algorithm.kind, given.kind);
+    assert_int_equal(kept->algorithm.handover, given.handover);
+    assert_int_equal(kept->algorithm.lease_length, given.lease_length);
+    assert_int_equal(kept->algorithm.refresh_interval, given.refresh_interval);
+    assert_true(kept->algorithm.has_learning_mode_duration);
+    assert_int_equal(kept->algorithm.learning_mode_duration, 0);
+    assert_int_equal(kept->algorithm.minimum_interval, 0);
+    assert_int_equal(kept->algorithm.minimum_refresh_interval, SECONDS(2));
+    assert_exact(kept->algorithm.decay_factor, 1);
+    assert_exact(kept->algorithm.reserve, 1);
+    doorman_config_destroy(config);
+}
+
+static void each_kind_has_its_name(void **state) {
+    (void)state;
+    assert_string_equal(doorman_kind_name(DOORMAN_FAIR_SHARE), "FAIR_SHARE");
+    assert_string_equal(doorman_kind_name(DOORMAN_PROPORTIONAL_SHARE), "PROPORTIONAL_SHARE");
+    assert_string_equal(doorman_kind_name(DOORMAN_PRIORITY_SHARE), "PRIORITY_SHARE");
+    assert_string_equal(doorman_kind_name(DOORMAN_STATIC_SHARE), "STATIC");
+    assert_string_equal(doorman_kind_name(DOORMAN_NO_ALGORITHM), "NO_ALGORITHM");
+    assert_string_equal(doorman_kind_name(DOORMAN_KIND_COUNT), "?");
+    assert_string_equal(doorman_kind_name((doorman_kind)-1), "?");
+}
+
+/* ---- what is refused ----------------------------------------------------------------------- */
+
+#define WITH(...)                                                                                  \
+    {                                                                                              \
+        .identifier_glob = "b", .has_algorithm = true, .algorithm = { __VA_ARGS__ }                \
+    }
+
+static const struct {
+    doorman_template template_;
+    const char *error; /* as it begins */
+} refused[] = {
+    {{.identifier_glob = NULL}, "identifier_glob: must be 1 to 256 bytes"},
+    {{.identifier_glob = ""}, "identifier_glob: must be 1 to 256 bytes"},
+    {{.identifier_glob = "a\n"}, "identifier_glob: must be 1 to 256 bytes"},
+    {{.identifier_glob = "*"}, "identifier_glob: \"*\" must stand last"}, /* G6 */
+    {{.identifier_glob = "b", .capacity = -1}, "capacity: must be"},
+    {{.identifier_glob = "b", .capacity = -5e-324}, "capacity: must be"},
+    {{.identifier_glob = "b", .capacity = 1.0000000000000002e15}, "capacity: must be"},
+    {{.identifier_glob = "b", .capacity = (double)INFINITY}, "capacity: must be"},
+    {{.identifier_glob = "b", .capacity = (double)NAN}, "capacity: must be"},
+    {{.identifier_glob = "b", .has_safe_capacity = true, .safe_capacity = -2},
+     "safe_capacity: must be"},
+    {{.identifier_glob = "b", .has_safe_capacity = true, .safe_capacity = -0.5},
+     "safe_capacity: must be"},
+    {{.identifier_glob = "b", .has_safe_capacity = true, .safe_capacity = (double)NAN},
+     "safe_capacity: must be"},
+    {WITH(.kind = DOORMAN_KIND_COUNT), "algorithm.kind: "},
+    {WITH(.kind = (doorman_kind)-1), "algorithm.kind: "},
+    {WITH(.handover = (doorman_handover)2), "algorithm.handover: must be"},
+    {WITH(.lease_length = -1), "algorithm.lease_length: must be"},
+    {WITH(.lease_length = DOORMAN_DURATION_MAX + 1), "algorithm.lease_length: must be"},
+    {WITH(.lease_length = DOORMAN_NEVER), "algorithm.lease_length: must be"},
+    {WITH(.refresh_interval = -1), "algorithm.refresh_interval: must be"},
+    {WITH(.refresh_interval = SECONDS(60) + 1), "algorithm.refresh_interval: must be"}, /* G6 */
+    {WITH(.lease_length = SECONDS(5), .refresh_interval = SECONDS(6)),
+     "algorithm.refresh_interval: must be at most the lease_length"},
+    {WITH(.has_learning_mode_duration = true, .learning_mode_duration = -1),
+     "algorithm.learning_mode_duration: must be"},
+    {WITH(.has_learning_mode_duration = true, .learning_mode_duration = DOORMAN_NEVER),
+     "algorithm.learning_mode_duration: must be"},
+    {WITH(.has_minimum_interval = true, .minimum_interval = -1),
+     "algorithm.minimum_interval: must be"},
+    {WITH(.has_minimum_interval = true, .minimum_interval = DOORMAN_NEVER),
+     "algorithm.minimum_interval: must be"},
+    {WITH(.minimum_refresh_interval = -1), "algorithm.minimum_refresh_interval: must be"},
+    {WITH(.minimum_refresh_interval = DOORMAN_NEVER),
+     "algorithm.minimum_refresh_interval: must be"},
+    {WITH(.decay_factor = -0.5), "algorithm.decay_factor: must be"},
+    {WITH(.decay_factor = 1.0000000000000002), "algorithm.decay_factor: must be"},
+    {WITH(.decay_factor = (double)NAN), "algorithm.decay_factor: must be"},
+    {WITH(.reserve = -0.1), "algorithm.reserve: must be"},
+    {WITH(.reserve = 1.1), "algorithm.reserve: must be"},
+    {WITH(.reserve = (double)NAN), "algorithm.reserve: must be"},
+};
+
+/* G4 */
+static void what_is_wrong_refuses_the_whole_and_is_named_by_its_path(void **state) {
+    (void)state;
+    size_t blocks = memory_blocks();
+    for (size_t i = 0; i < COUNT_OF(refused); i++) {
+        const doorman_template templates[] = {
+            {.identifier_glob = "a"}, refused[i].template_, {.identifier_glob = "*"}};
+        const doorman_config_options options = {.templates = templates, .template_count = 3};
+        doorman_config *config = NULL;
+        doorman_error error = {""};
+        doorman_status status = doorman_config_create(&config, &options, &error);
+        char expected[sizeof error.text] = "resources[1].";
+        strcat(expected, refused[i].error);
+        assert_int_equal(status, DOORMAN_INVALID_ARGUMENT);
+        assert_null(config);
+        error.text[strlen(expected)] = 0;
+        assert_string_equal(error.text, expected);
+        assert_int_equal(doorman_config_create(&config, &options, NULL), status);
+    }
+    assert_int_equal(memory_blocks(), blocks);
+}
+
+static void templates_that_are_not_there_are_refused(void **state) {
+    (void)state;
+    const doorman_config_options options = {.template_count = 1};
+    doorman_config *config = NULL;
+    doorman_error error = {""};
+    assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "resources: must not be NULL");
+    assert_null(config);
+}
+
+static doorman_status create_many(size_t count, size_t most, doorman_error *error) {
+    static doorman_template many[10001];
+    for (size_t i = 0; i < count; i++) many[i].identifier_glob = "a";
+    const doorman_config_options options = {
+        .templates = many, .template_count = count, .template_max = most};
+    doorman_config *config = NULL;
+    doorman_status status = doorman_config_create(&config, &options, error);
+    assert_int_equal(config != NULL, status == DOORMAN_OK);
+    doorman_config_destroy(config);
+    return status;
+}
+
+/* C7 */
+static void there_are_no_more_templates_than_the_bound(void **state) {
+    (void)state;
+    doorman_error error = {""};
+    assert_int_equal(create_many(3, 3, &error), DOORMAN_OK);
+    assert_int_equal(create_many(4, 3, &error), DOORMAN_RESOURCE_EXHAUSTED);
+    assert_string_equal(error.text, "resources: at most 3, not 4");
+    assert_int_equal(create_many(10000, 0, &error), DOORMAN_OK);
+    assert_int_equal(create_many(10001, 0, &error), DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(create_many(10001, 10001, &error), DOORMAN_OK);
+}
+
+/* C4 */
+static void without_memory_there_is_no_configuration_and_nothing_is_lost(void **state) {
+    (void)state;
+    const doorman_template templates[] = {
+        {.identifier_glob = "db/*", .description = "queries a second", .capacity = 1},
+        {.identifier_glob = "*", .capacity = 2},
+    };
+    const doorman_config_options options = {.templates = templates, .template_count = 2};
+    doorman_config *config = NULL;
+    size_t blocks = memory_blocks(), nth = 0;
+    for (;;) {
+        memory_fails_at(++nth);
+        doorman_status status = doorman_config_create(&config, &options, NULL);
+        if (memory_works()) break;
+        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
+        assert_null(config);
+        assert_int_equal(memory_blocks(), blocks);
+    }
+    assert_true(nth > 1);
+    assert_takes(config, "db/7", 1);
+    doorman_config_destroy(config);
+    doorman_config_destroy(NULL);
+    assert_int_equal(memory_blocks(), blocks);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_resource_takes_its_equal_first_and_then_the_first_that_matches),
+        cmocka_unit_test(a_resource_may_be_named_like_a_glob_or_a_path),
+        cmocka_unit_test(a_resource_that_matches_no_glob_has_no_template),
+        cmocka_unit_test(without_an_algorithm_a_template_shares_fairly_with_the_defaults),
+        cmocka_unit_test(without_an_algorithm_a_template_takes_that_of_the_star),
+        cmocka_unit_test(the_default_refresh_interval_is_a_third_of_a_short_lease),
+        cmocka_unit_test(what_is_given_is_kept_as_it_was_given_and_nothing_is_borrowed),
+        cmocka_unit_test(each_kind_has_its_name),
+        cmocka_unit_test(what_is_wrong_refuses_the_whole_and_is_named_by_its_path),
+        cmocka_unit_test(templates_that_are_not_there_are_refused),
+        cmocka_unit_test(there_are_no_more_templates_than_the_bound),
+        cmocka_unit_test(without_memory_there_is_no_configuration_and_nothing_is_lost),
+    };
+    return run_all(tests);
+}

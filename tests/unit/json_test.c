@@ -1,0 +1,1073 @@
+/* Section 9 of doorman.h: messages and configurations as text. Rules are those of DESIGN.md, shapes
+ * those of the section's opening comment. */
+#include "unit.h"
+
+#include <locale.h>
+#include <string.h>
+
+#define DOORMAN_JSON
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman.h"
+
+#define SECOND DOORMAN_SECOND
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* ---- a server that is spoken to in text ---- */
+
+typedef struct world {
+    doorman_config *config;
+    doorman_server *server;
+    doorman_buffer reply;
+    doorman_time now;
+} world;
+
+static const char plain_config[] =
+    "{\"unmatched\":\"reject\",\"resources\":[{\"identifier_glob\":\"db*\",\"capacity\":100,"
+    "\"safe_capacity\":2.5,\"algorithm\":{\"kind\":\"FAIR_SHARE\",\"learning_mode_duration\":0}}]}";
+
+static void say_master(world *w, const char *address, doorman_time until) {
+    const doorman_mastership mastership = {.address = address, .until = until};
+    assert_int_equal(doorman_server_set_master(w->server, &mastership, w->now), DOORMAN_OK);
+}
+
+static world *world_start(void) {
+    world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    w->now = 1000 * SECOND;
+    assert_int_equal(doorman_json_config(&w->config, plain_config, sizeof plain_config - 1, NULL),
+                     DOORMAN_OK);
+    const doorman_server_options options = {.node = "ro\"ot", .config = w->config, .seed = {1, 2}};
+    assert_int_equal(doorman_server_create(&w->server, &options, NULL, w->now), DOORMAN_OK);
+    say_master(w, "tcp://here:1", DOORMAN_NEVER);
+    return w;
+}
+
+static void world_stop(world *w) {
+    doorman_server_destroy(w->server);
+    doorman_config_destroy(w->config);
+    doorman_buffer_uninit(&w->reply);
+    free(w);
+}
+
+static doorman_status say_bytes(world *w, const char *text, size_t bytes) {
+    /* A copy of just the size, so that a sanitizer sees a step behind the end. */
+    char *copy = malloc(bytes ? bytes : 1);
+    assert_non_null(copy);
+    memcpy(copy, text, bytes);
+    doorman_status status = doorman_json_serve(w->server, copy, bytes, &w->reply, 0, w->now);
+    free(copy);
+    assert_int_equal(w->reply.bytes, strlen(w->reply.text));
+    return status;
+}
+
+static const char *say(world *w, const char *text) {
+    (void)say_bytes(w, text, strlen(text));
+    return w->reply.text;
+}
+
+/* How much the server has given out, of the one resource it knows; -1: it knows none. */
+static double given_out(world *w) {
+    const void *cursor = NULL;
+    doorman_server_resource resource;
+    bool any = doorman_server_next_resource(w->server, &cursor, &resource, w->now);
+    return any ? resource.has : -1;
+}
+
+/* The reply with digits of lease ids, which are random, replaced by one #. */
+static const char *without_ids(const char *reply) {
+    static char text[4096];
+    char *to = text;
+    while (*reply) {
+        size_t key = strncmp(reply, "\"id\":", 5) == 0 ? 5 : 1;
+        memcpy(to, reply, key);
+        to += key;
+        reply += key;
+        if (key == 1) continue;
+        *to++ = '#';
+        reply += strspn(reply, "0123456789");
+    }
+    *to = '\0';
+    return text;
+}
+
+#define GET(resource) "{\"get_capacity\":{\"client_id\":\"c\",\"resource\":[" resource "]}}"
+#define DB(fields) GET("{\"resource_id\":\"db\"," fields "}")
+
+/* ---- what a server answers ---- */
+
+static void a_lease_is_answered_with_all_its_fields(void **state) {
+    (void)state;
+    world *w = world_start();
+    static const char ask[] = DB("\"wants\":120");
+    assert_int_equal(
+        doorman_json_serve(w->server, ask, sizeof ask - 1, &w->reply, 1795219213, w->now),
+        DOORMAN_OK);
+    assert_string_equal(without_ids(w->reply.text),
+                        "{\"get_capacity\":{\"response\":[{\"resource_id\":\"db\","
+                        "\"safe_capacity\":2.5,\"gets\":{\"id\":#,\"node\":\"ro\\\"ot\","
+                        "\"capacity\":100,\"expires_in\":60,\"refresh_interval\":16,"
+                        "\"expiry_time\":1795219273}}]}}");
+    /* Who reports 100 and wants less has not given it back yet. */
+    char again[256];
+    snprintf(again, sizeof again,
+             DB("\"wants\":12.5,\"has\":{%.*s,\"node\":\"ro\\\"ot\","
+                "\"capacity\":100,\"expires_in\":40}"),
+             (int)strcspn(strstr(w->reply.text, "\"id\""), ","), strstr(w->reply.text, "\"id\""));
+    w->now += 20 * SECOND;
+    assert_string_equal(without_ids(say(w, again)),
+                        "{\"get_capacity\":{\"response\":[{\"resource_id\":\"db\","
+                        "\"safe_capacity\":2.5,\"gets\":{\"id\":#,\"node\":\"ro\\\"ot\","
+                        "\"capacity\":12.5,\"expires_in\":60,\"refresh_interval\":16,"
+                        "\"keep\":100}}]}}");
+    world_stop(w);
+}
+
+static void a_resource_that_is_refused_says_why_and_others_are_answered(void **state) {
+    (void)state;
+    world *w = world_start();
+    assert_string_equal(without_ids(say(w, GET("{\"resource_id\":\"other\",\"wants\":1},"
+                                               "{\"resource_id\":\"db\",\"wants\":1}"))),
+                        "{\"get_capacity\":{\"response\":[{\"resource_id\":\"other\",\"refused\":{"
+                        "\"reason\":\"UNMATCHED\",\"refresh_interval\":16}},"
+                        "{\"resource_id\":\"db\",\"safe_capacity\":2.5,\"gets\":{\"id\":#,"
+                        "\"node\":\"ro\\\"ot\",\"capacity\":1,\"expires_in\":60,"
+                        "\"refresh_interval\":16}}]}}");
+    assert_string_equal(say(w, GET("")), "{\"get_capacity\":{\"response\":[]}}");
+    world_stop(w);
+}
+
+/* S1: on every method. */
+static void a_server_that_is_not_master_says_who_is(void **state) {
+    (void)state;
+    world *w = world_start();
+    assert_string_equal(say(w, "{\"discovery\":{}}"),
+                        "{\"discovery\":{\"is_master\":true,\"mastership\":{"
+                        "\"master_address\":\"tcp://here:1\"}}}");
+    say_master(w, "tcp://there:1", w->now);
+    assert_string_equal(say(w, "{\"discovery\":{}}"),
+                        "{\"discovery\":{\"is_master\":false,\"mastership\":{"
+                        "\"master_address\":\"tcp://there:1\"}}}");
+    assert_string_equal(
+        say(w, DB("\"wants\":1")),
+        "{\"get_capacity\":{\"mastership\":{\"master_address\":\"tcp://there:1\"}}}");
+    say_master(w, NULL, w->now);
+    assert_string_equal(say(w, "{\"release_capacity\":{\"client_id\":\"c\",\"resource\":[]}}"),
+                        "{\"release_capacity\":{\"mastership\":{}}}");
+    world_stop(w);
+}
+
+/* R10: a release names its lease. */
+static void what_is_released_is_free(void **state) {
+    (void)state;
+    world *w = world_start();
+    const char *id = strstr(say(w, DB("\"wants\":5")), "\"id\":");
+    char release[200];
+    assert_non_null(id);
+    snprintf(release, sizeof release,
+             "{\"release_capacity\":{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db\","
+             "%.*s}]}}",
+             (int)strcspn(id, ","), id);
+    assert_exact(given_out(w), 5);
+    assert_string_equal(say(w, "{\"release_capacity\":{\"client_id\":\"c\",\"resource\":["
+                               "{\"resource_id\":\"db\",\"id\":1}]}}"),
+                        "{\"release_capacity\":{}}");
+    assert_exact(given_out(w), 5);
+    assert_string_equal(say(w, release), "{\"release_capacity\":{}}");
+    assert_true(given_out(w) <= 0);
+    world_stop(w);
+}
+
+/* C5, V5: the answer is the code and the path of the field, and nothing of it takes effect. */
+static void a_wrong_message_is_told_what_is_wrong_and_changes_nothing(void **state) {
+    (void)state;
+#define WRONG "INVALID_ARGUMENT"
+#define AT(path) "get_capacity.resource[0]." path
+    static const struct {
+        const char *text, *code, *message;
+    } rows[] = {
+        {"", WRONG, "byte 0: not JSON"},
+        {"rubbish", WRONG, "byte 0: not JSON"},
+        {"{\"discovery\":{}} x", WRONG, "byte 17: not JSON"},
+        {"{\"discovery\":{}}{}", WRONG, "byte 16: not JSON"},
+        {"\xef\xbb\xbf{\"discovery\":{}}", WRONG, "byte 0: not JSON"},
+        {"{\"discovery\":{}", WRONG, "byte 15: not JSON"},
+        {"{\"discovery\"{}}", WRONG, "byte 12: not JSON"},
+        {"{\"discovery\":{},}", WRONG, "byte 16: not JSON"},
+        {"{discovery:{}}", WRONG, "byte 1: not JSON"},
+        {"{\"discovery\":[1,]}", WRONG, "byte 16: not JSON"},
+        {"{\"discovery\":[1 2]}", WRONG, "byte 16: not JSON"},
+        {"{\"discovery\":[}}", WRONG, "byte 14: not JSON"},
+        {"{\"discovery\":nul}", WRONG, "byte 16: not JSON"},
+        {"{\"discovery\":True}", WRONG, "byte 13: not JSON"},
+        {"{\"discovery\":'x'}", WRONG, "byte 13: not JSON"},
+        {"{\"discovery\":\"x}", WRONG, "byte 16: not JSON"},
+        {"{\"discovery\":NaN}", WRONG, "byte 13: not JSON"},
+        {"{\"discovery\":01}", WRONG, "byte 14: not JSON"},
+        {"{\"discovery\":+1}", WRONG, "byte 13: not JSON"},
+        {"{\"discovery\":-}", WRONG, "byte 14: not JSON"},
+        {"{\"discovery\":1.}", WRONG, "byte 15: not JSON"},
+        {"{\"discovery\":.5}", WRONG, "byte 13: not JSON"},
+        {"{\"discovery\":1e}", WRONG, "byte 15: not JSON"},
+        {"{\"discovery\":1e+}", WRONG, "byte 16: not JSON"},
+        {"{\"discovery\":0x1}", WRONG, "byte 14: not JSON"},
+        {"{\"discovery\":1e309}", WRONG, "byte 13: a number must be below 1e308"},
+        {"{\"discovery\":-1e309}", WRONG, "byte 13: a number must be below 1e308"},
+        {"{\"discovery\":1e99999999999999999999}", WRONG, "byte 13: a number must be below"},
+        {"{\"discovery\":12345e304}", WRONG, "byte 13: a number must be below 1e308"},
+        {"{\"discovery\":\"\\x\"}", WRONG, "byte 15: not JSON"},
+        {"{\"discovery\":\"\\u12g4\"}", WRONG, "byte 18: not JSON"},
+        {"{\"discovery\":\"\\u0000\"}", WRONG, "byte 20: not JSON"},
+        {"{\"discovery\":\"\\ud800\"}", WRONG, "byte 20: not JSON"},
+        {"{\"discovery\":\"\\ud800\\u0041\"}", WRONG, "byte 26: not JSON"},
+        {"{\"discovery\":\"\\udc00\\ud800\"}", WRONG, "byte 20: not JSON"},
+        {"{\"discovery\":\"\t\"}", WRONG, "byte 14: not JSON"},
+        {"{\"discovery\":\"\xc0\x80\"}", WRONG, "byte 14: not JSON"},
+        {"{\"discovery\":\"\xed\xa0\x80\"}", WRONG, "byte 14: not JSON"},
+        {"{\"discovery\":\"\xff\"}", WRONG, "byte 14: not JSON"},
+        {"{\"discovery\":\"\xe2\x82\"}", WRONG, "byte 14: not JSON"},
+        {"5", WRONG, "must be an object with one key, the method"},
+        {"[]", WRONG, "must be an object with one key, the method"},
+        {"{}", WRONG, "must be an object with one key, the method"},
+        {"{\"discovery\":{},\"get_capacity\":{}}", WRONG, "must be an object with one key"},
+        {"{\"discovery\":{},\"discovery\":{}}", WRONG, "must be an object with one key"},
+        {"{\"discovery\":7}", WRONG, "discovery: must be an object"},
+        {"{\"Discovery\":{}}", "NOT_FOUND", "no such method: Discovery"},
+        {"{\"get_server_capacity\":{}}", "NOT_FOUND", "no such method: get_server_capacity"},
+        {"{\"a\\n\\\"b\":{}}", "NOT_FOUND", "no such method: a\\u000a\\\"b"},
+        {"{\"get_capacity\":{}}", WRONG, "get_capacity.client_id: is missing"},
+        {"{\"get_capacity\":{\"client_id\":\"c\"}}", WRONG, "get_capacity.resource: is missing"},
+        {"{\"get_capacity\":{\"client_id\":\"c\",\"resource\":{}}}", WRONG,
+         "get_capacity.resource: must be a list"},
+        {"{\"get_capacity\":{\"client_id\":4,\"resource\":[]}}", WRONG,
+         "get_capacity.client_id: must be a string"},
+        {"{\"get_capacity\":{\"client_id\":\"\",\"resource\":[]}}", WRONG,
+         "get_capacity.client_id: " DOORMAN__ID_RULE},
+        {"{\"get_capacity\":{\"client_id\":\"a\\u0007\",\"resource\":[]}}", WRONG,
+         "get_capacity.client_id: " DOORMAN__ID_RULE},
+        {"{\"get_capacity\":{\"client_id\":\"c\",\"client_id\":\"c\",\"resource\":[]}}", WRONG,
+         "get_capacity.client_id: comes twice"},
+        {GET("7"), WRONG, "get_capacity.resource[0]: must be an object"},
+        {GET("{\"wants\":1}"), WRONG, AT("resource_id: is missing")},
+        {GET("{\"resource_id\":\"\",\"wants\":1}"), WRONG, AT("resource_id: " DOORMAN__ID_RULE)},
+        {DB("\"w\":1"), WRONG, AT("wants: is missing")},
+        {DB("\"Wants\":1"), WRONG, AT("wants: is missing")},
+        {DB("\"wants\":\"1\""), WRONG, AT("wants: must be a number")},
+        {DB("\"wants\":null"), WRONG, AT("wants: must be a number")},
+        {DB("\"wants\":-1"), WRONG, AT("wants: " DOORMAN__AMOUNT_RULE)},
+        {DB("\"wants\":1e16"), WRONG, AT("wants: " DOORMAN__AMOUNT_RULE)},
+        {DB("\"wants\":1,\"wants\":1"), WRONG, AT("wants: comes twice")},
+        {DB("\"wants\":1,\"want\\u0073\":2"), WRONG, AT("wants: comes twice")},
+        {DB("\"wants\":1,\"x\":1,\"x\":2"), WRONG, AT("x: comes twice")},
+        {DB("\"wants\":1,\"outstanding\":-1"), WRONG, AT("outstanding: " DOORMAN__AMOUNT_RULE)},
+        {DB("\"wants\":1,\"priority\":16"), WRONG, AT("priority: must be an integer from 0 to 15")},
+        {DB("\"wants\":1,\"priority\":-1"), WRONG, AT("priority: must be an integer from 0 to 15")},
+        {DB("\"wants\":1,\"priority\":1.5"), WRONG, AT("priority: must be an integer")},
+        {DB("\"wants\":1,\"priority\":\"1\""), WRONG, AT("priority: must be a number")},
+        {DB("\"wants\":1,\"has\":[]"), WRONG, AT("has: must be an object")},
+        {DB("\"wants\":1,\"has\":{}"), WRONG, AT("has.id: is missing")},
+        {DB("\"wants\":1,\"has\":{\"id\":0}"), WRONG, AT("has.id: must be an integer from 1")},
+        {DB("\"wants\":1,\"has\":{\"id\":1.5}"), WRONG, AT("has.id: must be an integer from 1")},
+        {DB("\"wants\":1,\"has\":{\"id\":9007199254740994}"), WRONG, AT("has.id: must be an in")},
+        {DB("\"wants\":1,\"has\":{\"id\":1}"), WRONG, AT("has.node: is missing")},
+        {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\"}"), WRONG,
+         AT("has.capacity: is missing")},
+        {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"\",\"capacity\":1,\"expires_in\":1}"), WRONG,
+         AT("has.node: " DOORMAN__ID_RULE)},
+        {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":-1,\"expires_in\":1}"),
+         WRONG, AT("has.capacity: " DOORMAN__AMOUNT_RULE)},
+        {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":1,\"expires_in\":-1}"),
+         WRONG, AT("has.expires_in: must be from 0 to 1e8 seconds")},
+        {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":1,\"expires_in\":1e9}"),
+         WRONG, AT("has.expires_in: must be from 0 to 1e8 seconds")},
+        {GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db2\",\"wants\":-1}"), WRONG,
+         "get_capacity.resource[1].wants: " DOORMAN__AMOUNT_RULE},
+        {GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db\",\"wants\":1}"), WRONG,
+         "get_capacity.resource[1].resource_id: "},
+        {"{\"release_capacity\":{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db\"}]}}",
+         WRONG, "release_capacity.resource[0].id: is missing"},
+        {"{\"release_capacity\":{\"server_id\":\"c\",\"resource\":[]}}", WRONG,
+         "release_capacity.client_id: is missing"},
+    };
+    world *w = world_start();
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char expected[512];
+        snprintf(expected, sizeof expected, "{\"error\":{\"code\":\"%s\",\"message\":\"%s",
+                 rows[i].code, rows[i].message);
+        const char *reply = say(w, rows[i].text);
+        if (strncmp(reply, expected, strlen(expected)) != 0) {
+            fail_msg("%s\nis answered %s\nnot        %s", rows[i].text, reply, expected);
+        }
+        assert_true(given_out(w) < 0);
+    }
+    assert_non_null(strstr(say(w, DB("\"wants\":1")), "\"gets\""));
+    world_stop(w);
+#undef WRONG
+#undef AT
+}
+
+/* C5: cut anywhere, or with a NUL anywhere, a message is no message. */
+static void half_a_message_or_one_with_a_nul_is_refused(void **state) {
+    (void)state;
+    world *w = world_start();
+    static const char whole[] =
+        DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\\ud83d\\ude00\xc3\xa9\","
+           "\"capacity\":1.5e0,\"expires_in\":1},\"x\":[true,false,null]");
+    for (size_t i = 0; i + 1 < sizeof whole; i++) {
+        char text[sizeof whole];
+        memcpy(text, whole, sizeof whole);
+        text[i] = '\0';
+        assert_int_equal(say_bytes(w, text, sizeof whole - 1), DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(say_bytes(w, whole, i), DOORMAN_INVALID_ARGUMENT);
+    }
+    assert_int_equal(say_bytes(w, whole, sizeof whole), DOORMAN_INVALID_ARGUMENT);
+    assert_true(given_out(w) < 0);
+    assert_int_equal(say_bytes(w, whole, sizeof whole - 1), DOORMAN_OK);
+    world_stop(w);
+}
+
+static void all_that_rfc_8259_allows_is_understood(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        " \t\r\n{ \"discovery\" : { } } \n",
+        "{\"discovery\":{\"x\":[0,-0,1.50,1E5,1e-400,-0.0e+2,9e307,{},[],[[]],{\"\":\"\"}]}}",
+        "{\"discovery\":\t{\"x\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"}}",
+        "{\"discovery\":{\"x\":\"\\u00e9\\uD83D\\uDE00\\ud7ff\\ue000\x7f\"}}",
+        "{\"discovery\":{\"x\":\"\xc2\x80 \xef\xbf\xbf \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf\"}}",
+        "{\"disco\\u0076ery\":{\"x\":true,\"X\":null}}",
+    };
+    world *w = world_start();
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        assert_int_equal(say_bytes(w, texts[i], strlen(texts[i])), DOORMAN_OK);
+    }
+    /* An id is taken as it is meant, not as it is written. */
+    const char *reply = say(w, GET("{\"resource_id\":\"db\\/\\u00e9\\\"\\\\\",\"wants\":1}"));
+    assert_non_null(strstr(reply, "\"resource_id\":\"db/\xc3\xa9\\\"\\\\\""));
+    world_stop(w);
+}
+
+/* Text of many parts, for the bounds. */
+static char *repeat(const char *start, const char *part, size_t times, const char *end) {
+    size_t bytes = strlen(part);
+    char *text = malloc(strlen(start) + times * bytes + strlen(end) + 1);
+    assert_non_null(text);
+    char *at = text + sprintf(text, "%s", start);
+    for (size_t i = 0; i < times; i++, at += bytes) memcpy(at, part, bytes);
+    strcpy(at, end);
+    return text;
+}
+
+static void expect(world *w, char *text, doorman_status expected) {
+    assert_int_equal(say_bytes(w, text, strlen(text)), expected);
+    free(text);
+}
+
+/* V5. */
+static void messages_are_bounded_in_size_depth_and_values(void **state) {
+    (void)state;
+    world *w = world_start();
+    const size_t frame = strlen("{\"discovery\":{}}");
+    char spaces[] = " ";
+    expect(w, repeat("{\"discovery\":{}}", spaces, DOORMAN_MESSAGE_BYTES_MAX - frame, ""),
+           DOORMAN_OK);
+    expect(w, repeat("{\"discovery\":{}}", spaces, DOORMAN_MESSAGE_BYTES_MAX - frame + 1, ""),
+           DOORMAN_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(w->reply.text, "\"RESOURCE_EXHAUSTED\""));
+    for (size_t depth = 30; depth <= 31; depth++) {
+        char *half = repeat("{\"discovery\":{\"x\":", "[", depth, "");
+        expect(w, repeat(half, "]", depth, "}}"),
+               depth == 30 ? DOORMAN_OK : DOORMAN_RESOURCE_EXHAUSTED);
+        free(half);
+    }
+    expect(w, repeat("", "[", 5000, ""), DOORMAN_RESOURCE_EXHAUSTED);
+    expect(w, repeat("", "{\"a\":", 700000, ""), DOORMAN_RESOURCE_EXHAUSTED);
+    expect(w, repeat("{\"discovery\":{\"x\":[0", ",0", 200000 - 4, "]}}"), DOORMAN_OK);
+    expect(w, repeat("{\"discovery\":{\"x\":[0", ",0", 200000 - 3, "]}}"),
+           DOORMAN_RESOURCE_EXHAUSTED);
+    expect(w, repeat("{\"discovery\":{\"x\":0.", "0", 61, "}}"), DOORMAN_OK);
+    expect(w, repeat("{\"discovery\":{\"x\":0.", "0", 62, "}}"), DOORMAN_INVALID_ARGUMENT);
+    world_stop(w);
+}
+
+/* V5: this takes a second at most, and would take minutes if each key were held against each. */
+static void a_hundred_thousand_keys_cost_no_one_else_anything(void **state) {
+    (void)state;
+    world *w = world_start();
+    const size_t count = 100000;
+    char *text = malloc(40 * count);
+    assert_non_null(text);
+    char *at = text + sprintf(text, "{\"discovery\":{\"first\":0");
+    for (size_t i = 0; i < count; i++) at += sprintf(at, ",\"key-%zu\":0", i);
+    strcpy(at, "}}");
+    assert_int_equal(say_bytes(w, text, strlen(text)), DOORMAN_OK);
+    strcpy(at, ",\"key-77777\":0}}");
+    assert_int_equal(say_bytes(w, text, strlen(text)), DOORMAN_INVALID_ARGUMENT);
+    assert_non_null(strstr(w->reply.text, "discovery.key-77777: comes twice"));
+    free(text);
+    world_stop(w);
+}
+
+/* V5: an answer is a message too. */
+static void a_request_whose_answer_could_be_too_large_is_refused_beforehand(void **state) {
+    (void)state;
+    world *w = world_start();
+    const size_t count = 6000;
+    char *text = malloc(64 * count);
+    assert_non_null(text);
+    char *at = text + sprintf(text, "{\"get_capacity\":{\"client_id\":\"c\",\"resource\":[");
+    for (size_t i = 0; i < count; i++) {
+        at += sprintf(at, "%s{\"resource_id\":\"db%zu\",\"wants\":1}", i ? "," : "", i);
+    }
+    strcpy(at, "]}}");
+    assert_int_equal(say_bytes(w, text, strlen(text)), DOORMAN_RESOURCE_EXHAUSTED);
+    assert_true(given_out(w) < 0);
+    free(text);
+    world_stop(w);
+}
+
+static void an_id_may_have_256_bytes_and_no_more(void **state) {
+    (void)state;
+    world *w = world_start();
+    expect(w,
+           repeat("{\"get_capacity\":{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db", "x",
+                  254, "\",\"wants\":1}]}}"),
+           DOORMAN_OK);
+    expect(w,
+           repeat("{\"get_capacity\":{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db", "x",
+                  255, "\",\"wants\":1}]}}"),
+           DOORMAN_INVALID_ARGUMENT);
+    expect(w,
+           repeat("{\"get_capacity\":{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db", "x",
+                  4000000, "\",\"wants\":1}]}}"),
+           DOORMAN_INVALID_ARGUMENT);
+    world_stop(w);
+}
+
+static void errors_of_a_transport_have_the_same_form(void **state) {
+    (void)state;
+    static const struct {
+        doorman_status status;
+        const char *message, *expected;
+    } rows[] = {
+        {DOORMAN_UNAVAILABLE, "stopping",
+         "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"stopping\"}}"},
+        {DOORMAN_OUT_OF_MEMORY, "a\"\x01",
+         "{\"error\":{\"code\":\"INTERNAL\",\"message\":\"a\\\"\\u0001\"}}"},
+        {DOORMAN_STALE, "\xc2\x85 \xe2\x82",
+         "{\"error\":{\"code\":\"INTERNAL\",\"message\":\"\\u0085 \\ufffd\\ufffd\"}}"},
+        {DOORMAN_TIMED_OUT, NULL,
+         "{\"error\":{\"code\":\"INTERNAL\",\"message\":\"the time given has passed\"}}"},
+    };
+    doorman_buffer reply = {0};
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        assert_int_equal(doorman_json_error(&reply, rows[i].status, rows[i].message), DOORMAN_OK);
+        assert_string_equal(reply.text, rows[i].expected);
+    }
+    doorman_buffer_uninit(&reply);
+    assert_null(reply.text);
+}
+
+/* ---- numbers ---- */
+
+/* A request and a response with these numbers, to text and back. */
+static void expect_round_trip(double amount, doorman_time duration) {
+    const doorman_demand demand = {.wants = amount, .priority = 3};
+    const doorman_ask ask = {.resource_id = "r\\\"\xc3\xa9",
+                             .wants = &demand,
+                             .wants_count = 1,
+                             .outstanding = amount,
+                             .has = {UINT64_C(1) << 53, "n", amount, 0, duration, 0}};
+    const doorman_request request = {
+        .method = DOORMAN_GET_CAPACITY, .holder_id = "c", .asks = &ask, .ask_count = 1};
+    doorman_buffer text = {0};
+    assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
+    doorman__reader reader = {.error = NULL};
+    doorman_request read = {.method = DOORMAN_DISCOVERY};
+    doorman__field root = doorman__read_start(&reader, text.text, text.bytes);
+    doorman__read_request(&root, &read);
+    assert_int_equal(reader.status, DOORMAN_OK);
+    assert_int_equal(read.method, DOORMAN_GET_CAPACITY);
+    assert_string_equal(read.holder_id, "c");
+    assert_string_equal(read.asks->resource_id, ask.resource_id);
+    assert_exact(read.asks->wants->wants, amount);
+    assert_int_equal(read.asks->wants->priority, 3);
+    assert_exact(read.asks->outstanding, amount);
+    assert_true(read.asks->has.id == UINT64_C(1) << 53);
+    assert_exact(read.asks->has.capacity, amount);
+    assert_true(read.asks->has.expires_in == duration);
+    assert_int_equal(doorman__read_end(&reader), DOORMAN_OK);
+
+    const doorman_answer answer = {.resource_id = "r",
+                                   .has_safe_capacity = true,
+                                   .safe_capacity = amount,
+                                   .gets = {7, "n", amount / 2, amount, duration, duration}};
+    const doorman_response response = {
+        .method = DOORMAN_GET_CAPACITY, .is_master = true, .answers = &answer, .answer_count = 1};
+    doorman__writer out = doorman__put_start(&text);
+    doorman__put_response(&out, &response, 0);
+    assert_int_equal(doorman__put_end(&out), DOORMAN_OK);
+    doorman__reader other = {.error = NULL};
+    doorman_response back = {.answers = NULL};
+    root = doorman__read_start(&other, text.text, text.bytes);
+    doorman__read_response(&root, &back);
+    assert_int_equal(other.status, DOORMAN_OK);
+    assert_true(back.is_master && back.answer_count == 1 && back.answers->has_safe_capacity);
+    assert_exact(back.answers->safe_capacity, amount);
+    assert_exact(back.answers->gets.capacity, amount / 2);
+    assert_exact(back.answers->gets.keep, amount);
+    assert_true(back.answers->gets.expires_in == duration);
+    assert_true(back.answers->gets.refresh_interval == duration);
+    assert_int_equal(doorman__read_end(&other), DOORMAN_OK);
+    doorman_buffer_uninit(&text);
+}
+
+static void expect_round_trips(void) {
+    for (int i = 0; i < 5000; i++) {
+        double amount = random_amount();
+        if (random_below(3) == 0) amount = (double)random_below(1000000000) / 1e6;
+        doorman_time duration = (doorman_time)(random_bits() >> (13 + random_below(51)));
+        expect_round_trip(amount, duration);
+    }
+    expect_round_trip(DOORMAN_AMOUNT_MAX, DOORMAN_DURATION_MAX);
+    expect_round_trip(0, 0);
+    expect_round_trip(9007199254740991.0 / 16, 1);
+}
+
+static void amounts_and_times_come_back_exactly(void **state) {
+    (void)state;
+    expect_round_trips();
+}
+
+/* With any decimal separator of the locale, which is the application's to choose. */
+static void a_locale_with_a_decimal_comma_changes_nothing(void **state) {
+    (void)state;
+    static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "nl_NL.UTF-8"};
+    bool found = false;
+    for (size_t i = 0; i < COUNT(names) && !found; i++) found = setlocale(LC_NUMERIC, names[i]);
+    if (!found) skip();
+    char probe[8];
+    snprintf(probe, sizeof probe, "%.1f", 0.5);
+    assert_string_equal(probe, "0,5");
+    expect_round_trips();
+    assert_non_null(setlocale(LC_NUMERIC, "C"));
+}
+
+static void numbers_are_written_short(void **state) {
+    (void)state;
+    static const struct {
+        double amount;
+        const char *text;
+    } rows[] = {{0, "0"},
+                {-1, "-1"},
+                {120, "120"},
+                {0.1, "0.1"},
+                {96.5, "96.5"},
+                {1e15, "1000000000000000"},
+                {0.000001, "0.000001"},
+                {123456.654321, "123456.654321"},
+                {1.0 / 3, "0.33333333333333331"},
+                {1e-9, "1.0000000000000001e-09"},
+                {9007199254740992.0, "9007199254740992"},
+                {1e22, "1e+22"}};
+    doorman_buffer text = {0};
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        doorman__writer out = doorman__put_start(&text);
+        doorman__put(&out, "%n", rows[i].amount);
+        assert_string_equal(text.text, rows[i].text);
+    }
+    doorman__writer out = doorman__put_start(&text);
+    doorman__put(&out, "%t %t %t %t", INT64_C(0), SECOND, SECOND / 10, 48 * SECOND + 200000001);
+    assert_string_equal(text.text, "0 1 0.1 48.200000001");
+    doorman_buffer_uninit(&text);
+}
+
+/* ---- what a client makes of an answer ---- */
+
+typedef struct asking {
+    doorman_client *client;
+    doorman_resource *resource;
+    doorman_request request; /* under way */
+    doorman_error error;
+    doorman_time now;
+} asking;
+
+static doorman_request next_request(asking *a) {
+    doorman_request request = {.sequence = 0};
+    doorman_client_update(a->client, a->now);
+    assert_int_equal(doorman_asker_request(doorman_client_asker(a->client), &request, a->now),
+                     DOORMAN_OK);
+    return request;
+}
+
+static asking *asking_start(void) {
+    static const char *const addresses[] = {"tcp://here:1", "tcp://spare:1"};
+    asking *a = calloc(1, sizeof *a);
+    assert_non_null(a);
+    const doorman_client_options options = {
+        .client_id = "c", .addresses = addresses, .address_count = 2};
+    const doorman_resource_options resource = {.resource_id = "db", .wants = 40};
+    assert_int_equal(doorman_client_create(&a->client, &options, &a->error, a->now), DOORMAN_OK);
+    assert_int_equal(doorman_resource_open(&a->resource, a->client, &resource, &a->error, a->now),
+                     DOORMAN_OK);
+    a->request = next_request(a);
+    assert_true(a->request.sequence != 0);
+    return a;
+}
+
+static void asking_stop(asking *a) {
+    doorman_client_destroy(a->client);
+    free(a);
+}
+
+static doorman_status hear(asking *a, const char *text) {
+    return doorman_json_response(doorman_client_asker(a->client), a->request.sequence, text,
+                                 strlen(text), &a->error, a->now);
+}
+
+static bool is_leased(asking *a, double *capacity) {
+    doorman_resource_info info;
+    doorman_resource_read(a->resource, &info, a->now);
+    *capacity = info.capacity;
+    return info.leased;
+}
+
+#define ANSWER(fields) "{\"get_capacity\":{\"response\":[{\"resource_id\":\"db\"," fields "}]}}"
+#define GETS                                                                                       \
+    "\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":33.5,\"expires_in\":60,\"refresh_interval\":"  \
+    "5}"
+
+static void a_client_and_a_server_understand_each_other(void **state) {
+    (void)state;
+    world *w = world_start();
+    asking *a = asking_start();
+    doorman_buffer text = {0};
+    double capacity = 0;
+    assert_int_equal(doorman_json_request(&a->request, &text), DOORMAN_OK);
+    assert_string_equal(text.text, DB("\"priority\":1,\"wants\":40"));
+    assert_int_equal(hear(a, say(w, text.text)), DOORMAN_OK);
+    assert_true(is_leased(a, &capacity));
+    assert_exact(capacity, 40);
+
+    a->now += 20 * SECOND;
+    w->now += 20 * SECOND;
+    a->request = next_request(a);
+    assert_int_equal(doorman_json_request(&a->request, &text), DOORMAN_OK);
+    assert_non_null(strstr(text.text, "\"node\":\"ro\\\"ot\",\"capacity\":40,\"expires_in\":40}"));
+    assert_int_equal(hear(a, say(w, text.text)), DOORMAN_OK);
+    assert_exact(given_out(w), 40);
+
+    doorman_resource_close(a->resource, a->now);
+    a->request = next_request(a);
+    assert_int_equal(a->request.method, DOORMAN_RELEASE_CAPACITY);
+    assert_int_equal(doorman_json_request(&a->request, &text), DOORMAN_OK);
+    assert_int_equal(hear(a, say(w, text.text)), DOORMAN_OK);
+    assert_true(given_out(w) <= 0);
+    doorman_buffer_uninit(&text);
+    asking_stop(a);
+    world_stop(w);
+}
+
+static void an_answer_counts_once(void **state) {
+    (void)state;
+    asking *a = asking_start();
+    double capacity = 0;
+    assert_int_equal(hear(a, ANSWER(GETS)), DOORMAN_OK);
+    assert_true(is_leased(a, &capacity));
+    assert_exact(capacity, 33.5);
+    assert_int_equal(hear(a, ANSWER(GETS)), DOORMAN_STALE);
+    asking_stop(a);
+}
+
+static void a_redirect_is_followed(void **state) {
+    (void)state;
+    asking *a = asking_start();
+    assert_int_equal(
+        hear(a, "{\"get_capacity\":{\"mastership\":{\"master_address\":\"tcp://there:1\"}}}"),
+        DOORMAN_OK);
+    assert_string_equal(doorman_asker_address(doorman_client_asker(a->client)), "tcp://there:1");
+    asking_stop(a);
+}
+
+/* C5: it is said why, the request has failed, and another address is next. */
+static void a_wrong_answer_is_a_failure(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *error;
+    } rows[] = {
+        {"", "byte 0: not JSON"},
+        {"{\"get_capacity\":{\"response\":[]}} ]", "byte 33: not JSON"},
+        {"[]", "must be an object with one key"},
+        {"{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"stopping\"}}",
+         "UNAVAILABLE: stopping"},
+        {"{\"error\":{\"code\":\"UNAVAILABLE\"}}", "error.message: is missing"},
+        {"{\"error\":\"no\"}", "error: must be an object"},
+        {"{\"put_capacity\":{}}", "no such method: put_capacity"},
+        {"{\"get_capacity\":{}}", "get_capacity.response: is missing"},
+        {"{\"get_capacity\":{\"response\":[],\"response\":[]}}",
+         "get_capacity.response: comes twice"},
+        {"{\"get_capacity\":{\"response\":[]}}", "get_capacity: "},
+        {"{\"release_capacity\":{}}", "release_capacity: "},
+        {"{\"discovery\":{}}", "discovery.is_master: is missing"},
+        {"{\"discovery\":{\"is_master\":1}}", "discovery.is_master: must be a boolean"},
+        {"{\"get_capacity\":{\"mastership\":{\"master_address\":5}}}",
+         "get_capacity.mastership.master_address: must be a string"},
+        {ANSWER("\"x\":1"), "get_capacity.response[0].gets: is missing"},
+        {ANSWER("\"gets\":{\"id\":5}"), "get_capacity.response[0].gets.node: is missing"},
+        {ANSWER("\"gets\":{\"id\":\"5\"}"), "get_capacity.response[0].gets.id: must be a number"},
+        {ANSWER("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":1,\"expires_in\":1}"),
+         "get_capacity.response[0].gets.refresh_interval: is missing"},
+        {ANSWER("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":1,\"refresh_interval\":1}"),
+         "get_capacity.response[0].gets.expires_in: is missing"},
+        {ANSWER("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":-3,\"expires_in\":1,"
+                "\"refresh_interval\":1}"),
+         "get_capacity: "},
+        {ANSWER("\"safe_capacity\":\"2\"," GETS),
+         "get_capacity.response[0].safe_capacity: must be a"},
+        {ANSWER("\"refused\":{\"refresh_interval\":1}"),
+         "get_capacity.response[0].refused.reason: is missing"},
+        {ANSWER("\"refused\":{\"reason\":\"NO\",\"refresh_interval\":1}"),
+         "get_capacity.response[0].refused.reason: must be one of TRY_LATER, UNMATCHED, FULL"},
+        {ANSWER("\"refused\":{\"reason\":\"FULL\"}"),
+         "get_capacity.response[0].refused.refresh_interval: is missing"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        asking *a = asking_start();
+        double capacity = 0;
+        doorman_status status = hear(a, rows[i].text);
+        bool told = strncmp(a->error.text, rows[i].error, strlen(rows[i].error)) == 0;
+        if (!told || status != DOORMAN_INVALID_ARGUMENT) {
+            fail_msg("%s\nis %s: %s\nnot %s", rows[i].text, doorman_status_name(status),
+                     a->error.text, rows[i].error);
+        }
+        assert_string_equal(doorman_asker_address(doorman_client_asker(a->client)),
+                            "tcp://spare:1");
+        assert_false(is_leased(a, &capacity));
+        asking_stop(a);
+    }
+}
+
+static void what_is_refused_is_taken_as_said(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        doorman_grant grant;
+    } rows[] = {
+        {"TRY_LATER", DOORMAN_TRY_LATER}, {"UNMATCHED", DOORMAN_UNMATCHED}, {"FULL", DOORMAN_FULL}};
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        asking *a = asking_start();
+        char text[200];
+        snprintf(
+            text, sizeof text,
+            ANSWER("\"refused\":{\"reason\":\"%s\",\"refresh_interval\":1},\"safe_capacity\":-1"),
+            rows[i].name);
+        assert_int_equal(hear(a, text), DOORMAN_OK);
+        doorman_resource_info info;
+        doorman_resource_read(a->resource, &info, a->now);
+        assert_int_equal(info.grant, rows[i].grant);
+        assert_exact(info.capacity, DOORMAN_UNLIMITED);
+        asking_stop(a);
+    }
+}
+
+/* ---- configurations ---- */
+
+static doorman_config *load(const char *text, doorman_error *error) {
+    doorman_config *config = NULL;
+    doorman_status status = doorman_json_config(&config, text, strlen(text), error);
+    assert_int_equal(status == DOORMAN_OK, config != NULL);
+    return config;
+}
+
+#define CONFIG(fields) "{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":1" fields "}]}"
+#define ALGORITHM(fields) CONFIG(",\"algorithm\":{" fields "}")
+#define PARAMETERS(list)                                                                           \
+    CONFIG(",\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"parameters\":[" list "]}")
+#define PARAMETER(name, value) "{\"name\":\"" name "\",\"value\":" value "}"
+
+/* G7, and all that a template has. */
+static void a_configuration_says_all_there_is_to_say(void **state) {
+    (void)state;
+    static const char text[] =
+        "{\"unmatched\":\"allow\",\"resources\":["
+        "{\"identifier_glob\":\"a\",\"capacity\":10.5,\"safe_capacity\":-1,\"description\":\"d\","
+        "\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"lease_length\":30.5,\"refresh_interval\":2,"
+        "\"learning_mode_duration\":0,\"parameters\":["
+        "{\"name\":\"minimum_interval\",\"value\":0},"
+        "{\"name\":\"minimum_refresh_interval\",\"value\":0.25},"
+        "{\"name\":\"decay_factor\",\"value\":\"0.75\"},"
+        "{\"name\":\"handover\",\"value\":\"immediate\"},"
+        "{\"name\":\"reserve\",\"value\":\"1e-1\"}]}},"
+        "{\"identifier_glob\":\"b\",\"capacity\":0,\"algorithm\":{\"kind\":\"STATIC\","
+        "\"parameters\":[{\"name\":\"lease_duration_secs\",\"value\":\"20\"},"
+        "{\"name\":\"refresh_interval\",\"value\":4},"
+        "{\"name\":\"handover\",\"value\":\"confirmed\"}]}},"
+        "{\"identifier_glob\":\"c\",\"capacity\":1}]}";
+    doorman_config *config = load(text, NULL);
+    assert_non_null(config);
+    size_t count = 0;
+    const doorman_template *all = doorman_config_templates(config, &count);
+    assert_int_equal(count, 3);
+    assert_string_equal(all[0].identifier_glob, "a");
+    assert_string_equal(all[0].description, "d");
+    assert_exact(all[0].capacity, 10.5);
+    assert_true(all[0].has_safe_capacity);
+    assert_exact(all[0].safe_capacity, DOORMAN_UNLIMITED);
+    const doorman_algorithm *first = &all[0].algorithm, *second = &all[1].algorithm;
+    assert_int_equal(first->kind, DOORMAN_PRIORITY_SHARE);
+    assert_int_equal(first->handover, DOORMAN_IMMEDIATE);
+    assert_true(first->lease_length == 30 * SECOND + SECOND / 2);
+    assert_true(first->refresh_interval == 2 * SECOND);
+    assert_true(first->has_learning_mode_duration && first->learning_mode_duration == 0);
+    assert_true(first->has_minimum_interval && first->minimum_interval == 0);
+    assert_true(first->minimum_refresh_interval == SECOND / 4);
+    assert_exact(first->decay_factor, 0.75);
+    assert_exact(first->reserve, 0.1);
+    assert_int_equal(second->kind, DOORMAN_STATIC_SHARE);
+    assert_int_equal(second->handover, DOORMAN_CONFIRMED);
+    assert_true(second->lease_length == 20 * SECOND);
+    assert_true(second->refresh_interval == 4 * SECOND);
+    assert_false(second->has_learning_mode_duration);
+    assert_false(all[1].has_safe_capacity);
+    assert_int_equal(all[2].algorithm.kind, DOORMAN_FAIR_SHARE);
+    doorman_config_destroy(config);
+}
+
+static void each_kind_has_its_name(void **state) {
+    (void)state;
+    for (int kind = 0; kind < DOORMAN_KIND_COUNT; kind++) {
+        char text[200];
+        snprintf(text, sizeof text, ALGORITHM("\"kind\":\"%s\""),
+                 doorman_kind_name((doorman_kind)kind));
+        doorman_config *config = load(text, NULL);
+        assert_non_null(config);
+        assert_int_equal(doorman_config_find(config, "x")->algorithm.kind, kind);
+        doorman_config_destroy(config);
+    }
+}
+
+/* G4: refused whole, with the path of the field and what was expected. */
+static void a_wrong_configuration_is_told_what_is_wrong(void **state) {
+    (void)state;
+#define AT "resources[0]."
+#define IN AT "algorithm."
+#define KIND "\"kind\":\"FAIR_SHARE\","
+    static const struct {
+        const char *text, *error;
+    } rows[] = {
+        {"", "byte 0: not JSON"},
+        {"{\"resources\":[]} x", "byte 17: not JSON"},
+        {"[]", "must be an object"},
+        {"{}", "resources: is missing"},
+        {"{\"resources\":{}}", "resources: must be a list"},
+        {"{\"resources\":[],\"resources\":[]}", "resources: comes twice"},
+        {"{\"resources\":[],\"a:b?c\":1}", "a:b?c: is not known"},
+        {"{\"resources\":[],\"\":1}", "is not known"},
+        {"{\"resources\":[],\"resources:o unmatched\":1}", "resources:o unmatched: is not known"},
+        {"{\"resources\":[],\"unmatched\":\"no\"}", "unmatched: must be one of allow, reject"},
+        {"{\"resources\":[],\"unmatched\":false}", "unmatched: must be a string"},
+        {"{\"resources\":[3]}", "resources[0]: must be an object"},
+        {"{\"resources\":[{\"capacity\":1}]}", AT "identifier_glob: is missing"},
+        {"{\"resources\":[{\"identifier_glob\":\"*\"}]}", AT "capacity: is missing"},
+        {CONFIG(",\"color\":1"), AT "color: is not known"},
+        {CONFIG(",\"capacity\":1"), AT "capacity: comes twice"},
+        {CONFIG(",\"description\":1"), AT "description: must be a string"},
+        {CONFIG(",\"safe_capacity\":-2"), AT "safe_capacity: must be -1"},
+        {CONFIG(",\"algorithm\":\"STATIC\""), AT "algorithm: must be an object"},
+        {ALGORITHM(""), IN "kind: is missing"},
+        {ALGORITHM("\"kind\":\"BEST\""), IN "kind: must be one of FAIR_SHARE, PROPORTIONAL_SHARE, "
+                                            "PRIORITY_SHARE, STATIC, NO_ALGORITHM"},
+        {ALGORITHM("\"kind\":1"), IN "kind: must be a string"},
+        {ALGORITHM(KIND "\"lease\":1"), IN "lease: is not known"},
+        {ALGORITHM(KIND "\"lease_length\":0"), IN "lease_length: must be more than 0"},
+        {ALGORITHM(KIND "\"lease_length\":-4"), IN "lease_length: must be more than 0"},
+        {ALGORITHM(KIND "\"lease_length\":\"60\""), IN "lease_length: must be a number"},
+        {ALGORITHM(KIND "\"lease_length\":1e9"),
+         IN "lease_length: must be more than 0 and at most 1e8"},
+        {ALGORITHM(KIND "\"refresh_interval\":0"), IN "refresh_interval: must be more than 0"},
+        {ALGORITHM(KIND "\"lease_length\":5,\"refresh_interval\":6"),
+         IN "refresh_interval: must be"},
+        {ALGORITHM(KIND "\"learning_mode_duration\":-1"),
+         IN "learning_mode_duration: must be from 0"},
+        {ALGORITHM(KIND "\"parameters\":{}"), IN "parameters: must be a list"},
+        {PARAMETERS("{\"name\":\"reserve\"}"), IN "parameters[0].value: is missing"},
+        {PARAMETERS("{\"value\":1}"), IN "parameters[0].name: is missing"},
+        {PARAMETERS(PARAMETER("speed", "1")),
+         IN "parameters[0].name: must be one of lease_duration_"},
+        {PARAMETERS("{\"name\":\"reserve\",\"value\":1,\"unit\":1}"),
+         IN "parameters[0].unit: is not"},
+        {PARAMETERS(PARAMETER("reserve", "0") "," PARAMETER("reserve", "0")),
+         IN "parameters[1].name: is given already"},
+        {ALGORITHM(KIND "\"lease_length\":60,\"parameters\":[" PARAMETER("lease_duration_secs",
+                                                                         "60") "]"),
+         IN "parameters[0].name: is given already"},
+        {ALGORITHM(
+             KIND "\"refresh_interval\":6,\"parameters\":[" PARAMETER("refresh_interval", "6") "]"),
+         IN "parameters[0].name: is given already"},
+        {PARAMETERS(PARAMETER("reserve", "\"one\"")), IN "parameters[0].value: must be a number"},
+        {PARAMETERS(PARAMETER("reserve", "\"[1]\"")), IN "parameters[0].value: must be a number"},
+        {PARAMETERS(PARAMETER("reserve", "true")), IN "parameters[0].value: must be a number"},
+        {PARAMETERS(PARAMETER("reserve", "2")), IN "reserve: must be from 0 to 1"},
+        {PARAMETERS(PARAMETER("decay_factor", "0")), IN "parameters[0].value: must be more than 0"},
+        {PARAMETERS(PARAMETER("decay_factor", "2")), IN "decay_factor: must be more than 0"},
+        {PARAMETERS(PARAMETER("minimum_refresh_interval", "0")),
+         IN "parameters[0].value: must be more than 0"},
+        {PARAMETERS(PARAMETER("minimum_interval", "-1")), IN "parameters[0].value: must be from 0"},
+        {PARAMETERS(PARAMETER("handover", "\"never\"")),
+         IN "parameters[0].value: must be one of confirmed, immediate"},
+        {PARAMETERS(PARAMETER("handover", "1")), IN "parameters[0].value: must be a string"},
+        {"{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":1},"
+         "{\"identifier_glob\":\"a\",\"capacity\":1}]}",
+         AT "identifier_glob: \"*\" must stand last"},
+        {"{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":1},"
+         "{\"identifier_glob\":\"b\",\"capacity\":\"1\"}]}",
+         "resources[1].capacity: must be a number"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        doorman_error error = {""};
+        assert_null(load(rows[i].text, &error));
+        if (strncmp(error.text, rows[i].error, strlen(rows[i].error)) != 0) {
+            fail_msg("%s\nis told %s\nnot     %s", rows[i].text, error.text, rows[i].error);
+        }
+        assert_null(load(rows[i].text, NULL));
+    }
+#undef AT
+#undef IN
+#undef KIND
+}
+
+/* V5: a path is cut before what is said of it is. */
+static void a_long_key_does_not_hide_the_error(void **state) {
+    (void)state;
+    doorman_error error = {""};
+    char *text = repeat("{\"resources\":[],\"", "\xc3\xa9", 1000, "\":1}");
+    assert_null(load(text, &error));
+    assert_non_null(strstr(error.text, ": is not known"));
+    free(text);
+}
+
+/* ---- memory (C4) ---- */
+
+static void *cjson_malloc(size_t bytes) { return unit_malloc(bytes); }
+static void cjson_free(void *block) { unit_free(block); }
+
+static const char rich_config[] =
+    PARAMETERS(PARAMETER("decay_factor", "\"0.75\"") "," PARAMETER("reserve", "\"0.5\""));
+
+static void without_memory_a_configuration_is_not_made(void **state) {
+    (void)state;
+    size_t nth = 0, before = memory_blocks();
+    doorman_status status = DOORMAN_OK;
+    do {
+        doorman_config *config = NULL;
+        memory_fails_at(++nth);
+        status = doorman_json_config(&config, rich_config, sizeof rich_config - 1, NULL);
+        assert_int_equal(status == DOORMAN_OK, config != NULL);
+        assert_true(status == DOORMAN_OK || status == DOORMAN_OUT_OF_MEMORY);
+        doorman_config_destroy(config);
+        assert_int_equal(memory_blocks(), before);
+    } while (!memory_works());
+    assert_int_equal(status, DOORMAN_OK);
+    assert_true(nth > 20);
+}
+
+/* Nothing is given that is not told, and nothing leaks; the answer comes with the next try. */
+static void without_memory_nothing_is_given(void **state) {
+    (void)state;
+    static const char ask[] =
+        GET("{\"resource_id\":\"db\",\"wants\":5,\"a\":1,\"b\":1,\"c\":1,\"d\":1,"
+            "\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,\"k\":1,\"l\":1,"
+            "\"m\":1,\"n\":1,\"o\":1,\"p\":1,\"q\":1}");
+    size_t nth = 0, before = memory_blocks();
+    doorman_status status = DOORMAN_OK;
+    do {
+        world *w = world_start();
+        memory_fails_at(++nth);
+        status = doorman_json_serve(w->server, ask, sizeof ask - 1, &w->reply, 0, w->now);
+        bool given = given_out(w) > 0;
+        bool refused = w->reply.bytes && strstr(w->reply.text, "\"FULL\"");
+        assert_int_equal(given, status == DOORMAN_OK && !refused);
+        assert_true(status == DOORMAN_OK || status == DOORMAN_OUT_OF_MEMORY);
+        if (status == DOORMAN_OUT_OF_MEMORY && w->reply.bytes) {
+            assert_string_equal(w->reply.text, "{\"error\":{\"code\":\"INTERNAL\",\"message\":"
+                                               "\"no memory; nothing has changed\"}}");
+        }
+        if (status == DOORMAN_OK) assert_non_null(strstr(w->reply.text, "\"response\""));
+        if (!given) assert_non_null(strstr(say(w, ask), "\"gets\""));
+        world_stop(w);
+        assert_int_equal(memory_blocks(), before);
+    } while (!memory_works());
+    assert_int_equal(status, DOORMAN_OK);
+    assert_true(nth > 20);
+}
+
+/* The request stays under way, so that the same answer can still be taken. */
+static void without_memory_an_answer_can_be_heard_again(void **state) {
+    (void)state;
+    size_t nth = 0, before = memory_blocks();
+    doorman_status status = DOORMAN_OK;
+    do {
+        asking *a = asking_start();
+        doorman_buffer text = {0};
+        double capacity = 0;
+        memory_fails_at(++nth);
+        status = doorman_json_request(&a->request, &text);
+        assert_true(status == DOORMAN_OK || (status == DOORMAN_OUT_OF_MEMORY && !text.bytes));
+        if (status == DOORMAN_OK) status = hear(a, ANSWER(GETS));
+        assert_int_equal(is_leased(a, &capacity), status == DOORMAN_OK);
+        if (status != DOORMAN_OK) {
+            assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
+            assert_false(memory_works());
+            assert_int_equal(hear(a, ANSWER(GETS)), DOORMAN_OK);
+            assert_true(is_leased(a, &capacity));
+        }
+        doorman_buffer_uninit(&text);
+        asking_stop(a);
+        assert_int_equal(memory_blocks(), before);
+    } while (status != DOORMAN_OK);
+    assert_true(memory_works() || nth > 20);
+}
+
+static void without_memory_an_error_is_empty(void **state) {
+    (void)state;
+    doorman_buffer reply = {0};
+    memory_fails_always();
+    assert_int_equal(doorman_json_error(&reply, DOORMAN_UNAVAILABLE, "stopping"),
+                     DOORMAN_OUT_OF_MEMORY);
+    assert_int_equal(reply.bytes, 0);
+    assert_false(memory_works());
+    doorman_buffer_uninit(&reply);
+}
+
+int main(void) {
+    cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, cjson_free});
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lease_is_answered_with_all_its_fields),
+        cmocka_unit_test(a_resource_that_is_refused_says_why_and_others_are_answered),
+        cmocka_unit_test(a_server_that_is_not_master_says_who_is),
+        cmocka_unit_test(what_is_released_is_free),
+        cmocka_unit_test(a_wrong_message_is_told_what_is_wrong_and_changes_nothing),
+        cmocka_unit_test(half_a_message_or_one_with_a_nul_is_refused),
+        cmocka_unit_test(all_that_rfc_8259_allows_is_understood),
+        cmocka_unit_test(messages_are_bounded_in_size_depth_and_values),
+        cmocka_unit_test(a_hundred_thousand_keys_cost_no_one_else_anything),
+        cmocka_unit_test(a_request_whose_answer_could_be_too_large_is_refused_beforehand),
+        cmocka_unit_test(an_id_may_have_256_bytes_and_no_more),
+        cmocka_unit_test(errors_of_a_transport_have_the_same_form),
+        cmocka_unit_test(amounts_and_times_come_back_exactly),
+        cmocka_unit_test(a_locale_with_a_decimal_comma_changes_nothing),
+        cmocka_unit_test(numbers_are_written_short),
+        cmocka_unit_test(a_client_and_a_server_understand_each_other),
+        cmocka_unit_test(an_answer_counts_once),
+        cmocka_unit_test(a_redirect_is_followed),
+        cmocka_unit_test(a_wrong_answer_is_a_failure),
+        cmocka_unit_test(what_is_refused_is_taken_as_said),
+        cmocka_unit_test(a_configuration_says_all_there_is_to_say),
+        cmocka_unit_test(each_kind_has_its_name),
+        cmocka_unit_test(a_wrong_configuration_is_told_what_is_wrong),
+        cmocka_unit_test(a_long_key_does_not_hide_the_error),
+        cmocka_unit_test(without_memory_a_configuration_is_not_made),
+        cmocka_unit_test(without_memory_nothing_is_given),
+        cmocka_unit_test(without_memory_an_answer_can_be_heard_again),
+        cmocka_unit_test(without_memory_an_error_is_empty),
+    };
+    return run_all(tests);
+}

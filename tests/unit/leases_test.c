@@ -1,0 +1,749 @@
+/* Section leases: the book of one resource. Stories in numbers of who holds what, sums and order
+ * against a recount, and T7 with holders whose messages are lost, doubled and late. */
+#include "unit.h"
+
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman.h"
+
+#define SECONDS(n) ((n)*DOORMAN_SECOND)
+#define LEASE_LENGTH SECONDS(60)
+#define RECORD_LENGTH SECONDS(63) /* S8: 5 % longer */
+
+/* ---- a book, and those who ask ------------------------------------------------------------- */
+
+typedef struct stage {
+    doorman_template settings;
+    doorman__book *book;
+    uint64_t serial;
+    doorman_time now;
+    size_t blocks; /* of memory, before */
+} stage;
+
+static void stage_start(stage *it, double capacity, doorman_kind kind, doorman_handover handover) {
+    *it = (stage){.now = SECONDS(1000), .blocks = memory_blocks()};
+    it->settings.capacity = capacity;
+    it->settings.algorithm = (doorman_algorithm){.kind = kind, .handover = handover};
+    it->book = (doorman__book *)unit_malloc(sizeof *it->book + 1);
+    assert_non_null(it->book);
+    memset(it->book, 0, sizeof *it->book + 1);
+    it->book->settings = &it->settings;
+}
+
+/* C9. Everybody leaves, and exactly nothing is left. */
+static void stage_end(stage *it) {
+    doorman__book *book = it->book;
+    while (book->oldest) doorman__book_remove(book, book->oldest);
+    assert_null(book->newest);
+    assert_int_equal(book->records.count, 0);
+    assert_true(book->given.high == 0 && book->given.low == 0);
+    assert_true(book->counted.high == 0 && book->counted.low == 0);
+    assert_exact(doorman__book_wants(book), 0);
+    assert_exact(doorman__book_subclients(book), 0);
+    doorman__table_uninit(&book->records);
+    unit_free(book);
+    assert_int_equal(memory_blocks(), it->blocks);
+}
+
+static doorman__record *find(stage *it, const char *id) {
+    static const uint64_t key[2] = {1, 2};
+    uint64_t hash = doorman__hash(key, id);
+    doorman__record *record = doorman__book_find(it->book, hash, id, false);
+    if (record) return record;
+    record = doorman__book_add(it->book, hash, id, false, ++it->serial);
+    assert_non_null(record);
+    doorman__book_set_end(it->book, record, it->now);
+    return record;
+}
+
+typedef struct gets {
+    double capacity, keep, target;
+} gets;
+
+/* One request as a server takes it. The claim is believed to confirm where the holder names its
+ * last lease. */
+static gets ask(stage *it, const char *id, double wants, double claim, bool names_last) {
+    doorman__record *record = find(it, id);
+    const doorman_demand demand = {wants, 1, 1};
+    doorman__book_set_demand(it->book, record, &demand);
+    if (names_last) doorman__book_confirm(it->book, record, claim);
+    double target = doorman__book_target(it->book, record);
+    double keep = doorman__book_grant(it->book, record, target, claim);
+    doorman__book_set_end(it->book, record, it->now + RECORD_LENGTH);
+    record->lease_id++;
+    return (gets){record->given, keep, target};
+}
+
+/* A renewal by a holder that is bound to all that it was given. */
+static double renew(stage *it, const char *id, double wants) {
+    return ask(it, id, wants, find(it, id)->given, true).capacity;
+}
+
+static gets learn(stage *it, const char *id, double wants, double claim) {
+    doorman__record *record = find(it, id);
+    const doorman_demand demand = {wants, 1, 1};
+    doorman__book_set_demand(it->book, record, &demand);
+    double keep = doorman__book_learn(it->book, record, claim);
+    return (gets){record->given, keep, 0};
+}
+
+static double counted_of(stage *it, const char *id) { return find(it, id)->counted; }
+
+static bool exceeds(doorman__total a, doorman__total b) {
+    return a.high > b.high || (a.high == b.high && a.low > b.low);
+}
+
+/* Is exactly no more counted than there is? */
+static bool fits(const stage *it) {
+    return !exceeds(it->book->counted, doorman__total_of(it->settings.capacity));
+}
+
+/* S2. As whoever looks does. Returns how many ended. */
+static size_t expire(stage *it) {
+    size_t count = 0;
+    for (; it->book->oldest && it->book->oldest->end <= it->now; count++) {
+        doorman__book_remove(it->book, it->book->oldest);
+    }
+    return count;
+}
+
+/* Every fast sum and order against a slow one. */
+static void audit(const stage *it) {
+    const doorman__book *book = it->book;
+    const doorman__record *older = NULL;
+    doorman__total given = {0, 0}, counted = {0, 0};
+    double wants = 0, subclients = 0;
+    size_t count = 0;
+    for (const doorman__record *at = book->oldest; at; older = at, at = at->newer, count++) {
+        assert_ptr_equal(at->older, older);
+        assert_true(!older || older->end <= at->end);
+        assert_true(at->given >= 0 && at->given <= at->counted);
+        doorman__total_add(&given, at->given);
+        doorman__total_add(&counted, at->counted);
+        wants += at->demand.wants;
+        subclients += at->demand.subclients;
+    }
+    assert_ptr_equal(book->newest, older);
+    assert_int_equal(book->records.count, count);
+    assert_true(given.high == book->given.high && given.low == book->given.low);
+    assert_true(counted.high == book->counted.high && counted.low == book->counted.low);
+    assert_near(doorman__book_wants(book), wants, 1e-12);
+    assert_exact(doorman__book_subclients(book), subclients);
+}
+
+/* ---- R5: what a grant is ------------------------------------------------------------------- */
+
+/* R4, R5, T7 */
+static void what_shrinks_goes_to_others_when_its_holder_has_confirmed_it(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 500, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(ask(&it, "c1", 500, 0, false).capacity, 500);
+    gets c0 = ask(&it, "c0", 182, 0, false);
+    assert_exact(c0.target, 182);
+    assert_exact(c0.capacity, 0); /* c1 may be using all of it */
+
+    gets c1 = ask(&it, "c1", 500, 500, true);
+    assert_exact(c1.capacity, 318);
+    assert_exact(c1.keep, 500); /* c1 does not know yet */
+    assert_exact(counted_of(&it, "c1"), 500);
+    assert_exact(renew(&it, "c0", 182), 0);
+
+    c1 = ask(&it, "c1", 500, 318, true);
+    assert_exact(c1.capacity, 318);
+    assert_exact(c1.keep, 318);
+    assert_exact(renew(&it, "c0", 182), 182);
+    assert_true(fits(&it));
+    stage_end(&it);
+}
+
+/* R1, R4. HANDOVER.md: c1 asks with nothing and gets 500; a copy of that request comes later. If
+ * its "has 0" were believed c0 would get 182, and 682 would be in force. */
+static void a_late_copy_of_a_request_frees_nothing(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 500, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(ask(&it, "c1", 500, 0, false).capacity, 500);
+    assert_exact(ask(&it, "c1", 500, 0, false).capacity, 500);
+    assert_exact(counted_of(&it, "c1"), 500);
+    assert_exact(ask(&it, "c0", 182, 0, false).capacity, 0);
+    assert_exact(ask(&it, "c1", 500, 0, false).capacity, 318);
+    assert_exact(counted_of(&it, "c1"), 500);
+    assert_exact(renew(&it, "c0", 182), 0);
+    stage_end(&it);
+}
+
+/* R3. HANDOVER.md: a gauge is cut to 10 while 90 are in flight, and claims the 90. */
+static void what_is_in_flight_stays_counted(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(ask(&it, "gauge", 100, 0, false).capacity, 100);
+    it.settings.capacity = 20;
+    it.book->terms_count = 0;
+    assert_exact(ask(&it, "gauge", 100, 100, true).capacity, 20);
+    gets gauge = ask(&it, "gauge", 10, 90, true);
+    assert_exact(gauge.capacity, 10);
+    assert_exact(gauge.keep, 90);
+    assert_exact(counted_of(&it, "gauge"), 90);
+    assert_exact(ask(&it, "other", 10, 0, false).capacity, 0);
+    assert_exact(ask(&it, "gauge", 10, 10, true).keep, 10);
+    assert_exact(renew(&it, "other", 10), 10);
+    stage_end(&it);
+}
+
+/* R4. Claims are believed downwards alone. */
+static void a_claim_never_raises_what_is_counted(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(ask(&it, "c1", 40, 0, false).capacity, 40);
+    gets c1 = ask(&it, "c1", 10, 1e15, true);
+    assert_exact(c1.capacity, 10);
+    assert_exact(c1.keep, 40);
+    assert_exact(counted_of(&it, "c1"), 40);
+    c1 = ask(&it, "c2", 10, 1e15, false); /* S9: of a lease that nobody knows */
+    assert_exact(c1.capacity, 10);
+    assert_exact(c1.keep, 10);
+    stage_end(&it);
+}
+
+/* R4. What is given back may be less than the finest amount that is counted: it is rounded up. */
+static void what_is_counted_is_never_less_than_what_was_claimed(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 10, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(ask(&it, "c1", 10, 0, false).capacity, 10);
+    (void)ask(&it, "c1", 0, 1.0 / 3, true);
+    assert_true(counted_of(&it, "c1") >= 1.0 / 3);
+    assert_near(counted_of(&it, "c1"), 1.0 / 3, 1e-13);
+    double rest = ask(&it, "c2", 10, 0, false).capacity;
+    assert_true(rest <= 10 - 1.0 / 3);
+    assert_about(rest, 10 - 1.0 / 3);
+    stage_end(&it);
+}
+
+/* R5, S5. Thirds do not add up in doubles; what is counted fits to the last bit, and is all. */
+static void leases_never_add_up_to_more_than_there_is(void **state) {
+    (void)state;
+    for (int i = 0; i < 300; i++) {
+        stage it;
+        double capacity = i ? random_amount() : 100;
+        stage_start(&it, capacity, (doorman_kind)(i % 3), (doorman_handover)(i & 1));
+        size_t count = 3 + random_below(10);
+        for (size_t round = 0; round < 4; round++) {
+            for (size_t j = 0; j < count; j++) {
+                char id[2] = {(char)('a' + j), 0};
+                double wants = i % 2 ? DOORMAN_AMOUNT_MAX : random_amount() / 2 + capacity / 2;
+                double given = renew(&it, id, wants);
+                assert_exact(doorman__floor(given), given); /* all of it is in the sum */
+                assert_true(fits(&it));
+            }
+        }
+        audit(&it);
+        double in_use = doorman__total_value(it.book->given);
+        assert_true(capacity < 1e-3 || in_use >= capacity * (1 - 1e-9));
+        stage_end(&it);
+    }
+}
+
+/* S5. STATIC and NO_ALGORITHM are no parts of a whole. */
+static void what_is_no_part_of_a_whole_is_not_cut(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 100, DOORMAN_STATIC_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(ask(&it, "a", 1000, 0, false).capacity, 100);
+    assert_exact(ask(&it, "b", 1000, 0, false).capacity, 100);
+    assert_exact(ask(&it, "c", 7, 0, false).capacity, 7);
+    stage_end(&it);
+    stage_start(&it, 100, DOORMAN_NO_ALGORITHM, DOORMAN_IMMEDIATE);
+    assert_exact(ask(&it, "a", 1000, 0, false).capacity, 1000);
+    assert_exact(ask(&it, "b", DOORMAN_AMOUNT_MAX, 0, false).capacity, DOORMAN_AMOUNT_MAX);
+    assert_exact(renew(&it, "a", 0), 0);
+    stage_end(&it);
+}
+
+/* A1. A fault of the Go Doorman: sums from before the request. Of 120, which 1000 and 50 hold, the
+ * 10 that come now are a modest part of the whole with them in it; and what was wanted before a
+ * change of mind no longer counts. */
+static void a_target_is_of_the_sums_with_the_request_in_them(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 120, DOORMAN_PROPORTIONAL_SHARE, DOORMAN_CONFIRMED);
+    assert_about(ask(&it, "greedy", 1000, 0, false).target, 120);
+    assert_about(ask(&it, "medium", 50, 0, false).target, 50);
+    assert_about(ask(&it, "modest", 10, 0, false).target, 10);
+    assert_about(ask(&it, "medium", 50, 0, true).target, 40 + 30 * 10.0 / 970);
+    assert_about(ask(&it, "greedy", 1000, 120, true).target, 40 + 30 * 960.0 / 970);
+    assert_about(ask(&it, "greedy", 45, 120, true).target, 45);
+    stage_end(&it);
+}
+
+/* ---- a cut in capacity --------------------------------------------------------------------- */
+
+static void set_capacity(stage *it, double capacity) {
+    it->settings.capacity = capacity;
+    doorman__book_set_template(it->book, &it->settings);
+}
+
+/* G5. The Go Doorman's lease is negative then, and taken for unlimited. */
+static void a_cut_in_capacity_never_gives_a_negative_lease(void **state) {
+    (void)state;
+    static const char *const ids[] = {"a", "b", "c", "d"};
+    static const double capacities[] = {10, 0, 1e-12, 100, 1};
+    for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
+        stage it;
+        stage_start(&it, 100, DOORMAN_FAIR_SHARE, (doorman_handover)handover);
+        for (size_t i = 0; i < 12; i++) (void)renew(&it, ids[i % 4], 60);
+        assert_exact(renew(&it, "a", 60), 25);
+        for (size_t cut = 0; cut < 5; cut++) {
+            set_capacity(&it, capacities[cut]);
+            for (size_t i = 0; i < 12; i++) {
+                doorman__total before = it.book->counted;
+                double capacity = renew(&it, ids[i % 4], 60);
+                assert_true(capacity >= 0 && capacity <= 60);
+                assert_true(fits(&it) || !exceeds(it.book->counted, before));
+            }
+            assert_true(fits(&it));
+            assert_near(renew(&it, "a", 60), capacities[cut] / 4, 0.01);
+        }
+        stage_end(&it);
+    }
+}
+
+/* R5. Cut to what is free alone, the first that renews would drop to 0. */
+static void nobody_is_cut_below_what_it_should_have_and_still_holds(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(ask(&it, "a", 50, 0, false).capacity, 50);
+    assert_exact(ask(&it, "b", 50, 0, false).capacity, 50);
+    set_capacity(&it, 40);
+    gets a = ask(&it, "a", 50, 50, true);
+    assert_exact(a.capacity, 20);
+    assert_exact(a.keep, 50);
+    assert_exact(renew(&it, "b", 50), 20);
+    set_capacity(&it, 60);
+    a = ask(&it, "a", 50, 5, true); /* who gave back holds no more than that */
+    assert_exact(a.target, 30);
+    assert_exact(counted_of(&it, "b"), 50);
+    assert_exact(a.capacity, 10);
+    stage_end(&it);
+}
+
+/* R5. It was counted all the time, but nobody knows that the one who asks is bound to it. */
+static void who_comes_back_without_its_lease_gets_what_is_free(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(ask(&it, "a", 50, 0, false).capacity, 50);
+    assert_exact(ask(&it, "b", 50, 0, false).capacity, 50);
+    set_capacity(&it, 60);
+    gets a = ask(&it, "a", 50, 0, false);
+    assert_exact(a.target, 30);
+    assert_exact(a.capacity, 10);
+    assert_exact(a.keep, 10);
+    assert_exact(counted_of(&it, "a"), 50);
+    stage_end(&it);
+}
+
+/* ---- immediate handover -------------------------------------------------------------------- */
+
+/* T7, in the other way: what shrinks is free at once. */
+static void immediate_handover_counts_what_was_given_last(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 500, DOORMAN_FAIR_SHARE, DOORMAN_IMMEDIATE);
+    assert_exact(ask(&it, "c1", 500, 0, false).capacity, 500);
+    assert_exact(ask(&it, "c0", 182, 0, false).capacity, 0);
+    gets c1 = ask(&it, "c1", 500, 500, true);
+    assert_exact(c1.capacity, 318);
+    assert_exact(c1.keep, 318);
+    assert_exact(counted_of(&it, "c1"), 318);
+    assert_exact(renew(&it, "c0", 182), 182);
+    assert_true(fits(&it));
+    stage_end(&it);
+}
+
+/* ---- R6: learning -------------------------------------------------------------------------- */
+
+/* S4, R6 */
+static void a_learner_gives_back_what_holders_have_and_nobody_grows(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    gets a = learn(&it, "a", 90, 30);
+    assert_exact(a.capacity, 30);
+    assert_exact(a.keep, 30);
+    assert_exact(learn(&it, "new", 50, 0).capacity, 0);
+    assert_exact(learn(&it, "b", 90, 20).capacity, 20);
+    assert_exact(learn(&it, "a", 90, 30).capacity, 30);
+    a = learn(&it, "a", 10, 5); /* gave back 25: known, but counted until it has learned */
+    assert_exact(a.capacity, 5);
+    assert_exact(a.keep, 5);
+    assert_exact(counted_of(&it, "a"), 30);
+    assert_exact(doorman__total_value(it.book->counted), 50);
+    stage_end(&it);
+}
+
+/* S4, R6. A fault of the Go Doorman: while it learns, a claim of 1e9 is believed. */
+static void a_learner_believes_no_claim_beyond_its_capacity(void **state) {
+    (void)state;
+    for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
+        stage it;
+        stage_start(&it, 100, DOORMAN_FAIR_SHARE, (doorman_handover)handover);
+        assert_exact(learn(&it, "a", 60, 60).capacity, 60);
+        gets liar = learn(&it, "liar", 60, 1e9);
+        assert_exact(liar.capacity, 40);
+        assert_exact(liar.keep, 40);
+        assert_exact(counted_of(&it, "liar"), 40); /* the grant, not the claim */
+        assert_exact(learn(&it, "late", 1, 1).capacity, 0);
+        assert_exact(learn(&it, "liar", 60, DOORMAN_AMOUNT_MAX).capacity, 40);
+        assert_true(fits(&it));
+        stage_end(&it);
+    }
+}
+
+/* ---- ends ---------------------------------------------------------------------------------- */
+
+/* S2 */
+static void leases_end_at_their_end_and_the_oldest_first(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    (void)ask(&it, "a", 30, 0, false);
+    it.now += SECONDS(10);
+    (void)ask(&it, "b", 30, 0, false);
+    it.now += SECONDS(10);
+    (void)ask(&it, "c", 60, 0, false);
+    (void)renew(&it, "a", 30);
+    assert_string_equal(it.book->oldest->holder_id, "b");
+    assert_string_equal(it.book->newest->holder_id, "a");
+
+    it.now = it.book->oldest->end - 1;
+    assert_int_equal(expire(&it), 0);
+    it.now += 1;
+    assert_int_equal(expire(&it), 1);
+    audit(&it);
+    assert_exact(doorman__total_value(it.book->counted), 70);
+    it.now += SECONDS(10) - 1;
+    assert_int_equal(expire(&it), 0);
+    it.now += 1;
+    assert_int_equal(expire(&it), 2);
+    stage_end(&it);
+}
+
+/* R9, G5. A configuration with shorter leases: no end moves back, and none stands before one that
+ * should come first; a record is counted for one old lease length at most. */
+static void a_shortened_lease_keeps_the_order_of_ends(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    (void)ask(&it, "a", 10, 0, false);
+    it.now += SECONDS(10);
+    (void)ask(&it, "b", 10, 0, false);
+    doorman_time old_end = find(&it, "b")->end;
+    it.now += SECONDS(1);
+    doorman__book_set_end(it.book, find(&it, "b"), it.now + SECONDS(5));
+    assert_int_equal(find(&it, "b")->end, old_end);
+    doorman__book_set_end(it.book, find(&it, "a"), it.now + SECONDS(5));
+    assert_int_equal(find(&it, "a")->end, old_end);
+    doorman__book_set_end(it.book, find(&it, "new"), it.now + SECONDS(5));
+    assert_int_equal(find(&it, "new")->end, old_end);
+    audit(&it);
+    it.now = old_end - SECONDS(1);
+    doorman__book_set_end(it.book, find(&it, "a"), it.now + SECONDS(5));
+    assert_int_equal(find(&it, "a")->end, it.now + SECONDS(5));
+    audit(&it);
+    it.now = old_end;
+    assert_int_equal(expire(&it), 2);
+    assert_string_equal(it.book->oldest->holder_id, "a");
+    stage_end(&it);
+}
+
+/* ---- the book ------------------------------------------------------------------------------ */
+
+/* Clients and servers are of different spaces of ids; so is a hash that happens to be the same. */
+static void a_holder_is_found_by_its_id_and_sort(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    static const char *const ids[] = {"a", "b", "a"};
+    doorman__record *records[3];
+    for (size_t i = 0; i < 3; i++) {
+        records[i] = doorman__book_add(it.book, 7, ids[i], i == 2, i + 1);
+        assert_non_null(records[i]);
+        doorman__book_set_end(it.book, records[i], it.now);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        assert_ptr_equal(doorman__book_find(it.book, 7, ids[i], i == 2), records[i]);
+    }
+    assert_null(doorman__book_find(it.book, 7, "b", true));
+    assert_null(doorman__book_find(it.book, 7, "c", false));
+    assert_null(doorman__book_find(it.book, 8, "a", false));
+    stage_end(&it);
+}
+
+/* C4 */
+static void without_memory_no_holder_is_added_and_the_book_is_as_before(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    (void)ask(&it, "a", 10, 0, false);
+    memory_fails_at(1);
+    assert_null(doorman__book_add(it.book, 7, "b", false, 99));
+    assert_false(memory_works());
+    audit(&it);
+    assert_int_equal(it.book->records.count, 1);
+    assert_exact(renew(&it, "a", 10), 10);
+    stage_end(&it);
+}
+
+/* A2. A renewal that changes nothing leaves the terms as they are; whoever comes, goes or changes
+ * its mind has them made anew. */
+static void terms_are_kept_until_a_demand_changes(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    (void)renew(&it, "a", 100);
+    (void)renew(&it, "b", 100);
+    assert_true(it.book->terms_count > 0);
+    it.book->terms[0].level = 7; /* seen only if nothing is solved */
+    assert_exact(ask(&it, "a", 100, 0, false).target, 7);
+    assert_exact(ask(&it, "a", 101, 0, false).target, 50);
+    it.book->terms[0].level = 7;
+    doorman__book_remove(it.book, find(&it, "b"));
+    assert_exact(ask(&it, "a", 101, 0, false).target, 100);
+    stage_end(&it);
+}
+
+/* A3. The demands follow a change of kind into bands and out of them. */
+static void another_template_shares_by_its_own_kind(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 120, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    static const doorman_demand demands[] = {{100, 1, 2}, {50, 1, 1}, {50, 1, 1}};
+    static const char *const ids[] = {"a", "b", "c"};
+    static const struct {
+        doorman_kind kind;
+        double targets[3];
+    } examples[] = {
+        {DOORMAN_FAIR_SHARE, {40, 40, 40}},    {DOORMAN_PRIORITY_SHARE, {100, 10, 10}},
+        {DOORMAN_STATIC_SHARE, {100, 50, 50}}, {DOORMAN_PRIORITY_SHARE, {100, 10, 10}},
+        {DOORMAN_NO_ALGORITHM, {100, 50, 50}}, {DOORMAN_FAIR_SHARE, {40, 40, 40}},
+    };
+    for (size_t i = 0; i < 3; i++)
+        doorman__book_set_demand(it.book, find(&it, ids[i]), &demands[i]);
+    for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
+        doorman_template next = it.settings;
+        next.algorithm.kind = examples[i].kind;
+        doorman__book_set_template(it.book, &next);
+        audit(&it);
+        for (size_t j = 0; j < 3; j++) {
+            assert_about(doorman__book_target(it.book, find(&it, ids[j])), examples[i].targets[j]);
+        }
+        it.settings = next;
+        it.book->settings = &it.settings;
+    }
+    stage_end(&it);
+}
+
+/* C9. Anything, in any order. */
+static void the_sums_of_a_book_are_those_of_its_records(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 1000, DOORMAN_PRIORITY_SHARE, DOORMAN_CONFIRMED);
+    for (int step = 0; step < 40000; step++) {
+        char id[8];
+        snprintf(id, sizeof id, "c%zu", random_below(60));
+        doorman__record *record = find(&it, id);
+        const doorman_demand demand = {random_amount(), (double)random_below(9),
+                                       (int)random_below(DOORMAN_PRIORITY_MAX + 1)};
+        it.now += (doorman_time)random_below((size_t)DOORMAN_SECOND * 3);
+        switch (random_below(8)) {
+        case 0: doorman__book_remove(it.book, record); break;
+        case 1: doorman__book_confirm(it.book, record, random_amount()); break;
+        case 2: (void)doorman__book_learn(it.book, record, random_amount()); break;
+        case 3: (void)expire(&it); break;
+        case 4:
+            set_capacity(&it, random_amount());
+            it.settings.algorithm.handover = (doorman_handover)random_below(2);
+            break;
+        default:
+            doorman__book_set_demand(it.book, record, &demand);
+            (void)doorman__book_grant(it.book, record, doorman__book_target(it.book, record),
+                                      random_amount());
+            doorman__book_set_end(it.book, record,
+                                  it.now + (doorman_time)random_below((size_t)RECORD_LENGTH));
+        }
+        if (step % 20 == 0) audit(&it);
+    }
+    stage_end(&it);
+}
+
+/* ---- T7: whatever happens to messages ------------------------------------------------------ */
+
+enum { HOLDERS = 5, UNDER_WAY = 12 };
+
+typedef struct client {
+    char id[2];
+    double wants, capacity;
+    uint64_t lease_id, last_request;
+    bool waits; /* for the answer to its last request */
+    doorman_time end;
+} client;
+
+/* A request, and later its answer. */
+typedef struct message {
+    size_t from;
+    uint64_t request, lease_id; /* named; then given */
+    double claim, wants, gets;
+    doorman_time sent_at;
+    bool sent, answered;
+} message;
+
+typedef struct world {
+    stage it;
+    client clients[HOLDERS];
+    message messages[UNDER_WAY];
+    uint64_t requests, leases;
+} world;
+
+static double holds(const client *self, doorman_time now) {
+    return now < self->end ? self->capacity : 0;
+}
+
+/* R3: gives back first, and claims all that it has. */
+static message client_asks(world *all, size_t from) {
+    client *self = &all->clients[from];
+    self->capacity = doorman__min(holds(self, all->it.now), doorman__floor(self->wants));
+    if (all->it.now >= self->end) self->lease_id = 0;
+    self->last_request = ++all->requests;
+    self->waits = true;
+    return (message){.from = from,
+                     .request = self->last_request,
+                     .lease_id = self->lease_id,
+                     .claim = self->capacity,
+                     .wants = self->wants,
+                     .sent_at = all->it.now,
+                     .sent = true};
+}
+
+static message server_answers(world *all, const message *request) {
+    stage *it = &all->it;
+    (void)expire(it);
+    const char *id = all->clients[request->from].id;
+    doorman__record *record = find(it, id);
+    bool names_last = record->lease_id && request->lease_id == record->lease_id;
+    message answer = *request;
+    answer.gets = ask(it, id, request->wants, request->claim, names_last).capacity;
+    answer.lease_id = record->lease_id = ++all->leases;
+    answer.answered = true;
+    return answer;
+}
+
+/* R2, R9 */
+static void client_takes(world *all, const message *answer) {
+    client *self = &all->clients[answer->from];
+    if (!self->waits || answer->request != self->last_request) return;
+    self->waits = false;
+    self->capacity = answer->gets;
+    self->lease_id = answer->lease_id;
+    self->end = doorman__later(self->end, answer->sent_at + LEASE_LENGTH);
+}
+
+static void client_restarts(client *self) {
+    self->capacity = 0;
+    self->lease_id = 0;
+    self->end = 0;
+    self->waits = false;
+}
+
+static void world_check(const world *all) {
+    doorman__total in_force = {0, 0};
+    for (size_t i = 0; i < HOLDERS; i++) {
+        doorman__total_add(&in_force, holds(&all->clients[i], all->it.now));
+    }
+    assert_false(exceeds(in_force, doorman__total_of(all->it.settings.capacity)));
+    assert_true(fits(&all->it));
+}
+
+/* Something happens. What is put where something was under way replaces it, which is lost; a
+ * request whose answer is put elsewhere stays under way, and comes again; so does an answer. */
+static void world_step(world *all) {
+    message *some = &all->messages[random_below(UNDER_WAY)];
+    message *place = random_below(3) ? some : &all->messages[random_below(UNDER_WAY)];
+    client *one = &all->clients[random_below(HOLDERS)];
+    all->it.now += (doorman_time)random_below((size_t)SECONDS(random_below(50) ? 2 : 30));
+    if (random_below(10) == 0) one->wants = random_unit() * all->it.settings.capacity;
+    if (random_below(200) == 0) client_restarts(one);
+    if (some->answered) {
+        client_takes(all, some);
+    } else if (some->sent) {
+        *place = server_answers(all, some);
+    }
+    if (random_below(3) == 0) *place = client_asks(all, (size_t)(one - all->clients));
+}
+
+/* When messages come through again everybody soon has its share: it learns its last lease, shrinks,
+ * confirms, and grows. */
+static void world_rests(world *all) {
+    for (size_t i = 0; i < (size_t)4 * HOLDERS; i++) {
+        message request = client_asks(all, i % HOLDERS);
+        message answer = server_answers(all, &request);
+        client_takes(all, &answer);
+        world_check(all);
+    }
+    for (size_t i = 0; i < HOLDERS; i++) {
+        doorman__record *record = find(&all->it, all->clients[i].id);
+        assert_about(holds(&all->clients[i], all->it.now),
+                     doorman__book_target(all->it.book, record));
+    }
+}
+
+/* T7, R1 to R5, R9, S8 */
+static void whatever_is_lost_doubled_or_late_leases_fit_the_capacity(void **state) {
+    (void)state;
+    for (int run = 0; run < 300; run++) {
+        static world all;
+        memset(&all, 0, sizeof all);
+        stage_start(&all.it, 1 + random_unit() * 1000, (doorman_kind)(run % 3), DOORMAN_CONFIRMED);
+        for (size_t i = 0; i < HOLDERS; i++) {
+            all.clients[i].id[0] = (char)('a' + i);
+            all.clients[i].wants = all.it.settings.capacity;
+        }
+        for (int step = 0; step < 500; step++) {
+            world_step(&all);
+            world_check(&all);
+        }
+        world_rests(&all);
+        stage_end(&all.it);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_shrinks_goes_to_others_when_its_holder_has_confirmed_it),
+        cmocka_unit_test(a_late_copy_of_a_request_frees_nothing),
+        cmocka_unit_test(what_is_in_flight_stays_counted),
+        cmocka_unit_test(a_claim_never_raises_what_is_counted),
+        cmocka_unit_test(what_is_counted_is_never_less_than_what_was_claimed),
+        cmocka_unit_test(leases_never_add_up_to_more_than_there_is),
+        cmocka_unit_test(what_is_no_part_of_a_whole_is_not_cut),
+        cmocka_unit_test(a_target_is_of_the_sums_with_the_request_in_them),
+        cmocka_unit_test(a_cut_in_capacity_never_gives_a_negative_lease),
+        cmocka_unit_test(nobody_is_cut_below_what_it_should_have_and_still_holds),
+        cmocka_unit_test(who_comes_back_without_its_lease_gets_what_is_free),
+        cmocka_unit_test(immediate_handover_counts_what_was_given_last),
+        cmocka_unit_test(a_learner_gives_back_what_holders_have_and_nobody_grows),
+        cmocka_unit_test(a_learner_believes_no_claim_beyond_its_capacity),
+        cmocka_unit_test(leases_end_at_their_end_and_the_oldest_first),
+        cmocka_unit_test(a_shortened_lease_keeps_the_order_of_ends),
+        cmocka_unit_test(a_holder_is_found_by_its_id_and_sort),
+        cmocka_unit_test(without_memory_no_holder_is_added_and_the_book_is_as_before),
+        cmocka_unit_test(terms_are_kept_until_a_demand_changes),
+        cmocka_unit_test(another_template_shares_by_its_own_kind),
+        cmocka_unit_test(the_sums_of_a_book_are_those_of_its_records),
+        cmocka_unit_test(whatever_is_lost_doubled_or_late_leases_fit_the_capacity),
+    };
+    return run_all(tests);
+}

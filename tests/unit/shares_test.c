@@ -1,0 +1,623 @@
+/* Section shares: each kind against the numbers of the literature and against a slow solver that is
+ * written from the definition, and the index against a recount. */
+#include "unit.h"
+
+#include <math.h>
+
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman.h"
+
+#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
+enum { DEMANDS_MAX = 400 };
+
+static double share(doorman_algorithm algorithm, double capacity, const doorman_demand *demands,
+                    size_t count, size_t of) {
+    doorman_terms terms[DOORMAN_TERMS_MAX];
+    size_t terms_count = 0;
+    assert_int_equal(
+        doorman_shares_solve(&algorithm, capacity, demands, count, terms, &terms_count),
+        DOORMAN_OK);
+    return doorman_terms_target(terms, terms_count, &demands[of]);
+}
+
+#define ALGORITHM(...) ((doorman_algorithm){__VA_ARGS__})
+
+/* Each of the demands gets what stands in the same place of `expected`. */
+static void assert_shares(doorman_algorithm algorithm, double capacity,
+                          const doorman_demand *demands, const double *expected, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        assert_about(share(algorithm, capacity, demands, count, i), expected[i]);
+    }
+}
+
+/* ---- worked examples ----------------------------------------------------------------------- */
+
+static const doorman_demand greedy_medium_modest[] = {{1000, 1, 1}, {50, 1, 1}, {10, 1, 1}};
+
+static void fair_shares_of_120_between_1000_and_50_and_10_are_60_and_50_and_10(void **state) {
+    (void)state;
+    const double expected[] = {60, 50, 10};
+    assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 120, greedy_medium_modest, expected, 3);
+}
+
+static void proportional_shares_of_120_are_equal_parts_and_a_part_of_the_rest(void **state) {
+    (void)state;
+    const double expected[] = {40 + 30 * 960.0 / 970, 40 + 30 * 10.0 / 970, 10};
+    assert_shares(ALGORITHM(.kind = DOORMAN_PROPORTIONAL_SHARE), 120, greedy_medium_modest,
+                  expected, 3);
+    assert_near(expected[0], 69.69, 1e-4);
+    assert_near(expected[1], 40.31, 1e-4);
+}
+
+static void proportional_shares_of_90_between_100_and_50_and_10(void **state) {
+    (void)state;
+    const doorman_demand demands[] = {{100, 1, 1}, {50, 1, 1}, {10, 1, 1}};
+    const double expected[] = {30 + 20 * 70.0 / 90, 30 + 20 * 20.0 / 90, 10};
+    assert_shares(ALGORITHM(.kind = DOORMAN_PROPORTIONAL_SHARE), 90, demands, expected, 3);
+}
+
+/* The 10 leaves 30 of its equal part, the 45 then leaves 5 of its 50, which are the 100's. */
+static void fair_shares_go_on_until_nothing_is_left_over(void **state) {
+    (void)state;
+    const doorman_demand demands[] = {{100, 1, 1}, {50, 1, 1}, {45, 1, 1}, {10, 1, 1}};
+    const double expected[] = {55, 50, 45, 10};
+    assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 160, demands, expected, 4);
+}
+
+static void fair_shares_of_the_insatiable_are_as_their_weights(void **state) {
+    (void)state;
+    const doorman_demand demands[] = {{1000, 6, 1}, {500, 4, 1}, {200, 2, 1}};
+    const double expected[] = {60, 40, 20};
+    assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 120, demands, expected, 3);
+}
+
+static void bands_take_all_that_they_want_from_the_highest_priority_down(void **state) {
+    (void)state;
+    const doorman_demand demands[] = {{100, 1, 2}, {50, 1, 1}, {50, 1, 1}};
+    const double expected[] = {100, 10, 10};
+    assert_shares(ALGORITHM(.kind = DOORMAN_PRIORITY_SHARE), 120, demands, expected, 3);
+    const double of_nothing_left[] = {90, 0, 0};
+    assert_shares(ALGORITHM(.kind = DOORMAN_PRIORITY_SHARE), 90, demands, of_nothing_left, 3);
+}
+
+static void a_reserve_is_shared_by_all_before_the_bands(void **state) {
+    (void)state;
+    const doorman_demand demands[] = {{100, 1, 2}, {50, 1, 1}, {50, 1, 1}};
+    const double half[] = {80, 20, 20}, whole[] = {40, 40, 40};
+    assert_shares(ALGORITHM(.kind = DOORMAN_PRIORITY_SHARE, .reserve = 0.5), 120, demands, half, 3);
+    assert_shares(ALGORITHM(.kind = DOORMAN_PRIORITY_SHARE, .reserve = 1), 120, demands, whole, 3);
+}
+
+static void static_shares_are_per_client_and_no_parts_of_a_whole(void **state) {
+    (void)state;
+    const doorman_demand demands[] = {{1000, 1, 1}, {1000, 3, 1}, {10, 1, 1}};
+    const double expected[] = {120, 360, 10};
+    assert_shares(ALGORITHM(.kind = DOORMAN_STATIC_SHARE), 120, demands, expected, 3);
+}
+
+static void no_algorithm_gives_what_is_asked_for(void **state) {
+    (void)state;
+    const doorman_demand demands[] = {{1e15, 1, 1}, {1000, 3, 0}, {0, 1, 15}};
+    const double expected[] = {1e15, 1000, 0};
+    assert_shares(ALGORITHM(.kind = DOORMAN_NO_ALGORITHM), 120, demands, expected, 3);
+}
+
+/* ---- known faults of the Go Doorman -------------------------------------------------------- */
+
+/* A4 */
+static void fair_shares_never_give_more_than_was_wanted(void **state) {
+    (void)state;
+    const doorman_demand demands[] = {{1, 10, 1}, {20, 1, 1}, {5, 1, 1}};
+    const double expected[] = {1, 6, 5};
+    assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 12, demands, expected, 3);
+}
+
+/* Who wants no more than its weight's part of the whole gets it, whatever others want. */
+static void a_guaranteed_share_is_not_starved_where_weights_differ(void **state) {
+    (void)state;
+    const doorman_demand demands[] = {{50, 5, 1}, {1e15, 1, 1}, {1e15, 4, 1}};
+    const double expected[] = {50, 10, 40};
+    assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 100, demands, expected, 3);
+    assert_shares(ALGORITHM(.kind = DOORMAN_PROPORTIONAL_SHARE), 100, demands, expected, 3);
+}
+
+/* ---- a slow solver, from the definitions --------------------------------------------------- */
+
+typedef struct problem {
+    doorman_algorithm algorithm;
+    double capacity;
+    size_t count;
+    doorman_demand demands[DEMANDS_MAX];
+    long double exact[DEMANDS_MAX];
+} problem;
+
+static int compare_ratios(const void *a, const void *b) {
+    const doorman_demand *one = (const doorman_demand *)a, *other = (const doorman_demand *)b;
+    long double left = (long double)one->wants * (long double)other->subclients;
+    long double right = (long double)other->wants * (long double)one->subclients;
+    return (left > right) - (left < right);
+}
+
+/* Pours water: the level at which min(wants, level * weight) sum to the capacity; as much as
+ * anybody wants where all fit. */
+static long double slow_level(const doorman_demand *demands, size_t count, long double capacity) {
+    static doorman_demand sorted[DEMANDS_MAX];
+    long double weight = 0, left = capacity;
+    for (size_t i = 0; i < count; i++) {
+        sorted[i] = demands[i];
+        weight += (long double)demands[i].subclients; /* of integers: exact */
+    }
+    qsort(sorted, count, sizeof *sorted, compare_ratios);
+    for (size_t i = 0; i < count; i++) {
+        long double wants = (long double)sorted[i].wants, own = (long double)sorted[i].subclients;
+        if (wants * weight > left * own) return left / weight;
+        left -= wants;
+        weight -= own;
+    }
+    return (long double)DOORMAN_AMOUNT_MAX;
+}
+
+static long double poured(const doorman_demand *demand, long double level) {
+    return fminl((long double)demand->wants, level * (long double)demand->subclients);
+}
+
+static void slow_fair(problem *it) {
+    long double level = slow_level(it->demands, it->count, (long double)it->capacity);
+    for (size_t i = 0; i < it->count; i++) it->exact[i] = poured(&it->demands[i], level);
+}
+
+/* What the modest leave of their equal parts goes to the others in proportion to what they want
+ * above theirs. */
+static void slow_proportional(problem *it) {
+    long double weights = 0, wants = 0, left = 0, above = 0;
+    for (size_t i = 0; i < it->count; i++) {
+        weights += (long double)it->demands[i].subclients;
+        wants += (long double)it->demands[i].wants;
+    }
+    for (size_t i = 0; i < it->count; i++) {
+        long double equal = (long double)it->capacity / weights;
+        equal *= (long double)it->demands[i].subclients;
+        left += fmaxl(0, equal - (long double)it->demands[i].wants);
+        above += fmaxl(0, (long double)it->demands[i].wants - equal);
+    }
+    for (size_t i = 0; i < it->count; i++) {
+        long double own = (long double)it->demands[i].wants;
+        long double equal = (long double)it->capacity / weights;
+        equal *= (long double)it->demands[i].subclients;
+        bool modest = own <= equal || wants <= (long double)it->capacity;
+        it->exact[i] = modest ? own : equal + (own - equal) * (left / above);
+    }
+}
+
+static void slow_priority(problem *it) {
+    static doorman_demand band[DEMANDS_MAX];
+    long double reserve = (long double)it->capacity * (long double)it->algorithm.reserve;
+    long double floor = slow_level(it->demands, it->count, reserve);
+    long double left = (long double)it->capacity, below = 0;
+    for (size_t i = 0; i < it->count; i++) below += poured(&it->demands[i], floor);
+    for (int priority = DOORMAN_PRIORITY_MAX; priority >= 0; priority--) {
+        size_t count = 0;
+        for (size_t i = 0; i < it->count; i++) {
+            if (it->demands[i].priority == priority) band[count++] = it->demands[i];
+        }
+        for (size_t i = 0; i < count; i++) below -= poured(&band[i], floor);
+        long double level = fmaxl(floor, slow_level(band, count, left - fmaxl(0, below)));
+        for (size_t i = 0; i < it->count; i++) {
+            if (it->demands[i].priority != priority) continue;
+            it->exact[i] = poured(&it->demands[i], level);
+            left -= it->exact[i];
+        }
+    }
+}
+
+static void slow_solve(problem *it) {
+    switch (it->algorithm.kind) {
+    case DOORMAN_FAIR_SHARE: slow_fair(it); break;
+    case DOORMAN_PROPORTIONAL_SHARE: slow_proportional(it); break;
+    case DOORMAN_PRIORITY_SHARE: slow_priority(it); break;
+    case DOORMAN_STATIC_SHARE:
+        for (size_t i = 0; i < it->count; i++) {
+            it->exact[i] = poured(&it->demands[i], (long double)it->capacity);
+        }
+        break;
+    case DOORMAN_NO_ALGORITHM:
+    case DOORMAN_KIND_COUNT:
+        for (size_t i = 0; i < it->count; i++) it->exact[i] = (long double)it->demands[i].wants;
+        break;
+    }
+}
+
+static double random_weight(void) {
+    double most = 1;
+    for (size_t digits = random_below(7); digits > 0; digits--) most *= 10;
+    return 1 + floor(random_unit() * most);
+}
+
+/* Ties, zeros, all sizes at once or all of one size; what fits, just fits, or does not. */
+static void random_problem(problem *it) {
+    bool weighted = random_below(2), one_size = random_below(2);
+    size_t priorities = random_below(4) ? 1 + random_below(4) : DOORMAN_TERMS_MAX;
+    double size = random_amount(), sum = 0;
+    it->count = 1 + random_below(random_below(50) ? 12 : DEMANDS_MAX);
+    for (size_t i = 0; i < it->count; i++) {
+        doorman_demand *demand = &it->demands[i];
+        demand->wants = one_size ? size * random_unit() : random_amount();
+        demand->subclients = weighted ? random_weight() : 1;
+        demand->priority = (int)random_below(priorities);
+        if (i && random_below(5) == 0) *demand = it->demands[random_below(i)];
+        sum += demand->wants;
+    }
+    const double capacities[] = {0,
+                                 sum,
+                                 sum * random_unit(),
+                                 sum * random_unit(),
+                                 sum * (0.9 + 0.2 * random_unit()),
+                                 random_amount()};
+    it->capacity = fmin(capacities[random_below(COUNT_OF(capacities))], DOORMAN_AMOUNT_MAX);
+    const double reserves[] = {0, random_unit(), 1};
+    it->algorithm = (doorman_algorithm){.reserve = reserves[random_below(3)]};
+}
+
+/* A1. Beside one part in 10^9 of the target: the last bits of the capacity, of which the lowest
+ * band gets what the others leave; and doubles below 1e-300 have fewer digits. */
+static void assert_target(double target, long double exact, double capacity) {
+    double most = 1e-9 * (double)exact + 4e-15 * capacity + 1e-300;
+    if (fabs(target - (double)exact) <= most) return;
+    fail_msg("a target is %.17g, and should be %.17Lg, of %.17g", target, exact, capacity);
+}
+
+/* A1, A4 */
+static void check_problem(problem *it) {
+    doorman_terms terms[DOORMAN_TERMS_MAX];
+    size_t terms_count = 0;
+    assert_int_equal(doorman_shares_solve(&it->algorithm, it->capacity, it->demands, it->count,
+                                          terms, &terms_count),
+                     DOORMAN_OK);
+    slow_solve(it);
+    long double sum = 0;
+    for (size_t i = 0; i < it->count; i++) {
+        double target = doorman_terms_target(terms, terms_count, &it->demands[i]);
+        assert_true(target >= 0 && target <= it->demands[i].wants);
+        assert_target(target, it->exact[i], it->capacity);
+        sum += (long double)target;
+    }
+    bool whole =
+        it->algorithm.kind != DOORMAN_STATIC_SHARE && it->algorithm.kind != DOORMAN_NO_ALGORITHM;
+    assert_true(!whole || sum <= (long double)it->capacity * (1 + 1e-12L) + 1e-300L);
+}
+
+static void check_kind(doorman_kind kind) {
+    static problem it;
+    for (int i = 0; i < 5000; i++) {
+        random_problem(&it);
+        it.algorithm.kind = kind;
+        check_problem(&it);
+    }
+}
+
+static void fair_shares_are_what_pouring_water_gives(void **state) {
+    (void)state;
+    check_kind(DOORMAN_FAIR_SHARE);
+}
+
+static void proportional_shares_are_what_the_definition_gives(void **state) {
+    (void)state;
+    check_kind(DOORMAN_PROPORTIONAL_SHARE);
+}
+
+static void priority_shares_are_what_pouring_band_by_band_gives(void **state) {
+    (void)state;
+    check_kind(DOORMAN_PRIORITY_SHARE);
+}
+
+static void static_shares_and_no_algorithm_look_at_one_demand_alone(void **state) {
+    (void)state;
+    check_kind(DOORMAN_STATIC_SHARE);
+    check_kind(DOORMAN_NO_ALGORITHM);
+}
+
+/* ---- edges --------------------------------------------------------------------------------- */
+
+/* As doubles 1 + 0.1 + 0.1 is a little more than 1.2; nobody may lose more than that little. */
+static void a_capacity_that_is_short_by_a_last_bit_is_shared_whole(void **state) {
+    (void)state;
+    const doorman_demand demands[] = {{1, 1, 1}, {0.1, 1, 1}, {0.1, 1, 1}};
+    const double expected[] = {1, 0.1, 0.1};
+    for (int kind = 0; kind <= DOORMAN_PRIORITY_SHARE; kind++) {
+        assert_shares(ALGORITHM(.kind = (doorman_kind)kind), 1.2, demands, expected, 3);
+    }
+    for (int i = 0; i < 20000; i++) {
+        doorman_demand tenths[4];
+        size_t count = 2 + random_below(3), sum = 0;
+        for (size_t j = 0; j < count; j++) {
+            size_t wants = random_below(60);
+            tenths[j] = (doorman_demand){(double)wants / 10, 1, 1};
+            sum += wants;
+        }
+        for (size_t j = 0; j < count; j++) {
+            double target =
+                share(ALGORITHM(.kind = (doorman_kind)(i % 3)), (double)sum / 10, tenths, count, j);
+            assert_about(target, tenths[j].wants);
+        }
+    }
+}
+
+static void of_no_capacity_everybody_gets_nothing(void **state) {
+    (void)state;
+    const double expected[] = {0, 0, 0};
+    for (int kind = 0; kind <= DOORMAN_STATIC_SHARE; kind++) {
+        assert_shares(ALGORITHM(.kind = (doorman_kind)kind), 0, greedy_medium_modest, expected, 3);
+    }
+}
+
+static void terms_are_one_for_all_or_one_for_each_priority_highest_first(void **state) {
+    (void)state;
+    const doorman_demand demands[] = {{5, 1, 3}, {5, 1, 15}, {5, 1, 0}, {5, 1, 3}};
+    doorman_terms terms[DOORMAN_TERMS_MAX];
+    size_t count = 0;
+    for (int kind = 0; kind < DOORMAN_KIND_COUNT; kind++) {
+        doorman_algorithm algorithm = {.kind = (doorman_kind)kind};
+        assert_int_equal(doorman_shares_solve(&algorithm, 12, demands, 4, terms, &count),
+                         DOORMAN_OK);
+        bool by_priority = kind == DOORMAN_PRIORITY_SHARE;
+        assert_int_equal(count, by_priority ? 3 : 1);
+        assert_int_equal(terms[0].priority, by_priority ? 15 : DOORMAN_ANY_PRIORITY);
+        if (!by_priority) continue;
+        assert_int_equal(terms[1].priority, 3);
+        assert_int_equal(terms[2].priority, 0);
+        const doorman_demand nobody = {5, 1, 7};
+        assert_exact(doorman_terms_target(terms, count, &nobody), 0);
+    }
+    assert_int_equal(doorman_shares_solve(NULL, 12, NULL, 0, terms, &count), DOORMAN_OK);
+    assert_exact(doorman_terms_target(terms, count, &demands[0]), 5); /* alone, it fits */
+}
+
+static void no_algorithm_given_is_fair_share_and_no_subclients_are_one(void **state) {
+    (void)state;
+    const doorman_demand demands[] = {{1000, 0, 1}, {50, 1, 1}, {10, 0, 1}};
+    doorman_terms terms[DOORMAN_TERMS_MAX];
+    size_t count = 0;
+    assert_int_equal(doorman_shares_solve(NULL, 120, demands, 3, terms, &count), DOORMAN_OK);
+    assert_about(doorman_terms_target(terms, count, &demands[0]), 60);
+    assert_about(doorman_terms_target(terms, count, &demands[1]), 50);
+    assert_about(doorman_terms_target(terms, count, &demands[2]), 10);
+}
+
+static doorman_status solve_one(doorman_algorithm algorithm, double capacity,
+                                doorman_demand demand) {
+    doorman_terms terms[DOORMAN_TERMS_MAX] = {{7, -1, -1}};
+    const doorman_demand demands[] = {{1, 1, 1}, demand};
+    size_t count = 7;
+    doorman_status status = doorman_shares_solve(&algorithm, capacity, demands, 2, terms, &count);
+    assert_int_equal(count == 7, status != DOORMAN_OK);
+    assert_int_equal(terms[0].level < 0 && terms[0].slope < 0, status != DOORMAN_OK);
+    return status;
+}
+
+/* C5 */
+static void what_is_no_demand_is_refused_and_writes_nothing(void **state) {
+    (void)state;
+    const double infinite = (double)INFINITY, none = (double)NAN;
+    const doorman_algorithm fair = {.reserve = 0};
+    const doorman_demand good = {1e15, 1e9, 15};
+    assert_int_equal(solve_one(fair, 1e15, good), DOORMAN_OK);
+    const doorman_demand bad[] = {{-1, 1, 1},       {1.0000000000000002e15, 1, 1},
+                                  {infinite, 1, 1}, {none, 1, 1},
+                                  {1, -1, 1},       {1, 1.5, 1},
+                                  {1, 1e9 + 1, 1},  {1, infinite, 1},
+                                  {1, none, 1},     {1, 1, -1},
+                                  {1, 1, 16},       {1, 0.5, 1}};
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        assert_int_equal(solve_one(fair, 1, bad[i]), DOORMAN_INVALID_ARGUMENT);
+    }
+    const double capacities[] = {-1, 1.0000000000000002e15, infinite, none};
+    for (size_t i = 0; i < COUNT_OF(capacities); i++) {
+        assert_int_equal(solve_one(fair, capacities[i], good), DOORMAN_INVALID_ARGUMENT);
+    }
+    assert_int_equal(solve_one(ALGORITHM(.reserve = 1.5), 1, good), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(solve_one(ALGORITHM(.kind = DOORMAN_KIND_COUNT), 1, good),
+                     DOORMAN_INVALID_ARGUMENT);
+}
+
+/* C4 */
+static void without_memory_nothing_is_solved(void **state) {
+    (void)state;
+    const doorman_algorithm fair = {.reserve = 0};
+    const doorman_demand demand = {1, 1, 1};
+    size_t blocks = memory_blocks(), nth = 0;
+    for (;;) {
+        memory_fails_at(++nth);
+        doorman_status status = solve_one(fair, 1, demand);
+        assert_int_equal(memory_blocks(), blocks);
+        if (memory_works()) break;
+        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
+    }
+    assert_true(nth > 1);
+}
+
+/* ---- the index ----------------------------------------------------------------------------- */
+
+typedef struct recount {
+    size_t count, depth;
+    long double wants, subclients;
+    const doorman__demand *last; /* in order */
+} recount;
+
+/* Walks a whole tree: its order, its sums, its depth. */
+static void recount_tree(const doorman__demand *node, size_t depth, recount *all) {
+    if (!node) return;
+    if (depth > all->depth) all->depth = depth;
+    recount_tree(node->left, depth + 1, all);
+    assert_true(!all->last || doorman__demand_before(all->last, node));
+    assert_false(all->last && doorman__demand_before(node, all->last));
+    all->last = node;
+    all->count++;
+    all->wants += (long double)node->wants;
+    all->subclients += (long double)node->subclients;
+    recount_tree(node->right, depth + 1, all);
+}
+
+static recount recount_band(const doorman__demand *root) {
+    recount all = {0, 0, 0, 0, NULL};
+    recount_tree(root, 1, &all);
+    assert_near(doorman__sum_wants(root), (double)all.wants, 1e-12);
+    assert_exact(doorman__sum_subclients(root), (double)all.subclients);
+    return all;
+}
+
+/* C9 */
+static void the_index_sums_what_is_in_it_and_in_the_end_exactly_nothing(void **state) {
+    (void)state;
+    enum { COUNT = 300 };
+    static doorman__demand nodes[COUNT];
+    int bands[COUNT];
+    size_t in = 0;
+    doorman__index index = {{NULL}};
+    for (size_t i = 0; i < COUNT; i++) nodes[i].serial = i + 1, bands[i] = -1;
+    for (int step = 0; step < 100000; step++) {
+        size_t i = random_below(COUNT);
+        in += bands[i] < 0;
+        if (bands[i] >= 0) doorman__index_remove(&index, bands[i], &nodes[i]);
+        bands[i] = random_below(4) ? (int)random_below(3) * 7 : -1;
+        nodes[i].wants = random_below(4) ? random_amount() : 5;
+        nodes[i].subclients = random_below(4) ? random_weight() : 1;
+        in -= bands[i] < 0;
+        if (bands[i] >= 0) doorman__index_insert(&index, bands[i], &nodes[i]);
+        if (step % 500) continue;
+        size_t count = 0;
+        for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
+            count += recount_band(index.bands[band]).count;
+        }
+        assert_int_equal(count, in);
+    }
+    for (size_t i = 0; i < COUNT; i++) {
+        if (bands[i] >= 0) doorman__index_remove(&index, bands[i], &nodes[i]);
+    }
+    for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
+        assert_null(index.bands[band]);
+        assert_exact(doorman__sum_wants(index.bands[band]), 0);
+    }
+}
+
+/* C9. A sum that is added to and subtracted from would be 0 here. */
+static void what_was_beside_a_large_demand_is_not_lost_when_it_leaves(void **state) {
+    (void)state;
+    doorman__demand small = {.wants = 0.1, .subclients = 1, .serial = 1};
+    doorman__demand large = {.wants = 1e15, .subclients = 1e9, .serial = 2};
+    doorman__index index = {{NULL}};
+    doorman__index_insert(&index, 0, &small);
+    doorman__index_insert(&index, 0, &large);
+    doorman__index_remove(&index, 0, &large);
+    assert_exact(index.bands[0]->sum_wants, 0.1);
+    assert_exact(index.bands[0]->sum_subclients, 1);
+}
+
+/* A2. Every operation goes down one path, or two side by side. */
+static void the_index_is_shallow_in_whatever_order_demands_come(void **state) {
+    (void)state;
+    enum { COUNT = 10000 };
+    static doorman__demand nodes[COUNT];
+    for (int order = 0; order < 4; order++) {
+        doorman__index index = {{NULL}};
+        for (size_t i = 0; i < COUNT; i++) {
+            double wants[] = {(double)i, (double)(COUNT - i), 5, random_unit()};
+            nodes[i] = (doorman__demand){.wants = wants[order], .subclients = 1, .serial = i + 1};
+            doorman__index_insert(&index, 0, &nodes[i]);
+        }
+        recount all = recount_band(index.bands[0]);
+        assert_int_equal(all.count, COUNT);
+        assert_true(all.depth <= 64);
+        for (size_t i = 0; i < COUNT; i += 2) doorman__index_remove(&index, 0, &nodes[i]);
+        all = recount_band(index.bands[0]);
+        assert_int_equal(all.count, COUNT / 2);
+        assert_true(all.depth <= 64);
+    }
+}
+
+/* A server of one resource; its clients come in the order of their wants. */
+static doorman_server *serve(const doorman_config *config, const double *wants, size_t count) {
+    const doorman_server_options options = {
+        .node = "node", .config = config, .seed = {random_bits(), random_bits()}};
+    const doorman_mastership mine = {.address = "here", .until = DOORMAN_NEVER};
+    doorman_server *server = NULL;
+    assert_int_equal(doorman_server_create(&server, &options, NULL, 1), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(server, &mine, 1), DOORMAN_OK);
+    for (size_t i = 0; i < count; i++) {
+        char id[32];
+        snprintf(id, sizeof id, "client:%zu", i);
+        const doorman_demand demand = {wants[i], 1, 1};
+        const doorman_ask ask = {.resource_id = "a", .wants = &demand, .wants_count = 1};
+        const doorman_request request = {
+            .method = DOORMAN_GET_CAPACITY, .holder_id = id, .asks = &ask, .ask_count = 1};
+        doorman_response response;
+        assert_int_equal(doorman_server_handle(server, &request, &response, NULL, 1), DOORMAN_OK);
+    }
+    return server;
+}
+
+static int compare_heap_order(const void *a, const void *b) {
+    const doorman__demand *one = *(doorman__demand *const *)a;
+    const doorman__demand *other = *(doorman__demand *const *)b;
+    return doorman__demand_above(other, one) - doorman__demand_above(one, other);
+}
+
+/* A2, C8. Who runs a server of its own sees which clients stand above which there, and can choose
+ * wants that would make a list of its tree. A server with another seed has another tree. */
+static void nobody_makes_the_index_deep_by_choosing_its_wants(void **state) {
+    (void)state;
+    enum { COUNT = 2000 };
+    static double wants[COUNT];
+    static doorman__demand *joined[COUNT], *from_the_top[COUNT];
+    const doorman_template all = {.identifier_glob = "*", .capacity = 100};
+    const doorman_config_options options = {.templates = &all, .template_count = 1};
+    doorman_config *config = NULL;
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+
+    doorman_server *own = serve(config, wants, COUNT);
+    doorman__record *record = own->first->oldest;
+    for (size_t i = 0; i < COUNT; i++, record = record->newer) joined[i] = &record->demand;
+    memcpy(from_the_top, joined, sizeof joined);
+    qsort(from_the_top, COUNT, sizeof *from_the_top, compare_heap_order);
+    for (size_t i = 0; i < COUNT; i++) from_the_top[i]->wants = (double)i;
+    for (size_t i = 0; i < COUNT; i++) {
+        wants[i] = joined[i]->wants;
+        joined[i]->wants = 0; /* as the tree knows it */
+    }
+    doorman_server_destroy(own);
+
+    doorman_server *victim = serve(config, wants, COUNT);
+    assert_true(recount_band(victim->first->index.bands[0]).depth <= 64);
+    doorman_server_destroy(victim);
+    doorman_config_destroy(config);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fair_shares_of_120_between_1000_and_50_and_10_are_60_and_50_and_10),
+        cmocka_unit_test(proportional_shares_of_120_are_equal_parts_and_a_part_of_the_rest),
+        cmocka_unit_test(proportional_shares_of_90_between_100_and_50_and_10),
+        cmocka_unit_test(fair_shares_go_on_until_nothing_is_left_over),
+        cmocka_unit_test(fair_shares_of_the_insatiable_are_as_their_weights),
+        cmocka_unit_test(bands_take_all_that_they_want_from_the_highest_priority_down),
+        cmocka_unit_test(a_reserve_is_shared_by_all_before_the_bands),
+        cmocka_unit_test(static_shares_are_per_client_and_no_parts_of_a_whole),
+        cmocka_unit_test(no_algorithm_gives_what_is_asked_for),
+        cmocka_unit_test(fair_shares_never_give_more_than_was_wanted),
+        cmocka_unit_test(a_guaranteed_share_is_not_starved_where_weights_differ),
+        cmocka_unit_test(fair_shares_are_what_pouring_water_gives),
+        cmocka_unit_test(proportional_shares_are_what_the_definition_gives),
+        cmocka_unit_test(priority_shares_are_what_pouring_band_by_band_gives),
+        cmocka_unit_test(static_shares_and_no_algorithm_look_at_one_demand_alone),
+        cmocka_unit_test(a_capacity_that_is_short_by_a_last_bit_is_shared_whole),
+        cmocka_unit_test(of_no_capacity_everybody_gets_nothing),
+        cmocka_unit_test(terms_are_one_for_all_or_one_for_each_priority_highest_first),
+        cmocka_unit_test(no_algorithm_given_is_fair_share_and_no_subclients_are_one),
+        cmocka_unit_test(what_is_no_demand_is_refused_and_writes_nothing),
+        cmocka_unit_test(without_memory_nothing_is_solved),
+        cmocka_unit_test(the_index_sums_what_is_in_it_and_in_the_end_exactly_nothing),
+        cmocka_unit_test(what_was_beside_a_large_demand_is_not_lost_when_it_leaves),
+        cmocka_unit_test(the_index_is_shallow_in_whatever_order_demands_come),
+        cmocka_unit_test(nobody_makes_the_index_deep_by_choosing_its_wants),
+    };
+    return run_all(tests);
+}
