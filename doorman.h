@@ -771,7 +771,8 @@ DOORMAN_API doorman_status doorman_json_request(const doorman_request *request,
 
 /* The text that answers the request of this sequence: parse, doorman_asker_response. What is no
  * valid answer counts as a failure of the request.
- *   returns   OK | STALE | INVALID_ARGUMENT (see error) | OUT_OF_MEMORY */
+ *   returns   OK | STALE | INVALID_ARGUMENT, RESOURCE_EXHAUSTED (see error) | OUT_OF_MEMORY: nothing
+ *             has been done, and the text can be given again */
 DOORMAN_API doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence,
                                                  const char *text, size_t bytes,
                                                  doorman_error *error, doorman_time now);
@@ -1000,7 +1001,7 @@ static bool doorman__id_valid(const char *id) {
 /* One character of a glob or id that is known to be UTF-8. */
 static uint32_t doorman__character(const char **text) {
     uint32_t code = 0;
-    (void)doorman__utf8_next(text, *text + strlen(*text), &code);
+    (void)doorman__utf8_next(text, *text + 4, &code); /* stops at a NUL by itself */
     return code;
 }
 
@@ -1442,8 +1443,8 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
  * subtree. The sums are always made anew from those of the children, never accumulated, so that an
  * empty index sums to exactly 0 (C9).
  *
- * A1 Targets are within one part in 10^9 of the exact solution, and sum to the capacity at most,
- *    but for the rounding of the last bits; leases, cut to what is free, never do (see leases).
+ * A1 Targets are within one part in 10^9 of the exact solution, or a last bit of the capacity, and
+ *    sum to the capacity at most, but for rounding; leases, cut to what is free, never exceed it.
  * A3 A new kind is one function and one row of doorman__kinds; nothing else knows the kinds.
  * A4 Nobody gets more than it wants.
  */
