@@ -771,8 +771,8 @@ DOORMAN_API doorman_status doorman_json_request(const doorman_request *request,
 
 /* The text that answers the request of this sequence: parse, doorman_asker_response. What is no
  * valid answer counts as a failure of the request.
- *   returns   OK | STALE | INVALID_ARGUMENT, RESOURCE_EXHAUSTED (see error) | OUT_OF_MEMORY: nothing
- *             has been done, and the text can be given again */
+ *   returns   OK | STALE | INVALID_ARGUMENT, RESOURCE_EXHAUSTED (see error) | OUT_OF_MEMORY
+ *             (nothing has been done, and the text can be given again) */
 DOORMAN_API doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence,
                                                  const char *text, size_t bytes,
                                                  doorman_error *error, doorman_time now);
@@ -1787,8 +1787,12 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  *            their u; or else what this holder may itself still use, min(u, x), which is counted
  *            already. u rises to g at least.
  *   learn    (R6) A new master knows nobody. It gives back what holders say they have from this
- *            node, within C; nobody grows until every lease that its predecessor can have given has
- *            ended. What the claims sum to was within the predecessor's books.
+ *            node, within C: what the claims sum to was within the predecessor's books. Until every
+ *            lease that its predecessor can have given has ended nobody grows, but by what others
+ *            have given back to this very master: who names its lease took it, so that it really
+ *            had what it was given, and what it has less of now is free (`spare`). Counting on what
+ *            was claimed once, and not on what was taken, would not do: a copy that comes late
+ *            overstates.
  *   end      (R9, S8) A record ends later than the lease of the holder, whose clock may run slower
  *            by the drift, and which counts from when it asked. Ends never move back.
  *   release  (R10) names its lease too; a copy that comes late names an old one, and has no effect.
@@ -1826,6 +1830,7 @@ typedef struct doorman__book {
     doorman_terms terms[DOORMAN_TERMS_MAX];
     size_t terms_count; /* 0: to be made anew */
     doorman_time learned_at;
+    double spare; /* while it learns: what holders have given back to this master */
     uint64_t expired_count;
     char resource_id[];
 } doorman__book;
@@ -1978,6 +1983,7 @@ static double doorman__book_free(const doorman__book *book, const doorman__recor
 /* R4. The claim comes from a holder that named the last lease. */
 static void doorman__book_confirm(doorman__book *book, doorman__record *record, double claim) {
     double counted = doorman__min(record->counted, doorman__ceil(claim));
+    book->spare += doorman__max(0, record->given - counted);
     doorman__book_set_amounts(book, record, doorman__min(record->given, counted), counted);
 }
 
@@ -1994,9 +2000,14 @@ static double doorman__book_grant(doorman__book *book, doorman__record *record, 
     return immediate ? given : doorman__max(given, held);
 }
 
-/* R6. The claim names a lease of this node. */
-static double doorman__book_learn(doorman__book *book, doorman__record *record, double claim) {
-    double given = doorman__floor(doorman__min(claim, doorman__book_free(book, record)));
+/* R6. The claim names a lease of this node; without one, claim and target are 0. What is given is
+ * what the holder has shown to have had, also where it wants less now. */
+static double doorman__book_learn(doorman__book *book, doorman__record *record, double target,
+                                  double claim) {
+    double free = doorman__book_free(book, record), known = doorman__min(claim, free);
+    double more = doorman__min(doorman__min(target, free) - known, book->spare);
+    double given = doorman__floor(known + doorman__max(0, more));
+    book->spare -= doorman__max(0, more);
     bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
     doorman__book_set_amounts(book, record, given,
                               immediate ? given : doorman__max(record->counted, given));
@@ -2031,7 +2042,8 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
  * R2 An answer counts if it is to the last request, once; and, holding by holding, not if the lease
  *    that was reported has ended meanwhile.
  * R3 What a holder claims to have, it binds itself to before it says so. Who wants less gives back
- *    first. It claims no more than its granter counts for it: units in flight since a lease that
+ *    first, unless nobody answers at present: a new master could not know of it, and not give it to
+ *    anybody. It claims no more than its granter counts for it: units in flight since a lease that
  *    has ended are nobody's, and a new master must not believe in them. They are told as
  *    outstanding.
  * R9 Ends never move back; a holder counts from the sending.
@@ -2360,7 +2372,7 @@ doorman_time doorman_asker_due(const doorman_asker *asker) {
 }
 
 static bool doorman__tls(const char *address) {
-    return strncmp(address, "tls+", 4) == 0 || strncmp(address, "wss:", 4) == 0;
+    return strncmp(address, "tls+", 4) == 0 || strncmp(address, "wss", 3) == 0;
 }
 
 /* K3. False: it must not be followed. */
@@ -2890,6 +2902,7 @@ static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t 
     *(server->last ? &server->last->next : &server->first) = book;
     server->last = book;
     doorman__table_add(&server->books, &book->link, hash);
+    server->due = doorman__earlier(server->due, doorman__after(server->now, DOORMAN_SECOND));
     return book;
 }
 
@@ -3054,11 +3067,11 @@ static doorman_lease doorman__server_grant(doorman_server *server, doorman__book
                                            doorman__record *record, const doorman_ask *ask,
                                            double claim, double target) {
     doorman_time now = server->now, length = book->settings->algorithm.lease_length;
-    double keep = 0;
+    double keep = 0, wants = doorman__floor(ask->wants[0].wants);
     if (doorman__book_learning(book, now)) {
         bool ours = ask->has.id && strcmp(ask->has.node, server->node) == 0;
-        keep = doorman__book_learn(book, record, ours ? ask->has.capacity : 0);
-        target = ask->wants[0].wants;
+        keep = doorman__book_learn(book, record, ours ? target : 0, ours ? ask->has.capacity : 0);
+        target = wants;
     } else {
         keep = doorman__book_grant(book, record, target, claim);
     }
@@ -3069,7 +3082,7 @@ static doorman_lease doorman__server_grant(doorman_server *server, doorman__book
     server->due = doorman__earlier(server->due, record->end);
     return (doorman_lease){.id = record->lease_id,
                            .node = server->node,
-                           .capacity = record->given,
+                           .capacity = doorman__min(record->given, wants),
                            .keep = keep,
                            .expires_in = length,
                            .refresh_interval = doorman__book_refresh(book, record, target)};
@@ -3654,7 +3667,8 @@ static void doorman__client_prepare(doorman__holding *holding, doorman_time now)
     doorman_resource *resource = doorman__resource_of(holding);
     bool live = doorman__holding_live(holding, now);
     holding->demand.wants = resource->wants;
-    if (live && resource->wants < holding->capacity) {
+    bool alone = resource->client->asker.failures > 0; /* nobody to give anything back to */
+    if (live && !alone && resource->wants < holding->capacity) {
         holding->capacity = resource->wants;
         doorman__resource_publish(resource, now);
     }
@@ -3902,8 +3916,8 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
  *
  *   {"error":{"code":"INVALID_ARGUMENT","message":"get_capacity.resource[0].wants: is missing"}}
  *
- * Limits (V5): 4 MiB, the answer included; 32 levels; 200,000 values; numbers of 63 bytes, below
- * 1e308. cJSON lets through more than is good (infinities, NUL in strings, trailing bytes), so a
+ * Limits (V5): 4 MiB, the answer included; 32 levels; 200,000 values; numbers of 63
+ * bytes. cJSON lets through more than is good (infinities, NUL in strings, trailing bytes), so a
  * text is checked against RFC 8259 first, and cJSON sees only what is sound. What is sent is
  * written here, as cJSON's numbers are not exact to the last bit.
  */
@@ -3948,28 +3962,18 @@ static size_t doorman__scan_digits(doorman__scan *scan) {
     return (size_t)(scan->at - first);
 }
 
-/* Whether a number overflows is seen from its digits before the point and its exponent. */
 static bool doorman__scan_number(doorman__scan *scan) {
-    static const char rule[] = "not JSON: neither a value nor a number";
     const char *start = scan->at;
-    size_t exponent = 0;
     (void)doorman__scan_take(scan, '-');
-    size_t whole = doorman__scan_take(scan, '0') ? 1 : doorman__scan_digits(scan);
-    bool point = whole && doorman__scan_take(scan, '.');
-    if (!whole || (point && !doorman__scan_digits(scan))) return doorman__scan_fail(scan, rule);
-    if (doorman__scan_take(scan, 'e') || doorman__scan_take(scan, 'E')) {
-        bool small = doorman__scan_take(scan, '-');
-        if (!small) (void)doorman__scan_take(scan, '+');
-        const char *digit = scan->at;
-        if (!doorman__scan_digits(scan)) return doorman__scan_fail(scan, rule);
-        for (; !small && digit < scan->at && exponent < 1000; digit++) {
-            exponent = exponent * 10 + (size_t)(*digit - '0');
-        }
+    bool sound = doorman__scan_take(scan, '0') || doorman__scan_digits(scan) > 0;
+    if (sound && doorman__scan_take(scan, '.')) sound = doorman__scan_digits(scan) > 0;
+    if (sound && (doorman__scan_take(scan, 'e') || doorman__scan_take(scan, 'E'))) {
+        if (!doorman__scan_take(scan, '-')) (void)doorman__scan_take(scan, '+');
+        sound = doorman__scan_digits(scan) > 0;
     }
-    size_t bytes = (size_t)(scan->at - start);
-    if (bytes <= DOORMAN__JSON_NUMBER_BYTES_MAX && whole + exponent <= 308) return true;
-    scan->at = start;
-    return doorman__scan_fail(scan, "a number must be below 1e308, and of at most 63 bytes");
+    if (!sound) return doorman__scan_fail(scan, "not JSON: neither a value nor a number");
+    if (scan->at - start <= DOORMAN__JSON_NUMBER_BYTES_MAX) return true;
+    return doorman__scan_fail(scan, "a number of more than 63 bytes");
 }
 
 /* The four hexadecimal digits of an escape; -1: they are not. */
@@ -4217,9 +4221,12 @@ static void doorman__read_string(const doorman__field *field, const char **out) 
 
 static bool doorman__read_number(const doorman__field *field, double *out) {
     bool number = cJSON_IsNumber(field->value);
-    if (number) *out = field->value->valuedouble;
-    if (field->value && !number) doorman__read_fail(field, "must be a number");
-    return number;
+    bool finite = number && field->value->valuedouble - field->value->valuedouble == 0;
+    if (finite) *out = field->value->valuedouble;
+    if (field->value && !finite) {
+        doorman__read_fail(field, number ? "must be a finite number" : "must be a number");
+    }
+    return finite;
 }
 
 static void doorman__read_bool(const doorman__field *field, bool *out) {
@@ -5077,9 +5084,10 @@ static bool doorman__agent_connect(doorman_agent *agent, const char *address) {
     agent->address[0] = 0;
     if (nng_req0_open(&agent->socket) != 0) return false;
     nng_socket socket = agent->socket;
+    size_t bytes_max = DOORMAN_MESSAGE_BYTES_MAX + sizeof(uint32_t); /* and a request's number */
     if (nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE) != 0 ||
         nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000) != 0 ||
-        nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, DOORMAN_MESSAGE_BYTES_MAX) != 0 ||
+        nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max) != 0 ||
         nng_dial(socket, address, NULL, NNG_FLAG_NONBLOCK) != 0) {
         return false;
     }

@@ -755,8 +755,8 @@ static void service_tick(struct service *service) {
     pthread_mutex_unlock(&service->lock);
 }
 
-/* The way out when nng_close does not return: nng 1.5 can lose a connection whose peer vanished with
- * an answer on its way, and then waits for it for ever. All that was to be done has been done. */
+/* The way out when nng_close does not return: nng 1.5 can lose a connection whose peer vanished
+ * with an answer on its way, and then waits for it for ever. By now all has been answered. */
 static void leave(int signal_number) {
     (void)signal_number;
     _exit(DONE);

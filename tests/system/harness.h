@@ -67,10 +67,10 @@ static inline void file_write(const char *path, const char *text) {
 
 /* ---- processes ------------------------------------------------------------------------------ */
 
-/* A process with its own folder, which holds what it prints, and its configuration. */
+/* A process with its own folder, for what it prints, its configuration, and perhaps a socket. */
 struct process {
     pid_t pid; /* 0: has ended */
-    char folder[64], out[80], err[80], config[80];
+    char folder[64], out[80], err[80], config[80], socket[80];
 };
 
 static struct process processes[PROCESS_MAX];
@@ -86,6 +86,7 @@ static inline struct process *process_new(void) {
     snprintf(process->out, sizeof process->out, "%s/out", folder);
     snprintf(process->err, sizeof process->err, "%s/err", folder);
     snprintf(process->config, sizeof process->config, "%s/config.json", folder);
+    snprintf(process->socket, sizeof process->socket, "%s/socket", folder);
     return process;
 }
 
@@ -192,6 +193,7 @@ static inline int harness_clean(void **state) {
         unlink(process->out);
         unlink(process->err);
         unlink(process->config);
+        unlink(process->socket);
         rmdir(process->folder);
     }
     return 0;

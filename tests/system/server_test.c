@@ -210,7 +210,7 @@ static const struct wrong {
     {WITH("\"priority\":1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "wants"},
     {WITH("\"wants\":-1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "wants"},
     {WITH("\"wants\":1e16"), 0, "INVALID_ARGUMENT", RESOURCE_0 "wants"},
-    {WITH("\"wants\":1e309"), 0, "INVALID_ARGUMENT", "byte "},
+    {WITH("\"wants\":1e309"), 0, "INVALID_ARGUMENT", "get_capacity.resource[0].wants: "},
     {WITH("\"wants\":NaN"), 0, "INVALID_ARGUMENT", "byte "},
     {WITH("\"wants\":Infinity"), 0, "INVALID_ARGUMENT", "byte "},
     {WITH("\"wants\":\"1\""), 0, "INVALID_ARGUMENT", RESOURCE_0 "wants"},
@@ -781,7 +781,7 @@ static void what_is_below_the_log_level_is_not_said(void **state) {
     (void)state;
     char url[96], *reply = NULL;
     struct process *process = process_new();
-    snprintf(url, sizeof url, "ipc://%s/socket", process->folder);
+    snprintf(url, sizeof url, "ipc://%s", process->socket);
     const char *const arguments[] = {"--config", process->config,     "--listen",
                                      url,        "--log-level=error", NULL};
     file_write(process->config, CONFIG_120);

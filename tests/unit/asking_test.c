@@ -770,7 +770,8 @@ static void no_redirect_leads_from_tls_to_plain_text(void **state) {
     } cases[] = {{"tls+tcp://a:1", "tcp://b:1", false},    {"tls+tcp://a:1", "ws://b:1", false},
                  {"wss://a:1", "tcp://b:1", false},        {"tls+tcp://a:1", "ipc:///b", false},
                  {"tls+tcp://a:1", "tls+tcp://b:1", true}, {"tls+tcp://a:1", "wss://b:1", true},
-                 {"tcp://a:1", "tls+tcp://b:1", true},     {"tcp://a:1", "tcp://b:1", true}};
+                 {"tcp://a:1", "tls+tcp://b:1", true},     {"tcp://a:1", "tcp://b:1", true},
+                 {"wss4://a:1", "ws4://b:1", false},       {"wss://a:1", "wss6://b:1", true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = world_start_at(&cases[i].from, 1);
         open_resource(&w, "db", 10);

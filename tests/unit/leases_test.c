@@ -82,7 +82,8 @@ static gets learn(stage *it, const char *id, double wants, double claim) {
     doorman__record *record = find(it, id);
     const doorman_demand demand = {wants, 1, 1};
     doorman__book_set_demand(it->book, record, &demand);
-    double keep = doorman__book_learn(it->book, record, claim);
+    double target = doorman__book_target(it->book, record);
+    double keep = doorman__book_learn(it->book, record, target, claim);
     return (gets){record->given, keep, 0};
 }
 
@@ -562,7 +563,7 @@ static void the_sums_of_a_book_are_those_of_its_records(void **state) {
         switch (random_below(8)) {
         case 0: doorman__book_remove(it.book, record); break;
         case 1: doorman__book_confirm(it.book, record, random_amount()); break;
-        case 2: (void)doorman__book_learn(it.book, record, random_amount()); break;
+        case 2: (void)doorman__book_learn(it.book, record, random_amount(), random_amount()); break;
         case 3: (void)expire(&it); break;
         case 4:
             set_capacity(&it, random_amount());

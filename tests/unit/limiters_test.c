@@ -72,16 +72,15 @@ typedef struct moment {
     double taken; /* here */
 } moment;
 
-/* The slow recount: between any two moments no more than rate * (t + burst), the rate integrated,
- * and the burst that of its highest value; but one unit may always be saved. */
+/* The slow recount: between any two moments no more than what flowed in, the rate integrated, and
+ * what can have been saved by the first, its rate * burst; but one unit may always be saved. */
 static void check_every_window(const moment *history, size_t count, doorman_time burst) {
     double seconds = (double)burst / (double)SECOND;
     for (size_t first = 0; first < count; first++) {
-        double taken = 0, flowed = 0, saved = 1;
+        double taken = 0, flowed = 0, saved = fmax(1, history[first].rate * seconds);
         for (size_t last = first; last < count; last++) {
             const moment *now = &history[last];
             taken += now->taken;
-            saved = fmax(saved, now->rate * seconds);
             if (taken > (flowed + saved) * (1 + 1e-8)) {
                 fail_msg("moments %zu to %zu: %.17g taken of %.17g and %.17g saved", first, last,
                          taken, flowed, saved);
@@ -104,6 +103,13 @@ static doorman_time random_pause(double rate, doorman_time burst) {
     return (doorman_time)(units / fmax(rate, 0.01) * 1e9);
 }
 
+/* One unit, a part of a burst, or nothing: time to save. */
+static double random_units(double rate, doorman_time burst) {
+    size_t kind = random_below(5);
+    if (kind == 0) return 0;
+    return kind < 3 ? 1 : random_unit() * fmax(1, rate * (double)burst / 1e9);
+}
+
 enum { MOMENTS = 400 };
 
 /* Tries at random times for random amounts, with a rate that changes at one moment in `every`; 0:
@@ -119,7 +125,7 @@ static void live_through(moment *history, doorman_time burst, size_t every, bool
             rate = may_rise ? other : fmin(rate, other + 0.5 * rate);
             source_set(&s, rate, now);
         }
-        double n = random_below(2) ? 1 : random_unit() * fmax(1, rate * (double)burst / 1e9);
+        double n = random_units(rate, burst);
         bool allowed =
             doorman_rate_try(doorman_resource_rate(s.resource), n, now) == DOORMAN_ALLOWED;
         history[i] = (moment){now, rate, allowed ? n : 0};
