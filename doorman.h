@@ -207,8 +207,8 @@ extern "C" {
 
 /* ---- basics, the public part -------------------------------------------------------------- */
 
-/* Nanoseconds on any clock of the caller's that never goes back (and, in a program, goes on while
- * the machine is suspended). As a duration: nanoseconds, at least 0. */
+/* Nanoseconds, at least 0, on any clock of the caller's that never goes back (and, in a program,
+ * goes on while the machine is suspended); or a duration. */
 typedef int64_t doorman_time;
 
 #define DOORMAN_SECOND INT64_C(1000000000)
@@ -600,8 +600,8 @@ typedef struct doorman_resource_options {
     double wants;         /* 0: follow the use of the limiters, within the next three */
     double wants_minimum; /* 1: what an idle resource keeps */
     double wants_maximum; /* 1e15 */
-    double wants_initial; /* wants_minimum */
-    doorman_time window;  /* 10 s: how far back use is looked at */
+    double wants_initial; /* wants_minimum: the least in the first window */
+    doorman_time window;  /* 10 s: how far back use is looked at; 10 ms or more */
     doorman_time burst;   /* 0.1 s: of the rate limiter, see doorman_rate_options */
     doorman_mode mode;    /* SAFE */
     double safe_capacity; /* 0: in force until a server has said another; or DOORMAN_UNLIMITED */
@@ -3265,10 +3265,10 @@ static void doorman__allowance_set(doorman__allowance *allowance, double amount,
     double amounts[2] = {amount, after};
     for (int i = 0; i < 2; i++) {
         double unit_time = doorman__unit_time(amounts[i]);
-        __atomic_store(&slot->amount[i], &amounts[i], __ATOMIC_RELAXED);
-        __atomic_store(&slot->unit_time[i], &unit_time, __ATOMIC_RELAXED);
+        __atomic_store(&slot->amount[i], &amounts[i], __ATOMIC_RELEASE);
+        __atomic_store(&slot->unit_time[i], &unit_time, __ATOMIC_RELEASE);
     }
-    __atomic_store_n(&slot->until, until, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->until, until, __ATOMIC_RELEASE);
     __atomic_store_n(&allowance->version, version, __ATOMIC_SEQ_CST);
 }
 
@@ -3503,7 +3503,8 @@ struct doorman_resource {
     size_t opened;
     bool follows;
     double wants, wants_minimum, wants_maximum;
-    doorman_time window;
+    double wants_initial; /* the minimum until then */
+    doorman_time window, initial_until;
     doorman_mode mode;
     double safe_capacity;
     void (*on_change)(void *context, doorman_resource *resource);
@@ -3651,7 +3652,9 @@ static void doorman__resource_follow(doorman_resource *resource, doorman_time no
     if (!resource->follows || now - newest->at < resource->window / 10) return;
     doorman__resource_sample(resource, now);
     double use = doorman__resource_use(resource);
-    use = doorman__max(resource->wants_minimum, doorman__min(resource->wants_maximum, use));
+    bool initial = now < resource->initial_until;
+    double least = initial ? resource->wants_initial : resource->wants_minimum;
+    use = doorman__max(least, doorman__min(resource->wants_maximum, use));
     doorman__resource_want(resource, use, now);
 }
 
@@ -3774,8 +3777,9 @@ static doorman_status doorman__resource_check(const doorman_resource_options *op
         field = "wants_maximum", rule = "must be at least wants_minimum (1 where that is 0)";
     } else if (!doorman__amount_valid(options->wants_initial)) {
         field = "wants_initial";
-    } else if (!doorman__duration_valid(options->window)) {
-        field = "window", rule = DOORMAN__DURATION_RULE;
+    } else if (!doorman__duration_valid(options->window) ||
+               (options->window && options->window < DOORMAN_SECOND / 100)) {
+        field = "window", rule = "must be from 0.01 to 1e8 seconds";
     } else if (!doorman__duration_valid(options->burst)) {
         field = "burst", rule = DOORMAN__DURATION_RULE;
     } else if ((unsigned)options->mode > DOORMAN_OPTIMISTIC) {
@@ -3799,6 +3803,8 @@ static void doorman__resource_set_options(doorman_resource *resource,
     resource->wants_minimum = least;
     resource->wants_maximum = most;
     resource->window = options->window ? options->window : 10 * DOORMAN_SECOND;
+    resource->wants_initial = initial;
+    resource->initial_until = doorman__after(now, resource->window);
     resource->mode = options->mode;
     resource->safe_capacity = options->safe_capacity;
     resource->on_change = options->on_change;
@@ -3836,6 +3842,7 @@ doorman_status doorman_resource_open(doorman_resource **out, doorman_client *cli
         (void)doorman_gauge_init(&resource->gauge, 0);
         doorman__asker_add(&client->asker, &resource->holding, now);
     }
+    *out = resource;
     if (resource->opened++ == 0) {
         doorman__holding *holding = &resource->holding;
         holding->closing = holding->confirming = false;
@@ -3848,7 +3855,6 @@ doorman_status doorman_resource_open(doorman_resource **out, doorman_client *cli
                 doorman__earlier(client->sample_at, doorman__after(now, resource->window / 10));
         }
     }
-    *out = resource;
     return DOORMAN_OK;
 }
 
