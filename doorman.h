@@ -2430,11 +2430,12 @@ static void doorman__holding_schedule(doorman_asker *asker, doorman__holding *ho
     holding->confirming = cut;
 }
 
-/* R9: another lease in place of the one it has, if it has any. */
+/* R9: another lease in place of the one it has. Where it has none, or one of another node, which
+ * counts that for itself, it starts anew. */
 static void doorman__holding_replace(doorman__holding *holding, const doorman_lease *lease,
                                      doorman_time end, doorman_time now) {
     double keep = doorman__max(lease->keep, lease->capacity);
-    if (!doorman__holding_live(holding, now)) {
+    if (!doorman__holding_live(holding, now) || strcmp(holding->node, lease->node) != 0) {
         holding->end = holding->old_end = now;
         holding->keep = 0;
     }
@@ -3039,10 +3040,10 @@ static void doorman__server_answer_without(doorman_server *server, const doorman
 
 /* S6 and R12: when the holder should come again. */
 static doorman_time doorman__book_refresh(const doorman__book *book, const doorman__record *record,
-                                          double target) {
+                                          double target, doorman_time now) {
     const doorman_algorithm *algorithm = &book->settings->algorithm;
-    doorman_time length = record->lease_end - record->granted_at;
-    doorman_time refresh = doorman__earlier(algorithm->refresh_interval, length / 3);
+    doorman_time left = record->lease_end - now; /* of a lease that is repeated not all is */
+    doorman_time refresh = doorman__earlier(algorithm->refresh_interval, left / 3);
     if (record->given >= target * 0.999) return doorman__later(refresh, 1);
     doorman_time soon =
         doorman__later(doorman__minimum_interval(algorithm), algorithm->minimum_refresh_interval);
@@ -3059,7 +3060,8 @@ static doorman_lease doorman__server_repeat(doorman_server *server, doorman__boo
                            .capacity = record->given,
                            .keep = record->counted,
                            .expires_in = record->lease_end - server->now,
-                           .refresh_interval = doorman__book_refresh(book, record, target)};
+                           .refresh_interval =
+                               doorman__book_refresh(book, record, target, server->now)};
 }
 
 /* S4 or S5: a new lease. */
@@ -3085,7 +3087,8 @@ static doorman_lease doorman__server_grant(doorman_server *server, doorman__book
                            .capacity = doorman__min(record->given, wants),
                            .keep = keep,
                            .expires_in = length,
-                           .refresh_interval = doorman__book_refresh(book, record, target)};
+                           .refresh_interval =
+                               doorman__book_refresh(book, record, target, server->now)};
 }
 
 static void doorman__server_answer(doorman_server *server, const doorman_request *request,
