@@ -1,0 +1,116 @@
+#!/bin/sh
+# Can the simulator find bugs? Builds it with one known fault in doorman.h at a time, each of them a
+# rule of the handover left out, and shows within how many runs it is found. All must be.
+#
+#     tests/sim/mutants.sh [NAME]...        from the top of the repository; no names: all
+#
+# SEEDS (3000) is the number of runs for each. The changes are made to copies of the header below
+# build/sim/mutants. A text to be changed must stand in the header exactly once; blanks and breaks
+# of lines in it may differ. --faults and --favour give a rare story the faults that it needs.
+set -eu
+seeds=${SEEDS:-3000}
+wanted=" $* "
+folder=build/sim/mutants
+compile="${CC:-cc} -std=c11 -D_DEFAULT_SOURCE -O1"
+missed=0
+
+mkdir -p $folder
+for source in tests/sim/sim_*.c; do
+    $compile -I. -c "$source" -o "$folder/$(basename "$source" .c).o"
+done
+
+# A header with one text changed, on standard output.
+change() { # old, new
+    OLD=$1 NEW=$2 awk '
+        { text = text $0 "\n" }
+        END {
+            for (i = 1; i <= length(ENVIRON["OLD"]); i++) {
+                c = substr(ENVIRON["OLD"], i, 1)
+                if (c == " ") c = "[ \n]+"
+                else if (c !~ /[A-Za-z0-9_]/) c = "[" c "]"
+                pattern = pattern c
+            }
+            while (match(text, pattern)) {
+                before = before substr(text, 1, RSTART - 1) ENVIRON["NEW"]
+                text = substr(text, RSTART + RLENGTH)
+                count++
+            }
+            printf "%s%s", before, text
+            exit count != 1
+        }
+    ' doorman.h
+}
+
+mutant() { # name, what is left out, old text, new text, options of `sim faults`
+    name=$1 story=$2 old=$3 new=$4
+    shift 4
+    if [ "$wanted" != '  ' ] && [ "${wanted#* "$name" }" = "$wanted" ]; then return; fi
+    mkdir -p "$folder/$name"
+    if ! change "$old" "$new" >"$folder/$name/doorman.h"; then
+        echo "$name: not exactly once in doorman.h: $old"
+        exit 1
+    fi
+    $compile "-I$folder/$name" -c tests/sim/sim.c -o "$folder/$name/sim.o"
+    # shellcheck disable=SC2086 # the objects
+    $compile "$folder/$name/sim.o" $folder/*.o -o "$folder/$name/sim" -lm
+    if "$folder/$name/sim" faults --seeds "$seeds" --no-shrink "$@" >"$folder/$name/out" 2>/dev/null
+    then
+        missed=$((missed + 1))
+        found="NOT FOUND in $seeds runs"
+    else
+        found=$(sed -n 's/^FAILED: seed \([0-9]*\), event [0-9]*: /run \1: /p' "$folder/$name/out")
+    fi
+    printf '%-16s %s\n%-16s   %s\n' "$name" "$story" '' "$found"
+}
+
+mutant one-id 'R1: all leases bear the same id' \
+    'return id ? id : 1;' \
+    'return id ? 1 : 1;'
+mutant any-id 'R4: a claim counts whatever lease it names' \
+    'if (named) doorman__book_confirm(' \
+    'if (record->lease_id) doorman__book_confirm('
+mutant any-answer 'R2: an answer to any request is taken' \
+    'sequence != asker->sequence) return DOORMAN_STALE;' \
+    '(sequence != asker->sequence && !doorman__response_valid(asker, response)))
+        return DOORMAN_STALE;' \
+    --favour delay
+mutant in-flight 'R3: what is in flight is not claimed' \
+    'holding->capacity : 0, holding->outstanding);' \
+    'holding->capacity : 0, 0);' --favour hold
+mutant orphans 'R3: units of a lease that has ended are claimed' \
+    'doorman__min(holding->claim, doorman__max(holding->keep, old_keep));' \
+    'old_keep < 0 ? 0 : holding->claim;' \
+    --faults hold,loss,resign,gap,spike,stall --favour hold,loss,resign
+mutant learn-shorter 'R6: learning ends after half a lease' \
+    'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length));' \
+    'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length / 2));'
+mutant learn-grow 'R6: holders grow while a server learns' \
+    'keep = doorman__book_learn(' \
+    'keep = doorman__book_grant('
+mutant learn-unbound 'R6: claims are given back beyond the capacity' \
+    'known = doorman__min(claim, free);' \
+    'known = claim;'
+mutant learn-spare 'R6: what a claim overstated is given to others' \
+    'doorman__max(0, record->given - counted);' \
+    'record->counted - counted;' --clients 4 --resources 1 \
+    --faults resign,delay,double,spike,stall --favour resign,delay,double,spike,stall
+mutant learn-alien 'R6: claims on other nodes are believed' \
+    'ours = ask->has.id && strcmp(ask->has.node, server->node) == 0;' \
+    'ours = ask->has.id != 0;' --favour roam,loss
+mutant any-release 'R10: a release counts whatever lease it names' \
+    'if (record && record->lease_id == ask->has.id) {' \
+    'if (record) {' --faults close,delay,double --favour close,delay,double
+mutant no-drift 'S8: a record lasts no longer than its lease' \
+    'length + doorman__scale(length, server->options.drift);' \
+    'length + doorman__scale(length, 0 * server->options.drift);' \
+    --faults clock,stall,spike --favour clock,stall
+mutant no-floor 'G5: after a cut there is less than nothing to give' \
+    'double most = doorman__max(doorman__book_free(book, record), held);' \
+    'double most = book->settings->capacity - doorman__total_value(book->counted) + record->counted;
+    (void)held;' --favour reload
+mutant no-expiry 'S2: expiry is forgotten' \
+    'while (book->oldest && server->now >= book->oldest->end) {' \
+    'while (book->oldest && server->now < 0) {'
+
+echo "$missed not found"
+[ $missed = 0 ]

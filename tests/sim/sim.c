@@ -1,0 +1,115 @@
+/*
+ * The command line of the simulator: see sim.h.
+ *
+ *     sim scenarios [--seeds N] [--output FOLDER]
+ *     sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST] [--clients MOST]
+ *         [--resources MOST] [--seconds MOST] [--verbose] [--no-shrink]
+ *
+ * Seeds count up from the first. --faults names the kinds of faults that may happen (all, or none),
+ * --favour those that do happen in every run, as hard as they can: for bugs that are rare.
+ */
+#define DOORMAN_IMPLEMENTATION
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int wrong_use(const char *what) {
+    fprintf(stderr,
+            "%s\n"
+            "usage: sim scenarios [--seeds N] [--output FOLDER]\n"
+            "       sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST]\n"
+            "           [--clients MOST] [--resources MOST] [--seconds MOST] [--verbose]\n"
+            "           [--no-shrink]\n"
+            "kinds of faults, for a LIST with commas, or all, or none:\n",
+            what);
+#define FAULT_LINE(code, name, text) fprintf(stderr, "  %-10s %s\n", name, text);
+    SIM_FAULTS(FAULT_LINE)
+    return 2;
+}
+
+static bool read_number(const char *text, uint64_t least, uint64_t most, uint64_t *out) {
+    char *end = NULL;
+    *out = strtoull(text, &end, 10);
+    return *text >= '0' && *text <= '9' && !*end && *out >= least && *out <= most;
+}
+
+/* "loss,double" */
+static bool read_faults(const char *list, bool *out) {
+    bool all = strcmp(list, "all") == 0, known = true;
+    for (size_t i = 0; i < SIM_FAULT_COUNT; i++) out[i] = all;
+    if (all || strcmp(list, "none") == 0) return true;
+    while (*list && known) {
+        size_t bytes = strcspn(list, ",");
+        known = false;
+        for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
+            const char *name = sim_fault_name(i);
+            if (strlen(name) == bytes && strncmp(name, list, bytes) == 0) out[i] = known = true;
+        }
+        list += bytes + (list[bytes] == ',');
+    }
+    return known;
+}
+
+typedef struct sim_command {
+    sim_story story;
+    uint64_t seeds;
+    const char *folder;
+} sim_command;
+
+/* One option and its value. */
+static bool read_option(const char *name, const char *value, sim_command *out) {
+    sim_story *story = &out->story;
+    uint64_t number = 0;
+    if (strcmp(name, "--seeds") == 0) return read_number(value, 1, 1000000000, &out->seeds);
+    if (strcmp(name, "--seed") == 0) return read_number(value, 0, UINT64_MAX, &story->seed);
+    if (strcmp(name, "--faults") == 0) return read_faults(value, story->allowed);
+    if (strcmp(name, "--favour") == 0) return read_faults(value, story->favoured);
+    if (strcmp(name, "--output") == 0) {
+        out->folder = value;
+        return true;
+    }
+    bool read = read_number(value, 1, 100000, &number);
+    if (strcmp(name, "--clients") == 0) {
+        story->clients_max = (size_t)number;
+        return read && number >= 2;
+    }
+    if (strcmp(name, "--resources") == 0) {
+        story->resources_max = (size_t)number;
+        return read;
+    }
+    if (strcmp(name, "--seconds") == 0) {
+        story->length_max = (doorman_time)number * DOORMAN_SECOND;
+        return read;
+    }
+    return false;
+}
+
+int main(int argc, char **argv) {
+    sim_command command = {.seeds = 0, .folder = "build/sim"};
+    command.story = (sim_story){.program = argv[0],
+                                .seed = 1,
+                                .clients_max = SIM_CLIENTS,
+                                .resources_max = SIM_RESOURCES,
+                                .length_max = 100000 * DOORMAN_SECOND,
+                                .shrink = true};
+    (void)read_faults("all", command.story.allowed);
+    if (argc < 2) return wrong_use("scenarios or faults?");
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "--verbose") == 0) {
+            command.story.verbose = true;
+            command.story.shrink = false;
+        } else if (strcmp(argv[i], "--no-shrink") == 0) {
+            command.story.shrink = false;
+        } else if (i + 1 < argc && read_option(argv[i], argv[i + 1], &command)) {
+            i++;
+        } else {
+            return wrong_use(argv[i]);
+        }
+    }
+    if (strcmp(argv[1], "scenarios") == 0) {
+        return sim_scenarios(command.seeds ? command.seeds : 10, command.folder);
+    }
+    if (strcmp(argv[1], "faults") != 0) return wrong_use(argv[1]);
+    return sim_faults(&command.story, command.seeds ? command.seeds : 1);
+}

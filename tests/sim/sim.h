@@ -1,0 +1,256 @@
+/*
+ * A deterministic simulator of whole Doorman systems, over the public API of doorman.h alone: the
+ * servers and clients are the real state machines, while clocks, network, processes and elections
+ * are simulated in one thread. The same seed gives the same run, to the last bit.
+ *
+ *   sim_world.c      time, clocks, the network, processes and their elections, clients
+ *   sim_check.c      what must hold at every event, and the shares that must come out
+ *   sim_scenarios.c  the scenarios of the design document, and their table
+ *   sim_faults.c     random configurations and faults, and how a failure is made smaller
+ *   sim.c            the command line
+ *
+ * There are nodes, each with the processes that elect its master, and clients, which ask a node by
+ * the addresses of its processes.
+ */
+#ifndef SIM_H
+#define SIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "doorman.h"
+
+#define SIM_NODES 2
+#define SIM_PROCESSES 6 /* of all nodes */
+#define SIM_CLIENTS 8
+#define SIM_RESOURCES 3
+#define SIM_VERSIONS 32 /* of the configuration, in one run */
+#define SIM_NOTES 30    /* told of a failure: the last events before it */
+#define SIM_NONE SIZE_MAX
+
+/* Rates of local clocks, in parts of 1,000 of the simulated one: 2 % apart at most. */
+#define SIM_RATE_MIN 990
+#define SIM_RATE_MAX 1010
+
+/* Kinds of faults: each has its own dice, so that one can be left out and the others stay. */
+#define SIM_FAULTS(X)                                                                              \
+    X(LOSS, "loss", "messages are lost")                                                           \
+    X(DOUBLE, "double", "messages come twice")                                                     \
+    X(DELAY, "delay", "messages are late by up to 10 s, and overtake one another")                 \
+    X(PARTITION, "partition", "some clients and processes cannot reach the others")                \
+    X(KILL, "kill", "processes die, and start again")                                              \
+    X(FREEZE, "freeze", "processes stand still, their messages lost or late")                      \
+    X(STALL, "stall", "clients stand still, their messages lost or late")                          \
+    X(RESIGN, "resign", "a master gives up, and another one is elected at once")                   \
+    X(GAP, "gap", "a master gives up, and nobody is elected for a while")                          \
+    X(EXILE, "exile", "processes cannot reach the election")                                       \
+    X(CLOCK, "clock", "clocks go at different rates")                                              \
+    X(RELOAD, "reload", "another configuration")                                                   \
+    X(SPIKE, "spike", "clients want more, or less")                                                \
+    X(DIE, "die", "clients die, and come back under the same id")                                  \
+    X(ROAM, "roam", "clients go from one root to another, and say what they hold of the first")    \
+    X(CLOSE, "close", "resources are released, and opened again")                                  \
+    X(HOLD, "hold", "gauges hold on to what is in flight")                                         \
+    X(ABANDON, "abandon", "resources are closed with units in flight")
+
+#define SIM_FAULT_CODE(code, name, text) SIM_##code,
+typedef enum sim_fault { SIM_FAULTS(SIM_FAULT_CODE) SIM_FAULT_COUNT } sim_fault;
+
+typedef struct sim_world sim_world;
+typedef struct sim_event sim_event;
+typedef void (*sim_handler)(sim_world *world, const sim_event *event);
+
+/* A message, copied deeply: what it points to is its own, or a name of the world's. Immutable, so
+ * that a copy on the network is one reference more. */
+typedef struct sim_message {
+    size_t references;
+    size_t client;  /* who asked, */
+    uint64_t life;  /* in which of its lives, */
+    size_t process; /* and whom */
+    uint64_t sequence;
+    doorman_request request;
+    doorman_response response;
+    doorman_ask asks[SIM_RESOURCES];
+    doorman_demand wants[SIM_RESOURCES];
+    doorman_answer answers[SIM_RESOURCES];
+} sim_message;
+
+struct sim_event {
+    doorman_time at;
+    uint64_t sequence; /* of two events at one time the one that was planned first comes first */
+    sim_handler handler;
+    size_t who, what; /* a process or client, and a resource or kind of fault */
+    uint64_t life;    /* of whom it is for; those of an earlier life are void */
+    double amount;
+    sim_message *message;
+};
+
+/* A clock on a machine: a linear function of the simulated time. */
+typedef struct sim_clock {
+    doorman_time offset;
+    int64_t rate; /* per mille */
+} sim_clock;
+
+/* What one configuration says of one resource. */
+typedef struct sim_rules {
+    bool matched; /* there is a template */
+    double capacity;
+    doorman_algorithm algorithm;
+} sim_rules;
+
+typedef struct sim_version {
+    doorman_config *config;
+    sim_rules rules[SIM_RESOURCES];
+    doorman_time used_at[SIM_RESOURCES]; /* it counted for the resource then, last */
+} sim_version;
+
+typedef struct sim_process {
+    char address[32];
+    size_t node;
+    sim_clock clock;
+    doorman_server *server; /* NULL: dead */
+    uint64_t life;
+    size_t version; /* of the configuration */
+    doorman_time frozen_until;
+    bool exiled;            /* cannot reach the election */
+    bool aside;             /* on the other side of a partition */
+    uint64_t seen_term;     /* it saw the end of this mastership, */
+    doorman_time seen_gone; /* then, by its clock */
+} sim_process;
+
+typedef struct sim_node {
+    char name[32];
+    size_t first_process, process_count;
+    size_t master;             /* who has the key of the election; SIM_NONE: nobody */
+    doorman_time key_until;    /* when it falls, unless it is renewed */
+    doorman_time vacant_until; /* nobody is elected before */
+    uint64_t term;             /* masterships so far */
+} sim_node;
+
+/* A resource of a client. */
+typedef struct sim_use {
+    doorman_resource *resource; /* NULL: closed */
+    bool gauge;                 /* else a rate */
+    size_t node;                /* that gave the last lease */
+    double wants;
+    int priority;
+    uint64_t opening; /* counts the gauges that it had; units are in flight in one */
+    bool leased;      /* at the last look */
+    double orphans;   /* in flight, but from before this lease and those that it renewed */
+    double abandoned; /* in flight since it was closed, under a lease that is still running, */
+    doorman_time abandoned_until; /* by the client's clock */
+    double owed;                  /* came back while it was closed, and nobody could be told */
+} sim_use;
+
+typedef struct sim_client {
+    char id[32];
+    size_t node; /* whom it asks first */
+    sim_clock clock;
+    doorman_client *client; /* NULL: dead */
+    uint64_t life;
+    uint64_t wake; /* of its wake-ups only the one planned last counts */
+    doorman_time stalled_until;
+    bool aside;
+    sim_use uses[SIM_RESOURCES];
+} sim_client;
+
+struct sim_world {
+    doorman_time now, end; /* of the faults */
+    sim_event *heap;
+    size_t event_count, event_capacity;
+    uint64_t planned, happened;
+    uint64_t hash;                        /* of all that has happened */
+    uint64_t dice, seed;                  /* for all that is no fault, */
+    uint64_t fault_dice[SIM_FAULT_COUNT]; /* and for each kind of fault */
+    double intensity[SIM_FAULT_COUNT];    /* in [0, 1]; 0: does not happen */
+
+    doorman_time latency; /* of a message, at most, unless it is delayed by a fault */
+    doorman_time ttl;     /* of the election's key */
+    bool partitioned;
+    sim_node nodes[SIM_NODES];
+    size_t node_count;
+    sim_process processes[SIM_PROCESSES];
+    size_t process_count;
+    sim_client clients[SIM_CLIENTS];
+    size_t client_count;
+    char resources[SIM_RESOURCES][32];
+    size_t resource_count;
+    sim_version versions[SIM_VERSIONS];
+    size_t version_count, version; /* the newest, and the one in force */
+
+    doorman_time hold; /* of a gauge's units, at most */
+    bool verbose;
+    char notes[SIM_NOTES][200];
+    uint64_t note_count;
+    char failure[300]; /* "": none */
+};
+
+/* ---- sim_world.c */
+
+uint64_t sim_random(uint64_t *dice);
+double sim_unit(uint64_t *dice);                    /* in [0, 1) */
+uint64_t sim_below(uint64_t *dice, uint64_t count); /* in [0, count) */
+double sim_between(uint64_t *dice, double low, double high);
+doorman_time sim_time_between(uint64_t *dice, doorman_time low, doorman_time high);
+bool sim_strikes(sim_world *world, sim_fault fault, double probability);
+
+doorman_time sim_local(const sim_clock *clock, doorman_time at);
+doorman_time sim_global(const sim_clock *clock, doorman_time local);
+
+void sim_init(sim_world *world, uint64_t seed);
+void sim_uninit(sim_world *world);
+void sim_plan(sim_world *world, doorman_time at, sim_event event);
+void sim_run(sim_world *world, doorman_time end);
+#define SIM_FORMAT(at) __attribute__((format(printf, at, at + 1)))
+void sim_note(sim_world *world, const char *format, ...) SIM_FORMAT(2);
+void sim_fail(sim_world *world, const char *format, ...) SIM_FORMAT(2);
+void sim_mix(sim_world *world, uint64_t bits);
+void sim_mix_amount(sim_world *world, double amount);
+
+void sim_add_node(sim_world *world, size_t process_count);
+void sim_add_resource(sim_world *world);
+sim_client *sim_add_client(sim_world *world, size_t node, sim_clock clock);
+void sim_add_version(sim_world *world, const sim_rules *rules);
+void sim_load(sim_world *world, size_t process); /* the configuration in force */
+void sim_start_process(sim_world *world, size_t process);
+void sim_kill_process(sim_world *world, size_t process);
+void sim_freeze_process(sim_world *world, size_t process, doorman_time until);
+void sim_resign(sim_world *world, size_t node, doorman_time vacant_until);
+void sim_start_client(sim_world *world, size_t client);
+void sim_kill_client(sim_world *world, size_t client);
+void sim_stall_client(sim_world *world, size_t client, doorman_time until);
+void sim_open(sim_world *world, size_t client, size_t resource);
+void sim_close(sim_world *world, size_t client, size_t resource);
+void sim_want(sim_world *world, size_t client, size_t resource, double wants);
+void sim_carry(sim_world *world, size_t client);
+bool sim_leased(const sim_world *world, size_t client, size_t resource,
+                doorman_resource_info *info);
+
+/* ---- sim_check.c */
+
+void sim_check_answers(sim_world *world, const sim_message *asked, const sim_message *answered);
+void sim_check_books(sim_world *world, size_t process);
+void sim_check_sums(sim_world *world);
+void sim_check_settled(sim_world *world);
+size_t sim_first_version(const sim_world *world);
+
+/* ---- sim_scenarios.c and sim_faults.c */
+
+int sim_scenarios(uint64_t seeds, const char *folder);
+
+typedef struct sim_story {
+    const char *program; /* for the command that replays it */
+    uint64_t seed;
+    bool allowed[SIM_FAULT_COUNT];  /* faults that may happen */
+    bool favoured[SIM_FAULT_COUNT]; /* those that do, as hard as they can */
+    size_t clients_max, resources_max;
+    doorman_time length_max; /* of the part with faults */
+    bool verbose, shrink;
+} sim_story;
+
+int sim_faults(const sim_story *story, uint64_t seeds);
+const char *sim_fault_name(size_t fault);
+
+#endif

@@ -1,0 +1,389 @@
+/* What must hold at every event, and the shares that must come out in the end: see sim.h. Each
+ * check says its exact condition. A failure ends the run. */
+#include "sim.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Amounts are compared with this much play: leases are exact, but sums of doubles are not. */
+#define SLACK 1e-9
+
+static bool exceeds(double amount, double bound) {
+    return amount > bound + SLACK * fmax(1, fmax(fabs(amount), fabs(bound)));
+}
+
+static bool differs(double a, double b) { return exceeds(a, b) || exceeds(b, a); }
+
+/* There is a template, and amounts are parts of a whole. */
+static bool whole(const sim_rules *rules) {
+    doorman_kind kind = rules->algorithm.kind;
+    return rules->matched && kind != DOORMAN_STATIC_SHARE && kind != DOORMAN_NO_ALGORITHM;
+}
+
+/* Does a configuration promise that the leases never exceed the capacity (T7)? Not where there is
+ * no template, or amounts are no parts of a whole, or change hands at once; nor where learning is
+ * shorter than the longest lease with the drift. */
+static bool promises(const sim_rules *rules) {
+    const doorman_algorithm *algorithm = &rules->algorithm;
+    doorman_time length = algorithm->lease_length;
+    bool learns = !algorithm->has_learning_mode_duration ||
+                  algorithm->learning_mode_duration >= length + length / 20;
+    return whole(rules) && learns && algorithm->handover == DOORMAN_CONFIRMED;
+}
+
+/* How long, in simulated time, leases of a configuration may go on when it is no longer in force:
+ * the lease length with the drift, by the slowest clock. Where nothing matches, leases are of the
+ * default length. */
+static doorman_time drains_in(const sim_rules *rules) {
+    doorman_time length = rules->matched ? rules->algorithm.lease_length : 60 * DOORMAN_SECOND;
+    return (length + length / 20) * 1000 / SIM_RATE_MIN;
+}
+
+/* When all that was given under a configuration has come to its end. Leases last no shorter than
+ * those of earlier configurations, since ends never move back (R9); and a cut cannot end what is
+ * in flight of a gauge, which a holder goes on claiming. */
+static doorman_time drained_at(const sim_world *world, size_t version, size_t resource) {
+    doorman_time last = 0;
+    for (size_t i = 0; i <= version; i++) {
+        doorman_time end =
+            world->versions[i].used_at[resource] + drains_in(&world->versions[i].rules[resource]);
+        if (end > last) last = end;
+    }
+    return last + world->hold;
+}
+
+static bool learning(const sim_process *process, const char *resource_id, doorman_time local) {
+    const void *cursor = NULL;
+    doorman_server_resource resource;
+    while (doorman_server_next_resource(process->server, &cursor, &resource, local)) {
+        if (strcmp(resource.resource_id, resource_id) == 0) return local < resource.learned_at;
+    }
+    return false;
+}
+
+/* Notes which configurations still count. One is used while a process that runs has it, for that
+ * may be master; and on it goes, until it has drained, while a server learns: holders then have
+ * renewed what they held under it, as far as it fits beside the others that this server has heard
+ * of. */
+static void note_use(sim_world *world, size_t resource) {
+    doorman_time now = world->now;
+    bool learns = false;
+    for (size_t i = 0; i < world->process_count; i++) {
+        const sim_process *process = &world->processes[i];
+        if (!process->server || process->frozen_until) continue;
+        world->versions[process->version].used_at[resource] = now;
+        learns = learns ||
+                 learning(process, world->resources[resource], sim_local(&process->clock, now));
+    }
+    for (size_t i = 0; learns && i < world->version; i++) {
+        bool drained = now > drained_at(world, i, resource);
+        if (!drained) world->versions[i].used_at[resource] = now;
+    }
+}
+
+/* The oldest configuration of which leases may still be in force. */
+size_t sim_first_version(const sim_world *world) {
+    for (size_t i = 0; i < world->version; i++) {
+        for (size_t resource = 0; resource < world->resource_count; resource++) {
+            if (world->now <= drained_at(world, i, resource)) return i;
+        }
+    }
+    return world->version;
+}
+
+/* The largest capacity that a configuration gave within the last lease length; infinite where one
+ * of them promises nothing. */
+static double capacity_limit(const sim_world *world, size_t resource) {
+    double limit = 0;
+    for (size_t i = 0; i <= world->version; i++) {
+        const sim_rules *rules = &world->versions[i].rules[resource];
+        if (world->now > drained_at(world, i, resource)) continue;
+        limit = fmax(limit, promises(rules) ? rules->capacity : INFINITY);
+    }
+    return limit;
+}
+
+/* ---- answers */
+
+typedef struct sim_book {
+    doorman_server_resource resource;
+    double others; /* counted for the other holders */
+} sim_book;
+
+static bool read_book(const sim_process *process, const char *resource_id, const char *holder_id,
+                      doorman_time local, sim_book *out) {
+    const void *cursor = NULL;
+    while (doorman_server_next_resource(process->server, &cursor, &out->resource, local)) {
+        if (strcmp(out->resource.resource_id, resource_id) == 0) break;
+    }
+    if (!cursor) return false;
+    doorman_server_lease lease;
+    out->others = 0;
+    cursor = NULL;
+    while (doorman_server_next_lease(process->server, resource_id, &cursor, &lease, local)) {
+        if (strcmp(lease.holder_id, holder_id) != 0) out->others += lease.counted;
+    }
+    return true;
+}
+
+/* One lease, when it is given:
+ *   - It is a finite amount of at least 0, for a finite time of at least 0.
+ *   - It is at most what the holder wants. A server that learns may give back what it had before,
+ *     where that is more (it is in flight), but nothing to whom it did not give anything before.
+ *   - After a cut nobody is given more until the sum fits: it is at most what the holder says it
+ *     has, or else fits into the capacity beside all that is counted for the others. From a server
+ *     that learns it fits, unless it is the last lease again. */
+static void check_answer(sim_world *world, const sim_process *process, const doorman_ask *ask,
+                         const doorman_answer *answer, const char *holder, size_t resource) {
+    const sim_rules *rules = &world->versions[process->version].rules[resource];
+    const doorman_lease *lease = &answer->gets;
+    doorman_time local = sim_local(&process->clock, world->now);
+    bool ours = ask->has.id && strcmp(ask->has.node, world->nodes[process->node].name) == 0;
+    double has = ask->has.id ? ask->has.capacity : 0, most = ask->wants[0].wants;
+    if (!(lease->capacity >= 0) || isinf(lease->capacity) || lease->expires_in < 0) {
+        sim_fail(world, "%s is given %g of %s", holder, lease->capacity, ask->resource_id);
+        return;
+    }
+    sim_book book = {.others = 0};
+    bool known = read_book(process, ask->resource_id, holder, local, &book);
+    bool learns = known && whole(rules) && local < book.resource.learned_at;
+    if (learns) most = ours ? fmax(most, has) : 0;
+    if (exceeds(lease->capacity, most)) {
+        sim_fail(world, "%s is given %.9g of %s; it wants %.9g, and has %.9g%s", holder,
+                 lease->capacity, ask->resource_id, ask->wants[0].wants, has,
+                 ours ? "" : " from elsewhere");
+    }
+    double claim = fmax(has, ask->outstanding);
+    bool more = exceeds(lease->capacity, learns && lease->id != ask->has.id ? 0 : claim);
+    if (promises(rules) && more && exceeds(lease->capacity + book.others, rules->capacity)) {
+        sim_fail(world, "%s has %.9g of %s and is given %.9g beside %.9g of others; there is %.9g",
+                 holder, claim, ask->resource_id, lease->capacity, book.others, rules->capacity);
+    }
+}
+
+void sim_check_answers(sim_world *world, const sim_message *asked, const sim_message *answered) {
+    const sim_process *process = &world->processes[asked->process];
+    for (size_t i = 0; i < answered->response.answer_count; i++) {
+        if (answered->answers[i].grant != DOORMAN_GRANTED) continue;
+        size_t resource = 0;
+        while (strcmp(world->resources[resource], asked->asks[i].resource_id) != 0) resource++;
+        check_answer(world, process, &asked->asks[i], &answered->answers[i],
+                     asked->request.holder_id, resource);
+    }
+}
+
+/* ---- books */
+
+/* The fast sums of a resource equal a recount of its leases; what is counted for a holder is at
+ * least what it was given. */
+static void check_book(sim_world *world, const sim_process *process,
+                       const doorman_server_resource *resource, doorman_time local) {
+    double has = 0, counted = 0, wants = 0, subclients = 0;
+    size_t count = 0;
+    const char *id = resource->resource_id;
+    const void *cursor = NULL;
+    doorman_server_lease lease;
+    while (doorman_server_next_lease(process->server, id, &cursor, &lease, local)) {
+        has += lease.has;
+        counted += lease.counted;
+        wants += lease.wants;
+        subclients += lease.subclients;
+        count++;
+        if (!(lease.has >= 0) || !(lease.counted >= lease.has) || isinf(lease.counted)) {
+            sim_fail(world, "%s counts %g for %s, which has %g of %s", process->address,
+                     lease.counted, lease.holder_id, lease.has, id);
+        }
+    }
+    if (differs(has, resource->has) || differs(counted, resource->counted) ||
+        differs(wants, resource->wants) || differs(subclients, resource->subclients) ||
+        count != resource->holder_count) {
+        sim_fail(world,
+                 "%s sums %s to has %.17g counted %.17g wants %.17g of %zu holders, a recount to "
+                 "%.17g, %.17g, %.17g of %zu",
+                 process->address, id, resource->has, resource->counted, resource->wants,
+                 resource->holder_count, has, counted, wants, count);
+    }
+}
+
+void sim_check_books(sim_world *world, size_t index) {
+    const sim_process *process = &world->processes[index];
+    doorman_time local = sim_local(&process->clock, world->now);
+    const void *cursor = NULL;
+    doorman_server_resource resource;
+    while (doorman_server_next_resource(process->server, &cursor, &resource, local)) {
+        check_book(world, process, &resource, local);
+    }
+}
+
+/* ---- leases in force */
+
+/* What a client may use of a resource by its lease, or does use where that is more.
+ *
+ * Units that are in flight when a lease comes into force after a time without one were started by
+ * the mode of the resource, or under a lease that has ended: they are orphans, outside of T7, until
+ * they are given back, which they are before all others. Units in flight when a resource is closed
+ * are in use until the end of the lease that they were started under. */
+static double in_use(sim_world *world, size_t index, size_t resource) {
+    sim_client *client = &world->clients[index];
+    sim_use *use = &client->uses[resource];
+    doorman_resource_info info = {0};
+    bool live = sim_leased(world, index, resource, &info);
+    if (live && !use->leased) use->orphans = info.in_flight;
+    if (use->resource) use->leased = live;
+    if (sim_local(&client->clock, world->now) >= use->abandoned_until) use->abandoned = 0;
+    if (live && (!(info.capacity >= 0) || isinf(info.capacity))) {
+        sim_fail(world, "%s has %g of %s", client->id, info.capacity, info.resource_id);
+    }
+    return live ? fmax(info.capacity, info.in_flight - use->orphans) : use->abandoned;
+}
+
+/* T7: what is in use by leases of a root that are in force, by the clocks of those who hold them,
+ * adds up to at most the largest capacity that the configuration gave within the last lease
+ * length. */
+static void check_sums(sim_world *world, size_t resource) {
+    double sums[SIM_NODES] = {0};
+    note_use(world, resource);
+    double limit = capacity_limit(world, resource);
+    for (size_t i = 0; i < world->client_count; i++) {
+        sums[world->clients[i].uses[resource].node] += in_use(world, i, resource);
+    }
+    for (size_t node = 0; node < world->node_count; node++) {
+        if (!exceeds(sums[node], limit)) continue;
+        sim_fail(world, "the leases of %s in force add up to %.9g of %.9g",
+                 world->resources[resource], sums[node], limit);
+    }
+}
+
+void sim_check_sums(sim_world *world) {
+    for (size_t i = 0; i < world->resource_count; i++) check_sums(world, i);
+}
+
+/* ---- exact shares: an oracle of its own, by bisection, with nothing in common with the header */
+
+typedef struct demand {
+    size_t client;
+    double wants, share;
+    int priority;
+} demand;
+
+static double fair_sum(const demand *demands, size_t count, double level) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) sum += fmin(demands[i].wants, level);
+    return sum;
+}
+
+/* The level at which the demands, each cut to it, sum to the capacity. */
+static double fair_level(const demand *demands, size_t count, double capacity) {
+    double low = 0, high = 0;
+    for (size_t i = 0; i < count; i++) high = fmax(high, demands[i].wants);
+    if (fair_sum(demands, count, high) <= capacity) return high;
+    for (int i = 0; i < 100; i++) {
+        double middle = (low + high) / 2;
+        *(fair_sum(demands, count, middle) > capacity ? &high : &low) = middle;
+    }
+    return low;
+}
+
+static void share_fairly(demand *demands, size_t count, double capacity) {
+    double level = fair_level(demands, count, capacity);
+    for (size_t i = 0; i < count; i++) demands[i].share = fmin(demands[i].wants, level);
+}
+
+static void share_in_proportion(demand *demands, size_t count, double capacity) {
+    double part = capacity / (double)count, above = 0, base = 0;
+    for (size_t i = 0; i < count; i++) {
+        base += fmin(demands[i].wants, part);
+        above += fmax(demands[i].wants - part, 0);
+    }
+    double slope = above > 0 ? fmin(1, (capacity - base) / above) : 0;
+    for (size_t i = 0; i < count; i++) {
+        demands[i].share = fmin(demands[i].wants, part) + slope * fmax(demands[i].wants - part, 0);
+    }
+}
+
+/* The reserve is shared by all; then each band, from the highest priority down, shares what the
+ * bands above it and the reserve of those below it leave. */
+static void share_by_priority(demand *demands, size_t count, double capacity, double reserve) {
+    share_fairly(demands, count, capacity * reserve);
+    double left = capacity;
+    for (int priority = DOORMAN_PRIORITY_MAX; priority >= 0; priority--) {
+        demand band[SIM_CLIENTS];
+        size_t members = 0;
+        double below = 0;
+        for (size_t i = 0; i < count; i++) {
+            if (demands[i].priority < priority) below += demands[i].share;
+            if (demands[i].priority == priority) band[members++] = demands[i];
+        }
+        double level = fair_level(band, members, left - below);
+        for (size_t i = 0; i < count; i++) {
+            if (demands[i].priority != priority) continue;
+            demands[i].share = fmin(demands[i].wants, level);
+            left -= demands[i].share;
+        }
+    }
+}
+
+static void share(demand *demands, size_t count, const sim_rules *rules) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        demands[i].share = demands[i].wants;
+        sum += demands[i].wants;
+    }
+    if (!rules->matched) return;
+    switch (rules->algorithm.kind) {
+    case DOORMAN_STATIC_SHARE:
+        for (size_t i = 0; i < count; i++) {
+            demands[i].share = fmin(demands[i].wants, rules->capacity);
+        }
+        return;
+    case DOORMAN_PROPORTIONAL_SHARE:
+        if (sum > rules->capacity) share_in_proportion(demands, count, rules->capacity);
+        return;
+    case DOORMAN_PRIORITY_SHARE:
+        if (sum > rules->capacity) {
+            share_by_priority(demands, count, rules->capacity, rules->algorithm.reserve);
+        }
+        return;
+    case DOORMAN_FAIR_SHARE: share_fairly(demands, count, rules->capacity); return;
+    case DOORMAN_NO_ALGORITHM:
+    case DOORMAN_KIND_COUNT: return;
+    }
+}
+
+/* Some time after the last fault: every share is within 5 % of the exact one, and all together
+ * within a thousandth, so that all capacity that is wanted is in use. (A holder that lacks less
+ * than a thousandth is not told to come back sooner, R12.) */
+static void check_settled(sim_world *world, size_t node, size_t resource) {
+    demand demands[SIM_CLIENTS];
+    size_t count = 0;
+    double wanted = 0, sum = 0;
+    for (size_t i = 0; i < world->client_count; i++) {
+        const sim_use *use = &world->clients[i].uses[resource];
+        if (!use->resource || use->node != node) continue;
+        demands[count++] = (demand){i, use->wants, 0, use->priority};
+    }
+    share(demands, count, &world->versions[world->version].rules[resource]);
+    for (size_t i = 0; i < count; i++) {
+        doorman_resource_info info;
+        bool leased = sim_leased(world, demands[i].client, resource, &info);
+        double has = leased ? info.capacity : 0, exact = demands[i].share;
+        wanted += exact;
+        sum += has;
+        if (!leased || fabs(has - exact) > 0.05 * exact + SLACK) {
+            sim_fail(world, "long after the last fault %s has %.6g of %s, its share is %.6g",
+                     world->clients[demands[i].client].id, has, world->resources[resource], exact);
+        }
+    }
+    if (fabs(sum - wanted) > 0.001 * wanted + SLACK) {
+        sim_fail(world, "long after the last fault %.6g of %s is in use, wanted is %.6g", sum,
+                 world->resources[resource], wanted);
+    }
+}
+
+void sim_check_settled(sim_world *world) {
+    for (size_t node = 0; node < world->node_count; node++) {
+        for (size_t resource = 0; resource < world->resource_count; resource++) {
+            check_settled(world, node, resource);
+        }
+    }
+}

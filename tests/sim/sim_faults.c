@@ -1,0 +1,503 @@
+/* Random configurations and random faults, and how a failure is made smaller: see sim.h.
+ *
+ * A run is a configuration out of the seed, a time with faults, and a time without, in which every
+ * share must come to its exact value. Which kinds of faults happen, and how hard, is drawn for
+ * each run anew ("swarm testing", Groce et al. 2012): a bug that needs a certain fault often hides
+ * behind the noise of all the others. */
+#include "sim.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define SECOND DOORMAN_SECOND
+
+const char *sim_fault_name(size_t fault) {
+#define FAULT_NAME(code, name, text) name,
+    static const char *const names[] = {SIM_FAULTS(FAULT_NAME)};
+    return names[fault];
+}
+
+/* ---- random configurations */
+
+static doorman_algorithm random_algorithm(uint64_t *dice) {
+    static const doorman_time lengths[] = {12 * SECOND, 20 * SECOND, 30 * SECOND, 60 * SECOND};
+    doorman_algorithm algorithm = {.lease_length = lengths[sim_below(dice, 4)]};
+    uint64_t kind = sim_below(dice, 32);
+    algorithm.kind = kind < 16   ? DOORMAN_FAIR_SHARE
+                     : kind < 23 ? DOORMAN_PROPORTIONAL_SHARE
+                     : kind < 30 ? DOORMAN_PRIORITY_SHARE
+                     : kind < 31 ? DOORMAN_STATIC_SHARE
+                                 : DOORMAN_NO_ALGORITHM;
+    if (sim_below(dice, 16) == 0) algorithm.handover = DOORMAN_IMMEDIATE;
+    algorithm.refresh_interval =
+        sim_time_between(dice, algorithm.lease_length / 12, algorithm.lease_length);
+    algorithm.has_minimum_interval = sim_below(dice, 2);
+    algorithm.minimum_interval = sim_time_between(dice, 0, 5 * SECOND);
+    algorithm.has_learning_mode_duration = sim_below(dice, 16) == 0;
+    algorithm.learning_mode_duration = sim_time_between(dice, 0, 2 * algorithm.lease_length);
+    if (algorithm.kind == DOORMAN_PRIORITY_SHARE) algorithm.reserve = sim_unit(dice);
+    return algorithm;
+}
+
+static double random_capacity(uint64_t *dice) {
+    uint64_t choice = sim_below(dice, 8);
+    if (choice == 0) return 0;
+    if (choice == 1) return sim_between(dice, 0, 1);
+    return sim_between(dice, 50, 500);
+}
+
+static double random_wants(uint64_t *dice) {
+    uint64_t choice = sim_below(dice, 6);
+    if (choice == 0) return (double)sim_below(dice, 2);
+    return sim_between(dice, 1, choice < 3 ? 150 : 1000);
+}
+
+/* The next configuration: each resource keeps its rules, or has one of them changed, or all. */
+static void add_version(sim_world *world, uint64_t *dice, bool first) {
+    sim_rules rules[SIM_RESOURCES];
+    for (size_t i = 0; i < world->resource_count; i++) {
+        if (!first) rules[i] = world->versions[world->version_count - 1].rules[i];
+        uint64_t choice = sim_below(dice, 8);
+        if (first || choice == 0) {
+            rules[i] = (sim_rules){true, random_capacity(dice), random_algorithm(dice)};
+        } else if (choice < 4) {
+            rules[i].capacity = random_capacity(dice);
+        } else if (choice == 4 || !rules[i].matched) {
+            rules[i].matched = !rules[i].matched;
+        }
+    }
+    sim_add_version(world, rules);
+}
+
+static sim_clock random_clock(sim_world *world) {
+    uint64_t *dice = &world->fault_dice[SIM_CLOCK];
+    sim_clock clock = {sim_time_between(dice, 1000 * SECOND, 2000 * SECOND), 1000};
+    int64_t rate = SIM_RATE_MIN + (int64_t)sim_below(dice, SIM_RATE_MAX - SIM_RATE_MIN + 1);
+    if (sim_below(dice, 2)) rate = sim_below(dice, 2) ? SIM_RATE_MIN : SIM_RATE_MAX;
+    if (world->intensity[SIM_CLOCK] > 0) clock.rate = rate;
+    return clock;
+}
+
+/* ---- load: gauges that take and give back */
+
+/* Units that were taken come back, the orphans among them first. Those that come
+ * back to a closed resource were abandoned. */
+static void give_back(sim_world *world, const sim_event *event) {
+    sim_use *use = &world->clients[event->who].uses[event->what];
+    double amount = event->amount;
+    if (use->opening != event->life) return;
+    if (use->resource) {
+        doorman_gauge_release(doorman_resource_gauge(use->resource), amount);
+        use->orphans = use->orphans > amount ? use->orphans - amount : 0;
+        sim_note(world, "c%zu gives %.6g of r%zu back", event->who, amount, event->what);
+    } else {
+        use->abandoned = use->abandoned > amount ? use->abandoned - amount : 0;
+        use->owed += amount;
+    }
+}
+
+/* Takes all that a gauge has left, or a part of it, for some time. */
+static void use_gauge(sim_world *world, const sim_event *event) {
+    sim_client *client = &world->clients[event->who];
+    sim_use *use = &client->uses[event->what];
+    uint64_t *dice = &world->fault_dice[SIM_HOLD];
+    doorman_time local = sim_local(&client->clock, world->now);
+    doorman_time hold = sim_time_between(dice, SECOND / 10, world->hold);
+    double part = sim_below(dice, 2) ? 1 : sim_unit(dice);
+    doorman_resource_info info;
+    if (world->now < world->end) {
+        sim_plan(world, world->now + sim_time_between(dice, SECOND / 10, 10 * SECOND), *event);
+    }
+    if (world->now >= world->end || client->stalled_until) return;
+    if (!sim_leased(world, event->who, event->what, &info)) return;
+    double amount = (double)(int64_t)((info.capacity - info.in_flight) * part * 16) / 16;
+    if (amount <= 0) return;
+    doorman_gauge *gauge = doorman_resource_gauge(use->resource);
+    if (doorman_gauge_try(gauge, amount, local) != DOORMAN_ALLOWED) {
+        sim_fail(world, "%s has %g of r%zu with %g in flight, and may not use %g", client->id,
+                 info.capacity, event->what, info.in_flight, amount);
+        return;
+    }
+    sim_note(world, "%s uses %.6g of r%zu for %.3f s", client->id, amount, event->what,
+             (double)hold / SECOND);
+    sim_event back = {.handler = give_back, .who = event->who, .what = event->what};
+    back.life = use->opening;
+    back.amount = amount;
+    sim_plan(world, world->now + hold, back);
+}
+
+/* ---- faults that strike now and then */
+
+static void strike_partition(sim_world *world, uint64_t *dice) {
+    world->partitioned = !world->partitioned;
+    for (size_t i = 0; i < world->client_count; i++) world->clients[i].aside = sim_below(dice, 2);
+    for (size_t i = 0; i < world->process_count; i++) {
+        world->processes[i].aside = sim_below(dice, 2);
+    }
+    sim_note(world, world->partitioned ? "a partition" : "the partition is over");
+}
+
+static void strike_kill(sim_world *world, uint64_t *dice) {
+    size_t process = sim_below(dice, world->process_count);
+    if (world->processes[process].server) {
+        sim_kill_process(world, process);
+    } else {
+        sim_start_process(world, process);
+    }
+}
+
+static void strike_freeze(sim_world *world, uint64_t *dice) {
+    size_t process = sim_below(dice, world->process_count);
+    const sim_process *struck = &world->processes[process];
+    doorman_time until = world->now + sim_time_between(dice, 0, 60 * SECOND);
+    if (struck->server && !struck->frozen_until) sim_freeze_process(world, process, until);
+}
+
+static void strike_stall(sim_world *world, uint64_t *dice) {
+    size_t client = sim_below(dice, world->client_count);
+    const sim_client *struck = &world->clients[client];
+    doorman_time until = world->now + sim_time_between(dice, 0, 60 * SECOND);
+    if (struck->client && !struck->stalled_until) sim_stall_client(world, client, until);
+}
+
+static void strike_resign(sim_world *world, uint64_t *dice) {
+    sim_resign(world, sim_below(dice, world->node_count), world->now);
+}
+
+/* A gap of up to 1.2 leases of a minute. */
+static void strike_gap(sim_world *world, uint64_t *dice) {
+    doorman_time gap = sim_time_between(dice, 0, 72 * SECOND);
+    sim_resign(world, sim_below(dice, world->node_count), world->now + gap);
+}
+
+static void strike_exile(sim_world *world, uint64_t *dice) {
+    sim_process *process = &world->processes[sim_below(dice, world->process_count)];
+    process->exiled = !process->exiled;
+    sim_note(world, "%s %s the election", process->address,
+             process->exiled ? "cannot reach" : "reaches");
+}
+
+static void load(sim_world *world, const sim_event *event) {
+    if (!world->processes[event->who].frozen_until) sim_load(world, event->who);
+}
+
+/* Processes load a new configuration one by one, within some seconds. */
+static void strike_reload(sim_world *world, uint64_t *dice) {
+    if (world->version_count == SIM_VERSIONS) return;
+    add_version(world, dice, false);
+    world->version++;
+    for (size_t i = 0; i < world->process_count; i++) {
+        sim_event event = {.handler = load, .who = i};
+        sim_plan(world, world->now + sim_time_between(dice, 0, 5 * SECOND), event);
+    }
+}
+
+static void strike_spike(sim_world *world, uint64_t *dice) {
+    size_t client = sim_below(dice, world->client_count);
+    size_t resource = sim_below(dice, world->resource_count);
+    double wants = random_wants(dice);
+    if (sim_below(dice, 2)) wants = world->clients[client].uses[resource].wants * 0.95;
+    if (!world->clients[client].stalled_until) sim_want(world, client, resource, wants);
+}
+
+static void strike_die(sim_world *world, uint64_t *dice) {
+    size_t client = sim_below(dice, world->client_count);
+    if (world->clients[client].client) {
+        sim_kill_client(world, client);
+        return;
+    }
+    sim_start_client(world, client);
+    for (size_t i = 0; i < world->resource_count; i++) sim_open(world, client, i);
+}
+
+static void reopen(sim_world *world, const sim_event *event) {
+    const sim_client *client = &world->clients[event->who];
+    if (!client->client || client->life != event->life || client->stalled_until) return;
+    if (!client->uses[event->what].resource) sim_open(world, event->who, event->what);
+}
+
+/* Half of what is closed is opened again soon, while the release may still be on its way. */
+static void strike_close(sim_world *world, uint64_t *dice) {
+    size_t client = sim_below(dice, world->client_count);
+    size_t resource = sim_below(dice, world->resource_count);
+    sim_client *struck = &world->clients[client];
+    sim_use *use = &struck->uses[resource];
+    doorman_resource_info info;
+    if (!struck->client || struck->stalled_until) return;
+    if (!use->resource) {
+        sim_open(world, client, resource);
+        return;
+    }
+    doorman_resource_read(use->resource, &info, sim_local(&struck->clock, world->now));
+    bool abandons = sim_strikes(world, SIM_ABANDON, 1), soon = sim_below(dice, 2);
+    doorman_time later = world->now + sim_time_between(dice, 0, 10 * SECOND);
+    if (info.in_flight > 0 && !abandons) return;
+    sim_close(world, client, resource);
+    sim_event event = {.handler = reopen, .who = client, .what = resource, .life = struck->life};
+    if (soon) sim_plan(world, later, event);
+}
+
+/* What strikes, and how many seconds lie between two strikes on the average, at full intensity. */
+typedef struct sim_striker {
+    void (*strike)(sim_world *world, uint64_t *dice);
+    double interval;
+} sim_striker;
+
+static const sim_striker strikers[SIM_FAULT_COUNT] = {
+    [SIM_PARTITION] = {strike_partition, 20}, [SIM_KILL] = {strike_kill, 15},
+    [SIM_FREEZE] = {strike_freeze, 30},       [SIM_STALL] = {strike_stall, 15},
+    [SIM_RESIGN] = {strike_resign, 20},       [SIM_GAP] = {strike_gap, 60},
+    [SIM_EXILE] = {strike_exile, 20},         [SIM_RELOAD] = {strike_reload, 30},
+    [SIM_SPIKE] = {strike_spike, 2},          [SIM_DIE] = {strike_die, 10},
+    [SIM_CLOSE] = {strike_close, 5},
+};
+
+static void strike(sim_world *world, const sim_event *event) {
+    const sim_striker *striker = &strikers[event->what];
+    uint64_t *dice = &world->fault_dice[event->what];
+    double interval = striker->interval / world->intensity[event->what];
+    if (world->now >= world->end) return;
+    if (event->amount > 0) striker->strike(world, dice);
+    sim_event next = *event;
+    next.amount = 1;
+    doorman_time wait = (doorman_time)(sim_between(dice, 0, 2 * interval) * SECOND);
+    sim_plan(world, world->now + wait, next);
+}
+
+/* ---- one run */
+
+static doorman_time longest_lease(const sim_world *world) {
+    doorman_time longest = 0;
+    for (size_t i = 0; i < world->version_count; i++) {
+        for (size_t resource = 0; resource < world->resource_count; resource++) {
+            const sim_rules *rules = &world->versions[i].rules[resource];
+            doorman_time length = rules->matched ? rules->algorithm.lease_length : 60 * SECOND;
+            if (length > longest) longest = length;
+        }
+    }
+    return longest;
+}
+
+/* The faults are over: what was broken is whole again. */
+static void heal(sim_world *world) {
+    for (size_t i = 0; i < SIM_FAULT_COUNT; i++) world->intensity[i] = 0;
+    world->partitioned = false;
+    for (size_t i = 0; i < world->process_count; i++) {
+        world->processes[i].exiled = false;
+        if (world->processes[i].frozen_until) sim_kill_process(world, i);
+        if (!world->processes[i].server) sim_start_process(world, i);
+        sim_load(world, i);
+    }
+    for (size_t i = 0; i < world->node_count; i++) world->nodes[i].vacant_until = world->now;
+    for (size_t i = 0; i < world->client_count; i++) {
+        if (world->clients[i].stalled_until) sim_kill_client(world, i);
+    }
+    sim_note(world, "the faults are over");
+}
+
+static void set_up_faults(sim_world *world, const sim_story *story) {
+    for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
+        double intensity = sim_below(&world->dice, 3) ? sim_unit(&world->dice) : 0;
+        if (story->favoured[i]) intensity = 1;
+        world->intensity[i] = story->allowed[i] ? intensity : 0;
+    }
+    for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
+        if (!strikers[i].strike || world->intensity[i] <= 0) continue;
+        sim_plan(world, 0, (sim_event){.handler = strike, .what = i});
+    }
+}
+
+static void set_up_client(sim_world *world, size_t index) {
+    uint64_t dice = world->seed * 31 + index;
+    sim_client *client = sim_add_client(world, index % world->node_count, random_clock(world));
+    for (size_t i = 0; i < world->resource_count; i++) {
+        sim_use *use = &client->uses[i];
+        *use = (sim_use){.wants = random_wants(&dice), .priority = (int)sim_below(&dice, 4)};
+        use->gauge = sim_below(&dice, 2);
+        use->node = client->node;
+    }
+    sim_start_client(world, index);
+    for (size_t i = 0; i < world->resource_count; i++) {
+        sim_open(world, index, i);
+        sim_event event = {.handler = use_gauge, .who = index, .what = i};
+        if (client->uses[i].gauge && world->intensity[SIM_HOLD] > 0) sim_plan(world, 0, event);
+    }
+}
+
+static size_t at_most(uint64_t drawn, size_t most) { return drawn < most ? drawn : most; }
+
+static void set_up(sim_world *world, const sim_story *story) {
+    static const doorman_time latencies[] = {SECOND / 1000, SECOND / 10, SECOND};
+    static const doorman_time ttls[] = {3 * SECOND, 6 * SECOND, 15 * SECOND};
+    uint64_t *dice = &world->dice;
+    set_up_faults(world, story);
+    doorman_time length = sim_time_between(dice, 60 * SECOND, 400 * SECOND);
+    world->end = length < story->length_max ? length : story->length_max;
+    world->verbose = story->verbose;
+    world->latency = latencies[sim_below(dice, 3)];
+    world->ttl = ttls[sim_below(dice, 3)];
+    world->hold = (doorman_time)(world->intensity[SIM_HOLD] * 60 * SECOND);
+    size_t resources = 1 + at_most(sim_below(dice, SIM_RESOURCES), story->resources_max - 1);
+    size_t clients = 2 + at_most(sim_below(dice, SIM_CLIENTS - 1), story->clients_max - 2);
+    for (size_t i = 0; i < resources; i++) sim_add_resource(world);
+    add_version(world, dice, true);
+    size_t roots = world->intensity[SIM_ROAM] > 0 ? 2 : 1, processes = 1 + sim_below(dice, 3);
+    for (size_t i = 0; i < roots; i++) sim_add_node(world, processes);
+    for (size_t i = 0; i < world->process_count; i++) {
+        world->processes[i].clock = random_clock(world);
+        sim_start_process(world, i);
+    }
+    for (size_t i = 0; i < clients; i++) set_up_client(world, i);
+}
+
+/* The time within which everything comes to its exact value: 3 lease lengths; or 2, after as long
+ * as a client may sleep that has failed often (K2), where that is longer. */
+static doorman_time settling_time(const sim_world *world) {
+    doorman_time length = longest_lease(world);
+    doorman_time slept = 60 * SECOND + 2 * length;
+    return slept > 3 * length ? slept : 3 * length;
+}
+
+static sim_world world; /* one at a time; the handler of SIGABRT reads it */
+
+static bool run(const sim_story *story) {
+    sim_init(&world, story->seed);
+    set_up(&world, story);
+    sim_run(&world, world.end);
+    if (!world.failure[0]) heal(&world);
+    if (!world.failure[0]) sim_run(&world, world.end + settling_time(&world));
+    if (!world.failure[0]) sim_check_settled(&world);
+    sim_uninit(&world);
+    return !world.failure[0];
+}
+
+/* ---- telling a failure, and making it smaller */
+
+static void tell_command(const sim_story *story) {
+    bool first = true;
+    printf("replay: %s faults --seed %" PRIu64 " --clients %zu --resources %zu --seconds %" PRId64
+           " --faults ",
+           story->program, story->seed, story->clients_max, story->resources_max,
+           story->length_max / SECOND);
+    for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
+        if (!story->allowed[i]) continue;
+        printf("%s%s", first ? "" : ",", sim_fault_name(i));
+        first = false;
+    }
+    if (first) fputs("none", stdout);
+    first = true;
+    for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
+        if (!story->allowed[i] || !story->favoured[i]) continue;
+        printf("%s%s", first ? " --favour " : ",", sim_fault_name(i));
+        first = false;
+    }
+    putchar('\n');
+}
+
+static void tell(const sim_story *story) {
+    uint64_t count = world.note_count < SIM_NOTES ? world.note_count : SIM_NOTES;
+    printf("FAILED: seed %" PRIu64 ", event %" PRIu64 ": %s\n", story->seed, world.happened,
+           world.failure);
+    for (uint64_t i = world.note_count - count; i < world.note_count; i++) {
+        puts(world.notes[i % SIM_NOTES]);
+    }
+    tell_command(story);
+}
+
+/* Keeps a change to a story if it still fails. */
+static bool try_smaller(sim_story *story, const sim_story *smaller) {
+    if (run(smaller)) return false;
+    *story = *smaller;
+    return true;
+}
+
+/* Leaves out kinds of faults, then clients and resources, then time, as long as it fails. */
+static void shrink(sim_story *story) {
+    for (bool smaller = true; smaller;) {
+        smaller = false;
+        for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
+            sim_story next = *story;
+            next.allowed[i] = false;
+            if (story->allowed[i]) smaller = try_smaller(story, &next) || smaller;
+        }
+        for (size_t clients = 2; clients < story->clients_max; clients++) {
+            sim_story next = *story;
+            next.clients_max = clients;
+            smaller = try_smaller(story, &next) || smaller;
+        }
+        for (size_t resources = 1; resources < story->resources_max; resources++) {
+            sim_story next = *story;
+            next.resources_max = resources;
+            smaller = try_smaller(story, &next) || smaller;
+        }
+        for (int divisor = 2; divisor <= 8; divisor *= 2) {
+            sim_story next = *story;
+            next.length_max -= story->length_max / divisor / SECOND * SECOND;
+            if (next.length_max < SECOND || next.length_max == story->length_max) continue;
+            smaller = try_smaller(story, &next) || smaller;
+        }
+    }
+}
+
+static const sim_story *under_way;
+
+/* An assertion of the header's has failed. */
+static void on_abort(int number) {
+    (void)number;
+    snprintf(world.failure, sizeof world.failure, "an assertion failed");
+    tell(under_way);
+    fflush(stdout);
+    _Exit(1);
+}
+
+/* One seed; a failure is told, and made smaller. */
+static bool fails(const sim_story *first) {
+    sim_story story = *first;
+    under_way = &story;
+    if (run(&story)) return false;
+    tell(&story);
+    if (!story.shrink) return true;
+    puts("\nThe smallest story:");
+    shrink(&story);
+    run(&story);
+    tell(&story);
+    return true;
+}
+
+/* Same seed, same run (C1). */
+static bool repeats(const sim_story *story) {
+    (void)run(story);
+    uint64_t hash = world.hash;
+    (void)run(story);
+    if (hash == world.hash) return true;
+    printf("FAILED: seed %" PRIu64 ": two runs differ\n", story->seed);
+    return false;
+}
+
+int sim_faults(const sim_story *story, uint64_t seeds) {
+    time_t told_at = time(NULL);
+    uint64_t events = 0;
+    under_way = story;
+    signal(SIGABRT, on_abort);
+    if (!story->verbose && !repeats(story)) return 1;
+    for (uint64_t i = 0; i < seeds; i++) {
+        sim_story next = *story;
+        next.seed = story->seed + i;
+        if (fails(&next)) {
+            printf("found in run %" PRIu64 " of %" PRIu64 "\n", i + 1, seeds);
+            return 1;
+        }
+        events += world.happened;
+        if (time(NULL) - told_at < 2) continue;
+        told_at = time(NULL);
+        fprintf(stderr, "%" PRIu64 " of %" PRIu64 " runs, %" PRIu64 " events\n", i + 1, seeds,
+                events);
+    }
+    printf("%" PRIu64 " runs, %" PRIu64 " events: nothing found; the last run's hash is %016" PRIx64
+           "\n",
+           seeds, events, world.hash);
+    return 0;
+}
