@@ -309,7 +309,8 @@ DOORMAN_API void doorman_config_destroy(doorman_config *config); /* NULL is fine
 
 /* The template of a resource: the first whose glob equals the id, else the first whose glob
  * matches (G1).
- *   returns   a template with its defaults filled in, owned by config; NULL: none matches
+ *   returns   a template with its defaults filled in, owned by config; NULL: none matches, or
+ *             resource_id is no id
  *   cost      O(templates) */
 DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
                                                         const char *resource_id);
@@ -602,7 +603,7 @@ typedef struct doorman_resource_options {
     double wants_maximum; /* 1e15 */
     double wants_initial; /* wants_minimum: the least in the first window */
     doorman_time window;  /* 10 s: how far back use is looked at; 10 ms or more */
-    doorman_time burst;   /* 0.1 s: of the rate limiter, see doorman_rate_options */
+    doorman_time burst;   /* 0.1 s: of the rate limiter, see doorman_rate_try */
     doorman_mode mode;    /* SAFE */
     double safe_capacity; /* 0: in force until a server has said another; or DOORMAN_UNLIMITED */
     void (*on_change)(void *context, doorman_resource *resource); /* capacity or state changed */
@@ -822,7 +823,8 @@ DOORMAN_API void doorman_agent_read(doorman_agent *agent, const doorman_resource
 DOORMAN_API doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman_resource *resource,
                                                    double n, doorman_time timeout);
 
-/* The same for a gauge; give back by doorman_agent_gauge_release, which wakes those who wait. */
+/* The same for a gauge, RESOURCE_EXHAUSTED where n is more than its capacity at present. Give back
+ * by doorman_agent_gauge_release, which wakes those who wait. */
 DOORMAN_API doorman_status doorman_agent_gauge_wait(doorman_agent *agent,
                                                     doorman_resource *resource, double n,
                                                     doorman_time timeout);
@@ -1001,7 +1003,9 @@ static bool doorman__id_valid(const char *id) {
 /* One character of a glob or id that is known to be UTF-8. */
 static uint32_t doorman__character(const char **text) {
     uint32_t code = 0;
-    (void)doorman__utf8_next(text, *text + 4, &code); /* stops at a NUL by itself */
+    size_t bytes = 1;
+    while (bytes < 4 && (*text)[bytes]) bytes++;
+    (void)doorman__utf8_next(text, *text + bytes, &code);
     return code;
 }
 
@@ -1085,15 +1089,16 @@ static void doorman__sip_round(uint64_t v[4]) {
     v[2] = DOORMAN__ROTATE(v[2], 32);
 }
 
-static uint64_t doorman__hash(const uint64_t key[2], const char *id) {
+static uint64_t doorman__hash_bytes(const uint64_t key[2], const unsigned char *data,
+                                    size_t bytes) {
     uint64_t v[4] = {key[0] ^ UINT64_C(0x736f6d6570736575), key[1] ^ UINT64_C(0x646f72616e646f6d),
                      key[0] ^ UINT64_C(0x6c7967656e657261), key[1] ^ UINT64_C(0x7465646279746573)};
-    size_t bytes = strlen(id), at = 0;
+    size_t at = 0;
     for (bool last = false; !last; at += 8) {
         uint64_t word = 0;
         last = bytes - at < 8;
         size_t part = last ? bytes - at : 8;
-        for (size_t i = 0; i < part; i++) word |= (uint64_t)(unsigned char)id[at + i] << (8 * i);
+        for (size_t i = 0; i < part; i++) word |= (uint64_t)data[at + i] << (8 * i);
         if (last) word |= (uint64_t)bytes << 56;
         v[3] ^= word;
         doorman__sip_round(v);
@@ -1102,6 +1107,17 @@ static uint64_t doorman__hash(const uint64_t key[2], const char *id) {
     v[2] ^= 0xff;
     for (int i = 0; i < 3; i++) doorman__sip_round(v);
     return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+static uint64_t doorman__hash(const uint64_t key[2], const char *text) {
+    return doorman__hash_bytes(key, (const unsigned char *)text, strlen(text));
+}
+
+/* Numbers that nobody can guess from others of the sequence: a counter, put through the hash. */
+static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
+    unsigned char data[8];
+    for (int i = 0; i < 8; i++) data[i] = (unsigned char)(number >> (8 * i));
+    return doorman__hash_bytes(key, data, sizeof data);
 }
 
 /* A hash table of things that carry their link: chains, so that to add never fails. (When there is
@@ -1219,18 +1235,23 @@ static double doorman__total_value(doorman__total total) {
     return (double)total.high * 65536.0 + (double)total.low / DOORMAN__FRACTION;
 }
 
-/* What is left of a capacity: max(0, capacity - total), rounded down where no double says it. */
-static double doorman__total_left(doorman__total total, double capacity) {
-    doorman__total all = doorman__total_of(capacity);
-    if (all.high < total.high || (all.high == total.high && all.low <= total.low)) return 0;
-    doorman__total left = {all.high - total.high - (all.low < total.low), all.low - total.low};
-    double value = doorman__total_value(left);
+/* Rounded down, where no double says it. */
+static double doorman__total_floor(doorman__total total) {
+    double value = doorman__total_value(total);
     doorman__total check = doorman__total_of(value);
-    while (check.high > left.high || (check.high == left.high && check.low > left.low)) {
+    while (check.high > total.high || (check.high == total.high && check.low > total.low)) {
         value -= value * (DBL_EPSILON / 2); /* the next smaller double */
         check = doorman__total_of(value);
     }
     return value;
+}
+
+/* What is left of a capacity: max(0, capacity - total), rounded down. */
+static double doorman__total_left(doorman__total total, double capacity) {
+    doorman__total all = doorman__total_of(capacity);
+    if (all.high < total.high || (all.high == total.high && all.low <= total.low)) return 0;
+    doorman__total left = {all.high - total.high - (all.low < total.low), all.low - total.low};
+    return doorman__total_floor(left);
 }
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
@@ -1401,6 +1422,7 @@ void doorman_config_destroy(doorman_config *config) {
 }
 
 const doorman_template *doorman_config_find(const doorman_config *config, const char *resource_id) {
+    if (!doorman__id_valid(resource_id)) return NULL;
     for (size_t i = 0; i < config->template_count; i++) {
         const doorman_template *found = &config->templates[i];
         if (strcmp(found->identifier_glob, resource_id) == 0) return found;
@@ -1830,7 +1852,7 @@ typedef struct doorman__book {
     doorman_terms terms[DOORMAN_TERMS_MAX];
     size_t terms_count; /* 0: to be made anew */
     doorman_time learned_at;
-    double spare; /* while it learns: what holders have given back to this master */
+    doorman__total spare; /* while it learns: what holders have given back to this master */
     uint64_t expired_count;
     char resource_id[];
 } doorman__book;
@@ -1983,7 +2005,10 @@ static double doorman__book_free(const doorman__book *book, const doorman__recor
 /* R4. The claim comes from a holder that named the last lease. */
 static void doorman__book_confirm(doorman__book *book, doorman__record *record, double claim) {
     double counted = doorman__min(record->counted, doorman__ceil(claim));
-    book->spare += doorman__max(0, record->given - counted);
+    if (record->given > counted) {
+        doorman__total_add(&book->spare, record->given);
+        doorman__total_subtract(&book->spare, counted);
+    }
     doorman__book_set_amounts(book, record, doorman__min(record->given, counted), counted);
 }
 
@@ -2004,10 +2029,12 @@ static double doorman__book_grant(doorman__book *book, doorman__record *record, 
  * what the holder has shown to have had, also where it wants less now. */
 static double doorman__book_learn(doorman__book *book, doorman__record *record, double target,
                                   double claim) {
-    double free = doorman__book_free(book, record), known = doorman__min(claim, free);
-    double more = doorman__min(doorman__min(target, free) - known, book->spare);
-    double given = doorman__floor(known + doorman__max(0, more));
-    book->spare -= doorman__max(0, more);
+    double free = doorman__book_free(book, record);
+    double known = doorman__floor(doorman__min(claim, free));
+    doorman__total_add(&book->spare, known);
+    double most = doorman__min(free, doorman__total_floor(book->spare));
+    double given = doorman__max(known, doorman__floor(doorman__min(target, most)));
+    doorman__total_subtract(&book->spare, given);
     bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
     doorman__book_set_amounts(book, record, given,
                               immediate ? given : doorman__max(record->counted, given));
@@ -2167,19 +2194,28 @@ static bool doorman__asker_reserve(doorman_asker *asker) {
     return room;
 }
 
+static void doorman__asker_append(doorman_asker *asker, doorman__holding *holding) {
+    holding->next = NULL;
+    holding->previous = asker->last;
+    *(asker->last ? &asker->last->next : &asker->first) = holding;
+    asker->last = holding;
+}
+
+static void doorman__asker_unlink(doorman_asker *asker, doorman__holding *holding) {
+    *(holding->previous ? &holding->previous->next : &asker->first) = holding->next;
+    *(holding->next ? &holding->next->previous : &asker->last) = holding->previous;
+}
+
 /* After doorman__asker_reserve. A new holding is due at once. */
 static void doorman__asker_add(doorman_asker *asker, doorman__holding *holding, doorman_time now) {
     holding->ask_at = now;
     holding->confirm_at = DOORMAN_NEVER;
-    holding->previous = asker->last;
-    *(asker->last ? &asker->last->next : &asker->first) = holding;
-    asker->last = holding;
+    doorman__asker_append(asker, holding);
     asker->holding_count++;
 }
 
 static void doorman__asker_remove(doorman_asker *asker, doorman__holding *holding) {
-    *(holding->previous ? &holding->previous->next : &asker->first) = holding->next;
-    *(holding->next ? &holding->next->previous : &asker->last) = holding->previous;
+    doorman__asker_unlink(asker, holding);
     asker->holding_count--;
     asker->owner->closed(holding);
 }
@@ -2215,13 +2251,16 @@ const char *doorman_asker_address(const doorman_asker *asker) {
     return asker->redirect[0] ? asker->redirect : asker->addresses[asker->address_index];
 }
 
-/* The request under way is over. What was not answered is still to be asked for. */
+/* The request under way is over. What was not answered is still to be asked for. All of it goes to
+ * the end of the list, so that where not all fits in a request everyone has its turn. */
 static void doorman__asker_settle(doorman_asker *asker, doorman__asker_state state, bool answered) {
     doorman__asker_move(asker, state);
     for (size_t i = 0; i < asker->asked_count; i++) {
         doorman__holding *holding = asker->asked[i];
         holding->asked = false;
         if (!answered) holding->ask_at = asker->now;
+        doorman__asker_unlink(asker, holding);
+        doorman__asker_append(asker, holding);
         if (holding->closing && !doorman__holding_live(holding, asker->now)) {
             doorman__asker_remove(asker, holding);
         }
@@ -2316,23 +2355,27 @@ static bool doorman__holding_due(doorman_asker *asker, doorman__holding *holding
     return false;
 }
 
-/* K1. */
+static void doorman__asker_collect(doorman_asker *asker, doorman__holding *holding,
+                                   doorman_time now) {
+    asker->owner->prepare(holding, now);
+    holding->asked = true;
+    holding->claimed = holding->claim;
+    holding->asked_wants = holding->demand.wants;
+    asker->asks[asker->asked_count] = doorman__holding_ask(holding, now);
+    asker->asked[asker->asked_count++] = holding;
+}
+
+/* K1: what is due, and if anything is, what is past half its interval. */
 static void doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) {
-    bool any = false;
-    for (doorman__holding *holding = asker->first; holding; holding = holding->next) {
-        any = doorman__holding_due(asker, holding, now) || any;
+    doorman__holding *holding = asker->first;
+    for (; holding && asker->asked_count < DOORMAN__ASKS_MAX; holding = holding->next) {
+        if (doorman__holding_due(asker, holding, now)) doorman__asker_collect(asker, holding, now);
     }
-    doorman__holding *holding = any ? asker->first : NULL;
+    holding = asker->asked_count ? asker->first : NULL;
     for (; holding && asker->asked_count < DOORMAN__ASKS_MAX; holding = holding->next) {
         bool half = now - holding->asked_at >= holding->refresh_interval / 2;
-        bool late = now >= holding->confirm_at; /* of those looked at, only what has something */
-        if (holding->closing || (now < holding->ask_at && !half && !late)) continue;
-        asker->owner->prepare(holding, now);
-        holding->asked = true;
-        holding->claimed = holding->claim;
-        holding->asked_wants = holding->demand.wants;
-        asker->asks[asker->asked_count] = doorman__holding_ask(holding, now);
-        asker->asked[asker->asked_count++] = holding;
+        if (holding->asked || holding->closing || !half) continue;
+        doorman__asker_collect(asker, holding, now);
     }
 }
 
@@ -2371,8 +2414,14 @@ doorman_time doorman_asker_due(const doorman_asker *asker) {
     return due;
 }
 
+/* Schemes may be written in any case. */
 static bool doorman__tls(const char *address) {
-    return strncmp(address, "tls+", 4) == 0 || strncmp(address, "wss", 3) == 0;
+    char scheme[5] = "";
+    for (int i = 0; i < 4 && address[i]; i++) {
+        bool upper = address[i] >= 'A' && address[i] <= 'Z';
+        scheme[i] = (char)(upper ? address[i] - 'A' + 'a' : address[i]);
+    }
+    return strcmp(scheme, "tls+") == 0 || strncmp(scheme, "wss", 3) == 0;
 }
 
 /* K3. False: it must not be followed. */
@@ -2468,7 +2517,11 @@ static void doorman__holding_take(doorman_asker *asker, doorman__holding *holdin
         doorman__holding_replace(holding, lease, doorman__after(asker->sent_at, lease->expires_in),
                                  asker->now);
     }
-    doorman__holding_schedule(asker, holding, lease->refresh_interval);
+    doorman_time interval = lease->refresh_interval;
+    if (answer->grant == DOORMAN_GRANTED) {
+        interval = doorman__earlier(interval, lease->expires_in / 2); /* or it would end first */
+    }
+    doorman__holding_schedule(asker, holding, interval);
     asker->owner->changed(holding, asker->now);
 }
 
@@ -2511,7 +2564,7 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * S6 A lease lasts `lease_length`; the refresh interval told is a third of that at most. Who got
  *    less than its target by a thousandth comes back after the minimum interval (R12).
  * S7 Safe capacity: the template's; else the capacity divided by the subclients known, the one who
- *    asks included, and none while learning.
+ *    asks included; and none while learning, or where amounts are no parts of a whole.
  * S8 The record of a lease lasts 1 + drift times as long as the lease.
  * S9 A claim that there is no record of, outside learning, is told to on_event, and taken for
  *    nothing.
@@ -2523,12 +2576,6 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * C7 Resources, holders of one and resources of one holder are bounded; past that a resource is
  *    refused (FULL), and nobody loses a lease.
  */
-
-/* What must be remembered of each template beyond the configuration that it stands in. */
-typedef struct doorman__history {
-    doorman_time learned_at; /* a resource of it that is new now has learned by then */
-    doorman_time drains_at;  /* leases given under configurations before this one have ended */
-} doorman__history;
 
 /* How many resources a holder has: one for each holder of the server. */
 typedef struct doorman__tally {
@@ -2551,13 +2598,14 @@ struct doorman_server {
     doorman_server_options options;
     char node[DOORMAN_ID_BYTES_MAX + 1];
     char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": nobody knows */
-    doorman_time now, mine_until, due, swept_at;
+    doorman_time now, mine_until, due;
     bool mine;
     const doorman_config *config;
-    doorman__history *histories; /* one for each template */
+    doorman_time *learned_at; /* for each template: when a resource that is new now has learned */
+    doorman_time drains_at;   /* leases under configurations before this one have ended by then */
     doorman__table books, tallies;
     doorman__book *first, *last;
-    uint64_t ids, serial; /* of leases, a generator; of demands, a counter, from a secret start */
+    uint64_t lease_count, serial; /* counters; that of demands from a secret start */
     doorman__slot *slots;
     doorman_answer *answers;
     size_t slots_capacity, answers_capacity;
@@ -2655,9 +2703,8 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     if (!options->resource_max) server->options.resource_max = 1000000;
     if (!options->holder_max) server->options.holder_max = 10000000;
     if (!options->resource_max_per_holder) server->options.resource_max_per_holder = 100000;
-    server->ids = doorman__mix(options->seed[0]) ^ options->seed[1];
-    server->serial = doorman__random(&server->ids);
-    server->now = now;
+    server->serial = doorman__hash(options->seed, "serial");
+    server->now = doorman__later(now, 0);
     server->due = DOORMAN_NEVER;
     doorman_status status = doorman_server_configure(server, options->config, now);
     if (status != DOORMAN_OK) {
@@ -2673,19 +2720,14 @@ void doorman_server_destroy(doorman_server *server) {
     doorman__server_forget(server);
     doorman__table_uninit(&server->books);
     doorman__table_uninit(&server->tallies);
-    DOORMAN_FREE(server->histories);
+    DOORMAN_FREE(server->learned_at);
     DOORMAN_FREE(server->slots);
     DOORMAN_FREE(server->answers);
     DOORMAN_FREE(server);
 }
 
-static doorman__history *doorman__server_history(const doorman_server *server,
-                                                 const doorman_template *settings) {
-    return &server->histories[settings - server->config->templates];
-}
-
-/* R8: when a resource of this template, without a book yet, will have learned, after a victory over
- * a predecessor that went at `gone`. */
+/* R8: when a resource of this template will have learned, after a victory over a predecessor that
+ * went at `gone`, and that had this configuration or those before it. */
 static doorman_time doorman__server_learned_at(const doorman_server *server,
                                                const doorman_template *settings,
                                                doorman_time gone) {
@@ -2695,55 +2737,73 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
     }
     doorman_time last =
         doorman__after(gone, doorman__server_bound(server, algorithm->lease_length));
-    return doorman__later(last, doorman__server_history(server, settings)->drains_at);
+    return doorman__later(last, server->drains_at);
 }
 
-/* What a template of a new configuration inherits. Its resources were those of the old template of
- * the same glob; where there was none, they may have been anybody's, or nobody's: then they were
- * given what they asked for, under leases of the default length, and must learn. */
-static doorman__history doorman__server_inherit(const doorman_server *server,
-                                                const doorman_template *settings) {
-    doorman__history history = {0, 0};
-    size_t count = server->config ? server->config->template_count : 0;
-    bool matched = !server->config;
-    for (int same = 1; same >= 0 && !matched; same--) {
-        for (size_t i = 0; i < count; i++) {
-            const doorman_template *old = &server->config->templates[i];
-            if (same && strcmp(old->identifier_glob, settings->identifier_glob) != 0) continue;
-            doorman_time length = doorman__server_bound(server, old->algorithm.lease_length);
-            doorman_time drains_at = doorman__after(server->now, length);
-            history.drains_at = doorman__later(history.drains_at, drains_at);
-            history.drains_at = doorman__later(history.drains_at, server->histories[i].drains_at);
-            history.learned_at =
-                doorman__later(history.learned_at, server->histories[i].learned_at);
-            matched = matched || same || strcmp(old->identifier_glob, "*") == 0;
-        }
+/* Does some template match everything? It stands last. */
+static bool doorman__config_matches_all(const doorman_config *config) {
+    size_t count = config->template_count;
+    return count && strcmp(config->templates[count - 1].identifier_glob, "*") == 0;
+}
+
+/* The longest lease that a configuration allows; also that of what no template matches. */
+static doorman_time doorman__config_longest_lease(const doorman_config *config) {
+    doorman_time longest = doorman__config_matches_all(config) ? 0 : 60 * DOORMAN_SECOND;
+    for (size_t i = 0; i < config->template_count; i++) {
+        longest = doorman__later(longest, config->templates[i].algorithm.lease_length);
     }
-    if (!matched && server->mine) {
-        const doorman_algorithm *algorithm = &settings->algorithm;
-        doorman_time longest = doorman__later(algorithm->lease_length, 60 * DOORMAN_SECOND);
-        doorman_time duration = algorithm->has_learning_mode_duration
-                                    ? algorithm->learning_mode_duration
-                                    : doorman__server_bound(server, longest);
-        history.learned_at =
-            doorman__later(history.learned_at, doorman__after(server->now, duration));
+    return longest;
+}
+
+/* The template of the last configuration with this glob, at the same place if nothing has moved. */
+static size_t doorman__config_same(const doorman_config *config, const char *glob, size_t place) {
+    size_t count = config->template_count;
+    if (place < count && strcmp(config->templates[place].identifier_glob, glob) == 0) return place;
+    for (place = 0; place < count; place++) {
+        if (strcmp(config->templates[place].identifier_glob, glob) == 0) break;
     }
-    return history;
+    return place;
+}
+
+/* When new resources of a template of a new configuration will have learned, which is still to be
+ * put in the place of the last one. Where that had the same glob it is as it was. Else they were
+ * those of other templates, or of none: then they were given what they asked for, and must learn
+ * for as long as any lease that was given may last (G5). */
+static doorman_time doorman__server_inherit(const doorman_server *server,
+                                            const doorman_template *settings, size_t place) {
+    const doorman_config *last = server->config;
+    size_t same = doorman__config_same(last, settings->identifier_glob, place);
+    if (same < last->template_count) return server->learned_at[same];
+    doorman_time learned_at = 0;
+    for (size_t i = 0; i < last->template_count; i++) {
+        learned_at = doorman__later(learned_at, server->learned_at[i]);
+    }
+    if (doorman__config_matches_all(last) || !server->mine) return learned_at;
+    const doorman_algorithm *algorithm = &settings->algorithm;
+    doorman_time gained = algorithm->has_learning_mode_duration
+                              ? doorman__after(server->now, algorithm->learning_mode_duration)
+                              : server->drains_at;
+    return doorman__later(learned_at, gained);
 }
 
 doorman_status doorman_server_configure(doorman_server *server, const doorman_config *config,
                                         doorman_time now) {
-    doorman__server_now(server, now);
+    now = doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     if (!config) return DOORMAN_INVALID_ARGUMENT;
-    doorman__history *histories =
-        (doorman__history *)doorman__zalloc((config->template_count + 1) * sizeof *histories);
-    if (!histories) return DOORMAN_OUT_OF_MEMORY;
-    for (size_t i = 0; i < config->template_count; i++) {
-        histories[i] = doorman__server_inherit(server, &config->templates[i]);
+    size_t count = config->template_count;
+    doorman_time *learned_at = (doorman_time *)doorman__zalloc((count + 1) * sizeof *learned_at);
+    if (!learned_at) return DOORMAN_OUT_OF_MEMORY;
+    if (server->config) {
+        doorman_time longest = doorman__config_longest_lease(server->config);
+        doorman_time drains_at = doorman__after(now, doorman__server_bound(server, longest));
+        server->drains_at = doorman__later(server->drains_at, drains_at);
     }
-    DOORMAN_FREE(server->histories);
-    server->histories = histories;
+    for (size_t i = 0; i < count && server->config; i++) {
+        learned_at[i] = doorman__server_inherit(server, &config->templates[i], i);
+    }
+    DOORMAN_FREE(server->learned_at);
+    server->learned_at = learned_at;
     server->config = config;
     for (doorman__book *book = server->first, *next = NULL; book; book = next) {
         next = book->next;
@@ -2774,7 +2834,7 @@ doorman_status doorman_server_set_master(doorman_server *server,
     if (mine && !server->mine) {
         doorman_time gone = mastership->predecessor_gone ? mastership->predecessor_gone : now;
         for (size_t i = 0; i < server->config->template_count; i++) {
-            server->histories[i].learned_at =
+            server->learned_at[i] =
                 doorman__server_learned_at(server, &server->config->templates[i], gone);
         }
     }
@@ -2898,7 +2958,7 @@ static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t 
     if (!book) return NULL;
     memcpy(book->resource_id, resource_id, bytes);
     book->settings = settings;
-    book->learned_at = doorman__server_history(server, settings)->learned_at;
+    book->learned_at = server->learned_at[settings - server->config->templates];
     book->previous = server->last;
     *(server->last ? &server->last->next : &server->first) = book;
     server->last = book;
@@ -2973,6 +3033,10 @@ static doorman_status doorman__server_make_room(doorman_server *server,
         if (status == DOORMAN_OK && slot->book) {
             status = doorman__slot_find_record(server, slot, request, hash);
         }
+        if (slot->grant == DOORMAN_FULL && slot->book && !slot->book->records.count) {
+            doorman__server_remove_book(server, slot->book);
+            slot->book = NULL;
+        }
     }
     for (size_t i = 0; i < made && status != DOORMAN_OK; i++) {
         doorman__slot *slot = &server->slots[i];
@@ -2986,14 +3050,16 @@ static doorman_status doorman__server_make_room(doorman_server *server,
 
 /* ---- server: answering */
 
-/* Two to the 53rd is the largest integer that JSON carries safely; 0 is no id (R1). */
+/* R1. Two to the 53rd is the largest integer that JSON carries safely; 0 is no id. Nobody can guess
+ * the id of another's lease, or learn of the seed from its own. */
 static uint64_t doorman__server_lease_id(doorman_server *server) {
-    uint64_t id = doorman__random(&server->ids) >> 11;
+    uint64_t id = doorman__hash_number(server->options.seed, ++server->lease_count) >> 11;
     return id ? id : 1;
 }
 
 static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm) {
-    return doorman__earlier(algorithm->minimum_interval, algorithm->refresh_interval / 2);
+    doorman_time told = doorman__earlier(algorithm->refresh_interval, algorithm->lease_length / 3);
+    return doorman__earlier(algorithm->minimum_interval, told / 2);
 }
 
 static bool doorman__book_learning(const doorman__book *book, doorman_time now) {
@@ -3006,7 +3072,8 @@ static bool doorman__book_safe_capacity(const doorman__book *book, doorman_time 
     double subclients = doorman__book_subclients(book);
     *out = settings->safe_capacity;
     if (settings->has_safe_capacity) return true;
-    if (doorman__book_learning(book, now) || subclients <= 0) return false;
+    bool whole = doorman__kinds[settings->algorithm.kind].whole;
+    if (!whole || doorman__book_learning(book, now) || subclients <= 0) return false;
     *out = settings->capacity / subclients;
     return true;
 }
@@ -3104,7 +3171,7 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     }
     double claim = doorman__max(ask->has.id ? ask->has.capacity : 0, ask->outstanding);
     bool named = record->lease_id && ask->has.id == record->lease_id;
-    if (slot->added && ask->has.id && !doorman__book_learning(book, now)) { /* S9 */
+    if (slot->added && ask->has.id && now >= book->learned_at) { /* S9 */
         doorman__server_event(server, DOORMAN_EVENT_UNKNOWN_CLAIM, book->resource_id,
                               record->holder_id, claim);
     }
@@ -3256,9 +3323,10 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
 
 #define DOORMAN__UNIT 4096.0 /* limiters count units in parts of this size */
 
-/* In 1/256 ns; infinite where nothing is allowed, 0 where everything is. */
+/* In 1/256 ns; for ever where nothing is allowed, 0 where everything is. */
 static double doorman__unit_time(double amount) {
-    return doorman__unlimited(amount) ? 0 : 256e9 / amount;
+    if (doorman__unlimited(amount)) return 0;
+    return amount > 0 ? 256e9 / amount : DBL_MAX;
 }
 
 static void doorman__allowance_set(doorman__allowance *allowance, double amount, doorman_time until,
@@ -3531,6 +3599,7 @@ static double doorman__resource_fallback(const doorman_resource *resource) {
 void doorman_resource_read(const doorman_resource *resource, doorman_resource_info *out,
                            doorman_time now) {
     const doorman__holding *holding = &resource->holding;
+    now = doorman__later(now, resource->client->asker.now);
     bool leased = doorman__holding_live(holding, now);
     *out = (doorman_resource_info){.resource_id = resource->resource_id,
                                    .leased = leased,
@@ -3710,7 +3779,7 @@ doorman_status doorman_client_create(doorman_client **out, const doorman_client_
     if (!client) return DOORMAN_OUT_OF_MEMORY;
     memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
     client->sample_at = DOORMAN_NEVER;
-    client->asker.now = now;
+    client->asker.now = doorman__later(now, 0);
     client->asker.random = options->seed;
     client->asker.timeout =
         options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
@@ -4989,6 +5058,7 @@ static doorman_status doorman__waiter_try(doorman__waiter *waiter, doorman_time 
     if (waiter->gauge) {
         double most = doorman__allowance_read(&gauge->allowance, now).amount;
         bool room = doorman__gauge_in_flight(gauge) + waiter->n <= most;
+        if (most > 0 && waiter->n > most) return DOORMAN_RESOURCE_EXHAUSTED;
         if (room || doorman__unlimited(most)) decision = doorman_gauge_try(gauge, waiter->n, now);
     } else {
         doorman__limit limit = doorman__allowance_read(&rate->allowance, now);

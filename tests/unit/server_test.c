@@ -530,6 +530,52 @@ static void a_resource_that_gains_a_template_learns_first(void **state) {
     world_stop(w);
 }
 
+static doorman_config *config_of_one(const char *glob, doorman_time lease_length) {
+    doorman_template one = {.identifier_glob = glob, .capacity = 100, .has_algorithm = true};
+    one.algorithm.lease_length = lease_length;
+    doorman_config *config = NULL;
+    const doorman_config_options options = {.templates = &one, .template_count = 1};
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    return config;
+}
+
+/* G5, R8: a template that goes and comes back, with shorter leases. */
+static void long_leases_of_a_template_that_was_gone_are_not_forgotten(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    reload(w, config_of_one("db", 300 * SECOND));
+    holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
+    assert_about(gets(w, &a), 100);
+    w->now += SECOND;
+    reload(w, config_of_one("other", 10 * SECOND));
+    w->now += SECOND;
+    reload(w, config_of_one("db", 10 * SECOND));
+    w->now += 290 * SECOND;
+    assert_about(gets(w, &b), 0); /* a may still have all of it */
+    w->now += 30 * SECOND;
+    b.has.id = 0;
+    assert_about(gets(w, &b), 100);
+    world_stop(w);
+}
+
+/* S3, S6: a holder that comes when it is told to gets a new lease, whatever the refresh interval. */
+static void who_comes_when_told_is_not_held_back(void **state) {
+    (void)state;
+    const doorman_algorithm slow = {.lease_length = 6 * SECOND,
+                                    .refresh_interval = 6 * SECOND,
+                                    .has_learning_mode_duration = true};
+    world *w = world_start(100, &slow);
+    holder a = {.id = "a", .wants = 40};
+    doorman_answer answer = ask(w, &a);
+    for (int i = 0; i < 5; i++) {
+        uint64_t last = answer.gets.id;
+        w->now += answer.gets.refresh_interval;
+        answer = ask(w, &a);
+        assert_true(answer.gets.id != last);
+    }
+    world_stop(w);
+}
+
 /* G2 */
 static void unmatched_resources_can_be_refused(void **state) {
     (void)state;
@@ -583,6 +629,11 @@ static void bounds_refuse_the_newcomer_and_take_nothing_from_others(void **state
     assert_int_equal(ask_for(w, "three", &d, &answer), DOORMAN_OK);
     assert_int_equal(answer.grant, DOORMAN_FULL); /* resources */
     assert_int_equal(w->events[DOORMAN_EVENT_FULL], 3);
+    holder e = {.id = "a", .wants = 5};
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(ask_for(w, "four", &e, &answer), DOORMAN_OK); /* leaves nothing behind */
+        assert_int_equal(answer.grant, DOORMAN_FULL);
+    }
     w->now += 6 * SECOND;
     assert_about(gets(w, &a), 5);
     world_stop(w);
@@ -844,6 +895,8 @@ int main(void) {
         cmocka_unit_test(static_amounts_are_for_each_client),
         cmocka_unit_test(after_a_cut_nobody_is_given_more_until_the_sum_fits),
         cmocka_unit_test(a_resource_that_gains_a_template_learns_first),
+        cmocka_unit_test(long_leases_of_a_template_that_was_gone_are_not_forgotten),
+        cmocka_unit_test(who_comes_when_told_is_not_held_back),
         cmocka_unit_test(unmatched_resources_can_be_refused),
         cmocka_unit_test(a_reload_that_shortens_leases_forgets_none),
         cmocka_unit_test(bounds_refuse_the_newcomer_and_take_nothing_from_others),
