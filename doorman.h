@@ -242,8 +242,8 @@ typedef enum doorman_status {
 DOORMAN_API const char *doorman_status_name(doorman_status status);
 DOORMAN_API const char *doorman_status_text(doorman_status status);
 
-/* What was wrong, as "resources[2].capacity: must be ...". Filled in when a call returns
- * INVALID_ARGUMENT, NOT_FOUND or RESOURCE_EXHAUSTED; wherever one is taken it may be NULL. */
+/* What was wrong, as "resources[2].capacity: must be ...". Filled in when a call that takes one
+ * fails. It may be NULL. */
 typedef struct doorman_error {
     char text[512];
 } doorman_error;
@@ -300,7 +300,7 @@ typedef struct doorman_config doorman_config;
  *   out       written on OK alone; the caller destroys it
  *   options   borrowed for the call; all is copied
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (templates) | OUT_OF_MEMORY
- *   cost      O(templates)
+ *   cost      O(templates^2)
  *   source    the fields are those of the design document's ResourceRepository */
 DOORMAN_API doorman_status doorman_config_create(doorman_config **out,
                                                  const doorman_config_options *options,
@@ -447,7 +447,7 @@ DOORMAN_API const char *doorman_asker_address(const doorman_asker *asker);
 /* The next request, if one is due. A request that was not answered within its time-out counts as
  * failed here.
  *   out       out; sequence 0: nothing is to be sent now. Borrowed until the next call
- *   returns   OK | OUT_OF_MEMORY
+ *   returns   OK (a client's request needs no memory)
  *   cost      O(resources) when one is due, else O(1) */
 DOORMAN_API doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out,
                                                  doorman_time now);
@@ -548,7 +548,7 @@ DOORMAN_API void doorman_server_update(doorman_server *server, doorman_time now)
 typedef struct doorman_server_resource {
     const char *resource_id;
     const doorman_template *settings; /* defaults filled in */
-    double has;                       /* sum of the leases */
+    double has;                       /* sum of the leases, in the resource's units as all here */
     double counted;                   /* sum of what must be counted: at least has */
     double wants, subclients;
     size_t holder_count;
@@ -862,8 +862,16 @@ DOORMAN_API void doorman_agent_gauge_release(doorman_agent *agent, doorman_resou
  * Status codes, time, memory, random numbers, ids, globs, the hash table and the exact sum: what
  * every other section stands on. Nothing here knows of leases.
  *
- * Promises kept here: C1 (no clock, no global state, no randomness but from seeds), C4 (memory), C5
- * (what an id or an amount may be), C8 (keyed tables), C9 (sums that cannot drift).
+ * C1 What depends on time takes `now`. Nothing reads a clock, does I/O, starts a thread, has global
+ *    state, or is random but by a seed: the same calls give the same results, on every machine.
+ * C3 Options whose fields are zero mean the defaults. What is created is destroyed by its twin.
+ * C4 Memory goes through DOORMAN_MALLOC, _REALLOC and _FREE. Running out of it is a status, at any
+ *    call, and leaves things as they were.
+ * C5 What comes from outside is checked where it enters: ids, amounts, priorities, durations. A
+ *    message that is wrong changes nothing. Asserts are for our own mistakes alone.
+ * C6 The implementation is C11, the public part C99 and C++11, for gcc and clang, without a warning.
+ * C8 Tables of ids from the network are keyed with a seed from the options.
+ * C9 Sums of capacity are exact: a resource that all have left sums to exactly 0.
  */
 
 const char *doorman_status_name(doorman_status status) {
@@ -888,6 +896,10 @@ static doorman_status doorman__fail(doorman_error *error, doorman_status status,
         va_end(arguments);
     }
     return status;
+}
+
+static doorman_status doorman__no_memory(doorman_error *error) {
+    return doorman__fail(error, DOORMAN_OUT_OF_MEMORY, "out of memory");
 }
 
 /* Sums of times stop at NEVER instead of wrapping round. */
@@ -1361,6 +1373,14 @@ static doorman_status doorman__config_check(const doorman_config_options *option
         doorman_status status = doorman__template_check(&options->templates[i], i,
                                                         i + 1 == options->template_count, error);
         if (status != DOORMAN_OK) return status;
+        for (size_t k = 0; k < i; k++) {
+            const char *glob = options->templates[k].identifier_glob;
+            if (strcmp(glob, options->templates[i].identifier_glob) != 0) continue;
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                                 "resources[%zu].identifier_glob: the same as that of "
+                                 "resources[%zu], which hides it",
+                                 i, k);
+        }
     }
     return DOORMAN_OK;
 }
@@ -1385,7 +1405,7 @@ doorman_status doorman_config_create(doorman_config **out, const doorman_config_
         bytes += strlen(description ? description : "") + 1;
     }
     doorman_config *config = (doorman_config *)doorman__zalloc(sizeof *config);
-    if (!config) return DOORMAN_OUT_OF_MEMORY;
+    if (!config) return doorman__no_memory(error);
     config->template_count = count;
     config->reject_unmatched = options->reject_unmatched;
     config->templates =
@@ -1393,7 +1413,7 @@ doorman_status doorman_config_create(doorman_config **out, const doorman_config_
     config->strings = (char *)doorman__zalloc(bytes);
     if (!config->templates || !config->strings) {
         doorman_config_destroy(config);
-        return DOORMAN_OUT_OF_MEMORY;
+        return doorman__no_memory(error);
     }
     const doorman_algorithm defaults = {0}, *common = &defaults;
     const doorman_template *last = count ? &options->templates[count - 1] : NULL;
@@ -1460,13 +1480,15 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
  *   STATIC              level C: the amount is per client, not a part of a whole.
  *   NO_ALGORITHM        slope 1: everybody gets what it wants.
  *
- * The index below finds the sums that these need in O(log n) (A2): a treap (Seidel and Aragon 1996)
+ * The index below finds the sums that these need in O(log n): a treap (Seidel and Aragon 1996)
  * for each priority, in order of wants per subclient, in which every node knows the sums of its
  * subtree. The sums are always made anew from those of the children, never accumulated, so that an
  * empty index sums to exactly 0 (C9).
  *
  * A1 Targets are within one part in 10^9 of the exact solution, or a last bit of the capacity, and
  *    sum to the capacity at most, but for rounding; leases, cut to what is free, never exceed it.
+ * A2 A change of a demand costs O(log n) in the number of holders, for every kind; a renewal that
+ *    changes nothing costs a look into a hash table and at the terms.
  * A3 A new kind is one function and one row of doorman__kinds; nothing else knows the kinds.
  * A4 Nobody gets more than it wants.
  */
@@ -1801,7 +1823,9 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  * most the sum of u, and a grant keeps that sum within the capacity. (After the capacity was cut
  * the sum may be above it; then it only falls.) Why each step keeps it:
  *
- *   claim    A holder binds itself to what it claims to have, x, before it says so (see asking).
+ *   names    (R1) No two leases of a resource and node bear the same id, across masters and
+ *            restarts: 53 bits of a keyed hash of a counter, the key new for each process.
+ *   claim    (R3) A holder binds itself to what it claims to have before it says so (see asking).
  *   confirm  (R4) Only when it names the last lease that it was given does a claim lower u: then
  *            there is no newer lease on its way to it, and it will take no older one. Claims under
  *            one lease only fall, so a copy that comes late overstates, which is safe.
@@ -2166,7 +2190,7 @@ static doorman_status doorman__asker_init(doorman_asker *asker, const doorman__o
     asker->holder_id = holder_id;
     for (; asker->address_count < address_count; asker->address_count++) {
         char *copy = doorman__copy(addresses[asker->address_count]);
-        if (!copy) return DOORMAN_OUT_OF_MEMORY;
+        if (!copy) return doorman__no_memory(error);
         asker->addresses[asker->address_count] = copy;
     }
     return DOORMAN_OK;
@@ -2695,7 +2719,7 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "config: must not be NULL");
     }
     doorman_server *server = (doorman_server *)doorman__zalloc(sizeof *server);
-    if (!server) return DOORMAN_OUT_OF_MEMORY;
+    if (!server) return doorman__no_memory(error);
     server->options = *options;
     memcpy(server->node, options->node, strlen(options->node) + 1);
     server->options.node = server->node;
@@ -2709,7 +2733,7 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     doorman_status status = doorman_server_configure(server, options->config, now);
     if (status != DOORMAN_OK) {
         doorman_server_destroy(server);
-        return status;
+        return doorman__no_memory(error);
     }
     *out = server;
     return DOORMAN_OK;
@@ -2930,7 +2954,7 @@ static doorman_status doorman__server_check(doorman_server *server, const doorma
                             sizeof *server->answers) &&
            room;
     server->answers = (doorman_answer *)answers;
-    if (!room) return DOORMAN_OUT_OF_MEMORY;
+    if (!room) return doorman__no_memory(error);
     for (size_t i = 0; i < request->ask_count; i++) {
         uint64_t hash = doorman__hash(server->options.seed, request->asks[i].resource_id);
         server->slots[i] = (doorman__slot){.hash = hash, .ask_index = i};
@@ -3210,7 +3234,10 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
     doorman__server_check_mastership(server);
     doorman_status status = doorman__server_check(server, request, error);
     bool get = request->method == DOORMAN_GET_CAPACITY && server->mine;
-    if (status == DOORMAN_OK && get) status = doorman__server_make_room(server, request);
+    if (status == DOORMAN_OK && get) {
+        status = doorman__server_make_room(server, request);
+        if (status != DOORMAN_OK) return doorman__no_memory(error);
+    }
     if (status != DOORMAN_OK) return status;
     *response = (doorman_response){.method = request->method,
                                    .is_server = request->is_server,
@@ -3297,8 +3324,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
 
 /* ---- >>limiters ----------------------------------------------------------------------------- */
 /*
- * What the application calls before it acts: by any number of threads at once, with no lock and no
- * system call (C2, L3). A limiter reads its allowance, and changes one word by compare-and-swap.
+ * What the application calls before it acts. A limiter reads its allowance, and changes one word by
+ * compare-and-swap.
  *
  * An allowance says what holds until when, and what then: a lease ends without a call of anybody's.
  * It is two slots; the one writer fills the slot that nobody is told to read, and then counts the
@@ -3319,6 +3346,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
  *    allowance is still the one it went by, while the client first lowers the allowance and then
  *    looks what is in flight: one of the two sees the other, so that no claim misses a unit (R3).
  * L2 Try, and for rates delay, which takes nothing. (Waiting is the agent's, see nng.)
+ * L3 No lock and no system call: any number of threads may share a limiter (C2; all else in this
+ *    file is one thread's at a time).
  */
 
 #define DOORMAN__UNIT 4096.0 /* limiters count units in parts of this size */
@@ -3549,7 +3578,12 @@ doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time 
  * R3 A client claims max(capacity, in flight), and who wants less than it has gives back first.
  * K4 Modes, and on_change when capacity or its kind changes.
  * K5 To open twice gives one resource; the last close releases it.
- * K6, L4 Wants are set, or follow the use of the limiters.
+ * K6 Wants are set, or follow use between a minimum, which an idle resource keeps so that its first
+ *    call need not wait, and a maximum, from an initial value.
+ * K7 Nothing that the server does or fails to do blocks or crashes the application.
+ * L4 Use is what was allowed and refused over a moving window, the newest counting most, and who is
+ *    waiting. A steady demand settles on wants within 10 % of it; a starved one grows until it is
+ *    met; a loop that spins on try asks for four times what it has at most.
  */
 
 #define DOORMAN__SAMPLES 11
@@ -3776,7 +3810,7 @@ doorman_status doorman_client_create(doorman_client **out, const doorman_client_
                              DOORMAN__DURATION_RULE);
     }
     doorman_client *client = (doorman_client *)doorman__zalloc(sizeof *client);
-    if (!client) return DOORMAN_OUT_OF_MEMORY;
+    if (!client) return doorman__no_memory(error);
     memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
     client->sample_at = DOORMAN_NEVER;
     client->asker.now = doorman__later(now, 0);
@@ -3904,9 +3938,9 @@ doorman_status doorman_resource_open(doorman_resource **out, doorman_client *cli
     doorman_resource *resource = doorman__client_find(client, options->resource_id);
     if (!resource) {
         size_t bytes = strlen(options->resource_id) + 1;
-        if (!doorman__asker_reserve(&client->asker)) return DOORMAN_OUT_OF_MEMORY;
+        if (!doorman__asker_reserve(&client->asker)) return doorman__no_memory(error);
         resource = (doorman_resource *)doorman__zalloc(sizeof *resource + bytes);
-        if (!resource) return DOORMAN_OUT_OF_MEMORY;
+        if (!resource) return doorman__no_memory(error);
         memcpy(resource->resource_id, options->resource_id, bytes);
         resource->client = client;
         resource->holding.resource_id = resource->resource_id;
@@ -3994,7 +4028,10 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
  *
  *   {"error":{"code":"INVALID_ARGUMENT","message":"get_capacity.resource[0].wants: is missing"}}
  *
- * Limits (V5): 4 MiB, the answer included; 32 levels; 200,000 values; numbers of 63
+ * G7 Parameters of an algorithm by name: minimum_interval, minimum_refresh_interval, decay_factor,
+ *    reserve, handover; and, as in the design document, lease_duration_secs and refresh_interval for
+ *    the fields of that sense. Values are numbers, or strings.
+ * V5 Limits: 4 MiB, the answer included; 32 levels; 200,000 values; numbers of 63
  * bytes. cJSON lets through more than is good (infinities, NUL in strings, trailing bytes), so a
  * text is checked against RFC 8259 first, and cJSON sees only what is sound. What is sent is
  * written here, as cJSON's numbers are not exact to the last bit.
@@ -4189,12 +4226,8 @@ typedef struct doorman__field {
     const cJSON *value; /* NULL: absent */
 } doorman__field;
 
-static doorman__field doorman__read_start(doorman__reader *reader, const char *text, size_t bytes) {
-    reader->status = doorman__json_parse(&reader->tree, text, bytes, reader->error);
-    return (doorman__field){.reader = reader, .value = reader->tree};
-}
-
 static doorman_status doorman__read_end(doorman__reader *reader) {
+    if (reader->status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(reader->error);
     DOORMAN_FREE(reader->items);
     cJSON_Delete(reader->tree);
     return reader->status;
@@ -4255,6 +4288,29 @@ static const char *doorman__key_twice(const doorman__field *object) {
     return twice;
 }
 
+/* Refuses a key that comes twice in any object, also one that nobody reads. */
+static void doorman__read_unique(const doorman__field *field) {
+    bool object = cJSON_IsObject(field->value);
+    const char *twice = object ? doorman__key_twice(field) : NULL;
+    const cJSON *value = twice ? NULL : field->value->child;
+    if (twice) {
+        doorman__field wrong = {field->reader, field, twice, (int)strlen(twice), 0, NULL};
+        doorman__read_fail(&wrong, "comes twice");
+    }
+    for (size_t i = 0; value && field->reader->status == DOORMAN_OK; value = value->next, i++) {
+        const char *key = object ? value->string : NULL;
+        doorman__field below = {field->reader, field, key, key ? (int)strlen(key) : 0, i, value};
+        if (value->child) doorman__read_unique(&below);
+    }
+}
+
+static doorman__field doorman__read_start(doorman__reader *reader, const char *text, size_t bytes) {
+    reader->status = doorman__json_parse(&reader->tree, text, bytes, reader->error);
+    doorman__field root = {.reader = reader, .value = reader->tree};
+    if (reader->status == DOORMAN_OK) doorman__read_unique(&root);
+    return root;
+}
+
 /* Is a key in a list of fields, as doorman__read takes it? */
 static bool doorman__key_known(const char *fields, const char *key) {
     size_t bytes = strlen(key);
@@ -4276,17 +4332,12 @@ static doorman__field doorman__field_of(const doorman__field *object, const char
 
 static void doorman__read_object(const doorman__field *object, const char *fields) {
     if (!cJSON_IsObject(object->value)) doorman__read_fail(object, "must be an object");
-    if (object->reader->status != DOORMAN_OK) return;
-    const char *wrong = doorman__key_twice(object), *rule = "comes twice";
-    const cJSON *value = *fields == '!' && !wrong ? object->value->child : NULL;
-    for (; value && !wrong; value = value->next) {
-        if (doorman__key_known(fields + 1, value->string)) continue;
-        wrong = value->string;
-        rule = "is not known";
-    }
-    if (!wrong) return;
-    doorman__field field = doorman__field_of(object, wrong, strlen(wrong));
-    doorman__read_fail(&field, rule);
+    if (object->reader->status != DOORMAN_OK || *fields != '!') return;
+    const cJSON *value = object->value->child;
+    while (value && doorman__key_known(fields + 1, value->string)) value = value->next;
+    if (!value) return;
+    doorman__field field = doorman__field_of(object, value->string, strlen(value->string));
+    doorman__read_fail(&field, "is not known");
 }
 
 static void doorman__read_string(const doorman__field *field, const char **out) {
@@ -5265,7 +5316,9 @@ static doorman_status doorman__agent_create_client(doorman_agent *agent,
     doorman_client_options own = *options;
     char id[DOORMAN_ID_BYTES_MAX + 1];
     uint64_t random[2];
-    if (!doorman_random(random, sizeof random)) return DOORMAN_UNAVAILABLE;
+    if (!doorman_random(random, sizeof random)) {
+        return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system gives no random bits");
+    }
     doorman__agent_default_id(id, random[0]);
     if (!own.client_id) own.client_id = id;
     if (!own.seed) own.seed = random[1];
@@ -5311,13 +5364,15 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
     doorman_agent *agent = (doorman_agent *)doorman__zalloc(sizeof *agent);
     if (!agent || !doorman__agent_init(agent)) {
         DOORMAN_FREE(agent);
-        return DOORMAN_OUT_OF_MEMORY;
+        return doorman__no_memory(error);
     }
     doorman_status status = doorman__agent_create_client(agent, options, error);
     if (status == DOORMAN_OK && nng_aio_alloc(&agent->aio, doorman__agent_on_aio, agent) != 0) {
-        status = DOORMAN_OUT_OF_MEMORY;
+        status = doorman__no_memory(error);
     }
-    if (status == DOORMAN_OK && !doorman__agent_launch(agent)) status = DOORMAN_UNAVAILABLE;
+    if (status == DOORMAN_OK && !doorman__agent_launch(agent)) {
+        status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
+    }
     if (status == DOORMAN_OK) {
         *out = agent;
     } else {

@@ -5,6 +5,13 @@
  * another thread costs more than deciding it. One mutex guards the server object. The main thread
  * waits for signals, and once a second does what has come due.
  *
+ * V1 SIGHUP loads the configuration anew; one that is wrong is refused, and the last one stays.
+ *    SIGTERM and SIGINT finish what is in progress, and end the process with exit code 0.
+ * V5 A message is 4 MiB at most. A peer that sends rubbish, or goes away half-way, costs no one
+ *    else anything.
+ * V6 Log lines are logfmt on standard error. A trouble that repeats is said once a minute.
+ * V7 Exit codes: 0 done, 1 failure, 2 wrong use; each with one line that says what, and what to do.
+ *
  * In order: flags, log, configuration, state, the way of one request, sockets, signals, main. Every
  * function has one way out; `enum outcome` carries what is to become of the process to the end. */
 

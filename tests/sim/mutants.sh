@@ -76,11 +76,18 @@ mutant any-answer 'R2: an answer to any request is taken' \
     --favour delay
 mutant in-flight 'R3: what is in flight is not claimed' \
     'holding->capacity : 0, holding->outstanding);' \
-    'holding->capacity : 0, 0);' --favour hold
+    'holding->capacity : 0, 0);' --faults hold,resign,loss,spike --favour hold,resign
 mutant orphans 'R3: units of a lease that has ended are claimed' \
     'doorman__min(holding->claim, doorman__max(holding->keep, old_keep));' \
     'old_keep < 0 ? 0 : holding->claim;' \
     --faults hold,loss,resign,gap,spike,stall --favour hold,loss,resign
+mutant other-node 'R3: what another node counts is claimed' \
+    '|| strcmp(holding->node, lease->node) != 0) {' \
+    ') {' --faults roam,hold,partition,resign,spike --favour roam,hold,partition,resign
+mutant no-old-keep 'R9: what was counted before is not claimed any more' \
+    'now < holding->old_end ? holding->old_keep : 0;' \
+    '0;' --clients 6 --resources 1 \
+    --faults resign,delay,double,spike,hold,loss --favour resign,delay,double,spike,hold
 mutant learn-shorter 'R6: learning ends after half a lease' \
     'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length));' \
     'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length / 2));'
@@ -88,11 +95,12 @@ mutant learn-grow 'R6: holders grow while a server learns' \
     'keep = doorman__book_learn(' \
     'keep = doorman__book_grant('
 mutant learn-unbound 'R6: claims are given back beyond the capacity' \
-    'known = doorman__min(claim, free);' \
-    'known = claim;'
+    'known = doorman__floor(doorman__min(claim, free));' \
+    'known = doorman__floor(claim);'
 mutant learn-spare 'R6: what a claim overstated is given to others' \
-    'doorman__max(0, record->given - counted);' \
-    'record->counted - counted;' --clients 4 --resources 1 \
+    'if (record->given > counted) { doorman__total_add(&book->spare, record->given);' \
+    'if (record->counted > counted) { doorman__total_add(&book->spare, record->counted);' \
+    --clients 4 --resources 1 \
     --faults resign,delay,double,spike,stall --favour resign,delay,double,spike,stall
 mutant learn-alien 'R6: claims on other nodes are believed' \
     'ours = ask->has.id && strcmp(ask->has.node, server->node) == 0;' \
@@ -111,6 +119,9 @@ mutant no-floor 'G5: after a cut there is less than nothing to give' \
 mutant no-expiry 'S2: expiry is forgotten' \
     'while (book->oldest && server->now >= book->oldest->end) {' \
     'while (book->oldest && server->now < 0) {'
+mutant rate-fast 'L1: a rate lets a tenth more through' \
+    'n * limit->unit_time;' \
+    'n * limit->unit_time * 0.9;'
 
 echo "$missed not found"
 [ $missed = 0 ]

@@ -5,8 +5,9 @@
  *     sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST] [--clients MOST]
  *         [--resources MOST] [--seconds MOST] [--verbose] [--no-shrink]
  *
- * Seeds count up from the first. --faults names the kinds of faults that may happen (all, or none),
- * --favour those that do happen in every run, as hard as they can: for bugs that are rare.
+ * Seeds count up from the first; there are 10 of scenarios, and 1,000 of faults, or the one that is
+ * named. --faults names the kinds of faults that may happen (all, or none), --favour those that do
+ * happen in every run, as hard as they can: for bugs that are rare.
  */
 #define DOORMAN_IMPLEMENTATION
 #include "sim.h"
@@ -62,7 +63,7 @@ static bool read_option(const char *name, const char *value, sim_command *out) {
     sim_story *story = &out->story;
     uint64_t number = 0;
     if (strcmp(name, "--seeds") == 0) return read_number(value, 1, 1000000000, &out->seeds);
-    if (strcmp(name, "--seed") == 0) return read_number(value, 0, UINT64_MAX, &story->seed);
+    if (strcmp(name, "--seed") == 0) return read_number(value, 1, UINT64_MAX, &story->seed);
     if (strcmp(name, "--faults") == 0) return read_faults(value, story->allowed);
     if (strcmp(name, "--favour") == 0) return read_faults(value, story->favoured);
     if (strcmp(name, "--output") == 0) {
@@ -88,7 +89,6 @@ static bool read_option(const char *name, const char *value, sim_command *out) {
 int main(int argc, char **argv) {
     sim_command command = {.seeds = 0, .folder = "build/sim"};
     command.story = (sim_story){.program = argv[0],
-                                .seed = 1,
                                 .clients_max = SIM_CLIENTS,
                                 .resources_max = SIM_RESOURCES,
                                 .length_max = 100000 * DOORMAN_SECOND,
@@ -111,5 +111,7 @@ int main(int argc, char **argv) {
         return sim_scenarios(command.seeds ? command.seeds : 10, command.folder);
     }
     if (strcmp(argv[1], "faults") != 0) return wrong_use(argv[1]);
-    return sim_faults(&command.story, command.seeds ? command.seeds : 1);
+    if (!command.seeds) command.seeds = command.story.seed ? 1 : 1000;
+    if (!command.story.seed) command.story.seed = 1;
+    return sim_faults(&command.story, command.seeds);
 }

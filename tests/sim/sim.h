@@ -29,6 +29,7 @@
 #define SIM_VERSIONS 32 /* of the configuration, in one run */
 #define SIM_NOTES 30    /* told of a failure: the last events before it */
 #define SIM_NONE SIZE_MAX
+#define SIM_BURST (5 * DOORMAN_SECOND) /* of rates */
 
 /* Rates of local clocks, in parts of 1,000 of the simulated one: 2 % apart at most. */
 #define SIM_RATE_MIN 990
@@ -142,6 +143,9 @@ typedef struct sim_use {
     double abandoned; /* in flight since it was closed, under a lease that is still running, */
     doorman_time abandoned_until; /* by the client's clock */
     double owed;                  /* came back while it was closed, and nobody could be told */
+    doorman_time seen_at;         /* the last look, by the client's clock; capacity since, */
+    double capacity, peak;        /* and at most since it was opened */
+    double budget, passed;        /* of a rate: units that may have passed since then, and have */
 } sim_use;
 
 typedef struct sim_client {

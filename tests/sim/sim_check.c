@@ -237,6 +237,30 @@ static double in_use(sim_world *world, size_t index, size_t resource) {
     return live ? fmax(info.capacity, info.in_flight - use->orphans) : use->abandoned;
 }
 
+/* L1: a rate has let through at most what it had in all the time since it was opened, and one burst
+ * at the largest rate more, or one unit. Without a lease it has what its mode says; that comes into
+ * force by itself, and what was saved until then is time, of up to one burst. */
+static void check_rate(sim_world *world, size_t index, size_t resource) {
+    sim_client *client = &world->clients[index];
+    sim_use *use = &client->uses[resource];
+    if (!use->resource || use->gauge) return;
+    doorman_resource_info info = {0};
+    doorman_time local = sim_local(&client->clock, world->now);
+    (void)sim_leased(world, index, resource, &info);
+    double time = (double)(local - use->seen_at) / (double)DOORMAN_SECOND;
+    double burst = (double)SIM_BURST / (double)DOORMAN_SECOND;
+    use->budget += time * fmax(use->capacity, info.capacity);
+    if (use->leased && !info.leased) use->budget += fmax(burst * info.capacity, 1);
+    use->peak = fmax(use->peak, info.capacity);
+    use->capacity = info.capacity;
+    use->seen_at = local;
+    double most = use->budget + fmax(burst * use->peak, 1);
+    if (exceeds(use->passed, most)) {
+        sim_fail(world, "%s let %.9g of %s through, and may %.9g", client->id, use->passed,
+                 world->resources[resource], most);
+    }
+}
+
 /* T7: what is in use by leases of a root that are in force, by the clocks of those who hold them,
  * adds up to at most the largest capacity that the configuration gave within the last lease
  * length. */
@@ -245,6 +269,7 @@ static void check_sums(sim_world *world, size_t resource) {
     note_use(world, resource);
     double limit = capacity_limit(world, resource);
     for (size_t i = 0; i < world->client_count; i++) {
+        check_rate(world, i, resource);
         sums[world->clients[i].uses[resource].node] += in_use(world, i, resource);
     }
     for (size_t node = 0; node < world->node_count; node++) {

@@ -81,7 +81,7 @@ static sim_clock random_clock(sim_world *world) {
     return clock;
 }
 
-/* ---- load: gauges that take and give back */
+/* ---- load: gauges that take and give back, rates that take */
 
 /* Units that were taken come back, the orphans among them first. Those that come
  * back to a closed resource were abandoned. */
@@ -127,6 +127,27 @@ static void use_gauge(sim_world *world, const sim_event *event) {
     back.life = use->opening;
     back.amount = amount;
     sim_plan(world, world->now + hold, back);
+}
+
+/* Tries for up to ten seconds' units, more than there are, as one or in parts. */
+static void use_rate(sim_world *world, const sim_event *event) {
+    sim_client *client = &world->clients[event->who];
+    sim_use *use = &client->uses[event->what];
+    uint64_t *dice = &world->dice;
+    doorman_time next = world->now + sim_time_between(dice, SECOND / 100, 4 * SECOND);
+    double amount = use->capacity * sim_between(dice, 0, 10);
+    size_t parts = 1 + sim_below(dice, 8);
+    if (world->now < world->end) sim_plan(world, next, *event);
+    if (!use->resource || client->stalled_until || amount <= 0) return;
+    doorman_time local = sim_local(&client->clock, world->now);
+    double before = use->passed;
+    for (size_t i = 0; i < parts; i++) {
+        doorman_rate *rate = doorman_resource_rate(use->resource);
+        doorman_decision decision = doorman_rate_try(rate, amount / (double)parts, local);
+        if (decision == DOORMAN_ALLOWED) use->passed += amount / (double)parts;
+    }
+    if (use->passed <= before) return;
+    sim_note(world, "%s lets %.6g of r%zu through", client->id, use->passed - before, event->what);
 }
 
 /* ---- faults that strike now and then */
@@ -322,8 +343,9 @@ static void set_up_client(sim_world *world, size_t index) {
     sim_start_client(world, index);
     for (size_t i = 0; i < world->resource_count; i++) {
         sim_open(world, index, i);
-        sim_event event = {.handler = use_gauge, .who = index, .what = i};
-        if (client->uses[i].gauge && world->intensity[SIM_HOLD] > 0) sim_plan(world, 0, event);
+        bool gauge = client->uses[i].gauge;
+        sim_event event = {.handler = gauge ? use_gauge : use_rate, .who = index, .what = i};
+        if (!gauge || world->intensity[SIM_HOLD] > 0) sim_plan(world, 0, event);
     }
 }
 

@@ -195,7 +195,8 @@ static void write_course(const char *folder, const sim_scenario *scenario,
 
 static void print_row(const sim_scenario *scenario, const char *handover, const sim_result *results,
                       size_t count) {
-    double values[SEEDS_MAX], over[SEEDS_MAX], recoveries[SEEDS_MAX], largest = 0, mean = 0;
+    static double values[SEEDS_MAX], over[SEEDS_MAX], recoveries[SEEDS_MAX];
+    double largest = 0, mean = 0;
     size_t runs_over = 0;
     for (size_t i = 0; i < count; i++) {
         values[i] = results[i].in_use;

@@ -725,6 +725,8 @@ void sim_open(sim_world *world, size_t index, size_t resource) {
         use->leased = false;
     }
     use->abandoned = use->owed = 0;
+    use->seen_at = local;
+    use->capacity = use->peak = use->budget = use->passed = 0;
     sim_note(world, "%s opens %s, wants %.6g", client->id, options.resource_id, use->wants);
     sim_carry(world, index);
 }

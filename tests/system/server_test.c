@@ -99,7 +99,7 @@ static void a_server_that_starts_learns_first(void **state) {
     server_stop(&server);
 }
 
-/* The requests of PROTOCOL.md, as they stand there. */
+/* The requests of the protocol. */
 static void the_examples_of_the_protocol_are_answered(void **state) {
     (void)state;
     const char *const more[] = {"--node", "leaf-eu-1", NULL};

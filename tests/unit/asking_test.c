@@ -1,5 +1,5 @@
 /* >>asking of doorman.h: what a client asks, when, whom, and what it makes of the answers, which
- * are made by hand here. Rules K1 to K3 are those of DESIGN.md, R1 to R12 those of HANDOVER.md. */
+ * are made by hand here. Rules K1 to K3 are those of doorman.h, and so are R1 to R12. */
 #include "unit.h"
 
 #include <math.h>
@@ -1063,7 +1063,7 @@ static void the_end_of_a_lease_never_moves_back(void **state) {
     world_stop(&w);
 }
 
-/* PROTOCOL.md: what the holder does when it is refused. */
+/* What the holder does when it is refused. */
 static void who_is_refused_keeps_what_it_has_and_is_told(void **state) {
     (void)state;
     static const doorman_grant grants[] = {DOORMAN_TRY_LATER, DOORMAN_UNMATCHED, DOORMAN_FULL};

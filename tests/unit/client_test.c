@@ -1,5 +1,5 @@
 /* >>client of doorman.h: the resources of an application, their leases, modes and wants; mostly
- * with a real server in the same process. Rules are those of DESIGN.md. */
+ * with a real server in the same process. Rules are those of doorman.h. */
 #include "unit.h"
 
 #include <math.h>

@@ -30,7 +30,6 @@ static void a_resource_takes_its_equal_first_and_then_the_first_that_matches(voi
     (void)state;
     const doorman_template templates[] = {
         {.identifier_glob = "db/*", .capacity = 1}, {.identifier_glob = "db/7", .capacity = 2},
-        {.identifier_glob = "db/7", .capacity = 3}, /* its equal stands before it */
         {.identifier_glob = "*/7", .capacity = 4},  {.identifier_glob = "?[0-9]", .capacity = 5},
         {.identifier_glob = "*", .capacity = 6},
     };
@@ -314,7 +313,11 @@ static void templates_that_are_not_there_are_refused(void **state) {
 
 static doorman_status create_many(size_t count, size_t most, doorman_error *error) {
     static doorman_template many[10001];
-    for (size_t i = 0; i < count; i++) many[i].identifier_glob = "a";
+    static char globs[10001][8];
+    for (size_t i = 0; i < count; i++) {
+        snprintf(globs[i], sizeof globs[i], "a%d", (int)i);
+        many[i].identifier_glob = globs[i];
+    }
     const doorman_config_options options = {
         .templates = many, .template_count = count, .template_max = most};
     doorman_config *config = NULL;
@@ -322,6 +325,19 @@ static doorman_status create_many(size_t count, size_t most, doorman_error *erro
     assert_int_equal(config != NULL, status == DOORMAN_OK);
     doorman_config_destroy(config);
     return status;
+}
+
+/* G4: the second could never be reached. */
+static void no_two_templates_have_the_same_glob(void **state) {
+    (void)state;
+    const doorman_template templates[] = {
+        {.identifier_glob = "db/7"}, {.identifier_glob = "db/8"}, {.identifier_glob = "db/7"}};
+    const doorman_config_options options = {.templates = templates, .template_count = 3};
+    doorman_config *config = NULL;
+    doorman_error error = {""};
+    assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "resources[2].identifier_glob: the same as that of "
+                                    "resources[0], which hides it");
 }
 
 /* C7 */
@@ -373,6 +389,7 @@ int main(void) {
         cmocka_unit_test(each_kind_has_its_name),
         cmocka_unit_test(what_is_wrong_refuses_the_whole_and_is_named_by_its_path),
         cmocka_unit_test(templates_that_are_not_there_are_refused),
+        cmocka_unit_test(no_two_templates_have_the_same_glob),
         cmocka_unit_test(there_are_no_more_templates_than_the_bound),
         cmocka_unit_test(without_memory_there_is_no_configuration_and_nothing_is_lost),
     };

@@ -1,5 +1,5 @@
-/* Section 9 of doorman.h: messages and configurations as text. Rules are those of DESIGN.md, shapes
- * those of the section's opening comment. */
+/* Section 9 of doorman.h: messages and configurations as text. Rules and shapes are those of the
+ * section's opening comment. */
 #include "unit.h"
 
 #include <locale.h>
@@ -225,7 +225,7 @@ static void a_wrong_message_is_told_what_is_wrong_and_changes_nothing(void **sta
         {"[]", WRONG, "must be an object with one key, the method"},
         {"{}", WRONG, "must be an object with one key, the method"},
         {"{\"discovery\":{},\"get_capacity\":{}}", WRONG, "must be an object with one key"},
-        {"{\"discovery\":{},\"discovery\":{}}", WRONG, "must be an object with one key"},
+        {"{\"discovery\":{},\"discovery\":{}}", WRONG, "discovery: comes twice"},
         {"{\"discovery\":7}", WRONG, "discovery: must be an object"},
         {"{\"Discovery\":{}}", "NOT_FOUND", "no such method: Discovery"},
         {"{\"get_server_capacity\":{}}", "NOT_FOUND", "no such method: get_server_capacity"},
@@ -256,6 +256,7 @@ static void a_wrong_message_is_told_what_is_wrong_and_changes_nothing(void **sta
         {DB("\"wants\":1,\"wants\":1"), WRONG, AT("wants: comes twice")},
         {DB("\"wants\":1,\"want\\u0073\":2"), WRONG, AT("wants: comes twice")},
         {DB("\"wants\":1,\"x\":1,\"x\":2"), WRONG, AT("x: comes twice")},
+        {DB("\"wants\":1,\"x\":[{\"y\":1,\"y\":2}]"), WRONG, AT("x[0].y: comes twice")},
         {DB("\"wants\":1,\"outstanding\":-1"), WRONG, AT("outstanding: " DOORMAN__AMOUNT_RULE)},
         {DB("\"wants\":1,\"priority\":16"), WRONG, AT("priority: must be an integer from 0 to 15")},
         {DB("\"wants\":1,\"priority\":-1"), WRONG, AT("priority: must be an integer from 0 to 15")},

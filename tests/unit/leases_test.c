@@ -157,7 +157,7 @@ static void what_shrinks_goes_to_others_when_its_holder_has_confirmed_it(void **
     stage_end(&it);
 }
 
-/* R1, R4. HANDOVER.md: c1 asks with nothing and gets 500; a copy of that request comes later. If
+/* R1, R4. c1 asks with nothing and gets 500; a copy of that request comes later. If
  * its "has 0" were believed c0 would get 182, and 682 would be in force. */
 static void a_late_copy_of_a_request_frees_nothing(void **state) {
     (void)state;
@@ -173,7 +173,7 @@ static void a_late_copy_of_a_request_frees_nothing(void **state) {
     stage_end(&it);
 }
 
-/* R3. HANDOVER.md: a gauge is cut to 10 while 90 are in flight, and claims the 90. */
+/* R3. A gauge is cut to 10 while 90 are in flight, and claims the 90. */
 static void what_is_in_flight_stays_counted(void **state) {
     (void)state;
     stage it;

@@ -1,5 +1,5 @@
 /* >>limiters of doorman.h: rates and gauges, by one thread with a clock that is a variable, and by
- * sixteen. Rules L1 to L3 are those of DESIGN.md, R3 that of HANDOVER.md. */
+ * sixteen. Rules are those of doorman.h. */
 #include "unit.h"
 
 #include <math.h>

@@ -159,7 +159,7 @@ static void capacity_is_shared_as_holders_come(void **state) {
     world_stop(w);
 }
 
-/* T7 with `immediate`: the newcomer has its part at once, and the sum is over until all have heard. */
+/* T7 with `immediate`: the newcomer has its part at once. The sum is over until all have heard. */
 static void immediate_handover_gives_at_once(void **state) {
     (void)state;
     const doorman_algorithm immediate = {.handover = DOORMAN_IMMEDIATE,
@@ -193,7 +193,7 @@ static void who_is_not_master_says_who_is(void **state) {
     world_stop(w);
 }
 
-/* S1, V2: nobody needs to say that a mastership has passed. */
+/* S1: nobody needs to say that a mastership has passed. */
 static void a_mastership_ends_by_itself_exactly_at_its_end(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -362,7 +362,7 @@ static void learning_counts_from_when_the_predecessor_went(void **state) {
     world_stop(w);
 }
 
-/* R4: a claim under an older lease lowers nothing (HANDOVER.md: the shortest story of R1 and R4). */
+/* R4: a claim under an older lease lowers nothing. */
 static void a_late_copy_of_a_request_frees_nothing(void **state) {
     (void)state;
     world *w = world_start(682, NULL);
@@ -558,7 +558,7 @@ static void long_leases_of_a_template_that_was_gone_are_not_forgotten(void **sta
     world_stop(w);
 }
 
-/* S3, S6: a holder that comes when it is told to gets a new lease, whatever the refresh interval. */
+/* S3, S6: who comes when it is told to gets a new lease, whatever the refresh interval. */
 static void who_comes_when_told_is_not_held_back(void **state) {
     (void)state;
     const doorman_algorithm slow = {.lease_length = 6 * SECOND,
