@@ -869,7 +869,7 @@ DOORMAN_API void doorman_agent_gauge_release(doorman_agent *agent, doorman_resou
  *    call, and leaves things as they were.
  * C5 What comes from outside is checked where it enters: ids, amounts, priorities, durations. A
  *    message that is wrong changes nothing. Asserts are for our own mistakes alone.
- * C6 The implementation is C11, the public part C99 and C++11, for gcc and clang, without a warning.
+ * C6 The implementation is C11, the public part C99 and C++11, for gcc and clang, no warnings.
  * C8 Tables of ids from the network are keyed with a seed from the options.
  * C9 Sums of capacity are exact: a resource that all have left sums to exactly 0.
  */
@@ -4029,8 +4029,8 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
  *   {"error":{"code":"INVALID_ARGUMENT","message":"get_capacity.resource[0].wants: is missing"}}
  *
  * G7 Parameters of an algorithm by name: minimum_interval, minimum_refresh_interval, decay_factor,
- *    reserve, handover; and, as in the design document, lease_duration_secs and refresh_interval for
- *    the fields of that sense. Values are numbers, or strings.
+ *    reserve, handover; and, as in the design document, lease_duration_secs and refresh_interval,
+ *    for the fields of that sense. Values are numbers, or strings.
  * V5 Limits: 4 MiB, the answer included; 32 levels; 200,000 values; numbers of 63
  * bytes. cJSON lets through more than is good (infinities, NUL in strings, trailing bytes), so a
  * text is checked against RFC 8259 first, and cJSON sees only what is sound. What is sent is
