@@ -14,7 +14,7 @@ LIBRARIES = -lnng -lcjson
 EXAMPLES = $(patsubst %.c,build/%,$(wildcard examples/*.c))
 CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null),build/examples/gauge_guard)
 
-.PHONY: all demo test sim lint install uninstall deps build_deps clean help
+.PHONY: all demo test bench sim lint install uninstall deps build_deps clean help
 .DELETE_ON_ERROR:
 
 all: build/doorman_server $(EXAMPLES) $(CXX_EXAMPLES) ## the server and the examples (default)
@@ -77,8 +77,15 @@ $(TEST_SERVERS): doorman_server.c doorman.h | deps
 
 C_SOURCES = $(wildcard *.[ch] examples/*.c* tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh)
-# The simulator: the scenarios with their figures and pictures; random faults; or whether it finds the
-# faults that are put into copies of the header.
+bench: build/bench ## how fast it is: renewals, and a limiter's try; half a minute
+	@build/bench
+
+build/bench: tests/bench/bench.c doorman.h | build_deps
+	$(say)
+	@$(C) -O2 -g -Werror $< -o $@ $(LDFLAGS) $(LIBRARIES)
+
+# The simulator: the scenarios with their figures and pictures; random faults; or whether it finds
+# the faults that are put into copies of the header.
 SIM_SEEDS = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
 sim: build/sim/sim ## the scenarios; or FAULTS=1 [SEEDS=N] [SEED=N]; or MUTANTS=1
 ifdef MUTANTS

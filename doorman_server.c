@@ -431,7 +431,7 @@ static enum outcome check_config(const struct settings *settings) {
 #define LANE_COUNT 32
 
 /* A lane waits for a peer only when that peer asks on and on, and does not read the answers. */
-#define SEND_TIMEOUT_MS 1000
+#define SEND_TIMEOUT_MS 250
 
 /* For so long further requests are told that the server is stopping, while answers leave. */
 #define STOPPING_MS 250
