@@ -177,131 +177,131 @@ static void what_is_released_is_free(void **state) {
     world_stop(w);
 }
 
+#define WRONG "INVALID_ARGUMENT"
+#define AT(path) "get_capacity.resource[0]." path
+static const struct {
+    const char *text, *code, *message;
+} wrong_messages[] = {
+    {"", WRONG, "byte 0: not JSON"},
+    {"rubbish", WRONG, "byte 0: not JSON"},
+    {"{\"discovery\":{}} x", WRONG, "byte 17: not JSON"},
+    {"{\"discovery\":{}}{}", WRONG, "byte 16: not JSON"},
+    {"\xef\xbb\xbf{\"discovery\":{}}", WRONG, "byte 0: not JSON"},
+    {"{\"discovery\":{}", WRONG, "byte 15: not JSON"},
+    {"{\"discovery\"{}}", WRONG, "byte 12: not JSON"},
+    {"{\"discovery\":{},}", WRONG, "byte 16: not JSON"},
+    {"{discovery:{}}", WRONG, "byte 1: not JSON"},
+    {"{\"discovery\":[1,]}", WRONG, "byte 16: not JSON"},
+    {"{\"discovery\":[1 2]}", WRONG, "byte 16: not JSON"},
+    {"{\"discovery\":[}}", WRONG, "byte 14: not JSON"},
+    {"{\"discovery\":nul}", WRONG, "byte 16: not JSON"},
+    {"{\"discovery\":True}", WRONG, "byte 13: not JSON"},
+    {"{\"discovery\":'x'}", WRONG, "byte 13: not JSON"},
+    {"{\"discovery\":\"x}", WRONG, "byte 16: not JSON"},
+    {"{\"discovery\":NaN}", WRONG, "byte 13: not JSON"},
+    {"{\"discovery\":01}", WRONG, "byte 14: not JSON"},
+    {"{\"discovery\":+1}", WRONG, "byte 13: not JSON"},
+    {"{\"discovery\":-}", WRONG, "byte 14: not JSON"},
+    {"{\"discovery\":1.}", WRONG, "byte 15: not JSON"},
+    {"{\"discovery\":.5}", WRONG, "byte 13: not JSON"},
+    {"{\"discovery\":1e}", WRONG, "byte 15: not JSON"},
+    {"{\"discovery\":1e+}", WRONG, "byte 16: not JSON"},
+    {"{\"discovery\":0x1}", WRONG, "byte 14: not JSON"},
+    {"{\"discovery\":\"\\x\"}", WRONG, "byte 15: not JSON"},
+    {"{\"discovery\":\"\\u12g4\"}", WRONG, "byte 18: not JSON"},
+    {"{\"discovery\":\"\\u0000\"}", WRONG, "byte 20: not JSON"},
+    {"{\"discovery\":\"\\ud800\"}", WRONG, "byte 20: not JSON"},
+    {"{\"discovery\":\"\\ud800\\u0041\"}", WRONG, "byte 26: not JSON"},
+    {"{\"discovery\":\"\\udc00\\ud800\"}", WRONG, "byte 20: not JSON"},
+    {"{\"discovery\":\"\t\"}", WRONG, "byte 14: not JSON"},
+    {"{\"discovery\":\"\xc0\x80\"}", WRONG, "byte 14: not JSON"},
+    {"{\"discovery\":\"\xed\xa0\x80\"}", WRONG, "byte 14: not JSON"},
+    {"{\"discovery\":\"\xff\"}", WRONG, "byte 14: not JSON"},
+    {"{\"discovery\":\"\xe2\x82\"}", WRONG, "byte 14: not JSON"},
+    {"5", WRONG, "must be an object with one key, the method"},
+    {"[]", WRONG, "must be an object with one key, the method"},
+    {"{}", WRONG, "must be an object with one key, the method"},
+    {"{\"discovery\":{},\"get_capacity\":{}}", WRONG, "must be an object with one key"},
+    {"{\"discovery\":{},\"discovery\":{}}", WRONG, "discovery: comes twice"},
+    {"{\"discovery\":7}", WRONG, "discovery: must be an object"},
+    {"{\"Discovery\":{}}", "NOT_FOUND", "no such method: Discovery"},
+    {"{\"get_server_capacity\":{}}", "NOT_FOUND", "no such method: get_server_capacity"},
+    {"{\"a\\n\\\"b\":{}}", "NOT_FOUND", "no such method: a\\u000a\\\"b"},
+    {"{\"get_capacity\":{}}", WRONG, "get_capacity.client_id: is missing"},
+    {"{\"get_capacity\":{\"client_id\":\"c\"}}", WRONG, "get_capacity.resource: is missing"},
+    {"{\"get_capacity\":{\"client_id\":\"c\",\"resource\":{}}}", WRONG,
+     "get_capacity.resource: must be a list"},
+    {"{\"get_capacity\":{\"client_id\":4,\"resource\":[]}}", WRONG,
+     "get_capacity.client_id: must be a string"},
+    {"{\"get_capacity\":{\"client_id\":\"\",\"resource\":[]}}", WRONG,
+     "get_capacity.client_id: " DOORMAN__ID_RULE},
+    {"{\"get_capacity\":{\"client_id\":\"a\\u0007\",\"resource\":[]}}", WRONG,
+     "get_capacity.client_id: " DOORMAN__ID_RULE},
+    {"{\"get_capacity\":{\"client_id\":\"c\",\"client_id\":\"c\",\"resource\":[]}}", WRONG,
+     "get_capacity.client_id: comes twice"},
+    {GET("7"), WRONG, "get_capacity.resource[0]: must be an object"},
+    {GET("{\"wants\":1}"), WRONG, AT("resource_id: is missing")},
+    {GET("{\"resource_id\":\"\",\"wants\":1}"), WRONG, AT("resource_id: " DOORMAN__ID_RULE)},
+    {DB("\"w\":1"), WRONG, AT("wants: is missing")},
+    {DB("\"Wants\":1"), WRONG, AT("wants: is missing")},
+    {DB("\"wants\":\"1\""), WRONG, AT("wants: must be a number")},
+    {DB("\"wants\":null"), WRONG, AT("wants: must be a number")},
+    {DB("\"wants\":1e309"), WRONG, AT("wants: must be a finite number")},
+    {DB("\"wants\":-1e99999999999"), WRONG, AT("wants: must be a finite number")},
+    {DB("\"wants\":-1"), WRONG, AT("wants: " DOORMAN__AMOUNT_RULE)},
+    {DB("\"wants\":1e16"), WRONG, AT("wants: " DOORMAN__AMOUNT_RULE)},
+    {DB("\"wants\":1,\"wants\":1"), WRONG, AT("wants: comes twice")},
+    {DB("\"wants\":1,\"want\\u0073\":2"), WRONG, AT("wants: comes twice")},
+    {DB("\"wants\":1,\"x\":1,\"x\":2"), WRONG, AT("x: comes twice")},
+    {DB("\"wants\":1,\"x\":[{\"y\":1,\"y\":2}]"), WRONG, AT("x[0].y: comes twice")},
+    {DB("\"wants\":1,\"outstanding\":-1"), WRONG, AT("outstanding: " DOORMAN__AMOUNT_RULE)},
+    {DB("\"wants\":1,\"priority\":16"), WRONG, AT("priority: must be an integer from 0 to 15")},
+    {DB("\"wants\":1,\"priority\":-1"), WRONG, AT("priority: must be an integer from 0 to 15")},
+    {DB("\"wants\":1,\"priority\":1.5"), WRONG, AT("priority: must be an integer")},
+    {DB("\"wants\":1,\"priority\":\"1\""), WRONG, AT("priority: must be a number")},
+    {DB("\"wants\":1,\"has\":[]"), WRONG, AT("has: must be an object")},
+    {DB("\"wants\":1,\"has\":{}"), WRONG, AT("has.id: is missing")},
+    {DB("\"wants\":1,\"has\":{\"id\":0}"), WRONG, AT("has.id: must be an integer from 1")},
+    {DB("\"wants\":1,\"has\":{\"id\":1.5}"), WRONG, AT("has.id: must be an integer from 1")},
+    {DB("\"wants\":1,\"has\":{\"id\":9007199254740994}"), WRONG, AT("has.id: must be an in")},
+    {DB("\"wants\":1,\"has\":{\"id\":1}"), WRONG, AT("has.node: is missing")},
+    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\"}"), WRONG, AT("has.capacity: is missing")},
+    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"\",\"capacity\":1,\"expires_in\":1}"), WRONG,
+     AT("has.node: " DOORMAN__ID_RULE)},
+    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":-1,\"expires_in\":1}"), WRONG,
+     AT("has.capacity: " DOORMAN__AMOUNT_RULE)},
+    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":1,\"expires_in\":-1}"), WRONG,
+     AT("has.expires_in: must be from 0 to 1e8 seconds")},
+    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":1,\"expires_in\":1e9}"), WRONG,
+     AT("has.expires_in: must be from 0 to 1e8 seconds")},
+    {GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db2\",\"wants\":-1}"), WRONG,
+     "get_capacity.resource[1].wants: " DOORMAN__AMOUNT_RULE},
+    {GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db\",\"wants\":1}"), WRONG,
+     "get_capacity.resource[1].resource_id: "},
+    {"{\"release_capacity\":{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db\"}]}}", WRONG,
+     "release_capacity.resource[0].id: is missing"},
+    {"{\"release_capacity\":{\"server_id\":\"c\",\"resource\":[]}}", WRONG,
+     "release_capacity.client_id: is missing"},
+};
+#undef WRONG
+#undef AT
+
 /* C5, V5: the answer is the code and the path of the field, and nothing of it takes effect. */
 static void a_wrong_message_is_told_what_is_wrong_and_changes_nothing(void **state) {
     (void)state;
-#define WRONG "INVALID_ARGUMENT"
-#define AT(path) "get_capacity.resource[0]." path
-    static const struct {
-        const char *text, *code, *message;
-    } rows[] = {
-        {"", WRONG, "byte 0: not JSON"},
-        {"rubbish", WRONG, "byte 0: not JSON"},
-        {"{\"discovery\":{}} x", WRONG, "byte 17: not JSON"},
-        {"{\"discovery\":{}}{}", WRONG, "byte 16: not JSON"},
-        {"\xef\xbb\xbf{\"discovery\":{}}", WRONG, "byte 0: not JSON"},
-        {"{\"discovery\":{}", WRONG, "byte 15: not JSON"},
-        {"{\"discovery\"{}}", WRONG, "byte 12: not JSON"},
-        {"{\"discovery\":{},}", WRONG, "byte 16: not JSON"},
-        {"{discovery:{}}", WRONG, "byte 1: not JSON"},
-        {"{\"discovery\":[1,]}", WRONG, "byte 16: not JSON"},
-        {"{\"discovery\":[1 2]}", WRONG, "byte 16: not JSON"},
-        {"{\"discovery\":[}}", WRONG, "byte 14: not JSON"},
-        {"{\"discovery\":nul}", WRONG, "byte 16: not JSON"},
-        {"{\"discovery\":True}", WRONG, "byte 13: not JSON"},
-        {"{\"discovery\":'x'}", WRONG, "byte 13: not JSON"},
-        {"{\"discovery\":\"x}", WRONG, "byte 16: not JSON"},
-        {"{\"discovery\":NaN}", WRONG, "byte 13: not JSON"},
-        {"{\"discovery\":01}", WRONG, "byte 14: not JSON"},
-        {"{\"discovery\":+1}", WRONG, "byte 13: not JSON"},
-        {"{\"discovery\":-}", WRONG, "byte 14: not JSON"},
-        {"{\"discovery\":1.}", WRONG, "byte 15: not JSON"},
-        {"{\"discovery\":.5}", WRONG, "byte 13: not JSON"},
-        {"{\"discovery\":1e}", WRONG, "byte 15: not JSON"},
-        {"{\"discovery\":1e+}", WRONG, "byte 16: not JSON"},
-        {"{\"discovery\":0x1}", WRONG, "byte 14: not JSON"},
-        {"{\"discovery\":\"\\x\"}", WRONG, "byte 15: not JSON"},
-        {"{\"discovery\":\"\\u12g4\"}", WRONG, "byte 18: not JSON"},
-        {"{\"discovery\":\"\\u0000\"}", WRONG, "byte 20: not JSON"},
-        {"{\"discovery\":\"\\ud800\"}", WRONG, "byte 20: not JSON"},
-        {"{\"discovery\":\"\\ud800\\u0041\"}", WRONG, "byte 26: not JSON"},
-        {"{\"discovery\":\"\\udc00\\ud800\"}", WRONG, "byte 20: not JSON"},
-        {"{\"discovery\":\"\t\"}", WRONG, "byte 14: not JSON"},
-        {"{\"discovery\":\"\xc0\x80\"}", WRONG, "byte 14: not JSON"},
-        {"{\"discovery\":\"\xed\xa0\x80\"}", WRONG, "byte 14: not JSON"},
-        {"{\"discovery\":\"\xff\"}", WRONG, "byte 14: not JSON"},
-        {"{\"discovery\":\"\xe2\x82\"}", WRONG, "byte 14: not JSON"},
-        {"5", WRONG, "must be an object with one key, the method"},
-        {"[]", WRONG, "must be an object with one key, the method"},
-        {"{}", WRONG, "must be an object with one key, the method"},
-        {"{\"discovery\":{},\"get_capacity\":{}}", WRONG, "must be an object with one key"},
-        {"{\"discovery\":{},\"discovery\":{}}", WRONG, "discovery: comes twice"},
-        {"{\"discovery\":7}", WRONG, "discovery: must be an object"},
-        {"{\"Discovery\":{}}", "NOT_FOUND", "no such method: Discovery"},
-        {"{\"get_server_capacity\":{}}", "NOT_FOUND", "no such method: get_server_capacity"},
-        {"{\"a\\n\\\"b\":{}}", "NOT_FOUND", "no such method: a\\u000a\\\"b"},
-        {"{\"get_capacity\":{}}", WRONG, "get_capacity.client_id: is missing"},
-        {"{\"get_capacity\":{\"client_id\":\"c\"}}", WRONG, "get_capacity.resource: is missing"},
-        {"{\"get_capacity\":{\"client_id\":\"c\",\"resource\":{}}}", WRONG,
-         "get_capacity.resource: must be a list"},
-        {"{\"get_capacity\":{\"client_id\":4,\"resource\":[]}}", WRONG,
-         "get_capacity.client_id: must be a string"},
-        {"{\"get_capacity\":{\"client_id\":\"\",\"resource\":[]}}", WRONG,
-         "get_capacity.client_id: " DOORMAN__ID_RULE},
-        {"{\"get_capacity\":{\"client_id\":\"a\\u0007\",\"resource\":[]}}", WRONG,
-         "get_capacity.client_id: " DOORMAN__ID_RULE},
-        {"{\"get_capacity\":{\"client_id\":\"c\",\"client_id\":\"c\",\"resource\":[]}}", WRONG,
-         "get_capacity.client_id: comes twice"},
-        {GET("7"), WRONG, "get_capacity.resource[0]: must be an object"},
-        {GET("{\"wants\":1}"), WRONG, AT("resource_id: is missing")},
-        {GET("{\"resource_id\":\"\",\"wants\":1}"), WRONG, AT("resource_id: " DOORMAN__ID_RULE)},
-        {DB("\"w\":1"), WRONG, AT("wants: is missing")},
-        {DB("\"Wants\":1"), WRONG, AT("wants: is missing")},
-        {DB("\"wants\":\"1\""), WRONG, AT("wants: must be a number")},
-        {DB("\"wants\":null"), WRONG, AT("wants: must be a number")},
-        {DB("\"wants\":1e309"), WRONG, AT("wants: must be a finite number")},
-        {DB("\"wants\":-1e99999999999"), WRONG, AT("wants: must be a finite number")},
-        {DB("\"wants\":-1"), WRONG, AT("wants: " DOORMAN__AMOUNT_RULE)},
-        {DB("\"wants\":1e16"), WRONG, AT("wants: " DOORMAN__AMOUNT_RULE)},
-        {DB("\"wants\":1,\"wants\":1"), WRONG, AT("wants: comes twice")},
-        {DB("\"wants\":1,\"want\\u0073\":2"), WRONG, AT("wants: comes twice")},
-        {DB("\"wants\":1,\"x\":1,\"x\":2"), WRONG, AT("x: comes twice")},
-        {DB("\"wants\":1,\"x\":[{\"y\":1,\"y\":2}]"), WRONG, AT("x[0].y: comes twice")},
-        {DB("\"wants\":1,\"outstanding\":-1"), WRONG, AT("outstanding: " DOORMAN__AMOUNT_RULE)},
-        {DB("\"wants\":1,\"priority\":16"), WRONG, AT("priority: must be an integer from 0 to 15")},
-        {DB("\"wants\":1,\"priority\":-1"), WRONG, AT("priority: must be an integer from 0 to 15")},
-        {DB("\"wants\":1,\"priority\":1.5"), WRONG, AT("priority: must be an integer")},
-        {DB("\"wants\":1,\"priority\":\"1\""), WRONG, AT("priority: must be a number")},
-        {DB("\"wants\":1,\"has\":[]"), WRONG, AT("has: must be an object")},
-        {DB("\"wants\":1,\"has\":{}"), WRONG, AT("has.id: is missing")},
-        {DB("\"wants\":1,\"has\":{\"id\":0}"), WRONG, AT("has.id: must be an integer from 1")},
-        {DB("\"wants\":1,\"has\":{\"id\":1.5}"), WRONG, AT("has.id: must be an integer from 1")},
-        {DB("\"wants\":1,\"has\":{\"id\":9007199254740994}"), WRONG, AT("has.id: must be an in")},
-        {DB("\"wants\":1,\"has\":{\"id\":1}"), WRONG, AT("has.node: is missing")},
-        {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\"}"), WRONG,
-         AT("has.capacity: is missing")},
-        {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"\",\"capacity\":1,\"expires_in\":1}"), WRONG,
-         AT("has.node: " DOORMAN__ID_RULE)},
-        {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":-1,\"expires_in\":1}"),
-         WRONG, AT("has.capacity: " DOORMAN__AMOUNT_RULE)},
-        {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":1,\"expires_in\":-1}"),
-         WRONG, AT("has.expires_in: must be from 0 to 1e8 seconds")},
-        {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":1,\"expires_in\":1e9}"),
-         WRONG, AT("has.expires_in: must be from 0 to 1e8 seconds")},
-        {GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db2\",\"wants\":-1}"), WRONG,
-         "get_capacity.resource[1].wants: " DOORMAN__AMOUNT_RULE},
-        {GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db\",\"wants\":1}"), WRONG,
-         "get_capacity.resource[1].resource_id: "},
-        {"{\"release_capacity\":{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db\"}]}}",
-         WRONG, "release_capacity.resource[0].id: is missing"},
-        {"{\"release_capacity\":{\"server_id\":\"c\",\"resource\":[]}}", WRONG,
-         "release_capacity.client_id: is missing"},
-    };
     world *w = world_start();
-    for (size_t i = 0; i < COUNT(rows); i++) {
+    for (size_t i = 0; i < COUNT(wrong_messages); i++) {
         char expected[512];
         snprintf(expected, sizeof expected, "{\"error\":{\"code\":\"%s\",\"message\":\"%s",
-                 rows[i].code, rows[i].message);
-        const char *reply = say(w, rows[i].text);
+                 wrong_messages[i].code, wrong_messages[i].message);
+        const char *reply = say(w, wrong_messages[i].text);
         if (strncmp(reply, expected, strlen(expected)) != 0) {
-            fail_msg("%s\nis answered %s\nnot        %s", rows[i].text, reply, expected);
+            fail_msg("%s\nis answered %s\nnot        %s", wrong_messages[i].text, reply, expected);
         }
         assert_true(given_out(w) < 0);
     }
     assert_non_null(strstr(say(w, DB("\"wants\":1")), "\"gets\""));
     world_stop(w);
-#undef WRONG
-#undef AT
 }
 
 /* C5: cut anywhere, or with a NUL anywhere, a message is no message. */
@@ -843,94 +843,92 @@ static void each_kind_has_its_name(void **state) {
     }
 }
 
-/* G4: refused whole, with the path of the field and what was expected. */
-static void a_wrong_configuration_is_told_what_is_wrong(void **state) {
-    (void)state;
 #define AT "resources[0]."
 #define IN AT "algorithm."
 #define KIND "\"kind\":\"FAIR_SHARE\","
-    static const struct {
-        const char *text, *error;
-    } rows[] = {
-        {"", "byte 0: not JSON"},
-        {"{\"resources\":[]} x", "byte 17: not JSON"},
-        {"[]", "must be an object"},
-        {"{}", "resources: is missing"},
-        {"{\"resources\":{}}", "resources: must be a list"},
-        {"{\"resources\":[],\"resources\":[]}", "resources: comes twice"},
-        {"{\"resources\":[],\"a:b?c\":1}", "a:b?c: is not known"},
-        {"{\"resources\":[],\"\":1}", "is not known"},
-        {"{\"resources\":[],\"resources:o unmatched\":1}", "resources:o unmatched: is not known"},
-        {"{\"resources\":[],\"unmatched\":\"no\"}", "unmatched: must be one of allow, reject"},
-        {"{\"resources\":[],\"unmatched\":false}", "unmatched: must be a string"},
-        {"{\"resources\":[3]}", "resources[0]: must be an object"},
-        {"{\"resources\":[{\"capacity\":1}]}", AT "identifier_glob: is missing"},
-        {"{\"resources\":[{\"identifier_glob\":\"*\"}]}", AT "capacity: is missing"},
-        {CONFIG(",\"color\":1"), AT "color: is not known"},
-        {CONFIG(",\"capacity\":1"), AT "capacity: comes twice"},
-        {CONFIG(",\"description\":1"), AT "description: must be a string"},
-        {CONFIG(",\"safe_capacity\":-2"), AT "safe_capacity: must be -1"},
-        {CONFIG(",\"algorithm\":\"STATIC\""), AT "algorithm: must be an object"},
-        {ALGORITHM(""), IN "kind: is missing"},
-        {ALGORITHM("\"kind\":\"BEST\""), IN "kind: must be one of FAIR_SHARE, PROPORTIONAL_SHARE, "
-                                            "PRIORITY_SHARE, STATIC, NO_ALGORITHM"},
-        {ALGORITHM("\"kind\":1"), IN "kind: must be a string"},
-        {ALGORITHM(KIND "\"lease\":1"), IN "lease: is not known"},
-        {ALGORITHM(KIND "\"lease_length\":0"), IN "lease_length: must be more than 0"},
-        {ALGORITHM(KIND "\"lease_length\":-4"), IN "lease_length: must be more than 0"},
-        {ALGORITHM(KIND "\"lease_length\":\"60\""), IN "lease_length: must be a number"},
-        {ALGORITHM(KIND "\"lease_length\":1e9"),
-         IN "lease_length: must be more than 0 and at most 1e8"},
-        {ALGORITHM(KIND "\"refresh_interval\":0"), IN "refresh_interval: must be more than 0"},
-        {ALGORITHM(KIND "\"lease_length\":5,\"refresh_interval\":6"),
-         IN "refresh_interval: must be"},
-        {ALGORITHM(KIND "\"learning_mode_duration\":-1"),
-         IN "learning_mode_duration: must be from 0"},
-        {ALGORITHM(KIND "\"parameters\":{}"), IN "parameters: must be a list"},
-        {PARAMETERS("{\"name\":\"reserve\"}"), IN "parameters[0].value: is missing"},
-        {PARAMETERS("{\"value\":1}"), IN "parameters[0].name: is missing"},
-        {PARAMETERS(PARAMETER("speed", "1")),
-         IN "parameters[0].name: must be one of lease_duration_"},
-        {PARAMETERS("{\"name\":\"reserve\",\"value\":1,\"unit\":1}"),
-         IN "parameters[0].unit: is not"},
-        {PARAMETERS(PARAMETER("reserve", "0") "," PARAMETER("reserve", "0")),
-         IN "parameters[1].name: is given already"},
-        {ALGORITHM(KIND "\"lease_length\":60,\"parameters\":[" PARAMETER("lease_duration_secs",
-                                                                         "60") "]"),
-         IN "parameters[0].name: is given already"},
-        {ALGORITHM(
-             KIND "\"refresh_interval\":6,\"parameters\":[" PARAMETER("refresh_interval", "6") "]"),
-         IN "parameters[0].name: is given already"},
-        {PARAMETERS(PARAMETER("reserve", "\"one\"")), IN "parameters[0].value: must be a number"},
-        {PARAMETERS(PARAMETER("reserve", "\"[1]\"")), IN "parameters[0].value: must be a number"},
-        {PARAMETERS(PARAMETER("reserve", "true")), IN "parameters[0].value: must be a number"},
-        {PARAMETERS(PARAMETER("reserve", "2")), IN "reserve: must be from 0 to 1"},
-        {PARAMETERS(PARAMETER("decay_factor", "0")), IN "parameters[0].value: must be more than 0"},
-        {PARAMETERS(PARAMETER("decay_factor", "2")), IN "decay_factor: must be more than 0"},
-        {PARAMETERS(PARAMETER("minimum_refresh_interval", "0")),
-         IN "parameters[0].value: must be more than 0"},
-        {PARAMETERS(PARAMETER("minimum_interval", "-1")), IN "parameters[0].value: must be from 0"},
-        {PARAMETERS(PARAMETER("handover", "\"never\"")),
-         IN "parameters[0].value: must be one of confirmed, immediate"},
-        {PARAMETERS(PARAMETER("handover", "1")), IN "parameters[0].value: must be a string"},
-        {"{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":1},"
-         "{\"identifier_glob\":\"a\",\"capacity\":1}]}",
-         AT "identifier_glob: \"*\" must stand last"},
-        {"{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":1},"
-         "{\"identifier_glob\":\"b\",\"capacity\":\"1\"}]}",
-         "resources[1].capacity: must be a number"},
-    };
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        doorman_error error = {""};
-        assert_null(load(rows[i].text, &error));
-        if (strncmp(error.text, rows[i].error, strlen(rows[i].error)) != 0) {
-            fail_msg("%s\nis told %s\nnot     %s", rows[i].text, error.text, rows[i].error);
-        }
-        assert_null(load(rows[i].text, NULL));
-    }
+static const struct {
+    const char *text, *error;
+} wrong_configs[] = {
+    {"", "byte 0: not JSON"},
+    {"{\"resources\":[]} x", "byte 17: not JSON"},
+    {"[]", "must be an object"},
+    {"{}", "resources: is missing"},
+    {"{\"resources\":{}}", "resources: must be a list"},
+    {"{\"resources\":[],\"resources\":[]}", "resources: comes twice"},
+    {"{\"resources\":[],\"a:b?c\":1}", "a:b?c: is not known"},
+    {"{\"resources\":[],\"\":1}", "is not known"},
+    {"{\"resources\":[],\"resources:o unmatched\":1}", "resources:o unmatched: is not known"},
+    {"{\"resources\":[],\"unmatched\":\"no\"}", "unmatched: must be one of allow, reject"},
+    {"{\"resources\":[],\"unmatched\":false}", "unmatched: must be a string"},
+    {"{\"resources\":[3]}", "resources[0]: must be an object"},
+    {"{\"resources\":[{\"capacity\":1}]}", AT "identifier_glob: is missing"},
+    {"{\"resources\":[{\"identifier_glob\":\"*\"}]}", AT "capacity: is missing"},
+    {CONFIG(",\"color\":1"), AT "color: is not known"},
+    {CONFIG(",\"capacity\":1"), AT "capacity: comes twice"},
+    {CONFIG(",\"description\":1"), AT "description: must be a string"},
+    {CONFIG(",\"safe_capacity\":-2"), AT "safe_capacity: must be -1"},
+    {CONFIG(",\"algorithm\":\"STATIC\""), AT "algorithm: must be an object"},
+    {ALGORITHM(""), IN "kind: is missing"},
+    {ALGORITHM("\"kind\":\"BEST\""), IN "kind: must be one of FAIR_SHARE, PROPORTIONAL_SHARE, "
+                                        "PRIORITY_SHARE, STATIC, NO_ALGORITHM"},
+    {ALGORITHM("\"kind\":1"), IN "kind: must be a string"},
+    {ALGORITHM(KIND "\"lease\":1"), IN "lease: is not known"},
+    {ALGORITHM(KIND "\"lease_length\":0"), IN "lease_length: must be more than 0"},
+    {ALGORITHM(KIND "\"lease_length\":-4"), IN "lease_length: must be more than 0"},
+    {ALGORITHM(KIND "\"lease_length\":\"60\""), IN "lease_length: must be a number"},
+    {ALGORITHM(KIND "\"lease_length\":1e9"),
+     IN "lease_length: must be more than 0 and at most 1e8"},
+    {ALGORITHM(KIND "\"refresh_interval\":0"), IN "refresh_interval: must be more than 0"},
+    {ALGORITHM(KIND "\"lease_length\":5,\"refresh_interval\":6"), IN "refresh_interval: must be"},
+    {ALGORITHM(KIND "\"learning_mode_duration\":-1"), IN "learning_mode_duration: must be from 0"},
+    {ALGORITHM(KIND "\"parameters\":{}"), IN "parameters: must be a list"},
+    {PARAMETERS("{\"name\":\"reserve\"}"), IN "parameters[0].value: is missing"},
+    {PARAMETERS("{\"value\":1}"), IN "parameters[0].name: is missing"},
+    {PARAMETERS(PARAMETER("speed", "1")), IN "parameters[0].name: must be one of lease_duration_"},
+    {PARAMETERS("{\"name\":\"reserve\",\"value\":1,\"unit\":1}"), IN "parameters[0].unit: is not"},
+    {PARAMETERS(PARAMETER("reserve", "0") "," PARAMETER("reserve", "0")),
+     IN "parameters[1].name: is given already"},
+    {ALGORITHM(KIND
+               "\"lease_length\":60,\"parameters\":[" PARAMETER("lease_duration_secs", "60") "]"),
+     IN "parameters[0].name: is given already"},
+    {ALGORITHM(KIND
+               "\"refresh_interval\":6,\"parameters\":[" PARAMETER("refresh_interval", "6") "]"),
+     IN "parameters[0].name: is given already"},
+    {PARAMETERS(PARAMETER("reserve", "\"one\"")), IN "parameters[0].value: must be a number"},
+    {PARAMETERS(PARAMETER("reserve", "\"[1]\"")), IN "parameters[0].value: must be a number"},
+    {PARAMETERS(PARAMETER("reserve", "true")), IN "parameters[0].value: must be a number"},
+    {PARAMETERS(PARAMETER("reserve", "2")), IN "reserve: must be from 0 to 1"},
+    {PARAMETERS(PARAMETER("decay_factor", "0")), IN "parameters[0].value: must be more than 0"},
+    {PARAMETERS(PARAMETER("decay_factor", "2")), IN "decay_factor: must be more than 0"},
+    {PARAMETERS(PARAMETER("minimum_refresh_interval", "0")),
+     IN "parameters[0].value: must be more than 0"},
+    {PARAMETERS(PARAMETER("minimum_interval", "-1")), IN "parameters[0].value: must be from 0"},
+    {PARAMETERS(PARAMETER("handover", "\"never\"")),
+     IN "parameters[0].value: must be one of confirmed, immediate"},
+    {PARAMETERS(PARAMETER("handover", "1")), IN "parameters[0].value: must be a string"},
+    {"{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":1},"
+     "{\"identifier_glob\":\"a\",\"capacity\":1}]}",
+     AT "identifier_glob: \"*\" must stand last"},
+    {"{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":1},"
+     "{\"identifier_glob\":\"b\",\"capacity\":\"1\"}]}",
+     "resources[1].capacity: must be a number"},
+};
 #undef AT
 #undef IN
 #undef KIND
+
+/* G4: refused whole, with the path of the field and what was expected. */
+static void a_wrong_configuration_is_told_what_is_wrong(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT(wrong_configs); i++) {
+        doorman_error error = {""};
+        assert_null(load(wrong_configs[i].text, &error));
+        if (strncmp(error.text, wrong_configs[i].error, strlen(wrong_configs[i].error)) != 0) {
+            fail_msg("%s\nis told %s\nnot     %s", wrong_configs[i].text, error.text,
+                     wrong_configs[i].error);
+        }
+        assert_null(load(wrong_configs[i].text, NULL));
+    }
 }
 
 /* V5: a path is cut before what is said of it is. */
