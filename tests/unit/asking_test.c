@@ -535,6 +535,35 @@ static void many_resources_go_in_several_requests(void **state) {
     world_stop(&w);
 }
 
+/* K1: where answers are slow, and not all fits in a request, everyone has its turn all the same. */
+static void none_of_many_resources_is_left_out(void **state) {
+    (void)state;
+    enum { count = 2500, ROUNDS = 60 };
+    static unsigned asked[count];
+    memset(asked, 0, sizeof asked);
+    world w = world_start();
+    for (size_t i = 0; i < count; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "%zu", i);
+        open_resource(&w, id, 1);
+    }
+    for (size_t round = 0; round < ROUNDS; round++) {
+        while (!asks(&w)) w.now += SECOND;
+        for (size_t i = 0; i < w.request.ask_count; i++) {
+            asked[strtoul(w.request.asks[i].resource_id, NULL, 10)]++;
+        }
+        static doorman_answer answers[DOORMAN__ASKS_MAX];
+        for (size_t i = 0; i < w.request.ask_count; i++) {
+            answers[i] = lease_of(&w, i, 1);
+            answers[i].gets.refresh_interval = 8 * SECOND;
+        }
+        w.now += 4 * SECOND;
+        assert_int_equal(reply(&w, answers, w.request.ask_count), DOORMAN_OK);
+    }
+    for (size_t i = 0; i < count; i++) assert_true(asked[i] >= ROUNDS / 5);
+    world_stop(&w);
+}
+
 /* ---- failures ---- */
 
 /* K2 */
@@ -771,7 +800,8 @@ static void no_redirect_leads_from_tls_to_plain_text(void **state) {
                  {"wss://a:1", "tcp://b:1", false},        {"tls+tcp://a:1", "ipc:///b", false},
                  {"tls+tcp://a:1", "tls+tcp://b:1", true}, {"tls+tcp://a:1", "wss://b:1", true},
                  {"tcp://a:1", "tls+tcp://b:1", true},     {"tcp://a:1", "tcp://b:1", true},
-                 {"wss4://a:1", "ws4://b:1", false},       {"wss://a:1", "wss6://b:1", true}};
+                 {"wss4://a:1", "ws4://b:1", false},       {"TLS+TCP://a:1", "tcp://b:1", false},
+                 {"wss://a:1", "wss6://b:1", true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = world_start_at(&cases[i].from, 1);
         open_resource(&w, "db", 10);
@@ -1012,6 +1042,19 @@ static void answers_at_the_bounds_are_taken(void **state) {
     give_one(&w, answer);
     assert_exact(read_now(&w, db).capacity, DOORMAN_AMOUNT_MAX);
     assert_true(doorman_client_due(w.client) >= w.now + DOORMAN_DURATION_MAX / 2);
+    world_stop(&w);
+}
+
+/* K1: whatever the server says, a lease is renewed before it ends. */
+static void a_lease_is_renewed_before_it_ends(void **state) {
+    (void)state;
+    world w = world_start();
+    open_resource(&w, "db", 100);
+    assert_true(asks(&w));
+    doorman_answer answer = lease_of(&w, 0, 5);
+    answer.gets.refresh_interval = DOORMAN_DURATION_MAX;
+    give_one(&w, answer);
+    assert_true(asks_at(&w) < w.now + 60 * SECOND);
     world_stop(&w);
 }
 
@@ -1365,6 +1408,7 @@ int main(void) {
         cmocka_unit_test(units_in_flight_since_an_ended_lease_are_told_and_not_claimed),
         cmocka_unit_test(an_older_allowance_is_claimed_until_its_own_end),
         cmocka_unit_test(many_resources_go_in_several_requests),
+        cmocka_unit_test(none_of_many_resources_is_left_out),
         cmocka_unit_test(failures_back_off_from_one_second_to_a_minute),
         cmocka_unit_test(an_answer_ends_the_back_off),
         cmocka_unit_test(failures_leave_time_for_three_tries_before_the_first_lease_ends),
@@ -1387,6 +1431,7 @@ int main(void) {
         cmocka_unit_test(answers_that_do_not_match_the_asks_make_no_sense),
         cmocka_unit_test(an_answer_of_another_method_makes_no_sense),
         cmocka_unit_test(answers_at_the_bounds_are_taken),
+        cmocka_unit_test(a_lease_is_renewed_before_it_ends),
         cmocka_unit_test(a_lease_counts_from_the_sending),
         cmocka_unit_test(an_interval_counts_from_the_answer),
         cmocka_unit_test(the_end_of_a_lease_never_moves_back),

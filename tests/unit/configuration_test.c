@@ -40,6 +40,9 @@ static void a_resource_takes_its_equal_first_and_then_the_first_that_matches(voi
     assert_takes(config, "cache/7", 4);
     assert_takes(config, "x9", 5);
     assert_takes(config, "x", 6);
+    assert_null(doorman_config_find(config, "db/\xff"));
+    assert_null(doorman_config_find(config, ""));
+    assert_null(doorman_config_find(config, NULL));
     doorman_config_destroy(config);
 }
 

@@ -132,6 +132,17 @@ static doorman_server_resource seen(world *w) {
     return found;
 }
 
+static size_t count_resources(world *w, size_t *holders) {
+    const void *cursor = NULL;
+    doorman_server_resource resource;
+    size_t count = 0;
+    *holders = 0;
+    for (; doorman_server_next_resource(w->server, &cursor, &resource, w->now); count++) {
+        *holders += resource.holder_count;
+    }
+    return count;
+}
+
 /* ---- stories ---- */
 
 /* S5 */
@@ -629,13 +640,24 @@ static void bounds_refuse_the_newcomer_and_take_nothing_from_others(void **state
     assert_int_equal(ask_for(w, "three", &d, &answer), DOORMAN_OK);
     assert_int_equal(answer.grant, DOORMAN_FULL); /* resources */
     assert_int_equal(w->events[DOORMAN_EVENT_FULL], 3);
-    holder e = {.id = "a", .wants = 5};
-    for (int i = 0; i < 10; i++) {
-        assert_int_equal(ask_for(w, "four", &e, &answer), DOORMAN_OK); /* leaves nothing behind */
-        assert_int_equal(answer.grant, DOORMAN_FULL);
-    }
     w->now += 6 * SECOND;
     assert_about(gets(w, &a), 5);
+    world_stop(w);
+}
+
+/* C7: what is refused for one holder must not take up the room of others. */
+static void a_refused_resource_leaves_nothing_behind(void **state) {
+    (void)state;
+    const doorman_algorithm quick = {.has_learning_mode_duration = true};
+    const doorman_server_options bounds = {.resource_max_per_holder = 1};
+    world *w = world_start_full(100, &quick, bounds);
+    holder a = {.id = "a", .wants = 5};
+    assert_about(gets(w, &a), 5);
+    doorman_answer answer;
+    size_t holders = 0;
+    assert_int_equal(ask_for(w, "two", &a, &answer), DOORMAN_OK);
+    assert_int_equal(answer.grant, DOORMAN_FULL);
+    assert_int_equal(count_resources(w, &holders), 1);
     world_stop(w);
 }
 
@@ -723,17 +745,6 @@ static doorman_status ask_for_three(world *w, const char *third, doorman_respons
     const doorman_request request = {
         .method = DOORMAN_GET_CAPACITY, .holder_id = "a", .asks = asks, .ask_count = 3};
     return doorman_server_handle(w->server, &request, response, &w->error, w->now);
-}
-
-static size_t count_resources(world *w, size_t *holders) {
-    const void *cursor = NULL;
-    doorman_server_resource resource;
-    size_t count = 0;
-    *holders = 0;
-    for (; doorman_server_next_resource(w->server, &cursor, &resource, w->now); count++) {
-        *holders += resource.holder_count;
-    }
-    return count;
 }
 
 /* C4 */
@@ -900,6 +911,7 @@ int main(void) {
         cmocka_unit_test(unmatched_resources_can_be_refused),
         cmocka_unit_test(a_reload_that_shortens_leases_forgets_none),
         cmocka_unit_test(bounds_refuse_the_newcomer_and_take_nothing_from_others),
+        cmocka_unit_test(a_refused_resource_leaves_nothing_behind),
         cmocka_unit_test(a_wrong_message_changes_nothing),
         cmocka_unit_test(ids_may_hold_slashes_stars_and_brackets),
         cmocka_unit_test(out_of_memory_is_a_status_and_changes_nothing),
