@@ -14,7 +14,7 @@ LIBRARIES = -lnng -lcjson
 EXAMPLES = $(patsubst %.c,build/%,$(wildcard examples/*.c))
 CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null),build/examples/gauge_guard)
 
-.PHONY: all demo test bench sim lint install uninstall deps build_deps clean help
+.PHONY: all demo test bench sim fuzz lint install uninstall deps build_deps clean help
 .DELETE_ON_ERROR:
 
 all: build/doorman_server $(EXAMPLES) $(CXX_EXAMPLES) ## the server and the examples (default)
@@ -100,6 +100,18 @@ endif
 build/sim/sim: $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 	$(say)
 	@$(C) -O2 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) -lm
+
+# Any bytes as a message, for a while; what it finds stands in build/fuzz.
+SECONDS ?= 60
+fuzz: build/fuzz/message ## any bytes as a message to a server: libFuzzer, for SECONDS=60
+	@mkdir -p build/fuzz/corpus
+	@cd build/fuzz && ./message -max_total_time=$(SECONDS) -max_len=4096 -verbosity=1 \
+	    -print_final_stats=1 corpus ../../tests/fuzz/message
+
+build/fuzz/message: tests/fuzz/message.c doorman.h | build_deps
+	@sh .ci/deps fuzzer
+	$(say)
+	@clang -std=c11 -O1 -g -fsanitize=fuzzer,address,undefined -I. $(CPPFLAGS) $< -o $@ -lcjson
 
 lint = if command -v $(1) >/dev/null; then echo $(1); $(1) $(2); \
     else echo "$(1) is not installed: left out"; fi
