@@ -508,8 +508,9 @@ DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL is fine
 /* Puts another configuration into force, at once, and drops no lease (G5).
  *   config    borrowed until the next configure, or destroy; then the last one may be destroyed
  *   returns   OK | INVALID_ARGUMENT (NULL) | OUT_OF_MEMORY: the last one stays
- *   cost      O(resources * templates), and O(holders log holders) for a resource that gains or
- *             loses its priorities */
+ *   cost      O(resources * templates), O(holders log holders) for a resource that gains or loses
+ *             its priorities or its template, and O(templates) for each template whose glob has
+ *             moved or is new */
 DOORMAN_API doorman_status doorman_server_configure(doorman_server *server,
                                                     const doorman_config *config, doorman_time now);
 
@@ -521,7 +522,8 @@ typedef struct doorman_mastership {
 
 /* Says who is master. A victory starts the learning; said again while master, it moves `until`.
  * Losing deletes all that is known of leases, at once (also by `until` passing, with no call).
- *   returns   OK | INVALID_ARGUMENT (the address) */
+ *   returns   OK | INVALID_ARGUMENT (the address)
+ *   cost      O(templates) for a victory, O(holders log holders) for a loss, else O(1) */
 DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
                                                      const doorman_mastership *mastership,
                                                      doorman_time now);
@@ -532,7 +534,7 @@ DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
  *   returns   OK (also where not master: see response) | INVALID_ARGUMENT | NOT_FOUND (a server
  *             asks) | OUT_OF_MEMORY
  *   cost      each resource: O(1) where a renewal changes nothing, else O(log holders); a first
- *             request for a resource O(templates)
+ *             request for a resource, and any for one that no template matches, O(templates)
  *   source    design document, "Processing the GetCapacity RPC"; differs: leases carry ids, and
  *             change hands by confirmation */
 DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
@@ -541,19 +543,21 @@ DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
                                                  doorman_time now);
 
 /* When doorman_server_update has something to do: memory to give back, a mastership that ends.
- * Answers do not depend on it. Stale after any call on the server. */
+ * Answers do not depend on it. Stale after any call on the server. An update that is due is
+ * O(resources), and O(log holders) for each lease that has ended. */
 DOORMAN_API doorman_time doorman_server_due(const doorman_server *server);
 DOORMAN_API void doorman_server_update(doorman_server *server, doorman_time now);
 
 typedef struct doorman_server_resource {
     const char *resource_id;
     const doorman_template *settings; /* defaults filled in */
-    double has;                       /* sum of the leases, in the resource's units as all here */
+    double has;                       /* sum of the leases, in the resource's units */
     double counted;                   /* sum of what must be counted: at least has */
-    double wants, subclients;
+    double wants;                     /* sum, in the same units */
+    double subclients;                /* sum of the weights */
     size_t holder_count;
     uint64_t expired_count;  /* leases that ran out since the server knows the resource */
-    doorman_time learned_at; /* until then it is learning */
+    doorman_time learned_at; /* until then it is learning, if the amounts are parts of a whole */
     bool has_safe_capacity;
     double safe_capacity;
 } doorman_server_resource;
@@ -561,9 +565,10 @@ typedef struct doorman_server_resource {
 typedef struct doorman_server_lease {
     const char *holder_id;
     bool is_server;
-    double has, counted, wants, subclients;
+    double has, counted, wants; /* in the resource's units, as above */
+    double subclients;
     int priority;
-    doorman_time granted_at, expires_at; /* the end of the server's record */
+    doorman_time granted_at, expires_at; /* the latter is the end of the server's record */
 } doorman_server_lease;
 
 /* Walk the resources, and the leases of one, without those that have expired. *cursor starts as
@@ -622,10 +627,11 @@ DOORMAN_API doorman_status doorman_client_create(doorman_client **out,
  * close the resources first, and carry the request that the asker then makes. NULL is fine. */
 DOORMAN_API void doorman_client_destroy(doorman_client *client);
 
+/* What carries the client's requests; the client's, and gone with it. */
 DOORMAN_API doorman_asker *doorman_client_asker(doorman_client *client);
 
 /* When the client wants doorman_client_update and doorman_asker_request to be called next. Stale
- * after any call on the client or its resources. */
+ * after any call on the client or its resources. Each is O(resources). */
 DOORMAN_API doorman_time doorman_client_due(const doorman_client *client);
 DOORMAN_API void doorman_client_update(doorman_client *client, doorman_time now);
 
@@ -804,8 +810,9 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
  * server), and frees the agent with its resources. NULL is fine. */
 DOORMAN_API void doorman_agent_stop(doorman_agent *agent);
 
-/* As doorman_resource_open, _close, _set_wants and _read. on_change comes from the agent's thread,
- * or from within a call of these. */
+/* As doorman_resource_open, _close, _set_wants and _read, and with what these return. Do not use a
+ * resource, or its limiters, after its last close. on_change comes from the agent's thread, or from
+ * within a call of these. */
 DOORMAN_API doorman_status doorman_agent_open(doorman_resource **out, doorman_agent *agent,
                                               const doorman_resource_options *options,
                                               doorman_error *error);
