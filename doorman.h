@@ -472,8 +472,11 @@ DOORMAN_API doorman_time doorman_asker_due(const doorman_asker *asker);
 typedef enum doorman_event_kind {
     DOORMAN_EVENT_UNMATCHED,     /* a resource without a template was asked for */
     DOORMAN_EVENT_UNKNOWN_CLAIM, /* a holder has a lease that the server has no record of */
+    DOORMAN_EVENT_EXCESS_CLAIM,  /* a holder claims more than it was given */
     DOORMAN_EVENT_EXPIRED,       /* a lease ran out */
-    DOORMAN_EVENT_FULL           /* a bound was reached */
+    DOORMAN_EVENT_FULL,          /* a bound was reached */
+    DOORMAN_EVENT_UNKNOWN_KIND,  /* the parent names an algorithm that this node does not know */
+    DOORMAN_EVENT_COUNT
 } doorman_event_kind;
 
 typedef struct doorman_event {
@@ -484,7 +487,10 @@ typedef struct doorman_event {
 
 typedef struct doorman_server_options {
     const char *node;             /* required: the name of this node of the tree */
-    const doorman_config *config; /* required; borrowed until the next configure, or destroy */
+    const doorman_config *config; /* of a root; borrowed until the next configure, or destroy */
+    const char *const *parents;   /* else the addresses of its parent: 1 to 16, tried in turn */
+    size_t parent_count;
+    doorman_time request_timeout; /* 5 s: of a request to the parent */
     uint64_t seed[2]; /* of hash tables and lease ids: must be random, and new for each process */
     double drift;     /* 0.05: how far clock rates may differ, (0, 1] */
     size_t resource_max;                                         /* 1,000,000 */
@@ -548,9 +554,17 @@ DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
 DOORMAN_API doorman_time doorman_server_due(const doorman_server *server);
 DOORMAN_API void doorman_server_update(doorman_server *server, doorman_time now);
 
+/* What carries the requests of a node to its parent: see doorman_asker. The server's, and gone with
+ * it; NULL: this is a root. doorman_server_due says when it is due, too. */
+DOORMAN_API doorman_asker *doorman_server_asker(doorman_server *server);
+
 typedef struct doorman_server_resource {
     const char *resource_id;
-    const doorman_template *settings; /* defaults filled in */
+    const doorman_template *settings; /* defaults filled in; of a node, what its parent told */
+    double capacity;                  /* to be given: the template's, or of the node's lease */
+    bool leased;                      /* of a node: it has a lease from its parent, */
+    doorman_time lease_end;           /* until then */
+    doorman_grant grant;              /* of a node: what its parent said last */
     double has;                       /* sum of the leases, in the resource's units */
     double counted;                   /* sum of what must be counted: at least has */
     double wants;                     /* sum, in the same units */
@@ -3263,6 +3277,11 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
 }
 
 doorman_time doorman_server_due(const doorman_server *server) { return server->due; }
+
+doorman_asker *doorman_server_asker(doorman_server *server) {
+    (void)server;
+    return NULL;
+}
 
 /* Gives memory back, at most once a second: who looks at one resource has expired it already. */
 void doorman_server_update(doorman_server *server, doorman_time now) {

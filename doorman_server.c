@@ -449,12 +449,14 @@ struct lane {
 };
 
 /* What outsiders can cause at any rate: the kinds of doorman_event, and one of our own. */
-enum { TROUBLE_REFUSED = DOORMAN_EVENT_FULL + 1, TROUBLE_COUNT };
+enum { TROUBLE_REFUSED = DOORMAN_EVENT_COUNT, TROUBLE_COUNT };
 static const char *const trouble_texts[TROUBLE_COUNT] = {
     [DOORMAN_EVENT_UNMATCHED] = "a resource that no template matches was asked for",
     [DOORMAN_EVENT_UNKNOWN_CLAIM] = "a holder named a lease that is not known here",
+    [DOORMAN_EVENT_EXCESS_CLAIM] = "a holder claims more than it was given",
     [DOORMAN_EVENT_EXPIRED] = "a lease has expired",
     [DOORMAN_EVENT_FULL] = "a bound was reached, and a request refused",
+    [DOORMAN_EVENT_UNKNOWN_KIND] = "the parent names an algorithm that is not known here",
     [TROUBLE_REFUSED] = "a message was refused",
 };
 
