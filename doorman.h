@@ -1967,8 +1967,6 @@ typedef struct doorman__record {
     char holder_id[];
 } doorman__record;
 
-#define DOORMAN__UNBOUND DBL_MAX
-
 typedef struct doorman__book {
     doorman__link link; /* in the server's table; must be first */
     struct doorman__book *previous, *next;
@@ -2297,8 +2295,7 @@ static void doorman__book_confirm(doorman__book *book, doorman__record *record, 
 static double doorman__book_held(const doorman__book *book, const doorman__record *record,
                                  double claim) {
     double held = doorman__min(record->counted, claim);
-    bool bound =
-        book->keep < DOORMAN__UNBOUND && book->settings->algorithm.handover == DOORMAN_CONFIRMED;
+    bool bound = book->upward && book->settings->algorithm.handover == DOORMAN_CONFIRMED;
     return bound ? doorman__min(held, doorman__book_left(book, record, book->keep)) : held;
 }
 
@@ -3539,7 +3536,6 @@ static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t 
     doorman__book *book = (doorman__book *)doorman__zalloc(sizeof *book + bytes);
     if (!book) return NULL;
     memcpy(book->resource_id, resource_id, bytes);
-    book->keep = DOORMAN__UNBOUND;
     if (settings) {
         book->settings = settings;
         book->learned_at = server->learned_at[settings - server->config->templates];
