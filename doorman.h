@@ -4970,7 +4970,27 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
  *   {"get_capacity":{"response":[{"resource_id":"db","refused":{"reason":"TRY_LATER",
  *     "refresh_interval":1}}]}}
  *
- * release_capacity gives leases back; an id that is not that of the newest lease has no effect.
+ * get_server_capacity asks on behalf of all the clients below a server, in groups, of which one
+ * resource may have 512. `path` are the 1 to 16 nodes that the request came through, the sender
+ * first; `outstanding` is what the server has given out; `learning`, false where absent, says that
+ * it does not know all its holders yet.
+ *
+ *   {"get_server_capacity":{"server_id":"eu-1","path":["eu-1"],"resource":[{"resource_id":"db",
+ *     "wants":[{"priority":1,"num_clients":40,"wants":300}],"outstanding":700,"learning":true,
+ *     "has":{"id":5521,"node":"eu","capacity":750,"expires_in":55}}]}}
+ *
+ * Its answers say besides what the parent shares by: its `algorithm`, of which defaults are left
+ * out, and the `terms` of each priority, or of all where they name none. `learn_for` tells a server
+ * that learns for how long it should. A child passes over a parameter that it does not know, and an
+ * algorithm of a kind that it does not know: its parent may be newer.
+ *
+ *   {"get_server_capacity":{"response":[{"resource_id":"db","gets":{"id":5522,"node":"eu",
+ *     "capacity":720,"keep":750,"expires_in":60,"refresh_interval":8},"algorithm":{
+ *     "kind":"FAIR_SHARE","lease_length":60,"refresh_interval":8,"parameters":[{
+ *     "name":"decay_factor","value":0.25}]},"terms":[{"level":14.2,"slope":0}],"learn_for":41.5}]}}
+ *
+ * release_capacity gives leases back; an id that is not that of the newest lease has no effect. A
+ * server says server_id.
  *
  *   {"release_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","id":73020}]}}
  *   {"release_capacity":{}}
@@ -5000,6 +5020,8 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
 #define DOORMAN__JSON_VALUES_MAX 200000
 #define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* what cJSON looks at */
 #define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: a double has every integer up to it */
+#define DOORMAN__PATH_MAX 16                    /* nodes that a request may have come through */
+#define DOORMAN__GROUPS_MAX 512                 /* of a resource: 32 for each priority (T2) */
 
 /* The check of a text. Its functions move `at` past what they accept; where one returns false, `at`
  * is where the text goes wrong, and `rule` says how. */
@@ -5171,8 +5193,7 @@ typedef struct doorman__reader {
     doorman_status status;
     doorman_error *error;
     cJSON *tree;
-    void *items; /* of the one list that a text is about */
-    size_t item_count;
+    void *room; /* for what the text becomes: one block, of structs with 8-byte members */
 } doorman__reader;
 
 /* A value, and the way to it: a chain on the stack that becomes a path when something is wrong. */
@@ -5187,7 +5208,7 @@ typedef struct doorman__field {
 
 static doorman_status doorman__read_end(doorman__reader *reader) {
     if (reader->status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(reader->error);
-    DOORMAN_FREE(reader->items);
+    DOORMAN_FREE(reader->room);
     cJSON_Delete(reader->tree);
     return reader->status;
 }
@@ -5317,6 +5338,24 @@ static bool doorman__read_number(const doorman__field *field, double *out) {
     return finite;
 }
 
+static void doorman__read_amount(const doorman__field *field, double *out) {
+    if (!doorman__read_number(field, out) || doorman__amount_valid(*out)) return;
+    doorman__read_fail(field, DOORMAN__AMOUNT_RULE);
+}
+
+static void doorman__read_part(const doorman__field *field, double *out) {
+    if (!doorman__read_number(field, out) || (*out >= 0 && *out <= 1)) return;
+    doorman__read_fail(field, "must be from 0 to 1");
+}
+
+static void doorman__read_clients(const doorman__field *field, double *out) {
+    if (!doorman__read_number(field, out)) return;
+    bool valid = *out >= 1 && *out <= DOORMAN_SUBCLIENTS_MAX;
+    if (!valid || *out > (double)(uint64_t)*out) {
+        doorman__read_fail(field, "must be an integer from 1 to 1e9");
+    }
+}
+
 static void doorman__read_bool(const doorman__field *field, bool *out) {
     *out = cJSON_IsTrue(field->value);
     if (field->value && !cJSON_IsBool(field->value)) doorman__read_fail(field, "must be a boolean");
@@ -5333,7 +5372,7 @@ static void doorman__read_priority(const doorman__field *field, int *out) {
     double priority = 1;
     (void)doorman__read_number(field, &priority);
     *out = priority >= 0 && priority <= DOORMAN_PRIORITY_MAX ? (int)priority : -1;
-    if (*out != priority) doorman__read_fail(field, "must be an integer from 0 to 15");
+    if (*out < 0 || *out != priority) doorman__read_fail(field, "must be an integer from 0 to 15");
 }
 
 /* Rounded to the nanosecond, so that what was written comes back exactly, up to 26 days. Where 0
@@ -5350,9 +5389,11 @@ static void doorman__read_seconds(const doorman__field *field, bool positive, do
 /* Reads the fields of an object, each by a key, `:` or `?` (may be absent), and a letter that says
  * where it goes:
  *   s  const char **, borrowed from the tree     d  doorman_time *, more than 0
- *   n  double *                                  t  doorman_time *, at least 0
- *   i  uint64_t *, a lease id                    p  int *, a priority; 1 where absent
- *   b  bool *                                    o  doorman__field *, to be read by the caller
+ *   a  double *, an amount                       t  doorman_time *, at least 0
+ *   n  double *, any number                      i  uint64_t *, a lease id
+ *   r  double *, from 0 to 1                     p  int *, a priority; 1 where absent
+ *   c  double *, a number of clients             b  bool *
+ *   o  doorman__field *, to be read by the caller
  * N and T are n and t with a bool * before: was it there? A list that begins with `!` is complete:
  * other keys are refused. */
 static void doorman__read(const doorman__field *object, const char *fields, ...) {
@@ -5367,6 +5408,9 @@ static void doorman__read(const doorman__field *object, const char *fields, ...)
         case 's': doorman__read_string(&field, va_arg(targets, const char **)); break;
         case 'N': *va_arg(targets, bool *) = field.value != NULL; /* fall through */
         case 'n': (void)doorman__read_number(&field, va_arg(targets, double *)); break;
+        case 'a': doorman__read_amount(&field, va_arg(targets, double *)); break;
+        case 'r': doorman__read_part(&field, va_arg(targets, double *)); break;
+        case 'c': doorman__read_clients(&field, va_arg(targets, double *)); break;
         case 'd': doorman__read_seconds(&field, true, va_arg(targets, doorman_time *)); break;
         case 'T': *va_arg(targets, bool *) = field.value != NULL; /* fall through */
         case 't': doorman__read_seconds(&field, false, va_arg(targets, doorman_time *)); break;
@@ -5379,20 +5423,24 @@ static void doorman__read(const doorman__field *object, const char *fields, ...)
     va_end(targets);
 }
 
-/* The first of what a list holds, to be moved on by doorman__next; `value` is NULL behind the last.
- * Makes room for all of it, `reader->items`, if item_bytes is not 0. */
-static doorman__field doorman__read_list(const doorman__field *list, size_t item_bytes) {
-    doorman__reader *reader = list->reader;
-    doorman__field first = {.reader = reader, .parent = list};
+static size_t doorman__list_count(const doorman__field *list) {
+    return cJSON_IsArray(list->value) ? (size_t)cJSON_GetArraySize(list->value) : 0;
+}
+
+/* Memory for what the text becomes, all zero. NULL: something has failed. */
+static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
+    if (reader->status != DOORMAN_OK) return NULL;
+    reader->room = doorman__zalloc(bytes + 1);
+    if (!reader->room) reader->status = DOORMAN_OUT_OF_MEMORY;
+    return reader->room;
+}
+
+/* The first of what a list holds, to be moved on by doorman__next; `value` is NULL behind the last,
+ * and at once where anything has failed: then there may be no room. */
+static doorman__field doorman__read_list(const doorman__field *list) {
+    doorman__field first = {.reader = list->reader, .parent = list};
     if (list->value && !cJSON_IsArray(list->value)) doorman__read_fail(list, "must be a list");
-    if (reader->status != DOORMAN_OK) return first;
-    size_t count = (size_t)cJSON_GetArraySize(list->value);
-    if (count && item_bytes) {
-        reader->items = doorman__zalloc(count * item_bytes);
-        reader->item_count = reader->items ? count : 0;
-        if (!reader->items) reader->status = DOORMAN_OUT_OF_MEMORY;
-    }
-    if (reader->status == DOORMAN_OK && count) first.value = list->value->child;
+    if (list->reader->status == DOORMAN_OK && list->value) first.value = list->value->child;
     return first;
 }
 
@@ -5401,17 +5449,43 @@ static void doorman__next(doorman__field *item) {
     item->value = item->value->next;
 }
 
+/* How much is in the lists that the objects of a list have by one key, for each at most so much. */
+static size_t doorman__count_below(const doorman__field *list, const char *key, size_t most) {
+    size_t all = 0;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__field below = doorman__field_of(&item, key, strlen(key));
+        size_t count = doorman__list_count(&below);
+        if (count > most) {
+            char rule[64];
+            snprintf(rule, sizeof rule, "must be a list of at most %zu", most);
+            doorman__read_fail(&below, rule);
+        }
+        all += count;
+    }
+    return all;
+}
+
 /* Which of some names a field is; -1: absent, or none of them. */
-static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
+static int doorman__read_name(const doorman__field *field, const char *const *names, int count) {
     const char *name = NULL;
-    char rule[192] = "must be one of";
     doorman__read_string(field, &name);
+    for (int i = 0; name && i < count; i++) {
+        if (strcmp(name, names[i]) == 0) return i;
+    }
+    return -1;
+}
+
+/* The same, where it must be one of them. */
+static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
+    int chosen = doorman__read_name(field, names, count);
+    if (!field->value || chosen >= 0) return chosen;
+    char rule[192] = "must be one of";
     for (int i = 0; i < count; i++) {
-        if (name && strcmp(name, names[i]) == 0) return i;
         size_t used = strlen(rule);
         snprintf(rule + used, sizeof rule - used, "%s %s", i ? "," : "", names[i]);
     }
-    if (field->value) doorman__read_fail(field, rule);
+    doorman__read_fail(field, rule);
     return -1;
 }
 
@@ -5439,19 +5513,23 @@ static void doorman__read_setting(const doorman__field *field, int which, doorma
     } else if (which == DOORMAN__HANDOVER) {
         int handover = doorman__read_choice(field, doorman__handovers, 2);
         if (handover >= 0) out->handover = (doorman_handover)handover;
-    } else if (which == DOORMAN__RESERVE) {
-        (void)doorman__read_number(field, &out->reserve);
-    } else if (doorman__read_number(field, &out->decay_factor) && out->decay_factor <= 0) {
-        doorman__read_fail(field, "must be more than 0 and at most 1");
+    } else {
+        double *part = which == DOORMAN__RESERVE ? &out->reserve : &out->decay_factor;
+        doorman__read_part(field, part);
+        if (field->value && which == DOORMAN__DECAY_FACTOR && *part <= 0) {
+            doorman__read_fail(field, "must be more than 0 and at most 1");
+        }
     }
 }
 
 /* Numbers may be written as strings, as Doorman's own configurations have them. */
-static void doorman__read_parameter(const doorman__field *field, unsigned *given,
+static void doorman__read_parameter(const doorman__field *field, bool strict, unsigned *given,
                                     doorman_algorithm *out) {
     doorman__field name, value;
-    doorman__read(field, "!name:o value:o", &name, &value);
-    int which = doorman__read_choice(&name, doorman__parameters, DOORMAN__HANDOVER + 1);
+    int count = DOORMAN__HANDOVER + 1;
+    doorman__read(field, strict ? "!name:o value:o" : "name:o value:o", &name, &value);
+    int which = strict ? doorman__read_choice(&name, doorman__parameters, count)
+                       : doorman__read_name(&name, doorman__parameters, count);
     if (which < 0) return;
     if (*given & 1u << which) doorman__read_fail(&name, "is given already");
     *given |= 1u << which;
@@ -5466,28 +5544,37 @@ static void doorman__read_parameter(const doorman__field *field, unsigned *given
     cJSON_Delete(number);
 }
 
-static void doorman__read_algorithm(const doorman__field *field, doorman_algorithm *out) {
+/* In a configuration (`strict`) all must be known. A parent may be newer than this node: then a
+ * parameter that is not known is passed over, and a kind that is not known leaves the algorithm
+ * unread. False: it is. */
+static bool doorman__read_algorithm(const doorman__field *field, bool strict,
+                                    doorman_algorithm *out) {
+    static const char fields[] =
+        "!kind:o lease_length?d refresh_interval?d learning_mode_duration?T parameters?o";
     doorman__field kind, list;
     const char *kinds[DOORMAN_KIND_COUNT];
-    doorman__read(field,
-                  "!kind:o lease_length?d refresh_interval?d learning_mode_duration?T parameters?o",
-                  &kind, &out->lease_length, &out->refresh_interval,
-                  &out->has_learning_mode_duration, &out->learning_mode_duration, &list);
     for (int i = 0; i < DOORMAN_KIND_COUNT; i++) kinds[i] = doorman_kind_name((doorman_kind)i);
-    int chosen = doorman__read_choice(&kind, kinds, DOORMAN_KIND_COUNT);
-    if (chosen >= 0) out->kind = (doorman_kind)chosen;
+    doorman__read(field, "kind:o", &kind);
+    int chosen = strict ? doorman__read_choice(&kind, kinds, DOORMAN_KIND_COUNT)
+                        : doorman__read_name(&kind, kinds, DOORMAN_KIND_COUNT);
+    if (chosen < 0) return false;
+    doorman__read(field, strict ? fields : fields + 1, &kind, &out->lease_length,
+                  &out->refresh_interval, &out->has_learning_mode_duration,
+                  &out->learning_mode_duration, &list);
+    out->kind = (doorman_kind)chosen;
     unsigned given = (out->lease_length ? 1u : 0) | (out->refresh_interval ? 2u : 0);
-    doorman__field item = doorman__read_list(&list, 0);
-    for (; item.value; doorman__next(&item)) doorman__read_parameter(&item, &given, out);
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) doorman__read_parameter(&item, strict, &given, out);
+    return true;
 }
 
 static void doorman__read_template(const doorman__field *field, doorman_template *out) {
     doorman__field algorithm;
-    doorman__read(field, "!identifier_glob:s description?s capacity:n safe_capacity?N algorithm?o",
+    doorman__read(field, "!identifier_glob:s description?s capacity:a safe_capacity?N algorithm?o",
                   &out->identifier_glob, &out->description, &out->capacity, &out->has_safe_capacity,
                   &out->safe_capacity, &algorithm);
     out->has_algorithm = algorithm.value != NULL;
-    if (out->has_algorithm) doorman__read_algorithm(&algorithm, &out->algorithm);
+    if (out->has_algorithm) (void)doorman__read_algorithm(&algorithm, true, &out->algorithm);
 }
 
 doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
@@ -5496,77 +5583,162 @@ doorman_status doorman_json_config(doorman_config **out, const char *text, size_
     doorman__reader reader = {.error = error};
     doorman__field root = doorman__read_start(&reader, text, bytes), list, unmatched;
     doorman__read(&root, "!resources:o unmatched?o", &list, &unmatched);
-    doorman__field item = doorman__read_list(&list, sizeof(doorman_template));
-    doorman_template *templates = (doorman_template *)reader.items;
+    size_t count = doorman__list_count(&list);
+    doorman_template *templates =
+        (doorman_template *)doorman__read_room(&reader, count * sizeof *templates);
+    doorman__field item = doorman__read_list(&list);
     for (; item.value; doorman__next(&item)) doorman__read_template(&item, &templates[item.index]);
-    doorman_config_options options = {.templates = templates, .template_count = reader.item_count};
+    doorman_config_options options = {.templates = templates, .template_count = count};
     options.reject_unmatched = doorman__read_choice(&unmatched, policies, 2) == 1;
     if (reader.status == DOORMAN_OK) reader.status = doorman_config_create(out, &options, error);
     return doorman__read_end(&reader);
 }
 
-static const char *const doorman__method_names[DOORMAN_METHOD_COUNT] = {
-    [DOORMAN_DISCOVERY] = "discovery",
-    [DOORMAN_GET_CAPACITY] = "get_capacity",
-    [DOORMAN_RELEASE_CAPACITY] = "release_capacity"};
+static const char *doorman__method_name(doorman_method method, bool is_server) {
+    static const char *const names[DOORMAN_METHOD_COUNT] = {[DOORMAN_DISCOVERY] = "discovery",
+                                                            [DOORMAN_GET_CAPACITY] = "get_capacity",
+                                                            [DOORMAN_RELEASE_CAPACITY] =
+                                                                "release_capacity"};
+    bool server = is_server && method == DOORMAN_GET_CAPACITY;
+    return server ? "get_server_capacity" : names[method];
+}
 
 /* Grants, but the first. */
 static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
 
 /* The method of a message, and in *body the object of it. */
-static doorman_method doorman__read_method(const doorman__field *root, doorman__field *body) {
+static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
+                                           doorman__field *body) {
     doorman__reader *reader = root->reader;
     const cJSON *only = cJSON_IsObject(root->value) ? root->value->child : NULL;
     *body = *root;
+    *is_server = false;
     if (!only || only->next) {
         doorman__read_fail(root, "must be an object with one key, the method");
         return DOORMAN_DISCOVERY;
     }
     *body = doorman__field_of(root, only->string, strlen(only->string));
+    *is_server = strcmp(only->string, doorman__method_name(DOORMAN_GET_CAPACITY, true)) == 0;
+    if (*is_server) return DOORMAN_GET_CAPACITY;
     for (int i = 0; i < DOORMAN_METHOD_COUNT; i++) {
-        if (strcmp(only->string, doorman__method_names[i]) == 0) return (doorman_method)i;
+        const char *name = doorman__method_name((doorman_method)i, false);
+        if (strcmp(only->string, name) == 0) return (doorman_method)i;
     }
     reader->status =
         doorman__fail(reader->error, DOORMAN_NOT_FOUND, "no such method: %.64s", only->string);
     return DOORMAN_DISCOVERY;
 }
 
-static void doorman__read_ask(const doorman__field *field, doorman_method method, doorman_ask *ask,
-                              doorman_demand *demand) {
+/* The demands of one resource, to be put at *demands, which is moved on: of a client one, of a
+ * server its clients in groups. */
+static void doorman__read_wants(const doorman__field *field, const doorman__field *list,
+                                doorman_demand **demands, doorman_ask *ask) {
+    doorman_demand *demand = *demands;
+    ask->wants = demand;
+    if (list) {
+        doorman__field item = doorman__read_list(list);
+        for (; item.value; doorman__next(&item), demand++) {
+            doorman__read(&item, "priority?p num_clients:c wants:a", &demand->priority,
+                          &demand->subclients, &demand->wants);
+        }
+    } else {
+        doorman__read(field, "priority?p wants:a", &demand->priority, &demand->wants);
+        demand++->subclients = 1;
+    }
+    ask->wants_count = (size_t)(demand - *demands);
+    *demands = demand;
+}
+
+static void doorman__read_ask(const doorman__field *field, const doorman_request *request,
+                              doorman_demand **demands, doorman_ask *ask) {
     doorman_lease *has = &ask->has;
-    doorman__field lease;
-    if (method == DOORMAN_RELEASE_CAPACITY) {
+    doorman__field lease, groups;
+    if (request->method == DOORMAN_RELEASE_CAPACITY) {
         doorman__read(field, "resource_id:s id:i", &ask->resource_id, &has->id);
         return;
     }
-    doorman__read(field, "resource_id:s priority?p wants:n outstanding?n has?o", &ask->resource_id,
-                  &demand->priority, &demand->wants, &ask->outstanding, &lease);
-    demand->subclients = 1;
-    ask->wants = demand;
-    ask->wants_count = 1;
+    doorman__read(field, "resource_id:s outstanding?a has?o", &ask->resource_id, &ask->outstanding,
+                  &lease);
+    if (request->is_server) doorman__read(field, "learning?b wants:o", &ask->learning, &groups);
+    doorman__read_wants(field, request->is_server ? &groups : NULL, demands, ask);
     if (!lease.value) return;
-    doorman__read(&lease, "id:i node:s capacity:n expires_in:t", &has->id, &has->node,
+    doorman__read(&lease, "id:i node:s capacity:a expires_in:t", &has->id, &has->node,
                   &has->capacity, &has->expires_in);
 }
 
-/* The demands stand behind the asks, in the same block. */
+/* Who asks. A release says by its key whether that is a client or a server. */
+static void doorman__read_holder(const doorman__field *body, doorman_request *out) {
+    if (out->method == DOORMAN_RELEASE_CAPACITY) {
+        doorman__field server = doorman__field_of(body, "server_id", 9);
+        doorman__field client = doorman__field_of(body, "client_id", 9);
+        out->is_server = server.value != NULL;
+        if (server.value && client.value) {
+            doorman__read_fail(&client, "must not stand beside server_id");
+        }
+    }
+    doorman__read(body, out->is_server ? "server_id:s" : "client_id:s", &out->holder_id);
+}
+
+/* The nodes that a server's request came through, the sender first. */
+static doorman__field doorman__read_path(const doorman__field *body, doorman_request *out) {
+    doorman__field path;
+    doorman__read(body, "path:o", &path);
+    out->path_count = doorman__list_count(&path);
+    bool bounded = out->path_count >= 1 && out->path_count <= DOORMAN__PATH_MAX;
+    if (path.value && !bounded) doorman__read_fail(&path, "must be a list of 1 to 16 ids");
+    return path;
+}
+
+/* Room for a request is asks, then demands, then the path. */
 static void doorman__read_request(const doorman__field *root, doorman_request *out) {
     doorman__reader *reader = root->reader;
-    doorman__field body, list;
-    out->method = doorman__read_method(root, &body);
-    if (out->method == DOORMAN_DISCOVERY) {
-        doorman__read(&body, "");
-        return;
-    }
-    doorman__read(&body, "client_id:s resource:o", &out->holder_id, &list);
-    doorman__field item = doorman__read_list(&list, sizeof(doorman_ask) + sizeof(doorman_demand));
-    doorman_ask *asks = (doorman_ask *)reader->items;
+    doorman__field body, list, path = {.reader = reader};
+    out->method = doorman__read_method(root, &out->is_server, &body);
+    doorman__read(&body, "");
+    if (out->method == DOORMAN_DISCOVERY) return;
+    bool groups = out->is_server;
+    doorman__read_holder(&body, out);
+    if (groups) path = doorman__read_path(&body, out);
+    doorman__read(&body, "resource:o", &list);
+    out->ask_count = doorman__list_count(&list);
+    size_t demand_count =
+        groups ? doorman__count_below(&list, "wants", DOORMAN__GROUPS_MAX) : out->ask_count;
+    doorman_ask *asks = (doorman_ask *)doorman__read_room(
+        reader, out->ask_count * sizeof *asks + demand_count * sizeof(doorman_demand) +
+                    out->path_count * sizeof(char *));
+    if (!asks) return;
+    doorman_demand *demands = (doorman_demand *)(void *)(asks + out->ask_count);
+    const char **nodes = (const char **)(void *)(demands + demand_count);
+    doorman__field item = doorman__read_list(&list);
     for (; item.value; doorman__next(&item)) {
-        doorman_demand *demands = (doorman_demand *)(void *)(asks + reader->item_count);
-        doorman__read_ask(&item, out->method, &asks[item.index], &demands[item.index]);
+        doorman__read_ask(&item, out, &demands, &asks[item.index]);
     }
+    item = doorman__read_list(&path);
+    for (; item.value; doorman__next(&item)) doorman__read_string(&item, &nodes[item.index]);
     out->asks = asks;
-    out->ask_count = reader->item_count;
+    out->path = nodes;
+}
+
+/* What an answer to a server has besides, to be put where the other two point, and these moved on.
+ * Defaults are filled in, as the one who sent them left them out. */
+static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
+                                 doorman_terms **terms, doorman_answer *out) {
+    doorman__field settings, list, priority;
+    doorman__read(field, "algorithm?o terms?o learn_for?T", &settings, &list, &out->has_learn_for,
+                  &out->learn_for);
+    if (settings.value && doorman__read_algorithm(&settings, false, algorithm)) {
+        *algorithm = doorman__algorithm_resolve(algorithm);
+        out->algorithm = algorithm;
+    }
+    out->terms = *terms;
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_terms *next = (*terms)++;
+        doorman__read(&item, "priority?o level:a slope:r", &priority, &next->level, &next->slope);
+        next->priority = DOORMAN_ANY_PRIORITY;
+        if (priority.value) doorman__read_priority(&priority, &next->priority);
+        out->terms_count++;
+    }
 }
 
 static void doorman__read_answer(const doorman__field *field, doorman_answer *out) {
@@ -5580,10 +5752,31 @@ static void doorman__read_answer(const doorman__field *field, doorman_answer *ou
         return;
     }
     if (!gets.value) doorman__read_fail(&gets, "is missing");
-    doorman__read(&gets, "id:i node:s capacity:n keep?n expires_in:t refresh_interval:t",
+    doorman__read(&gets, "id:i node:s capacity:a keep?a expires_in:t refresh_interval:t",
                   &lease->id, &lease->node, &lease->capacity, &lease->keep, &lease->expires_in,
                   &lease->refresh_interval);
     lease->keep = doorman__max(lease->keep, lease->capacity);
+}
+
+/* Room for a response is answers, then, for a server, an algorithm for each, and all terms. */
+static void doorman__read_answers(const doorman__field *list, doorman_response *out) {
+    bool policy = out->is_server;
+    size_t count = doorman__list_count(list);
+    size_t terms_count = policy ? doorman__count_below(list, "terms", DOORMAN_TERMS_MAX) : 0;
+    doorman_answer *answers = (doorman_answer *)doorman__read_room(
+        list->reader, count * (sizeof *answers + (policy ? sizeof(doorman_algorithm) : 0)) +
+                          terms_count * sizeof(doorman_terms));
+    if (!answers) return;
+    doorman_algorithm *algorithms = (doorman_algorithm *)(void *)(answers + count);
+    doorman_terms *terms = (doorman_terms *)(void *)(algorithms + count);
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_answer *answer = &answers[item.index];
+        doorman__read_answer(&item, answer);
+        if (policy) doorman__read_policy(&item, &algorithms[item.index], &terms, answer);
+    }
+    out->answers = answers;
+    out->answer_count = count;
 }
 
 static void doorman__read_response(const doorman__field *root, doorman_response *out) {
@@ -5597,18 +5790,14 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
             doorman__fail(reader->error, DOORMAN_INVALID_ARGUMENT, "%s: %s", code, message);
         return;
     }
-    out->method = doorman__read_method(root, &body);
+    out->method = doorman__read_method(root, &out->is_server, &body);
     doorman__read(&body, "mastership?o response?o", &mastership, &list);
     if (mastership.value) doorman__read(&mastership, "master_address?s", &out->master_address);
     out->is_master = !mastership.value;
     if (out->method == DOORMAN_DISCOVERY) doorman__read(&body, "is_master:b", &out->is_master);
     if (out->method != DOORMAN_GET_CAPACITY || !out->is_master) return;
     if (!list.value) doorman__read_fail(&list, "is missing");
-    doorman__field item = doorman__read_list(&list, sizeof(doorman_answer));
-    doorman_answer *answers = (doorman_answer *)reader->items;
-    for (; item.value; doorman__next(&item)) doorman__read_answer(&item, &answers[item.index]);
-    out->answers = answers;
-    out->answer_count = reader->item_count;
+    doorman__read_answers(&list, out);
 }
 
 /* Writing. When memory runs out the buffer stays as it is, and the rest goes nowhere, so that only
@@ -5695,8 +5884,15 @@ static void doorman__put_string(doorman__writer *out, const char *text) {
     doorman__put_bytes(out, "\"", 1);
 }
 
+static void doorman__put_comma(doorman__writer *out) {
+    const doorman_buffer *buffer = out->buffer;
+    bool first = buffer->bytes && strchr("[{", buffer->text[buffer->bytes - 1]);
+    if (!first) doorman__put_bytes(out, ",", 1);
+}
+
 /* Text by a format, in which ' stands for ", %s for a string in its quotes, %n for an amount, %t
- * for a doorman_time in seconds, %i for a uint64_t, and %b for a bool. */
+ * for a doorman_time in seconds, %i for a uint64_t, %b for a bool, and %, for a comma, but for the
+ * first of what brackets hold. */
 static void doorman__put(doorman__writer *out, const char *format, ...) {
     va_list values;
     va_start(values, format);
@@ -5713,7 +5909,8 @@ static void doorman__put(doorman__writer *out, const char *format, ...) {
         case 'n': doorman__put_amount(out, va_arg(values, double)); break;
         case 't': doorman__put_decimal(out, (uint64_t)va_arg(values, doorman_time), 9); break;
         case 'i': doorman__put_decimal(out, va_arg(values, uint64_t), 0); break;
-        default: doorman__put(out, va_arg(values, int) ? "true" : "false"); break;
+        case 'b': doorman__put(out, va_arg(values, int) ? "true" : "false"); break;
+        default: doorman__put_comma(out); break;
         }
         format += 2;
     }
@@ -5737,7 +5934,7 @@ static void doorman__put_answer(doorman__writer *out, const doorman_answer *answ
     doorman__put(out, "{'resource_id':%s", answer->resource_id);
     if (answer->has_safe_capacity) doorman__put(out, ",'safe_capacity':%n", answer->safe_capacity);
     if (answer->grant != DOORMAN_GRANTED) {
-        doorman__put(out, ",'refused':{'reason':%s,'refresh_interval':%t}}",
+        doorman__put(out, ",'refused':{'reason':%s,'refresh_interval':%t}",
                      doorman__reasons[answer->grant - 1], gets->refresh_interval);
         return;
     }
@@ -5747,13 +5944,56 @@ static void doorman__put_answer(doorman__writer *out, const doorman_answer *answ
     if (gets->keep > gets->capacity) doorman__put(out, ",'keep':%n", gets->keep);
     double end = (double)(epoch + gets->expires_in / DOORMAN_SECOND);
     if (epoch) doorman__put(out, ",'expiry_time':%n", end);
-    doorman__put(out, "}}");
+    doorman__put(out, "}");
+}
+
+/* What is as it is by default is left out. */
+static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm *given) {
+    const doorman_algorithm none = {.reserve = 0}, usual = doorman__algorithm_resolve(&none);
+    const doorman_algorithm all = doorman__algorithm_resolve(given);
+    doorman__put(out, ",'algorithm':{'kind':%s,'lease_length':%t,'refresh_interval':%t",
+                 doorman_kind_name(all.kind), all.lease_length, all.refresh_interval);
+    if (all.has_learning_mode_duration) {
+        doorman__put(out, ",'learning_mode_duration':%t", all.learning_mode_duration);
+    }
+    doorman__put(out, ",'parameters':[");
+    if (all.minimum_interval != usual.minimum_interval) {
+        doorman__put(out, "%,{'name':'minimum_interval','value':%t}", all.minimum_interval);
+    }
+    if (all.minimum_refresh_interval != usual.minimum_refresh_interval) {
+        doorman__put(out, "%,{'name':'minimum_refresh_interval','value':%t}",
+                     all.minimum_refresh_interval);
+    }
+    if (all.decay_factor != usual.decay_factor) {
+        doorman__put(out, "%,{'name':'decay_factor','value':%n}", all.decay_factor);
+    }
+    if (all.reserve > 0) doorman__put(out, "%,{'name':'reserve','value':%n}", all.reserve);
+    if (all.handover != usual.handover) {
+        doorman__put(out, "%,{'name':'handover','value':%s}", doorman__handovers[all.handover]);
+    }
+    doorman__put(out, "]}");
+}
+
+/* What a server is told besides, to share by. */
+static void doorman__put_policy(doorman__writer *out, const doorman_answer *answer) {
+    if (answer->algorithm) doorman__put_algorithm(out, answer->algorithm);
+    if (answer->terms_count) doorman__put(out, ",'terms':[");
+    for (size_t i = 0; i < answer->terms_count; i++) {
+        const doorman_terms *terms = &answer->terms[i];
+        doorman__put(out, "%,{");
+        if (terms->priority != DOORMAN_ANY_PRIORITY) {
+            doorman__put(out, "'priority':%i", (uint64_t)terms->priority);
+        }
+        doorman__put(out, "%,'level':%n,'slope':%n}", terms->level, terms->slope);
+    }
+    if (answer->terms_count) doorman__put(out, "]");
+    if (answer->has_learn_for) doorman__put(out, ",'learn_for':%t", answer->learn_for);
 }
 
 static void doorman__put_response(doorman__writer *out, const doorman_response *response,
                                   int64_t epoch) {
     bool discovery = response->method == DOORMAN_DISCOVERY;
-    doorman__put(out, "{%s:{", doorman__method_names[response->method]);
+    doorman__put(out, "{%s:{", doorman__method_name(response->method, response->is_server));
     const char *master = response->master_address;
     if (discovery) doorman__put(out, "'is_master':%b,", response->is_master);
     if (discovery || !response->is_master) {
@@ -5763,8 +6003,10 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
     } else if (response->method == DOORMAN_GET_CAPACITY) {
         doorman__put(out, "'response':[");
         for (size_t i = 0; i < response->answer_count; i++) {
-            if (i) doorman__put(out, ",");
+            doorman__put(out, "%,");
             doorman__put_answer(out, &response->answers[i], epoch);
+            if (response->is_server) doorman__put_policy(out, &response->answers[i]);
+            doorman__put(out, "}");
         }
         doorman__put(out, "]");
     }
@@ -5782,10 +6024,27 @@ doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
     return doorman__put_end(&out);
 }
 
-static void doorman__put_ask(doorman__writer *out, const doorman_ask *ask) {
-    const doorman_demand *demand = ask->wants;
-    doorman__put(out, "{'resource_id':%s,'priority':%i,'wants':%n", ask->resource_id,
-                 (uint64_t)demand->priority, demand->wants);
+/* How much is wanted: of a server by its groups. */
+static void doorman__put_wants(doorman__writer *out, const doorman_ask *ask, bool is_server) {
+    if (!is_server) {
+        doorman__put(out, ",'priority':%i,'wants':%n", (uint64_t)ask->wants->priority,
+                     ask->wants->wants);
+        return;
+    }
+    if (ask->learning) doorman__put(out, ",'learning':%b", true);
+    doorman__put(out, ",'wants':[");
+    for (size_t i = 0; i < ask->wants_count; i++) {
+        const doorman_demand *group = &ask->wants[i];
+        double clients = doorman__max(1, group->subclients);
+        doorman__put(out, "%,{'priority':%i,'num_clients':%i,'wants':%n}",
+                     (uint64_t)group->priority, (uint64_t)clients, group->wants);
+    }
+    doorman__put(out, "]");
+}
+
+static void doorman__put_ask(doorman__writer *out, const doorman_ask *ask, bool is_server) {
+    doorman__put(out, "{'resource_id':%s", ask->resource_id);
+    doorman__put_wants(out, ask, is_server);
     if (ask->outstanding > 0) doorman__put(out, ",'outstanding':%n", ask->outstanding);
     if (ask->has.id) {
         doorman__put(out, ",'has':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t}", ask->has.id,
@@ -5794,40 +6053,49 @@ static void doorman__put_ask(doorman__writer *out, const doorman_ask *ask) {
     doorman__put(out, "}");
 }
 
+/* Who asks, and for a server through which nodes. */
+static void doorman__put_holder(doorman__writer *out, const doorman_request *request) {
+    doorman__put(out, request->is_server ? "'server_id':%s" : "'client_id':%s", request->holder_id);
+    if (!request->is_server || request->method != DOORMAN_GET_CAPACITY) return;
+    doorman__put(out, ",'path':[");
+    for (size_t i = 0; i < request->path_count; i++) doorman__put(out, "%,%s", request->path[i]);
+    doorman__put(out, "]");
+}
+
 doorman_status doorman_json_request(const doorman_request *request, doorman_buffer *text) {
     doorman__writer out = doorman__put_start(text);
-    assert(!request->is_server);
-    doorman__put(&out, "{%s:{", doorman__method_names[request->method]);
-    if (request->method != DOORMAN_DISCOVERY) {
-        doorman__put(&out, "'client_id':%s,'resource':[", request->holder_id);
-    }
+    bool asks = request->method != DOORMAN_DISCOVERY;
+    doorman__put(&out, "{%s:{", doorman__method_name(request->method, request->is_server));
+    if (asks) doorman__put_holder(&out, request);
+    if (asks) doorman__put(&out, ",'resource':[");
     for (size_t i = 0; i < request->ask_count; i++) {
         const doorman_ask *ask = &request->asks[i];
-        if (i) doorman__put(&out, ",");
+        doorman__put(&out, "%,");
         if (request->method == DOORMAN_GET_CAPACITY) {
-            doorman__put_ask(&out, ask);
+            doorman__put_ask(&out, ask, request->is_server);
         } else {
             doorman__put(&out, "{'resource_id':%s,'id':%i}", ask->resource_id, ask->has.id);
         }
     }
-    doorman__put(&out, request->method == DOORMAN_DISCOVERY ? "}}" : "]}}");
+    doorman__put(&out, asks ? "]}}" : "}}");
     return doorman__put_end(&out);
 }
 
 /* Takes the memory for an answer before anything is done: where there is none, or the answer could
  * be more than a message may be, nothing has been done (C4). An id takes twice its bytes if all of
- * it is escaped; the rest of an answer, the node's name too, is within 800. */
+ * it is escaped; the rest of an answer, the node's name too, is within 800. To a server, the
+ * algorithm takes 500, and 16 terms 80 each. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
-    size_t bytes = 1024;
+    size_t bytes = 1024, rest = request->is_server ? 800 + 500 + 16 * 80 : 800;
     for (size_t i = 0; i < request->ask_count; i++) {
         size_t id_bytes = strlen(request->asks[i].resource_id);
-        bytes += 800 + 2 * (id_bytes < DOORMAN_ID_BYTES_MAX ? id_bytes : DOORMAN_ID_BYTES_MAX);
+        bytes += rest + 2 * (id_bytes < DOORMAN_ID_BYTES_MAX ? id_bytes : DOORMAN_ID_BYTES_MAX);
     }
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
                              "%s.resource: its answer could be larger than 4 MiB",
-                             doorman__method_names[request->method]);
+                             doorman__method_name(request->method, request->is_server));
     }
     return doorman__buffer_reserve(reply, bytes) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
@@ -5841,7 +6109,7 @@ static doorman_status doorman__json_handle(doorman_server *server, const doorman
     doorman_status status = doorman__reply_reserve(reply, request, error);
     if (status != DOORMAN_OK) return status;
     status = doorman_server_handle(server, request, &response, &below, now);
-    const char *method = doorman__method_names[request->method];
+    const char *method = doorman__method_name(request->method, request->is_server);
     if (status != DOORMAN_OK) return doorman__fail(error, status, "%s.%s", method, below.text);
     doorman__writer out = doorman__put_start(reply);
     doorman__put_response(&out, &response, epoch);
@@ -5874,7 +6142,7 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
         reader.status = doorman_asker_response(asker, sequence, &response, now);
         if (reader.status == DOORMAN_INVALID_ARGUMENT) {
             doorman__fail(error, reader.status, "%s: does not answer what was asked",
-                          doorman__method_names[response.method]);
+                          doorman__method_name(response.method, response.is_server));
         }
     } else if (reader.status != DOORMAN_OUT_OF_MEMORY) {
         doorman_asker_failed(asker, sequence, now);
