@@ -100,6 +100,7 @@
  *                    doorman_buffer_uninit
  *     nng            doorman_agent_start  _stop  _open  _close  _set_wants  _read  _rate_wait
  *                    _gauge_wait  _gauge_release    doorman_clock    doorman_random
+ *                    doorman_carrier_create  _destroy  _prepare  _send  _take  _address
  *
  *     Three ways to use it:
  *     an application  doorman_agent_start, doorman_agent_open; before each act
@@ -178,7 +179,7 @@
  *     >>limiters        what the application calls before it acts
  *     >>client          resources of an application, their modes, wants that follow use
  *     >>json            the wire protocol
- *     >>nng             a client that runs
+ *     >>nng             a client that runs, and what carries the requests of a client or a node
  *
  * MIT licence, at the end of the file.
  */
@@ -851,6 +852,56 @@ DOORMAN_API doorman_status doorman_agent_gauge_wait(doorman_agent *agent,
                                                     doorman_time timeout);
 DOORMAN_API void doorman_agent_gauge_release(doorman_agent *agent, doorman_resource *resource,
                                              double n);
+
+/* What takes the requests of an asker to whom it names, one at a time over one connection, and
+ * brings the answers. An agent has one; a node with a parent needs one of its own. It has no
+ * thread: one of the caller's goes round and round,
+ *
+ *     with the lock that guards the asker and its owner
+ *         doorman_carrier_take(carrier, &error, now)
+ *         doorman_server_update(server, now)
+ *         bool made = doorman_carrier_prepare(carrier, now)
+ *     without it
+ *         if (made) doorman_carrier_send(carrier)
+ *     and sleeps until doorman_server_due(server), or until on_news is called
+ *
+ * None but _send and _destroy takes long. */
+typedef struct doorman_carrier doorman_carrier;
+
+typedef struct doorman_carrier_options {
+    doorman_asker *asker;           /* required; goes on until the carrier is destroyed */
+    void (*on_news)(void *context); /* required: there is something to take. From any thread, and
+                                       from within _send; it may take the lock, and no call here */
+    void *context;
+} doorman_carrier_options;
+
+/* Makes a carrier, which connects when there is something to send.
+ *   out       written on OK alone; the caller destroys it
+ *   options   borrowed for the call
+ *   returns   OK | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_carrier_create(doorman_carrier **out,
+                                                  const doorman_carrier_options *options);
+
+/* Ends the connection, and waits for an on_news that is being called: so without the lock. NULL is
+ * fine. */
+DOORMAN_API void doorman_carrier_destroy(doorman_carrier *carrier);
+
+/* Fetches the next request from the asker. true: doorman_carrier_send must be called next. false:
+ * there is none to be sent now, or the last one is still under way. */
+DOORMAN_API bool doorman_carrier_prepare(doorman_carrier *carrier, doorman_time now);
+
+/* Sends what was prepared, connecting first where it must. Without the lock, since it may wait for
+ * the network's machinery. What becomes of it, doorman_carrier_take says. */
+DOORMAN_API void doorman_carrier_send(doorman_carrier *carrier);
+
+/* Gives the answer that has come to the asker, or tells it of a failure.
+ *   returns   OK (also where nothing has come) | UNAVAILABLE (no answer in time, or no way to send)
+ *             | else as doorman_json_response, of an answer that was of no use */
+DOORMAN_API doorman_status doorman_carrier_take(doorman_carrier *carrier, doorman_error *error,
+                                                doorman_time now);
+
+/* Whom the last request was for; "": there was none. Borrowed until the next _prepare. */
+DOORMAN_API const char *doorman_carrier_address(const doorman_carrier *carrier);
 #endif /* DOORMAN_NNG */
 
 #ifdef __cplusplus
@@ -6154,10 +6205,11 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
 #ifdef DOORMAN_NNG
 /* ---- >>nng ---------------------------------------------------------------------------------- */
 /*
- * A client that runs. One thread carries its requests over one REQ socket, one mutex guards it, and
- * those who wait for units stand in one line, in order of arrival. The thread, over and over: takes
+ * A client that runs. A carrier takes its requests over one REQ socket, one mutex guards it, and
+ * those who wait for units stand in one line, in order of arrival. Its thread, over and over: takes
  * the answer that has come, updates the client, wakes those who are first in line for a limiter,
- * sends what is to be sent, and sleeps until the client is due, or there is news.
+ * sends what is to be sent, and sleeps until the client is due, or there is news. A node with a
+ * parent does the same with a carrier of its own, in a thread of its program.
  *
  * K7 What can take long (closing, dialling, sending) is done without the mutex, so no caller waits
  *    for the network. nng's callback only notes what has come. A request that fails takes its
@@ -6211,17 +6263,7 @@ struct doorman_agent {
     doorman__waiter *first, *last; /* the line */
     doorman_time stop_by;          /* DOORMAN_NEVER: it is not to stop */
     bool news;                     /* for the thread, which may not be asleep */
-    bool answered;                 /* the request under way is over, with */
-    nng_msg *reply;                /* or NULL: it failed */
-
-    /* The thread's own, and of the callback while a request is under way; without the mutex. */
-    nng_socket socket;
-    char address[DOORMAN_ID_BYTES_MAX + 1]; /* connected to; "": the socket is of no use */
-    nng_aio *aio;
-    doorman_buffer text;
-    uint64_t sequence;     /* of the request under way; 0: none */
-    doorman_time deadline; /* for its answer */
-    bool sending;          /* else receiving */
+    doorman_carrier *carrier;      /* the thread's own */
 };
 
 static doorman_time doorman__clock_read(clockid_t clock) {
@@ -6409,99 +6451,165 @@ void doorman_agent_gauge_release(doorman_agent *agent, doorman_resource *resourc
     pthread_mutex_unlock(&agent->mutex);
 }
 
-/* ---- nng: the wire */
+/* ---- nng: the carrier */
 
-static nng_duration doorman__agent_time_left(const doorman_agent *agent) {
-    doorman_time left = doorman__later(agent->deadline - doorman_clock(), 0);
+/* A request is prepared and taken by the caller's thread. In between it is nng's, which calls
+ * on_aio; `over` hands it back, and what stands before it with it. */
+struct doorman_carrier {
+    doorman_carrier_options options;
+    nng_socket socket;
+    nng_aio *aio;
+    doorman_buffer text;
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the last request */
+    bool connected;                         /* to it; else the socket is of no use */
+    uint64_t sequence;                      /* of the request under way; 0: none */
+    doorman_time deadline;                  /* for its answer */
+    bool sending;                           /* else receiving */
+    int result;                             /* nng's: why it failed, or 0 */
+    nng_msg *reply;                         /* where it did not */
+    bool over;                              /* atomic */
+};
+
+static void doorman__carrier_finish(doorman_carrier *carrier, int result, nng_msg *reply) {
+    carrier->result = result;
+    carrier->reply = reply;
+    __atomic_store_n(&carrier->over, true, __ATOMIC_RELEASE);
+    carrier->options.on_news(carrier->options.context);
+}
+
+static nng_duration doorman__carrier_time_left(const doorman_carrier *carrier) {
+    doorman_time left = doorman__later(carrier->deadline - doorman_clock(), 0);
     return (nng_duration)doorman__earlier(left / (DOORMAN_SECOND / 1000) + 1, INT32_MAX);
 }
 
 /* In a thread of nng's: the request was sent, or answered, or has failed. */
-static void doorman__agent_on_aio(void *context) {
-    doorman_agent *agent = (doorman_agent *)context;
-    bool failed = nng_aio_result(agent->aio) != 0;
-    if (agent->sending && !failed) {
-        agent->sending = false;
-        nng_aio_set_timeout(agent->aio, doorman__agent_time_left(agent));
-        nng_recv_aio(agent->socket, agent->aio);
+static void doorman__carrier_on_aio(void *context) {
+    doorman_carrier *carrier = (doorman_carrier *)context;
+    int result = nng_aio_result(carrier->aio);
+    if (carrier->sending && result == 0) {
+        carrier->sending = false;
+        nng_aio_set_timeout(carrier->aio, doorman__carrier_time_left(carrier));
+        nng_recv_aio(carrier->socket, carrier->aio);
         return;
     }
-    if (agent->sending) nng_msg_free(nng_aio_get_msg(agent->aio)); /* not sent, so still ours */
-    pthread_mutex_lock(&agent->mutex);
-    agent->reply = failed ? NULL : nng_aio_get_msg(agent->aio);
-    agent->answered = true;
-    doorman__agent_notify(agent);
-    pthread_mutex_unlock(&agent->mutex);
+    if (carrier->sending) nng_msg_free(nng_aio_get_msg(carrier->aio)); /* so it is still ours */
+    doorman__carrier_finish(carrier, result, result == 0 ? nng_aio_get_msg(carrier->aio) : NULL);
 }
+
+doorman_status doorman_carrier_create(doorman_carrier **out,
+                                      const doorman_carrier_options *options) {
+    doorman_carrier *carrier = (doorman_carrier *)doorman__zalloc(sizeof *carrier);
+    if (!carrier || nng_aio_alloc(&carrier->aio, doorman__carrier_on_aio, carrier) != 0) {
+        DOORMAN_FREE(carrier);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    carrier->options = *options;
+    *out = carrier;
+    return DOORMAN_OK;
+}
+
+/* Closing the socket ends what the aio waits for, and freeing it waits for the callback. */
+void doorman_carrier_destroy(doorman_carrier *carrier) {
+    if (!carrier) return;
+    nng_close(carrier->socket);
+    nng_aio_free(carrier->aio);
+    if (carrier->reply) nng_msg_free(carrier->reply);
+    doorman_buffer_uninit(&carrier->text);
+    DOORMAN_FREE(carrier);
+}
+
+const char *doorman_carrier_address(const doorman_carrier *carrier) { return carrier->address; }
 
 /* Nobody needs to be there yet: nng goes on dialling, every 0.1 s to 1 s. But it must not send a
- * request again by itself, for what the asker has given up must not be granted later. */
-static bool doorman__agent_connect(doorman_agent *agent, const char *address) {
-    nng_close(agent->socket); /* the first time there is none, and nng says so */
-    agent->address[0] = 0;
-    if (nng_req0_open(&agent->socket) != 0) return false;
-    nng_socket socket = agent->socket;
+ * request again by itself, for what the asker has given up must not be granted later.
+ *   returns   nng's error, or 0 */
+static int doorman__carrier_connect(doorman_carrier *carrier) {
+    nng_close(carrier->socket); /* the first time there is none, and nng says so */
+    int error = nng_req0_open(&carrier->socket);
+    if (error != 0) return error;
+    nng_socket socket = carrier->socket;
     size_t bytes_max = DOORMAN_MESSAGE_BYTES_MAX + sizeof(uint32_t); /* and a request's number */
-    if (nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE) != 0 ||
-        nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000) != 0 ||
-        nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max) != 0 ||
-        nng_dial(socket, address, NULL, NNG_FLAG_NONBLOCK) != 0) {
+    error = nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+    if (error == 0) error = nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000);
+    if (error == 0) error = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max);
+    if (error == 0) error = nng_dial(socket, carrier->address, NULL, NNG_FLAG_NONBLOCK);
+    carrier->connected = error == 0;
+    return error;
+}
+
+bool doorman_carrier_prepare(doorman_carrier *carrier, doorman_time now) {
+    doorman_asker *asker = carrier->options.asker;
+    doorman_request request;
+    if (carrier->sequence) return false;
+    if (doorman_asker_request(asker, &request, now) != DOORMAN_OK || !request.sequence) {
         return false;
     }
-    memcpy(agent->address, address, strlen(address) + 1);
+    if (doorman_json_request(&request, &carrier->text) != DOORMAN_OK) {
+        doorman_asker_failed(asker, request.sequence, now);
+        return false;
+    }
+    const char *address = doorman_asker_address(asker);
+    if (strcmp(carrier->address, address) != 0) carrier->connected = false;
+    memcpy(carrier->address, address, strlen(address) + 1);
+    carrier->sequence = request.sequence;
+    carrier->deadline = doorman_asker_due(asker);
     return true;
 }
 
-/* False: it could not even be tried. */
-static bool doorman__agent_send(doorman_agent *agent, const char *address) {
+void doorman_carrier_send(doorman_carrier *carrier) {
     nng_msg *message = NULL;
-    bool connected = strcmp(agent->address, address) == 0;
-    if (!connected && !doorman__agent_connect(agent, address)) return false;
-    if (nng_msg_alloc(&message, agent->text.bytes) != 0) return false;
-    memcpy(nng_msg_body(message), agent->text.text, agent->text.bytes);
-    nng_aio_set_msg(agent->aio, message);
-    nng_aio_set_timeout(agent->aio, doorman__agent_time_left(agent));
-    agent->sending = true;
-    nng_send_aio(agent->socket, agent->aio);
-    return true;
+    int error = carrier->connected ? 0 : doorman__carrier_connect(carrier);
+    if (error == 0) error = nng_msg_alloc(&message, carrier->text.bytes);
+    if (error != 0) {
+        doorman__carrier_finish(carrier, error, NULL);
+        return;
+    }
+    memcpy(nng_msg_body(message), carrier->text.text, carrier->text.bytes);
+    nng_aio_set_msg(carrier->aio, message);
+    nng_aio_set_timeout(carrier->aio, doorman__carrier_time_left(carrier));
+    carrier->sending = true;
+    nng_send_aio(carrier->socket, carrier->aio);
+}
+
+doorman_status doorman_carrier_take(doorman_carrier *carrier, doorman_error *error,
+                                    doorman_time now) {
+    doorman_asker *asker = carrier->options.asker;
+    doorman_status status = DOORMAN_UNAVAILABLE;
+    if (!__atomic_load_n(&carrier->over, __ATOMIC_ACQUIRE)) return DOORMAN_OK;
+    if (carrier->reply) {
+        status = doorman_json_response(asker, carrier->sequence,
+                                       (const char *)nng_msg_body(carrier->reply),
+                                       nng_msg_len(carrier->reply), error, now);
+        nng_msg_free(carrier->reply);
+    } else {
+        doorman__fail(error, status, "%s", nng_strerror(carrier->result));
+    }
+    if (status != DOORMAN_OK) {
+        doorman_asker_failed(asker, carrier->sequence, now);
+        carrier->connected = false;
+    }
+    carrier->sequence = 0;
+    carrier->reply = NULL;
+    carrier->over = false;
+    return status;
 }
 
 /* ---- nng: the thread */
 
-/* The request under way is over. */
-static void doorman__agent_take(doorman_agent *agent, nng_msg *reply, doorman_time now) {
-    doorman_asker *asker = doorman_client_asker(agent->client);
-    doorman_status status = DOORMAN_UNAVAILABLE;
-    if (reply) {
-        status = doorman_json_response(asker, agent->sequence, (const char *)nng_msg_body(reply),
-                                       nng_msg_len(reply), NULL, now);
-        nng_msg_free(reply);
-    }
-    if (status != DOORMAN_OK) {
-        doorman_asker_failed(asker, agent->sequence, now);
-        agent->address[0] = 0;
-    }
-    agent->sequence = 0;
-    agent->answered = false;
-    agent->reply = NULL;
+/* From the carrier, in a thread of nng's or in this one. */
+static void doorman__agent_on_news(void *context) {
+    doorman_agent *agent = (doorman_agent *)context;
+    pthread_mutex_lock(&agent->mutex);
+    doorman__agent_notify(agent);
+    pthread_mutex_unlock(&agent->mutex);
 }
 
 /* Sends what the asker wants sent. Lets go of the mutex meanwhile. */
 static void doorman__agent_ask(doorman_agent *agent, doorman_time now) {
-    doorman_asker *asker = doorman_client_asker(agent->client);
-    char address[DOORMAN_ID_BYTES_MAX + 1];
-    doorman_request request;
-    if (doorman_asker_request(asker, &request, now) != DOORMAN_OK || !request.sequence) return;
-    agent->sequence = request.sequence;
-    agent->deadline = doorman_asker_due(asker);
-    snprintf(address, sizeof address, "%s", doorman_asker_address(asker));
-    bool sent = doorman_json_request(&request, &agent->text) == DOORMAN_OK;
-    if (sent) {
-        pthread_mutex_unlock(&agent->mutex);
-        sent = doorman__agent_send(agent, address);
-        pthread_mutex_lock(&agent->mutex);
-    }
-    if (!sent) doorman__agent_take(agent, NULL, doorman_clock());
+    if (!doorman_carrier_prepare(agent->carrier, now)) return;
+    pthread_mutex_unlock(&agent->mutex);
+    doorman_carrier_send(agent->carrier);
+    pthread_mutex_lock(&agent->mutex);
 }
 
 /* When the agent is to stop all resources are closed, and the client is due no more once they are
@@ -6512,10 +6620,10 @@ static void *doorman__agent_main(void *context) {
     for (;;) {
         doorman_time now = doorman_clock();
         agent->news = false;
-        if (agent->answered) doorman__agent_take(agent, agent->reply, now);
+        (void)doorman_carrier_take(agent->carrier, NULL, now);
         doorman_client_update(agent->client, now);
         doorman__line_wake(agent);
-        if (!agent->sequence) doorman__agent_ask(agent, now);
+        doorman__agent_ask(agent, now);
         doorman_time due = doorman_client_due(agent->client), stop_by = agent->stop_by;
         if (stop_by != DOORMAN_NEVER && (now >= stop_by || due == DOORMAN_NEVER)) break;
         if (agent->news) continue;
@@ -6552,12 +6660,17 @@ static doorman_status doorman__agent_create_client(doorman_agent *agent,
     return doorman_client_create(&agent->client, &own, error, doorman_clock());
 }
 
-/* The thread is not there, or no more; the callback may be, until the aio is freed. */
+static doorman_status doorman__agent_create_carrier(doorman_agent *agent, doorman_error *error) {
+    doorman_carrier_options options = {.asker = doorman_client_asker(agent->client),
+                                       .on_news = doorman__agent_on_news,
+                                       .context = agent};
+    doorman_status status = doorman_carrier_create(&agent->carrier, &options);
+    return status == DOORMAN_OK ? DOORMAN_OK : doorman__no_memory(error);
+}
+
+/* The thread is not there, or no more; nng's may be, until the carrier is destroyed. */
 static void doorman__agent_free(doorman_agent *agent) {
-    nng_close(agent->socket);
-    nng_aio_free(agent->aio);
-    if (agent->reply) nng_msg_free(agent->reply);
-    doorman_buffer_uninit(&agent->text);
+    doorman_carrier_destroy(agent->carrier);
     doorman_client_destroy(agent->client);
     pthread_cond_destroy(&agent->left);
     pthread_cond_destroy(&agent->wake);
@@ -6594,9 +6707,7 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
         return doorman__no_memory(error);
     }
     doorman_status status = doorman__agent_create_client(agent, options, error);
-    if (status == DOORMAN_OK && nng_aio_alloc(&agent->aio, doorman__agent_on_aio, agent) != 0) {
-        status = doorman__no_memory(error);
-    }
+    if (status == DOORMAN_OK) status = doorman__agent_create_carrier(agent, error);
     if (status == DOORMAN_OK && !doorman__agent_launch(agent)) {
         status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
     }
