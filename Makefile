@@ -23,7 +23,7 @@ ifdef TREE
 demo: build/doorman_server build/examples/demo_tree
 	@build/examples/demo_tree build/doorman_server
 else
-demo: build/doorman_server build/examples/demo ## a server and five clients; or TREE=1: a tree of servers
+demo: build/doorman_server build/examples/demo ## a server, five clients; or TREE=1: a tree
 	@build/examples/demo build/doorman_server config.example.json
 endif
 
