@@ -27,8 +27,10 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+void sort(double *values, size_t count) { qsort(values, count, sizeof *values, compare); }
+
 double median(double *values, size_t count) {
-    qsort(values, count, sizeof *values, compare);
+    sort(values, count);
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
@@ -43,6 +45,11 @@ static uint64_t random_next(uint64_t *state) {
 uint64_t random_below(uint64_t *state, uint64_t bound) { return random_next(state) % bound; }
 
 double random_unit(uint64_t *state) { return (double)(random_next(state) >> 11) * 0x1p-53; }
+
+void write_holder_id(char out[HOLDER_ID_BYTES + 1], size_t index) {
+    snprintf(out, HOLDER_ID_BYTES + 1, "web-%016zx-%011zu", index * 2654435761u,
+             index % 100000000000);
+}
 
 /* ---- the table ------------------------------------------------------------------------------- */
 

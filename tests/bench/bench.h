@@ -45,9 +45,13 @@ void bench_tick(bench *b);
 /* Ends the program unless something was done, with a line that says what could not be. */
 void must(bool done, const char *what);
 
+void sort(double *values, size_t count);
 double median(double *values, size_t count); /* sorts them */
 uint64_t random_below(uint64_t *state, uint64_t bound);
 double random_unit(uint64_t *state); /* in [0, 1) */
+
+#define HOLDER_ID_BYTES 32
+void write_holder_id(char out[HOLDER_ID_BYTES + 1], size_t index);
 
 /* ---- bench_peer.c: who answers, child processes ---------------------------------------------- */
 

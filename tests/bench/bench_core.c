@@ -6,13 +6,12 @@
 #include <malloc.h>
 #include <stdlib.h>
 
-#define ID_BYTES 32
 enum { ROUNDS = 7, PARTS = 3 };
 static const double parts[PARTS] = {0, 0.1, 1};
 static const char *const part_names[PARTS] = {"none change", "a tenth change", "all change"};
 
 typedef struct holder {
-    char id[ID_BYTES + 1];
+    char id[HOLDER_ID_BYTES + 1];
     double wants;
     doorman_lease has;
 } holder;
@@ -65,7 +64,7 @@ static void fleet_start(fleet *f, bench *b, size_t count) {
     double before = bytes_in_use();
     for (size_t i = 0; i < count; i++) {
         holder *h = &f->holders[i];
-        snprintf(h->id, sizeof h->id, "web-%016zx-%011zu", i * 2654435761u, i % 100000000000);
+        write_holder_id(h->id, i);
         h->wants = 100 * random_unit(&f->random);
         renew(f, h);
         if (i % 1000 == 0) bench_tick(b);

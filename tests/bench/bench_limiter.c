@@ -168,7 +168,7 @@ static void measure(bench *b, pacing *p, size_t waiters, size_t seconds, double 
         free(p->waiters[i].passed);
     }
     must(count > 1, "nothing passed");
-    median(times, count); /* sorts them */
+    sort(times, count);
     double passed = (double)(count - 1) * 1e9 / (times[count - 1] - times[0]);
     double off = 100 * (passed / rate - 1);
     double most = usual_busiest(times, count, seconds) / (rate * WINDOW / 1e9);
@@ -178,28 +178,29 @@ static void measure(bench *b, pacing *p, size_t waiters, size_t seconds, double 
     free(times);
 }
 
+static void pace_at(bench *b, const char *address, double rate, const char *resource_id) {
+    doorman_client_options options = {.addresses = &address, .address_count = 1};
+    doorman_resource_options resource = {.resource_id = resource_id, .wants = rate};
+    size_t seconds = b->quick ? 1 : 5;
+    pacing p;
+    bench_step(b, "a lease for %g a second", rate);
+    must(doorman_agent_start(&p.agent, &options, NULL) == DOORMAN_OK &&
+             doorman_agent_open(&p.resource, p.agent, &resource, NULL) == DOORMAN_OK,
+         "no agent");
+    await_lease(&p, rate);
+    measure(b, &p, 1, seconds, rate);
+    measure(b, &p, 16, seconds, rate);
+    doorman_agent_stop(p.agent);
+    bench_step(b, "a thread that sleeps, %g times a second", rate);
+    bench_row(b, sleeper_busiest(seconds, rate), "times its part", ANY,
+              "  the busiest 10 ms of a thread that only sleeps");
+}
+
 void bench_pacing(bench *b) {
-    const double rates[] = {1000, 10000};
-    const char *const names[] = {"pace/1000", "pace/10000"};
     peer *server = peer_server(b);
     char address[64];
     snprintf(address, sizeof address, "tcp://127.0.0.1:%u", (unsigned)server->port);
-    for (size_t i = 0; i < 2; i++) {
-        const char *addresses[] = {address};
-        doorman_client_options options = {.addresses = addresses, .address_count = 1};
-        doorman_resource_options resource = {.resource_id = names[i], .wants = rates[i]};
-        static pacing p;
-        bench_step(b, "a lease for %g a second", rates[i]);
-        must(doorman_agent_start(&p.agent, &options, NULL) == DOORMAN_OK &&
-                 doorman_agent_open(&p.resource, p.agent, &resource, NULL) == DOORMAN_OK,
-             "no agent");
-        await_lease(&p, rates[i]);
-        measure(b, &p, 1, b->quick ? 1 : 5, rates[i]);
-        measure(b, &p, 16, b->quick ? 1 : 5, rates[i]);
-        doorman_agent_stop(p.agent);
-        bench_step(b, "a thread that sleeps, %g times a second", rates[i]);
-        bench_row(b, sleeper_busiest(b->quick ? 1 : 5, rates[i]), "times its part", ANY,
-                  "  the busiest 10 ms of a thread that only sleeps");
-    }
+    pace_at(b, address, 1000, "pace/1000");
+    pace_at(b, address, 10000, "pace/10000");
     peer_stop(server);
 }

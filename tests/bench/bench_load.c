@@ -40,8 +40,8 @@ typedef struct lease {
 } lease;
 
 typedef struct holder {
-    char id[36], wants[12]; /* 32 bytes, and 1 to 99 */
-    lease *leases;          /* one for each resource */
+    char id[HOLDER_ID_BYTES + 1], wants[12]; /* 1 to 99 */
+    lease *leases;                           /* one for each resource */
 } holder;
 
 typedef struct connection {
@@ -275,7 +275,7 @@ static void load_make_holders(load *l) {
     for (size_t i = 0; i < count; i++) {
         holder *h = &l->holders[i];
         h->leases = &l->leases[i * resources];
-        snprintf(h->id, sizeof h->id, "web-%016zx-%011zu", i * 2654435761u, i % 100000000000);
+        write_holder_id(h->id, i);
         snprintf(h->wants, sizeof h->wants, "%d", 1 + (int)random_below(&l->random, 99));
     }
     const lease made_up = {"1180663310274001", "39.578125"};
@@ -379,11 +379,6 @@ static void load_sleep(load *l, doorman_time until) {
     ppoll(&file, 1, &time, NULL);
 }
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The gaps between requests are those of a Poisson process, as when clients know nothing of each
  * other. A connection whose last request is still in flight when its turn comes is not asked. */
 static size_t load_ask_in_time(load *l, bench *b, double gap, doorman_time end) {
@@ -418,7 +413,7 @@ paced load_pace(load *l, bench *b, doorman_time period, doorman_time length) {
     result.unanswered = result.asked - (size_t)(l->answered - answered);
     size_t count = l->latency_count;
     must(count > 0, "no request was answered");
-    qsort(l->latencies, count, sizeof *l->latencies, compare);
+    sort(l->latencies, count);
     result.p50 = l->latencies[count / 2];
     result.p99 = l->latencies[count * 99 / 100];
     free(l->latencies);
