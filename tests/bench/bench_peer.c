@@ -78,6 +78,7 @@ static void peer_become(const peer *p, const char *const *arguments) {
     int log = open(p->log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (log >= 0 && dup2(log, STDOUT_FILENO) >= 0 && dup2(log, STDERR_FILENO) >= 0) {
         execv(arguments[0], (char *const *)(uintptr_t)arguments);
+        dprintf(STDERR_FILENO, "%s: %s\n", arguments[0], strerror(errno));
     }
     _exit(127);
 }
