@@ -4000,14 +4000,14 @@ static doorman__turn doorman__turn_start(doorman_server *server, const doorman_r
                                          const doorman__slot *slot) {
     const doorman_ask *ask = &request->asks[slot->ask_index];
     doorman__record *record = slot->record;
+    bool live = record->lease_id || record->counted > 0; /* else it was put off: T4 */
     doorman__turn turn = {.server = server,
                           .request = request,
                           .ask = ask,
                           .book = slot->book,
                           .record = record,
-                          .now = server->now};
-    bool live = record->lease_id || record->counted > 0;
-    turn.end = live ? record->end : 0;
+                          .now = server->now,
+                          .end = live ? record->end : 0};
     bool whole = doorman__kinds[slot->book->settings->algorithm.kind].whole;
     turn.claim = doorman__max(ask->has.id ? ask->has.capacity : 0, ask->outstanding);
     turn.named = record->lease_id && ask->has.id == record->lease_id;
