@@ -5084,7 +5084,6 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
 #define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* what cJSON looks at */
 #define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: a double has every integer up to it */
 #define DOORMAN__PATH_MAX 16                    /* nodes that a request may have come through */
-#define DOORMAN__GROUPS_MAX 512                 /* of a resource: 32 for each priority (T2) */
 
 /* The check of a text. Its functions move `at` past what they accept; where one returns false, `at`
  * is where the text goes wrong, and `rule` says how. */
