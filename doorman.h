@@ -4005,9 +4005,8 @@ static doorman__turn doorman__turn_start(doorman_server *server, const doorman_r
                           .ask = ask,
                           .book = slot->book,
                           .record = record,
-                          .now = server->now};
-    bool live = record->lease_id || record->counted > 0;
-    turn.end = live ? record->end : 0;
+                          .now = server->now,
+                          .end = live ? record->end : 0};
     bool whole = doorman__kinds[slot->book->settings->algorithm.kind].whole;
     turn.claim = doorman__max(ask->has.id ? ask->has.capacity : 0, ask->outstanding);
     turn.named = record->lease_id && ask->has.id == record->lease_id;
@@ -5087,7 +5086,6 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
 #define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* what cJSON looks at */
 #define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: a double has every integer up to it */
 #define DOORMAN__PATH_MAX 16                    /* nodes that a request may have come through */
-#define DOORMAN__GROUPS_MAX 512                 /* of a resource: 32 for each priority (T2) */
 
 /* The check of a text. Its functions move `at` past what they accept; where one returns false, `at`
  * is where the text goes wrong, and `rule` says how. */
