@@ -4000,6 +4000,7 @@ static doorman__turn doorman__turn_start(doorman_server *server, const doorman_r
                                          const doorman__slot *slot) {
     const doorman_ask *ask = &request->asks[slot->ask_index];
     doorman__record *record = slot->record;
+    bool live = record->lease_id || record->counted > 0; /* else it was put off: T4 */
     doorman__turn turn = {.server = server,
                           .request = request,
                           .ask = ask,
