@@ -17,7 +17,7 @@
 #define CAPACITY 120.0
 #define CONFIG(more)                                                                               \
     "{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":120,\"algorithm\":{"                  \
-    "\"kind\":\"FAIR_SHARE\",\"lease_length\":3,\"refresh_interval\":1," more                      \
+    "\"kind\":\"FAIR_SHARE\",\"lease_length\":2,\"refresh_interval\":0.5," more                    \
     "\"parameters\":[{\"name\":\"minimum_interval\",\"value\":0.1},"                               \
     "{\"name\":\"minimum_refresh_interval\",\"value\":0.1}]}}]}"
 
@@ -244,11 +244,8 @@ static void the_root_is_gone_for_longer_than_its_leases(void **state) {
     crowd_until(ALL(15));
     node_kill(&tree.nodes[ROOT]);
     crowd_until(ALL(0));
-    process_await(tree.nodes[EU].server.process, "the parent cannot be reached", 1);
-    crowd_for(DOORMAN_SECOND);
     node_start(&tree.nodes[ROOT]);
     crowd_until(ALL(15));
-    process_await(tree.nodes[EU].server.process, "the parent answers", 2);
     tree_stop(&tree);
 }
 
