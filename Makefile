@@ -19,8 +19,13 @@ CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null),build/examples/gauge_
 
 all: build/doorman_server $(EXAMPLES) $(CXX_EXAMPLES) ## the server and the examples (default)
 
-demo: build/doorman_server build/examples/demo ## a server and five clients, for twenty seconds
+ifdef TREE
+demo: build/doorman_server build/examples/demo_tree
+	@build/examples/demo_tree build/doorman_server
+else
+demo: build/doorman_server build/examples/demo ## a server, five clients; or TREE=1: a tree
 	@build/examples/demo build/doorman_server config.example.json
+endif
 
 define say
 @echo "build $(@:build/%=%)"
@@ -37,6 +42,7 @@ build/doorman_server: doorman_server.c doorman.h | build_deps
 build/examples/%: examples/%.c doorman.h | build_deps
 	$(build)
 build/examples/library_only: LIBRARIES = # needs none
+build/examples/demo build/examples/demo_tree: examples/demo.h
 
 # From C++ the implementation is a C object of its own.
 build/doorman.o: doorman.h | build_deps
@@ -75,14 +81,19 @@ build/tsan/%: tests/%.c $(TEST_SOURCES) | deps
 $(TEST_SERVERS): doorman_server.c doorman.h | deps
 	$(build)
 
-C_SOURCES = $(wildcard *.[ch] examples/*.c* tests/*/*.[ch])
+C_SOURCES = $(wildcard *.[ch] examples/*.[ch]* tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh)
-bench: build/bench ## how fast it is: renewals, and a limiter's try; half a minute
-	@build/bench
 
-build/bench: tests/bench/bench.c doorman.h | build_deps
+# QUICK=1 takes less than a minute, and draws nothing: the picture is of the whole measurement.
+bench: build/bench build/doorman_server ## how fast it is, in some minutes; or QUICK=1
+	@build/bench $(if $(QUICK),--quick) build/doorman_server build
+ifndef QUICK
+	@sh tests/bench/draw.sh build/bench_cost.dat tests/bench/cost.svg
+endif
+
+build/bench: $(wildcard tests/bench/*.[ch]) doorman.h | build_deps
 	$(say)
-	@$(C) -O2 -g -Werror $< -o $@ $(LDFLAGS) $(LIBRARIES)
+	@$(C) -O2 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
 
 # The simulator: the scenarios with their figures and pictures; random faults; or whether it finds
 # the faults that are put into copies of the header.

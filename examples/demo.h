@@ -1,0 +1,378 @@
+/* What the two demos share: servers as child processes, a crowd of clients that do what they may,
+ * and what is measured of them.
+ *
+ * Each client is an agent of its own, with its own connection, and a thread that does as many
+ * queries a second as it wants to, waiting for the limiter before each. Nothing is acted: "does" is
+ * what came through. All along the demos look for a moment at which more was out than there is.
+ */
+#ifndef DOORMAN_EXAMPLES_DEMO_H
+#define DOORMAN_EXAMPLES_DEMO_H
+
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#include "doorman.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RESOURCE "db/orders"
+#define TICK (DOORMAN_SECOND / TICKS_A_SECOND)
+#define BURST (DOORMAN_SECOND / 10)
+
+enum { TICKS_A_SECOND = 4, SAMPLES = TICKS_A_SECOND + 1, CLIENTS_MAX = 16, ARGUMENTS_MAX = 16 };
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int number) {
+    (void)number;
+    interrupted = 1;
+}
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+}
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+static void sleep_until(doorman_time time) {
+    doorman_time left = time - doorman_clock();
+    if (left <= 0) return;
+    struct timespec duration = {.tv_sec = (time_t)(left / DOORMAN_SECOND),
+                                .tv_nsec = (long)(left % DOORMAN_SECOND)};
+    nanosleep(&duration, NULL);
+}
+
+/* ---- a folder for the files of a demo -------------------------------------------------------- */
+
+static bool folder_make(char folder[256]) {
+    const char *parent = getenv("TMPDIR");
+    snprintf(folder, 256, "%s/doorman_demo_XXXXXX", parent ? parent : "/tmp");
+    if (mkdtemp(folder)) return true;
+    fprintf(stderr, "demo: %s: %s\n", folder, strerror(errno));
+    folder[0] = 0;
+    return false;
+}
+
+/* ---- a server, a child process --------------------------------------------------------------- */
+
+typedef struct server {
+    const char *program, *arguments[ARGUMENTS_MAX]; /* up to a NULL, without the address */
+    char log[300], address[64];
+    int port; /* 0: not chosen yet */
+    pid_t process;
+} server;
+
+/* A port that nobody listens on: the system chooses one, and it is let go again. */
+static int free_port(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t bytes = sizeof address;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int port = 0;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    if (listener < 0) return 0;
+    if (!bind(listener, (struct sockaddr *)&address, bytes) &&
+        !getsockname(listener, (struct sockaddr *)&address, &bytes)) {
+        port = ntohs(address.sin_port);
+    }
+    close(listener);
+    return port;
+}
+
+static bool answers(int port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int probe = socket(AF_INET, SOCK_STREAM, 0);
+    if (probe < 0) return false;
+    bool connected = !connect(probe, (struct sockaddr *)&address, sizeof address);
+    close(probe);
+    return connected;
+}
+
+/* In the child. A process group of its own, so that Ctrl-C reaches the demo alone, which lets the
+ * clients give their leases back before it ends the server. */
+static void server_become(const server *s) {
+    const char *arguments[ARGUMENTS_MAX + 3] = {s->program, "--listen", s->address};
+    for (int i = 0; s->arguments[i]; i++) arguments[i + 3] = s->arguments[i];
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* it does not outlive a demo that is killed */
+#endif
+    int log = open(s->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (log < 0 || dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0) _exit(127);
+    setpgid(0, 0);
+    execv(s->program, (char *const *)(uintptr_t)arguments);
+    fprintf(stderr, "%s: %s\n", s->program, strerror(errno));
+    _exit(127);
+}
+
+static bool server_runs(server *s) {
+    if (s->process > 0 && waitpid(s->process, NULL, WNOHANG) == 0) return true;
+    s->process = 0;
+    return false;
+}
+
+static void server_show_log(const server *s) {
+    FILE *log = fopen(s->log, "r");
+    if (!log) return;
+    char line[512];
+    fprintf(stderr, "demo: the server ended; its log says\n");
+    while (fgets(line, sizeof line, log)) fprintf(stderr, "    %s", line);
+    fclose(log);
+}
+
+static void server_launch(server *s) {
+    if (!s->port) s->port = free_port();
+    snprintf(s->address, sizeof s->address, "tcp://127.0.0.1:%d", s->port);
+    s->process = fork();
+    if (s->process == 0) server_become(s);
+}
+
+/* Again, at the same address, if it has run before. */
+static bool server_start(server *s) {
+    server_launch(s);
+    doorman_time patience = doorman_clock() + 10 * DOORMAN_SECOND;
+    while (server_runs(s) && !interrupted && doorman_clock() < patience) {
+        if (answers(s->port)) return true;
+        sleep_until(doorman_clock() + DOORMAN_SECOND / 50);
+    }
+    if (!interrupted) server_show_log(s);
+    return false;
+}
+
+static void server_stop(server *s, int signal_number) {
+    if (s->process > 0) {
+        kill(s->process, signal_number);
+        waitpid(s->process, NULL, 0);
+    }
+    s->process = 0;
+}
+
+/* ---- the clients ----------------------------------------------------------------------------- */
+
+typedef struct client {
+    const char *name;
+    int color;            /* ANSI, 1 to 6 */
+    const server *server; /* whom it asks */
+    atomic_int wants;     /* queries a second; 0: not here */
+    atomic_ulong done;
+    doorman_agent *agent;
+    doorman_resource *resource;
+    pthread_t thread;
+    double has, does;
+} client;
+
+/* Queries come as often as the client wants. Those that were held up do not pile up. */
+static void *client_main(void *argument) {
+    client *c = argument;
+    doorman_time next = doorman_clock();
+    for (int wants; (wants = atomic_load(&c->wants)) > 0;) {
+        sleep_until(next);
+        if (doorman_agent_rate_wait(c->agent, c->resource, 1, TICK) == DOORMAN_OK) {
+            atomic_fetch_add(&c->done, 1);
+        }
+        doorman_time backlog = doorman_clock() - BURST / 2;
+        next += DOORMAN_SECOND / wants;
+        if (next < backlog) next = backlog;
+    }
+    return NULL;
+}
+
+/* Without a lease it does nothing, so that what is used is by leases. */
+static bool client_join(client *c, int wants) {
+    const char *addresses[] = {c->server->address};
+    doorman_client_options options = {
+        .addresses = addresses, .address_count = 1, .request_timeout = DOORMAN_SECOND};
+    doorman_resource_options resource = {
+        .resource_id = RESOURCE, .wants = wants, .burst = BURST, .mode = DOORMAN_PESSIMISTIC};
+    doorman_error error = {""};
+    atomic_store(&c->wants, wants);
+    if (doorman_agent_start(&c->agent, &options, &error) == DOORMAN_OK &&
+        doorman_agent_open(&c->resource, c->agent, &resource, &error) == DOORMAN_OK &&
+        pthread_create(&c->thread, NULL, client_main, c) == 0) {
+        return true;
+    }
+    fprintf(stderr, "demo: %s cannot start: %s\n", c->name, error.text);
+    doorman_agent_stop(c->agent);
+    c->agent = NULL;
+    return false;
+}
+
+/* The thread goes first, since nobody may use an agent that has stopped. */
+static void client_leave(client *c) {
+    atomic_store(&c->wants, 0);
+    if (!c->agent) return;
+    pthread_join(c->thread, NULL);
+    doorman_agent_stop(c->agent);
+    c->agent = NULL;
+}
+
+/* From now on it wants so much; 0: it leaves. */
+static bool client_set_wants(client *c, int wants) {
+    if (wants == 0) {
+        client_leave(c);
+        return true;
+    }
+    if (!c->agent) return client_join(c, wants);
+    atomic_store(&c->wants, wants);
+    return doorman_agent_set_wants(c->agent, c->resource, wants) == DOORMAN_OK;
+}
+
+/* ---- what is measured ------------------------------------------------------------------------ */
+
+typedef struct sample {
+    doorman_time at;
+    unsigned long done[CLIENTS_MAX], total;
+} sample;
+
+typedef struct crowd {
+    double capacity;
+    int count, settle_seconds; /* so long after wants have passed the capacity use is not counted */
+    client clients[CLIENTS_MAX];
+    sample samples[SAMPLES]; /* of the last second; that of a tick is samples[tick % SAMPLES] */
+    int full_ticks;          /* for how long the clients have wanted at least the capacity */
+    double used, usable;
+    double most_leased, most_done; /* parts of what is allowed: over 1 is too much */
+} crowd;
+
+static void crowd_read_leases(const crowd *all, double leases[CLIENTS_MAX]) {
+    for (int i = 0; i < all->count; i++) {
+        const client *c = &all->clients[i];
+        doorman_resource_info info = {0};
+        if (c->agent) doorman_agent_read(c->agent, c->resource, &info);
+        leases[i] = info.leased ? info.capacity : 0;
+    }
+}
+
+/* Leases change while they are read one after the other. When two readings agree, they were all
+ * in force together at the moment between the two. */
+static bool crowd_read_leases_of_one_moment(const crowd *all, double leases[CLIENTS_MAX]) {
+    for (int tries = 0; tries < 100; tries++) {
+        double again[CLIENTS_MAX] = {0};
+        memset(leases, 0, sizeof again);
+        crowd_read_leases(all, leases);
+        crowd_read_leases(all, again);
+        if (!memcmp(leases, again, sizeof again)) return true;
+    }
+    return false;
+}
+
+static double crowd_wants(const crowd *all) {
+    double sum = 0;
+    for (int i = 0; i < all->count; i++) sum += atomic_load(&all->clients[i].wants);
+    return sum;
+}
+
+static void crowd_sample_leases(crowd *all) {
+    double leases[CLIENTS_MAX], sum = 0;
+    bool together = crowd_read_leases_of_one_moment(all, leases);
+    for (int i = 0; i < all->count; i++) {
+        all->clients[i].has = leases[i];
+        sum += leases[i];
+    }
+    if (together) all->most_leased = larger(all->most_leased, sum / all->capacity);
+}
+
+/* What came through since the oldest sample, about a second ago, held against L1: the capacity for
+ * that time and one burst. A query is counted just after it was let through, so that each client
+ * may have one that belongs to the time before. */
+static void crowd_sample_queries(crowd *all, int tick) {
+    sample *newest = &all->samples[tick % SAMPLES];
+    const sample *last = &all->samples[(tick + SAMPLES - 1) % SAMPLES];
+    const sample *oldest = &all->samples[(tick + 1) % SAMPLES];
+    newest->at = doorman_clock();
+    newest->total = 0;
+    for (int i = 0; i < all->count; i++) {
+        newest->done[i] = atomic_load(&all->clients[i].done);
+        newest->total += newest->done[i];
+    }
+    double seconds = (double)(newest->at - oldest->at) / (double)DOORMAN_SECOND;
+    for (int i = 0; i < all->count; i++) {
+        all->clients[i].does = (double)(newest->done[i] - oldest->done[i]) / seconds;
+    }
+    double burst = (double)BURST / (double)DOORMAN_SECOND;
+    double allowed = all->capacity * (seconds + burst) + all->count;
+    all->most_done = larger(all->most_done, (double)(newest->total - oldest->total) / allowed);
+
+    all->full_ticks = crowd_wants(all) >= all->capacity ? all->full_ticks + 1 : 0;
+    if (all->full_ticks <= all->settle_seconds * TICKS_A_SECOND) return;
+    all->used += (double)(newest->total - last->total);
+    all->usable += all->capacity * (double)(newest->at - last->at) / (double)DOORMAN_SECOND;
+}
+
+static void crowd_start(crowd *all, doorman_time now) {
+    for (int i = 0; i < SAMPLES; i++) all->samples[i].at = now - DOORMAN_SECOND;
+}
+
+static void crowd_leave(crowd *all) {
+    for (int i = 0; i < all->count; i++) client_leave(&all->clients[i]);
+}
+
+/* ---- what is shown --------------------------------------------------------------------------- */
+
+typedef struct screen {
+    bool terminal, colors;
+} screen;
+
+static screen screen_open(int lines) {
+    struct winsize size = {0};
+    const char *kind = getenv("TERM");
+    const char *no_color = getenv("NO_COLOR");
+    bool terminal = isatty(STDOUT_FILENO) && kind && strcmp(kind, "dumb") != 0 &&
+                    !ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) && size.ws_row > lines;
+    if (terminal) printf("\x1b[?25l\x1b[?7l"); /* no cursor, and a line that is too long is cut */
+    return (screen){terminal, terminal && !(no_color && *no_color)};
+}
+
+static void screen_close(const screen *s) {
+    if (s->terminal) printf("\x1b[?25h\x1b[?7h");
+}
+
+/* Some columns of one color, as a background, so that it needs no character set. */
+static void screen_bar(const screen *s, int color, int columns) {
+    if (s->colors) printf("\x1b[4%dm%*s\x1b[0m", color, columns, "");
+    for (int i = 0; !s->colors && i < columns; i++) putchar('#');
+}
+
+/* The last line, and the exit code. */
+static int crowd_show_result(const crowd *all) {
+    if (interrupted) {
+        printf("Stopped.\n");
+        return 130;
+    }
+    if (all->usable <= 0) {
+        printf("The demo ended early.\n");
+        return 1;
+    }
+    /* Sums of doubles are rounded. */
+    bool kept = all->most_leased <= 1 + 1e-9 && all->most_done <= 1;
+    printf("%.1f %% of the capacity was in use while more was wanted than there is",
+           100 * all->used / all->usable);
+    if (kept) {
+        printf(", and it was never exceeded.\n");
+    } else {
+        printf(". IT WAS EXCEEDED: up to %.4f %% in leases, %.2f %% of the queries allowed.\n",
+               100 * all->most_leased, 100 * all->most_done);
+    }
+    return kept ? 0 : 1;
+}
+
+#endif
