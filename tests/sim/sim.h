@@ -161,11 +161,12 @@ typedef struct sim_use {
     size_t node;                /* that gave the last lease */
     double wants;
     int priority;
-    uint64_t opening; /* counts the gauges that it had; units are in flight in one */
-    bool leased;      /* at the last look */
-    double orphans;   /* in flight, but from before this lease and those that it renewed */
-    double abandoned; /* in flight since it was closed, under a lease that is still running, */
-    doorman_time abandoned_until; /* by the client's clock */
+    uint64_t opening;             /* counts the gauges that it had; units are in flight in one */
+    bool leased;                  /* at the last look */
+    double keep, old_keep;        /* what its granter counts for it, and counted before, */
+    doorman_time end, old_end;    /* until then, by the client's clock */
+    double abandoned;             /* in flight since it was closed, */
+    doorman_time abandoned_until; /* under a lease until then */
     double owed;                  /* came back while it was closed, and nobody could be told */
     double held;                  /* in use, at the last look */
     doorman_time seen_at;         /* the last look, by the client's clock; capacity since, */
@@ -264,6 +265,8 @@ void sim_carry_process(sim_world *world, size_t process);
 
 /* ---- sim_check.c */
 
+void sim_take_lease(sim_world *world, size_t client, size_t resource, const doorman_lease *lease,
+                    bool renewed);
 void sim_check_answers(sim_world *world, const sim_message *asked, const sim_message *answered);
 void sim_look(sim_world *world, size_t process);
 void sim_check_books(sim_world *world, size_t process);

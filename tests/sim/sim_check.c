@@ -293,24 +293,44 @@ void sim_check_books(sim_world *world, size_t index) {
 
 /* ---- leases in force */
 
+/* Keeps what a lease covers: units in flight, as far as its granter says that it counts them (R9).
+ * One that renews no other, or one of another node, covers nothing of what was before. */
+void sim_take_lease(sim_world *world, size_t index, size_t resource, const doorman_lease *lease,
+                    bool renewed) {
+    sim_client *client = &world->clients[index];
+    sim_use *use = &client->uses[resource];
+    doorman_time local = sim_local(&client->machine.clock, world->now);
+    doorman_resource_info info = {0};
+    double keep = fmax(lease->keep, lease->capacity);
+    if (!renewed) use->keep = use->old_keep = 0;
+    if (keep < use->keep) {
+        use->old_keep = fmax(use->keep, local < use->old_end ? use->old_keep : 0);
+        use->old_end = use->end > use->old_end ? use->end : use->old_end;
+    }
+    (void)sim_leased(world, index, resource, &info);
+    use->keep = keep;
+    use->end = info.expires_at;
+}
+
 /* What a client may use of a resource by its lease, or does use where that is more.
  *
- * Units that are in flight when a lease comes into force after a time without one were started by
- * the mode of the resource, or under a lease that has ended: they are orphans, outside of T7, until
- * they are given back, which they are before all others. Units in flight when a resource is closed
- * are in use until the end of the lease that they were started under. */
+ * Units in flight are in use as far as a lease that has not ended covers them. The others are
+ * outside of T7: they were started by the mode of the resource, or under a lease that has ended.
+ * Units in flight when a resource is closed are in use until the end of that lease. */
 static double in_use(sim_world *world, size_t index, size_t resource) {
     sim_client *client = &world->clients[index];
     sim_use *use = &client->uses[resource];
     doorman_resource_info info = {0};
     bool live = sim_leased(world, index, resource, &info);
-    if (live && !use->leased) use->orphans = info.in_flight;
+    doorman_time local = sim_local(&client->machine.clock, world->now);
     if (use->resource) use->leased = live;
-    if (sim_local(&client->machine.clock, world->now) >= use->abandoned_until) use->abandoned = 0;
+    if (local >= use->abandoned_until) use->abandoned = 0;
     if (live && (!(info.capacity >= 0) || isinf(info.capacity))) {
         sim_fail(world, "%s has %g of %s", client->id, info.capacity, info.resource_id);
     }
-    return live ? fmax(info.capacity, info.in_flight - use->orphans) : use->abandoned;
+    double covered = fmax(use->keep, local < use->old_end ? use->old_keep : 0);
+    return live ? fmax(info.capacity, fmin(info.in_flight, covered))
+                : fmin(use->abandoned, covered);
 }
 
 /* L1: a rate has let through at most what it had in all the time since it was opened, and one burst

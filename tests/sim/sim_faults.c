@@ -100,15 +100,13 @@ static sim_clock random_clock(sim_world *world) {
 
 /* ---- load: gauges that take and give back, rates that take */
 
-/* Units that were taken come back, the orphans among them first. Those that come
- * back to a closed resource were abandoned. */
+/* Units that were taken come back. Those that come back to a closed resource were abandoned. */
 static void give_back(sim_world *world, const sim_event *event) {
     sim_use *use = &world->clients[event->who].uses[event->what];
     double amount = event->amount;
     if (use->opening != event->life) return;
     if (use->resource) {
         doorman_gauge_release(doorman_resource_gauge(use->resource), amount);
-        use->orphans = use->orphans > amount ? use->orphans - amount : 0;
         sim_note(world, "c%zu gives %.6g of r%zu back", event->who, amount, event->what);
     } else {
         use->abandoned = use->abandoned > amount ? use->abandoned - amount : 0;

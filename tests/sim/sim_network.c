@@ -200,51 +200,50 @@ static void deliver(sim_world *world, sim_handler handler, sim_message *message)
 
 static void note_taken(sim_world *world, const sim_message *message, size_t index,
                        const char *stale) {
-    const sim_client *client = &world->clients[message->asker.index];
     const doorman_answer *answer = &message->answers[index];
+    const char *name = name_of(world, message->asker);
+    unsigned long long id = (unsigned long long)answer->gets.id;
+    if (answer->grant != DOORMAN_GRANTED) {
+        sim_note(world, "%s hears%s to try later for %s", name, stale, answer->resource_id);
+        return;
+    }
+    if (message->asker.is_process) {
+        sim_note(world, "%s takes%s %.6g of %s, lease %llx", name, stale, answer->gets.capacity,
+                 answer->resource_id, id);
+        return;
+    }
     size_t resource = resource_index(world, answer->resource_id);
     doorman_resource_info info = {0};
     bool leased = sim_leased(world, message->asker.index, resource, &info);
     double left = leased ? seconds(info.expires_at - local_time(world, message->asker)) : 0;
     sim_mix_amount(world, leased ? info.capacity : -1);
-    sim_note(world, "%s takes%s %.6g of %s, lease %llx: has %.6g for %.3f s, in flight %.6g",
-             client->id, stale, answer->gets.capacity, answer->resource_id,
-             (unsigned long long)answer->gets.id, leased ? info.capacity : 0, left, info.in_flight);
+    sim_note(world, "%s takes%s %.6g of %s, lease %llx: has %.6g for %.3f s, in flight %.6g", name,
+             stale, answer->gets.capacity, answer->resource_id, id, leased ? info.capacity : 0,
+             left, info.in_flight);
 }
 
 static void note_response(sim_world *world, const sim_message *message, doorman_status status) {
     const doorman_response *response = &message->response;
-    const char *name = name_of(world, message->asker);
     const char *stale = status == DOORMAN_STALE ? " too late" : "";
     sim_mix(world, (uint64_t)status);
     if (!response->is_master) {
-        sim_note(world, "%s hears%s that the master is %s", name, stale,
+        sim_note(world, "%s hears%s that the master is %s", name_of(world, message->asker), stale,
                  response->master_address ? response->master_address : "unknown");
     }
-    for (size_t i = 0; i < response->answer_count; i++) {
-        const doorman_answer *answer = &message->answers[i];
-        if (answer->grant != DOORMAN_GRANTED) {
-            sim_note(world, "%s hears%s to try later for %s", name, stale, answer->resource_id);
-        } else if (message->asker.is_process) {
-            sim_note(world, "%s takes%s %.6g of %s, lease %llx", name, stale, answer->gets.capacity,
-                     answer->resource_id, (unsigned long long)answer->gets.id);
-        } else {
-            note_taken(world, message, i, stale);
-        }
-    }
+    for (size_t i = 0; i < response->answer_count; i++) note_taken(world, message, i, stale);
 }
 
-/* A lease of another node goes on with nothing of the last one: what is in flight is an orphan. */
-static void note_granter(sim_world *world, const sim_message *message) {
+/* What a client has taken. `before` says which of its resources had a lease. */
+static void take_leases(sim_world *world, const sim_message *message, const bool *before) {
     size_t node = world->processes[message->process].node;
     for (size_t i = 0; i < message->response.answer_count; i++) {
-        if (message->answers[i].grant != DOORMAN_GRANTED) continue;
-        size_t resource = resource_index(world, message->answers[i].resource_id);
+        const doorman_answer *answer = &message->answers[i];
+        size_t resource = resource_index(world, answer->resource_id);
         sim_use *use = &world->clients[message->asker.index].uses[resource];
-        if (use->node == node) continue;
+        if (answer->grant != DOORMAN_GRANTED) continue;
+        bool renewed = before[resource] && use->node == node;
         use->node = node;
-        use->leased = false;
-        use->abandoned = 0;
+        sim_take_lease(world, message->asker.index, resource, &answer->gets, renewed);
     }
 }
 
@@ -262,14 +261,19 @@ static bool asker_misses(sim_world *world, const sim_event *event) {
 static void on_response(sim_world *world, const sim_event *event) {
     const sim_message *message = event->message;
     sim_party asker = message->asker;
+    bool leased[SIM_RESOURCES] = {false};
+    doorman_resource_info info;
     if (asker_misses(world, event)) return;
+    for (size_t i = 0; i < world->resource_count && !asker.is_process; i++) {
+        leased[i] = sim_leased(world, asker.index, i, &info);
+    }
     doorman_status status = doorman_asker_response(asker_of(world, asker), message->sequence,
                                                    &message->response, local_time(world, asker));
     if (status != DOORMAN_OK && status != DOORMAN_STALE) {
         sim_fail(world, "%s calls a right answer %s", name_of(world, asker),
                  doorman_status_name(status));
     }
-    if (status == DOORMAN_OK && !asker.is_process) note_granter(world, message);
+    if (status == DOORMAN_OK && !asker.is_process) take_leases(world, message, leased);
     note_response(world, message, status);
     if (asker.is_process) sim_check_books(world, asker.index);
     carry(world, asker);

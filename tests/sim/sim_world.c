@@ -486,8 +486,8 @@ void sim_close(sim_world *world, size_t index, size_t resource) {
     sim_client *client = &world->clients[index];
     sim_use *use = &client->uses[resource];
     doorman_resource_info info;
-    if (sim_leased(world, index, resource, &info) && info.in_flight > use->orphans) {
-        use->abandoned = info.in_flight - use->orphans;
+    if (sim_leased(world, index, resource, &info)) {
+        use->abandoned = info.in_flight;
         use->abandoned_until = info.expires_at;
     }
     doorman_resource_close(use->resource, sim_local(&client->machine.clock, world->now));
