@@ -100,6 +100,7 @@
  *                    doorman_buffer_uninit
  *     nng            doorman_agent_start  _stop  _open  _close  _set_wants  _read  _rate_wait
  *                    _gauge_wait  _gauge_release    doorman_clock    doorman_random
+ *                    doorman_carrier_create  _destroy  _prepare  _send  _take  _address
  *
  *     Three ways to use it:
  *     an application  doorman_agent_start, doorman_agent_open; before each act
@@ -178,7 +179,7 @@
  *     >>limiters        what the application calls before it acts
  *     >>client          resources of an application, their modes, wants that follow use
  *     >>json            the wire protocol
- *     >>nng             a client that runs
+ *     >>nng             a client that runs, and what carries the requests of a client or a node
  *
  * MIT licence, at the end of the file.
  */
@@ -851,6 +852,56 @@ DOORMAN_API doorman_status doorman_agent_gauge_wait(doorman_agent *agent,
                                                     doorman_time timeout);
 DOORMAN_API void doorman_agent_gauge_release(doorman_agent *agent, doorman_resource *resource,
                                              double n);
+
+/* What takes the requests of an asker to whom it names, one at a time over one connection, and
+ * brings the answers. An agent has one; a node with a parent needs one of its own. It has no
+ * thread: one of the caller's goes round and round,
+ *
+ *     with the lock that guards the asker and its owner
+ *         doorman_carrier_take(carrier, &error, now)
+ *         doorman_server_update(server, now)
+ *         bool made = doorman_carrier_prepare(carrier, now)
+ *     without it
+ *         if (made) doorman_carrier_send(carrier)
+ *     and sleeps until doorman_server_due(server), or until on_news is called
+ *
+ * None but _send and _destroy takes long. */
+typedef struct doorman_carrier doorman_carrier;
+
+typedef struct doorman_carrier_options {
+    doorman_asker *asker;           /* required; goes on until the carrier is destroyed */
+    void (*on_news)(void *context); /* required: there is something to take. From any thread, and
+                                       from within _send; it may take the lock, and no call here */
+    void *context;
+} doorman_carrier_options;
+
+/* Makes a carrier, which connects when there is something to send.
+ *   out       written on OK alone; the caller destroys it
+ *   options   borrowed for the call
+ *   returns   OK | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_carrier_create(doorman_carrier **out,
+                                                  const doorman_carrier_options *options);
+
+/* Ends the connection, and waits for an on_news that is being called: so without the lock. NULL is
+ * fine. */
+DOORMAN_API void doorman_carrier_destroy(doorman_carrier *carrier);
+
+/* Fetches the next request from the asker. true: doorman_carrier_send must be called next. false:
+ * there is none to be sent now, or the last one is still under way. */
+DOORMAN_API bool doorman_carrier_prepare(doorman_carrier *carrier, doorman_time now);
+
+/* Sends what was prepared, connecting first where it must. Without the lock, since it may wait for
+ * the network's machinery. What becomes of it, doorman_carrier_take says. */
+DOORMAN_API void doorman_carrier_send(doorman_carrier *carrier);
+
+/* Gives the answer that has come to the asker, or tells it of a failure.
+ *   returns   OK (also where nothing has come) | UNAVAILABLE (no answer in time, or no way to send)
+ *             | else as doorman_json_response, of an answer that was of no use */
+DOORMAN_API doorman_status doorman_carrier_take(doorman_carrier *carrier, doorman_error *error,
+                                                doorman_time now);
+
+/* Whom the last request was for; "": there was none. Borrowed until the next _prepare. */
+DOORMAN_API const char *doorman_carrier_address(const doorman_carrier *carrier);
 #endif /* DOORMAN_NNG */
 
 #ifdef __cplusplus
@@ -1279,6 +1330,17 @@ static double doorman__total_floor(doorman__total total) {
     return value;
 }
 
+/* Rounded up, where no double says it. */
+static double doorman__total_ceil(doorman__total total) {
+    double value = doorman__total_value(total);
+    doorman__total check = doorman__total_of(value);
+    while (check.high < total.high || (check.high == total.high && check.low < total.low)) {
+        value += value * DBL_EPSILON; /* the next larger double, or the one after that */
+        check = doorman__total_of(value);
+    }
+    return value;
+}
+
 /* What is left of a capacity: max(0, capacity - total), rounded down. */
 static double doorman__total_left(doorman__total total, double capacity) {
     doorman__total all = doorman__total_of(capacity);
@@ -1636,6 +1698,38 @@ static doorman__cut doorman__band_cut(const doorman__demand *root, double level)
     return cut;
 }
 
+/* The sums of those demands of a band that want more than `low` for each subclient, and at most
+ * `high`. */
+typedef struct doorman__part {
+    double wants, subclients;
+} doorman__part;
+
+static void doorman__part_add(doorman__part *part, const doorman__demand *node,
+                              const doorman__demand *below) {
+    part->wants += node->wants + doorman__sum_wants(below);
+    part->subclients += node->subclients + doorman__sum_subclients(below);
+}
+
+static doorman__part doorman__band_part(const doorman__demand *root, double low, double high) {
+    doorman__part part = {0, 0};
+    while (root && (doorman__demand_ratio(root) <= low || doorman__demand_ratio(root) > high)) {
+        root = doorman__demand_ratio(root) <= low ? root->right : root->left;
+    }
+    if (!root) return part;
+    doorman__part_add(&part, root, NULL);
+    for (const doorman__demand *node = root->left; node;) {
+        bool inside = doorman__demand_ratio(node) > low;
+        if (inside) doorman__part_add(&part, node, node->right);
+        node = inside ? node->left : node->right;
+    }
+    for (const doorman__demand *node = root->right; node;) {
+        bool inside = doorman__demand_ratio(node) <= high;
+        if (inside) doorman__part_add(&part, node, node->left);
+        node = inside ? node->right : node->left;
+    }
+    return part;
+}
+
 /* The level at which the targets of a band sum to a capacity that is less than its wants: the
  * search goes down to where the level falls between two neighbours. */
 static double doorman__band_level(const doorman__demand *root, double capacity) {
@@ -1778,18 +1872,42 @@ static int doorman__band_of(doorman_kind kind, int priority) {
     return doorman__kinds[kind].by_priority ? priority : 0;
 }
 
+/* The terms for a priority; NULL: there are none. */
+static const doorman_terms *doorman__terms_find(const doorman_terms *terms, size_t terms_count,
+                                                int priority) {
+    for (size_t i = 0; i < terms_count; i++) {
+        if (terms[i].priority == DOORMAN_ANY_PRIORITY || terms[i].priority == priority) {
+            return &terms[i];
+        }
+    }
+    return NULL;
+}
+
 double doorman_terms_target(const doorman_terms *terms, size_t terms_count,
                             const doorman_demand *demand) {
-    for (size_t i = 0; i < terms_count; i++) {
-        if (terms[i].priority != DOORMAN_ANY_PRIORITY && terms[i].priority != demand->priority) {
-            continue;
-        }
-        double subclients = demand->subclients > 0 ? demand->subclients : 1;
-        double base = doorman__min(demand->wants, terms[i].level * subclients);
-        double rest = demand->wants - base;
-        return doorman__min(demand->wants, base + terms[i].slope * rest);
+    const doorman_terms *found = doorman__terms_find(terms, terms_count, demand->priority);
+    if (!found) return 0;
+    double subclients = demand->subclients > 0 ? demand->subclients : 1;
+    double base = doorman__min(demand->wants, found->level * subclients);
+    double rest = demand->wants - base;
+    return doorman__min(demand->wants, base + found->slope * rest);
+}
+
+/* Do the targets that terms from elsewhere give to all demands sum to a capacity at most? Not if
+ * there are demands that they say nothing about. A sum may be larger by what rounding does. */
+static bool doorman__terms_fit(const doorman_terms *terms, size_t terms_count,
+                               const doorman__index *index, double capacity) {
+    double sum = 0;
+    for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
+        const doorman__demand *root = index->bands[band];
+        if (!root) continue;
+        const doorman_terms *found = doorman__terms_find(terms, terms_count, band);
+        if (!found) return false;
+        doorman__cut cut = doorman__band_cut(root, found->level);
+        double base = found->level * cut.cut_subclients;
+        sum += cut.satisfied + base + found->slope * doorman__max(0, cut.cut_wants - base);
     }
-    return 0;
+    return sum <= capacity * (1 + 1e-9);
 }
 
 static doorman_status doorman__demand_check(const doorman_demand *demand, const char *path,
@@ -1873,14 +1991,28 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  * counted a little longer, at most one old lease length, which is safe.)
  */
 
-typedef struct doorman__record {
-    doorman__link link; /* in the book's table; must be first */
+/* What a holder that is a server wants: a demand for each group of its clients. */
+typedef struct doorman__wish {
     doorman__demand demand;
+    int priority;
+} doorman__wish;
+
+typedef struct doorman__child {
+    doorman__wish *wishes;
+    size_t count, capacity;
+    bool aside; /* it learns (R7): its wishes are the last ones from before, */
+    struct doorman__child *next_aside; /* and it is in the book's list of such */
+} doorman__child;
+
+typedef struct doorman__record {
+    doorman__link link;     /* in the book's table; must be first */
+    doorman__demand demand; /* of a client */
+    doorman__child *child;  /* of a server; else NULL */
     struct doorman__record *older,
         *newer; /* by `end`; both NULL and not `oldest`: not listed yet */
     doorman_time granted_at, lease_end, end;
     double given, counted;
-    uint64_t lease_id;
+    uint64_t lease_id; /* 0: it was given none */
     uint8_t priority;
     bool is_server;
     char holder_id[];
@@ -1894,8 +2026,14 @@ typedef struct doorman__book {
     doorman__record *oldest, *newest;
     doorman__index index;
     doorman__total given, counted;
+    doorman__total aside;   /* of `given`, what is taken off the capacity before it is shared, */
+    doorman__child *asides; /* and who has it: R7 */
     doorman_terms terms[DOORMAN_TERMS_MAX];
-    size_t terms_count; /* 0: to be made anew */
+    size_t terms_count;        /* 0: to be made anew */
+    const doorman_terms *told; /* of a node: the last terms of its parent */
+    size_t told_count;
+    double keep;                    /* K of a node: see asking; else unbound */
+    struct doorman__upward *upward; /* of a node: its own lease; NULL: a root */
     doorman_time learned_at;
     doorman__total spare; /* while it learns: what holders have given back to this master */
     uint64_t expired_count;
@@ -1923,9 +2061,15 @@ static doorman__record *doorman__book_add(doorman__book *book, uint64_t hash, co
     memset(record, 0, sizeof *record);
     memcpy(record->holder_id, holder_id, bytes);
     record->is_server = is_server;
+    if (is_server) record->child = (doorman__child *)doorman__zalloc(sizeof *record->child);
+    if (is_server && !record->child) {
+        DOORMAN_FREE(record);
+        return NULL;
+    }
+    doorman__table_add(&book->records, &record->link, hash);
+    if (is_server) return record;
     record->demand.subclients = 1;
     record->demand.serial = serial;
-    doorman__table_add(&book->records, &record->link, hash);
     doorman__index_insert(&book->index, 0, &record->demand);
     book->terms_count = 0;
     return record;
@@ -1956,6 +2100,11 @@ static void doorman__book_set_amounts(doorman__book *book, doorman__record *reco
                                       double counted) {
     assert(given >= 0 && counted >= given && counted <= DOORMAN_AMOUNT_MAX);
     if (given < record->given || given > record->given) {
+        if (record->child && record->child->aside) {
+            doorman__total_subtract(&book->aside, record->given);
+            doorman__total_add(&book->aside, given);
+            book->terms_count = 0;
+        }
         doorman__total_subtract(&book->given, record->given);
         doorman__total_add(&book->given, given);
         record->given = given;
@@ -1967,46 +2116,135 @@ static void doorman__book_set_amounts(doorman__book *book, doorman__record *reco
     }
 }
 
-static int doorman__record_band(const doorman__book *book, const doorman__record *record) {
-    return doorman__band_of(book->settings->algorithm.kind, record->priority);
+/* All demands of a record out of the index, or into it, by the bands of a kind. Those of a server
+ * that is set aside are not in it. */
+static void doorman__book_unindex(doorman__book *book, doorman__record *record, doorman_kind kind) {
+    const doorman__child *child = record->child;
+    book->terms_count = 0;
+    if (!child) {
+        int band = doorman__band_of(kind, record->priority);
+        doorman__index_remove(&book->index, band, &record->demand);
+    }
+    for (size_t i = 0; child && !child->aside && i < child->count; i++) {
+        doorman__wish *wish = &child->wishes[i];
+        int band = doorman__band_of(kind, wish->priority);
+        doorman__index_remove(&book->index, band, &wish->demand);
+    }
 }
 
-/* A demand that is as it was takes no step in the index (A2). */
-static void doorman__book_set_demand(doorman__book *book, doorman__record *record,
-                                     const doorman_demand *demand) {
-    double subclients = demand->subclients > 0 ? demand->subclients : 1;
-    doorman__demand *node = &record->demand;
-    bool same = node->wants <= demand->wants && node->wants >= demand->wants &&
-                node->subclients <= subclients && node->subclients >= subclients &&
-                record->priority == demand->priority;
-    if (same) return;
-    doorman__index_remove(&book->index, doorman__record_band(book, record), node);
-    node->wants = demand->wants;
-    node->subclients = subclients;
-    record->priority = (uint8_t)demand->priority;
-    doorman__index_insert(&book->index, doorman__record_band(book, record), node);
+static void doorman__book_index(doorman__book *book, doorman__record *record, doorman_kind kind) {
+    const doorman__child *child = record->child;
     book->terms_count = 0;
+    if (!child) {
+        int band = doorman__band_of(kind, record->priority);
+        doorman__index_insert(&book->index, band, &record->demand);
+    }
+    for (size_t i = 0; child && !child->aside && i < child->count; i++) {
+        doorman__wish *wish = &child->wishes[i];
+        int band = doorman__band_of(kind, wish->priority);
+        doorman__index_insert(&book->index, band, &wish->demand);
+    }
+}
+
+/* Room for so many demands of a server. They may move, so they are out of the index meanwhile. */
+static bool doorman__book_reserve(doorman__book *book, doorman__record *record, size_t count) {
+    doorman__child *child = record->child;
+    doorman_kind kind = book->settings->algorithm.kind;
+    if (!child || count <= child->capacity) return true;
+    doorman__book_unindex(book, record, kind);
+    void *wishes = child->wishes;
+    bool room = doorman__reserve(&wishes, &child->capacity, count, sizeof *child->wishes);
+    child->wishes = (doorman__wish *)wishes;
+    doorman__book_index(book, record, kind);
+    return room;
+}
+
+static bool doorman__demand_same(const doorman__demand *node, int priority,
+                                 const doorman_demand *demand) {
+    double subclients = demand->subclients > 0 ? demand->subclients : 1;
+    return node->wants <= demand->wants && node->wants >= demand->wants &&
+           node->subclients <= subclients && node->subclients >= subclients &&
+           priority == demand->priority;
+}
+
+static bool doorman__record_same(const doorman__record *record, const doorman_demand *demands,
+                                 size_t count) {
+    const doorman__child *child = record->child;
+    if (!child) return doorman__demand_same(&record->demand, record->priority, demands);
+    bool same = count == child->count;
+    for (size_t i = 0; same && i < count; i++) {
+        const doorman__wish *wish = &child->wishes[i];
+        same = doorman__demand_same(&wish->demand, wish->priority, &demands[i]);
+    }
+    return same;
+}
+
+/* Demands that are as they were take no step in the index (A2). Of a server there is room for as
+ * many.
+ *   serial   of the last demand that was made; is counted up */
+static void doorman__book_set_demands(doorman__book *book, doorman__record *record,
+                                      const doorman_demand *demands, size_t count,
+                                      uint64_t *serial) {
+    doorman__child *child = record->child;
+    doorman_kind kind = book->settings->algorithm.kind;
+    if (doorman__record_same(record, demands, count)) return;
+    doorman__book_unindex(book, record, kind);
+    if (!child) {
+        record->demand.wants = demands->wants;
+        record->demand.subclients = demands->subclients > 0 ? demands->subclients : 1;
+        record->priority = (uint8_t)demands->priority;
+    }
+    for (size_t i = 0; child && i < count; i++) {
+        child->wishes[i] = (doorman__wish){.priority = demands[i].priority};
+        child->wishes[i].demand.wants = demands[i].wants;
+        child->wishes[i].demand.subclients = demands[i].subclients;
+        child->wishes[i].demand.serial = ++*serial;
+    }
+    if (child) child->count = count;
+    doorman__book_index(book, record, kind);
+}
+
+/* R7: takes the demands of a server that learns out of the shares, and what it has off the
+ * capacity; or undoes it. */
+static void doorman__book_set_aside(doorman__book *book, doorman__record *record, bool aside) {
+    doorman__child *child = record->child;
+    if (!child || child->aside == aside) return;
+    doorman__book_unindex(book, record, book->settings->algorithm.kind);
+    child->aside = aside;
+    doorman__book_index(book, record, book->settings->algorithm.kind);
+    if (aside) {
+        doorman__total_add(&book->aside, record->given);
+        child->next_aside = book->asides;
+        book->asides = child;
+    } else {
+        doorman__total_subtract(&book->aside, record->given);
+        doorman__child **at = &book->asides;
+        while (*at != child) at = &(*at)->next_aside;
+        *at = child->next_aside;
+    }
 }
 
 static void doorman__book_remove(doorman__book *book, doorman__record *record) {
+    doorman__book_set_aside(book, record, false);
     doorman__book_set_amounts(book, record, 0, 0);
-    doorman__index_remove(&book->index, doorman__record_band(book, record), &record->demand);
+    doorman__book_unindex(book, record, book->settings->algorithm.kind);
     doorman__table_remove(&book->records, &record->link);
     doorman__book_unlist(book, record);
+    if (record->child) DOORMAN_FREE(record->child->wishes);
+    DOORMAN_FREE(record->child);
     DOORMAN_FREE(record);
-    book->terms_count = 0;
 }
 
-/* Another template. The demands move to other bands where only one of the kinds has priorities. */
-static void doorman__book_set_template(doorman__book *book, const doorman_template *settings) {
-    doorman_kind before = book->settings->algorithm.kind, after = settings->algorithm.kind;
+/* Another template, or other settings in the place of the last ones, which had the kind `before`.
+ * The demands move to other bands where only one of the kinds has priorities. */
+static void doorman__book_set_template(doorman__book *book, const doorman_template *settings,
+                                       doorman_kind before) {
+    doorman_kind after = settings->algorithm.kind;
     bool move = doorman__kinds[before].by_priority != doorman__kinds[after].by_priority;
     doorman__record *record = move ? book->oldest : NULL;
     for (; record; record = record->newer) {
-        doorman__index_remove(&book->index, doorman__band_of(before, record->priority),
-                              &record->demand);
-        doorman__index_insert(&book->index, doorman__band_of(after, record->priority),
-                              &record->demand);
+        doorman__book_unindex(book, record, before);
+        doorman__book_index(book, record, after);
     }
     book->settings = settings;
     book->terms_count = 0;
@@ -2017,6 +2255,9 @@ static double doorman__book_wants(const doorman__book *book) {
     for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
         sum += doorman__sum_wants(book->index.bands[band]);
     }
+    for (const doorman__child *child = book->asides; child; child = child->next_aside) {
+        for (size_t i = 0; i < child->count; i++) sum += child->wishes[i].demand.wants;
+    }
     return sum;
 }
 
@@ -2025,26 +2266,70 @@ static double doorman__book_subclients(const doorman__book *book) {
     for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
         sum += doorman__sum_subclients(book->index.bands[band]);
     }
+    for (const doorman__child *child = book->asides; child; child = child->next_aside) {
+        for (size_t i = 0; i < child->count; i++) sum += child->wishes[i].demand.subclients;
+    }
     return sum;
+}
+
+/* The terms in force: those that the parent told while they fit into what there is, so that all
+ * clients of a tree are treated as if they sat under one server; else this book's own (T2). */
+static void doorman__book_solve(doorman__book *book) {
+    const doorman_template *settings = book->settings;
+    const doorman__kind *kind = &doorman__kinds[settings->algorithm.kind];
+    double capacity = doorman__total_left(book->aside, settings->capacity);
+    bool fit = book->told_count && (!kind->whole || doorman__terms_fit(book->told, book->told_count,
+                                                                       &book->index, capacity));
+    if (fit) {
+        book->terms_count = book->told_count;
+        memcpy(book->terms, book->told, book->told_count * sizeof *book->terms);
+    } else {
+        book->terms_count = kind->solve(&settings->algorithm, capacity, &book->index, book->terms);
+    }
 }
 
 /* What the terms give to a holder: an amount, whatever is free. */
 static double doorman__book_target(doorman__book *book, const doorman__record *record) {
-    const doorman_template *settings = book->settings;
-    if (!book->terms_count) {
-        book->terms_count = doorman__kinds[settings->algorithm.kind].solve(
-            &settings->algorithm, settings->capacity, &book->index, book->terms);
-    }
+    const doorman__child *child = record->child;
+    if (child && child->aside) return record->given;
+    if (!book->terms_count) doorman__book_solve(book);
     doorman_demand demand = {record->demand.wants, record->demand.subclients, record->priority};
-    double target = doorman_terms_target(book->terms, book->terms_count, &demand);
+    double target = 0;
+    if (!child) target = doorman_terms_target(book->terms, book->terms_count, &demand);
+    for (size_t i = 0; child && i < child->count; i++) {
+        const doorman__wish *wish = &child->wishes[i];
+        demand = (doorman_demand){wish->demand.wants, wish->demand.subclients, wish->priority};
+        target += doorman_terms_target(book->terms, book->terms_count, &demand);
+    }
     return doorman__min(target, DOORMAN_AMOUNT_MAX);
 }
 
-/* C - sum of u over the others, at least 0. */
-static double doorman__book_free(const doorman__book *book, const doorman__record *record) {
+static double doorman__record_wants(const doorman__record *record) {
+    const doorman__child *child = record->child;
+    double wants = child ? 0 : record->demand.wants;
+    for (size_t i = 0; child && i < child->count; i++) wants += child->wishes[i].demand.wants;
+    return doorman__min(wants, DOORMAN_AMOUNT_MAX);
+}
+
+static double doorman__record_subclients(const doorman__record *record) {
+    const doorman__child *child = record->child;
+    double subclients = child ? 0 : record->demand.subclients;
+    for (size_t i = 0; child && i < child->count; i++) {
+        subclients += child->wishes[i].demand.subclients;
+    }
+    return subclients;
+}
+
+/* A capacity, C or K, less the sum of u over the others; at least 0. */
+static double doorman__book_left(const doorman__book *book, const doorman__record *record,
+                                 double capacity) {
     doorman__total others = book->counted;
     doorman__total_subtract(&others, record->counted);
-    return doorman__total_left(others, book->settings->capacity);
+    return doorman__total_left(others, capacity);
+}
+
+static double doorman__book_free(const doorman__book *book, const doorman__record *record) {
+    return doorman__book_left(book, record, book->settings->capacity);
 }
 
 /* R4. The claim comes from a holder that named the last lease. */
@@ -2057,17 +2342,34 @@ static void doorman__book_confirm(doorman__book *book, doorman__record *record, 
     doorman__book_set_amounts(book, record, doorman__min(record->given, counted), counted);
 }
 
+/* What a holder may itself still use, and so may keep: min(u, x), within K. */
+static double doorman__book_held(const doorman__book *book, const doorman__record *record,
+                                 double claim) {
+    double held = doorman__min(record->counted, claim);
+    bool bound = book->upward && book->settings->algorithm.handover == DOORMAN_CONFIRMED;
+    return bound ? doorman__min(held, doorman__book_left(book, record, book->keep)) : held;
+}
+
 /* R5. Returns what the granter goes on counting for the holder, `keep`. */
 static double doorman__book_grant(doorman__book *book, doorman__record *record, double target,
                                   double claim) {
     bool whole = doorman__kinds[book->settings->algorithm.kind].whole;
-    double held = doorman__min(record->counted, claim);
+    double held = doorman__book_held(book, record, claim);
     double most = doorman__max(doorman__book_free(book, record), held);
     double given = doorman__floor(whole ? doorman__min(target, most) : target);
     bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
     double counted = immediate ? given : doorman__max(record->counted, given);
     doorman__book_set_amounts(book, record, given, counted);
     return immediate ? given : doorman__max(given, held);
+}
+
+/* R7. A server that learns gets again what it had, as far as that fits; nothing is confirmed. */
+static double doorman__book_return(doorman__book *book, doorman__record *record) {
+    double given = doorman__book_held(book, record, record->given);
+    bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
+    doorman__book_set_aside(book, record, true);
+    doorman__book_set_amounts(book, record, given, immediate ? given : record->counted);
+    return given;
 }
 
 /* R6. The claim names a lease of this node; without one, claim and target are 0. What is given is
@@ -2100,6 +2402,7 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
  *   ASKING    waits for one answer       it comes, or redirects               -> READY
  *                                        it fails, times out, makes no sense  -> WAITING
  *   WAITING   backs off until retry_at   that has come, a request is made     -> ASKING
+ *   ASKING, WAITING                      its owner is no master any more      -> READY
  *
  * A holding has a lease while it has a lease id and now < end. Without one the owner does as its
  * mode says.
@@ -2135,6 +2438,7 @@ typedef struct doorman__holding {
     double asked_wants;   /* the same, the sum */
     bool reported;        /* the request under way reports a lease */
     bool asked;           /* it has this holding in it */
+    bool learning;        /* it says that its owner does not know all holders yet (R8) */
     bool closing;         /* to be released, once nothing of it is in use */
     bool confirming;      /* the next request is, or the last one was, for the sake of R12 */
     bool heard;           /* there was an answer */
@@ -2144,15 +2448,21 @@ typedef struct doorman__holding {
     doorman_grant grant;
     bool has_safe_capacity;
     double safe_capacity;
-    doorman_demand demand; /* what `prepare` fills in: the wants, */
+    doorman_demand demand; /* what `prepare` fills in: the wants, of all together, */
     double outstanding;    /* what is in use, */
     double claim;          /* and all that it has or still uses (R3) */
     char node[DOORMAN_ID_BYTES_MAX + 1];
 } doorman__holding;
 
+#define DOORMAN__GROUPS_MAX (32 * (DOORMAN_PRIORITY_MAX + 1)) /* demands of one server: T2 */
+
 typedef struct doorman__owner {
+    void (*look)(doorman_asker *asker, doorman_time now); /* before anything else; may be NULL */
     void (*prepare)(doorman__holding *holding, doorman_time now);
-    void (*changed)(doorman__holding *holding, doorman_time now);
+    /* Writes the demands of a server, GROUPS_MAX at most; NULL: there is one, holding->demand. */
+    size_t (*group)(const doorman__holding *holding, doorman_demand *out);
+    /* An answer has come, and has been taken. */
+    void (*changed)(doorman__holding *holding, const doorman_answer *answer, doorman_time now);
     void (*closed)(doorman__holding *holding); /* out of the list already; frees it */
 } doorman__owner;
 
@@ -2164,11 +2474,19 @@ typedef enum doorman__asker_state {
 
 #define DOORMAN__ADDRESSES_MAX 16
 #define DOORMAN__REDIRECTS_MAX 5
-#define DOORMAN__ASKS_MAX 1000 /* a request of so many, with the longest ids, is within 4 MiB */
+#define DOORMAN__PATH_MAX 16
+
+/* A request of so many, with the longest ids, is within 4 MiB and 200,000 values; what is over goes
+ * into the next one. */
+#define DOORMAN__ASKS_MAX 1000
+#define DOORMAN__DEMANDS_MAX 20000
 
 struct doorman_asker {
     const doorman__owner *owner;
     const char *holder_id; /* the owner's */
+    bool is_server;
+    const char *const *path; /* of a server; the owner's */
+    size_t path_count;
     char *addresses[DOORMAN__ADDRESSES_MAX];
     size_t address_count, address_index;
     char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* "": none */
@@ -2177,18 +2495,21 @@ struct doorman_asker {
     doorman_method method; /* of the request under way */
     uint64_t sequence, random;
     doorman_time now, sent_at, retry_at, timeout;
+    doorman_time look_at; /* no holding is due before; found anew when one could be */
     doorman__holding *first, *last;
     size_t holding_count;
-    doorman_ask *asks; /* room for all holdings, so that a request needs no memory */
+    doorman_ask *asks; /* room for all holdings, so that a client's request needs no memory */
     doorman__holding **asked;
     size_t asks_capacity, asked_capacity, asked_count;
+    doorman_demand *demands; /* of a server's request, one ask after the other */
+    size_t demands_capacity, demand_count;
 };
 
 static void doorman__asker_move(doorman_asker *asker, doorman__asker_state state) {
     static const bool legal[3][3] = {
         [DOORMAN__READY] = {[DOORMAN__ASKING] = true},
         [DOORMAN__ASKING] = {[DOORMAN__READY] = true, [DOORMAN__WAITING] = true},
-        [DOORMAN__WAITING] = {[DOORMAN__ASKING] = true}};
+        [DOORMAN__WAITING] = {[DOORMAN__READY] = true, [DOORMAN__ASKING] = true}};
     assert(legal[asker->state][state]);
     (void)legal;
     asker->state = state;
@@ -2209,6 +2530,7 @@ static doorman_status doorman__asker_init(doorman_asker *asker, const doorman__o
     }
     asker->owner = owner;
     asker->holder_id = holder_id;
+    asker->look_at = DOORMAN_NEVER;
     for (; asker->address_count < address_count; asker->address_count++) {
         char *copy = doorman__copy(addresses[asker->address_count]);
         if (!copy) return doorman__no_memory(error);
@@ -2221,6 +2543,7 @@ static void doorman__asker_uninit(doorman_asker *asker) {
     for (size_t i = 0; i < asker->address_count; i++) DOORMAN_FREE(asker->addresses[i]);
     DOORMAN_FREE(asker->asks);
     DOORMAN_FREE(asker->asked);
+    DOORMAN_FREE(asker->demands);
 }
 
 static doorman_time doorman__asker_now(doorman_asker *asker, doorman_time now) {
@@ -2251,9 +2574,22 @@ static void doorman__asker_unlink(doorman_asker *asker, doorman__holding *holdin
     *(holding->next ? &holding->next->previous : &asker->last) = holding->previous;
 }
 
+/* When a holding is due. The asker need not look at all of them before the first is. */
+static void doorman__holding_ask_at(doorman_asker *asker, doorman__holding *holding,
+                                    doorman_time at) {
+    holding->ask_at = at;
+    asker->look_at = doorman__earlier(asker->look_at, at);
+}
+
+static void doorman__holding_confirm_at(doorman_asker *asker, doorman__holding *holding,
+                                        doorman_time at) {
+    holding->confirm_at = at;
+    asker->look_at = doorman__earlier(asker->look_at, at);
+}
+
 /* After doorman__asker_reserve. A new holding is due at once. */
 static void doorman__asker_add(doorman_asker *asker, doorman__holding *holding, doorman_time now) {
-    holding->ask_at = now;
+    doorman__holding_ask_at(asker, holding, now);
     holding->confirm_at = DOORMAN_NEVER;
     doorman__asker_append(asker, holding);
     asker->holding_count++;
@@ -2261,7 +2597,7 @@ static void doorman__asker_add(doorman_asker *asker, doorman__holding *holding, 
 
 static void doorman__asker_remove(doorman_asker *asker, doorman__holding *holding) {
     doorman__asker_unlink(asker, holding);
-    asker->holding_count--;
+    if (--asker->holding_count == 0) asker->look_at = DOORMAN_NEVER;
     asker->owner->closed(holding);
 }
 
@@ -2269,14 +2605,22 @@ static bool doorman__holding_live(const doorman__holding *holding, doorman_time 
     return holding->lease_id && now < holding->end;
 }
 
+/* To be asked for as soon as the minimum interval allows. */
+static void doorman__holding_hurry(doorman_asker *asker, doorman__holding *holding,
+                                   doorman_time minimum, doorman_time now) {
+    if (!holding->heard) return;
+    doorman_time soon = doorman__later(now, doorman__after(holding->asked_at, minimum));
+    doorman__holding_ask_at(asker, holding, doorman__earlier(holding->ask_at, soon));
+}
+
 /* The owner wants another amount. Only a change of more than a tenth is worth a message (K1). */
-static void doorman__holding_wants(doorman__holding *holding, double wants, doorman_time now) {
+static void doorman__holding_wants(doorman_asker *asker, doorman__holding *holding, double wants,
+                                   doorman_time now) {
     double tenth = holding->asked_wants / 10;
     bool near = wants <= holding->asked_wants + tenth && wants >= holding->asked_wants - tenth;
-    if (near || !holding->heard) return;
+    if (near) return;
     doorman_time minimum = doorman__earlier(5 * DOORMAN_SECOND, holding->refresh_interval / 2);
-    doorman_time soon = doorman__later(now, doorman__after(holding->asked_at, minimum));
-    holding->ask_at = doorman__earlier(holding->ask_at, soon);
+    doorman__holding_hurry(asker, holding, minimum, now);
 }
 
 /* The owner is done with it. What is not under way and has no lease goes at once; a lease is
@@ -2285,7 +2629,7 @@ static void doorman__holding_wants(doorman__holding *holding, double wants, door
 static void doorman__holding_close(doorman_asker *asker, doorman__holding *holding,
                                    doorman_time now) {
     holding->closing = true;
-    holding->ask_at = now;
+    doorman__holding_ask_at(asker, holding, now);
     holding->confirm_at = DOORMAN_NEVER;
     if (!holding->asked && !doorman__holding_live(holding, now)) {
         doorman__asker_remove(asker, holding);
@@ -2303,7 +2647,7 @@ static void doorman__asker_settle(doorman_asker *asker, doorman__asker_state sta
     for (size_t i = 0; i < asker->asked_count; i++) {
         doorman__holding *holding = asker->asked[i];
         holding->asked = false;
-        if (!answered) holding->ask_at = asker->now;
+        if (!answered) doorman__holding_ask_at(asker, holding, asker->now);
         doorman__asker_unlink(asker, holding);
         doorman__asker_append(asker, holding);
         if (holding->closing && !doorman__holding_live(holding, asker->now)) {
@@ -2311,6 +2655,16 @@ static void doorman__asker_settle(doorman_asker *asker, doorman__asker_state sta
         }
     }
     asker->asked_count = 0;
+}
+
+/* All is over and forgotten, and nothing is released; a request under way is void. */
+static void doorman__asker_forget(doorman_asker *asker) {
+    asker->asked_count = 0;
+    while (asker->first) doorman__asker_remove(asker, asker->first);
+    if (asker->state != DOORMAN__READY) doorman__asker_move(asker, DOORMAN__READY);
+    asker->failures = asker->redirects = 0;
+    asker->redirect[0] = 0;
+    asker->look_at = DOORMAN_NEVER;
 }
 
 /* K2. At most 2 to the failures_max seconds. */
@@ -2352,7 +2706,8 @@ static void doorman__asker_collect_releases(doorman_asker *asker, doorman_time n
         if (!doorman__holding_live(holding, now)) {
             doorman__asker_remove(asker, holding);
         } else if (holding->outstanding > 0) {
-            holding->ask_at = doorman__earlier(holding->end, doorman__after(now, DOORMAN_SECOND));
+            doorman_time second = doorman__after(now, DOORMAN_SECOND);
+            doorman__holding_ask_at(asker, holding, doorman__earlier(holding->end, second));
         } else {
             doorman_ask ask = {.resource_id = holding->resource_id, .has.id = holding->lease_id};
             ask.has.node = holding->node;
@@ -2376,7 +2731,8 @@ static doorman_ask doorman__holding_ask(doorman__holding *holding, doorman_time 
     doorman_ask ask = {.resource_id = holding->resource_id,
                        .outstanding = holding->outstanding,
                        .wants = &holding->demand,
-                       .wants_count = 1};
+                       .wants_count = 1,
+                       .learning = holding->learning};
     holding->reported = doorman__holding_live(holding, now);
     if (holding->reported) {
         ask.has.id = holding->lease_id;
@@ -2396,8 +2752,20 @@ static bool doorman__holding_due(doorman_asker *asker, doorman__holding *holding
     if (now < holding->confirm_at) return false;
     asker->owner->prepare(holding, now);
     if (holding->claim < holding->claimed) return true;
-    holding->confirm_at = doorman__after(now, DOORMAN_SECOND);
+    doorman__holding_confirm_at(asker, holding, doorman__after(now, DOORMAN_SECOND));
     return false;
+}
+
+/* Room in the request under way for what one holding asks at most. */
+static bool doorman__asker_room(doorman_asker *asker) {
+    if (asker->asked_count == DOORMAN__ASKS_MAX) return false;
+    if (!asker->owner->group) return true;
+    size_t count = asker->demand_count + DOORMAN__GROUPS_MAX;
+    void *demands = asker->demands;
+    bool room = count <= DOORMAN__DEMANDS_MAX &&
+                doorman__reserve(&demands, &asker->demands_capacity, count, sizeof(doorman_demand));
+    asker->demands = (doorman_demand *)demands;
+    return room;
 }
 
 static void doorman__asker_collect(doorman_asker *asker, doorman__holding *holding,
@@ -2406,57 +2774,80 @@ static void doorman__asker_collect(doorman_asker *asker, doorman__holding *holdi
     holding->asked = true;
     holding->claimed = holding->claim;
     holding->asked_wants = holding->demand.wants;
-    asker->asks[asker->asked_count] = doorman__holding_ask(holding, now);
+    doorman_ask *ask = &asker->asks[asker->asked_count];
     asker->asked[asker->asked_count++] = holding;
+    *ask = doorman__holding_ask(holding, now);
+    if (!asker->owner->group) return;
+    ask->wants_count = asker->owner->group(holding, &asker->demands[asker->demand_count]);
+    asker->demand_count += ask->wants_count;
 }
 
-/* K1: what is due, and if anything is, what is past half its interval. */
+/* K1: what is due, and if anything is, what is past half its interval. Says when to look next. */
 static void doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) {
-    doorman__holding *holding = asker->first;
-    for (; holding && asker->asked_count < DOORMAN__ASKS_MAX; holding = holding->next) {
-        if (doorman__holding_due(asker, holding, now)) doorman__asker_collect(asker, holding, now);
+    bool room = true;
+    asker->demand_count = 0;
+    asker->look_at = DOORMAN_NEVER;
+    for (doorman__holding *holding = asker->first; holding && room; holding = holding->next) {
+        if (doorman__holding_due(asker, holding, now)) {
+            room = doorman__asker_room(asker);
+            if (room) doorman__asker_collect(asker, holding, now);
+        }
+        doorman_time due = doorman__earlier(holding->ask_at, holding->confirm_at);
+        if (!holding->asked) asker->look_at = doorman__earlier(asker->look_at, due);
     }
-    holding = asker->asked_count ? asker->first : NULL;
-    for (; holding && asker->asked_count < DOORMAN__ASKS_MAX; holding = holding->next) {
+    doorman__holding *holding = room && asker->asked_count ? asker->first : NULL;
+    for (; holding && room; holding = holding->next) {
         bool half = now - holding->asked_at >= holding->refresh_interval / 2;
         if (holding->asked || holding->closing || !half) continue;
-        doorman__asker_collect(asker, holding, now);
+        room = doorman__asker_room(asker);
+        if (room) doorman__asker_collect(asker, holding, now);
     }
+    if (!room) asker->look_at = now; /* the rest has its turn after this request */
+    const doorman_demand *demands = asker->demands;
+    for (size_t i = 0; asker->owner->group && i < asker->asked_count; i++) {
+        asker->asks[i].wants = demands; /* which may have moved until now */
+        demands += asker->asks[i].wants_count;
+    }
+}
+
+/* Makes up the next request, if there is anything to ask or to release. */
+static void doorman__asker_make_up(doorman_asker *asker, doorman_time now) {
+    asker->method = DOORMAN_RELEASE_CAPACITY;
+    doorman__asker_collect_releases(asker, now);
+    if (asker->asked_count) return;
+    asker->method = DOORMAN_GET_CAPACITY;
+    doorman__asker_collect_asks(asker, now);
 }
 
 doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out, doorman_time now) {
     now = doorman__asker_now(asker, now);
     memset(out, 0, sizeof *out);
+    if (asker->owner->look) asker->owner->look(asker, now);
     if (asker->state == DOORMAN__ASKING) {
         if (now - asker->sent_at < asker->timeout) return DOORMAN_OK;
         doorman__asker_fail(asker, DOORMAN__FAILURES_MAX);
     }
     if (asker->state == DOORMAN__WAITING && now < asker->retry_at) return DOORMAN_OK;
-    asker->method = DOORMAN_RELEASE_CAPACITY;
-    doorman__asker_collect_releases(asker, now);
-    if (!asker->asked_count) {
-        asker->method = DOORMAN_GET_CAPACITY;
-        doorman__asker_collect_asks(asker, now);
-    }
-    if (!asker->asked_count) return DOORMAN_OK;
+    if (now < asker->look_at) return DOORMAN_OK;
+    doorman__asker_make_up(asker, now);
+    if (!asker->asked_count) return asker->look_at <= now ? DOORMAN_OUT_OF_MEMORY : DOORMAN_OK;
     doorman__asker_move(asker, DOORMAN__ASKING);
     asker->sent_at = now;
-    out->method = asker->method;
-    out->holder_id = asker->holder_id;
-    out->asks = asker->asks;
-    out->ask_count = asker->asked_count;
-    out->sequence = ++asker->sequence;
+    *out = (doorman_request){.method = asker->method,
+                             .is_server = asker->is_server,
+                             .holder_id = asker->holder_id,
+                             .path = asker->path,
+                             .path_count = asker->path_count,
+                             .asks = asker->asks,
+                             .ask_count = asker->asked_count,
+                             .sequence = ++asker->sequence};
     return DOORMAN_OK;
 }
 
 doorman_time doorman_asker_due(const doorman_asker *asker) {
     if (asker->state == DOORMAN__ASKING) return doorman__after(asker->sent_at, asker->timeout);
-    doorman_time due = DOORMAN_NEVER;
-    for (const doorman__holding *holding = asker->first; holding; holding = holding->next) {
-        due = doorman__earlier(due, doorman__earlier(holding->ask_at, holding->confirm_at));
-    }
-    if (asker->state == DOORMAN__WAITING) due = doorman__later(due, asker->retry_at);
-    return due;
+    if (asker->state == DOORMAN__READY) return asker->look_at;
+    return doorman__later(asker->look_at, asker->retry_at);
 }
 
 /* Schemes may be written in any case. */
@@ -2478,16 +2869,34 @@ static bool doorman__asker_redirect(doorman_asker *asker, const char *address) {
     return true;
 }
 
-static bool doorman__answer_valid(const doorman_answer *answer, const char *resource_id) {
-    if (!answer->resource_id || strcmp(answer->resource_id, resource_id) != 0) return false;
+/* What only a server is told, with a lease. An algorithm that is not known is NULL. */
+static bool doorman__answer_terms_valid(const doorman_answer *answer, bool learning) {
+    if (answer->terms_count > DOORMAN_TERMS_MAX || answer->has_learn_for != learning) return false;
+    if (learning && !doorman__duration_valid(answer->learn_for)) return false;
+    for (size_t i = 0; i < answer->terms_count; i++) {
+        const doorman_terms *terms = &answer->terms[i];
+        bool slope = terms->slope >= 0 && terms->slope <= 1;
+        if (terms->priority < DOORMAN_ANY_PRIORITY || terms->priority > DOORMAN_PRIORITY_MAX ||
+            !doorman__amount_valid(terms->level) || !slope) {
+            return false;
+        }
+    }
+    return !answer->algorithm || doorman__algorithm_check(answer->algorithm, 0, NULL) == DOORMAN_OK;
+}
+
+static bool doorman__answer_valid(const doorman_answer *answer, const doorman_ask *ask,
+                                  bool is_server) {
     const doorman_lease *lease = &answer->gets;
+    if (!answer->resource_id || strcmp(answer->resource_id, ask->resource_id) != 0) return false;
     if ((unsigned)answer->grant > DOORMAN_FULL) return false;
-    if (lease->refresh_interval <= 0 || lease->refresh_interval > DOORMAN_DURATION_MAX)
+    if (lease->refresh_interval <= 0 || !doorman__duration_valid(lease->refresh_interval)) {
         return false;
+    }
     if (answer->has_safe_capacity && !doorman__safe_capacity_valid(answer->safe_capacity)) {
         return false;
     }
     if (answer->grant != DOORMAN_GRANTED) return true;
+    if (is_server && !doorman__answer_terms_valid(answer, ask->learning)) return false;
     return lease->id && lease->id <= UINT64_C(1) << 53 && doorman__id_valid(lease->node) &&
            doorman__amount_valid(lease->capacity) && doorman__amount_valid(lease->keep) &&
            doorman__duration_valid(lease->expires_in);
@@ -2496,9 +2905,11 @@ static bool doorman__answer_valid(const doorman_answer *answer, const char *reso
 static bool doorman__response_valid(const doorman_asker *asker, const doorman_response *response) {
     if (response->method != asker->method) return false;
     if (asker->method == DOORMAN_RELEASE_CAPACITY) return true;
+    if (response->is_server != asker->is_server) return false;
     if (response->answer_count != asker->asked_count) return false;
     for (size_t i = 0; i < asker->asked_count; i++) {
-        if (!doorman__answer_valid(&response->answers[i], asker->asks[i].resource_id)) return false;
+        const doorman_answer *answer = &response->answers[i];
+        if (!doorman__answer_valid(answer, &asker->asks[i], asker->is_server)) return false;
     }
     return true;
 }
@@ -2515,12 +2926,11 @@ static void doorman__holding_schedule(doorman_asker *asker, doorman__holding *ho
     holding->refresh_interval = doorman__later(interval, DOORMAN_SECOND / 100);
     holding->asked_at =
         doorman__earlier(now, doorman__after(asker->sent_at, holding->refresh_interval / 2));
-    holding->ask_at =
-        holding->closing
-            ? now
-            : doorman__after(holding->asked_at, doorman__scale(holding->refresh_interval, late));
+    doorman_time next = doorman__scale(holding->refresh_interval, late);
     doorman_time again = holding->confirming ? doorman__after(now, DOORMAN_SECOND) : now;
-    holding->confirm_at = cut && !holding->closing ? again : DOORMAN_NEVER;
+    next = doorman__after(holding->asked_at, next);
+    doorman__holding_ask_at(asker, holding, holding->closing ? now : next);
+    doorman__holding_confirm_at(asker, holding, cut && !holding->closing ? again : DOORMAN_NEVER);
     holding->confirming = cut;
 }
 
@@ -2549,7 +2959,7 @@ static void doorman__holding_take(doorman_asker *asker, doorman__holding *holdin
                                   const doorman_answer *answer) {
     const doorman_lease *lease = &answer->gets;
     if (holding->reported && asker->now >= holding->end) { /* R2 */
-        holding->ask_at = asker->now;
+        doorman__holding_ask_at(asker, holding, asker->now);
         return;
     }
     holding->heard = true;
@@ -2567,12 +2977,13 @@ static void doorman__holding_take(doorman_asker *asker, doorman__holding *holdin
         interval = doorman__earlier(interval, lease->expires_in / 2); /* or it would end first */
     }
     doorman__holding_schedule(asker, holding, interval);
-    asker->owner->changed(holding, asker->now);
+    asker->owner->changed(holding, answer, asker->now);
 }
 
 doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
                                       const doorman_response *response, doorman_time now) {
-    doorman__asker_now(asker, now);
+    now = doorman__asker_now(asker, now);
+    if (asker->owner->look) asker->owner->look(asker, now);
     if (asker->state != DOORMAN__ASKING || sequence != asker->sequence) return DOORMAN_STALE;
     if (!response->is_master && doorman__asker_redirect(asker, response->master_address)) {
         doorman__asker_settle(asker, DOORMAN__READY, false);
@@ -2606,10 +3017,11 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * S4 Learning: see leases, R6. Amounts that are no parts of a whole (STATIC, NO_ALGORITHM) need
  *    none.
  * S5 Else the target of the algorithm, cut to what is free, or to what the holder may still use.
- * S6 A lease lasts `lease_length`; the refresh interval told is a third of that at most. Who got
- *    less than its target by a thousandth comes back after the minimum interval (R12).
+ * S6 A lease lasts `lease_length`, but never longer than the server's own; the refresh interval told
+ *    is a third of that at most. Who got less than its target by a thousandth comes back after the
+ *    minimum interval (R12).
  * S7 Safe capacity: the template's; else the capacity divided by the subclients known, the one who
- *    asks included; and none while learning, or where amounts are no parts of a whole.
+ *    asks included; and none while learning, where amounts are no parts of a whole, or to a server.
  * S8 The record of a lease lasts 1 + drift times as long as the lease.
  * S9 A claim that there is no record of, outside learning, is told to on_event, and taken for
  *    nothing.
@@ -2620,6 +3032,38 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  *    without one it was given what it asked for, and no book was kept.
  * C7 Resources, holders of one and resources of one holder are bounded; past that a resource is
  *    refused (FULL), and nobody loses a lease.
+ *
+ * The tree. A server with a parent has a holding (see asking) for each book: its own lease, C and K.
+ *
+ * T1 It asks its parent for all its resources together, what its holders want in groups; sooner when
+ *    they want more than there is, though not within the minimum interval.
+ * T2 Fair across the tree: the terms of the parent are those of the node, as long as they fit into
+ *    its lease. A group is a demand of its own at the parent, and exact unless the level falls into
+ *    the midst of it; so there is a boundary at the level of the last answer, and others around it,
+ *    the closer the nearer. Treating the demands of a group as equal overstates what they take (what
+ *    they take is concave in the level), so that the level found is too low if anything: rounds come
+ *    to the exact level from below, as Newton's steps do, and rest there.
+ * T3 Algorithm and parameters are the parent's; the refresh interval falls by decay_factor a level.
+ * T4 Without a lease of its own a node gives none: TRY_LATER. At the first request for a resource it
+ *    asks at once.
+ * T5 All servers of a node ask under its name, so that a new master inherits the node's lease.
+ * T6, R8 A new master says that it learns, until its leases, which did not outlive that of the node,
+ *    have ended: so long after its parent's answer as the parent's record of that lease lasted
+ *    (`learn_for`), and no shorter than the parent itself learns. The first such answer says it: the
+ *    record that it renews is of the new master's own lease.
+ * R7 To a server that learns its parent gives again what it gave before, and takes nothing that it
+ *    says for a confirmation. Its demands are out of the shares, and what it has off the capacity,
+ *    until it has learned.
+ * T7 Never a unit more in force than there is, in the whole tree. Let b(h) be what the parent of h
+ *    counts for it; while that is gone or learns, what its last complete books counted. What is in
+ *    force below h is at most b(h), and the b of all children of p sum to b(p) at most; b of the root
+ *    is its capacity. By induction over the levels: grants keep the sum of u within K, and K is at
+ *    most b(p), since p's own parent lowers b(p) only to a claim by which p has bound itself, or when
+ *    p's lease has ended (R3, R4). A server that restarts alone finds its b unchanged (R7), gives no
+ *    more than was in force, and has complete books when it has learned (R6, R8). Leases end no later
+ *    than that which they are parts of (S6, S8, R9).
+ * T8 A request upward names the nodes that it came through, on the longest way. A server that finds
+ *    itself among them, or more than 16, refuses it.
  */
 
 /* How many resources a holder has: one for each holder of the server. */
@@ -2639,13 +3083,27 @@ typedef struct doorman__slot {
     doorman_grant grant;
 } doorman__slot;
 
+/* What a node has of a resource, and what its parent says of it. */
+typedef struct doorman__upward {
+    doorman__holding holding; /* must be first */
+    doorman_server *server;
+    doorman__book *book;
+    doorman_template settings; /* of the book */
+    doorman_terms terms[DOORMAN_TERMS_MAX];
+} doorman__upward;
+
 struct doorman_server {
+    doorman_asker asker;                     /* must be first; without addresses: a root */
+    const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the longest way below it, */
+    char below[DOORMAN__PATH_MAX][DOORMAN_ID_BYTES_MAX + 1];
+    doorman_time below_until; /* unless it is heard of again */
     doorman_server_options options;
     char node[DOORMAN_ID_BYTES_MAX + 1];
     char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": nobody knows */
     doorman_time now, mine_until, due;
+    doorman_time gone; /* the predecessor, see doorman_mastership */
     bool mine;
-    const doorman_config *config;
+    const doorman_config *config; /* NULL: a node with a parent */
     doorman_time *learned_at; /* for each template: when a resource that is new now has learned */
     doorman_time drains_at;   /* leases under configurations before this one have ended by then */
     doorman__table books, tallies;
@@ -2653,11 +3111,16 @@ struct doorman_server {
     uint64_t lease_count, serial; /* counters; that of demands from a secret start */
     doorman__slot *slots;
     doorman_answer *answers;
-    size_t slots_capacity, answers_capacity;
+    doorman_terms *terms; /* of the answers to a server, TERMS_MAX for each */
+    size_t slots_capacity, answers_capacity, terms_capacity;
 };
 
 static doorman_time doorman__server_now(doorman_server *server, doorman_time now) {
-    return server->now = doorman__later(server->now, now);
+    return server->now = doorman__asker_now(&server->asker, doorman__later(server->now, now));
+}
+
+static bool doorman__server_is_root(const doorman_server *server) {
+    return server->asker.address_count == 0;
 }
 
 static void doorman__server_event(doorman_server *server, doorman_event_kind kind,
@@ -2696,14 +3159,24 @@ static void doorman__server_remove_record(doorman_server *server, doorman__book 
     doorman__book_remove(book, record);
 }
 
-static void doorman__server_remove_book(doorman_server *server, doorman__book *book) {
+static void doorman__server_free_book(doorman_server *server, doorman__book *book) {
     while (book->oldest) doorman__server_remove_record(server, book, book->oldest);
     assert(book->records.count == 0);
     *(book->previous ? &book->previous->next : &server->first) = book->next;
     *(book->next ? &book->next->previous : &server->last) = book->previous;
     doorman__table_remove(&server->books, &book->link);
     doorman__table_uninit(&book->records);
+    DOORMAN_FREE(book->upward);
     DOORMAN_FREE(book);
+}
+
+/* A book without records. That of a node goes when its lease has been released. */
+static void doorman__server_remove_book(doorman_server *server, doorman__book *book) {
+    if (!book->upward) {
+        doorman__server_free_book(server, book);
+    } else if (!book->upward->holding.closing) {
+        doorman__holding_close(&server->asker, &book->upward->holding, server->now);
+    }
 }
 
 /* S2. */
@@ -2718,7 +3191,8 @@ static void doorman__server_expire(doorman_server *server, doorman__book *book) 
 }
 
 static void doorman__server_forget(doorman_server *server) {
-    while (server->first) doorman__server_remove_book(server, server->first);
+    doorman__asker_forget(&server->asker); /* with the books of a node */
+    while (server->first) doorman__server_free_book(server, server->first);
     server->mine = false;
     server->master[0] = 0;
 }
@@ -2728,19 +3202,27 @@ static void doorman__server_check_mastership(doorman_server *server) {
     if (server->mine && server->now >= server->mine_until) doorman__server_forget(server);
 }
 
-doorman_status doorman_server_create(doorman_server **out, const doorman_server_options *options,
-                                     doorman_error *error, doorman_time now) {
+static const doorman__owner doorman__upward_owner;
+
+static doorman_status doorman__server_check_options(const doorman_server_options *options,
+                                                    doorman_error *error) {
+    const char *wrong = NULL;
     if (!doorman__id_valid(options->node)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "node: %s", DOORMAN__ID_RULE);
+        wrong = "node: " DOORMAN__ID_RULE;
+    } else if (!(options->drift >= 0 && options->drift <= 1)) {
+        wrong = "drift: must be from 0 to 1";
+    } else if (!doorman__duration_valid(options->request_timeout)) {
+        wrong = "request_timeout: " DOORMAN__DURATION_RULE;
+    } else if (options->parent_count == 0 && !options->config) {
+        wrong = "config: must not be NULL, unless there are parents";
+    } else if (options->parent_count > 0 && options->config) {
+        wrong = "config: must be NULL, as its parent tells it";
     }
-    if (!(options->drift >= 0 && options->drift <= 1)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "drift: must be from 0 to 1");
-    }
-    if (!options->config) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "config: must not be NULL");
-    }
-    doorman_server *server = (doorman_server *)doorman__zalloc(sizeof *server);
-    if (!server) return doorman__no_memory(error);
+    return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
+}
+
+static void doorman__server_set_options(doorman_server *server,
+                                        const doorman_server_options *options) {
     server->options = *options;
     memcpy(server->node, options->node, strlen(options->node) + 1);
     server->options.node = server->node;
@@ -2749,12 +3231,40 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     if (!options->holder_max) server->options.holder_max = 10000000;
     if (!options->resource_max_per_holder) server->options.resource_max_per_holder = 100000;
     server->serial = doorman__hash(options->seed, "serial");
-    server->now = doorman__later(now, 0);
     server->due = DOORMAN_NEVER;
-    doorman_status status = doorman_server_configure(server, options->config, now);
+    server->path[0] = server->node;
+    for (size_t i = 0; i < DOORMAN__PATH_MAX; i++) server->path[i + 1] = server->below[i];
+}
+
+static doorman_status doorman__server_init_asker(doorman_server *server,
+                                                 const doorman_server_options *options,
+                                                 doorman_error *error) {
+    doorman_asker *asker = &server->asker;
+    asker->is_server = true;
+    asker->path = server->path;
+    asker->path_count = 1;
+    asker->random = doorman__hash(options->seed, "jitter");
+    asker->timeout = options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
+    return doorman__asker_init(asker, &doorman__upward_owner, server->node, options->parents,
+                               options->parent_count, error);
+}
+
+doorman_status doorman_server_create(doorman_server **out, const doorman_server_options *options,
+                                     doorman_error *error, doorman_time now) {
+    doorman_status status = doorman__server_check_options(options, error);
+    if (status != DOORMAN_OK) return status;
+    doorman_server *server = (doorman_server *)doorman__zalloc(sizeof *server);
+    if (!server) return doorman__no_memory(error);
+    doorman__server_set_options(server, options);
+    doorman__server_now(server, now);
+    if (options->parent_count) {
+        status = doorman__server_init_asker(server, options, error);
+    } else if (doorman_server_configure(server, options->config, now) != DOORMAN_OK) {
+        status = doorman__no_memory(error);
+    }
     if (status != DOORMAN_OK) {
         doorman_server_destroy(server);
-        return doorman__no_memory(error);
+        return status;
     }
     *out = server;
     return DOORMAN_OK;
@@ -2763,11 +3273,13 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
 void doorman_server_destroy(doorman_server *server) {
     if (!server) return;
     doorman__server_forget(server);
+    doorman__asker_uninit(&server->asker);
     doorman__table_uninit(&server->books);
     doorman__table_uninit(&server->tallies);
     DOORMAN_FREE(server->learned_at);
     DOORMAN_FREE(server->slots);
     DOORMAN_FREE(server->answers);
+    DOORMAN_FREE(server->terms);
     DOORMAN_FREE(server);
 }
 
@@ -2835,7 +3347,7 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
                                         doorman_time now) {
     now = doorman__server_now(server, now);
     doorman__server_check_mastership(server);
-    if (!config) return DOORMAN_INVALID_ARGUMENT;
+    if (!config || !doorman__server_is_root(server)) return DOORMAN_INVALID_ARGUMENT;
     size_t count = config->template_count;
     doorman_time *learned_at = (doorman_time *)doorman__zalloc((count + 1) * sizeof *learned_at);
     if (!learned_at) return DOORMAN_OUT_OF_MEMORY;
@@ -2854,9 +3366,9 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
         next = book->next;
         const doorman_template *settings = doorman_config_find(config, book->resource_id);
         if (settings) {
-            doorman__book_set_template(book, settings);
+            doorman__book_set_template(book, settings, book->settings->algorithm.kind);
         } else {
-            doorman__server_remove_book(server, book);
+            doorman__server_free_book(server, book);
         }
     }
     return DOORMAN_OK;
@@ -2877,10 +3389,11 @@ doorman_status doorman_server_set_master(doorman_server *server,
     server->mine_until = mastership->until;
     server->due = doorman__earlier(server->due, mastership->until);
     if (mine && !server->mine) {
-        doorman_time gone = mastership->predecessor_gone ? mastership->predecessor_gone : now;
-        for (size_t i = 0; i < server->config->template_count; i++) {
+        server->gone = mastership->predecessor_gone ? mastership->predecessor_gone : now;
+        size_t count = server->config ? server->config->template_count : 0;
+        for (size_t i = 0; i < count; i++) {
             server->learned_at[i] =
-                doorman__server_learned_at(server, &server->config->templates[i], gone);
+                doorman__server_learned_at(server, &server->config->templates[i], server->gone);
         }
     }
     server->mine = mine;
@@ -2888,6 +3401,43 @@ doorman_status doorman_server_set_master(doorman_server *server,
 }
 
 /* ---- server: checking a request */
+
+/* The demands of a server. */
+static doorman_status doorman__wishes_check(const doorman_ask *ask, size_t index,
+                                            doorman_error *error) {
+    char path[40];
+    snprintf(path, sizeof path, "resource[%zu].wants", index);
+    if (ask->wants_count > DOORMAN__GROUPS_MAX) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: at most %d", path,
+                             DOORMAN__GROUPS_MAX);
+    }
+    doorman_status status = DOORMAN_OK;
+    for (size_t i = 0; i < ask->wants_count && status == DOORMAN_OK; i++) {
+        status = doorman__demand_check(&ask->wants[i], path, i, error);
+    }
+    return status;
+}
+
+/* T8. */
+static doorman_status doorman__server_check_path(const doorman_server *server,
+                                                 const doorman_request *request,
+                                                 doorman_error *error) {
+    if (request->path_count > DOORMAN__PATH_MAX) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "path: more than %d nodes: a loop?",
+                             DOORMAN__PATH_MAX);
+    }
+    for (size_t i = 0; i < request->path_count; i++) {
+        if (!doorman__id_valid(request->path[i])) {
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "path[%zu]: %s", i,
+                                 DOORMAN__ID_RULE);
+        }
+        if (strcmp(request->path[i], server->node) == 0) {
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                                 "path[%zu]: is this node: a loop, it asks for itself", i);
+        }
+    }
+    return DOORMAN_OK;
+}
 
 static doorman_status doorman__ask_check(const doorman_request *request, size_t index,
                                          doorman_error *error) {
@@ -2909,6 +3459,8 @@ static doorman_status doorman__ask_check(const doorman_request *request, size_t 
         field = "has.expires_in", rule = "must be from 0 to 1e8 seconds";
     } else if (!doorman__amount_valid(ask->outstanding)) {
         field = "outstanding";
+    } else if (request->is_server) {
+        return doorman__wishes_check(ask, index, error);
     } else if (ask->wants_count != 1 || !doorman__amount_valid(ask->wants[0].wants)) {
         field = "wants";
     } else if (ask->wants[0].priority < 0 || ask->wants[0].priority > DOORMAN_PRIORITY_MAX) {
@@ -2954,28 +3506,38 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
     return status;
 }
 
+/* Room to work on a request. */
+static bool doorman__server_reserve(doorman_server *server, const doorman_request *request) {
+    void *slots = server->slots, *answers = server->answers, *terms = server->terms;
+    size_t count = request->ask_count;
+    bool room = doorman__reserve(&slots, &server->slots_capacity, count, sizeof *server->slots);
+    server->slots = (doorman__slot *)slots;
+    if (!room) return false;
+    room = doorman__reserve(&answers, &server->answers_capacity, count, sizeof *server->answers);
+    server->answers = (doorman_answer *)answers;
+    if (!room || !request->is_server) return room;
+    room = doorman__reserve(&terms, &server->terms_capacity, count,
+                            DOORMAN_TERMS_MAX * sizeof *server->terms);
+    server->terms = (doorman_terms *)terms;
+    return room;
+}
+
 static doorman_status doorman__server_check(doorman_server *server, const doorman_request *request,
                                             doorman_error *error) {
-    if ((unsigned)request->method >= DOORMAN_METHOD_COUNT || request->is_server) {
+    if ((unsigned)request->method >= DOORMAN_METHOD_COUNT) {
         return doorman__fail(error, DOORMAN_NOT_FOUND, "no such method");
     }
     if (request->method == DOORMAN_DISCOVERY) return DOORMAN_OK;
     if (!doorman__id_valid(request->holder_id)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "client_id: %s", DOORMAN__ID_RULE);
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s",
+                             request->is_server ? "server_id" : "client_id", DOORMAN__ID_RULE);
     }
-    for (size_t i = 0; i < request->ask_count; i++) {
-        doorman_status status = doorman__ask_check(request, i, error);
-        if (status != DOORMAN_OK) return status;
+    doorman_status status = doorman__server_check_path(server, request, error);
+    for (size_t i = 0; i < request->ask_count && status == DOORMAN_OK; i++) {
+        status = doorman__ask_check(request, i, error);
     }
-    void *slots = server->slots, *answers = server->answers;
-    bool room = doorman__reserve(&slots, &server->slots_capacity, request->ask_count,
-                                 sizeof *server->slots);
-    server->slots = (doorman__slot *)slots;
-    room = doorman__reserve(&answers, &server->answers_capacity, request->ask_count,
-                            sizeof *server->answers) &&
-           room;
-    server->answers = (doorman_answer *)answers;
-    if (!room) return doorman__no_memory(error);
+    if (status != DOORMAN_OK) return status;
+    if (!doorman__server_reserve(server, request)) return doorman__no_memory(error);
     for (size_t i = 0; i < request->ask_count; i++) {
         uint64_t hash = doorman__hash(server->options.seed, request->asks[i].resource_id);
         server->slots[i] = (doorman__slot){.hash = hash, .ask_index = i};
@@ -2995,6 +3557,29 @@ static doorman__book *doorman__server_find_book(doorman_server *server, uint64_t
     return NULL;
 }
 
+/* The holding of a node, for a book of its own. Until the parent has said what the settings are, and
+ * what there is to learn, it has nothing, and learns. */
+static bool doorman__upward_create(doorman_server *server, doorman__book *book) {
+    doorman__upward *upward = NULL;
+    if (doorman__asker_reserve(&server->asker)) {
+        upward = (doorman__upward *)doorman__zalloc(sizeof *upward);
+    }
+    if (!upward) return false;
+    upward->server = server;
+    upward->book = book;
+    upward->settings = (doorman_template){
+        .identifier_glob = book->resource_id, .description = "", .has_algorithm = true};
+    upward->settings.algorithm = doorman__algorithm_resolve(&upward->settings.algorithm);
+    upward->holding.resource_id = book->resource_id;
+    doorman__asker_add(&server->asker, &upward->holding, server->now);
+    book->upward = upward;
+    book->settings = &upward->settings;
+    book->told = upward->terms;
+    book->learned_at = DOORMAN_NEVER;
+    return true;
+}
+
+/* Of a root by a template; of a node without one. */
 static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t hash,
                                                const char *resource_id,
                                                const doorman_template *settings) {
@@ -3002,8 +3587,13 @@ static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t 
     doorman__book *book = (doorman__book *)doorman__zalloc(sizeof *book + bytes);
     if (!book) return NULL;
     memcpy(book->resource_id, resource_id, bytes);
-    book->settings = settings;
-    book->learned_at = server->learned_at[settings - server->config->templates];
+    if (settings) {
+        book->settings = settings;
+        book->learned_at = server->learned_at[settings - server->config->templates];
+    } else if (!doorman__upward_create(server, book)) {
+        DOORMAN_FREE(book);
+        return NULL;
+    }
     book->previous = server->last;
     *(server->last ? &server->last->next : &server->first) = book;
     server->last = book;
@@ -3033,8 +3623,10 @@ static doorman_status doorman__slot_find_book(doorman_server *server, doorman__s
                                               const char *resource_id) {
     slot->book = doorman__server_find_book(server, slot->hash, resource_id);
     if (slot->book) return DOORMAN_OK;
-    const doorman_template *settings = doorman_config_find(server->config, resource_id);
-    if (!settings) {
+    bool root = doorman__server_is_root(server);
+    const doorman_template *settings =
+        root ? doorman_config_find(server->config, resource_id) : NULL;
+    if (root && !settings) {
         slot->grant = DOORMAN_UNMATCHED;
         return DOORMAN_OK;
     }
@@ -3074,10 +3666,14 @@ static doorman_status doorman__server_make_room(doorman_server *server,
     size_t made = 0;
     for (; made < request->ask_count && status == DOORMAN_OK; made++) {
         doorman__slot *slot = &server->slots[made];
-        status = doorman__slot_find_book(server, slot, request->asks[made].resource_id);
+        const doorman_ask *ask = &request->asks[made];
+        status = doorman__slot_find_book(server, slot, ask->resource_id);
         if (status == DOORMAN_OK && slot->book) {
             status = doorman__slot_find_record(server, slot, request, hash);
         }
+        bool room =
+            !slot->record || doorman__book_reserve(slot->book, slot->record, ask->wants_count);
+        if (!room) status = DOORMAN_OUT_OF_MEMORY;
         if (slot->grant == DOORMAN_FULL && slot->book && !slot->book->records.count) {
             doorman__server_remove_book(server, slot->book);
             slot->book = NULL;
@@ -3093,14 +3689,7 @@ static doorman_status doorman__server_make_room(doorman_server *server,
     return status;
 }
 
-/* ---- server: answering */
-
-/* R1. Two to the 53rd is the largest integer that JSON carries safely; 0 is no id. Nobody can guess
- * the id of another's lease, or learn of the seed from its own. */
-static uint64_t doorman__server_lease_id(doorman_server *server) {
-    uint64_t id = doorman__hash_number(server->options.seed, ++server->lease_count) >> 11;
-    return id ? id : 1;
-}
+/* ---- server: its own lease, from its parent */
 
 static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm) {
     doorman_time told = doorman__earlier(algorithm->refresh_interval, algorithm->lease_length / 3);
@@ -3109,6 +3698,264 @@ static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm
 
 static bool doorman__book_learning(const doorman__book *book, doorman_time now) {
     return now < book->learned_at && doorman__kinds[book->settings->algorithm.kind].whole;
+}
+
+static doorman__upward *doorman__upward_of(doorman__holding *holding) {
+    return (doorman__upward *)(void *)holding;
+}
+
+/* C and K of the book are those of the holding. */
+static void doorman__upward_follow(doorman__upward *upward) {
+    doorman__book *book = upward->book;
+    const doorman__holding *holding = &upward->holding;
+    double capacity = upward->settings.capacity;
+    bool same = holding->capacity >= capacity && holding->capacity <= capacity;
+    if (!same) book->terms_count = 0;
+    upward->settings.capacity = holding->capacity;
+    book->keep = holding->keep;
+}
+
+/* Somebody asks for the resource: is there a lease? One that was to be released is taken up. */
+static bool doorman__upward_renew(doorman__upward *upward) {
+    doorman_server *server = upward->server;
+    doorman__holding *holding = &upward->holding;
+    if (holding->closing) {
+        holding->closing = false;
+        doorman__holding_ask_at(&server->asker, holding, server->now);
+    }
+    doorman__upward_follow(upward);
+    return doorman__holding_live(holding, server->now);
+}
+
+/* After a change of what is wanted or counted: is there a reason to ask sooner? T1: more is wanted
+ * than there is, and than when it was asked. R12: what was cut is no longer in use. */
+static void doorman__upward_look(doorman__upward *upward) {
+    doorman_asker *asker = &upward->server->asker;
+    doorman__holding *holding = &upward->holding;
+    doorman_time now = upward->server->now;
+    double wants = doorman__book_wants(upward->book), capacity = holding->capacity;
+    doorman_time minimum = doorman__earlier(upward->settings.algorithm.minimum_interval,
+                                            holding->refresh_interval / 2);
+    bool unmet = wants > capacity && wants > holding->asked_wants * 1.001;
+    bool idle = wants < holding->asked_wants * 0.9;
+    if (unmet || idle) doorman__holding_hurry(asker, holding, minimum, now);
+    bool cut = doorman__holding_live(holding, now) && holding->claimed > capacity;
+    bool fits = doorman__total_value(upward->book->counted) <= capacity;
+    if (cut && fits && holding->confirm_at == DOORMAN_NEVER) {
+        doorman_time again = doorman__after(holding->asked_at, DOORMAN_SECOND);
+        doorman__holding_confirm_at(asker, holding, holding->confirming ? again : now);
+    }
+}
+
+/* R3. A node gives back what nobody wants, unless it does not know all its holders, or nobody is
+ * there to give it back to. What is counted for holders that are gone is not asked for (S2). */
+static void doorman__upward_prepare(doorman__holding *holding, doorman_time now) {
+    doorman__upward *upward = doorman__upward_of(holding);
+    doorman__book *book = upward->book;
+    doorman__server_expire(upward->server, book);
+    double wants = doorman__min(doorman__book_wants(book), DOORMAN_AMOUNT_MAX);
+    double counted = doorman__min(doorman__total_ceil(book->counted), DOORMAN_AMOUNT_MAX);
+    bool live = doorman__holding_live(holding, now), alone = upward->server->asker.failures > 0;
+    holding->learning = doorman__book_learning(book, now);
+    if (live && !holding->learning && !alone) {
+        double least = doorman__max(wants, counted);
+        holding->capacity = doorman__min(holding->capacity, least);
+        doorman__upward_follow(upward);
+    }
+    holding->demand.wants = wants;
+    holding->outstanding = counted;
+    holding->claim = doorman__max(live ? holding->capacity : 0, counted);
+}
+
+/* The levels at which a demand passes from wanting no more than its share to wanting more, by the
+ * terms that the parent told; each once. */
+static size_t doorman__upward_levels(const doorman__upward *upward, double *levels, size_t most) {
+    const doorman__book *book = upward->book;
+    size_t count = 0;
+    for (size_t i = 0; i < book->told_count && count < most; i++) {
+        double level = book->told[i].level;
+        bool known = level <= 0 || book->told[i].slope >= 1;
+        for (size_t k = 0; k < count; k++)
+            known = known || (levels[k] >= level && levels[k] <= level);
+        if (!known) levels[count++] = level;
+    }
+    return count;
+}
+
+static int doorman__amount_order(const void *a, const void *b) {
+    double left = *(const double *)a, right = *(const double *)b;
+    return left < right ? -1 : left > right;
+}
+
+#define DOORMAN__BAND_GROUPS 32
+
+/* Where the groups of a band end: at the levels, at some distances from the first of them (or from
+ * the mean, where there is none), and at infinity. Ascending. */
+static size_t doorman__upward_bounds(const doorman__upward *upward, double mean, double *bounds) {
+    static const double steps[] = {1.01, 1.03, 1.07, 1.15, 1.3,  1.6, 2.2,
+                                   4,    10,   40,   300,  5000, 1e6};
+    size_t step_count = sizeof steps / sizeof *steps;
+    size_t count =
+        doorman__upward_levels(upward, bounds, DOORMAN__BAND_GROUPS - 1 - 2 * step_count);
+    double center = count ? bounds[0] : mean;
+    for (size_t i = 0; i < step_count; i++) {
+        bounds[count++] = center * steps[i];
+        bounds[count++] = center / steps[i];
+    }
+    bounds[count++] = DBL_MAX;
+    qsort(bounds, count, sizeof *bounds, doorman__amount_order);
+    return count;
+}
+
+/* Demands of servers that are set aside are wanted still, though not in the index. */
+static void doorman__upward_add_asides(const doorman__book *book, int band, const double *bounds,
+                                       doorman__part *parts) {
+    doorman_kind kind = book->settings->algorithm.kind;
+    for (const doorman__child *child = book->asides; child; child = child->next_aside) {
+        for (size_t i = 0; i < child->count; i++) {
+            const doorman__wish *wish = &child->wishes[i];
+            size_t place = 0;
+            if (doorman__band_of(kind, wish->priority) != band) continue;
+            while (doorman__demand_ratio(&wish->demand) > bounds[place]) place++;
+            parts[place].wants += wish->demand.wants;
+            parts[place].subclients += wish->demand.subclients;
+        }
+    }
+}
+
+/* T2: the demands of one band in groups. */
+static size_t doorman__upward_group_band(const doorman__upward *upward, int band,
+                                         doorman_demand *out) {
+    const doorman__book *book = upward->book;
+    const doorman__demand *root = book->index.bands[band];
+    double bounds[DOORMAN__BAND_GROUPS], low = -1;
+    doorman__part parts[DOORMAN__BAND_GROUPS] = {{0, 0}};
+    double mean = root ? doorman__sum_wants(root) / doorman__sum_subclients(root) : 1;
+    size_t bound_count = doorman__upward_bounds(upward, mean, bounds), count = 0;
+    for (size_t i = 0; i < bound_count; low = bounds[i++]) {
+        parts[i] = doorman__band_part(root, low, bounds[i]);
+    }
+    doorman__upward_add_asides(book, band, bounds, parts);
+    bool by_priority = doorman__kinds[book->settings->algorithm.kind].by_priority;
+    for (size_t i = 0; i < bound_count; i++) {
+        if (parts[i].subclients <= 0) continue;
+        out[count++] = (doorman_demand){
+            .wants = doorman__min(parts[i].wants, DOORMAN_AMOUNT_MAX),
+            .subclients = doorman__min(parts[i].subclients, DOORMAN_SUBCLIENTS_MAX),
+            .priority = by_priority ? band : 1};
+    }
+    return count;
+}
+
+static size_t doorman__upward_group(const doorman__holding *holding, doorman_demand *out) {
+    const doorman__upward *upward = (const doorman__upward *)(const void *)holding;
+    size_t count = 0;
+    for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
+        if (!upward->book->index.bands[band] && !upward->book->asides) continue;
+        count += doorman__upward_group_band(upward, band, out + count);
+    }
+    return count;
+}
+
+/* T3. */
+static void doorman__upward_set_algorithm(doorman__upward *upward, const doorman_algorithm *told) {
+    doorman_algorithm *algorithm = &upward->settings.algorithm;
+    *algorithm = doorman__algorithm_resolve(told);
+    algorithm->refresh_interval =
+        doorman__later(doorman__scale(algorithm->refresh_interval, algorithm->decay_factor),
+                       algorithm->minimum_refresh_interval);
+    algorithm->refresh_interval =
+        doorman__earlier(algorithm->refresh_interval, algorithm->lease_length);
+}
+
+/* R8. The node's clock may run faster than that of its parent. */
+static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
+    doorman_server *server = upward->server;
+    doorman__book *book = upward->book;
+    const doorman_algorithm *algorithm = &upward->settings.algorithm;
+    doorman_time learned_at = doorman__after(server->now, doorman__server_bound(server, learn_for));
+    book->learned_at = doorman__earlier(book->learned_at, learned_at);
+    if (!algorithm->has_learning_mode_duration) return;
+    learned_at = doorman__after(server->gone, algorithm->learning_mode_duration);
+    book->learned_at = doorman__earlier(book->learned_at, learned_at);
+}
+
+static void doorman__upward_changed(doorman__holding *holding, const doorman_answer *answer,
+                                    doorman_time now) {
+    doorman__upward *upward = doorman__upward_of(holding);
+    doorman__book *book = upward->book;
+    doorman_kind before = upward->settings.algorithm.kind;
+    (void)now;
+    if (answer->grant == DOORMAN_GRANTED) {
+        if (answer->algorithm) {
+            doorman__upward_set_algorithm(upward, answer->algorithm);
+        } else {
+            doorman__server_event(upward->server, DOORMAN_EVENT_UNKNOWN_KIND, book->resource_id,
+                                  upward->server->node, holding->capacity);
+        }
+        if (answer->has_learn_for) doorman__upward_learn(upward, answer->learn_for);
+        upward->settings.has_safe_capacity = answer->has_safe_capacity;
+        upward->settings.safe_capacity = answer->safe_capacity;
+        memcpy(upward->terms, answer->terms, answer->terms_count * sizeof *answer->terms);
+        book->told_count = answer->terms_count;
+        bool by_priority = doorman__kinds[upward->settings.algorithm.kind].by_priority;
+        if (!by_priority) upward->terms[0].priority = DOORMAN_ANY_PRIORITY;
+    }
+    doorman__upward_follow(upward);
+    doorman__book_set_template(book, &upward->settings, before);
+    holding->confirm_at = DOORMAN_NEVER; /* not before what was cut is free: R12 */
+    doorman__upward_look(upward);
+}
+
+static void doorman__upward_closed(doorman__holding *holding) {
+    doorman__upward *upward = doorman__upward_of(holding);
+    doorman__server_free_book(upward->server, upward->book);
+}
+
+/* Before anything else: is this server still the master? */
+static void doorman__upward_look_first(doorman_asker *asker, doorman_time now) {
+    doorman_server *server = (doorman_server *)(void *)asker;
+    doorman__server_now(server, now);
+    doorman__server_check_mastership(server);
+}
+
+static const doorman__owner doorman__upward_owner = {.look = doorman__upward_look_first,
+                                                     .prepare = doorman__upward_prepare,
+                                                     .group = doorman__upward_group,
+                                                     .changed = doorman__upward_changed,
+                                                     .closed = doorman__upward_closed};
+
+/* T8: the longest way below this node, from what its children say. */
+static void doorman__server_note_path(doorman_server *server, const doorman_request *request) {
+    size_t count = request->path_count;
+    bool longer = count + 1 >= server->asker.path_count || server->now >= server->below_until;
+    if (!longer || !count || doorman__server_is_root(server)) return;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(server->below[i], request->path[i], strlen(request->path[i]) + 1);
+    }
+    server->asker.path_count = count + 1;
+    server->below_until = doorman__after(server->now, 120 * DOORMAN_SECOND);
+}
+
+/* ---- server: answering */
+
+/* How long a holder waits at most before it asks again a node that has no lease. */
+#define DOORMAN__PUT_OFF_MAX (4 * DOORMAN_SECOND)
+
+/* What holds for a resource that no template matches (G2). */
+static const doorman_algorithm doorman__unmatched = {.kind = DOORMAN_NO_ALGORITHM,
+                                                     .lease_length = 60 * DOORMAN_SECOND,
+                                                     .refresh_interval = 16 * DOORMAN_SECOND,
+                                                     .has_minimum_interval = true,
+                                                     .minimum_interval = 5 * DOORMAN_SECOND,
+                                                     .minimum_refresh_interval = DOORMAN_SECOND,
+                                                     .decay_factor = 0.5};
+
+/* R1. Two to the 53rd is the largest integer that JSON carries safely; 0 is no id. Nobody can guess
+ * the id of another's lease, or learn of the seed from its own. */
+static uint64_t doorman__server_lease_id(doorman_server *server) {
+    uint64_t id = doorman__hash_number(server->options.seed, ++server->lease_count) >> 11;
+    return id ? id : 1;
 }
 
 /* S7. False: none is known. */
@@ -3123,31 +3970,91 @@ static bool doorman__book_safe_capacity(const doorman__book *book, doorman_time 
     return true;
 }
 
+/* One ask, and what is known of it. */
+typedef struct doorman__turn {
+    doorman_server *server;
+    const doorman_request *request;
+    const doorman_ask *ask;
+    doorman__book *book;
+    doorman__record *record;
+    doorman_time now, end; /* of the record, as it was */
+    double claim;          /* x */
+    bool named;            /* it names the last lease that it was given here */
+    bool ours;             /* the lease that it has is of this node */
+    bool learns;           /* it is a server that learns, */
+    bool back;             /* and gets again what it had: R7 */
+    double target;
+} doorman__turn;
+
+static doorman__turn doorman__turn_start(doorman_server *server, const doorman_request *request,
+                                         const doorman__slot *slot) {
+    const doorman_ask *ask = &request->asks[slot->ask_index];
+    doorman__record *record = slot->record;
+    doorman__turn turn = {.server = server,
+                          .request = request,
+                          .ask = ask,
+                          .book = slot->book,
+                          .record = record,
+                          .now = server->now,
+                          .end = record->end};
+    bool live = record->lease_id || record->counted > 0;
+    bool whole = doorman__kinds[slot->book->settings->algorithm.kind].whole;
+    turn.claim = doorman__max(ask->has.id ? ask->has.capacity : 0, ask->outstanding);
+    turn.named = record->lease_id && ask->has.id == record->lease_id;
+    turn.ours = ask->has.id && strcmp(ask->has.node, server->node) == 0;
+    turn.learns = request->is_server && ask->learning;
+    turn.back = turn.learns && live && whole && !doorman__book_learning(slot->book, turn.now);
+    return turn;
+}
+
+/* What a holder is told of what it could not have said truthfully; it is taken for nothing. */
+static void doorman__turn_doubt(const doorman__turn *turn, bool added) {
+    const doorman_lease *has = &turn->ask->has;
+    bool unknown = added && has->id && turn->now >= turn->book->learned_at; /* S9 */
+    bool excess = turn->named && has->capacity > turn->record->counted * (1 + 1e-9);
+    if (!unknown && !excess) return;
+    doorman__server_event(turn->server,
+                          unknown ? DOORMAN_EVENT_UNKNOWN_CLAIM : DOORMAN_EVENT_EXCESS_CLAIM,
+                          turn->book->resource_id, turn->record->holder_id, turn->claim);
+}
+
+/* For a resource that has no book. */
 static doorman_lease doorman__unmatched_lease(doorman_server *server, double wants) {
-    doorman_algorithm defaults =
-        doorman__algorithm_resolve(&(doorman_algorithm){.decay_factor = 0});
     return (doorman_lease){.id = doorman__server_lease_id(server),
                            .node = server->node,
                            .capacity = wants,
                            .keep = wants,
-                           .expires_in = defaults.lease_length,
-                           .refresh_interval = defaults.refresh_interval};
+                           .expires_in = doorman__unmatched.lease_length,
+                           .refresh_interval = doorman__unmatched.refresh_interval};
 }
 
 /* Without a record: refused, or (G2) given what it asks for. */
 static void doorman__server_answer_without(doorman_server *server, const doorman__slot *slot,
-                                           const doorman_request *request, const doorman_ask *ask,
-                                           doorman_answer *answer) {
+                                           const doorman_request *request, doorman_answer *answer) {
+    static const doorman_terms all = {DOORMAN_ANY_PRIORITY, 0, 1};
+    const doorman_ask *ask = &request->asks[slot->ask_index];
     bool full = slot->grant == DOORMAN_FULL;
+    double wants = 0;
+    for (size_t i = 0; i < ask->wants_count; i++) wants += ask->wants[i].wants;
+    wants = doorman__min(wants, DOORMAN_AMOUNT_MAX);
     doorman__server_event(server, full ? DOORMAN_EVENT_FULL : DOORMAN_EVENT_UNMATCHED,
-                          ask->resource_id, request->holder_id, ask->wants[0].wants);
-    answer->gets = doorman__unmatched_lease(server, ask->wants[0].wants);
-    if (!full && !server->config->reject_unmatched) {
-        answer->grant = DOORMAN_GRANTED;
-    } else {
-        answer->grant = slot->grant;
-        answer->gets = (doorman_lease){.refresh_interval = answer->gets.refresh_interval};
-    }
+                          ask->resource_id, request->holder_id, wants);
+    answer->grant = slot->grant;
+    answer->gets.refresh_interval = doorman__unmatched.refresh_interval;
+    if (full || server->config->reject_unmatched) return;
+    answer->grant = DOORMAN_GRANTED;
+    answer->gets = doorman__unmatched_lease(server, wants);
+    if (!request->is_server) return;
+    answer->algorithm = &doorman__unmatched;
+    answer->terms = &all;
+    answer->terms_count = 1;
+    answer->has_learn_for = ask->learning;
+}
+
+/* S6: of a new lease. */
+static doorman_time doorman__book_lease_length(const doorman__book *book, doorman_time now) {
+    doorman_time length = book->settings->algorithm.lease_length;
+    return book->upward ? doorman__earlier(length, book->upward->holding.end - now) : length;
 }
 
 /* S6 and R12: when the holder should come again. */
@@ -3162,32 +4069,66 @@ static doorman_time doorman__book_refresh(const doorman__book *book, const doorm
     return doorman__later(doorman__earlier(refresh, soon), 1);
 }
 
+/* T4: a node without a lease of its own. What the holder claims is noted, so that the claim of the
+ * node is complete; and what it wants, for as long as a lease would last. */
+static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *answer) {
+    doorman__book *book = turn->book;
+    doorman__record *record = turn->record;
+    const doorman__holding *holding = &book->upward->holding;
+    doorman_time length = book->settings->algorithm.lease_length;
+    bool claims = turn->ours && doorman__book_learning(book, turn->now);
+    if (claims) {
+        double counted = doorman__max(record->counted, doorman__ceil(turn->ask->has.capacity));
+        doorman__book_set_amounts(book, record, record->given, counted);
+        length = doorman__earlier(length, turn->ask->has.expires_in);
+    }
+    if (claims || !record->lease_id) {
+        doorman_time end = doorman__server_bound(turn->server, length);
+        doorman__book_set_end(book, record, doorman__after(turn->now, end));
+        turn->server->due = doorman__earlier(turn->server->due, record->end);
+    }
+    bool refused = holding->grant == DOORMAN_UNMATCHED || holding->grant == DOORMAN_FULL;
+    doorman_time interval =
+        doorman__earlier(book->settings->algorithm.refresh_interval, DOORMAN__PUT_OFF_MAX);
+    answer->grant = refused ? holding->grant : DOORMAN_TRY_LATER;
+    answer->gets.refresh_interval =
+        holding->heard ? doorman__later(interval, DOORMAN_SECOND) : DOORMAN_SECOND;
+}
+
 /* S3, R11. */
-static doorman_lease doorman__server_repeat(doorman_server *server, doorman__book *book,
-                                            doorman__record *record, double target) {
-    double given = doorman__min(record->given, doorman__floor(record->demand.wants));
+static doorman_lease doorman__turn_repeat(const doorman__turn *turn) {
+    doorman__book *book = turn->book;
+    doorman__record *record = turn->record;
+    double wants = doorman__floor(doorman__record_wants(record));
+    double given = turn->learns ? record->given : doorman__min(record->given, wants);
+    double keep = turn->learns ? given : doorman__book_held(book, record, record->counted);
     doorman__book_set_amounts(book, record, given, record->counted);
     return (doorman_lease){.id = record->lease_id,
-                           .node = server->node,
-                           .capacity = record->given,
-                           .keep = record->counted,
-                           .expires_in = record->lease_end - server->now,
+                           .node = turn->server->node,
+                           .capacity = given,
+                           .keep = doorman__max(given, keep),
+                           .expires_in = record->lease_end - turn->now,
                            .refresh_interval =
-                               doorman__book_refresh(book, record, target, server->now)};
+                               doorman__book_refresh(book, record, turn->target, turn->now)};
 }
 
 /* S4 or S5: a new lease. */
-static doorman_lease doorman__server_grant(doorman_server *server, doorman__book *book,
-                                           doorman__record *record, const doorman_ask *ask,
-                                           double claim, double target) {
-    doorman_time now = server->now, length = book->settings->algorithm.lease_length;
-    double keep = 0, wants = doorman__floor(ask->wants[0].wants);
+static doorman_lease doorman__turn_grant(const doorman__turn *turn) {
+    doorman_server *server = turn->server;
+    doorman__book *book = turn->book;
+    doorman__record *record = turn->record;
+    doorman_time now = turn->now, length = doorman__book_lease_length(book, now);
+    double keep = 0, target = turn->target, most = DOORMAN_AMOUNT_MAX;
+    if (!turn->learns) most = doorman__floor(doorman__record_wants(record));
     if (doorman__book_learning(book, now)) {
-        bool ours = ask->has.id && strcmp(ask->has.node, server->node) == 0;
-        keep = doorman__book_learn(book, record, ours ? target : 0, ours ? ask->has.capacity : 0);
-        target = wants;
+        double claim = turn->ours ? turn->ask->has.capacity : 0;
+        keep = doorman__book_learn(book, record, turn->ours ? target : 0, claim);
+        target = doorman__record_wants(record);
+    } else if (turn->back) {
+        keep = doorman__book_return(book, record);
+        target = record->given;
     } else {
-        keep = doorman__book_grant(book, record, target, claim);
+        keep = doorman__book_grant(book, record, target, turn->claim);
     }
     record->lease_id = doorman__server_lease_id(server);
     record->granted_at = now;
@@ -3196,40 +4137,69 @@ static doorman_lease doorman__server_grant(doorman_server *server, doorman__book
     server->due = doorman__earlier(server->due, record->end);
     return (doorman_lease){.id = record->lease_id,
                            .node = server->node,
-                           .capacity = doorman__min(record->given, wants),
+                           .capacity = doorman__min(record->given, most),
                            .keep = keep,
                            .expires_in = length,
-                           .refresh_interval =
-                               doorman__book_refresh(book, record, target, server->now)};
+                           .refresh_interval = doorman__book_refresh(book, record, target, now)};
+}
+
+/* What a server is told beside its lease (T2, T3, R8). Terms that are for all priorities are said
+ * for each that it has named. */
+static void doorman__turn_tell(const doorman__turn *turn, doorman_terms *terms,
+                               doorman_answer *answer) {
+    doorman__book *book = turn->book;
+    if (!book->terms_count) doorman__book_solve(book);
+    answer->algorithm = &book->settings->algorithm;
+    answer->terms = terms;
+    for (size_t i = 0; i < turn->ask->wants_count; i++) {
+        int priority = turn->ask->wants[i].priority;
+        const doorman_terms *found = doorman__terms_find(book->terms, book->terms_count, priority);
+        if (!found || doorman__terms_find(terms, answer->terms_count, priority)) continue;
+        terms[answer->terms_count] = *found;
+        terms[answer->terms_count++].priority = priority;
+    }
+    answer->has_learn_for = turn->learns;
+    if (!turn->learns) return;
+    answer->learn_for = doorman__later(turn->end - turn->now, 0);
+    if (!doorman__book_learning(book, turn->now)) return;
+    answer->learn_for = doorman__later(answer->learn_for, book->learned_at - turn->now);
 }
 
 static void doorman__server_answer(doorman_server *server, const doorman_request *request,
                                    const doorman__slot *slot, doorman_answer *answer) {
-    const doorman_ask *ask = &request->asks[slot->ask_index];
-    doorman__book *book = slot->book;
-    doorman__record *record = slot->record;
-    doorman_time now = server->now;
-    *answer = (doorman_answer){.resource_id = ask->resource_id};
-    if (!record) {
-        doorman__server_answer_without(server, slot, request, ask, answer);
+    *answer = (doorman_answer){.resource_id = request->asks[slot->ask_index].resource_id};
+    if (!slot->record) {
+        doorman__server_answer_without(server, slot, request, answer);
         return;
     }
-    double claim = doorman__max(ask->has.id ? ask->has.capacity : 0, ask->outstanding);
-    bool named = record->lease_id && ask->has.id == record->lease_id;
-    if (slot->added && ask->has.id && now >= book->learned_at) { /* S9 */
-        doorman__server_event(server, DOORMAN_EVENT_UNKNOWN_CLAIM, book->resource_id,
-                              record->holder_id, claim);
+    doorman__book *book = slot->book;
+    doorman__record *record = slot->record;
+    bool leased = !book->upward || doorman__upward_renew(book->upward);
+    doorman__turn turn = doorman__turn_start(server, request, slot);
+    doorman__turn_doubt(&turn, slot->added);
+    if (!turn.back) {
+        doorman__book_set_aside(book, record, false);
+        doorman__book_set_demands(book, record, turn.ask->wants, turn.ask->wants_count,
+                                  &server->serial);
     }
-    doorman__book_set_demand(book, record, ask->wants);
-    if (named) doorman__book_confirm(book, record, claim);
-    double target = doorman__book_target(book, record);
+    if (turn.named && !turn.learns) doorman__book_confirm(book, record, turn.claim);
+    turn.target = doorman__book_target(book, record);
     doorman_time minimum = doorman__minimum_interval(&book->settings->algorithm);
-    if (named && now - record->granted_at < minimum && now < record->lease_end) {
-        answer->gets = doorman__server_repeat(server, book, record, target);
+    bool again = turn.named && turn.now - record->granted_at < minimum;
+    if (!leased) {
+        doorman__turn_put_off(&turn, answer);
+    } else if (again && turn.now < record->lease_end) {
+        answer->gets = doorman__turn_repeat(&turn);
     } else {
-        answer->gets = doorman__server_grant(server, book, record, ask, claim, target);
+        answer->gets = doorman__turn_grant(&turn);
     }
-    answer->has_safe_capacity = doorman__book_safe_capacity(book, now, &answer->safe_capacity);
+    if (request->is_server && leased) {
+        size_t place = slot->ask_index * DOORMAN_TERMS_MAX;
+        doorman__turn_tell(&turn, &server->terms[place], answer);
+    }
+    answer->has_safe_capacity = doorman__book_safe_capacity(book, turn.now, &answer->safe_capacity);
+    if (request->is_server) answer->has_safe_capacity = book->settings->has_safe_capacity;
+    if (book->upward) doorman__upward_look(book->upward);
 }
 
 /* R10: any other lease than the last is no reason to free anything. */
@@ -3267,6 +4237,7 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
     if (get) {
         response->answers = server->answers;
         response->answer_count = request->ask_count;
+        doorman__server_note_path(server, request);
         for (size_t i = 0; i < request->ask_count; i++) {
             doorman__server_answer(server, request, &server->slots[i], &server->answers[i]);
         }
@@ -3276,11 +4247,13 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
     return DOORMAN_OK;
 }
 
-doorman_time doorman_server_due(const doorman_server *server) { return server->due; }
+doorman_time doorman_server_due(const doorman_server *server) {
+    if (doorman__server_is_root(server)) return server->due;
+    return doorman__earlier(server->due, doorman_asker_due(&server->asker));
+}
 
 doorman_asker *doorman_server_asker(doorman_server *server) {
-    (void)server;
-    return NULL;
+    return doorman__server_is_root(server) ? NULL : &server->asker;
 }
 
 /* Gives memory back, at most once a second: who looks at one resource has expired it already. */
@@ -3308,11 +4281,18 @@ bool doorman_server_next_resource(doorman_server *server, const void **cursor,
     doorman__server_check_mastership(server);
     doorman__book *book = server->first;
     if (*cursor && book) book = ((const doorman__book *)*cursor)->next;
+    while (book && book->upward && book->upward->holding.closing) book = book->next;
     *cursor = book;
     if (!book) return false;
     doorman__server_expire(server, book);
+    const doorman__holding *holding = book->upward ? &book->upward->holding : NULL;
+    bool leased = !holding || doorman__holding_live(holding, now);
     *out = (doorman_server_resource){.resource_id = book->resource_id,
                                      .settings = book->settings,
+                                     .capacity = leased ? book->settings->capacity : 0,
+                                     .leased = holding && leased,
+                                     .lease_end = holding ? holding->end : 0,
+                                     .grant = holding ? holding->grant : DOORMAN_GRANTED,
                                      .has = doorman__total_value(book->given),
                                      .counted = doorman__total_value(book->counted),
                                      .wants = doorman__book_wants(book),
@@ -3340,8 +4320,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
                                   .is_server = record->is_server,
                                   .has = record->given,
                                   .counted = record->counted,
-                                  .wants = record->demand.wants,
-                                  .subclients = record->demand.subclients,
+                                  .wants = doorman__record_wants(record),
+                                  .subclients = doorman__record_subclients(record),
                                   .priority = record->priority,
                                   .granted_at = record->granted_at,
                                   .expires_at = record->end};
@@ -3775,7 +4755,7 @@ static double doorman__resource_use(const doorman_resource *resource) {
 
 static void doorman__resource_want(doorman_resource *resource, double wants, doorman_time now) {
     resource->wants = wants;
-    doorman__holding_wants(&resource->holding, wants, now);
+    doorman__holding_wants(&resource->client->asker, &resource->holding, wants, now);
     if (resource->mode == DOORMAN_OPTIMISTIC) doorman__resource_publish(resource, now);
 }
 
@@ -3811,9 +4791,12 @@ static void doorman__client_prepare(doorman__holding *holding, doorman_time now)
     holding->claim = doorman__max(live ? holding->capacity : 0, holding->outstanding);
 }
 
-static void doorman__client_changed(doorman__holding *holding, doorman_time now) {
+static void doorman__client_changed(doorman__holding *holding, const doorman_answer *answer,
+                                    doorman_time now) {
     doorman_resource *resource = doorman__resource_of(holding);
-    doorman__holding_wants(holding, resource->wants, now); /* may have changed while it asked */
+    (void)answer;
+    /* The wants may have changed while it asked. */
+    doorman__holding_wants(&resource->client->asker, holding, resource->wants, now);
     doorman__resource_publish(resource, now);
 }
 
@@ -3821,8 +4804,9 @@ static void doorman__client_closed(doorman__holding *holding) {
     DOORMAN_FREE(doorman__resource_of(holding));
 }
 
-static const doorman__owner doorman__client_owner = {
-    doorman__client_prepare, doorman__client_changed, doorman__client_closed};
+static const doorman__owner doorman__client_owner = {.prepare = doorman__client_prepare,
+                                                     .changed = doorman__client_changed,
+                                                     .closed = doorman__client_closed};
 
 /* ---- client: the calls of the application */
 
@@ -3978,7 +4962,7 @@ doorman_status doorman_resource_open(doorman_resource **out, doorman_client *cli
     if (resource->opened++ == 0) {
         doorman__holding *holding = &resource->holding;
         holding->closing = holding->confirming = false;
-        holding->ask_at = now;
+        doorman__holding_ask_at(&client->asker, holding, now);
         holding->confirm_at = DOORMAN_NEVER;
         doorman__resource_set_options(resource, options, now);
         doorman__resource_publish(resource, now);
@@ -4037,7 +5021,27 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
  *   {"get_capacity":{"response":[{"resource_id":"db","refused":{"reason":"TRY_LATER",
  *     "refresh_interval":1}}]}}
  *
- * release_capacity gives leases back; an id that is not that of the newest lease has no effect.
+ * get_server_capacity asks on behalf of all the clients below a server, in groups, of which one
+ * resource may have 512. `path` are the 1 to 16 nodes that the request came through, the sender
+ * first; `outstanding` is what the server has given out; `learning`, false where absent, says that
+ * it does not know all its holders yet.
+ *
+ *   {"get_server_capacity":{"server_id":"eu-1","path":["eu-1"],"resource":[{"resource_id":"db",
+ *     "wants":[{"priority":1,"num_clients":40,"wants":300}],"outstanding":700,"learning":true,
+ *     "has":{"id":5521,"node":"eu","capacity":750,"expires_in":55}}]}}
+ *
+ * Its answers say besides what the parent shares by: its `algorithm`, of which defaults are left
+ * out, and the `terms` of each priority, or of all where they name none. `learn_for` tells a server
+ * that learns for how long it should. A child passes over a parameter that it does not know, and an
+ * algorithm of a kind that it does not know: its parent may be newer.
+ *
+ *   {"get_server_capacity":{"response":[{"resource_id":"db","gets":{"id":5522,"node":"eu",
+ *     "capacity":720,"keep":750,"expires_in":60,"refresh_interval":8},"algorithm":{
+ *     "kind":"FAIR_SHARE","lease_length":60,"refresh_interval":8,"parameters":[{
+ *     "name":"decay_factor","value":0.25}]},"terms":[{"level":14.2,"slope":0}],"learn_for":41.5}]}}
+ *
+ * release_capacity gives leases back; an id that is not that of the newest lease has no effect. A
+ * server says server_id.
  *
  *   {"release_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","id":73020}]}}
  *   {"release_capacity":{}}
@@ -4067,6 +5071,8 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
 #define DOORMAN__JSON_VALUES_MAX 200000
 #define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* what cJSON looks at */
 #define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: a double has every integer up to it */
+#define DOORMAN__PATH_MAX 16                    /* nodes that a request may have come through */
+#define DOORMAN__GROUPS_MAX 512                 /* of a resource: 32 for each priority (T2) */
 
 /* The check of a text. Its functions move `at` past what they accept; where one returns false, `at`
  * is where the text goes wrong, and `rule` says how. */
@@ -4238,8 +5244,7 @@ typedef struct doorman__reader {
     doorman_status status;
     doorman_error *error;
     cJSON *tree;
-    void *items; /* of the one list that a text is about */
-    size_t item_count;
+    void *room; /* for what the text becomes: one block, of structs with 8-byte members */
 } doorman__reader;
 
 /* A value, and the way to it: a chain on the stack that becomes a path when something is wrong. */
@@ -4254,7 +5259,7 @@ typedef struct doorman__field {
 
 static doorman_status doorman__read_end(doorman__reader *reader) {
     if (reader->status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(reader->error);
-    DOORMAN_FREE(reader->items);
+    DOORMAN_FREE(reader->room);
     cJSON_Delete(reader->tree);
     return reader->status;
 }
@@ -4384,6 +5389,24 @@ static bool doorman__read_number(const doorman__field *field, double *out) {
     return finite;
 }
 
+static void doorman__read_amount(const doorman__field *field, double *out) {
+    if (!doorman__read_number(field, out) || doorman__amount_valid(*out)) return;
+    doorman__read_fail(field, DOORMAN__AMOUNT_RULE);
+}
+
+static void doorman__read_part(const doorman__field *field, double *out) {
+    if (!doorman__read_number(field, out) || (*out >= 0 && *out <= 1)) return;
+    doorman__read_fail(field, "must be from 0 to 1");
+}
+
+static void doorman__read_clients(const doorman__field *field, double *out) {
+    if (!doorman__read_number(field, out)) return;
+    bool valid = *out >= 1 && *out <= DOORMAN_SUBCLIENTS_MAX;
+    if (!valid || *out > (double)(uint64_t)*out) {
+        doorman__read_fail(field, "must be an integer from 1 to 1e9");
+    }
+}
+
 static void doorman__read_bool(const doorman__field *field, bool *out) {
     *out = cJSON_IsTrue(field->value);
     if (field->value && !cJSON_IsBool(field->value)) doorman__read_fail(field, "must be a boolean");
@@ -4400,7 +5423,7 @@ static void doorman__read_priority(const doorman__field *field, int *out) {
     double priority = 1;
     (void)doorman__read_number(field, &priority);
     *out = priority >= 0 && priority <= DOORMAN_PRIORITY_MAX ? (int)priority : -1;
-    if (*out != priority) doorman__read_fail(field, "must be an integer from 0 to 15");
+    if (*out < 0 || *out != priority) doorman__read_fail(field, "must be an integer from 0 to 15");
 }
 
 /* Rounded to the nanosecond, so that what was written comes back exactly, up to 26 days. Where 0
@@ -4417,9 +5440,11 @@ static void doorman__read_seconds(const doorman__field *field, bool positive, do
 /* Reads the fields of an object, each by a key, `:` or `?` (may be absent), and a letter that says
  * where it goes:
  *   s  const char **, borrowed from the tree     d  doorman_time *, more than 0
- *   n  double *                                  t  doorman_time *, at least 0
- *   i  uint64_t *, a lease id                    p  int *, a priority; 1 where absent
- *   b  bool *                                    o  doorman__field *, to be read by the caller
+ *   a  double *, an amount                       t  doorman_time *, at least 0
+ *   n  double *, any number                      i  uint64_t *, a lease id
+ *   r  double *, from 0 to 1                     p  int *, a priority; 1 where absent
+ *   c  double *, a number of clients             b  bool *
+ *   o  doorman__field *, to be read by the caller
  * N and T are n and t with a bool * before: was it there? A list that begins with `!` is complete:
  * other keys are refused. */
 static void doorman__read(const doorman__field *object, const char *fields, ...) {
@@ -4434,6 +5459,9 @@ static void doorman__read(const doorman__field *object, const char *fields, ...)
         case 's': doorman__read_string(&field, va_arg(targets, const char **)); break;
         case 'N': *va_arg(targets, bool *) = field.value != NULL; /* fall through */
         case 'n': (void)doorman__read_number(&field, va_arg(targets, double *)); break;
+        case 'a': doorman__read_amount(&field, va_arg(targets, double *)); break;
+        case 'r': doorman__read_part(&field, va_arg(targets, double *)); break;
+        case 'c': doorman__read_clients(&field, va_arg(targets, double *)); break;
         case 'd': doorman__read_seconds(&field, true, va_arg(targets, doorman_time *)); break;
         case 'T': *va_arg(targets, bool *) = field.value != NULL; /* fall through */
         case 't': doorman__read_seconds(&field, false, va_arg(targets, doorman_time *)); break;
@@ -4446,20 +5474,24 @@ static void doorman__read(const doorman__field *object, const char *fields, ...)
     va_end(targets);
 }
 
-/* The first of what a list holds, to be moved on by doorman__next; `value` is NULL behind the last.
- * Makes room for all of it, `reader->items`, if item_bytes is not 0. */
-static doorman__field doorman__read_list(const doorman__field *list, size_t item_bytes) {
-    doorman__reader *reader = list->reader;
-    doorman__field first = {.reader = reader, .parent = list};
+static size_t doorman__list_count(const doorman__field *list) {
+    return cJSON_IsArray(list->value) ? (size_t)cJSON_GetArraySize(list->value) : 0;
+}
+
+/* Memory for what the text becomes, all zero. NULL: something has failed. */
+static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
+    if (reader->status != DOORMAN_OK) return NULL;
+    reader->room = doorman__zalloc(bytes + 1);
+    if (!reader->room) reader->status = DOORMAN_OUT_OF_MEMORY;
+    return reader->room;
+}
+
+/* The first of what a list holds, to be moved on by doorman__next; `value` is NULL behind the last,
+ * and at once where anything has failed: then there may be no room. */
+static doorman__field doorman__read_list(const doorman__field *list) {
+    doorman__field first = {.reader = list->reader, .parent = list};
     if (list->value && !cJSON_IsArray(list->value)) doorman__read_fail(list, "must be a list");
-    if (reader->status != DOORMAN_OK) return first;
-    size_t count = (size_t)cJSON_GetArraySize(list->value);
-    if (count && item_bytes) {
-        reader->items = doorman__zalloc(count * item_bytes);
-        reader->item_count = reader->items ? count : 0;
-        if (!reader->items) reader->status = DOORMAN_OUT_OF_MEMORY;
-    }
-    if (reader->status == DOORMAN_OK && count) first.value = list->value->child;
+    if (list->reader->status == DOORMAN_OK && list->value) first.value = list->value->child;
     return first;
 }
 
@@ -4468,17 +5500,43 @@ static void doorman__next(doorman__field *item) {
     item->value = item->value->next;
 }
 
+/* How much is in the lists that the objects of a list have by one key, for each at most so much. */
+static size_t doorman__count_below(const doorman__field *list, const char *key, size_t most) {
+    size_t all = 0;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__field below = doorman__field_of(&item, key, strlen(key));
+        size_t count = doorman__list_count(&below);
+        if (count > most) {
+            char rule[64];
+            snprintf(rule, sizeof rule, "must be a list of at most %zu", most);
+            doorman__read_fail(&below, rule);
+        }
+        all += count;
+    }
+    return all;
+}
+
 /* Which of some names a field is; -1: absent, or none of them. */
-static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
+static int doorman__read_name(const doorman__field *field, const char *const *names, int count) {
     const char *name = NULL;
-    char rule[192] = "must be one of";
     doorman__read_string(field, &name);
+    for (int i = 0; name && i < count; i++) {
+        if (strcmp(name, names[i]) == 0) return i;
+    }
+    return -1;
+}
+
+/* The same, where it must be one of them. */
+static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
+    int chosen = doorman__read_name(field, names, count);
+    if (!field->value || chosen >= 0) return chosen;
+    char rule[192] = "must be one of";
     for (int i = 0; i < count; i++) {
-        if (name && strcmp(name, names[i]) == 0) return i;
         size_t used = strlen(rule);
         snprintf(rule + used, sizeof rule - used, "%s %s", i ? "," : "", names[i]);
     }
-    if (field->value) doorman__read_fail(field, rule);
+    doorman__read_fail(field, rule);
     return -1;
 }
 
@@ -4506,19 +5564,23 @@ static void doorman__read_setting(const doorman__field *field, int which, doorma
     } else if (which == DOORMAN__HANDOVER) {
         int handover = doorman__read_choice(field, doorman__handovers, 2);
         if (handover >= 0) out->handover = (doorman_handover)handover;
-    } else if (which == DOORMAN__RESERVE) {
-        (void)doorman__read_number(field, &out->reserve);
-    } else if (doorman__read_number(field, &out->decay_factor) && out->decay_factor <= 0) {
-        doorman__read_fail(field, "must be more than 0 and at most 1");
+    } else {
+        double *part = which == DOORMAN__RESERVE ? &out->reserve : &out->decay_factor;
+        doorman__read_part(field, part);
+        if (field->value && which == DOORMAN__DECAY_FACTOR && *part <= 0) {
+            doorman__read_fail(field, "must be more than 0 and at most 1");
+        }
     }
 }
 
 /* Numbers may be written as strings, as Doorman's own configurations have them. */
-static void doorman__read_parameter(const doorman__field *field, unsigned *given,
+static void doorman__read_parameter(const doorman__field *field, bool strict, unsigned *given,
                                     doorman_algorithm *out) {
     doorman__field name, value;
-    doorman__read(field, "!name:o value:o", &name, &value);
-    int which = doorman__read_choice(&name, doorman__parameters, DOORMAN__HANDOVER + 1);
+    int count = DOORMAN__HANDOVER + 1;
+    doorman__read(field, strict ? "!name:o value:o" : "name:o value:o", &name, &value);
+    int which = strict ? doorman__read_choice(&name, doorman__parameters, count)
+                       : doorman__read_name(&name, doorman__parameters, count);
     if (which < 0) return;
     if (*given & 1u << which) doorman__read_fail(&name, "is given already");
     *given |= 1u << which;
@@ -4533,28 +5595,37 @@ static void doorman__read_parameter(const doorman__field *field, unsigned *given
     cJSON_Delete(number);
 }
 
-static void doorman__read_algorithm(const doorman__field *field, doorman_algorithm *out) {
+/* In a configuration (`strict`) all must be known. A parent may be newer than this node: then a
+ * parameter that is not known is passed over, and a kind that is not known leaves the algorithm
+ * unread. False: it is. */
+static bool doorman__read_algorithm(const doorman__field *field, bool strict,
+                                    doorman_algorithm *out) {
+    static const char fields[] =
+        "!kind:o lease_length?d refresh_interval?d learning_mode_duration?T parameters?o";
     doorman__field kind, list;
     const char *kinds[DOORMAN_KIND_COUNT];
-    doorman__read(field,
-                  "!kind:o lease_length?d refresh_interval?d learning_mode_duration?T parameters?o",
-                  &kind, &out->lease_length, &out->refresh_interval,
-                  &out->has_learning_mode_duration, &out->learning_mode_duration, &list);
     for (int i = 0; i < DOORMAN_KIND_COUNT; i++) kinds[i] = doorman_kind_name((doorman_kind)i);
-    int chosen = doorman__read_choice(&kind, kinds, DOORMAN_KIND_COUNT);
-    if (chosen >= 0) out->kind = (doorman_kind)chosen;
+    doorman__read(field, "kind:o", &kind);
+    int chosen = strict ? doorman__read_choice(&kind, kinds, DOORMAN_KIND_COUNT)
+                        : doorman__read_name(&kind, kinds, DOORMAN_KIND_COUNT);
+    if (chosen < 0) return false;
+    doorman__read(field, strict ? fields : fields + 1, &kind, &out->lease_length,
+                  &out->refresh_interval, &out->has_learning_mode_duration,
+                  &out->learning_mode_duration, &list);
+    out->kind = (doorman_kind)chosen;
     unsigned given = (out->lease_length ? 1u : 0) | (out->refresh_interval ? 2u : 0);
-    doorman__field item = doorman__read_list(&list, 0);
-    for (; item.value; doorman__next(&item)) doorman__read_parameter(&item, &given, out);
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) doorman__read_parameter(&item, strict, &given, out);
+    return true;
 }
 
 static void doorman__read_template(const doorman__field *field, doorman_template *out) {
     doorman__field algorithm;
-    doorman__read(field, "!identifier_glob:s description?s capacity:n safe_capacity?N algorithm?o",
+    doorman__read(field, "!identifier_glob:s description?s capacity:a safe_capacity?N algorithm?o",
                   &out->identifier_glob, &out->description, &out->capacity, &out->has_safe_capacity,
                   &out->safe_capacity, &algorithm);
     out->has_algorithm = algorithm.value != NULL;
-    if (out->has_algorithm) doorman__read_algorithm(&algorithm, &out->algorithm);
+    if (out->has_algorithm) (void)doorman__read_algorithm(&algorithm, true, &out->algorithm);
 }
 
 doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
@@ -4563,77 +5634,162 @@ doorman_status doorman_json_config(doorman_config **out, const char *text, size_
     doorman__reader reader = {.error = error};
     doorman__field root = doorman__read_start(&reader, text, bytes), list, unmatched;
     doorman__read(&root, "!resources:o unmatched?o", &list, &unmatched);
-    doorman__field item = doorman__read_list(&list, sizeof(doorman_template));
-    doorman_template *templates = (doorman_template *)reader.items;
+    size_t count = doorman__list_count(&list);
+    doorman_template *templates =
+        (doorman_template *)doorman__read_room(&reader, count * sizeof *templates);
+    doorman__field item = doorman__read_list(&list);
     for (; item.value; doorman__next(&item)) doorman__read_template(&item, &templates[item.index]);
-    doorman_config_options options = {.templates = templates, .template_count = reader.item_count};
+    doorman_config_options options = {.templates = templates, .template_count = count};
     options.reject_unmatched = doorman__read_choice(&unmatched, policies, 2) == 1;
     if (reader.status == DOORMAN_OK) reader.status = doorman_config_create(out, &options, error);
     return doorman__read_end(&reader);
 }
 
-static const char *const doorman__method_names[DOORMAN_METHOD_COUNT] = {
-    [DOORMAN_DISCOVERY] = "discovery",
-    [DOORMAN_GET_CAPACITY] = "get_capacity",
-    [DOORMAN_RELEASE_CAPACITY] = "release_capacity"};
+static const char *doorman__method_name(doorman_method method, bool is_server) {
+    static const char *const names[DOORMAN_METHOD_COUNT] = {[DOORMAN_DISCOVERY] = "discovery",
+                                                            [DOORMAN_GET_CAPACITY] = "get_capacity",
+                                                            [DOORMAN_RELEASE_CAPACITY] =
+                                                                "release_capacity"};
+    bool server = is_server && method == DOORMAN_GET_CAPACITY;
+    return server ? "get_server_capacity" : names[method];
+}
 
 /* Grants, but the first. */
 static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
 
 /* The method of a message, and in *body the object of it. */
-static doorman_method doorman__read_method(const doorman__field *root, doorman__field *body) {
+static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
+                                           doorman__field *body) {
     doorman__reader *reader = root->reader;
     const cJSON *only = cJSON_IsObject(root->value) ? root->value->child : NULL;
     *body = *root;
+    *is_server = false;
     if (!only || only->next) {
         doorman__read_fail(root, "must be an object with one key, the method");
         return DOORMAN_DISCOVERY;
     }
     *body = doorman__field_of(root, only->string, strlen(only->string));
+    *is_server = strcmp(only->string, doorman__method_name(DOORMAN_GET_CAPACITY, true)) == 0;
+    if (*is_server) return DOORMAN_GET_CAPACITY;
     for (int i = 0; i < DOORMAN_METHOD_COUNT; i++) {
-        if (strcmp(only->string, doorman__method_names[i]) == 0) return (doorman_method)i;
+        const char *name = doorman__method_name((doorman_method)i, false);
+        if (strcmp(only->string, name) == 0) return (doorman_method)i;
     }
     reader->status =
         doorman__fail(reader->error, DOORMAN_NOT_FOUND, "no such method: %.64s", only->string);
     return DOORMAN_DISCOVERY;
 }
 
-static void doorman__read_ask(const doorman__field *field, doorman_method method, doorman_ask *ask,
-                              doorman_demand *demand) {
+/* The demands of one resource, to be put at *demands, which is moved on: of a client one, of a
+ * server its clients in groups. */
+static void doorman__read_wants(const doorman__field *field, const doorman__field *list,
+                                doorman_demand **demands, doorman_ask *ask) {
+    doorman_demand *demand = *demands;
+    ask->wants = demand;
+    if (list) {
+        doorman__field item = doorman__read_list(list);
+        for (; item.value; doorman__next(&item), demand++) {
+            doorman__read(&item, "priority?p num_clients:c wants:a", &demand->priority,
+                          &demand->subclients, &demand->wants);
+        }
+    } else {
+        doorman__read(field, "priority?p wants:a", &demand->priority, &demand->wants);
+        demand++->subclients = 1;
+    }
+    ask->wants_count = (size_t)(demand - *demands);
+    *demands = demand;
+}
+
+static void doorman__read_ask(const doorman__field *field, const doorman_request *request,
+                              doorman_demand **demands, doorman_ask *ask) {
     doorman_lease *has = &ask->has;
-    doorman__field lease;
-    if (method == DOORMAN_RELEASE_CAPACITY) {
+    doorman__field lease, groups;
+    if (request->method == DOORMAN_RELEASE_CAPACITY) {
         doorman__read(field, "resource_id:s id:i", &ask->resource_id, &has->id);
         return;
     }
-    doorman__read(field, "resource_id:s priority?p wants:n outstanding?n has?o", &ask->resource_id,
-                  &demand->priority, &demand->wants, &ask->outstanding, &lease);
-    demand->subclients = 1;
-    ask->wants = demand;
-    ask->wants_count = 1;
+    doorman__read(field, "resource_id:s outstanding?a has?o", &ask->resource_id, &ask->outstanding,
+                  &lease);
+    if (request->is_server) doorman__read(field, "learning?b wants:o", &ask->learning, &groups);
+    doorman__read_wants(field, request->is_server ? &groups : NULL, demands, ask);
     if (!lease.value) return;
-    doorman__read(&lease, "id:i node:s capacity:n expires_in:t", &has->id, &has->node,
+    doorman__read(&lease, "id:i node:s capacity:a expires_in:t", &has->id, &has->node,
                   &has->capacity, &has->expires_in);
 }
 
-/* The demands stand behind the asks, in the same block. */
+/* Who asks. A release says by its key whether that is a client or a server. */
+static void doorman__read_holder(const doorman__field *body, doorman_request *out) {
+    if (out->method == DOORMAN_RELEASE_CAPACITY) {
+        doorman__field server = doorman__field_of(body, "server_id", 9);
+        doorman__field client = doorman__field_of(body, "client_id", 9);
+        out->is_server = server.value != NULL;
+        if (server.value && client.value) {
+            doorman__read_fail(&client, "must not stand beside server_id");
+        }
+    }
+    doorman__read(body, out->is_server ? "server_id:s" : "client_id:s", &out->holder_id);
+}
+
+/* The nodes that a server's request came through, the sender first. */
+static doorman__field doorman__read_path(const doorman__field *body, doorman_request *out) {
+    doorman__field path;
+    doorman__read(body, "path:o", &path);
+    out->path_count = doorman__list_count(&path);
+    bool bounded = out->path_count >= 1 && out->path_count <= DOORMAN__PATH_MAX;
+    if (path.value && !bounded) doorman__read_fail(&path, "must be a list of 1 to 16 ids");
+    return path;
+}
+
+/* Room for a request is asks, then demands, then the path. */
 static void doorman__read_request(const doorman__field *root, doorman_request *out) {
     doorman__reader *reader = root->reader;
-    doorman__field body, list;
-    out->method = doorman__read_method(root, &body);
-    if (out->method == DOORMAN_DISCOVERY) {
-        doorman__read(&body, "");
-        return;
-    }
-    doorman__read(&body, "client_id:s resource:o", &out->holder_id, &list);
-    doorman__field item = doorman__read_list(&list, sizeof(doorman_ask) + sizeof(doorman_demand));
-    doorman_ask *asks = (doorman_ask *)reader->items;
+    doorman__field body, list, path = {.reader = reader};
+    out->method = doorman__read_method(root, &out->is_server, &body);
+    doorman__read(&body, "");
+    if (out->method == DOORMAN_DISCOVERY) return;
+    bool groups = out->is_server;
+    doorman__read_holder(&body, out);
+    if (groups) path = doorman__read_path(&body, out);
+    doorman__read(&body, "resource:o", &list);
+    out->ask_count = doorman__list_count(&list);
+    size_t demand_count =
+        groups ? doorman__count_below(&list, "wants", DOORMAN__GROUPS_MAX) : out->ask_count;
+    doorman_ask *asks = (doorman_ask *)doorman__read_room(
+        reader, out->ask_count * sizeof *asks + demand_count * sizeof(doorman_demand) +
+                    out->path_count * sizeof(char *));
+    if (!asks) return;
+    doorman_demand *demands = (doorman_demand *)(void *)(asks + out->ask_count);
+    const char **nodes = (const char **)(void *)(demands + demand_count);
+    doorman__field item = doorman__read_list(&list);
     for (; item.value; doorman__next(&item)) {
-        doorman_demand *demands = (doorman_demand *)(void *)(asks + reader->item_count);
-        doorman__read_ask(&item, out->method, &asks[item.index], &demands[item.index]);
+        doorman__read_ask(&item, out, &demands, &asks[item.index]);
     }
+    item = doorman__read_list(&path);
+    for (; item.value; doorman__next(&item)) doorman__read_string(&item, &nodes[item.index]);
     out->asks = asks;
-    out->ask_count = reader->item_count;
+    out->path = nodes;
+}
+
+/* What an answer to a server has besides, to be put where the other two point, and these moved on.
+ * Defaults are filled in, as the one who sent them left them out. */
+static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
+                                 doorman_terms **terms, doorman_answer *out) {
+    doorman__field settings, list, priority;
+    doorman__read(field, "algorithm?o terms?o learn_for?T", &settings, &list, &out->has_learn_for,
+                  &out->learn_for);
+    if (settings.value && doorman__read_algorithm(&settings, false, algorithm)) {
+        *algorithm = doorman__algorithm_resolve(algorithm);
+        out->algorithm = algorithm;
+    }
+    out->terms = *terms;
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_terms *next = (*terms)++;
+        doorman__read(&item, "priority?o level:a slope:r", &priority, &next->level, &next->slope);
+        next->priority = DOORMAN_ANY_PRIORITY;
+        if (priority.value) doorman__read_priority(&priority, &next->priority);
+        out->terms_count++;
+    }
 }
 
 static void doorman__read_answer(const doorman__field *field, doorman_answer *out) {
@@ -4647,10 +5803,31 @@ static void doorman__read_answer(const doorman__field *field, doorman_answer *ou
         return;
     }
     if (!gets.value) doorman__read_fail(&gets, "is missing");
-    doorman__read(&gets, "id:i node:s capacity:n keep?n expires_in:t refresh_interval:t",
+    doorman__read(&gets, "id:i node:s capacity:a keep?a expires_in:t refresh_interval:t",
                   &lease->id, &lease->node, &lease->capacity, &lease->keep, &lease->expires_in,
                   &lease->refresh_interval);
     lease->keep = doorman__max(lease->keep, lease->capacity);
+}
+
+/* Room for a response is answers, then, for a server, an algorithm for each, and all terms. */
+static void doorman__read_answers(const doorman__field *list, doorman_response *out) {
+    bool policy = out->is_server;
+    size_t count = doorman__list_count(list);
+    size_t terms_count = policy ? doorman__count_below(list, "terms", DOORMAN_TERMS_MAX) : 0;
+    doorman_answer *answers = (doorman_answer *)doorman__read_room(
+        list->reader, count * (sizeof *answers + (policy ? sizeof(doorman_algorithm) : 0)) +
+                          terms_count * sizeof(doorman_terms));
+    if (!answers) return;
+    doorman_algorithm *algorithms = (doorman_algorithm *)(void *)(answers + count);
+    doorman_terms *terms = (doorman_terms *)(void *)(algorithms + count);
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_answer *answer = &answers[item.index];
+        doorman__read_answer(&item, answer);
+        if (policy) doorman__read_policy(&item, &algorithms[item.index], &terms, answer);
+    }
+    out->answers = answers;
+    out->answer_count = count;
 }
 
 static void doorman__read_response(const doorman__field *root, doorman_response *out) {
@@ -4664,18 +5841,14 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
             doorman__fail(reader->error, DOORMAN_INVALID_ARGUMENT, "%s: %s", code, message);
         return;
     }
-    out->method = doorman__read_method(root, &body);
+    out->method = doorman__read_method(root, &out->is_server, &body);
     doorman__read(&body, "mastership?o response?o", &mastership, &list);
     if (mastership.value) doorman__read(&mastership, "master_address?s", &out->master_address);
     out->is_master = !mastership.value;
     if (out->method == DOORMAN_DISCOVERY) doorman__read(&body, "is_master:b", &out->is_master);
     if (out->method != DOORMAN_GET_CAPACITY || !out->is_master) return;
     if (!list.value) doorman__read_fail(&list, "is missing");
-    doorman__field item = doorman__read_list(&list, sizeof(doorman_answer));
-    doorman_answer *answers = (doorman_answer *)reader->items;
-    for (; item.value; doorman__next(&item)) doorman__read_answer(&item, &answers[item.index]);
-    out->answers = answers;
-    out->answer_count = reader->item_count;
+    doorman__read_answers(&list, out);
 }
 
 /* Writing. When memory runs out the buffer stays as it is, and the rest goes nowhere, so that only
@@ -4762,8 +5935,15 @@ static void doorman__put_string(doorman__writer *out, const char *text) {
     doorman__put_bytes(out, "\"", 1);
 }
 
+static void doorman__put_comma(doorman__writer *out) {
+    const doorman_buffer *buffer = out->buffer;
+    bool first = buffer->bytes && strchr("[{", buffer->text[buffer->bytes - 1]);
+    if (!first) doorman__put_bytes(out, ",", 1);
+}
+
 /* Text by a format, in which ' stands for ", %s for a string in its quotes, %n for an amount, %t
- * for a doorman_time in seconds, %i for a uint64_t, and %b for a bool. */
+ * for a doorman_time in seconds, %i for a uint64_t, %b for a bool, and %, for a comma, but for the
+ * first of what brackets hold. */
 static void doorman__put(doorman__writer *out, const char *format, ...) {
     va_list values;
     va_start(values, format);
@@ -4780,7 +5960,8 @@ static void doorman__put(doorman__writer *out, const char *format, ...) {
         case 'n': doorman__put_amount(out, va_arg(values, double)); break;
         case 't': doorman__put_decimal(out, (uint64_t)va_arg(values, doorman_time), 9); break;
         case 'i': doorman__put_decimal(out, va_arg(values, uint64_t), 0); break;
-        default: doorman__put(out, va_arg(values, int) ? "true" : "false"); break;
+        case 'b': doorman__put(out, va_arg(values, int) ? "true" : "false"); break;
+        default: doorman__put_comma(out); break;
         }
         format += 2;
     }
@@ -4804,7 +5985,7 @@ static void doorman__put_answer(doorman__writer *out, const doorman_answer *answ
     doorman__put(out, "{'resource_id':%s", answer->resource_id);
     if (answer->has_safe_capacity) doorman__put(out, ",'safe_capacity':%n", answer->safe_capacity);
     if (answer->grant != DOORMAN_GRANTED) {
-        doorman__put(out, ",'refused':{'reason':%s,'refresh_interval':%t}}",
+        doorman__put(out, ",'refused':{'reason':%s,'refresh_interval':%t}",
                      doorman__reasons[answer->grant - 1], gets->refresh_interval);
         return;
     }
@@ -4814,13 +5995,56 @@ static void doorman__put_answer(doorman__writer *out, const doorman_answer *answ
     if (gets->keep > gets->capacity) doorman__put(out, ",'keep':%n", gets->keep);
     double end = (double)(epoch + gets->expires_in / DOORMAN_SECOND);
     if (epoch) doorman__put(out, ",'expiry_time':%n", end);
-    doorman__put(out, "}}");
+    doorman__put(out, "}");
+}
+
+/* What is as it is by default is left out. */
+static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm *given) {
+    const doorman_algorithm none = {.reserve = 0}, usual = doorman__algorithm_resolve(&none);
+    const doorman_algorithm all = doorman__algorithm_resolve(given);
+    doorman__put(out, ",'algorithm':{'kind':%s,'lease_length':%t,'refresh_interval':%t",
+                 doorman_kind_name(all.kind), all.lease_length, all.refresh_interval);
+    if (all.has_learning_mode_duration) {
+        doorman__put(out, ",'learning_mode_duration':%t", all.learning_mode_duration);
+    }
+    doorman__put(out, ",'parameters':[");
+    if (all.minimum_interval != usual.minimum_interval) {
+        doorman__put(out, "%,{'name':'minimum_interval','value':%t}", all.minimum_interval);
+    }
+    if (all.minimum_refresh_interval != usual.minimum_refresh_interval) {
+        doorman__put(out, "%,{'name':'minimum_refresh_interval','value':%t}",
+                     all.minimum_refresh_interval);
+    }
+    if (all.decay_factor != usual.decay_factor) {
+        doorman__put(out, "%,{'name':'decay_factor','value':%n}", all.decay_factor);
+    }
+    if (all.reserve > 0) doorman__put(out, "%,{'name':'reserve','value':%n}", all.reserve);
+    if (all.handover != usual.handover) {
+        doorman__put(out, "%,{'name':'handover','value':%s}", doorman__handovers[all.handover]);
+    }
+    doorman__put(out, "]}");
+}
+
+/* What a server is told besides, to share by. */
+static void doorman__put_policy(doorman__writer *out, const doorman_answer *answer) {
+    if (answer->algorithm) doorman__put_algorithm(out, answer->algorithm);
+    if (answer->terms_count) doorman__put(out, ",'terms':[");
+    for (size_t i = 0; i < answer->terms_count; i++) {
+        const doorman_terms *terms = &answer->terms[i];
+        doorman__put(out, "%,{");
+        if (terms->priority != DOORMAN_ANY_PRIORITY) {
+            doorman__put(out, "'priority':%i", (uint64_t)terms->priority);
+        }
+        doorman__put(out, "%,'level':%n,'slope':%n}", terms->level, terms->slope);
+    }
+    if (answer->terms_count) doorman__put(out, "]");
+    if (answer->has_learn_for) doorman__put(out, ",'learn_for':%t", answer->learn_for);
 }
 
 static void doorman__put_response(doorman__writer *out, const doorman_response *response,
                                   int64_t epoch) {
     bool discovery = response->method == DOORMAN_DISCOVERY;
-    doorman__put(out, "{%s:{", doorman__method_names[response->method]);
+    doorman__put(out, "{%s:{", doorman__method_name(response->method, response->is_server));
     const char *master = response->master_address;
     if (discovery) doorman__put(out, "'is_master':%b,", response->is_master);
     if (discovery || !response->is_master) {
@@ -4830,8 +6054,10 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
     } else if (response->method == DOORMAN_GET_CAPACITY) {
         doorman__put(out, "'response':[");
         for (size_t i = 0; i < response->answer_count; i++) {
-            if (i) doorman__put(out, ",");
+            doorman__put(out, "%,");
             doorman__put_answer(out, &response->answers[i], epoch);
+            if (response->is_server) doorman__put_policy(out, &response->answers[i]);
+            doorman__put(out, "}");
         }
         doorman__put(out, "]");
     }
@@ -4849,10 +6075,27 @@ doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
     return doorman__put_end(&out);
 }
 
-static void doorman__put_ask(doorman__writer *out, const doorman_ask *ask) {
-    const doorman_demand *demand = ask->wants;
-    doorman__put(out, "{'resource_id':%s,'priority':%i,'wants':%n", ask->resource_id,
-                 (uint64_t)demand->priority, demand->wants);
+/* How much is wanted: of a server by its groups. */
+static void doorman__put_wants(doorman__writer *out, const doorman_ask *ask, bool is_server) {
+    if (!is_server) {
+        doorman__put(out, ",'priority':%i,'wants':%n", (uint64_t)ask->wants->priority,
+                     ask->wants->wants);
+        return;
+    }
+    if (ask->learning) doorman__put(out, ",'learning':%b", true);
+    doorman__put(out, ",'wants':[");
+    for (size_t i = 0; i < ask->wants_count; i++) {
+        const doorman_demand *group = &ask->wants[i];
+        double clients = doorman__max(1, group->subclients);
+        doorman__put(out, "%,{'priority':%i,'num_clients':%i,'wants':%n}",
+                     (uint64_t)group->priority, (uint64_t)clients, group->wants);
+    }
+    doorman__put(out, "]");
+}
+
+static void doorman__put_ask(doorman__writer *out, const doorman_ask *ask, bool is_server) {
+    doorman__put(out, "{'resource_id':%s", ask->resource_id);
+    doorman__put_wants(out, ask, is_server);
     if (ask->outstanding > 0) doorman__put(out, ",'outstanding':%n", ask->outstanding);
     if (ask->has.id) {
         doorman__put(out, ",'has':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t}", ask->has.id,
@@ -4861,40 +6104,49 @@ static void doorman__put_ask(doorman__writer *out, const doorman_ask *ask) {
     doorman__put(out, "}");
 }
 
+/* Who asks, and for a server through which nodes. */
+static void doorman__put_holder(doorman__writer *out, const doorman_request *request) {
+    doorman__put(out, request->is_server ? "'server_id':%s" : "'client_id':%s", request->holder_id);
+    if (!request->is_server || request->method != DOORMAN_GET_CAPACITY) return;
+    doorman__put(out, ",'path':[");
+    for (size_t i = 0; i < request->path_count; i++) doorman__put(out, "%,%s", request->path[i]);
+    doorman__put(out, "]");
+}
+
 doorman_status doorman_json_request(const doorman_request *request, doorman_buffer *text) {
     doorman__writer out = doorman__put_start(text);
-    assert(!request->is_server);
-    doorman__put(&out, "{%s:{", doorman__method_names[request->method]);
-    if (request->method != DOORMAN_DISCOVERY) {
-        doorman__put(&out, "'client_id':%s,'resource':[", request->holder_id);
-    }
+    bool asks = request->method != DOORMAN_DISCOVERY;
+    doorman__put(&out, "{%s:{", doorman__method_name(request->method, request->is_server));
+    if (asks) doorman__put_holder(&out, request);
+    if (asks) doorman__put(&out, ",'resource':[");
     for (size_t i = 0; i < request->ask_count; i++) {
         const doorman_ask *ask = &request->asks[i];
-        if (i) doorman__put(&out, ",");
+        doorman__put(&out, "%,");
         if (request->method == DOORMAN_GET_CAPACITY) {
-            doorman__put_ask(&out, ask);
+            doorman__put_ask(&out, ask, request->is_server);
         } else {
             doorman__put(&out, "{'resource_id':%s,'id':%i}", ask->resource_id, ask->has.id);
         }
     }
-    doorman__put(&out, request->method == DOORMAN_DISCOVERY ? "}}" : "]}}");
+    doorman__put(&out, asks ? "]}}" : "}}");
     return doorman__put_end(&out);
 }
 
 /* Takes the memory for an answer before anything is done: where there is none, or the answer could
  * be more than a message may be, nothing has been done (C4). An id takes twice its bytes if all of
- * it is escaped; the rest of an answer, the node's name too, is within 800. */
+ * it is escaped; the rest of an answer, the node's name too, is within 800. To a server, the
+ * algorithm takes 500, and 16 terms 80 each. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
-    size_t bytes = 1024;
+    size_t bytes = 1024, rest = request->is_server ? 800 + 500 + 16 * 80 : 800;
     for (size_t i = 0; i < request->ask_count; i++) {
         size_t id_bytes = strlen(request->asks[i].resource_id);
-        bytes += 800 + 2 * (id_bytes < DOORMAN_ID_BYTES_MAX ? id_bytes : DOORMAN_ID_BYTES_MAX);
+        bytes += rest + 2 * (id_bytes < DOORMAN_ID_BYTES_MAX ? id_bytes : DOORMAN_ID_BYTES_MAX);
     }
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
                              "%s.resource: its answer could be larger than 4 MiB",
-                             doorman__method_names[request->method]);
+                             doorman__method_name(request->method, request->is_server));
     }
     return doorman__buffer_reserve(reply, bytes) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
@@ -4908,7 +6160,7 @@ static doorman_status doorman__json_handle(doorman_server *server, const doorman
     doorman_status status = doorman__reply_reserve(reply, request, error);
     if (status != DOORMAN_OK) return status;
     status = doorman_server_handle(server, request, &response, &below, now);
-    const char *method = doorman__method_names[request->method];
+    const char *method = doorman__method_name(request->method, request->is_server);
     if (status != DOORMAN_OK) return doorman__fail(error, status, "%s.%s", method, below.text);
     doorman__writer out = doorman__put_start(reply);
     doorman__put_response(&out, &response, epoch);
@@ -4941,7 +6193,7 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
         reader.status = doorman_asker_response(asker, sequence, &response, now);
         if (reader.status == DOORMAN_INVALID_ARGUMENT) {
             doorman__fail(error, reader.status, "%s: does not answer what was asked",
-                          doorman__method_names[response.method]);
+                          doorman__method_name(response.method, response.is_server));
         }
     } else if (reader.status != DOORMAN_OUT_OF_MEMORY) {
         doorman_asker_failed(asker, sequence, now);
@@ -4953,10 +6205,11 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
 #ifdef DOORMAN_NNG
 /* ---- >>nng ---------------------------------------------------------------------------------- */
 /*
- * A client that runs. One thread carries its requests over one REQ socket, one mutex guards it, and
- * those who wait for units stand in one line, in order of arrival. The thread, over and over: takes
+ * A client that runs. A carrier takes its requests over one REQ socket, one mutex guards it, and
+ * those who wait for units stand in one line, in order of arrival. Its thread, over and over: takes
  * the answer that has come, updates the client, wakes those who are first in line for a limiter,
- * sends what is to be sent, and sleeps until the client is due, or there is news.
+ * sends what is to be sent, and sleeps until the client is due, or there is news. A node with a
+ * parent does the same with a carrier of its own, in a thread of its program.
  *
  * K7 What can take long (closing, dialling, sending) is done without the mutex, so no caller waits
  *    for the network. nng's callback only notes what has come. A request that fails takes its
@@ -5010,17 +6263,7 @@ struct doorman_agent {
     doorman__waiter *first, *last; /* the line */
     doorman_time stop_by;          /* DOORMAN_NEVER: it is not to stop */
     bool news;                     /* for the thread, which may not be asleep */
-    bool answered;                 /* the request under way is over, with */
-    nng_msg *reply;                /* or NULL: it failed */
-
-    /* The thread's own, and of the callback while a request is under way; without the mutex. */
-    nng_socket socket;
-    char address[DOORMAN_ID_BYTES_MAX + 1]; /* connected to; "": the socket is of no use */
-    nng_aio *aio;
-    doorman_buffer text;
-    uint64_t sequence;     /* of the request under way; 0: none */
-    doorman_time deadline; /* for its answer */
-    bool sending;          /* else receiving */
+    doorman_carrier *carrier;      /* the thread's own */
 };
 
 static doorman_time doorman__clock_read(clockid_t clock) {
@@ -5208,99 +6451,165 @@ void doorman_agent_gauge_release(doorman_agent *agent, doorman_resource *resourc
     pthread_mutex_unlock(&agent->mutex);
 }
 
-/* ---- nng: the wire */
+/* ---- nng: the carrier */
 
-static nng_duration doorman__agent_time_left(const doorman_agent *agent) {
-    doorman_time left = doorman__later(agent->deadline - doorman_clock(), 0);
+/* A request is prepared and taken by the caller's thread. In between it is nng's, which calls
+ * on_aio; `over` hands it back, and what stands before it with it. */
+struct doorman_carrier {
+    doorman_carrier_options options;
+    nng_socket socket;
+    nng_aio *aio;
+    doorman_buffer text;
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the last request */
+    bool connected;                         /* to it; else the socket is of no use */
+    uint64_t sequence;                      /* of the request under way; 0: none */
+    doorman_time deadline;                  /* for its answer */
+    bool sending;                           /* else receiving */
+    int result;                             /* nng's: why it failed, or 0 */
+    nng_msg *reply;                         /* where it did not */
+    bool over;                              /* atomic */
+};
+
+static void doorman__carrier_finish(doorman_carrier *carrier, int result, nng_msg *reply) {
+    carrier->result = result;
+    carrier->reply = reply;
+    __atomic_store_n(&carrier->over, true, __ATOMIC_RELEASE);
+    carrier->options.on_news(carrier->options.context);
+}
+
+static nng_duration doorman__carrier_time_left(const doorman_carrier *carrier) {
+    doorman_time left = doorman__later(carrier->deadline - doorman_clock(), 0);
     return (nng_duration)doorman__earlier(left / (DOORMAN_SECOND / 1000) + 1, INT32_MAX);
 }
 
 /* In a thread of nng's: the request was sent, or answered, or has failed. */
-static void doorman__agent_on_aio(void *context) {
-    doorman_agent *agent = (doorman_agent *)context;
-    bool failed = nng_aio_result(agent->aio) != 0;
-    if (agent->sending && !failed) {
-        agent->sending = false;
-        nng_aio_set_timeout(agent->aio, doorman__agent_time_left(agent));
-        nng_recv_aio(agent->socket, agent->aio);
+static void doorman__carrier_on_aio(void *context) {
+    doorman_carrier *carrier = (doorman_carrier *)context;
+    int result = nng_aio_result(carrier->aio);
+    if (carrier->sending && result == 0) {
+        carrier->sending = false;
+        nng_aio_set_timeout(carrier->aio, doorman__carrier_time_left(carrier));
+        nng_recv_aio(carrier->socket, carrier->aio);
         return;
     }
-    if (agent->sending) nng_msg_free(nng_aio_get_msg(agent->aio)); /* not sent, so still ours */
-    pthread_mutex_lock(&agent->mutex);
-    agent->reply = failed ? NULL : nng_aio_get_msg(agent->aio);
-    agent->answered = true;
-    doorman__agent_notify(agent);
-    pthread_mutex_unlock(&agent->mutex);
+    if (carrier->sending) nng_msg_free(nng_aio_get_msg(carrier->aio)); /* so it is still ours */
+    doorman__carrier_finish(carrier, result, result == 0 ? nng_aio_get_msg(carrier->aio) : NULL);
 }
+
+doorman_status doorman_carrier_create(doorman_carrier **out,
+                                      const doorman_carrier_options *options) {
+    doorman_carrier *carrier = (doorman_carrier *)doorman__zalloc(sizeof *carrier);
+    if (!carrier || nng_aio_alloc(&carrier->aio, doorman__carrier_on_aio, carrier) != 0) {
+        DOORMAN_FREE(carrier);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    carrier->options = *options;
+    *out = carrier;
+    return DOORMAN_OK;
+}
+
+/* Closing the socket ends what the aio waits for, and freeing it waits for the callback. */
+void doorman_carrier_destroy(doorman_carrier *carrier) {
+    if (!carrier) return;
+    nng_close(carrier->socket);
+    nng_aio_free(carrier->aio);
+    if (carrier->reply) nng_msg_free(carrier->reply);
+    doorman_buffer_uninit(&carrier->text);
+    DOORMAN_FREE(carrier);
+}
+
+const char *doorman_carrier_address(const doorman_carrier *carrier) { return carrier->address; }
 
 /* Nobody needs to be there yet: nng goes on dialling, every 0.1 s to 1 s. But it must not send a
- * request again by itself, for what the asker has given up must not be granted later. */
-static bool doorman__agent_connect(doorman_agent *agent, const char *address) {
-    nng_close(agent->socket); /* the first time there is none, and nng says so */
-    agent->address[0] = 0;
-    if (nng_req0_open(&agent->socket) != 0) return false;
-    nng_socket socket = agent->socket;
+ * request again by itself, for what the asker has given up must not be granted later.
+ *   returns   nng's error, or 0 */
+static int doorman__carrier_connect(doorman_carrier *carrier) {
+    nng_close(carrier->socket); /* the first time there is none, and nng says so */
+    int error = nng_req0_open(&carrier->socket);
+    if (error != 0) return error;
+    nng_socket socket = carrier->socket;
     size_t bytes_max = DOORMAN_MESSAGE_BYTES_MAX + sizeof(uint32_t); /* and a request's number */
-    if (nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE) != 0 ||
-        nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000) != 0 ||
-        nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max) != 0 ||
-        nng_dial(socket, address, NULL, NNG_FLAG_NONBLOCK) != 0) {
+    error = nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+    if (error == 0) error = nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000);
+    if (error == 0) error = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max);
+    if (error == 0) error = nng_dial(socket, carrier->address, NULL, NNG_FLAG_NONBLOCK);
+    carrier->connected = error == 0;
+    return error;
+}
+
+bool doorman_carrier_prepare(doorman_carrier *carrier, doorman_time now) {
+    doorman_asker *asker = carrier->options.asker;
+    doorman_request request;
+    if (carrier->sequence) return false;
+    if (doorman_asker_request(asker, &request, now) != DOORMAN_OK || !request.sequence) {
         return false;
     }
-    memcpy(agent->address, address, strlen(address) + 1);
+    if (doorman_json_request(&request, &carrier->text) != DOORMAN_OK) {
+        doorman_asker_failed(asker, request.sequence, now);
+        return false;
+    }
+    const char *address = doorman_asker_address(asker);
+    if (strcmp(carrier->address, address) != 0) carrier->connected = false;
+    memcpy(carrier->address, address, strlen(address) + 1);
+    carrier->sequence = request.sequence;
+    carrier->deadline = doorman_asker_due(asker);
     return true;
 }
 
-/* False: it could not even be tried. */
-static bool doorman__agent_send(doorman_agent *agent, const char *address) {
+void doorman_carrier_send(doorman_carrier *carrier) {
     nng_msg *message = NULL;
-    bool connected = strcmp(agent->address, address) == 0;
-    if (!connected && !doorman__agent_connect(agent, address)) return false;
-    if (nng_msg_alloc(&message, agent->text.bytes) != 0) return false;
-    memcpy(nng_msg_body(message), agent->text.text, agent->text.bytes);
-    nng_aio_set_msg(agent->aio, message);
-    nng_aio_set_timeout(agent->aio, doorman__agent_time_left(agent));
-    agent->sending = true;
-    nng_send_aio(agent->socket, agent->aio);
-    return true;
+    int error = carrier->connected ? 0 : doorman__carrier_connect(carrier);
+    if (error == 0) error = nng_msg_alloc(&message, carrier->text.bytes);
+    if (error != 0) {
+        doorman__carrier_finish(carrier, error, NULL);
+        return;
+    }
+    memcpy(nng_msg_body(message), carrier->text.text, carrier->text.bytes);
+    nng_aio_set_msg(carrier->aio, message);
+    nng_aio_set_timeout(carrier->aio, doorman__carrier_time_left(carrier));
+    carrier->sending = true;
+    nng_send_aio(carrier->socket, carrier->aio);
+}
+
+doorman_status doorman_carrier_take(doorman_carrier *carrier, doorman_error *error,
+                                    doorman_time now) {
+    doorman_asker *asker = carrier->options.asker;
+    doorman_status status = DOORMAN_UNAVAILABLE;
+    if (!__atomic_load_n(&carrier->over, __ATOMIC_ACQUIRE)) return DOORMAN_OK;
+    if (carrier->reply) {
+        status = doorman_json_response(asker, carrier->sequence,
+                                       (const char *)nng_msg_body(carrier->reply),
+                                       nng_msg_len(carrier->reply), error, now);
+        nng_msg_free(carrier->reply);
+    } else {
+        doorman__fail(error, status, "%s", nng_strerror(carrier->result));
+    }
+    if (status != DOORMAN_OK) {
+        doorman_asker_failed(asker, carrier->sequence, now);
+        carrier->connected = false;
+    }
+    carrier->sequence = 0;
+    carrier->reply = NULL;
+    carrier->over = false;
+    return status;
 }
 
 /* ---- nng: the thread */
 
-/* The request under way is over. */
-static void doorman__agent_take(doorman_agent *agent, nng_msg *reply, doorman_time now) {
-    doorman_asker *asker = doorman_client_asker(agent->client);
-    doorman_status status = DOORMAN_UNAVAILABLE;
-    if (reply) {
-        status = doorman_json_response(asker, agent->sequence, (const char *)nng_msg_body(reply),
-                                       nng_msg_len(reply), NULL, now);
-        nng_msg_free(reply);
-    }
-    if (status != DOORMAN_OK) {
-        doorman_asker_failed(asker, agent->sequence, now);
-        agent->address[0] = 0;
-    }
-    agent->sequence = 0;
-    agent->answered = false;
-    agent->reply = NULL;
+/* From the carrier, in a thread of nng's or in this one. */
+static void doorman__agent_on_news(void *context) {
+    doorman_agent *agent = (doorman_agent *)context;
+    pthread_mutex_lock(&agent->mutex);
+    doorman__agent_notify(agent);
+    pthread_mutex_unlock(&agent->mutex);
 }
 
 /* Sends what the asker wants sent. Lets go of the mutex meanwhile. */
 static void doorman__agent_ask(doorman_agent *agent, doorman_time now) {
-    doorman_asker *asker = doorman_client_asker(agent->client);
-    char address[DOORMAN_ID_BYTES_MAX + 1];
-    doorman_request request;
-    if (doorman_asker_request(asker, &request, now) != DOORMAN_OK || !request.sequence) return;
-    agent->sequence = request.sequence;
-    agent->deadline = doorman_asker_due(asker);
-    snprintf(address, sizeof address, "%s", doorman_asker_address(asker));
-    bool sent = doorman_json_request(&request, &agent->text) == DOORMAN_OK;
-    if (sent) {
-        pthread_mutex_unlock(&agent->mutex);
-        sent = doorman__agent_send(agent, address);
-        pthread_mutex_lock(&agent->mutex);
-    }
-    if (!sent) doorman__agent_take(agent, NULL, doorman_clock());
+    if (!doorman_carrier_prepare(agent->carrier, now)) return;
+    pthread_mutex_unlock(&agent->mutex);
+    doorman_carrier_send(agent->carrier);
+    pthread_mutex_lock(&agent->mutex);
 }
 
 /* When the agent is to stop all resources are closed, and the client is due no more once they are
@@ -5311,10 +6620,10 @@ static void *doorman__agent_main(void *context) {
     for (;;) {
         doorman_time now = doorman_clock();
         agent->news = false;
-        if (agent->answered) doorman__agent_take(agent, agent->reply, now);
+        (void)doorman_carrier_take(agent->carrier, NULL, now);
         doorman_client_update(agent->client, now);
         doorman__line_wake(agent);
-        if (!agent->sequence) doorman__agent_ask(agent, now);
+        doorman__agent_ask(agent, now);
         doorman_time due = doorman_client_due(agent->client), stop_by = agent->stop_by;
         if (stop_by != DOORMAN_NEVER && (now >= stop_by || due == DOORMAN_NEVER)) break;
         if (agent->news) continue;
@@ -5351,12 +6660,17 @@ static doorman_status doorman__agent_create_client(doorman_agent *agent,
     return doorman_client_create(&agent->client, &own, error, doorman_clock());
 }
 
-/* The thread is not there, or no more; the callback may be, until the aio is freed. */
+static doorman_status doorman__agent_create_carrier(doorman_agent *agent, doorman_error *error) {
+    doorman_carrier_options options = {.asker = doorman_client_asker(agent->client),
+                                       .on_news = doorman__agent_on_news,
+                                       .context = agent};
+    doorman_status status = doorman_carrier_create(&agent->carrier, &options);
+    return status == DOORMAN_OK ? DOORMAN_OK : doorman__no_memory(error);
+}
+
+/* The thread is not there, or no more; nng's may be, until the carrier is destroyed. */
 static void doorman__agent_free(doorman_agent *agent) {
-    nng_close(agent->socket);
-    nng_aio_free(agent->aio);
-    if (agent->reply) nng_msg_free(agent->reply);
-    doorman_buffer_uninit(&agent->text);
+    doorman_carrier_destroy(agent->carrier);
     doorman_client_destroy(agent->client);
     pthread_cond_destroy(&agent->left);
     pthread_cond_destroy(&agent->wake);
@@ -5393,9 +6707,7 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
         return doorman__no_memory(error);
     }
     doorman_status status = doorman__agent_create_client(agent, options, error);
-    if (status == DOORMAN_OK && nng_aio_alloc(&agent->aio, doorman__agent_on_aio, agent) != 0) {
-        status = doorman__no_memory(error);
-    }
+    if (status == DOORMAN_OK) status = doorman__agent_create_carrier(agent, error);
     if (status == DOORMAN_OK && !doorman__agent_launch(agent)) {
         status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
     }

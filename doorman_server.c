@@ -1,10 +1,14 @@
-/* doorman_server: a root of Doorman as a process of its own. It reads messages from sockets, hands
- * them to doorman.h, and sends back what that says: every decision about capacity is taken there.
+/* doorman_server: a node of Doorman's tree as a process of its own. It reads messages from sockets,
+ * hands them to doorman.h, and sends back what that says: every decision about capacity is taken
+ * there.
  *
  * nng calls lane_step on its own threads, and the answer is made there, since handing a request to
  * another thread costs more than deciding it. One mutex guards the server object. The main thread
- * waits for signals, and once a second does what has come due.
+ * waits for signals, and once a second does what has come due. Where the node has a parent, one
+ * more thread asks that for capacity.
  *
+ * G8 A node with a parent has its resources from there: a configuration beside it is wrong use.
+ * T4 At a node's first request for a resource it asks its parent at once.
  * V1 SIGHUP loads the configuration anew; one that is wrong is refused, and the last one stays.
  *    SIGTERM and SIGINT finish what is in progress, and end the process with exit code 0.
  * V5 A message is 4 MiB at most. A peer that sends rubbish, or goes away half-way, costs no one
@@ -12,8 +16,9 @@
  * V6 Log lines are logfmt on standard error. A trouble that repeats is said once a minute.
  * V7 Exit codes: 0 done, 1 failure, 2 wrong use; each with one line that says what, and what to do.
  *
- * In order: flags, log, configuration, state, the way of one request, sockets, signals, main. Every
- * function has one way out; `enum outcome` carries what is to become of the process to the end. */
+ * In order: flags, log, configuration, state, the way of one request, upward, sockets, signals,
+ * main. Every function has one way out; `enum outcome` carries what is to become of the process to
+ * the end. */
 
 #define _GNU_SOURCE /* getopt_long, sigtimedwait */
 #include <errno.h>
@@ -31,11 +36,12 @@
 
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
+#include <nng/protocol/reqrep0/req.h>
 #include <nng/supplemental/util/platform.h>
 
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
-#define DOORMAN_NNG /* for doorman_clock and doorman_random */
+#define DOORMAN_NNG /* for the carrier, the clock and random bits */
 #include "doorman.h"
 
 /* What is to become of the process; but for GO_ON, its exit code. */
@@ -58,6 +64,7 @@ __attribute__((format(printf, 2, 3))) static enum outcome refuse(enum outcome ou
 enum {
     FLAG_CONFIG,
     FLAG_LISTEN,
+    FLAG_PARENT,
     FLAG_ID,
     FLAG_NODE,
     FLAG_ADVERTISE,
@@ -68,7 +75,7 @@ enum {
     FLAG_COUNT
 };
 #define FLAG_FIRST 256 /* getopt's code for flag 0: above all characters */
-#define LISTEN_MAX 16
+#define ADDRESS_MAX 16 /* of one flag; as many parents as the library takes */
 #define LISTEN_DEFAULT "tcp://127.0.0.1:15000"
 
 static const struct flag {
@@ -77,14 +84,18 @@ static const struct flag {
     const char *help;
 } flags[FLAG_COUNT] = {
     [FLAG_CONFIG] = {"config", "FILE", "DOORMAN_CONFIG",
-                     "the resources and how each is shared; required"},
-    [FLAG_LISTEN] = {"listen", "URL", "DOORMAN_LISTEN",
-                     "where to answer; may be given more than once, in the variable with commas "
-                     "between\n        (default " LISTEN_DEFAULT ")"},
+                     "the resources and how each is shared; required, but for --parent"},
+    [FLAG_LISTEN] = {"listen", "URL[,URL...]", "DOORMAN_LISTEN",
+                     "where to answer; may be given more than once (default " LISTEN_DEFAULT ")"},
+    [FLAG_PARENT] = {"parent", "URL[,URL...]", "DOORMAN_PARENT",
+                     "the servers of the parent node, which gives this one its capacity, and its "
+                     "resources\n        in place of --config; may be given more than once "
+                     "(default none: a root)"},
     [FLAG_ID] = {"id", "NAME", "DOORMAN_ID",
                  "what this process is called (default HOST:PORT of the first --listen)"},
     [FLAG_NODE] = {"node", "NAME", "DOORMAN_NODE",
-                   "the node of the tree that it serves, named in leases (default the id)"},
+                   "the node of the tree that it serves, unlike any other's; named in leases, and "
+                   "to be the same\n        after a restart (default the id)"},
     [FLAG_ADVERTISE] = {"advertise", "URL", "DOORMAN_ADVERTISE",
                         "the address that others reach it at (default the first --listen)"},
     [FLAG_LOG_LEVEL] = {"log-level", "LEVEL", "DOORMAN_LOG_LEVEL",
@@ -98,19 +109,23 @@ static const struct flag {
 enum level { LEVEL_DEBUG, LEVEL_INFO, LEVEL_WARNING, LEVEL_ERROR, LEVEL_COUNT };
 static const char *const level_names[LEVEL_COUNT] = {"debug", "info", "warning", "error"};
 
-/* What the flags and the environment say; the texts are theirs. */
+struct addresses {
+    char *items[ADDRESS_MAX];
+    size_t count;
+};
+
+/* What the flags and the environment say; the texts are theirs, but for the addresses. */
 struct settings {
     bool given[FLAG_COUNT];
     const char *config, *id, *node, *advertise;
-    const char *listen[LISTEN_MAX];
-    size_t listen_count;
-    char *listen_list; /* of the environment, cut into the above */
+    struct addresses listen, parents;
     enum level log_level;
     bool check_config;
 };
 
 static enum outcome print_help(void) {
     puts("Usage: doorman_server --config FILE [FLAG]...\n"
+         "       doorman_server --parent URL [FLAG]...\n"
          "Hands out leases on shared capacity to the clients of Doorman.\n"
          "\n"
          "Every flag that names a variable can be set in the environment too; the flag wins.\n");
@@ -133,14 +148,43 @@ static enum outcome print_version(void) {
     return DONE;
 }
 
-static enum outcome settings_add_listen(struct settings *settings, const char *url) {
+static enum outcome addresses_add(struct addresses *addresses, int flag, const char *text,
+                                  size_t bytes) {
     enum outcome outcome = GO_ON;
-    if (settings->listen_count < LISTEN_MAX) {
-        settings->listen[settings->listen_count++] = url;
+    if (bytes == 0) {
+        outcome = refuse(WRONG_USE, "--%s needs addresses that are not empty", flags[flag].name);
+    } else if (addresses->count == ADDRESS_MAX) {
+        outcome =
+            refuse(WRONG_USE, "more than %d addresses of --%s", ADDRESS_MAX, flags[flag].name);
+    } else if ((addresses->items[addresses->count] = strndup(text, bytes)) == NULL) {
+        outcome = refuse(FAILED, "out of memory");
     } else {
-        outcome = refuse(WRONG_USE, "more than %d addresses to listen on", LISTEN_MAX);
+        addresses->count++;
     }
     return outcome;
+}
+
+/* One value of a flag, with commas between the addresses; the next one adds to them. */
+static enum outcome addresses_add_list(struct addresses *addresses, int flag, const char *list) {
+    enum outcome outcome = GO_ON;
+    while (outcome == GO_ON && list) {
+        const char *comma = strchr(list, ',');
+        size_t bytes = comma ? (size_t)(comma - list) : strlen(list);
+        outcome = addresses_add(addresses, flag, list, bytes);
+        list = comma ? comma + 1 : NULL;
+    }
+    return outcome;
+}
+
+static void addresses_uninit(struct addresses *addresses) {
+    for (size_t i = 0; i < addresses->count; i++) free(addresses->items[i]);
+}
+
+/* As one text, with commas between. */
+static void addresses_join(char *const *items, size_t count, char *text, size_t room) {
+    for (size_t i = 0, bytes = 0; i < count && bytes < room; i++) {
+        bytes += (size_t)snprintf(text + bytes, room - bytes, "%s%s", i ? "," : "", items[i]);
+    }
 }
 
 static enum outcome settings_set_log_level(struct settings *settings, const char *name) {
@@ -169,7 +213,8 @@ static enum outcome settings_store(struct settings *settings, int flag, const ch
     enum outcome outcome = GO_ON;
     switch (flag) {
     case FLAG_CONFIG: settings->config = value; break;
-    case FLAG_LISTEN: outcome = settings_add_listen(settings, value); break;
+    case FLAG_LISTEN: outcome = addresses_add_list(&settings->listen, flag, value); break;
+    case FLAG_PARENT: outcome = addresses_add_list(&settings->parents, flag, value); break;
     case FLAG_ID: settings->id = value; break;
     case FLAG_NODE: settings->node = value; break;
     case FLAG_ADVERTISE: settings->advertise = value; break;
@@ -227,17 +272,6 @@ static enum outcome settings_read_flags(struct settings *settings, int argc, cha
     return outcome;
 }
 
-static enum outcome settings_read_listen_list(struct settings *settings, const char *list) {
-    enum outcome outcome = GO_ON;
-    settings->listen_list = strdup(list);
-    if (!settings->listen_list) outcome = refuse(FAILED, "out of memory");
-    char *rest = settings->listen_list;
-    while (outcome == GO_ON && rest) {
-        outcome = settings_set(settings, FLAG_LISTEN, strsep(&rest, ","));
-    }
-    return outcome;
-}
-
 /* Variables stand in for the flags that were not given. An empty one is as good as none. */
 static enum outcome settings_read_environment(struct settings *settings) {
     enum outcome outcome = GO_ON;
@@ -245,8 +279,24 @@ static enum outcome settings_read_environment(struct settings *settings) {
         const char *variable = flags[i].variable;
         const char *value = variable && !settings->given[i] ? getenv(variable) : NULL;
         if (!value || !*value) continue;
-        outcome = i == FLAG_LISTEN ? settings_read_listen_list(settings, value)
-                                   : settings_set(settings, i, value);
+        outcome = settings_set(settings, i, value);
+    }
+    return outcome;
+}
+
+/* Where the resources come from: one or the other (G8). */
+static enum outcome settings_check_source(const struct settings *settings) {
+    enum outcome outcome = GO_ON;
+    bool has_parent = settings->parents.count > 0;
+    if (settings->config && has_parent) {
+        outcome = refuse(WRONG_USE, "--config beside --parent: a node with a parent has its "
+                                    "resources from there; give one of the two");
+    } else if (!settings->config && !has_parent) {
+        outcome =
+            refuse(WRONG_USE, "no configuration: give --config FILE, or --parent URL for a node "
+                              "below another one");
+    } else if (!settings->config && settings->check_config) {
+        outcome = refuse(WRONG_USE, "no configuration to check: give --config FILE");
     }
     return outcome;
 }
@@ -255,16 +305,17 @@ static enum outcome settings_read(struct settings *settings, int argc, char **ar
     settings->log_level = LEVEL_INFO;
     enum outcome outcome = settings_read_flags(settings, argc, argv);
     if (outcome == GO_ON) outcome = settings_read_environment(settings);
-    if (outcome == GO_ON && !settings->config) {
-        outcome = refuse(WRONG_USE, "no configuration: give --config FILE");
-    }
-    if (outcome == GO_ON && settings->listen_count == 0) {
-        outcome = settings_add_listen(settings, LISTEN_DEFAULT);
+    if (outcome == GO_ON) outcome = settings_check_source(settings);
+    if (outcome == GO_ON && settings->listen.count == 0) {
+        outcome = addresses_add_list(&settings->listen, FLAG_LISTEN, LISTEN_DEFAULT);
     }
     return outcome;
 }
 
-static void settings_uninit(struct settings *settings) { free(settings->listen_list); }
+static void settings_uninit(struct settings *settings) {
+    addresses_uninit(&settings->listen);
+    addresses_uninit(&settings->parents);
+}
 
 /* ---- >>log ---------------------------------------------------------------------------------- */
 /* One line is one event, in logfmt: key=value, values in quotes where they need them (V6). */
@@ -448,8 +499,13 @@ struct lane {
     bool sending;
 };
 
-/* What outsiders can cause at any rate: the kinds of doorman_event, and one of our own. */
-enum { TROUBLE_REFUSED = DOORMAN_EVENT_COUNT, TROUBLE_COUNT };
+/* What others can cause at any rate: the kinds of doorman_event, and some of our own. */
+enum {
+    TROUBLE_REFUSED = DOORMAN_EVENT_COUNT,
+    TROUBLE_PARENT_SILENT,
+    TROUBLE_PARENT_ANSWER,
+    TROUBLE_COUNT
+};
 static const char *const trouble_texts[TROUBLE_COUNT] = {
     [DOORMAN_EVENT_UNMATCHED] = "a resource that no template matches was asked for",
     [DOORMAN_EVENT_UNKNOWN_CLAIM] = "a holder named a lease that is not known here",
@@ -458,6 +514,8 @@ static const char *const trouble_texts[TROUBLE_COUNT] = {
     [DOORMAN_EVENT_FULL] = "a bound was reached, and a request refused",
     [DOORMAN_EVENT_UNKNOWN_KIND] = "the parent names an algorithm that is not known here",
     [TROUBLE_REFUSED] = "a message was refused",
+    [TROUBLE_PARENT_SILENT] = "the parent cannot be reached",
+    [TROUBLE_PARENT_ANSWER] = "the parent refuses, or its answer makes no sense",
 };
 
 struct trouble {
@@ -465,11 +523,24 @@ struct trouble {
     doorman_time quiet_until;
 };
 
+/* The way to the parent; guarded by the lock of the service, but for the carrier, which is of its
+ * thread. */
+struct upward {
+    pthread_t thread;
+    bool started;
+    pthread_cond_t wake;
+    doorman_carrier *carrier;
+    doorman_time wakes_at; /* when the thread will look at what is due; 0: there is none asleep */
+    bool news;             /* the carrier has something */
+    bool answers;          /* the parent did, the last time */
+    size_t leased_count, resource_count; /* as said last */
+};
+
 struct service {
     const struct settings *settings;
     const char *id, *node, *advertise;
     nng_socket socket;
-    char *urls[LISTEN_MAX]; /* as they came out: a port of 0 has become a real one */
+    char *urls[ADDRESS_MAX]; /* as they came out: a port of 0 has become a real one */
     size_t url_count;
     struct lane lanes[LANE_COUNT];
     pthread_mutex_t lock; /* of all that follows, while lanes run */
@@ -478,18 +549,21 @@ struct service {
     doorman_buffer reply;
     struct trouble troubles[TROUBLE_COUNT];
     bool stopping;
+    struct upward upward;
 };
 
 /* Says what has not been said yet of a trouble, once a minute (V6).
- *   key, value   what the last one was about, and who caused it; may be NULL */
+ *   key, value   what the last one was about; may be NULL
+ *   cause        and who caused it, or why; may be NULL */
 static void trouble_say(struct service *service, int kind, const char *key, const char *value,
-                        const char *holder, doorman_time now) {
+                        const char *cause, doorman_time now) {
     struct trouble *trouble = &service->troubles[kind];
+    const char *cause_key = kind < DOORMAN_EVENT_COUNT ? "holder" : "error";
     if (trouble->unsaid_count > 0 && now >= trouble->quiet_until) {
         char count[24];
         snprintf(count, sizeof count, "%" PRIu64, trouble->unsaid_count);
         say(service->settings, LEVEL_WARNING, trouble_texts[kind], "count", count, key, value,
-            holder ? "holder" : END, holder, END);
+            cause ? cause_key : END, cause, END);
         trouble->unsaid_count = 0;
         trouble->quiet_until = now + QUIET;
     }
@@ -512,6 +586,16 @@ static void on_event(void *context, const doorman_event *event) {
 
 /* ---- >>request ------------------------------------------------------------------------------ */
 
+/* A request can bring forward when the parent is to be asked: then its thread must not sleep on
+ * (T4). With the lock held. */
+static void upward_hurry(struct service *service) {
+    struct upward *upward = &service->upward;
+    if (doorman_server_due(service->server) < upward->wakes_at) {
+        upward->wakes_at = 0;
+        pthread_cond_signal(&upward->wake);
+    }
+}
+
 /* Puts the answer to a message in the place of its text. false: there is no memory for one, and the
  * peer has to ask again.
  * The clock is read with the lock held, so that no call sees a time before that of the last one. */
@@ -530,6 +614,7 @@ static bool service_answer(struct service *service, nng_msg *message) {
             service->troubles[TROUBLE_REFUSED].unsaid_count++;
             trouble_say(service, TROUBLE_REFUSED, "code", doorman_status_name(status), NULL, now);
         }
+        upward_hurry(service);
     }
     nng_msg_clear(message);
     bool answered = reply->bytes > 0 && nng_msg_append(message, reply->text, reply->bytes) == 0;
@@ -574,6 +659,160 @@ static void lane_step(void *argument) {
     }
 }
 
+/* ---- >>upward ------------------------------------------------------------------------------- */
+/* One thread asks the parent. It has the lock but while it sends, or sleeps. */
+
+/* Called by the carrier, without the lock. */
+static void upward_on_news(void *context) {
+    struct service *service = (struct service *)context;
+    pthread_mutex_lock(&service->lock);
+    service->upward.news = true;
+    pthread_cond_signal(&service->upward.wake);
+    pthread_mutex_unlock(&service->lock);
+}
+
+static void upward_say_failure(struct service *service, doorman_status status,
+                               const doorman_error *error, doorman_time now) {
+    int kind = status == DOORMAN_UNAVAILABLE ? TROUBLE_PARENT_SILENT : TROUBLE_PARENT_ANSWER;
+    const char *why = error->text[0] ? error->text : doorman_status_text(status);
+    service->troubles[kind].unsaid_count++;
+    trouble_say(service, kind, "parent", doorman_carrier_address(service->upward.carrier), why,
+                now);
+}
+
+/* What became of the last request, if that is known. */
+static void upward_take(struct service *service, doorman_time now) {
+    struct upward *upward = &service->upward;
+    doorman_error error = {""};
+    if (upward->news) {
+        doorman_status status = doorman_carrier_take(upward->carrier, &error, now);
+        if (status != DOORMAN_OK) upward_say_failure(service, status, &error, now);
+        if (status == DOORMAN_OK && !upward->answers) {
+            say(service->settings, LEVEL_INFO, "the parent answers", "parent",
+                doorman_carrier_address(upward->carrier), END);
+        }
+        upward->answers = status == DOORMAN_OK;
+        upward->news = false;
+    }
+}
+
+/* How many resources have a lease of the parent's, when that has changed; it takes a walk over all
+ * of them, so only where somebody wants to read it. */
+static void upward_say_leases(struct service *service, doorman_time now) {
+    struct upward *upward = &service->upward;
+    doorman_server_resource resource;
+    size_t leased_count = 0, count = 0;
+    const void *cursor = NULL;
+    bool wanted = service->settings->log_level == LEVEL_DEBUG;
+    while (wanted && doorman_server_next_resource(service->server, &cursor, &resource, now)) {
+        count++;
+        if (resource.leased) leased_count++;
+    }
+    if (leased_count != upward->leased_count || count != upward->resource_count) {
+        char leased_text[24], count_text[24];
+        snprintf(leased_text, sizeof leased_text, "%zu", leased_count);
+        snprintf(count_text, sizeof count_text, "%zu", count);
+        say(service->settings, LEVEL_DEBUG, "leases of the parent", "leased", leased_text,
+            "resources", count_text, END);
+    }
+    upward->leased_count = leased_count;
+    upward->resource_count = count;
+}
+
+/* Sleeps until something is due or there is news, but for 10 ms, so that it cannot spin, and no
+ * longer than a second: condition variables go by another clock, which stands still while the
+ * machine is suspended. */
+static void upward_sleep(struct service *service, doorman_time now) {
+    struct upward *upward = &service->upward;
+    doorman_time nap = doorman_server_due(service->server) - now;
+    if (nap > DOORMAN_SECOND) nap = DOORMAN_SECOND;
+    if (nap < DOORMAN_SECOND / 100) nap = DOORMAN_SECOND / 100;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)nap;
+    until.tv_sec += until.tv_nsec / (long)DOORMAN_SECOND;
+    until.tv_nsec %= (long)DOORMAN_SECOND;
+    upward->wakes_at = now + nap;
+    pthread_cond_timedwait(&upward->wake, &service->lock, &until);
+    upward->wakes_at = 0;
+}
+
+static void *upward_main(void *argument) {
+    struct service *service = (struct service *)argument;
+    struct upward *upward = &service->upward;
+    pthread_mutex_lock(&service->lock);
+    while (!service->stopping) {
+        doorman_time now = doorman_clock();
+        upward_take(service, now);
+        if (doorman_server_due(service->server) <= now) doorman_server_update(service->server, now);
+        upward_say_leases(service, now);
+        if (doorman_carrier_prepare(upward->carrier, now)) {
+            pthread_mutex_unlock(&service->lock);
+            doorman_carrier_send(upward->carrier);
+            pthread_mutex_lock(&service->lock);
+        } else {
+            upward_sleep(service, now);
+        }
+    }
+    pthread_mutex_unlock(&service->lock);
+    return NULL;
+}
+
+/* nng can tell without the network whether it has such a transport. */
+static enum outcome upward_check_address(const struct service *service, const char *url) {
+    nng_socket socket = NNG_SOCKET_INITIALIZER;
+    nng_dialer dialer = NNG_DIALER_INITIALIZER;
+    enum outcome outcome = GO_ON;
+    int error = nng_req0_open(&socket);
+    if (error == 0) error = nng_dialer_create(&dialer, socket, url);
+    bool own = strcmp(url, service->advertise) == 0;
+    for (size_t i = 0; i < service->url_count; i++) own = own || !strcmp(url, service->urls[i]);
+    if (own) {
+        outcome = refuse(WRONG_USE, "--parent '%s' is this server itself", url);
+    } else if (error != 0) {
+        outcome = refuse(WRONG_USE, "cannot ask --parent '%s': %s; an address looks like %s", url,
+                         nng_strerror(error), LISTEN_DEFAULT);
+    }
+    nng_close(socket);
+    return outcome;
+}
+
+static bool upward_init(struct service *service) {
+    struct upward *upward = &service->upward;
+    doorman_carrier_options options = {.asker = doorman_server_asker(service->server),
+                                       .on_news = upward_on_news,
+                                       .context = service};
+    pthread_condattr_t monotonic;
+    bool done = pthread_condattr_init(&monotonic) == 0 &&
+                pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0 &&
+                pthread_cond_init(&upward->wake, &monotonic) == 0 &&
+                doorman_carrier_create(&upward->carrier, &options) == DOORMAN_OK;
+    pthread_condattr_destroy(&monotonic);
+    return done;
+}
+
+static enum outcome upward_start(struct service *service) {
+    struct upward *upward = &service->upward;
+    upward->started =
+        upward_init(service) && pthread_create(&upward->thread, NULL, upward_main, service) == 0;
+    return upward->started ? GO_ON
+                           : refuse(FAILED, "cannot ask the parent: no memory, or no thread");
+}
+
+/* The lease of the node is not released: it is the next process's of that node (R10). */
+static void upward_stop(struct service *service) {
+    struct upward *upward = &service->upward;
+    if (upward->started) {
+        pthread_mutex_lock(&service->lock);
+        service->stopping = true;
+        pthread_cond_signal(&upward->wake);
+        pthread_mutex_unlock(&service->lock);
+        pthread_join(upward->thread, NULL);
+        pthread_cond_destroy(&upward->wake);
+    }
+    doorman_carrier_destroy(upward->carrier);
+}
+
 /* ---- >>sockets ------------------------------------------------------------------------------ */
 
 /* Starts to listen, and notes the address. Keepalive is for peers that lost their power, and would
@@ -612,8 +851,8 @@ static enum outcome service_listen(struct service *service) {
     if (error == 0) error = nng_socket_set_size(service->socket, NNG_OPT_RECVMAXSZ, bytes_max);
     enum outcome outcome =
         error == 0 ? GO_ON : refuse(FAILED, "cannot open a socket: %s", nng_strerror(error));
-    for (size_t i = 0; outcome == GO_ON && i < settings->listen_count; i++) {
-        outcome = service_listen_at(service, settings->listen[i]);
+    for (size_t i = 0; outcome == GO_ON && i < settings->listen.count; i++) {
+        outcome = service_listen_at(service, settings->listen.items[i]);
     }
     return outcome;
 }
@@ -637,18 +876,26 @@ static void service_name(struct service *service) {
 
 #define NAME_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 
-/* Makes the server object, master for good: a root without an election has no rival. */
+/* Makes the server object, master for good: without an election it has no rival. */
 static enum outcome service_create_server(struct service *service) {
-    doorman_server_options options = {
-        .node = service->node, .config = service->config, .on_event = on_event, .context = service};
+    const struct addresses *parents = &service->settings->parents;
+    const char *addresses[ADDRESS_MAX];
+    for (size_t i = 0; i < parents->count; i++) addresses[i] = parents->items[i];
+    doorman_server_options options = {.node = service->node,
+                                      .config = service->config,
+                                      .parents = addresses,
+                                      .parent_count = parents->count,
+                                      .on_event = on_event,
+                                      .context = service};
     doorman_mastership mastership = {.address = service->advertise, .until = DOORMAN_NEVER};
     doorman_time now = doorman_clock();
     doorman_status status = DOORMAN_UNAVAILABLE;
     bool random = doorman_random(options.seed, sizeof options.seed);
-    if (random) status = doorman_server_create(&service->server, &options, NULL, now);
+    doorman_error error = {""};
+    if (random) status = doorman_server_create(&service->server, &options, &error, now);
     enum outcome outcome = GO_ON;
     if (status == DOORMAN_INVALID_ARGUMENT) {
-        outcome = refuse(WRONG_USE, "node '%s': " NAME_RULE, service->node);
+        outcome = refuse(WRONG_USE, "%s; the node is '%s'", error.text, service->node);
     } else if (status != DOORMAN_OK) {
         outcome = refuse(FAILED, "cannot serve: %s",
                          random ? doorman_status_text(status) : "the system has no random bits");
@@ -671,32 +918,43 @@ static enum outcome service_open_lanes(struct service *service) {
 }
 
 static void service_say_started(const struct service *service) {
-    char addresses[LISTEN_MAX * NNG_MAXADDRLEN] = "", count_text[24];
-    size_t count = 0;
-    for (size_t i = 0, bytes = 0; i < service->url_count && bytes < sizeof addresses; i++) {
-        bytes += (size_t)snprintf(addresses + bytes, sizeof addresses - bytes, "%s%s", i ? "," : "",
-                                  service->urls[i]);
+    const struct addresses *parents = &service->settings->parents;
+    char addresses[ADDRESS_MAX * NNG_MAXADDRLEN] = "";
+    char source[ADDRESS_MAX * (DOORMAN_ID_BYTES_MAX + 1)] = "";
+    addresses_join(service->urls, service->url_count, addresses, sizeof addresses);
+    if (parents->count > 0) {
+        addresses_join(parents->items, parents->count, source, sizeof source);
+    } else {
+        size_t count = 0;
+        doorman_config_templates(service->config, &count);
+        snprintf(source, sizeof source, "%zu", count);
     }
-    doorman_config_templates(service->config, &count);
-    snprintf(count_text, sizeof count_text, "%zu", count);
     say(service->settings, LEVEL_INFO, "serving", "version", DOORMAN_VERSION, "id", service->id,
-        "node", service->node, "listen", addresses, "advertise", service->advertise, "resources",
-        count_text, END);
+        "node", service->node, "listen", addresses, "advertise", service->advertise,
+        parents->count > 0 ? "parent" : "resources", source, END);
+}
+
+static enum outcome service_load_config(struct service *service) {
+    const char *path = service->settings->config;
+    enum outcome outcome = GO_ON;
+    doorman_error error;
+    if (path && !config_load(&service->config, path, &error)) outcome = refuse_config(path, &error);
+    return outcome;
 }
 
 static enum outcome service_start(struct service *service) {
-    const char *path = service->settings->config;
-    doorman_error error;
-    enum outcome outcome =
-        config_load(&service->config, path, &error) ? GO_ON : refuse_config(path, &error);
+    const struct addresses *parents = &service->settings->parents;
+    enum outcome outcome = service_load_config(service);
     if (outcome == GO_ON) {
         raise_file_limit();
         outcome = service_listen(service);
     }
-    if (outcome == GO_ON) {
-        service_name(service);
-        outcome = service_create_server(service);
+    if (outcome == GO_ON) service_name(service);
+    for (size_t i = 0; outcome == GO_ON && i < parents->count; i++) {
+        outcome = upward_check_address(service, parents->items[i]);
     }
+    if (outcome == GO_ON) outcome = service_create_server(service);
+    if (outcome == GO_ON && parents->count > 0) outcome = upward_start(service);
     if (outcome == GO_ON) outcome = service_open_lanes(service);
     if (outcome == GO_ON) service_say_started(service);
     return outcome;
@@ -708,6 +966,7 @@ static void service_stop(struct service *service) {
     nng_close(service->socket);
     for (size_t i = 0; i < LANE_COUNT; i++) nng_aio_free(service->lanes[i].aio);
     for (size_t i = 0; i < service->url_count; i++) nng_strfree(service->urls[i]);
+    upward_stop(service);
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
     doorman_buffer_uninit(&service->reply);
@@ -728,7 +987,7 @@ static void block_signals(sigset_t *signals) {
 
 /* A configuration that is wrong changes nothing (V1). It is read without the lock, so answers go
  * on meanwhile. */
-static void service_reload(struct service *service) {
+static void service_reload_config(struct service *service) {
     const char *path = service->settings->config;
     doorman_config *config = NULL;
     doorman_error error;
@@ -751,6 +1010,15 @@ static void service_reload(struct service *service) {
     } else {
         say(service->settings, LEVEL_ERROR, "configuration refused; the last one stays", "file",
             path, "error", error.text, END);
+    }
+}
+
+static void service_reload(struct service *service) {
+    if (service->settings->config) {
+        service_reload_config(service);
+    } else {
+        say(service->settings, LEVEL_INFO,
+            "there is nothing to load: the resources are those of the parent", END);
     }
 }
 

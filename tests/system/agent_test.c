@@ -731,6 +731,72 @@ static void an_agent_that_cannot_start_says_why(void **state) {
     doorman_agent_stop(NULL);
 }
 
+/* ---- a carrier without an agent ------------------------------------------------------------- */
+
+static void count_news(void *context) { __atomic_fetch_add((int *)context, 1, __ATOMIC_SEQ_CST); }
+
+/* Sends the next request of a client that wants something, and waits for what becomes of it. */
+static doorman_status carry(doorman_carrier *carrier, doorman_client *client, int *news,
+                            doorman_error *error) {
+    int before = __atomic_load_n(news, __ATOMIC_SEQ_CST);
+    bool prepared = false;
+    for (doorman_time end = doorman_clock() + PATIENCE; !prepared && doorman_clock() < end;) {
+        prepared = doorman_carrier_prepare(carrier, doorman_clock());
+        if (!prepared) nap(2 * MILLISECOND);
+    }
+    assert_true(prepared);
+    doorman_carrier_send(carrier);
+    assert_false(doorman_carrier_prepare(carrier, doorman_clock()));
+    EVENTUALLY(__atomic_load_n(news, __ATOMIC_SEQ_CST) > before);
+    doorman_client_update(client, doorman_clock());
+    return doorman_carrier_take(carrier, error, doorman_clock());
+}
+
+/* K2, K7: each request ends, tells how, and the next one goes to the next address. */
+static void a_carrier_says_what_became_of_a_request(void **state) {
+    (void)state;
+    host dumb = {.capacity = 90, .behaviour = IS_SILENT}, rude = {.capacity = 90};
+    host right = {.capacity = 90};
+    host_start(&dumb);
+    host_start(&rude);
+    host_start(&right);
+    rude.behaviour = TALKS_RUBBISH;
+    const char *addresses[] = {"nonsense", dumb.url, rude.url, right.url};
+    const doorman_status expected[] = {DOORMAN_UNAVAILABLE, DOORMAN_UNAVAILABLE,
+                                       DOORMAN_INVALID_ARGUMENT, DOORMAN_OK};
+    doorman_client_options who = {.client_id = "a", .addresses = addresses, .address_count = 4};
+    who.request_timeout = 200 * MILLISECOND;
+    doorman_client *client = NULL;
+    doorman_resource *resource = NULL;
+    doorman_resource_options what = {.resource_id = "db", .wants = 50};
+    doorman_time now = doorman_clock();
+    assert_int_equal(doorman_client_create(&client, &who, NULL, now), DOORMAN_OK);
+    assert_int_equal(doorman_resource_open(&resource, client, &what, NULL, now), DOORMAN_OK);
+    int news = 0;
+    doorman_carrier *carrier = NULL;
+    doorman_carrier_options options = {
+        .asker = doorman_client_asker(client), .on_news = count_news, .context = &news};
+    assert_int_equal(doorman_carrier_create(&carrier, &options), DOORMAN_OK);
+    assert_string_equal(doorman_carrier_address(carrier), "");
+    assert_int_equal(doorman_carrier_take(carrier, NULL, now), DOORMAN_OK);
+    for (int i = 0; i < 4; i++) {
+        doorman_error error = {""};
+        assert_int_equal(carry(carrier, client, &news, &error), expected[i]);
+        assert_string_equal(doorman_carrier_address(carrier), addresses[i]);
+        assert_true((error.text[0] != 0) == (expected[i] != DOORMAN_OK));
+    }
+    assert_int_equal(news, 4);
+    doorman_resource_info info;
+    doorman_resource_read(resource, &info, doorman_clock());
+    assert_true(info.leased && info.capacity == 50);
+    doorman_carrier_destroy(carrier);
+    doorman_carrier_destroy(NULL);
+    doorman_client_destroy(client);
+    host_stop(&dumb);
+    host_stop(&rude);
+    host_stop(&right);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_application_is_let_through_at_the_rate_of_its_lease),
@@ -754,6 +820,7 @@ int main(void) {
         cmocka_unit_test(many_threads_never_have_more_than_the_gauge_allows),
         cmocka_unit_test(calls_from_many_threads_get_on_with_each_other),
         cmocka_unit_test(an_agent_that_cannot_start_says_why),
+        cmocka_unit_test(a_carrier_says_what_became_of_a_request),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

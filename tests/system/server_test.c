@@ -564,6 +564,11 @@ static void wrong_use_is_said_in_one_line_that_points_to_help(void **state) {
         {{"-x"}, {NULL}, "'-x'"},
         {{"--config"}, {NULL}, "--config"},
         {{"--config="}, {NULL}, "--config"},
+        {{"--parent"}, {NULL}, "--parent"},
+        {{"--parent", "tcp://127.0.0.1:1,,"}, {NULL}, "--parent"},
+        {{"--config", "c", "--parent", "tcp://127.0.0.1:1"}, {NULL}, "one of the two"}, /* G8 */
+        {{"--config", "c"}, {"DOORMAN_PARENT=tcp://127.0.0.1:1"}, "one of the two"},
+        {{"--parent", "tcp://127.0.0.1:1", "--check-config"}, {NULL}, "--config"},
         {{"--config", "c", "more"}, {NULL}, "'more'"},
         {{"--config", "c", "--check-config=yes"}, {NULL}, "--check-config"},
         {{"--config", "c", "--log-level", "loud"}, {NULL}, "'loud'"},
@@ -610,6 +615,7 @@ static void help_lists_every_flag_with_its_variable_and_default(void **state) {
     (void)state;
     static const char *const says[] = {"--config FILE",
                                        "--listen URL",
+                                       "--parent URL",
                                        "--id NAME",
                                        "--node NAME",
                                        "--advertise URL",
@@ -619,6 +625,7 @@ static void help_lists_every_flag_with_its_variable_and_default(void **state) {
                                        "--help",
                                        "DOORMAN_CONFIG",
                                        "DOORMAN_LISTEN",
+                                       "DOORMAN_PARENT",
                                        "DOORMAN_ID",
                                        "DOORMAN_NODE",
                                        "DOORMAN_ADVERTISE",

@@ -92,6 +92,11 @@ static const char *without_ids(const char *reply) {
 
 #define GET(resource) "{\"get_capacity\":{\"client_id\":\"c\",\"resource\":[" resource "]}}"
 #define DB(fields) GET("{\"resource_id\":\"db\"," fields "}")
+#define SERVER_GET(path, resource)                                                                 \
+    "{\"get_server_capacity\":{\"server_id\":\"leaf\",\"path\":" path ",\"resource\":[" resource   \
+    "]}}"
+#define SERVER_DB(fields) SERVER_GET("[\"leaf\"]", "{\"resource_id\":\"db\"," fields "}")
+#define GROUP(fields) SERVER_DB("\"wants\":[{\"num_clients\":1,\"wants\":1},{" fields "}]")
 
 /* ---- what a server answers ---- */
 
@@ -179,6 +184,8 @@ static void what_is_released_is_free(void **state) {
 
 #define WRONG "INVALID_ARGUMENT"
 #define AT(path) "get_capacity.resource[0]." path
+#define SERVER_AT(path) "get_server_capacity.resource[0]." path
+#define CLIENTS "num_clients: must be an integer from 1 to 1e9"
 static const struct {
     const char *text, *code, *message;
 } wrong_messages[] = {
@@ -225,7 +232,7 @@ static const struct {
     {"{\"discovery\":{},\"discovery\":{}}", WRONG, "discovery: comes twice"},
     {"{\"discovery\":7}", WRONG, "discovery: must be an object"},
     {"{\"Discovery\":{}}", "NOT_FOUND", "no such method: Discovery"},
-    {"{\"get_server_capacity\":{}}", "NOT_FOUND", "no such method: get_server_capacity"},
+    {"{\"get_server\":{}}", "NOT_FOUND", "no such method: get_server"},
     {"{\"a\\n\\\"b\":{}}", "NOT_FOUND", "no such method: a\\u000a\\\"b"},
     {"{\"get_capacity\":{}}", WRONG, "get_capacity.client_id: is missing"},
     {"{\"get_capacity\":{\"client_id\":\"c\"}}", WRONG, "get_capacity.resource: is missing"},
@@ -280,9 +287,52 @@ static const struct {
      "get_capacity.resource[1].resource_id: "},
     {"{\"release_capacity\":{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db\"}]}}", WRONG,
      "release_capacity.resource[0].id: is missing"},
-    {"{\"release_capacity\":{\"server_id\":\"c\",\"resource\":[]}}", WRONG,
-     "release_capacity.client_id: is missing"},
+    {"{\"release_capacity\":{\"resource\":[]}}", WRONG, "release_capacity.client_id: is missing"},
+    {"{\"release_capacity\":{\"server_id\":1,\"resource\":[]}}", WRONG,
+     "release_capacity.server_id: must be a string"},
+    {"{\"release_capacity\":{\"server_id\":\"s\",\"client_id\":\"c\",\"resource\":[]}}", WRONG,
+     "release_capacity.client_id: must not stand beside server_id"},
+    {"{\"get_server_capacity\":[]}", WRONG, "get_server_capacity: must be an object"},
+    {"{\"get_server_capacity\":{\"client_id\":\"leaf\"}}", WRONG,
+     "get_server_capacity.server_id: is missing"},
+    {"{\"get_server_capacity\":{\"server_id\":\"leaf\"}}", WRONG,
+     "get_server_capacity.path: is missing"},
+    {"{\"get_server_capacity\":{\"server_id\":\"leaf\",\"path\":[\"leaf\"]}}", WRONG,
+     "get_server_capacity.resource: is missing"},
+    {SERVER_GET("\"leaf\"", ""), WRONG, "get_server_capacity.path: must be a list of 1 to 16 ids"},
+    {SERVER_GET("[]", ""), WRONG, "get_server_capacity.path: must be a list of 1 to 16 ids"},
+    {SERVER_GET("[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", ""), WRONG,
+     "get_server_capacity.path: must be a list of 1 to 16 ids"},
+    {SERVER_GET("[\"leaf\",null]", ""), WRONG, "get_server_capacity.path[1]: must be a string"},
+    {SERVER_GET("[\"leaf\"]", "[]"), WRONG, "get_server_capacity.resource[0]: must be an object"},
+    {SERVER_GET("[\"leaf\"]", "{\"wants\":[]}"), WRONG, SERVER_AT("resource_id: is missing")},
+    {SERVER_DB("\"outstanding\":1"), WRONG, SERVER_AT("wants: is missing")},
+    {SERVER_DB("\"wants\":1"), WRONG, SERVER_AT("wants: must be a list")},
+    {SERVER_DB("\"wants\":{}"), WRONG, SERVER_AT("wants: must be a list")},
+    {SERVER_DB("\"wants\":[1]"), WRONG, SERVER_AT("wants[0]: must be an object")},
+    {SERVER_DB("\"wants\":[],\"outstanding\":-1"), WRONG,
+     SERVER_AT("outstanding: " DOORMAN__AMOUNT_RULE)},
+    {SERVER_DB("\"wants\":[],\"outstanding\":\"1\""), WRONG,
+     SERVER_AT("outstanding: must be a number")},
+    {SERVER_DB("\"wants\":[],\"learning\":1"), WRONG, SERVER_AT("learning: must be a boolean")},
+    {SERVER_DB("\"wants\":[],\"has\":{\"id\":0}"), WRONG, SERVER_AT("has.id: must be an integer")},
+    {GROUP("\"wants\":1"), WRONG, SERVER_AT("wants[1].num_clients: is missing")},
+    {GROUP("\"wants\":1,\"num_clients\":0"), WRONG, SERVER_AT("wants[1]." CLIENTS)},
+    {GROUP("\"wants\":1,\"num_clients\":-1"), WRONG, SERVER_AT("wants[1]." CLIENTS)},
+    {GROUP("\"wants\":1,\"num_clients\":1.5"), WRONG, SERVER_AT("wants[1]." CLIENTS)},
+    {GROUP("\"wants\":1,\"num_clients\":1000000001"), WRONG, SERVER_AT("wants[1]." CLIENTS)},
+    {GROUP("\"wants\":1,\"num_clients\":true"), WRONG,
+     SERVER_AT("wants[1].num_clients: must be a number")},
+    {GROUP("\"num_clients\":1"), WRONG, SERVER_AT("wants[1].wants: is missing")},
+    {GROUP("\"num_clients\":1,\"wants\":-1"), WRONG,
+     SERVER_AT("wants[1].wants: " DOORMAN__AMOUNT_RULE)},
+    {GROUP("\"num_clients\":1,\"wants\":1e16"), WRONG,
+     SERVER_AT("wants[1].wants: " DOORMAN__AMOUNT_RULE)},
+    {GROUP("\"num_clients\":1,\"wants\":1,\"priority\":16"), WRONG,
+     SERVER_AT("wants[1].priority: must be an integer from 0 to 15")},
 };
+#undef CLIENTS
+#undef SERVER_AT
 #undef WRONG
 #undef AT
 
@@ -579,6 +629,503 @@ static void numbers_are_written_short(void **state) {
     doorman_buffer_uninit(&text);
 }
 
+/* ---- a server and its parent ---- */
+
+/* A text that has been read; what it became is borrowed from the reader. */
+typedef struct reading {
+    doorman__reader reader;
+    doorman_error error;
+    doorman_request request;
+    doorman_response response;
+} reading;
+
+static doorman_status read_request(reading *r, const char *text, size_t bytes) {
+    *r = (reading){.request = {.sequence = 0}};
+    r->reader.error = &r->error;
+    doorman__field root = doorman__read_start(&r->reader, text, bytes);
+    doorman__read_request(&root, &r->request);
+    return r->reader.status;
+}
+
+static doorman_status read_response(reading *r, const char *text, size_t bytes) {
+    *r = (reading){.response = {.answer_count = 0}};
+    r->reader.error = &r->error;
+    doorman__field root = doorman__read_start(&r->reader, text, bytes);
+    doorman__read_response(&root, &r->response);
+    return r->reader.status;
+}
+
+static doorman_status write_response(doorman_buffer *text, const doorman_response *response) {
+    doorman__writer out = doorman__put_start(text);
+    doorman__put_response(&out, response, 0);
+    return doorman__put_end(&out);
+}
+
+static void assert_same_request(const doorman_request *a, const doorman_request *b) {
+    assert_int_equal(a->method, b->method);
+    assert_int_equal(a->is_server, b->is_server);
+    assert_string_equal(a->holder_id, b->holder_id);
+    assert_int_equal(a->path_count, b->path_count);
+    for (size_t i = 0; i < a->path_count; i++) assert_string_equal(a->path[i], b->path[i]);
+    assert_int_equal(a->ask_count, b->ask_count);
+    for (size_t i = 0; i < a->ask_count; i++) {
+        const doorman_ask *x = &a->asks[i], *y = &b->asks[i];
+        assert_string_equal(x->resource_id, y->resource_id);
+        assert_true(x->has.id == y->has.id);
+        if (a->method == DOORMAN_RELEASE_CAPACITY) continue;
+        assert_true(x->has.id == 0 || strcmp(x->has.node, y->has.node) == 0);
+        assert_exact(x->has.capacity, y->has.capacity);
+        assert_true(x->has.expires_in == y->has.expires_in);
+        assert_exact(x->outstanding, y->outstanding);
+        assert_int_equal(x->learning, y->learning);
+        assert_int_equal(x->wants_count, y->wants_count);
+        for (size_t k = 0; k < x->wants_count; k++) {
+            assert_exact(x->wants[k].wants, y->wants[k].wants);
+            assert_exact(x->wants[k].subclients, y->wants[k].subclients);
+            assert_int_equal(x->wants[k].priority, y->wants[k].priority);
+        }
+    }
+}
+
+static void assert_same_algorithm(const doorman_algorithm *a, const doorman_algorithm *b) {
+    assert_int_equal(a->kind, b->kind);
+    assert_int_equal(a->handover, b->handover);
+    assert_true(a->lease_length == b->lease_length);
+    assert_true(a->refresh_interval == b->refresh_interval);
+    assert_int_equal(a->has_learning_mode_duration, b->has_learning_mode_duration);
+    assert_true(a->learning_mode_duration == b->learning_mode_duration);
+    assert_int_equal(a->has_minimum_interval, b->has_minimum_interval);
+    assert_true(a->minimum_interval == b->minimum_interval);
+    assert_true(a->minimum_refresh_interval == b->minimum_refresh_interval);
+    assert_exact(a->decay_factor, b->decay_factor);
+    assert_exact(a->reserve, b->reserve);
+}
+
+static void assert_same_answer(const doorman_answer *a, const doorman_answer *b) {
+    assert_string_equal(a->resource_id, b->resource_id);
+    assert_int_equal(a->grant, b->grant);
+    assert_true(a->gets.id == b->gets.id && a->gets.expires_in == b->gets.expires_in);
+    assert_true(a->gets.refresh_interval == b->gets.refresh_interval);
+    assert_exact(a->gets.capacity, b->gets.capacity);
+    assert_exact(a->gets.keep, b->gets.keep);
+    assert_int_equal(a->has_safe_capacity, b->has_safe_capacity);
+    assert_exact(a->safe_capacity, b->safe_capacity);
+    assert_int_equal(a->algorithm == NULL, b->algorithm == NULL);
+    if (a->algorithm) assert_same_algorithm(a->algorithm, b->algorithm);
+    assert_int_equal(a->terms_count, b->terms_count);
+    for (size_t i = 0; i < a->terms_count; i++) {
+        assert_int_equal(a->terms[i].priority, b->terms[i].priority);
+        assert_exact(a->terms[i].level, b->terms[i].level);
+        assert_exact(a->terms[i].slope, b->terms[i].slope);
+    }
+    assert_int_equal(a->has_learn_for, b->has_learn_for);
+    assert_true(a->learn_for == b->learn_for);
+}
+
+static void a_server_asks_for_its_clients_in_groups(void **state) {
+    (void)state;
+    static const char *const path[] = {"leaf", "mid\"dle"};
+    static const doorman_demand wants[] = {{300, 40, 1}, {900.5, 3, 15}};
+    static const doorman_ask asks[] = {
+        {.resource_id = "db",
+         .has = {.id = 7, .node = "eu", .capacity = 750, .expires_in = 55 * SECOND},
+         .outstanding = 700,
+         .wants = wants,
+         .wants_count = 2},
+        {.resource_id = "other", .learning = true}};
+    const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                     .is_server = true,
+                                     .holder_id = "leaf",
+                                     .path = path,
+                                     .path_count = 2,
+                                     .asks = asks,
+                                     .ask_count = 2};
+    doorman_buffer text = {0};
+    reading r;
+    assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
+    assert_string_equal(text.text,
+                        "{\"get_server_capacity\":{\"server_id\":\"leaf\",\"path\":[\"leaf\","
+                        "\"mid\\\"dle\"],\"resource\":[{\"resource_id\":\"db\",\"wants\":["
+                        "{\"priority\":1,\"num_clients\":40,\"wants\":300},"
+                        "{\"priority\":15,\"num_clients\":3,\"wants\":900.5}],\"outstanding\":700,"
+                        "\"has\":{\"id\":7,\"node\":\"eu\",\"capacity\":750,\"expires_in\":55}},"
+                        "{\"resource_id\":\"other\",\"learning\":true,\"wants\":[]}]}}");
+    assert_int_equal(read_request(&r, text.text, text.bytes), DOORMAN_OK);
+    assert_same_request(&r.request, &request);
+    doorman__read_end(&r.reader);
+    doorman_buffer_uninit(&text);
+}
+
+static void a_server_that_releases_says_that_it_is_one(void **state) {
+    (void)state;
+    static const doorman_ask ask = {.resource_id = "db", .has = {.id = 5}};
+    const doorman_request request = {.method = DOORMAN_RELEASE_CAPACITY,
+                                     .is_server = true,
+                                     .holder_id = "leaf",
+                                     .asks = &ask,
+                                     .ask_count = 1};
+    doorman_buffer text = {0};
+    reading r;
+    assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
+    assert_string_equal(text.text, "{\"release_capacity\":{\"server_id\":\"leaf\",\"resource\":["
+                                   "{\"resource_id\":\"db\",\"id\":5}]}}");
+    assert_int_equal(read_request(&r, text.text, text.bytes), DOORMAN_OK);
+    assert_same_request(&r.request, &request);
+    doorman__read_end(&r.reader);
+    doorman_buffer_uninit(&text);
+}
+
+/* T3: what is as it is by default is not sent, and is there again at the other end. */
+static void a_server_is_answered_with_what_it_is_to_share_by(void **state) {
+    (void)state;
+    static const doorman_algorithm usual = {.learning_mode_duration = 63 * SECOND,
+                                            .has_learning_mode_duration = true};
+    static const doorman_terms terms[] = {{3, 14.25, 0}, {DOORMAN_ANY_PRIORITY, 0, 1}};
+    doorman_algorithm algorithm = doorman__algorithm_resolve(&usual);
+    const doorman_answer answers[] = {{.resource_id = "db",
+                                       .gets = {.id = 6,
+                                                .node = "eu",
+                                                .capacity = 720,
+                                                .keep = 750,
+                                                .expires_in = 60 * SECOND,
+                                                .refresh_interval = 8 * SECOND},
+                                       .algorithm = &algorithm,
+                                       .terms = terms,
+                                       .terms_count = 2},
+                                      {.resource_id = "other",
+                                       .grant = DOORMAN_TRY_LATER,
+                                       .gets = {.refresh_interval = SECOND},
+                                       .has_learn_for = true}};
+    const doorman_response response = {.method = DOORMAN_GET_CAPACITY,
+                                       .is_server = true,
+                                       .is_master = true,
+                                       .answers = answers,
+                                       .answer_count = 2};
+    doorman_buffer text = {0};
+    reading r;
+    assert_int_equal(write_response(&text, &response), DOORMAN_OK);
+    assert_string_equal(
+        text.text,
+        "{\"get_server_capacity\":{\"response\":[{\"resource_id\":\"db\",\"gets\":{\"id\":6,"
+        "\"node\":\"eu\",\"capacity\":720,\"expires_in\":60,\"refresh_interval\":8,\"keep\":750},"
+        "\"algorithm\":{\"kind\":\"FAIR_SHARE\",\"lease_length\":60,\"refresh_interval\":16,"
+        "\"learning_mode_duration\":63,\"parameters\":[]},"
+        "\"terms\":[{\"priority\":3,\"level\":14.25,\"slope\":0},{\"level\":0,\"slope\":1}]},"
+        "{\"resource_id\":\"other\",\"refused\":{\"reason\":\"TRY_LATER\",\"refresh_interval\":1},"
+        "\"learn_for\":0}]}}");
+    assert_int_equal(read_response(&r, text.text, text.bytes), DOORMAN_OK);
+    assert_true(r.response.is_server && r.response.is_master);
+    assert_int_equal(r.response.answer_count, 2);
+    for (size_t i = 0; i < 2; i++) assert_same_answer(&r.response.answers[i], &answers[i]);
+    doorman__read_end(&r.reader);
+    doorman_buffer_uninit(&text);
+}
+
+/* Up to 26 days, which are exact. */
+static doorman_time random_duration(void) {
+    return (doorman_time)(random_bits() >> (13 + random_below(51))) + 1;
+}
+
+enum { GROUPS = 40, ASKS = 6 }; /* of a random message, at most */
+
+/* A random message of a server or client, in the memory that it is given. */
+typedef struct drawn {
+    const char *path[DOORMAN__PATH_MAX];
+    doorman_demand demands[ASKS][GROUPS];
+    doorman_ask asks[ASKS];
+    doorman_terms terms[ASKS][DOORMAN_TERMS_MAX];
+    doorman_algorithm algorithms[ASKS];
+    doorman_answer answers[ASKS];
+} drawn;
+
+static const char *random_name(void) {
+    static const char *const names[] = {"a", "db/orders", "\"\\\"[{", "\xc3\xa9\xf0\x9f\x98\x80,]"};
+    return names[random_below(COUNT(names))];
+}
+
+static void draw_demands(drawn *d, size_t i, bool is_server) {
+    doorman_ask *ask = &d->asks[i];
+    ask->wants = d->demands[i];
+    ask->wants_count = is_server ? random_below(GROUPS + 1) : 1;
+    for (size_t k = 0; k < ask->wants_count; k++) {
+        double subclients = is_server ? 1.0 + (double)random_below(1000000000) : 1;
+        d->demands[i][k] = (doorman_demand){random_amount(), subclients, (int)random_below(16)};
+    }
+}
+
+static doorman_request draw_request(drawn *d) {
+    doorman_request request = {.method = random_below(4) ? DOORMAN_GET_CAPACITY
+                                                         : DOORMAN_RELEASE_CAPACITY,
+                               .is_server = random_below(3) > 0,
+                               .holder_id = random_name(),
+                               .asks = d->asks,
+                               .ask_count = random_below(ASKS + 1)};
+    bool get = request.method == DOORMAN_GET_CAPACITY;
+    if (get && request.is_server) {
+        request.path = d->path;
+        request.path_count = 1 + random_below(DOORMAN__PATH_MAX);
+        for (size_t i = 0; i < request.path_count; i++) d->path[i] = random_name();
+    }
+    for (size_t i = 0; i < request.ask_count; i++) {
+        doorman_ask *ask = &d->asks[i];
+        *ask = (doorman_ask){.resource_id = random_name()};
+        if (!get || random_below(2)) {
+            ask->has.id = 1 + random_bits() % (UINT64_C(1) << 53);
+            ask->has.node = random_name();
+        }
+        if (ask->has.id && get) {
+            ask->has.capacity = random_amount();
+            ask->has.expires_in = random_duration();
+        }
+        if (get && random_below(2)) ask->outstanding = random_amount();
+        ask->learning = get && request.is_server && random_below(2);
+        if (get) draw_demands(d, i, request.is_server);
+    }
+    return request;
+}
+
+static doorman_algorithm draw_algorithm(void) {
+    doorman_algorithm given = {.kind = (doorman_kind)random_below(DOORMAN_KIND_COUNT)};
+    if (random_below(2)) given.handover = DOORMAN_IMMEDIATE;
+    if (random_below(2)) given.lease_length = random_duration();
+    if (random_below(2)) given.refresh_interval = random_duration();
+    given.has_learning_mode_duration = random_below(2);
+    if (given.has_learning_mode_duration && random_below(3)) {
+        given.learning_mode_duration = random_duration();
+    }
+    given.has_minimum_interval = random_below(2);
+    if (given.has_minimum_interval && random_below(3)) given.minimum_interval = random_duration();
+    if (random_below(2)) given.minimum_refresh_interval = random_duration();
+    if (random_below(2)) given.decay_factor = 1 - random_unit();
+    if (random_below(2)) given.reserve = random_unit();
+    return doorman__algorithm_resolve(&given);
+}
+
+static void draw_answer(drawn *d, size_t i) {
+    doorman_answer *answer = &d->answers[i];
+    *answer = (doorman_answer){.resource_id = random_name()};
+    answer->gets.refresh_interval = random_duration();
+    if (random_below(4)) {
+        answer->gets = (doorman_lease){.id = 1 + random_bits() % (UINT64_C(1) << 53),
+                                       .node = random_name(),
+                                       .capacity = random_amount(),
+                                       .expires_in = random_duration(),
+                                       .refresh_interval = random_duration()};
+        answer->gets.keep = doorman__max(answer->gets.capacity, random_amount());
+    } else {
+        answer->grant = (doorman_grant)(1 + random_below(3));
+    }
+    answer->has_safe_capacity = random_below(2);
+    if (answer->has_safe_capacity) answer->safe_capacity = random_below(5) ? random_amount() : -1;
+    if (random_below(4)) answer->algorithm = &d->algorithms[i];
+    d->algorithms[i] = draw_algorithm();
+    answer->terms = d->terms[i];
+    answer->terms_count = random_below(DOORMAN_TERMS_MAX + 1);
+    for (size_t k = 0; k < answer->terms_count; k++) {
+        d->terms[i][k] = (doorman_terms){(int)random_below(17) - 1, random_amount(), random_unit()};
+    }
+    answer->has_learn_for = random_below(2);
+    if (answer->has_learn_for && random_below(2)) answer->learn_for = random_duration();
+}
+
+static void random_messages_come_back_as_they_were_sent(void **state) {
+    (void)state;
+    drawn *d = calloc(1, sizeof *d);
+    doorman_buffer text = {0};
+    reading r;
+    assert_non_null(d);
+    for (int step = 0; step < 3000; step++) {
+        doorman_request request = draw_request(d);
+        assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
+        assert_int_equal(read_request(&r, text.text, text.bytes), DOORMAN_OK);
+        assert_same_request(&r.request, &request);
+        assert_int_equal(doorman__read_end(&r.reader), DOORMAN_OK);
+        doorman_response response = {.method = DOORMAN_GET_CAPACITY,
+                                     .is_server = true,
+                                     .is_master = true,
+                                     .answers = d->answers,
+                                     .answer_count = random_below(ASKS + 1)};
+        for (size_t i = 0; i < response.answer_count; i++) draw_answer(d, i);
+        assert_int_equal(write_response(&text, &response), DOORMAN_OK);
+        assert_int_equal(read_response(&r, text.text, text.bytes), DOORMAN_OK);
+        assert_true(r.response.is_server);
+        assert_int_equal(r.response.answer_count, response.answer_count);
+        for (size_t i = 0; i < response.answer_count; i++) {
+            assert_same_answer(&r.response.answers[i], &d->answers[i]);
+        }
+        assert_int_equal(doorman__read_end(&r.reader), DOORMAN_OK);
+    }
+    doorman_buffer_uninit(&text);
+    free(d);
+}
+
+#define SERVER_ANSWER(fields)                                                                      \
+    "{\"get_server_capacity\":{\"response\":[{\"resource_id\":\"db\"," GETS "," fields "}]}}"
+#define GETS                                                                                       \
+    "\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":33.5,\"expires_in\":60,\"refresh_interval\":"  \
+    "5}"
+
+/* A parent may be newer than its child, which then still has its lease. */
+static void what_a_newer_parent_says_costs_no_lease(void **state) {
+    (void)state;
+    static const char *const unknown[] = {
+        SERVER_ANSWER("\"algorithm\":{\"kind\":\"BETTER_SHARE\",\"lease_length\":-1,"
+                      "\"parameters\":[{\"name\":\"x\"}]}"),
+        SERVER_ANSWER("\"color\":5"),
+    };
+    static const char known[] = SERVER_ANSWER(
+        "\"algorithm\":{\"kind\":\"STATIC\",\"lease_length\":20,\"refresh_interval\":4,\"x\":[],"
+        "\"parameters\":[{\"name\":\"x\",\"value\":{}},{\"name\":\"reserve\",\"value\":0.5,"
+        "\"unit\":1}]}");
+    reading r;
+    for (size_t i = 0; i < COUNT(unknown); i++) {
+        assert_int_equal(read_response(&r, unknown[i], strlen(unknown[i])), DOORMAN_OK);
+        assert_null(r.response.answers->algorithm);
+        assert_exact(r.response.answers->gets.capacity, 33.5);
+        doorman__read_end(&r.reader);
+    }
+    assert_int_equal(read_response(&r, known, strlen(known)), DOORMAN_OK);
+    assert_int_equal(r.response.answers->algorithm->kind, DOORMAN_STATIC_SHARE);
+    assert_true(r.response.answers->algorithm->lease_length == 20 * SECOND);
+    assert_exact(r.response.answers->algorithm->reserve, 0.5);
+    assert_exact(r.response.answers->algorithm->decay_factor, 0.5);
+    doorman__read_end(&r.reader);
+}
+
+#define AT(path) "get_server_capacity.response[0]." path
+#define TERMS(fields) SERVER_ANSWER("\"terms\":[{\"level\":1,\"slope\":0},{" fields "}]")
+#define POLICY(fields) SERVER_ANSWER("\"algorithm\":{\"kind\":\"STATIC\"," fields "}")
+static const struct {
+    const char *text, *error;
+} wrong_server_answers[] = {
+    {"{\"get_server_capacity\":{}}", "get_server_capacity.response: is missing"},
+    {SERVER_ANSWER("\"algorithm\":1"), AT("algorithm: must be an object")},
+    {SERVER_ANSWER("\"algorithm\":{}"), AT("algorithm.kind: is missing")},
+    {SERVER_ANSWER("\"algorithm\":{\"kind\":1}"), AT("algorithm.kind: must be a string")},
+    {POLICY("\"lease_length\":0"), AT("algorithm.lease_length: must be more than 0")},
+    {POLICY("\"refresh_interval\":\"1\""), AT("algorithm.refresh_interval: must be a number")},
+    {POLICY("\"learning_mode_duration\":-1"), AT("algorithm.learning_mode_duration: must be from")},
+    {POLICY("\"parameters\":{}"), AT("algorithm.parameters: must be a list")},
+    {POLICY("\"parameters\":[1]"), AT("algorithm.parameters[0]: must be an object")},
+    {POLICY("\"parameters\":[{\"value\":1}]"), AT("algorithm.parameters[0].name: is missing")},
+    {POLICY("\"parameters\":[{\"name\":\"reserve\"}]"),
+     AT("algorithm.parameters[0].value: is missing")},
+    {POLICY("\"parameters\":[{\"name\":\"reserve\",\"value\":-0.5}]"),
+     AT("algorithm.parameters[0].value: must be from 0 to 1")},
+    {POLICY("\"parameters\":[{\"name\":\"handover\",\"value\":\"soon\"}]"),
+     AT("algorithm.parameters[0].value: must be one of confirmed, immediate")},
+    {SERVER_ANSWER("\"terms\":{}"), AT("terms: must be a list")},
+    {SERVER_ANSWER("\"terms\":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]"),
+     AT("terms: must be a list of at most 16")},
+    {SERVER_ANSWER("\"terms\":[0]"), AT("terms[0]: must be an object")},
+    {TERMS("\"slope\":0"), AT("terms[1].level: is missing")},
+    {TERMS("\"level\":0"), AT("terms[1].slope: is missing")},
+    {TERMS("\"level\":-1,\"slope\":0"), AT("terms[1].level: " DOORMAN__AMOUNT_RULE)},
+    {TERMS("\"level\":1,\"slope\":1.5"), AT("terms[1].slope: must be from 0 to 1")},
+    {TERMS("\"level\":1,\"slope\":-1"), AT("terms[1].slope: must be from 0 to 1")},
+    {TERMS("\"level\":1,\"slope\":1,\"priority\":-1"),
+     AT("terms[1].priority: must be an integer from 0 to 15")},
+    {SERVER_ANSWER("\"learn_for\":-1"), AT("learn_for: must be from 0 to 1e8 seconds")},
+    {SERVER_ANSWER("\"learn_for\":true"), AT("learn_for: must be a number")},
+};
+#undef POLICY
+#undef TERMS
+#undef AT
+
+/* C5. */
+static void a_wrong_answer_to_a_server_is_told_by_its_path(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT(wrong_server_answers); i++) {
+        const char *text = wrong_server_answers[i].text, *error = wrong_server_answers[i].error;
+        reading r;
+        doorman_status status = read_response(&r, text, strlen(text));
+        if (status != DOORMAN_INVALID_ARGUMENT ||
+            strncmp(r.error.text, error, strlen(error)) != 0) {
+            fail_msg("%s\nis %s: %s\nnot %s", text, doorman_status_name(status), r.error.text,
+                     error);
+        }
+        doorman__read_end(&r.reader);
+    }
+}
+
+/* T2, V5. */
+static void a_resource_has_512_groups_at_most(void **state) {
+    (void)state;
+    static const char start[] = "{\"get_server_capacity\":{\"server_id\":\"leaf\",\"path\":"
+                                "[\"leaf\"],\"resource\":[{\"resource_id\":\"db\",\"wants\":["
+                                "{\"num_clients\":1,\"wants\":1}";
+    for (size_t more = 511; more <= 512; more++) {
+        char *text = repeat(start, ",{\"num_clients\":1,\"wants\":1}", more, "]}]}}");
+        reading r;
+        doorman_status status = read_request(&r, text, strlen(text));
+        assert_int_equal(status, more == 511 ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT);
+        if (status == DOORMAN_OK) assert_int_equal(r.request.asks->wants_count, 512);
+        if (status != DOORMAN_OK) assert_non_null(strstr(r.error.text, "wants: must be a list of"));
+        doorman__read_end(&r.reader);
+        free(text);
+    }
+}
+
+/* C4: the room that is taken before a decision is enough for the longest answer there is. */
+static void the_longest_answer_fits_the_room_taken_for_it(void **state) {
+    (void)state;
+    char id[DOORMAN_ID_BYTES_MAX + 1];
+    memset(id, '"', DOORMAN_ID_BYTES_MAX);
+    id[DOORMAN_ID_BYTES_MAX] = '\0';
+    const double amount = 123456789012345.67;
+    const doorman_time duration = DOORMAN_DURATION_MAX - 1;
+    doorman_algorithm algorithm = {DOORMAN_PROPORTIONAL_SHARE,
+                                   DOORMAN_IMMEDIATE,
+                                   duration,
+                                   duration,
+                                   true,
+                                   duration,
+                                   true,
+                                   duration,
+                                   duration,
+                                   1.2345678901234567e-100,
+                                   1.2345678901234567e-100};
+    doorman_terms terms[DOORMAN_TERMS_MAX];
+    for (int i = 0; i < DOORMAN_TERMS_MAX; i++) {
+        terms[i] = (doorman_terms){15, amount, 1.2345678901234567e-100};
+    }
+    enum { COUNT_OF_ANSWERS = 20 };
+    doorman_ask asks[COUNT_OF_ANSWERS];
+    doorman_answer answers[COUNT_OF_ANSWERS];
+    for (int i = 0; i < COUNT_OF_ANSWERS; i++) {
+        asks[i] = (doorman_ask){.resource_id = id};
+        answers[i] = (doorman_answer){
+            .resource_id = id,
+            .gets = {UINT64_C(1) << 53, id, amount, amount + 1, duration, duration},
+            .has_safe_capacity = true,
+            .safe_capacity = amount,
+            .algorithm = &algorithm,
+            .terms = terms,
+            .terms_count = DOORMAN_TERMS_MAX,
+            .has_learn_for = true,
+            .learn_for = duration};
+    }
+    for (int is_server = 0; is_server <= 1; is_server++) {
+        const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                         .is_server = is_server,
+                                         .asks = asks,
+                                         .ask_count = COUNT_OF_ANSWERS};
+        const doorman_response response = {.method = DOORMAN_GET_CAPACITY,
+                                           .is_server = is_server,
+                                           .is_master = true,
+                                           .answers = answers,
+                                           .answer_count = COUNT_OF_ANSWERS};
+        doorman_buffer text = {0};
+        assert_int_equal(doorman__reply_reserve(&text, &request, NULL), DOORMAN_OK);
+        memory_fails_always();
+        doorman__writer out = doorman__put_start(&text);
+        doorman__put_response(&out, &response, INT64_C(99999999999));
+        assert_int_equal(doorman__put_end(&out), DOORMAN_OK);
+        assert_true(memory_works());
+        doorman_buffer_uninit(&text);
+    }
+}
+
 /* ---- what a client makes of an answer ---- */
 
 typedef struct asking {
@@ -630,9 +1177,6 @@ static bool is_leased(asking *a, double *capacity) {
 }
 
 #define ANSWER(fields) "{\"get_capacity\":{\"response\":[{\"resource_id\":\"db\"," fields "}]}}"
-#define GETS                                                                                       \
-    "\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":33.5,\"expires_in\":60,\"refresh_interval\":"  \
-    "5}"
 
 static void a_client_and_a_server_understand_each_other(void **state) {
     (void)state;
@@ -718,6 +1262,9 @@ static void a_wrong_answer_is_a_failure(void **state) {
          "get_capacity.response[0].gets.expires_in: is missing"},
         {ANSWER("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":-3,\"expires_in\":1,"
                 "\"refresh_interval\":1}"),
+         "get_capacity.response[0].gets.capacity: " DOORMAN__AMOUNT_RULE},
+        {ANSWER("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
+                "\"refresh_interval\":0}"),
          "get_capacity: "},
         {ANSWER("\"safe_capacity\":\"2\"," GETS),
          "get_capacity.response[0].safe_capacity: must be a"},
@@ -897,9 +1444,9 @@ static const struct {
     {PARAMETERS(PARAMETER("reserve", "\"one\"")), IN "parameters[0].value: must be a number"},
     {PARAMETERS(PARAMETER("reserve", "\"[1]\"")), IN "parameters[0].value: must be a number"},
     {PARAMETERS(PARAMETER("reserve", "true")), IN "parameters[0].value: must be a number"},
-    {PARAMETERS(PARAMETER("reserve", "2")), IN "reserve: must be from 0 to 1"},
+    {PARAMETERS(PARAMETER("reserve", "2")), IN "parameters[0].value: must be from 0 to 1"},
     {PARAMETERS(PARAMETER("decay_factor", "0")), IN "parameters[0].value: must be more than 0"},
-    {PARAMETERS(PARAMETER("decay_factor", "2")), IN "decay_factor: must be more than 0"},
+    {PARAMETERS(PARAMETER("decay_factor", "2")), IN "parameters[0].value: must be from 0 to 1"},
     {PARAMETERS(PARAMETER("minimum_refresh_interval", "0")),
      IN "parameters[0].value: must be more than 0"},
     {PARAMETERS(PARAMETER("minimum_interval", "-1")), IN "parameters[0].value: must be from 0"},
@@ -1023,6 +1570,41 @@ static void without_memory_an_answer_can_be_heard_again(void **state) {
     assert_true(memory_works() || nth > 20);
 }
 
+/* Of a server: reading leaves nothing behind, and writing gives all or nothing. */
+static void without_memory_a_server_is_neither_heard_nor_answered(void **state) {
+    (void)state;
+    static const char ask[] =
+        SERVER_GET("[\"leaf\",\"mid\"]", "{\"resource_id\":\"db\",\"wants\":[{\"num_clients\":1,"
+                                         "\"wants\":1}],\"has\":{\"id\":1,\"node\":\"n\","
+                                         "\"capacity\":1,\"expires_in\":1}}");
+    static const char answer[] = SERVER_ANSWER(
+        "\"algorithm\":{\"kind\":\"STATIC\",\"parameters\":[{\"name\":\"reserve\",\"value\":"
+        "\"0.5\"}]},\"terms\":[{\"level\":1,\"slope\":0}]");
+    size_t nth = 0, before = memory_blocks();
+    bool whole = false;
+    while (!whole) {
+        reading r, s;
+        doorman_buffer request = {0}, reply = {0};
+        memory_fails_at(++nth);
+        doorman_status status = read_request(&r, ask, sizeof ask - 1);
+        if (status == DOORMAN_OK) status = doorman_json_request(&r.request, &request);
+        doorman_status heard = read_response(&s, answer, sizeof answer - 1);
+        if (heard == DOORMAN_OK) heard = write_response(&reply, &s.response);
+        whole = memory_works();
+        assert_int_equal(whole, status == DOORMAN_OK && heard == DOORMAN_OK);
+        assert_true(status == DOORMAN_OK || status == DOORMAN_OUT_OF_MEMORY);
+        assert_true(heard == DOORMAN_OK || heard == DOORMAN_OUT_OF_MEMORY);
+        assert_int_equal(status == DOORMAN_OK, request.bytes > 0);
+        assert_int_equal(heard == DOORMAN_OK, reply.bytes > 0);
+        doorman__read_end(&r.reader);
+        doorman__read_end(&s.reader);
+        doorman_buffer_uninit(&request);
+        doorman_buffer_uninit(&reply);
+        assert_int_equal(memory_blocks(), before);
+    }
+    assert_true(nth > 40);
+}
+
 static void without_memory_an_error_is_empty(void **state) {
     (void)state;
     doorman_buffer reply = {0};
@@ -1052,6 +1634,14 @@ int main(void) {
         cmocka_unit_test(amounts_and_times_come_back_exactly),
         cmocka_unit_test(a_locale_with_a_decimal_comma_changes_nothing),
         cmocka_unit_test(numbers_are_written_short),
+        cmocka_unit_test(a_server_asks_for_its_clients_in_groups),
+        cmocka_unit_test(a_server_that_releases_says_that_it_is_one),
+        cmocka_unit_test(a_server_is_answered_with_what_it_is_to_share_by),
+        cmocka_unit_test(random_messages_come_back_as_they_were_sent),
+        cmocka_unit_test(what_a_newer_parent_says_costs_no_lease),
+        cmocka_unit_test(a_wrong_answer_to_a_server_is_told_by_its_path),
+        cmocka_unit_test(a_resource_has_512_groups_at_most),
+        cmocka_unit_test(the_longest_answer_fits_the_room_taken_for_it),
         cmocka_unit_test(a_client_and_a_server_understand_each_other),
         cmocka_unit_test(an_answer_counts_once),
         cmocka_unit_test(a_redirect_is_followed),
@@ -1064,6 +1654,7 @@ int main(void) {
         cmocka_unit_test(without_memory_a_configuration_is_not_made),
         cmocka_unit_test(without_memory_nothing_is_given),
         cmocka_unit_test(without_memory_an_answer_can_be_heard_again),
+        cmocka_unit_test(without_memory_a_server_is_neither_heard_nor_answered),
         cmocka_unit_test(without_memory_an_error_is_empty),
     };
     return run_all(tests);

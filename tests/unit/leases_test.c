@@ -55,6 +55,11 @@ static doorman__record *find(stage *it, const char *id) {
     return record;
 }
 
+static void set_demand(doorman__book *book, doorman__record *record, const doorman_demand *demand) {
+    uint64_t serial = 0; /* of a client none is made */
+    doorman__book_set_demands(book, record, demand, 1, &serial);
+}
+
 typedef struct gets {
     double capacity, keep, target;
 } gets;
@@ -64,7 +69,7 @@ typedef struct gets {
 static gets ask(stage *it, const char *id, double wants, double claim, bool names_last) {
     doorman__record *record = find(it, id);
     const doorman_demand demand = {wants, 1, 1};
-    doorman__book_set_demand(it->book, record, &demand);
+    set_demand(it->book, record, &demand);
     if (names_last) doorman__book_confirm(it->book, record, claim);
     double target = doorman__book_target(it->book, record);
     double keep = doorman__book_grant(it->book, record, target, claim);
@@ -81,7 +86,7 @@ static double renew(stage *it, const char *id, double wants) {
 static gets learn(stage *it, const char *id, double wants, double claim) {
     doorman__record *record = find(it, id);
     const doorman_demand demand = {wants, 1, 1};
-    doorman__book_set_demand(it->book, record, &demand);
+    set_demand(it->book, record, &demand);
     double target = doorman__book_target(it->book, record);
     double keep = doorman__book_learn(it->book, record, target, claim);
     return (gets){record->given, keep, 0};
@@ -283,7 +288,7 @@ static void a_target_is_of_the_sums_with_the_request_in_them(void **state) {
 
 static void set_capacity(stage *it, double capacity) {
     it->settings.capacity = capacity;
-    doorman__book_set_template(it->book, &it->settings);
+    doorman__book_set_template(it->book, &it->settings, it->book->settings->algorithm.kind);
 }
 
 /* G5. The Go Doorman's lease is negative then, and taken for unlimited. */
@@ -532,12 +537,11 @@ static void another_template_shares_by_its_own_kind(void **state) {
         {DOORMAN_STATIC_SHARE, {100, 50, 50}}, {DOORMAN_PRIORITY_SHARE, {100, 10, 10}},
         {DOORMAN_NO_ALGORITHM, {100, 50, 50}}, {DOORMAN_FAIR_SHARE, {40, 40, 40}},
     };
-    for (size_t i = 0; i < 3; i++)
-        doorman__book_set_demand(it.book, find(&it, ids[i]), &demands[i]);
+    for (size_t i = 0; i < 3; i++) set_demand(it.book, find(&it, ids[i]), &demands[i]);
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
         doorman_template next = it.settings;
         next.algorithm.kind = examples[i].kind;
-        doorman__book_set_template(it.book, &next);
+        doorman__book_set_template(it.book, &next, it.book->settings->algorithm.kind);
         audit(&it);
         for (size_t j = 0; j < 3; j++) {
             assert_about(doorman__book_target(it.book, find(&it, ids[j])), examples[i].targets[j]);
@@ -570,7 +574,7 @@ static void the_sums_of_a_book_are_those_of_its_records(void **state) {
             it.settings.algorithm.handover = (doorman_handover)random_below(2);
             break;
         default:
-            doorman__book_set_demand(it.book, record, &demand);
+            set_demand(it.book, record, &demand);
             (void)doorman__book_grant(it.book, record, doorman__book_target(it.book, record),
                                       random_amount());
             doorman__book_set_end(it.book, record,
