@@ -303,8 +303,8 @@ static void note_request(sim_world *world, const sim_message *message, bool is_m
         sim_mix_amount(world, sum);
         if (!release) snprintf(wants, sizeof wants, "wants %.6g, ", sum);
         if (ask->has.id) {
-            snprintf(has, sizeof has, "%.6g by lease %llx", ask->has.capacity,
-                     (unsigned long long)ask->has.id);
+            snprintf(has, sizeof has, "%.6g by lease %llx for %.3f s", ask->has.capacity,
+                     (unsigned long long)ask->has.id, seconds(ask->has.expires_in));
         }
         sim_note(world, "%s%s at %s%s: %s %s, %shas %s", message->request.holder_id,
                  ask->learning ? " (learning)" : "", address, is_master ? "" : " (no master)",
