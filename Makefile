@@ -77,12 +77,17 @@ $(TEST_SERVERS): doorman_server.c doorman.h | deps
 
 C_SOURCES = $(wildcard *.[ch] examples/*.c* tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh)
-bench: build/bench ## how fast it is: renewals, and a limiter's try; half a minute
-	@build/bench
 
-build/bench: tests/bench/bench.c doorman.h | build_deps
+# QUICK=1 takes less than a minute, and draws nothing: the picture is of the whole measurement.
+bench: build/bench build/doorman_server ## how fast it is, in some minutes; or QUICK=1
+	@build/bench $(if $(QUICK),--quick) build/doorman_server build
+ifndef QUICK
+	@sh tests/bench/draw.sh build/bench_cost.dat tests/bench/cost.svg
+endif
+
+build/bench: $(wildcard tests/bench/*.[ch]) doorman.h | build_deps
 	$(say)
-	@$(C) -O2 -g -Werror $< -o $@ $(LDFLAGS) $(LIBRARIES)
+	@$(C) -O2 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
 
 # The simulator: the scenarios with their figures and pictures; random faults; or whether it finds
 # the faults that are put into copies of the header.

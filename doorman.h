@@ -2332,6 +2332,10 @@ static double doorman__book_free(const doorman__book *book, const doorman__recor
     return doorman__book_left(book, record, book->settings->capacity);
 }
 
+static bool doorman__book_learning(const doorman__book *book, doorman_time now) {
+    return now < book->learned_at && doorman__kinds[book->settings->algorithm.kind].whole;
+}
+
 /* R4. The claim comes from a holder that named the last lease. */
 static void doorman__book_confirm(doorman__book *book, doorman__record *record, double claim) {
     double counted = doorman__min(record->counted, doorman__ceil(claim));
@@ -3170,12 +3174,18 @@ static void doorman__server_free_book(doorman_server *server, doorman__book *boo
     DOORMAN_FREE(book);
 }
 
-/* A book without records. That of a node goes when its lease has been released. */
+/* A book without records. That of a node goes when its lease has been released; and while it learns
+ * there may be holders that it does not know of, so the lease stays (R10). */
 static void doorman__server_remove_book(doorman_server *server, doorman__book *book) {
     if (!book->upward) {
         doorman__server_free_book(server, book);
-    } else if (!book->upward->holding.closing) {
-        doorman__holding_close(&server->asker, &book->upward->holding, server->now);
+        return;
+    }
+    doorman__holding *holding = &book->upward->holding;
+    bool held = holding->asked || doorman__holding_live(holding, server->now);
+    bool stays = held && doorman__book_learning(book, server->now);
+    if (!holding->closing && !stays) {
+        doorman__holding_close(&server->asker, holding, server->now);
     }
 }
 
@@ -3195,6 +3205,7 @@ static void doorman__server_forget(doorman_server *server) {
     while (server->first) doorman__server_free_book(server, server->first);
     server->mine = false;
     server->master[0] = 0;
+    server->due = DOORMAN_NEVER;
 }
 
 /* A mastership that has passed is lost, whether or not anybody has said so yet. */
@@ -3387,7 +3398,7 @@ doorman_status doorman_server_set_master(doorman_server *server,
     if (bytes) memcpy(server->master, mastership->address, bytes);
     server->master[bytes] = 0;
     server->mine_until = mastership->until;
-    server->due = doorman__earlier(server->due, mastership->until);
+    if (mine) server->due = doorman__earlier(server->due, mastership->until);
     if (mine && !server->mine) {
         server->gone = mastership->predecessor_gone ? mastership->predecessor_gone : now;
         size_t count = server->config ? server->config->template_count : 0;
@@ -3696,10 +3707,6 @@ static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm
     return doorman__earlier(algorithm->minimum_interval, told / 2);
 }
 
-static bool doorman__book_learning(const doorman__book *book, doorman_time now) {
-    return now < book->learned_at && doorman__kinds[book->settings->algorithm.kind].whole;
-}
-
 static doorman__upward *doorman__upward_of(doorman__holding *holding) {
     return (doorman__upward *)(void *)holding;
 }
@@ -3874,10 +3881,12 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
     doorman__book *book = upward->book;
     const doorman_algorithm *algorithm = &upward->settings.algorithm;
     doorman_time learned_at = doorman__after(server->now, doorman__server_bound(server, learn_for));
+    if (algorithm->has_learning_mode_duration) {
+        doorman_time given = doorman__after(server->gone, algorithm->learning_mode_duration);
+        learned_at = doorman__earlier(learned_at, given);
+    }
     book->learned_at = doorman__earlier(book->learned_at, learned_at);
-    if (!algorithm->has_learning_mode_duration) return;
-    learned_at = doorman__after(server->gone, algorithm->learning_mode_duration);
-    book->learned_at = doorman__earlier(book->learned_at, learned_at);
+    server->due = doorman__earlier(server->due, book->learned_at);
 }
 
 static void doorman__upward_changed(doorman__holding *holding, const doorman_answer *answer,
@@ -3977,12 +3986,13 @@ typedef struct doorman__turn {
     const doorman_ask *ask;
     doorman__book *book;
     doorman__record *record;
-    doorman_time now, end; /* of the record, as it was */
-    double claim;          /* x */
-    bool named;            /* it names the last lease that it was given here */
-    bool ours;             /* the lease that it has is of this node */
-    bool learns;           /* it is a server that learns, */
-    bool back;             /* and gets again what it had: R7 */
+    doorman_time now;
+    doorman_time end; /* of the record of what the holder has had; 0: nothing */
+    double claim;     /* x */
+    bool named;       /* it names the last lease that it was given here */
+    bool ours;        /* the lease that it has is of this node */
+    bool learns;      /* it is a server that learns, */
+    bool back;        /* and gets again what it had: R7 */
     double target;
 } doorman__turn;
 
@@ -3995,9 +4005,9 @@ static doorman__turn doorman__turn_start(doorman_server *server, const doorman_r
                           .ask = ask,
                           .book = slot->book,
                           .record = record,
-                          .now = server->now,
-                          .end = record->end};
+                          .now = server->now};
     bool live = record->lease_id || record->counted > 0;
+    turn.end = live ? record->end : 0;
     bool whole = doorman__kinds[slot->book->settings->algorithm.kind].whole;
     turn.claim = doorman__max(ask->has.id ? ask->has.capacity : 0, ask->outstanding);
     turn.named = record->lease_id && ask->has.id == record->lease_id;
@@ -4215,6 +4225,7 @@ static void doorman__server_release(doorman_server *server, const doorman_reques
         if (record && record->lease_id == ask->has.id) {
             doorman__server_remove_record(server, book, record);
         }
+        if (!book->records.count) server->due = doorman__earlier(server->due, server->now);
     }
 }
 
@@ -4268,6 +4279,7 @@ void doorman_server_update(doorman_server *server, doorman_time now) {
         if (book->oldest) {
             due = doorman__earlier(due, book->oldest->end);
         } else {
+            due = doorman__earlier(due, book->learned_at > now ? book->learned_at : DOORMAN_NEVER);
             doorman__server_remove_book(server, book);
         }
     }

@@ -1,146 +1,189 @@
-/* How fast the library is, in one process on one core: `make bench`.
+/* How fast it is: `make bench`, or `make bench QUICK=1` for less than a minute of it.
  *
- * The machine is shared and noisy, so what can be is measured beside something that everybody
- * knows, in the same run: a try of a limiter beside a read of the clock and a compare-and-swap. Of
- * several rounds the fastest counts, for all alike. */
+ *     build/bench [--quick] build/doorman_server FOLDER
+ *
+ * prints a table, with what is to be reached beside each figure, and writes bench.csv and, for the
+ * picture, bench_cost.dat to the folder. `build/bench echo` is the peer that the server is held
+ * against.
+ *
+ * The machine is noisy, so figures are medians of rounds, and what is compared is measured in
+ * turns, a short round of the one and a short round of the other. */
 #define DOORMAN_IMPLEMENTATION
-#define DOORMAN_JSON
-#define DOORMAN_NNG /* for doorman_clock */
-#include "doorman.h"
+#include "bench.h"
 
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdlib.h>
+#include <unistd.h>
 
-#define ID_BYTES 32
+extern char **environ;
 
-typedef struct fleet {
-    doorman_config *config;
-    doorman_server *server;
-    doorman_time now;
-    size_t count;
-    char (*ids)[ID_BYTES + 1];
-    doorman_lease *has;
-    double *wants;
-    uint64_t random;
-} fleet;
+/* ---- numbers --------------------------------------------------------------------------------- */
 
-static void must(bool done) {
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void sort(double *values, size_t count) { qsort(values, count, sizeof *values, compare); }
+
+double median(double *values, size_t count) {
+    sort(values, count);
+    return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+/* SplitMix64 (Steele, Lea, Flood 2014). */
+static uint64_t random_next(uint64_t *state) {
+    uint64_t x = *state += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+}
+
+uint64_t random_below(uint64_t *state, uint64_t bound) { return random_next(state) % bound; }
+
+double random_unit(uint64_t *state) { return (double)(random_next(state) >> 11) * 0x1p-53; }
+
+void write_holder_id(char out[HOLDER_ID_BYTES + 1], size_t index) {
+    snprintf(out, HOLDER_ID_BYTES + 1, "web-%016zx-%011zu", index * 2654435761u,
+             index % 100000000000);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static void clear_step(const bench *b) {
+    if (b->terminal) fputs("\r\033[K", stderr);
+}
+
+void must(bool done, const char *what) {
     if (done) return;
-    fprintf(stderr, "bench: out of memory, or refused\n");
+    fprintf(stderr, "\nbench: %s\n", what);
     exit(1);
 }
 
-/* One renewal of one holder, which names its last lease. */
-static void renew(fleet *f, size_t i) {
-    doorman_demand demand = {f->wants[i], 1, 1};
-    doorman_ask ask = {
-        .resource_id = "db/orders", .has = f->has[i], .wants = &demand, .wants_count = 1};
-    doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = f->ids[i], .asks = &ask, .ask_count = 1};
-    doorman_response response;
-    must(doorman_server_handle(f->server, &request, &response, NULL, f->now) == DOORMAN_OK);
-    f->has[i] = response.answers[0].gets;
+static void show_step(bench *b) {
+    double seconds = (double)(b->shown - b->started) / (double)DOORMAN_SECOND;
+    clear_step(b);
+    fprintf(stderr, "bench: %s", b->step);
+    if (seconds >= 1) fprintf(stderr, ", %.0f s", seconds);
+    fputs(b->terminal ? " ..." : "\n", stderr);
 }
 
-static void fleet_start(fleet *f, size_t count) {
-    doorman_template all = {.identifier_glob = "*", .capacity = 50.0 * (double)count};
-    all.has_algorithm = all.algorithm.has_learning_mode_duration = true;
-    all.algorithm.has_minimum_interval = true;
-    doorman_config_options options = {.templates = &all, .template_count = 1};
-    *f = (fleet){.count = count, .random = 1};
-    must(doorman_config_create(&f->config, &options, NULL) == DOORMAN_OK);
-    doorman_server_options node = {.node = "root", .config = f->config, .seed = {1, 2}};
-    must(doorman_server_create(&f->server, &node, NULL, 0) == DOORMAN_OK);
-    doorman_mastership mine = {.address = "here", .until = DOORMAN_NEVER};
-    must(doorman_server_set_master(f->server, &mine, 0) == DOORMAN_OK);
-    f->ids = calloc(count, sizeof *f->ids);
-    f->has = calloc(count, sizeof *f->has);
-    f->wants = calloc(count, sizeof *f->wants);
-    must(f->ids && f->has && f->wants);
-    for (size_t i = 0; i < count; i++) {
-        snprintf(f->ids[i], sizeof f->ids[i], "web-%016zx-%011zu", i * 2654435761u, i);
-        f->wants[i] = 100 * doorman__random_unit(&f->random);
-        renew(f, i);
+void bench_step(bench *b, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(b->step, sizeof b->step, format, arguments);
+    va_end(arguments);
+    b->started = b->shown = doorman_clock();
+    show_step(b);
+}
+
+/* Where lines stay, they come more rarely. */
+void bench_tick(bench *b) {
+    doorman_time now = doorman_clock();
+    if (now - b->shown < (b->terminal ? 1 : 5) * DOORMAN_SECOND) return;
+    b->shown = now;
+    show_step(b);
+}
+
+/* A number for people: three digits of those below a thousand, the others whole, in groups. */
+static const char *write_number(char out[32], double value) {
+    char digits[32];
+    if (fabs(value) < 999.5) {
+        int places = fabs(value) < 9.995 ? 2 : fabs(value) < 99.95 ? 1 : 0;
+        snprintf(out, 32, "%.*f", value == floor(value) ? 0 : places, value);
+        return out;
     }
-}
-
-static void fleet_stop(fleet *f) {
-    doorman_server_destroy(f->server);
-    doorman_config_destroy(f->config);
-    free(f->ids);
-    free(f->has);
-    free(f->wants);
-}
-
-/* Renewals a second, by holders chosen at random, of which a part wants something else. */
-static double renewals(fleet *f, double changing) {
-    enum { ROUNDS = 3 };
-    size_t count = f->count < 200000 ? 200000 : f->count;
-    doorman_time best = DOORMAN_NEVER;
-    for (int round = 0; round < ROUNDS; round++) {
-        doorman_time start = doorman_clock();
-        for (size_t k = 0; k < count; k++) {
-            size_t i = (size_t)(doorman__random(&f->random) >> 11) % f->count;
-            if (doorman__random_unit(&f->random) < changing) {
-                f->wants[i] = 100 * doorman__random_unit(&f->random);
-            }
-            f->now += 1000;
-            renew(f, i);
-        }
-        best = doorman__earlier(best, doorman_clock() - start);
+    size_t count = (size_t)snprintf(digits, sizeof digits, "%.0f", value), bytes = 0;
+    for (size_t i = 0; i < count && bytes < 30; i++) {
+        if (i > 0 && (count - i) % 3 == 0) out[bytes++] = ',';
+        out[bytes++] = digits[i];
     }
-    return (double)count * 1e9 / (double)best;
+    out[bytes] = 0;
+    return out;
 }
 
-typedef enum act { CLOCK, CLOCK_AND_SWAP, TRY_ALLOWED, TRY_REFUSED } act;
+#define TABLE_ROW "%-54s %10s  %-15s %-12s %s\n"
 
-/* Nanoseconds that one act takes. */
-static double cost(act what) {
-    enum { COUNT = 2000000, ROUNDS = 5 };
-    doorman_time best = DOORMAN_NEVER;
-    doorman_rate rate;
-    uint64_t word = 0, sum = 0;
-    must(doorman_rate_init(&rate, what == TRY_ALLOWED ? 1e12 : 1e-3, 0, doorman_clock()) ==
-         DOORMAN_OK);
-    for (int round = 0; round < ROUNDS; round++) {
-        doorman_time start = doorman_clock();
-        for (int i = 0; i < COUNT; i++) {
-            doorman_time now = doorman_clock();
-            if (what == CLOCK) sum += (uint64_t)now;
-            if (what == CLOCK_AND_SWAP) {
-                uint64_t old = __atomic_load_n(&word, __ATOMIC_RELAXED);
-                sum += __atomic_compare_exchange_n(&word, &old, (uint64_t)now, true,
-                                                   __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-            }
-            if (what >= TRY_ALLOWED) sum += doorman_rate_try(&rate, 1, now) == DOORMAN_ALLOWED;
-        }
-        best = doorman__earlier(best, doorman_clock() - start);
+void bench_row(bench *b, double value, const char *unit, goal to, const char *format, ...) {
+    char name[96], number[32], wanted[32], reach[40] = "", written[40] = "";
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(name, sizeof name, format, arguments);
+    va_end(arguments);
+    const char *reached = "";
+    if (to.sense != NO_GOAL) {
+        const char *sign = to.sense == AT_LEAST ? ">=" : "<=";
+        bool done = to.sense == AT_LEAST ? value >= to.value : value <= to.value;
+        snprintf(reach, sizeof reach, "%s %s", sign, write_number(wanted, to.value));
+        snprintf(written, sizeof written, "%s %.10g", sign, to.value);
+        reached = done ? "yes" : "no";
     }
-    __asm__ volatile("" : : "r"(sum)); /* is used, so that nothing of it is left out */
-    return (double)best / COUNT;
+    clear_step(b);
+    printf(TABLE_ROW, name, write_number(number, value), unit, reach, reached);
+    fflush(stdout);
+    fprintf(b->csv, "\"%s\",%.6g,%s,%s\n", name, value, unit, written);
 }
 
-int main(void) {
-    printf("renewals a second of one FAIR_SHARE resource, one core; a part of them wants more or "
-           "less\n%10s %14s %14s %14s\n",
-           "holders", "none", "a tenth", "all");
-    for (size_t count = 1000; count <= 1000000; count *= 10) {
-        fleet f;
-        fleet_start(&f, count);
-        printf("%10zu", count);
-        for (int part = 0; part < 3; part++) {
-            const double parts[] = {0, 0.1, 1};
-            printf(" %14.0f", renewals(&f, parts[part]));
-            fflush(stdout);
-        }
-        printf("\n");
-        fleet_stop(&f);
+/* ---- main ------------------------------------------------------------------------------------ */
+
+static void on_signal(int number) {
+    peers_kill();
+    _exit(128 + number);
+}
+
+/* No setting of the environment reaches the server, and it needs no port for HTTP. */
+static void clean_environment(void) {
+    for (char **variable = environ; *variable;) {
+        char name[64] = "";
+        sscanf(*variable, "%63[^=]", name);
+        bool ours = strncmp(name, "DOORMAN_", 8) == 0;
+        if (!ours || unsetenv(name) != 0) variable++;
     }
-    double clock = cost(CLOCK), swap = cost(CLOCK_AND_SWAP);
-    double allowed = cost(TRY_ALLOWED), refused = cost(TRY_REFUSED);
-    printf("\na limiter's try, one thread, the clock read included\n");
-    printf("  allowed  %6.1f ns   %.2f of a clock read and a compare-and-swap (%.1f ns)\n", allowed,
-           allowed / swap, swap);
-    printf("  refused  %6.1f ns   %.2f of a clock read (%.1f ns)\n", refused, refused / clock,
-           clock);
+    setenv("DOORMAN_HTTP", "off", 1);
+}
+
+static FILE *create(const char *folder, const char *name) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    if (!file) fprintf(stderr, "bench: %s: %s\n", path, strerror(errno));
+    must(file, "cannot write its results");
+    return file;
+}
+
+static int run(bench *b, const char *folder) {
+    atexit(peers_kill);
+    signal(SIGINT, on_signal);
+    signal(SIGTERM, on_signal);
+    signal(SIGHUP, on_signal);
+    signal(SIGPIPE, SIG_IGN);
+    clean_environment();
+    b->terminal = isatty(STDERR_FILENO);
+    b->csv = create(folder, "bench.csv");
+    b->cost = create(folder, "bench_cost.dat");
+    fprintf(b->csv, "name,value,unit,to_reach\n");
+    printf(TABLE_ROW, "what", "value", "unit", "to reach", "");
+    bench_limiter(b);
+    bench_pacing(b);
+    bench_wire(b);
+    bench_connections(b);
+    bench_renewals(b);
+    clear_step(b);
+    bool written = fclose(b->csv) == 0 && fclose(b->cost) == 0 && fflush(stdout) == 0;
+    must(written, "cannot write its results");
     return 0;
+}
+
+int main(int argc, char **argv) {
+    bench b = {.quick = argc > 1 && strcmp(argv[1], "--quick") == 0};
+    if (argc == 2 && strcmp(argv[1], "echo") == 0) return echo_main();
+    if (argc != (b.quick ? 4 : 3)) {
+        fprintf(stderr, "usage: bench [--quick] SERVER FOLDER\n");
+        return 2;
+    }
+    b.server = argv[argc - 2];
+    return run(&b, argv[argc - 1]);
 }

@@ -1,0 +1,135 @@
+/* Renewals in one process on one core: one FAIR_SHARE resource whose holders want a fourth more
+ * than there is, so that the level at which they fit has to be found. Memory is what malloc says is
+ * in use, its own heads included. */
+#include "bench.h"
+
+#include <malloc.h>
+#include <stdlib.h>
+
+enum { ROUNDS = 7, PARTS = 3 };
+static const double parts[PARTS] = {0, 0.1, 1};
+static const char *const part_names[PARTS] = {"none change", "a tenth change", "all change"};
+
+typedef struct holder {
+    char id[HOLDER_ID_BYTES + 1];
+    double wants;
+    doorman_lease has;
+} holder;
+
+typedef struct fleet {
+    doorman_config *config;
+    doorman_server *server;
+    doorman_time now;
+    holder *holders;
+    size_t count;
+    double bytes; /* for a holder */
+    uint64_t random;
+} fleet;
+
+/* One renewal of one holder, which names its last lease. */
+static void renew(fleet *f, holder *h) {
+    doorman_demand demand = {h->wants, 1, 1};
+    doorman_ask ask = {
+        .resource_id = "db/orders", .has = h->has, .wants = &demand, .wants_count = 1};
+    doorman_request request = {
+        .method = DOORMAN_GET_CAPACITY, .holder_id = h->id, .asks = &ask, .ask_count = 1};
+    doorman_response response;
+    must(doorman_server_handle(f->server, &request, &response, NULL, f->now) == DOORMAN_OK,
+         "a request was refused");
+    h->has = response.answers[0].gets;
+}
+
+static void make_server(fleet *f) {
+    doorman_template all = {.identifier_glob = "*", .capacity = 40.0 * (double)f->count};
+    all.has_algorithm = all.algorithm.has_learning_mode_duration = true;
+    all.algorithm.has_minimum_interval = true;
+    doorman_config_options options = {.templates = &all, .template_count = 1};
+    must(doorman_config_create(&f->config, &options, NULL) == DOORMAN_OK, "no configuration");
+    doorman_server_options node = {.node = "root", .config = f->config, .seed = {1, 2}};
+    must(doorman_server_create(&f->server, &node, NULL, 0) == DOORMAN_OK, "no server");
+    doorman_mastership mine = {.address = "here", .until = DOORMAN_NEVER};
+    must(doorman_server_set_master(f->server, &mine, 0) == DOORMAN_OK, "no master");
+}
+
+static double bytes_in_use(void) {
+    struct mallinfo2 info = mallinfo2();
+    return (double)info.uordblks + (double)info.hblkhd;
+}
+
+static void fleet_start(fleet *f, bench *b, size_t count) {
+    *f = (fleet){.count = count, .random = 1};
+    f->holders = calloc(count, sizeof *f->holders);
+    must(f->holders, "out of memory");
+    make_server(f);
+    double before = bytes_in_use();
+    for (size_t i = 0; i < count; i++) {
+        holder *h = &f->holders[i];
+        write_holder_id(h->id, i);
+        h->wants = 100 * random_unit(&f->random);
+        renew(f, h);
+        if (i % 1000 == 0) bench_tick(b);
+    }
+    f->bytes = (bytes_in_use() - before) / (double)count;
+}
+
+static void fleet_stop(fleet *f) {
+    doorman_server_destroy(f->server);
+    doorman_config_destroy(f->config);
+    free(f->holders);
+}
+
+/* Renewals a second, by holders chosen at random, of which a part wants something else. */
+static double round_of(fleet *f, double changing, doorman_time length) {
+    doorman_time start = doorman_clock(), passed = 0;
+    size_t count = 0;
+    for (; passed < length; passed = doorman_clock() - start) {
+        for (size_t end = count + 1000; count < end; count++) {
+            holder *h = &f->holders[random_below(&f->random, f->count)];
+            if (random_unit(&f->random) < changing) h->wants = 100 * random_unit(&f->random);
+            f->now += 1000;
+            renew(f, h);
+        }
+    }
+    return (double)count * 1e9 / (double)passed;
+}
+
+static double renewals(fleet *f, bench *b, double changing) {
+    double rates[ROUNDS];
+    size_t rounds = b->quick ? 3 : ROUNDS;
+    doorman_time length = DOORMAN_SECOND / (b->quick ? 4 : 2);
+    round_of(f, changing, length / 2);
+    for (size_t i = 0; i < rounds; i++) {
+        rates[i] = round_of(f, changing, length);
+        bench_tick(b);
+    }
+    return median(rates, rounds);
+}
+
+static goal goal_of(size_t count, size_t part) {
+    if (count == 10000 && part == 2) return LEAST(1e6);
+    if (count == 1000000 && part == 1) return LEAST(1.2e6);
+    if (count == 1000000 && part == 2) return LEAST(300000);
+    return ANY;
+}
+
+void bench_renewals(bench *b) {
+    const char *names[] = {"1,000", "10,000", "100,000", "1,000,000"};
+    size_t count = 1000;
+    fprintf(b->cost, "# holders, and nanoseconds a renewal: none, a tenth, all change\n");
+    for (size_t i = 0; i < 4; i++, count *= 10) {
+        fleet f;
+        bench_step(b, "renewals in one process, %s holders", names[i]);
+        fleet_start(&f, b, count);
+        fprintf(b->cost, "%zu", count);
+        for (size_t part = 0; part < PARTS; part++) {
+            double rate = renewals(&f, b, parts[part]);
+            bench_row(b, rate, "renewals/s", goal_of(count, part), "one process, %s holders, %s",
+                      names[i], part_names[part]);
+            fprintf(b->cost, " %.1f", 1e9 / rate);
+        }
+        fprintf(b->cost, "\n");
+        if (i == 3)
+            bench_row(b, f.bytes, "bytes", MOST(240), "memory for a holder, of %s", names[i]);
+        fleet_stop(&f);
+    }
+}

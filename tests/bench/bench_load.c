@@ -1,0 +1,441 @@
+/* Who asks: any number of connections from one thread, with epoll. They speak nng's wire protocol
+ * on plain sockets, since nng as a client would need more of the two cores than the server does,
+ * and sees to it that there are never two requests of one holder in flight.
+ *
+ * A connection opens with a greeting of eight bytes each way, which names the protocols REQ and REP
+ * (0x30, 0x31). A message is its length in eight bytes, the highest first, the number of the
+ * request in four, of which the highest bit is set, and the text. The number tells the slots of a
+ * connection apart: each has one request in flight at a time, and its holders take turns.
+ *
+ * A request names the lease of the last answer, as a client's would. Its text is put together from
+ * parts, and an answer is searched for the few numbers that are needed, so that little of the time
+ * that is measured is spent here. With an echo the leases are made up, so that its requests are as
+ * long, and what comes back is read in the same way. */
+#define _GNU_SOURCE /* memmem, ppoll */
+#include "bench.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <math.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { GREETING_BYTES = 8, HEAD_BYTES = 12, EVENTS_MAX = 256, CONNECTING_MAX = 64 };
+static const unsigned char hello[GREETING_BYTES] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+static const unsigned char welcome[GREETING_BYTES] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
+
+typedef struct text {
+    char *at;
+    size_t count, capacity;
+} text;
+
+typedef struct lease {
+    char id[20], capacity[32]; /* as the answer wrote them; empty: none */
+} lease;
+
+typedef struct holder {
+    char id[HOLDER_ID_BYTES + 1], wants[12]; /* 1 to 99 */
+    lease *leases;                           /* one for each resource */
+} holder;
+
+typedef struct connection {
+    int fd; /* -1: closed */
+    bool greeted;
+    size_t waiting;   /* slots whose request is in flight */
+    doorman_time due; /* when the last request was */
+    size_t sent;      /* of out */
+    text out, in;
+} connection;
+
+struct load {
+    load_options options;
+    int epoll;
+    connection *connections;
+    holder *holders;
+    lease *leases;
+    char (*openings)[64]; /* of the part of a request that is for one resource */
+    size_t *turns;        /* the holder of each slot, the slots of a connection side by side */
+    size_t greeted, waiting;
+    uint64_t answered, lost; /* answers, and connections that broke */
+    uint64_t random;
+    bool go_on;            /* a slot that was answered asks again */
+    bool ask_when_greeted; /* so does a connection that has opened */
+    double *latencies;     /* seconds; NULL: not noted */
+    size_t latency_count, latency_max;
+};
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+static void text_reserve(text *b, size_t more) {
+    if (b->capacity - b->count >= more) return;
+    size_t capacity = b->capacity ? b->capacity : 512;
+    while (capacity - b->count < more) capacity *= 2;
+    b->at = realloc(b->at, capacity);
+    must(b->at, "out of memory");
+    b->capacity = capacity;
+}
+
+static void text_add(text *b, const void *data, size_t count) {
+    text_reserve(b, count);
+    memcpy(b->at + b->count, data, count);
+    b->count += count;
+}
+
+static void text_write(text *b, const char *words) { text_add(b, words, strlen(words)); }
+
+static void write_resource(const load *l, const holder *h, size_t i, text *out) {
+    text_write(out, l->openings[i]);
+    text_write(out, h->wants);
+    if (h->leases[i].id[0]) {
+        text_write(out, ",\"has\":{\"id\":");
+        text_write(out, h->leases[i].id);
+        text_write(out, ",\"node\":\"root\",\"capacity\":");
+        text_write(out, h->leases[i].capacity);
+        text_write(out, ",\"expires_in\":55.5}");
+    }
+    text_write(out, "}");
+}
+
+static void write_request(const load *l, const holder *h, size_t slot, text *out) {
+    size_t start = out->count;
+    unsigned char head[HEAD_BYTES] = {0};
+    text_add(out, head, sizeof head);
+    text_write(out, "{\"get_capacity\":{\"client_id\":\"");
+    text_write(out, h->id);
+    text_write(out, "\",\"resource\":[");
+    for (size_t i = 0; i < l->options.resources; i++) write_resource(l, h, i, out);
+    text_write(out, "]}}");
+    uint64_t length = out->count - start - GREETING_BYTES;
+    for (size_t i = 0; i < 8; i++) head[i] = (unsigned char)(length >> (56 - 8 * i));
+    head[8] = 0x80;
+    head[11] = (unsigned char)slot;
+    memcpy(out->at + start, head, sizeof head);
+}
+
+/* Copies what stands between a key and the next comma, and moves on. false: there is none. */
+static bool read_number(const char **at, const char *end, const char *key, char *out, size_t room) {
+    size_t bytes = strlen(key);
+    const char *value = memmem(*at, (size_t)(end - *at), key, bytes);
+    const char *comma = value ? memchr(value, ',', (size_t)(end - value)) : NULL;
+    if (!comma) return false;
+    value += bytes;
+    size_t count = (size_t)(comma - value);
+    if (count >= room) return false;
+    memcpy(out, value, count);
+    out[count] = 0;
+    *at = comma;
+    return true;
+}
+
+static bool read_answer(const load *l, holder *h, const char *answer, size_t bytes) {
+    const char *end = answer + bytes;
+    const char *key = l->options.echo ? "\"has\":{\"id\":" : "\"gets\":{\"id\":";
+    bool there = true;
+    for (size_t i = 0; there && i < l->options.resources; i++) {
+        lease *to = &h->leases[i];
+        there = read_number(&answer, end, key, to->id, sizeof to->id) &&
+                read_number(&answer, end, "\"capacity\":", to->capacity, sizeof to->capacity);
+    }
+    return there;
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static void connection_open(load *l, connection *c) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(l->options.to->port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int one = 1;
+    c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    must(c->fd >= 0, "cannot open so many sockets");
+    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    int result = connect(c->fd, (struct sockaddr *)&address, sizeof address);
+    must(result == 0 || errno == EINPROGRESS, "cannot connect");
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = c};
+    must(epoll_ctl(l->epoll, EPOLL_CTL_ADD, c->fd, &event) == 0, "cannot watch a socket");
+    text_add(&c->out, hello, sizeof hello);
+}
+
+static void connection_close(load *l, connection *c) {
+    if (c->fd < 0) return;
+    close(c->fd);
+    l->greeted -= c->greeted;
+    l->waiting -= c->waiting;
+    c->fd = -1;
+    c->greeted = false;
+    c->waiting = c->sent = c->out.count = c->in.count = 0;
+}
+
+static void connection_ask(load *l, connection *c, size_t slot) {
+    size_t slots = l->options.connections * l->options.in_flight;
+    size_t first = (size_t)(c - l->connections) * l->options.in_flight + slot;
+    size_t turn = l->turns[first] + slots < l->options.holders ? l->turns[first] + slots : first;
+    holder *h = &l->holders[turn];
+    l->turns[first] = turn;
+    if (random_below(&l->random, 10) == 0) {
+        snprintf(h->wants, sizeof h->wants, "%d", 1 + (int)random_below(&l->random, 99));
+    }
+    write_request(l, h, slot, &c->out);
+    c->waiting++;
+    l->waiting++;
+}
+
+static void connection_answered(load *l, connection *c, size_t slot, const char *answer,
+                                size_t bytes) {
+    must(slot < l->options.in_flight && c->waiting > 0, "an answer that nobody asked for");
+    size_t first = (size_t)(c - l->connections) * l->options.in_flight + slot;
+    if (!read_answer(l, &l->holders[l->turns[first]], answer, bytes)) {
+        fprintf(stderr, "\nbench: %.*s\n", (int)(bytes < 500 ? bytes : 500), answer);
+        must(false, "an answer without leases");
+    }
+    c->waiting--;
+    l->waiting--;
+    l->answered++;
+    if (l->latency_count < l->latency_max) {
+        l->latencies[l->latency_count++] = (double)(doorman_clock() - c->due) / 1e9;
+    }
+    if (l->go_on) connection_ask(l, c, slot);
+}
+
+/* false: the connection is broken. */
+static bool connection_flush(connection *c) {
+    while (c->sent < c->out.count) {
+        ssize_t sent = send(c->fd, c->out.at + c->sent, c->out.count - c->sent, MSG_NOSIGNAL);
+        if (sent < 0) return errno == EAGAIN || errno == EINTR;
+        c->sent += (size_t)sent;
+    }
+    c->sent = c->out.count = 0;
+    return true;
+}
+
+/* Takes the messages that are whole; the rest waits for more. */
+static void connection_take(load *l, connection *c) {
+    size_t at = 0;
+    if (!c->greeted && c->in.count >= GREETING_BYTES) {
+        must(memcmp(c->in.at, welcome, sizeof welcome) == 0, "a peer that is no REP of nng");
+        c->greeted = true;
+        l->greeted++;
+        at = GREETING_BYTES;
+        if (l->ask_when_greeted) connection_ask(l, c, 0);
+    }
+    while (c->greeted && c->in.count - at >= HEAD_BYTES) {
+        const unsigned char *head = (const unsigned char *)c->in.at + at;
+        uint64_t length = 0;
+        for (size_t i = 0; i < 8; i++) length = length << 8 | head[i];
+        must(length >= 4 && length <= DOORMAN_MESSAGE_BYTES_MAX, "a message of a wrong length");
+        if (c->in.count - at < 8 + length) break;
+        connection_answered(l, c, head[11], c->in.at + at + HEAD_BYTES, length - 4);
+        at += 8 + length;
+    }
+    c->in.count -= at;
+    if (c->in.count > 0 && at > 0) memmove(c->in.at, c->in.at + at, c->in.count);
+}
+
+/* A read that does not fill its room has emptied the socket. false: the connection is broken. */
+static bool connection_receive(load *l, connection *c) {
+    ssize_t got = 0;
+    size_t room = 0;
+    do {
+        text_reserve(&c->in, 512);
+        room = c->in.capacity - c->in.count;
+        got = recv(c->fd, c->in.at + c->in.count, room, 0);
+        if (got > 0) c->in.count += (size_t)got;
+    } while (got == (ssize_t)room);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
+    connection_take(l, c);
+    return true;
+}
+
+/* What has happened on the connections within a time. One that broke is opened anew. */
+static void load_step(load *l, int timeout_ms) {
+    struct epoll_event events[EVENTS_MAX];
+    int count = epoll_wait(l->epoll, events, EVENTS_MAX, timeout_ms);
+    for (int i = 0; i < count; i++) {
+        connection *c = events[i].data.ptr;
+        if (connection_flush(c) && connection_receive(l, c) && connection_flush(c)) continue;
+        l->lost++;
+        connection_close(l, c);
+        must(l->lost <= 10 * l->options.connections, "connections break again and again");
+        connection_open(l, c);
+    }
+}
+
+/* ---- loads ----------------------------------------------------------------------------------- */
+
+static void load_make_holders(load *l) {
+    size_t count = l->options.holders, resources = l->options.resources;
+    l->holders = calloc(count, sizeof *l->holders);
+    l->leases = calloc(count * resources, sizeof *l->leases);
+    must(l->holders && l->leases, "out of memory");
+    for (size_t i = 0; i < count; i++) {
+        holder *h = &l->holders[i];
+        h->leases = &l->leases[i * resources];
+        write_holder_id(h->id, i);
+        snprintf(h->wants, sizeof h->wants, "%d", 1 + (int)random_below(&l->random, 99));
+    }
+    const lease made_up = {"1180663310274001", "39.578125"};
+    for (size_t i = 0; l->options.echo && i < count * resources; i++) l->leases[i] = made_up;
+}
+
+static void load_make_openings(load *l) {
+    l->openings = calloc(l->options.resources, sizeof *l->openings);
+    must(l->openings, "out of memory");
+    for (size_t i = 0; i < l->options.resources; i++) {
+        char number[24] = "";
+        if (l->options.resources > 1) snprintf(number, sizeof number, "%zu", i);
+        snprintf(l->openings[i], sizeof l->openings[i],
+                 "%s{\"resource_id\":\"%s%s\",\"wants\":", i ? "," : "", l->options.resource,
+                 number);
+    }
+}
+
+/* Not more at once than the peer's backlog takes, so that none waits a second for another try. */
+static void load_connect(load *l) {
+    doorman_time end = doorman_clock() + PATIENCE;
+    size_t count = l->options.connections;
+    for (size_t opened = 0; l->greeted < count && doorman_clock() < end;) {
+        while (opened < count && opened < l->greeted + CONNECTING_MAX) {
+            connection_open(l, &l->connections[opened++]);
+        }
+        load_step(l, 10);
+    }
+    must(l->greeted == count, "the peer does not take all connections");
+}
+
+load *load_open(const load_options *options) {
+    load *l = calloc(1, sizeof *l);
+    must(l, "out of memory");
+    l->options = *options;
+    l->random = 1;
+    l->epoll = epoll_create1(EPOLL_CLOEXEC);
+    size_t slots = options->connections * options->in_flight;
+    must(l->epoll >= 0 && slots <= options->holders, "a load that cannot be");
+    l->connections = calloc(options->connections, sizeof *l->connections);
+    l->turns = calloc(slots, sizeof *l->turns);
+    must(l->connections && l->turns, "out of memory");
+    for (size_t i = 0; i < slots; i++) l->turns[i] = i;
+    for (size_t i = 0; i < options->connections; i++) l->connections[i].fd = -1;
+    load_make_holders(l);
+    load_make_openings(l);
+    load_connect(l);
+    return l;
+}
+
+/* Waits for the answers that are still to come. */
+static void load_drain(load *l) {
+    doorman_time end = doorman_clock() + PATIENCE;
+    l->go_on = false;
+    while (l->waiting > 0 && doorman_clock() < end) load_step(l, 10);
+}
+
+void load_close(load *l) {
+    load_drain(l);
+    for (size_t i = 0; i < l->options.connections; i++) {
+        connection *c = &l->connections[i];
+        connection_close(l, c);
+        free(c->out.at);
+        free(c->in.at);
+    }
+    close(l->epoll);
+    free(l->connections);
+    free(l->turns);
+    free(l->holders);
+    free(l->leases);
+    free(l->openings);
+    free(l);
+}
+
+double load_round(load *l, doorman_time length) {
+    l->go_on = true;
+    for (size_t i = 0; i < l->options.connections; i++) {
+        connection *c = &l->connections[i];
+        for (size_t slot = 0; slot < l->options.in_flight; slot++) connection_ask(l, c, slot);
+        connection_flush(c);
+    }
+    uint64_t answered = l->answered, lost = l->lost;
+    doorman_time start = doorman_clock(), now = start;
+    while (now - start < length) {
+        load_step(l, 10);
+        now = doorman_clock();
+    }
+    double rate = (double)(l->answered - answered) * 1e9 / (double)(now - start);
+    load_drain(l);
+    must(l->waiting == 0 && l->lost == lost, "requests that nobody answers");
+    return rate;
+}
+
+/* Sleeps until a time, or until something happens: epoll_wait alone counts in milliseconds. */
+static void load_sleep(load *l, doorman_time until) {
+    doorman_time left = until - doorman_clock();
+    if (left <= 0) return;
+    struct timespec time = {.tv_sec = (time_t)(left / DOORMAN_SECOND),
+                            .tv_nsec = (long)(left % DOORMAN_SECOND)};
+    struct pollfd file = {.fd = l->epoll, .events = POLLIN};
+    ppoll(&file, 1, &time, NULL);
+}
+
+/* The gaps between requests are those of a Poisson process, as when clients know nothing of each
+ * other. A connection whose last request is still in flight when its turn comes is not asked. */
+static size_t load_ask_in_time(load *l, bench *b, double gap, doorman_time end) {
+    size_t asked = 0;
+    double due = (double)doorman_clock();
+    while (due < (double)end) {
+        connection *c = &l->connections[asked % l->options.connections];
+        due -= gap * log(1 - random_unit(&l->random));
+        while (doorman_clock() < (doorman_time)due) {
+            load_sleep(l, (doorman_time)due);
+            load_step(l, 0);
+        }
+        asked++;
+        if (c->waiting > 0) continue;
+        c->due = (doorman_time)due;
+        connection_ask(l, c, 0);
+        connection_flush(c);
+        bench_tick(b);
+    }
+    return asked;
+}
+
+paced load_pace(load *l, bench *b, doorman_time period, doorman_time length) {
+    double gap = (double)period / (double)l->options.connections;
+    l->latency_max = 2 * (size_t)((double)length / gap);
+    l->latencies = calloc(l->latency_max, sizeof *l->latencies);
+    must(l->latencies, "out of memory");
+    l->latency_count = 0;
+    uint64_t answered = l->answered;
+    paced result = {.asked = load_ask_in_time(l, b, gap, doorman_clock() + length)};
+    load_drain(l);
+    result.unanswered = result.asked - (size_t)(l->answered - answered);
+    size_t count = l->latency_count;
+    must(count > 0, "no request was answered");
+    sort(l->latencies, count);
+    result.p50 = l->latencies[count / 2];
+    result.p99 = l->latencies[count * 99 / 100];
+    free(l->latencies);
+    l->latency_max = 0;
+    return result;
+}
+
+double load_reconnect(load *l, bench *b) {
+    size_t count = l->options.connections;
+    for (size_t i = 0; i < count; i++) connection_close(l, &l->connections[i]);
+    doorman_time start = doorman_clock();
+    uint64_t answered = l->answered;
+    l->ask_when_greeted = true;
+    for (size_t i = 0; i < count; i++) {
+        connection_open(l, &l->connections[i]);
+        if (i % 64 == 0) load_step(l, 0);
+    }
+    while (l->answered - answered < count && doorman_clock() - start < 2 * PATIENCE) {
+        load_step(l, 10);
+        bench_tick(b);
+    }
+    l->ask_when_greeted = false;
+    must(l->answered - answered == count, "not all who reconnected were answered");
+    return (double)(doorman_clock() - start) / 1e9;
+}

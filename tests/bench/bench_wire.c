@@ -1,0 +1,153 @@
+/* What goes over the wire: how many requests a second beside an echo of the same bytes, and what
+ * ten thousand connections cost. In each tenth request a holder wants something else than before.
+ */
+#include "bench.h"
+
+#include <sys/resource.h>
+
+enum { ROUNDS_MAX = 16 };
+#define GO_DOORMAN 28000 /* requests a second of 10 clients, on two such cores */
+
+typedef struct match {
+    double first, second; /* medians of answers a second */
+} match;
+
+/* Two loads in turns. What is warmed up does not count. */
+static match play(bench *b, load *first, load *second, size_t rounds, doorman_time length) {
+    double rates[2][ROUNDS_MAX];
+    load_round(first, length);
+    load_round(second, length);
+    for (size_t i = 0; i < rounds; i++) {
+        rates[0][i] = load_round(first, length);
+        rates[1][i] = load_round(second, length);
+        bench_tick(b);
+    }
+    load_close(first);
+    load_close(second);
+    return (match){median(rates[0], rounds), median(rates[1], rounds)};
+}
+
+static size_t rounds_of(const bench *b) { return b->quick ? 3 : 9; }
+static doorman_time round_length(const bench *b) {
+    return DOORMAN_SECOND * (b->quick ? 3 : 6) / 10;
+}
+
+static void against_echo(bench *b, const peer *server, const peer *echo, size_t in_flight) {
+    const char *words = in_flight == 1 ? "one in flight on each" : "four in flight on each";
+    bench_step(b, "16 connections, %s, and an echo", words);
+    load_options ours = {.to = server, .connections = 16, .in_flight = in_flight};
+    ours.holders = 64;
+    ours.resource = "fair/64";
+    ours.resources = 1;
+    load_options theirs = ours;
+    theirs.to = echo;
+    theirs.echo = true;
+    match m = play(b, load_open(&ours), load_open(&theirs), rounds_of(b), round_length(b));
+    bench_row(b, m.first, "requests/s", in_flight == 1 ? ANY : LEAST(2 * GO_DOORMAN),
+              "16 connections, %s", words);
+    bench_row(b, m.second, "requests/s", ANY, "  an nng echo of the same bytes");
+    bench_row(b, m.first / m.second, "times", LEAST(in_flight == 1 ? 0.90 : 0.85),
+              "  the server beside the echo");
+}
+
+static void ten_and_ten_thousand(bench *b, const peer *server) {
+    bench_step(b, "10 connections, 10 clients, and 10,000");
+    load_options ten = {.to = server, .connections = 10, .in_flight = 1, .holders = 10};
+    ten.resource = "fair/10";
+    ten.resources = 1;
+    load_options all = ten;
+    all.holders = 10000;
+    all.resource = "fair/10000";
+    match m = play(b, load_open(&ten), load_open(&all), rounds_of(b), round_length(b));
+    bench_row(b, m.first, "requests/s", ANY, "10 connections, 10 FAIR_SHARE clients");
+    bench_row(b, m.second, "requests/s", ANY, "  10,000 clients over the same connections");
+    bench_row(b, m.second / m.first, "times", LEAST(0.90), "  10,000 beside 10 clients");
+}
+
+static void a_hundred_at_once(bench *b, const peer *server) {
+    double rates[ROUNDS_MAX];
+    bench_step(b, "16 connections, requests of 100 resources");
+    load_options options = {.to = server, .connections = 16, .in_flight = 1, .holders = 16};
+    options.resource = "many/";
+    options.resources = 100;
+    load *l = load_open(&options);
+    load_round(l, round_length(b));
+    for (size_t i = 0; i < rounds_of(b); i++) rates[i] = load_round(l, round_length(b));
+    load_close(l);
+    bench_row(b, 100 * median(rates, rounds_of(b)), "resources/s", LEAST(1e6),
+              "16 connections, requests of 100 resources");
+}
+
+void bench_wire(bench *b) {
+    peer *server = peer_server(b), *echo = peer_echo();
+    against_echo(b, server, echo, 1);
+    against_echo(b, server, echo, 4);
+    ten_and_ten_thousand(b, server);
+    a_hundred_at_once(b, server);
+    peer_stop(server);
+    peer_stop(echo);
+}
+
+/* ---- ten thousand connections ---------------------------------------------------------------- */
+
+#define PERIOD (5 * DOORMAN_SECOND)
+
+typedef struct crowd {
+    double bytes; /* of the peer's memory, for each connection */
+    paced paced;
+    double reconnected; /* seconds */
+} crowd;
+
+/* Memory is read when each connection has been used. */
+static crowd gather(bench *b, const load_options *options, doorman_time length) {
+    crowd c = {0};
+    double before = peer_memory(options->to);
+    load *l = load_open(options);
+    c.paced = load_pace(l, b, PERIOD, length);
+    c.bytes = (peer_memory(options->to) - before) / (double)options->connections;
+    if (!options->echo) {
+        bench_step(b, "all connections at once");
+        c.reconnected = load_reconnect(l, b);
+    }
+    load_close(l);
+    return c;
+}
+
+/* Each connection is a file, here and there; a few more are needed. */
+static bool may_open(size_t count) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max < count + 100) return false;
+    limit.rlim_cur = limit.rlim_max;
+    return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
+static void report(bench *b, const crowd *ours, const crowd *echo, const char *count) {
+    const paced *renewals = &ours->paced;
+    bench_row(b, (double)renewals->unanswered, "requests", MOST(0),
+              "%s connections, every 5 s: unanswered of %zu", count, renewals->asked);
+    bench_row(b, 1e3 * renewals->p50, "ms", ANY, "  median of the time to the answer");
+    bench_row(b, 1e3 * renewals->p99, "ms", MOST(10), "  99 of 100 within");
+    bench_row(b, ours->bytes / 1024, "KiB", ANY, "  memory for a connection and its lease");
+    bench_row(b, echo->bytes / 1024, "KiB", ANY, "  memory for a connection of the echo");
+    bench_row(b, (ours->bytes - echo->bytes) / 1024, "KiB", MOST(40), "  more than the echo");
+    bench_row(b, ours->reconnected, "s", MOST(10), "  all reconnect at once: answered within");
+}
+
+void bench_connections(bench *b) {
+    size_t count = b->quick || !may_open(10000) ? 2000 : 10000;
+    const char *words = count == 10000 ? "10,000" : "2,000";
+    must(may_open(count), "may not open 2,000 files: see ulimit -n");
+    peer *server = peer_server(b), *echo = peer_echo();
+    load_options options = {.to = server, .connections = count, .in_flight = 1, .holders = count};
+    options.resource = "fair/10000";
+    options.resources = 1;
+    bench_step(b, "%s connections", words);
+    crowd ours = gather(b, &options, b->quick ? PERIOD : 3 * PERIOD);
+    options.to = echo;
+    options.echo = true;
+    bench_step(b, "%s connections to an echo", words);
+    crowd theirs = gather(b, &options, PERIOD);
+    peer_stop(server);
+    peer_stop(echo);
+    report(b, &ours, &theirs, words);
+}

@@ -1,0 +1,11 @@
+#!/bin/sh
+# Draws how the cost of a renewal grows with the holders, from what the benchmark has written.
+#
+#     tests/bench/draw.sh build/bench_cost.dat tests/bench/cost.svg
+set -eu
+if ! sh .ci/deps gnuplot; then
+    echo "No picture, then; the figures do not need it."
+    exit 0
+fi
+gnuplot -e "data='$1'; picture='$2'" tests/bench/cost.gp
+echo "$2"
