@@ -621,10 +621,12 @@ static void numbers_are_written_short(void **state) {
     for (size_t i = 0; i < COUNT(rows); i++) {
         doorman__writer out = doorman__put_start(&text);
         doorman__put(&out, "%n", rows[i].amount);
+        assert_int_equal(doorman__put_end(&out), DOORMAN_OK);
         assert_string_equal(text.text, rows[i].text);
     }
     doorman__writer out = doorman__put_start(&text);
     doorman__put(&out, "%t %t %t %t", INT64_C(0), SECOND, SECOND / 10, 48 * SECOND + 200000001);
+    assert_int_equal(doorman__put_end(&out), DOORMAN_OK);
     assert_string_equal(text.text, "0 1 0.1 48.200000001");
     doorman_buffer_uninit(&text);
 }
@@ -1124,6 +1126,131 @@ static void the_longest_answer_fits_the_room_taken_for_it(void **state) {
         assert_true(memory_works());
         doorman_buffer_uninit(&text);
     }
+}
+
+/* ---- in three steps ---- */
+
+static doorman_status exchange_read(doorman_json_exchange *exchange, const char *text) {
+    char *copy = malloc(strlen(text) + 1);
+    assert_non_null(copy);
+    strcpy(copy, text);
+    doorman_status status = doorman_json_exchange_read(exchange, copy, strlen(copy));
+    free(copy);
+    return status;
+}
+
+/* What is decided is told as it was then, whatever becomes of the message's text, of other
+ * exchanges, and of the server. */
+static void a_reply_can_be_written_when_the_server_has_gone_on(void **state) {
+    (void)state;
+    static const char *const asks[] = {
+        DB("\"wants\":120"), GET("{\"resource_id\":\"other\",\"wants\":1}"), "{\"discovery\":{}}",
+        GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db2\","
+            "\"wants\":7}")};
+    doorman_json_exchange exchanges[COUNT(asks)] = {{.decided = false}};
+    world *w = world_start(), *twin = world_start();
+    for (size_t i = 0; i < COUNT(asks); i++) {
+        assert_int_equal(exchange_read(&exchanges[i], asks[i]), DOORMAN_OK);
+    }
+    for (size_t i = 0; i < COUNT(asks); i++) {
+        assert_int_equal(doorman_json_exchange_decide(&exchanges[i], w->server, w->now),
+                         DOORMAN_OK);
+    }
+    world_stop(w);
+    for (size_t i = COUNT(asks); i-- > 0;) {
+        assert_int_equal(doorman_json_exchange_write(&exchanges[i], 0), DOORMAN_OK);
+    }
+    for (size_t i = 0; i < COUNT(asks); i++) {
+        assert_string_equal(exchanges[i].reply.text, say(twin, asks[i]));
+        doorman_json_exchange_uninit(&exchanges[i]);
+    }
+    world_stop(twin);
+}
+
+/* The same for what only a server is told. */
+static void what_a_server_is_to_share_by_is_kept_too(void **state) {
+    (void)state;
+    drawn *d = calloc(1, sizeof *d);
+    doorman_buffer expected = {0};
+    doorman_json_exchange exchange = {.decided = false};
+    assert_non_null(d);
+    for (int step = 0; step < 300; step++) {
+        doorman_request request = {.ask_count = 0};
+        while (request.method != DOORMAN_GET_CAPACITY || !request.is_server) {
+            request = draw_request(d);
+        }
+        assert_int_equal(doorman_json_request(&request, &expected), DOORMAN_OK);
+        assert_int_equal(exchange_read(&exchange, expected.text), DOORMAN_OK);
+        for (size_t i = 0; i < request.ask_count; i++) {
+            draw_answer(d, i);
+            d->answers[i].resource_id = d->asks[i].resource_id;
+            d->answers[i].gets.node = "this one";
+        }
+        exchange.response = (doorman_response){.method = DOORMAN_GET_CAPACITY,
+                                               .is_server = true,
+                                               .is_master = true,
+                                               .answers = d->answers,
+                                               .answer_count = request.ask_count};
+        assert_int_equal(write_response(&expected, &exchange.response), DOORMAN_OK);
+        exchange.decided = true;
+        doorman__exchange_keep(&exchange);
+        memset(d, 0xa5, sizeof *d);
+        assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_OK);
+        assert_string_equal(exchange.reply.text, expected.text);
+    }
+    doorman_json_exchange_uninit(&exchange);
+    doorman_buffer_uninit(&expected);
+    free(d);
+}
+
+static void an_exchange_is_decided_once_and_not_at_all_if_something_is_wrong(void **state) {
+    (void)state;
+    world *w = world_start();
+    doorman_json_exchange exchange = {.decided = false};
+    const char *reply = NULL;
+    assert_int_equal(exchange_read(&exchange, DB("\"wants\":-1")), DOORMAN_INVALID_ARGUMENT);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(doorman_json_exchange_decide(&exchange, w->server, w->now),
+                         DOORMAN_INVALID_ARGUMENT);
+    }
+    assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_INVALID_ARGUMENT);
+    assert_non_null(strstr(exchange.reply.text, "get_capacity.resource[0].wants: must be"));
+    assert_true(given_out(w) < 0);
+
+    assert_int_equal(exchange_read(&exchange, DB("\"wants\":5")), DOORMAN_OK);
+    assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_UNAVAILABLE);
+    reply = "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"the server is stopping\"}}";
+    assert_string_equal(exchange.reply.text, reply);
+    assert_true(given_out(w) < 0);
+
+    assert_int_equal(exchange_read(&exchange, DB("\"wants\":5")), DOORMAN_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(doorman_json_exchange_decide(&exchange, w->server, w->now), DOORMAN_OK);
+        if (i == 0) assert_exact(given_out(w), 5);
+        say_master(w, "tcp://there:1", w->now); /* another decision would tell of it */
+    }
+    assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_OK);
+    assert_non_null(strstr(exchange.reply.text, "\"gets\""));
+    doorman_json_exchange_uninit(&exchange);
+    world_stop(w);
+}
+
+/* A message that was read and dropped leaves nothing; what is given back can be taken anew. */
+static void an_exchange_gives_its_memory_back_and_goes_on(void **state) {
+    (void)state;
+    world *w = world_start();
+    size_t before = memory_blocks();
+    doorman_json_exchange exchange = {.decided = false};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(exchange_read(&exchange, DB("\"wants\":5")), DOORMAN_OK);
+        assert_int_equal(exchange_read(&exchange, "{\"discovery\":{}}"), DOORMAN_OK);
+        if (i) doorman_json_exchange_decide(&exchange, w->server, w->now);
+        if (i) doorman_json_exchange_write(&exchange, 0);
+        assert_true(memory_blocks() > before);
+        doorman_json_exchange_uninit(&exchange);
+        assert_int_equal(memory_blocks(), before);
+    }
+    world_stop(w);
 }
 
 /* ---- what a client makes of an answer ---- */
@@ -1642,6 +1769,10 @@ int main(void) {
         cmocka_unit_test(a_wrong_answer_to_a_server_is_told_by_its_path),
         cmocka_unit_test(a_resource_has_512_groups_at_most),
         cmocka_unit_test(the_longest_answer_fits_the_room_taken_for_it),
+        cmocka_unit_test(a_reply_can_be_written_when_the_server_has_gone_on),
+        cmocka_unit_test(what_a_server_is_to_share_by_is_kept_too),
+        cmocka_unit_test(an_exchange_is_decided_once_and_not_at_all_if_something_is_wrong),
+        cmocka_unit_test(an_exchange_gives_its_memory_back_and_goes_on),
         cmocka_unit_test(a_client_and_a_server_understand_each_other),
         cmocka_unit_test(an_answer_counts_once),
         cmocka_unit_test(a_redirect_is_followed),
