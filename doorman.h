@@ -4034,6 +4034,7 @@ typedef struct doorman__turn {
     doorman_time now;
     doorman_time end; /* of the record of what the holder has had; 0: nothing */
     double claim;     /* x */
+    bool live;        /* something is counted for it; else it is new, or was put off (T4) */
     bool named;       /* it names the last lease that it was given here */
     bool ours;        /* the lease that it has is of this node */
     bool learns;      /* it is a server that learns, */
@@ -4045,14 +4046,15 @@ static doorman__turn doorman__turn_start(doorman_server *server, const doorman_r
                                          const doorman__slot *slot) {
     const doorman_ask *ask = &request->asks[slot->ask_index];
     doorman__record *record = slot->record;
-    bool live = record->lease_id || record->counted > 0; /* else it was put off: T4 */
+    bool live = record->lease_id || record->counted > 0;
     doorman__turn turn = {.server = server,
                           .request = request,
                           .ask = ask,
                           .book = slot->book,
                           .record = record,
                           .now = server->now,
-                          .end = live ? record->end : 0};
+                          .end = live ? record->end : 0,
+                          .live = live};
     bool whole = doorman__kinds[slot->book->settings->algorithm.kind].whole;
     turn.claim = doorman__max(ask->has.id ? ask->has.capacity : 0, ask->outstanding);
     turn.named = record->lease_id && ask->has.id == record->lease_id;
@@ -4125,29 +4127,27 @@ static doorman_time doorman__book_refresh(const doorman__book *book, const doorm
 }
 
 /* T4: a node without a lease of its own. What the holder claims is noted, so that the claim of the
- * node is complete; and what it wants, for as long as a lease would last. */
+ * node is complete; and what it wants, until it should have come again. */
 static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *answer) {
     doorman__book *book = turn->book;
     doorman__record *record = turn->record;
     const doorman__holding *holding = &book->upward->holding;
-    doorman_time length = book->settings->algorithm.lease_length;
-    bool claims = turn->ours && doorman__book_learning(book, turn->now);
-    if (claims) {
+    bool alone = turn->server->asker.failures > 0; /* it may take longer */
+    bool refused = holding->grant == DOORMAN_UNMATCHED || holding->grant == DOORMAN_FULL;
+    doorman_time interval = alone || refused ? DOORMAN__PUT_OFF_MAX : DOORMAN_SECOND;
+    doorman_time length = 3 * interval;
+    if (turn->ours && doorman__book_learning(book, turn->now)) {
         double counted = doorman__max(record->counted, doorman__ceil(turn->ask->has.capacity));
         doorman__book_set_amounts(book, record, record->given, counted);
-        length = doorman__earlier(length, turn->ask->has.expires_in);
+        length = doorman__later(length, turn->ask->has.expires_in);
     }
-    if (claims || !record->lease_id) {
+    if (!record->lease_id) {
         doorman_time end = doorman__server_bound(turn->server, length);
         doorman__book_set_end(book, record, doorman__after(turn->now, end));
         turn->server->due = doorman__earlier(turn->server->due, record->end);
     }
-    bool refused = holding->grant == DOORMAN_UNMATCHED || holding->grant == DOORMAN_FULL;
-    doorman_time interval =
-        doorman__earlier(book->settings->algorithm.refresh_interval, DOORMAN__PUT_OFF_MAX);
     answer->grant = refused ? holding->grant : DOORMAN_TRY_LATER;
-    answer->gets.refresh_interval =
-        holding->heard ? doorman__later(interval, DOORMAN_SECOND) : DOORMAN_SECOND;
+    answer->gets.refresh_interval = interval;
 }
 
 /* S3, R11. */
@@ -4185,6 +4185,7 @@ static doorman_lease doorman__turn_grant(const doorman__turn *turn) {
     } else {
         keep = doorman__book_grant(book, record, target, turn->claim);
     }
+    if (!turn->live) record->end = 0; /* of one that was put off: R9 is for leases */
     record->lease_id = doorman__server_lease_id(server);
     record->granted_at = now;
     record->lease_end = doorman__after(now, length);
@@ -5128,7 +5129,6 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
 #define DOORMAN__JSON_VALUES_MAX 200000
 #define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* what cJSON looks at */
 #define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: a double has every integer up to it */
-#define DOORMAN__PATH_MAX 16                    /* nodes that a request may have come through */
 
 /* The check of a text. Its functions move `at` past what they accept; where one returns false, `at`
  * is where the text goes wrong, and `rule` says how. */

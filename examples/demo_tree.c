@@ -12,11 +12,11 @@ enum { ROOT, EU, US, EU_1, EU_2, US_1, US_2, SERVERS };
 enum { CLIENTS_A_LEAF = 3, LEAVES = SERVERS - EU_1, CLIENTS = LEAVES * CLIENTS_A_LEAF };
 enum { SECONDS = 40, BAR_COLUMNS = 36, TABLE_LINES = 14, CAPACITY = 1200 };
 
-/* Leases are short, so that there is much to see. As short they must be for `demo` only: whoever
- * loses its server has no more time than this to find another one. */
+/* Leases are short, so that there is much to see in a short time. In earnest they are longer: whoever
+ * loses its server has so long to find it again. */
 static const char config[] =
     "{\"resources\": [{\"identifier_glob\": \"" RESOURCE "\", \"capacity\": 1200,\n"
-    "  \"algorithm\": {\"kind\": \"FAIR_SHARE\", \"lease_length\": 6, \"refresh_interval\": 1,\n"
+    "  \"algorithm\": {\"kind\": \"FAIR_SHARE\", \"lease_length\": 5, \"refresh_interval\": 1,\n"
     "    \"parameters\": [{\"name\": \"minimum_interval\", \"value\": 0.2},\n"
     "                   {\"name\": \"minimum_refresh_interval\", \"value\": 0.2}]}}]}\n";
 
@@ -29,6 +29,8 @@ static const struct node {
     [EU_1] = {"eu-1", EU, 2, 6}, [EU_2] = {"eu-2", EU, 2, 2}, [US_1] = {"us-1", US, 2, 4},
     [US_2] = {"us-2", US, 2, 3},
 };
+
+static const int order_shown[SERVERS] = {ROOT, EU, EU_1, EU_2, US, US_1, US_2};
 
 enum act { WANT, KILL, START };
 
@@ -43,12 +45,12 @@ static const struct event {
     {0, WANT, EU_2, 60, NULL},
     {0, WANT, US_1, 60, NULL},
     {0, WANT, US_2, 60, "all servers are new: for a lease's length they learn who has what"},
-    {8, WANT, US_2, 60, "twelve clients want 720 of 1200, and have it"},
-    {11, WANT, US_2, 1000, "a spike under us-2: its clients get what the others leave"},
-    {18, WANT, EU_1, 200, "eu-1 wants more too: its clients get as much as those of us-2"},
-    {25, KILL, EU_1, 0, "eu-1 is killed: its clients go on with their leases"},
-    {28, START, EU_1, 0, "eu-1 is back, and gives back what its clients say they have"},
-    {35, WANT, US_2, 60, "the spike is over: eu-1 gets all that it wants"},
+    {7, WANT, US_2, 60, "twelve clients want 720 of 1200, and have it"},
+    {10, WANT, US_2, 1000, "a spike under us-2: its clients get what the others leave"},
+    {17, WANT, EU_1, 200, "eu-1 wants more too: its clients get as much as those of us-2"},
+    {24, KILL, EU_1, 0, "eu-1 is killed: its clients go on with their leases"},
+    {26, START, EU_1, 0, "eu-1 is back, and gives back what its clients say they have"},
+    {34, WANT, US_2, 60, "the spike is over: eu-1 gets all that it wants"},
 };
 
 typedef struct demo {
@@ -150,7 +152,7 @@ static void show_table(const demo *d, int tick) {
     printf("\x1b[K\n  %d queries a second on " RESOURCE ", in a tree of servers%14d s\x1b[K\n",
            CAPACITY, tick / TICKS_A_SECOND);
     printf("\x1b[K\n  server         wants    has   does\x1b[K\n");
-    for (int i = 0; i < SERVERS; i++) show_server(d, i);
+    for (int i = 0; i < SERVERS; i++) show_server(d, order_shown[i]);
     printf("\x1b[K\n  > %s\x1b[K\n\x1b[K\n", d->phase);
     fflush(stdout);
 }

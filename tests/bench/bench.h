@@ -28,6 +28,7 @@ typedef struct bench {
     bool quick;           /* fewer rounds, and smaller where a row says so */
     const char *server;   /* the program of the server */
     FILE *csv, *cost;     /* the rows; and nanoseconds by holders, for the picture */
+    char group[96];       /* the last row that stands for itself */
     char step[80];        /* what is being measured */
     doorman_time started; /* since when */
     doorman_time shown;   /* when that was last said */
@@ -44,6 +45,9 @@ void bench_tick(bench *b);
 
 /* Ends the program unless something was done, with a line that says what could not be. */
 void must(bool done, const char *what);
+
+/* Nanoseconds that this thread has run: on a busy machine, less than those that pass. */
+doorman_time cpu_time(void);
 
 void sort(double *values, size_t count);
 double median(double *values, size_t count); /* sorts them */
@@ -65,7 +69,8 @@ typedef struct peer {
 peer *peer_server(const bench *b);
 peer *peer_echo(void);
 void peer_stop(peer *p);
-double peer_memory(const peer *p); /* bytes in RAM */
+double peer_memory(const peer *p);  /* bytes in RAM */
+double peer_seconds(const peer *p); /* for which its threads have run, in all */
 
 void peers_kill(void); /* all, at once; a signal handler may call it */
 int echo_main(void);   /* the program of the echo */
@@ -86,6 +91,8 @@ typedef struct load_options {
 
 load *load_open(const load_options *options);
 void load_close(load *l); /* waits until nothing is in flight */
+
+uint64_t load_answered(const load *l); /* requests, so far */
 
 /* Keeps all connections busy for a time. Answers a second. */
 double load_round(load *l, doorman_time length);

@@ -78,12 +78,13 @@ static void fleet_stop(fleet *f) {
     free(f->holders);
 }
 
-/* Renewals a second, by holders chosen at random, of which a part wants something else. */
+/* Renewals a second, by holders chosen at random, of which a part wants something else. Does not go
+ * on for ever where others have the core. */
 static double round_of(fleet *f, double changing, doorman_time length) {
-    doorman_time start = doorman_clock(), passed = 0;
+    doorman_time start = cpu_time(), passed = 0, end = doorman_clock() + 4 * length;
     size_t count = 0;
-    for (; passed < length; passed = doorman_clock() - start) {
-        for (size_t end = count + 1000; count < end; count++) {
+    for (; passed < length && doorman_clock() < end; passed = cpu_time() - start) {
+        for (size_t batch = count + 1000; count < batch; count++) {
             holder *h = &f->holders[random_below(&f->random, f->count)];
             if (random_unit(&f->random) < changing) h->wants = 100 * random_unit(&f->random);
             f->now += 1000;

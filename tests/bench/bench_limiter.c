@@ -14,7 +14,7 @@ enum { TRIES = 100000, ROUNDS_MAX = 64 };
 /* Nanoseconds that one act takes. Each loop is its own, so that none pays for asking which. */
 static double cost(act what, doorman_rate *rate) {
     uint64_t word = 0, sum = 0;
-    doorman_time start = doorman_clock();
+    doorman_time start = cpu_time();
     if (what == CLOCK) {
         for (int i = 0; i < TRIES; i++) sum += (uint64_t)doorman_clock();
     } else if (what == CLOCK_AND_SWAP) {
@@ -29,7 +29,7 @@ static double cost(act what, doorman_rate *rate) {
             sum += doorman_rate_try(rate, 1, doorman_clock()) == DOORMAN_ALLOWED;
         }
     }
-    doorman_time end = doorman_clock();
+    doorman_time end = cpu_time();
     __asm__ volatile("" : : "r"(sum)); /* is used, so that nothing of it is left out */
     return (double)(end - start) / TRIES;
 }
@@ -53,9 +53,9 @@ void bench_limiter(bench *b) {
     bench_row(b, ns[CLOCK_AND_SWAP], "ns", ANY, "a clock read and a compare-and-swap");
     bench_row(b, ns[ALLOWED], "ns", ANY, "a limiter's try, allowed, with its clock read");
     bench_row(b, ns[ALLOWED] / ns[CLOCK_AND_SWAP], "times", MOST(1.3),
-              "  allowed beside a clock read and a compare-and-swap");
+              "  beside a clock read and a compare-and-swap");
     bench_row(b, ns[REFUSED], "ns", ANY, "a limiter's try, refused, with its clock read");
-    bench_row(b, ns[REFUSED] / ns[CLOCK], "times", MOST(1.3), "  refused beside a clock read");
+    bench_row(b, ns[REFUSED] / ns[CLOCK], "times", MOST(1.3), "  beside a clock read");
 }
 
 /* ---- pacing ---------------------------------------------------------------------------------- */
@@ -76,6 +76,8 @@ typedef struct pacing {
     doorman_time from, to; /* what passes between these counts */
     waiter waiters[WAITERS_MAX];
 } pacing;
+
+static size_t seconds_of(const bench *b) { return b->quick ? 1 : 5; }
 
 static void *wait_on(void *argument) {
     waiter *w = argument;
@@ -157,9 +159,9 @@ static void run_waiters(pacing *p, size_t waiters, size_t seconds, double rate) 
     for (size_t i = 0; i < waiters; i++) pthread_join(p->waiters[i].thread, NULL);
 }
 
-static void measure(bench *b, pacing *p, size_t waiters, size_t seconds, double rate) {
-    size_t count = 0;
-    bench_step(b, "pacing, %zu waiting, %g a second", waiters, rate);
+static void measure(bench *b, pacing *p, size_t waiters, double rate, const char *words) {
+    size_t count = 0, seconds = seconds_of(b);
+    bench_step(b, "pacing, %zu waiting, %s a second", waiters, words);
     run_waiters(p, waiters, seconds, rate);
     double *times = calloc(waiters * p->waiters[0].max, sizeof *times);
     must(times, "out of memory");
@@ -172,35 +174,36 @@ static void measure(bench *b, pacing *p, size_t waiters, size_t seconds, double 
     double passed = (double)(count - 1) * 1e9 / (times[count - 1] - times[0]);
     double off = 100 * (passed / rate - 1);
     double most = usual_busiest(times, count, seconds) / (rate * WINDOW / 1e9);
-    bench_row(b, off < 0 ? -off : off, "% off", MOST(0.1), "pacing, %zu waiting, %g a second",
-              waiters, rate);
+    bench_row(b, off < 0 ? -off : off, "% off", MOST(0.1), "pacing, %zu waiting, %s a second",
+              waiters, words);
     bench_row(b, most, "times its part", MOST(rate > 5000 ? 1.05 : 1.2), "  the busiest 10 ms");
     free(times);
 }
 
-static void pace_at(bench *b, const char *address, double rate, const char *resource_id) {
+static void pace_at(bench *b, const char *address, double rate, const char *words) {
+    char resource_id[32];
+    snprintf(resource_id, sizeof resource_id, "pace/%g", rate);
     doorman_client_options options = {.addresses = &address, .address_count = 1};
     doorman_resource_options resource = {.resource_id = resource_id, .wants = rate};
-    size_t seconds = b->quick ? 1 : 5;
     pacing p;
-    bench_step(b, "a lease for %g a second", rate);
+    bench_step(b, "a lease for %s a second", words);
     must(doorman_agent_start(&p.agent, &options, NULL) == DOORMAN_OK &&
              doorman_agent_open(&p.resource, p.agent, &resource, NULL) == DOORMAN_OK,
          "no agent");
     await_lease(&p, rate);
-    measure(b, &p, 1, seconds, rate);
-    measure(b, &p, 16, seconds, rate);
+    measure(b, &p, 1, rate, words);
+    measure(b, &p, 16, rate, words);
     doorman_agent_stop(p.agent);
-    bench_step(b, "a thread that sleeps, %g times a second", rate);
-    bench_row(b, sleeper_busiest(seconds, rate), "times its part", ANY,
-              "  the busiest 10 ms of a thread that only sleeps");
+    bench_step(b, "a thread that sleeps, %s times a second", words);
+    bench_row(b, sleeper_busiest(seconds_of(b), rate), "times its part", ANY,
+              "  the same of a thread that only sleeps");
 }
 
 void bench_pacing(bench *b) {
     peer *server = peer_server(b);
     char address[64];
     snprintf(address, sizeof address, "tcp://127.0.0.1:%u", (unsigned)server->port);
-    pace_at(b, address, 1000, "pace/1000");
-    pace_at(b, address, 10000, "pace/10000");
+    pace_at(b, address, 1000, "1,000");
+    pace_at(b, address, 10000, "10,000");
     peer_stop(server);
 }

@@ -350,6 +350,8 @@ void load_close(load *l) {
     free(l);
 }
 
+uint64_t load_answered(const load *l) { return l->answered; }
+
 double load_round(load *l, doorman_time length) {
     l->go_on = true;
     for (size_t i = 0; i < l->options.connections; i++) {

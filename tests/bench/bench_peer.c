@@ -167,6 +167,18 @@ double peer_memory(const peer *p) {
     return pages * (double)sysconf(_SC_PAGESIZE);
 }
 
+double peer_seconds(const peer *p) {
+    char path[64];
+    double user = 0, kernel = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)p->pid);
+    FILE *file = fopen(path, "r");
+    must(file && fscanf(file, "%*d (%*[^)]) %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lf %lf",
+                        &user, &kernel) == 2,
+         "cannot read the times of a process");
+    fclose(file);
+    return (user + kernel) / (double)sysconf(_SC_CLK_TCK);
+}
+
 /* ---- the echo -------------------------------------------------------------------------------- */
 
 #define LANE_COUNT 32 /* as the server has */

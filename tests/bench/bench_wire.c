@@ -8,28 +8,39 @@
 enum { ROUNDS_MAX = 16 };
 #define GO_DOORMAN 28000 /* requests a second of 10 clients, on two such cores */
 
-typedef struct match {
-    double first, second; /* medians of answers a second */
-} match;
-
-/* Two loads in turns. What is warmed up does not count. */
-static match play(bench *b, load *first, load *second, size_t rounds, doorman_time length) {
-    double rates[2][ROUNDS_MAX];
-    load_round(first, length);
-    load_round(second, length);
-    for (size_t i = 0; i < rounds; i++) {
-        rates[0][i] = load_round(first, length);
-        rates[1][i] = load_round(second, length);
-        bench_tick(b);
-    }
-    load_close(first);
-    load_close(second);
-    return (match){median(rates[0], rounds), median(rates[1], rounds)};
-}
-
 static size_t rounds_of(const bench *b) { return b->quick ? 3 : 9; }
 static doorman_time round_length(const bench *b) {
     return DOORMAN_SECOND * (b->quick ? 3 : 6) / 10;
+}
+
+typedef struct side {
+    load *load;
+    const peer *peer;
+    double rates[ROUNDS_MAX];
+    double rate, microseconds; /* answers a second, median; what the peer runs for each, mean */
+} side;
+
+static void play_round(side *s, size_t round, doorman_time length) {
+    double before = peer_seconds(s->peer);
+    uint64_t answered = load_answered(s->load);
+    s->rates[round] = load_round(s->load, length);
+    s->rate = median(s->rates, round + 1);
+    double took = 1e6 * (peer_seconds(s->peer) - before);
+    took /= (double)(load_answered(s->load) - answered);
+    s->microseconds += (took - s->microseconds) / (double)(round + 1);
+}
+
+/* Two loads in turns, which are then closed. What is warmed up does not count. */
+static void play(bench *b, side *first, side *second) {
+    load_round(first->load, round_length(b));
+    load_round(second->load, round_length(b));
+    for (size_t i = 0; i < rounds_of(b); i++) {
+        play_round(first, i, round_length(b));
+        play_round(second, i, round_length(b));
+        bench_tick(b);
+    }
+    load_close(first->load);
+    load_close(second->load);
 }
 
 static void against_echo(bench *b, const peer *server, const peer *echo, size_t in_flight) {
@@ -42,12 +53,16 @@ static void against_echo(bench *b, const peer *server, const peer *echo, size_t 
     load_options theirs = ours;
     theirs.to = echo;
     theirs.echo = true;
-    match m = play(b, load_open(&ours), load_open(&theirs), rounds_of(b), round_length(b));
-    bench_row(b, m.first, "requests/s", in_flight == 1 ? ANY : LEAST(2 * GO_DOORMAN),
+    side us = {.load = load_open(&ours), .peer = server};
+    side them = {.load = load_open(&theirs), .peer = echo};
+    play(b, &us, &them);
+    bench_row(b, us.rate, "requests/s", in_flight == 1 ? ANY : LEAST(2 * GO_DOORMAN),
               "16 connections, %s", words);
-    bench_row(b, m.second, "requests/s", ANY, "  an nng echo of the same bytes");
-    bench_row(b, m.first / m.second, "times", LEAST(in_flight == 1 ? 0.90 : 0.85),
+    bench_row(b, them.rate, "requests/s", ANY, "  an nng echo of the same bytes");
+    bench_row(b, us.rate / them.rate, "times", LEAST(in_flight == 1 ? 0.90 : 0.85),
               "  the server beside the echo");
+    bench_row(b, us.microseconds, "us", ANY, "  CPU time of the server for a request");
+    bench_row(b, them.microseconds, "us", ANY, "  CPU time of the echo");
 }
 
 static void ten_and_ten_thousand(bench *b, const peer *server) {
@@ -58,10 +73,12 @@ static void ten_and_ten_thousand(bench *b, const peer *server) {
     load_options all = ten;
     all.holders = 10000;
     all.resource = "fair/10000";
-    match m = play(b, load_open(&ten), load_open(&all), rounds_of(b), round_length(b));
-    bench_row(b, m.first, "requests/s", ANY, "10 connections, 10 FAIR_SHARE clients");
-    bench_row(b, m.second, "requests/s", ANY, "  10,000 clients over the same connections");
-    bench_row(b, m.second / m.first, "times", LEAST(0.90), "  10,000 beside 10 clients");
+    side few = {.load = load_open(&ten), .peer = server};
+    side many = {.load = load_open(&all), .peer = server};
+    play(b, &few, &many);
+    bench_row(b, few.rate, "requests/s", ANY, "10 connections, 10 FAIR_SHARE clients");
+    bench_row(b, many.rate, "requests/s", ANY, "  10,000 clients over the same connections");
+    bench_row(b, many.rate / few.rate, "times", LEAST(0.90), "  10,000 beside 10 clients");
 }
 
 static void a_hundred_at_once(bench *b, const peer *server) {
@@ -123,8 +140,8 @@ static bool may_open(size_t count) {
 
 static void report(bench *b, const crowd *ours, const crowd *echo, const char *count) {
     const paced *renewals = &ours->paced;
-    bench_row(b, (double)renewals->unanswered, "requests", MOST(0),
-              "%s connections, every 5 s: unanswered of %zu", count, renewals->asked);
+    bench_row(b, (double)renewals->asked, "requests", ANY, "%s connections, each every 5 s", count);
+    bench_row(b, (double)renewals->unanswered, "requests", MOST(0), "  unanswered");
     bench_row(b, 1e3 * renewals->p50, "ms", ANY, "  median of the time to the answer");
     bench_row(b, 1e3 * renewals->p99, "ms", MOST(10), "  99 of 100 within");
     bench_row(b, ours->bytes / 1024, "KiB", ANY, "  memory for a connection and its lease");

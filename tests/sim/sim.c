@@ -2,11 +2,12 @@
  * The command line of the simulator: see sim.h.
  *
  *     sim scenarios [--seeds N] [--output FOLDER]
- *     sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST] [--clients MOST]
- *         [--resources MOST] [--seconds MOST] [--verbose] [--no-shrink]
+ *     sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST] [--levels MOST]
+ *         [--nodes MOST] [--clients MOST] [--resources MOST] [--seconds MOST] [--jobs N]
+ *         [--verbose] [--no-shrink]
  *
  * Seeds count up from the first; there are 10 of scenarios, and 1,000 of faults, or the one that is
- * named. --faults names the kinds of faults that may happen (all, or none), --favour those that do
+ * named. --jobs says how many processes share them. --levels 1 leaves out trees. --faults names the kinds of faults that may happen (all, or none), --favour those that do
  * happen in every run, as hard as they can: for bugs that are rare.
  */
 #define DOORMAN_IMPLEMENTATION
@@ -20,8 +21,8 @@ static int wrong_use(const char *what) {
             "%s\n"
             "usage: sim scenarios [--seeds N] [--output FOLDER]\n"
             "       sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST]\n"
-            "           [--clients MOST] [--resources MOST] [--seconds MOST] [--verbose]\n"
-            "           [--no-shrink]\n"
+            "           [--levels MOST] [--nodes MOST] [--clients MOST] [--resources MOST]\n"
+            "           [--seconds MOST] [--jobs N] [--verbose] [--no-shrink]\n"
             "kinds of faults, for a LIST with commas, or all, or none:\n",
             what);
 #define FAULT_LINE(code, name, text) fprintf(stderr, "  %-10s %s\n", name, text);
@@ -54,7 +55,7 @@ static bool read_faults(const char *list, bool *out) {
 
 typedef struct sim_command {
     sim_story story;
-    uint64_t seeds;
+    uint64_t seeds, jobs;
     const char *folder;
 } sim_command;
 
@@ -70,29 +71,20 @@ static bool read_option(const char *name, const char *value, sim_command *out) {
         out->folder = value;
         return true;
     }
-    bool read = read_number(value, 1, 100000, &number);
-    if (strcmp(name, "--clients") == 0) {
-        story->clients_max = (size_t)number;
-        return read && number >= 2;
-    }
-    if (strcmp(name, "--resources") == 0) {
-        story->resources_max = (size_t)number;
-        return read;
-    }
-    if (strcmp(name, "--seconds") == 0) {
-        story->length_max = (doorman_time)number * DOORMAN_SECOND;
+    if (strcmp(name, "--jobs") == 0) return read_number(value, 1, SIM_JOBS, &out->jobs);
+    for (size_t i = 0; i < SIM_BOUND_COUNT; i++) {
+        if (strcmp(name, sim_bound_option(i)) != 0) continue;
+        bool read = read_number(value, sim_bound_least(i), 100000, &number);
+        story->most[i] = (size_t)number;
         return read;
     }
     return false;
 }
 
 int main(int argc, char **argv) {
-    sim_command command = {.seeds = 0, .folder = "build/sim"};
-    command.story = (sim_story){.program = argv[0],
-                                .clients_max = SIM_CLIENTS,
-                                .resources_max = SIM_RESOURCES,
-                                .length_max = 100000 * DOORMAN_SECOND,
-                                .shrink = true};
+    sim_command command = {.jobs = 1, .folder = "build/sim"};
+    command.story = (sim_story){.program = argv[0], .shrink = true};
+    for (size_t i = 0; i < SIM_BOUND_COUNT; i++) command.story.most[i] = 100000;
     (void)read_faults("all", command.story.allowed);
     if (argc < 2) return wrong_use("scenarios or faults?");
     for (int i = 2; i < argc; i++) {
@@ -113,5 +105,5 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "faults") != 0) return wrong_use(argv[1]);
     if (!command.seeds) command.seeds = command.story.seed ? 1 : 1000;
     if (!command.story.seed) command.story.seed = 1;
-    return sim_faults(&command.story, command.seeds);
+    return sim_faults(&command.story, command.seeds, command.jobs);
 }

@@ -3,14 +3,16 @@
  * servers and clients are the real state machines, while clocks, network, processes and elections
  * are simulated in one thread. The same seed gives the same run, to the last bit.
  *
- *   sim_world.c      time, clocks, the network, processes and their elections, clients
+ *   sim_world.c      time, clocks, processes and their elections, clients
+ *   sim_network.c    messages between those who ask and the processes that they ask
  *   sim_check.c      what must hold at every event, and the shares that must come out
- *   sim_scenarios.c  the scenarios of the design document, and their table
- *   sim_faults.c     random configurations and faults, and how a failure is made smaller
+ *   sim_scenarios.c  the scenarios of the design document, and their tables
+ *   sim_faults.c     random systems and faults, and how a failure is made smaller
  *   sim.c            the command line
  *
  * There are nodes, each with the processes that elect its master, and clients, which ask a node by
- * the addresses of its processes.
+ * the addresses of its processes. The nodes form one tree or several: a root has a configuration,
+ * the processes of any other node ask those of its parent, as clients do.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -22,12 +24,14 @@
 
 #include "doorman.h"
 
-#define SIM_NODES 2
-#define SIM_PROCESSES 6 /* of all nodes */
-#define SIM_CLIENTS 8
+#define SIM_NODES 13
+#define SIM_PROCESSES 39 /* of all nodes */
+#define SIM_CLIENTS 45
 #define SIM_RESOURCES 3
+#define SIM_LEVELS 4    /* of a tree */
 #define SIM_VERSIONS 32 /* of the configuration, in one run */
 #define SIM_NOTES 30    /* told of a failure: the last events before it */
+#define SIM_JOBS 64     /* processes that share the runs */
 #define SIM_NONE SIZE_MAX
 #define SIM_BURST (5 * DOORMAN_SECOND) /* of rates */
 
@@ -51,7 +55,7 @@
     X(RELOAD, "reload", "another configuration")                                                   \
     X(SPIKE, "spike", "clients want more, or less")                                                \
     X(DIE, "die", "clients die, and come back under the same id")                                  \
-    X(ROAM, "roam", "clients go from one root to another, and say what they hold of the first")    \
+    X(ROAM, "roam", "clients go from one node to another, and say what they hold of the first")    \
     X(CLOSE, "close", "resources are released, and opened again")                                  \
     X(HOLD, "hold", "gauges hold on to what is in flight")                                         \
     X(ABANDON, "abandon", "resources are closed with units in flight")
@@ -63,19 +67,28 @@ typedef struct sim_world sim_world;
 typedef struct sim_event sim_event;
 typedef void (*sim_handler)(sim_world *world, const sim_event *event);
 
+/* Who asks: a client, or a process of a node with a parent. */
+typedef struct sim_party {
+    bool is_process;
+    size_t index;
+} sim_party;
+
 /* A message, copied deeply: what it points to is its own, or a name of the world's. Immutable, so
  * that a copy on the network is one reference more. */
 typedef struct sim_message {
     size_t references;
-    size_t client;  /* who asked, */
-    uint64_t life;  /* in which of its lives, */
-    size_t process; /* and whom */
+    sim_party asker; /* who asked, */
+    uint64_t life;   /* in which of its lives, */
+    size_t process;  /* and whom */
     uint64_t sequence;
     doorman_request request;
     doorman_response response;
+    const char *path[SIM_LEVELS];
     doorman_ask asks[SIM_RESOURCES];
-    doorman_demand wants[SIM_RESOURCES];
     doorman_answer answers[SIM_RESOURCES];
+    doorman_algorithm algorithms[SIM_RESOURCES];
+    doorman_demand *demands; /* of all asks */
+    doorman_terms *terms;    /* of all answers */
 } sim_message;
 
 struct sim_event {
@@ -88,11 +101,20 @@ struct sim_event {
     sim_message *message;
 };
 
-/* A clock on a machine: a linear function of the simulated time. */
+/* A clock: a linear function of the simulated time. */
 typedef struct sim_clock {
     doorman_time offset;
     int64_t rate; /* per mille */
 } sim_clock;
+
+/* What a client or a process runs on. */
+typedef struct sim_machine {
+    sim_clock clock;
+    uint64_t life;            /* of what runs on it: how often it has been started */
+    uint64_t wake;            /* of its wake-ups only the one planned last counts */
+    doorman_time still_until; /* stands still; 0: it does not */
+    bool aside;               /* on the other side of a partition */
+} sim_machine;
 
 /* What one configuration says of one resource. */
 typedef struct sim_rules {
@@ -110,24 +132,26 @@ typedef struct sim_version {
 typedef struct sim_process {
     char address[32];
     size_t node;
-    sim_clock clock;
-    doorman_server *server; /* NULL: dead */
-    uint64_t life;
-    size_t version; /* of the configuration */
-    doorman_time frozen_until;
-    bool exiled;            /* cannot reach the election */
-    bool aside;             /* on the other side of a partition */
-    uint64_t seen_term;     /* it saw the end of this mastership, */
-    doorman_time seen_gone; /* then, by its clock */
+    sim_machine machine;
+    doorman_server *server;                 /* NULL: dead */
+    size_t version;                         /* of the configuration, at a root */
+    bool exiled;                            /* cannot reach the election */
+    uint64_t seen_term;                     /* it saw the end of this mastership, */
+    doorman_time seen_gone;                 /* then, by its clock */
+    doorman_time learned_at[SIM_RESOURCES]; /* by its clock, at the last look */
 } sim_process;
 
 typedef struct sim_node {
     char name[32];
+    size_t parent; /* SIM_NONE: a root */
+    size_t root;   /* of its tree */
+    size_t level;  /* 0: a root */
     size_t first_process, process_count;
-    size_t master;             /* who has the key of the election; SIM_NONE: nobody */
-    doorman_time key_until;    /* when it falls, unless it is renewed */
-    doorman_time vacant_until; /* nobody is elected before */
-    uint64_t term;             /* masterships so far */
+    size_t master;              /* who has the key of the election; SIM_NONE: nobody */
+    doorman_time key_until;     /* when it falls, unless it is renewed */
+    doorman_time vacant_until;  /* nobody is elected before */
+    uint64_t term;              /* masterships so far */
+    double held[SIM_RESOURCES]; /* in use by leases from this node and those below it */
 } sim_node;
 
 /* A resource of a client. */
@@ -137,12 +161,14 @@ typedef struct sim_use {
     size_t node;                /* that gave the last lease */
     double wants;
     int priority;
-    uint64_t opening; /* counts the gauges that it had; units are in flight in one */
-    bool leased;      /* at the last look */
-    double orphans;   /* in flight, but from before this lease and those that it renewed */
-    double abandoned; /* in flight since it was closed, under a lease that is still running, */
-    doorman_time abandoned_until; /* by the client's clock */
+    uint64_t opening;             /* counts the gauges that it had; units are in flight in one */
+    bool leased;                  /* at the last look */
+    double keep, old_keep;        /* what its granter counts for it, and counted before, */
+    doorman_time end, old_end;    /* until then, by the client's clock */
+    double abandoned;             /* in flight since it was closed, */
+    doorman_time abandoned_until; /* under a lease until then */
     double owed;                  /* came back while it was closed, and nobody could be told */
+    double held;                  /* in use, at the last look */
     doorman_time seen_at;         /* the last look, by the client's clock; capacity since, */
     double capacity, peak;        /* and at most since it was opened */
     double budget, passed;        /* of a rate: units that may have passed since then, and have */
@@ -150,13 +176,10 @@ typedef struct sim_use {
 
 typedef struct sim_client {
     char id[32];
-    size_t node; /* whom it asks first */
-    sim_clock clock;
+    size_t node;  /* whom it asks, */
+    size_t other; /* and, where clients roam, also */
+    sim_machine machine;
     doorman_client *client; /* NULL: dead */
-    uint64_t life;
-    uint64_t wake; /* of its wake-ups only the one planned last counts */
-    doorman_time stalled_until;
-    bool aside;
     sim_use uses[SIM_RESOURCES];
 } sim_client;
 
@@ -183,6 +206,7 @@ struct sim_world {
     size_t resource_count;
     sim_version versions[SIM_VERSIONS];
     size_t version_count, version; /* the newest, and the one in force */
+    bool kept[SIM_RESOURCES];      /* a child that learns was just given what it had (R7) */
 
     doorman_time hold; /* of a gauge's units, at most */
     bool verbose;
@@ -213,7 +237,7 @@ void sim_fail(sim_world *world, const char *format, ...) SIM_FORMAT(2);
 void sim_mix(sim_world *world, uint64_t bits);
 void sim_mix_amount(sim_world *world, double amount);
 
-void sim_add_node(sim_world *world, size_t process_count);
+size_t sim_add_node(sim_world *world, size_t parent, size_t process_count);
 void sim_add_resource(sim_world *world);
 sim_client *sim_add_client(sim_world *world, size_t node, sim_clock clock);
 void sim_add_version(sim_world *world, const sim_rules *rules);
@@ -228,13 +252,23 @@ void sim_stall_client(sim_world *world, size_t client, doorman_time until);
 void sim_open(sim_world *world, size_t client, size_t resource);
 void sim_close(sim_world *world, size_t client, size_t resource);
 void sim_want(sim_world *world, size_t client, size_t resource, double wants);
-void sim_carry(sim_world *world, size_t client);
 bool sim_leased(const sim_world *world, size_t client, size_t resource,
                 doorman_resource_info *info);
+bool sim_is_root(const sim_world *world, const sim_process *process);
+
+/* ---- sim_network.c */
+
+sim_message *sim_message_keep(sim_message *message); /* one reference more; NULL is fine */
+void sim_message_drop(sim_message *message);
+void sim_carry_client(sim_world *world, size_t client);
+void sim_carry_process(sim_world *world, size_t process);
 
 /* ---- sim_check.c */
 
+void sim_take_lease(sim_world *world, size_t client, size_t resource, const doorman_lease *lease,
+                    bool renewed);
 void sim_check_answers(sim_world *world, const sim_message *asked, const sim_message *answered);
+void sim_look(sim_world *world, size_t process);
 void sim_check_books(sim_world *world, size_t process);
 void sim_check_sums(sim_world *world);
 void sim_check_settled(sim_world *world);
@@ -244,17 +278,29 @@ size_t sim_first_version(const sim_world *world);
 
 int sim_scenarios(uint64_t seeds, const char *folder);
 
+/* How large a system may be: an option of the command line, and the least that it can be. */
+#define SIM_BOUNDS(X)                                                                              \
+    X(LEVELS, "--levels", 1)                                                                       \
+    X(NODES, "--nodes", 1)                                                                         \
+    X(CLIENTS, "--clients", 2)                                                                     \
+    X(RESOURCES, "--resources", 1)                                                                 \
+    X(SECONDS, "--seconds", 1) /* of the part with faults */
+
+#define SIM_BOUND_CODE(code, option, least) SIM_MOST_##code,
+typedef enum sim_bound { SIM_BOUNDS(SIM_BOUND_CODE) SIM_BOUND_COUNT } sim_bound;
+
 typedef struct sim_story {
     const char *program; /* for the command that replays it */
     uint64_t seed;
     bool allowed[SIM_FAULT_COUNT];  /* faults that may happen */
     bool favoured[SIM_FAULT_COUNT]; /* those that do, as hard as they can */
-    size_t clients_max, resources_max;
-    doorman_time length_max; /* of the part with faults */
+    size_t most[SIM_BOUND_COUNT];
     bool verbose, shrink;
 } sim_story;
 
-int sim_faults(const sim_story *story, uint64_t seeds);
+int sim_faults(const sim_story *story, uint64_t seeds, uint64_t jobs);
 const char *sim_fault_name(size_t fault);
+const char *sim_bound_option(size_t bound);
+size_t sim_bound_least(size_t bound);
 
 #endif

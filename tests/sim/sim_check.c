@@ -3,6 +3,7 @@
 #include "sim.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Amounts are compared with this much play: leases are exact, but sums of doubles are not. */
@@ -14,21 +15,25 @@ static bool exceeds(double amount, double bound) {
 
 static bool differs(double a, double b) { return exceeds(a, b) || exceeds(b, a); }
 
-/* There is a template, and amounts are parts of a whole. */
-static bool whole(const sim_rules *rules) {
-    doorman_kind kind = rules->algorithm.kind;
-    return rules->matched && kind != DOORMAN_STATIC_SHARE && kind != DOORMAN_NO_ALGORITHM;
+static size_t resource_index(const sim_world *world, const char *resource_id) {
+    size_t index = 0;
+    while (strcmp(world->resources[index], resource_id) != 0) index++;
+    return index;
 }
 
-/* Does a configuration promise that the leases never exceed the capacity (T7)? Not where there is
- * no template, or amounts are no parts of a whole, or change hands at once; nor where learning is
- * shorter than the longest lease with the drift. */
-static bool promises(const sim_rules *rules) {
-    const doorman_algorithm *algorithm = &rules->algorithm;
+/* Amounts are parts of a whole. */
+static bool whole(const doorman_algorithm *algorithm) {
+    return algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
+}
+
+/* Does an algorithm promise that the leases never exceed the capacity (T7)? Not where amounts are
+ * no parts of a whole, or change hands at once; nor where learning is shorter than the longest
+ * lease with the drift. */
+static bool promises(const doorman_algorithm *algorithm) {
     doorman_time length = algorithm->lease_length;
     bool learns = !algorithm->has_learning_mode_duration ||
                   algorithm->learning_mode_duration >= length + length / 20;
-    return whole(rules) && learns && algorithm->handover == DOORMAN_CONFIRMED;
+    return whole(algorithm) && learns && algorithm->handover == DOORMAN_CONFIRMED;
 }
 
 /* How long, in simulated time, leases of a configuration may go on when it is no longer in force:
@@ -52,28 +57,34 @@ static doorman_time drained_at(const sim_world *world, size_t version, size_t re
     return last + world->hold;
 }
 
-static bool learning(const sim_process *process, const char *resource_id, doorman_time local) {
+/* Remembers until when a process learns. */
+void sim_look(sim_world *world, size_t index) {
+    sim_process *process = &world->processes[index];
+    doorman_time local = sim_local(&process->machine.clock, world->now);
     const void *cursor = NULL;
     doorman_server_resource resource;
+    for (size_t i = 0; i < world->resource_count; i++) process->learned_at[i] = 0;
+    if (!process->server) return;
     while (doorman_server_next_resource(process->server, &cursor, &resource, local)) {
-        if (strcmp(resource.resource_id, resource_id) == 0) return local < resource.learned_at;
+        process->learned_at[resource_index(world, resource.resource_id)] = resource.learned_at;
     }
-    return false;
 }
 
-/* Notes which configurations still count. One is used while a process that runs has it, for that
- * may be master; and on it goes, until it has drained, while a server learns: holders then have
- * renewed what they held under it, as far as it fits beside the others that this server has heard
- * of. */
+/* Notes which configurations still count. One is used while a process of a root that runs has it,
+ * for that may be master; and on it goes, until it has drained, while a server of any node learns:
+ * holders then renew what they held under it, as far as it fits beside the others that this server
+ * has heard of, and the server keeps what it has of its parent (R7). */
 static void note_use(sim_world *world, size_t resource) {
     doorman_time now = world->now;
-    bool learns = false;
+    bool learns = world->kept[resource];
+    world->kept[resource] = false;
     for (size_t i = 0; i < world->process_count; i++) {
         const sim_process *process = &world->processes[i];
-        if (!process->server || process->frozen_until) continue;
-        world->versions[process->version].used_at[resource] = now;
-        learns = learns ||
-                 learning(process, world->resources[resource], sim_local(&process->clock, now));
+        if (!process->server || process->machine.still_until) continue;
+        bool root = sim_is_root(world, process);
+        if (root) world->versions[process->version].used_at[resource] = now;
+        doorman_time local = sim_local(&process->machine.clock, now);
+        learns = learns || local < process->learned_at[resource];
     }
     for (size_t i = 0; learns && i < world->version; i++) {
         bool drained = now > drained_at(world, i, resource);
@@ -98,7 +109,8 @@ static double capacity_limit(const sim_world *world, size_t resource) {
     for (size_t i = 0; i <= world->version; i++) {
         const sim_rules *rules = &world->versions[i].rules[resource];
         if (world->now > drained_at(world, i, resource)) continue;
-        limit = fmax(limit, promises(rules) ? rules->capacity : INFINITY);
+        bool promised = rules->matched && promises(&rules->algorithm);
+        limit = fmax(limit, promised ? rules->capacity : INFINITY);
     }
     return limit;
 }
@@ -132,52 +144,74 @@ static bool read_book(const sim_process *process, const char *resource_id, const
  *     where that is more (it is in flight), but nothing to whom it did not give anything before.
  *   - After a cut nobody is given more until the sum fits: it is at most what the holder says it
  *     has, or else fits into the capacity beside all that is counted for the others. From a server
- *     that learns it fits, unless it is the last lease again. */
+ *     that learns it fits, unless it is the last lease again.
+ * A child that learns keeps what it has, which may be more than all of these (R7). */
+static void check_lease(sim_world *world, const sim_book *book, const doorman_ask *ask,
+                        const doorman_answer *answer, const char *holder, bool ours, bool learns) {
+    const doorman_lease *lease = &answer->gets;
+    double has = ask->has.id ? ask->has.capacity : 0, wants = 0;
+    for (size_t i = 0; i < ask->wants_count; i++) wants += ask->wants[i].wants;
+    double most = !learns ? wants : ours ? fmax(wants, has) : 0;
+    if (exceeds(lease->capacity, most)) {
+        sim_fail(world, "%s is given %.9g of %s; it wants %.9g, and has %.9g%s", holder,
+                 lease->capacity, ask->resource_id, wants, has, ours ? "" : " from elsewhere");
+    }
+    if (!book || !promises(&book->resource.settings->algorithm)) return;
+    double claim = fmax(has, ask->outstanding), capacity = book->resource.capacity;
+    bool more = exceeds(lease->capacity, learns && lease->id != ask->has.id ? 0 : claim);
+    if (more && exceeds(lease->capacity + book->others, capacity)) {
+        sim_fail(world, "%s has %.9g of %s and is given %.9g beside %.9g of others; there is %.9g",
+                 holder, claim, ask->resource_id, lease->capacity, book->others, capacity);
+    }
+}
+
 static void check_answer(sim_world *world, const sim_process *process, const doorman_ask *ask,
                          const doorman_answer *answer, const char *holder, size_t resource) {
     const sim_rules *rules = &world->versions[process->version].rules[resource];
     const doorman_lease *lease = &answer->gets;
-    doorman_time local = sim_local(&process->clock, world->now);
+    doorman_time local = sim_local(&process->machine.clock, world->now);
     bool ours = ask->has.id && strcmp(ask->has.node, world->nodes[process->node].name) == 0;
-    double has = ask->has.id ? ask->has.capacity : 0, most = ask->wants[0].wants;
     if (!(lease->capacity >= 0) || isinf(lease->capacity) || lease->expires_in < 0) {
         sim_fail(world, "%s is given %g of %s", holder, lease->capacity, ask->resource_id);
         return;
     }
     sim_book book = {.others = 0};
     bool known = read_book(process, ask->resource_id, holder, local, &book);
-    bool learns = known && whole(rules) && local < book.resource.learned_at;
-    if (learns) most = ours ? fmax(most, has) : 0;
-    if (exceeds(lease->capacity, most)) {
-        sim_fail(world, "%s is given %.9g of %s; it wants %.9g, and has %.9g%s", holder,
-                 lease->capacity, ask->resource_id, ask->wants[0].wants, has,
-                 ours ? "" : " from elsewhere");
+    bool root = sim_is_root(world, process);
+    if (root && known && differs(book.resource.capacity, rules->capacity)) {
+        sim_fail(world, "%s has %.9g of %s to give, the configuration %.9g", process->address,
+                 book.resource.capacity, ask->resource_id, rules->capacity);
     }
-    double claim = fmax(has, ask->outstanding);
-    bool more = exceeds(lease->capacity, learns && lease->id != ask->has.id ? 0 : claim);
-    if (promises(rules) && more && exceeds(lease->capacity + book.others, rules->capacity)) {
-        sim_fail(world, "%s has %.9g of %s and is given %.9g beside %.9g of others; there is %.9g",
-                 holder, claim, ask->resource_id, lease->capacity, book.others, rules->capacity);
-    }
+    if (ask->learning) return;
+    bool learns =
+        known && whole(&book.resource.settings->algorithm) && local < book.resource.learned_at;
+    check_lease(world, known ? &book : NULL, ask, answer, holder, ours, learns);
 }
 
 void sim_check_answers(sim_world *world, const sim_message *asked, const sim_message *answered) {
     const sim_process *process = &world->processes[asked->process];
     for (size_t i = 0; i < answered->response.answer_count; i++) {
+        const doorman_ask *ask = &asked->asks[i];
+        size_t resource = resource_index(world, ask->resource_id);
+        if (ask->learning) world->kept[resource] = true;
         if (answered->answers[i].grant != DOORMAN_GRANTED) continue;
-        size_t resource = 0;
-        while (strcmp(world->resources[resource], asked->asks[i].resource_id) != 0) resource++;
-        check_answer(world, process, &asked->asks[i], &answered->answers[i],
-                     asked->request.holder_id, resource);
+        check_answer(world, process, ask, &answered->answers[i], asked->request.holder_id,
+                     resource);
     }
 }
 
 /* ---- books */
 
+/* What a server counts for each of those that may ask it. */
+typedef struct sim_counts {
+    double clients[SIM_CLIENTS], nodes[SIM_NODES];
+} sim_counts;
+
 /* The fast sums of a resource equal a recount of its leases; what is counted for a holder is at
  * least what it was given. */
 static void check_book(sim_world *world, const sim_process *process,
-                       const doorman_server_resource *resource, doorman_time local) {
+                       const doorman_server_resource *resource, doorman_time local,
+                       sim_counts *counts) {
     double has = 0, counted = 0, wants = 0, subclients = 0;
     size_t count = 0;
     const char *id = resource->resource_id;
@@ -189,6 +223,8 @@ static void check_book(sim_world *world, const sim_process *process,
         wants += lease.wants;
         subclients += lease.subclients;
         count++;
+        size_t holder = strtoul(lease.holder_id + 1, NULL, 10); /* "c12", or "n3" */
+        *(lease.is_server ? &counts->nodes[holder] : &counts->clients[holder]) = lease.counted;
         if (!(lease.has >= 0) || !(lease.counted >= lease.has) || isinf(lease.counted)) {
             sim_fail(world, "%s counts %g for %s, which has %g of %s", process->address,
                      lease.counted, lease.holder_id, lease.has, id);
@@ -205,36 +241,96 @@ static void check_book(sim_world *world, const sim_process *process,
     }
 }
 
+/* Does anybody use more than this node counts for it? Tells who. */
+static bool overdrawn(const sim_world *world, size_t node, size_t resource,
+                      const sim_counts *counts, const char **holder, double *held) {
+    for (size_t i = 0; i < world->client_count; i++) {
+        const sim_use *use = &world->clients[i].uses[resource];
+        if (use->node != node || !exceeds(use->held, counts->clients[i])) continue;
+        *holder = world->clients[i].id;
+        *held = use->held;
+        return true;
+    }
+    for (size_t i = 0; i < world->node_count; i++) {
+        double below = world->nodes[i].held[resource];
+        if (world->nodes[i].parent != node || !exceeds(below, counts->nodes[i])) continue;
+        *holder = world->nodes[i].name;
+        *held = below;
+        return true;
+    }
+    return false;
+}
+
+/* The heart of T7: what is in use by a holder, and by all that are below it, is at most what a
+ * master that has learned counts for it. (What the last look at the clients has found may have
+ * ended since; then it is looked at again.) */
+static void check_holders(sim_world *world, const sim_process *process,
+                          const doorman_server_resource *resource, doorman_time local,
+                          const sim_counts *counts) {
+    size_t index = resource_index(world, resource->resource_id);
+    const char *holder = NULL;
+    double held = 0;
+    if (local < resource->learned_at || isinf(capacity_limit(world, index))) return;
+    if (!overdrawn(world, process->node, index, counts, &holder, &held)) return;
+    sim_check_sums(world);
+    if (!overdrawn(world, process->node, index, counts, &holder, &held)) return;
+    sim_fail(world, "%s uses %.9g of %s, which %s does not count", holder, held,
+             resource->resource_id, process->address);
+}
+
 void sim_check_books(sim_world *world, size_t index) {
     const sim_process *process = &world->processes[index];
-    doorman_time local = sim_local(&process->clock, world->now);
+    doorman_time local = sim_local(&process->machine.clock, world->now);
     const void *cursor = NULL;
     doorman_server_resource resource;
+    sim_look(world, index);
     while (doorman_server_next_resource(process->server, &cursor, &resource, local)) {
-        check_book(world, process, &resource, local);
+        sim_counts counts = {.clients = {0}};
+        check_book(world, process, &resource, local, &counts);
+        check_holders(world, process, &resource, local, &counts);
     }
 }
 
 /* ---- leases in force */
 
+/* Keeps what a lease covers: units in flight, as far as its granter says that it counts them (R9).
+ * One that renews no other, or one of another node, covers nothing of what was before. */
+void sim_take_lease(sim_world *world, size_t index, size_t resource, const doorman_lease *lease,
+                    bool renewed) {
+    sim_client *client = &world->clients[index];
+    sim_use *use = &client->uses[resource];
+    doorman_time local = sim_local(&client->machine.clock, world->now);
+    doorman_resource_info info = {0};
+    double keep = fmax(lease->keep, lease->capacity);
+    if (!renewed) use->keep = use->old_keep = 0;
+    if (keep < use->keep) {
+        use->old_keep = fmax(use->keep, local < use->old_end ? use->old_keep : 0);
+        use->old_end = use->end > use->old_end ? use->end : use->old_end;
+    }
+    (void)sim_leased(world, index, resource, &info);
+    use->keep = keep;
+    use->end = info.expires_at;
+}
+
 /* What a client may use of a resource by its lease, or does use where that is more.
  *
- * Units that are in flight when a lease comes into force after a time without one were started by
- * the mode of the resource, or under a lease that has ended: they are orphans, outside of T7, until
- * they are given back, which they are before all others. Units in flight when a resource is closed
- * are in use until the end of the lease that they were started under. */
+ * Units in flight are in use as far as a lease that has not ended covers them. The others are
+ * outside of T7: they were started by the mode of the resource, or under a lease that has ended.
+ * Units in flight when a resource is closed are in use until the end of that lease. */
 static double in_use(sim_world *world, size_t index, size_t resource) {
     sim_client *client = &world->clients[index];
     sim_use *use = &client->uses[resource];
     doorman_resource_info info = {0};
     bool live = sim_leased(world, index, resource, &info);
-    if (live && !use->leased) use->orphans = info.in_flight;
+    doorman_time local = sim_local(&client->machine.clock, world->now);
     if (use->resource) use->leased = live;
-    if (sim_local(&client->clock, world->now) >= use->abandoned_until) use->abandoned = 0;
+    if (local >= use->abandoned_until) use->abandoned = 0;
     if (live && (!(info.capacity >= 0) || isinf(info.capacity))) {
         sim_fail(world, "%s has %g of %s", client->id, info.capacity, info.resource_id);
     }
-    return live ? fmax(info.capacity, info.in_flight - use->orphans) : use->abandoned;
+    double covered = fmax(use->keep, local < use->old_end ? use->old_keep : 0);
+    return live ? fmax(info.capacity, fmin(info.in_flight, covered))
+                : fmin(use->abandoned, covered);
 }
 
 /* L1: a rate has let through at most what it had in all the time since it was opened, and one burst
@@ -245,7 +341,7 @@ static void check_rate(sim_world *world, size_t index, size_t resource) {
     sim_use *use = &client->uses[resource];
     if (!use->resource || use->gauge) return;
     doorman_resource_info info = {0};
-    doorman_time local = sim_local(&client->clock, world->now);
+    doorman_time local = sim_local(&client->machine.clock, world->now);
     (void)sim_leased(world, index, resource, &info);
     double time = (double)(local - use->seen_at) / (double)DOORMAN_SECOND;
     double burst = (double)SIM_BURST / (double)DOORMAN_SECOND;
@@ -261,21 +357,26 @@ static void check_rate(sim_world *world, size_t index, size_t resource) {
     }
 }
 
-/* T7: what is in use by leases of a root that are in force, by the clocks of those who hold them,
- * adds up to at most the largest capacity that the configuration gave within the last lease
- * length. */
+/* T7: what is in use by leases of a tree that are in force, by the clocks of those who hold them,
+ * adds up to at most the largest capacity that the configuration of its root gave within the last
+ * lease length. */
 static void check_sums(sim_world *world, size_t resource) {
-    double sums[SIM_NODES] = {0};
     note_use(world, resource);
     double limit = capacity_limit(world, resource);
+    for (size_t i = 0; i < world->node_count; i++) world->nodes[i].held[resource] = 0;
     for (size_t i = 0; i < world->client_count; i++) {
+        sim_use *use = &world->clients[i].uses[resource];
         check_rate(world, i, resource);
-        sums[world->clients[i].uses[resource].node] += in_use(world, i, resource);
+        use->held = in_use(world, i, resource);
+        for (size_t node = use->node; node != SIM_NONE; node = world->nodes[node].parent) {
+            world->nodes[node].held[resource] += use->held;
+        }
     }
-    for (size_t node = 0; node < world->node_count; node++) {
-        if (!exceeds(sums[node], limit)) continue;
+    for (size_t i = 0; i < world->node_count; i++) {
+        const sim_node *node = &world->nodes[i];
+        if (node->parent != SIM_NONE || !exceeds(node->held[resource], limit)) continue;
         sim_fail(world, "the leases of %s in force add up to %.9g of %.9g",
-                 world->resources[resource], sums[node], limit);
+                 world->resources[resource], node->held[resource], limit);
     }
 }
 
@@ -375,16 +476,17 @@ static void share(demand *demands, size_t count, const sim_rules *rules) {
     }
 }
 
-/* Some time after the last fault: every share is within 5 % of the exact one, and all together
- * within a thousandth, so that all capacity that is wanted is in use. (A holder that lacks less
- * than a thousandth is not told to come back sooner, R12.) */
-static void check_settled(sim_world *world, size_t node, size_t resource) {
+/* Some time after the last fault: every share is within 5 % of the one that a single server would
+ * have given to all clients of the tree (T2), and all together within a thousandth, so that all
+ * capacity that is wanted is in use. (A holder that lacks less than a thousandth is not told to
+ * come back sooner, R12.) */
+static void check_settled(sim_world *world, size_t root, size_t resource) {
     demand demands[SIM_CLIENTS];
     size_t count = 0;
     double wanted = 0, sum = 0;
     for (size_t i = 0; i < world->client_count; i++) {
         const sim_use *use = &world->clients[i].uses[resource];
-        if (!use->resource || use->node != node) continue;
+        if (!use->resource || world->nodes[use->node].root != root) continue;
         demands[count++] = (demand){i, use->wants, 0, use->priority};
     }
     share(demands, count, &world->versions[world->version].rules[resource]);
@@ -407,6 +509,7 @@ static void check_settled(sim_world *world, size_t node, size_t resource) {
 
 void sim_check_settled(sim_world *world) {
     for (size_t node = 0; node < world->node_count; node++) {
+        if (world->nodes[node].parent != SIM_NONE) continue;
         for (size_t resource = 0; resource < world->resource_count; resource++) {
             check_settled(world, node, resource);
         }

@@ -1,7 +1,7 @@
-/* Random configurations and random faults, and how a failure is made smaller: see sim.h.
+/* Random systems and random faults, and how a failure is made smaller: see sim.h.
  *
- * A run is a configuration out of the seed, a time with faults, and a time without, in which every
- * share must come to its exact value. Which kinds of faults happen, and how hard, is drawn for
+ * A run is a system out of the seed, a time with faults, and a time without, in which every share
+ * must come to its exact value. Which kinds of faults happen, and how hard, is drawn for
  * each run anew ("swarm testing", Groce et al. 2012): a bug that needs a certain fault often hides
  * behind the noise of all the others. */
 #include "sim.h"
@@ -10,14 +10,30 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
 #include <time.h>
+#include <unistd.h>
 
 #define SECOND DOORMAN_SECOND
+#define NODES ((size_t)7) /* at most, */
+#define CLIENTS 12        /* in a run */
 
 const char *sim_fault_name(size_t fault) {
 #define FAULT_NAME(code, name, text) name,
     static const char *const names[] = {SIM_FAULTS(FAULT_NAME)};
     return names[fault];
+}
+
+const char *sim_bound_option(size_t bound) {
+#define BOUND_OPTION(code, option, least) option,
+    static const char *const options[] = {SIM_BOUNDS(BOUND_OPTION)};
+    return options[bound];
+}
+
+size_t sim_bound_least(size_t bound) {
+#define BOUND_LEAST(code, option, least) least,
+    static const size_t leasts[] = {SIM_BOUNDS(BOUND_LEAST)};
+    return leasts[bound];
 }
 
 /* ---- random configurations */
@@ -39,6 +55,7 @@ static doorman_algorithm random_algorithm(uint64_t *dice) {
     algorithm.has_learning_mode_duration = sim_below(dice, 16) == 0;
     algorithm.learning_mode_duration = sim_time_between(dice, 0, 2 * algorithm.lease_length);
     if (algorithm.kind == DOORMAN_PRIORITY_SHARE) algorithm.reserve = sim_unit(dice);
+    if (sim_below(dice, 2)) algorithm.decay_factor = sim_between(dice, 0.25, 1);
     return algorithm;
 }
 
@@ -83,15 +100,13 @@ static sim_clock random_clock(sim_world *world) {
 
 /* ---- load: gauges that take and give back, rates that take */
 
-/* Units that were taken come back, the orphans among them first. Those that come
- * back to a closed resource were abandoned. */
+/* Units that were taken come back. Those that come back to a closed resource were abandoned. */
 static void give_back(sim_world *world, const sim_event *event) {
     sim_use *use = &world->clients[event->who].uses[event->what];
     double amount = event->amount;
     if (use->opening != event->life) return;
     if (use->resource) {
         doorman_gauge_release(doorman_resource_gauge(use->resource), amount);
-        use->orphans = use->orphans > amount ? use->orphans - amount : 0;
         sim_note(world, "c%zu gives %.6g of r%zu back", event->who, amount, event->what);
     } else {
         use->abandoned = use->abandoned > amount ? use->abandoned - amount : 0;
@@ -104,14 +119,14 @@ static void use_gauge(sim_world *world, const sim_event *event) {
     sim_client *client = &world->clients[event->who];
     sim_use *use = &client->uses[event->what];
     uint64_t *dice = &world->fault_dice[SIM_HOLD];
-    doorman_time local = sim_local(&client->clock, world->now);
+    doorman_time local = sim_local(&client->machine.clock, world->now);
     doorman_time hold = sim_time_between(dice, SECOND / 10, world->hold);
     double part = sim_below(dice, 2) ? 1 : sim_unit(dice);
     doorman_resource_info info;
     if (world->now < world->end) {
         sim_plan(world, world->now + sim_time_between(dice, SECOND / 10, 10 * SECOND), *event);
     }
-    if (world->now >= world->end || client->stalled_until) return;
+    if (world->now >= world->end || client->machine.still_until) return;
     if (!sim_leased(world, event->who, event->what, &info)) return;
     double amount = (double)(int64_t)((info.capacity - info.in_flight) * part * 16) / 16;
     if (amount <= 0) return;
@@ -138,8 +153,8 @@ static void use_rate(sim_world *world, const sim_event *event) {
     double amount = use->capacity * sim_between(dice, 0, 10);
     size_t parts = 1 + sim_below(dice, 8);
     if (world->now < world->end) sim_plan(world, next, *event);
-    if (!use->resource || client->stalled_until || amount <= 0) return;
-    doorman_time local = sim_local(&client->clock, world->now);
+    if (!use->resource || client->machine.still_until || amount <= 0) return;
+    doorman_time local = sim_local(&client->machine.clock, world->now);
     double before = use->passed;
     for (size_t i = 0; i < parts; i++) {
         doorman_rate *rate = doorman_resource_rate(use->resource);
@@ -152,57 +167,91 @@ static void use_rate(sim_world *world, const sim_event *event) {
 
 /* ---- faults that strike now and then */
 
+/* Is a node this one, or below it? */
+static bool belongs(const sim_world *world, size_t node, size_t top) {
+    while (node != top && node != SIM_NONE) node = world->nodes[node].parent;
+    return node == top;
+}
+
+/* Some node with all that is below it cannot reach the others; or it goes right through. */
 static void strike_partition(sim_world *world, uint64_t *dice) {
+    bool below = sim_below(dice, 2);
+    size_t top = sim_below(dice, world->node_count);
     world->partitioned = !world->partitioned;
-    for (size_t i = 0; i < world->client_count; i++) world->clients[i].aside = sim_below(dice, 2);
-    for (size_t i = 0; i < world->process_count; i++) {
-        world->processes[i].aside = sim_below(dice, 2);
+    for (size_t i = 0; i < world->client_count; i++) {
+        sim_client *client = &world->clients[i];
+        bool aside = sim_below(dice, 2);
+        client->machine.aside = below ? belongs(world, client->node, top) : aside;
     }
-    sim_note(world, world->partitioned ? "a partition" : "the partition is over");
+    for (size_t i = 0; i < world->process_count; i++) {
+        sim_process *process = &world->processes[i];
+        bool aside = sim_below(dice, 2);
+        process->machine.aside = below ? belongs(world, process->node, top) : aside;
+    }
+    sim_note(world, "%s", world->partitioned ? "a partition" : "the partition is over");
+}
+
+static void revive(sim_world *world, const sim_event *event) {
+    const sim_process *process = &world->processes[event->who];
+    if (!process->server && process->machine.life == event->life) {
+        sim_start_process(world, event->who);
+    }
 }
 
 static void strike_kill(sim_world *world, uint64_t *dice) {
     size_t process = sim_below(dice, world->process_count);
-    if (world->processes[process].server) {
-        sim_kill_process(world, process);
-    } else {
-        sim_start_process(world, process);
-    }
+    doorman_time back = world->now + sim_time_between(dice, 0, 60 * SECOND);
+    if (!world->processes[process].server) return;
+    sim_kill_process(world, process);
+    uint64_t life = world->processes[process].machine.life;
+    sim_plan(world, back, (sim_event){.handler = revive, .who = process, .life = life});
 }
 
 static void strike_freeze(sim_world *world, uint64_t *dice) {
     size_t process = sim_below(dice, world->process_count);
     const sim_process *struck = &world->processes[process];
     doorman_time until = world->now + sim_time_between(dice, 0, 60 * SECOND);
-    if (struck->server && !struck->frozen_until) sim_freeze_process(world, process, until);
+    if (struck->server && !struck->machine.still_until) sim_freeze_process(world, process, until);
 }
 
 static void strike_stall(sim_world *world, uint64_t *dice) {
     size_t client = sim_below(dice, world->client_count);
     const sim_client *struck = &world->clients[client];
     doorman_time until = world->now + sim_time_between(dice, 0, 60 * SECOND);
-    if (struck->client && !struck->stalled_until) sim_stall_client(world, client, until);
+    if (struck->client && !struck->machine.still_until) sim_stall_client(world, client, until);
 }
 
-static void strike_resign(sim_world *world, uint64_t *dice) {
-    sim_resign(world, sim_below(dice, world->node_count), world->now);
+/* A node, and often its parent too: then both learn. */
+static void resign(sim_world *world, uint64_t *dice, doorman_time longest) {
+    size_t node = sim_below(dice, world->node_count), parent = world->nodes[node].parent;
+    sim_resign(world, node, world->now + sim_time_between(dice, 0, longest));
+    if (parent == SIM_NONE || sim_below(dice, 3)) return;
+    sim_resign(world, parent, world->now + sim_time_between(dice, 0, longest));
 }
+
+static void strike_resign(sim_world *world, uint64_t *dice) { resign(world, dice, 0); }
 
 /* A gap of up to 1.2 leases of a minute. */
-static void strike_gap(sim_world *world, uint64_t *dice) {
-    doorman_time gap = sim_time_between(dice, 0, 72 * SECOND);
-    sim_resign(world, sim_below(dice, world->node_count), world->now + gap);
+static void strike_gap(sim_world *world, uint64_t *dice) { resign(world, dice, 72 * SECOND); }
+
+static void end_exile(sim_world *world, const sim_event *event) {
+    sim_process *process = &world->processes[event->who];
+    process->exiled = false;
+    sim_note(world, "%s reaches the election", process->address);
 }
 
 static void strike_exile(sim_world *world, uint64_t *dice) {
-    sim_process *process = &world->processes[sim_below(dice, world->process_count)];
-    process->exiled = !process->exiled;
-    sim_note(world, "%s %s the election", process->address,
-             process->exiled ? "cannot reach" : "reaches");
+    size_t index = sim_below(dice, world->process_count);
+    sim_process *process = &world->processes[index];
+    doorman_time back = world->now + sim_time_between(dice, 0, 60 * SECOND);
+    if (process->exiled) return;
+    process->exiled = true;
+    sim_note(world, "%s cannot reach the election", process->address);
+    sim_plan(world, back, (sim_event){.handler = end_exile, .who = index});
 }
 
 static void load(sim_world *world, const sim_event *event) {
-    if (!world->processes[event->who].frozen_until) sim_load(world, event->who);
+    if (!world->processes[event->who].machine.still_until) sim_load(world, event->who);
 }
 
 /* Processes load a new configuration one by one, within some seconds. */
@@ -221,7 +270,7 @@ static void strike_spike(sim_world *world, uint64_t *dice) {
     size_t resource = sim_below(dice, world->resource_count);
     double wants = random_wants(dice);
     if (sim_below(dice, 2)) wants = world->clients[client].uses[resource].wants * 0.95;
-    if (!world->clients[client].stalled_until) sim_want(world, client, resource, wants);
+    if (!world->clients[client].machine.still_until) sim_want(world, client, resource, wants);
 }
 
 static void strike_die(sim_world *world, uint64_t *dice) {
@@ -236,7 +285,8 @@ static void strike_die(sim_world *world, uint64_t *dice) {
 
 static void reopen(sim_world *world, const sim_event *event) {
     const sim_client *client = &world->clients[event->who];
-    if (!client->client || client->life != event->life || client->stalled_until) return;
+    if (!client->client || client->machine.life != event->life || client->machine.still_until)
+        return;
     if (!client->uses[event->what].resource) sim_open(world, event->who, event->what);
 }
 
@@ -247,17 +297,18 @@ static void strike_close(sim_world *world, uint64_t *dice) {
     sim_client *struck = &world->clients[client];
     sim_use *use = &struck->uses[resource];
     doorman_resource_info info;
-    if (!struck->client || struck->stalled_until) return;
+    if (!struck->client || struck->machine.still_until) return;
     if (!use->resource) {
         sim_open(world, client, resource);
         return;
     }
-    doorman_resource_read(use->resource, &info, sim_local(&struck->clock, world->now));
+    doorman_resource_read(use->resource, &info, sim_local(&struck->machine.clock, world->now));
     bool abandons = sim_strikes(world, SIM_ABANDON, 1), soon = sim_below(dice, 2);
     doorman_time later = world->now + sim_time_between(dice, 0, 10 * SECOND);
     if (info.in_flight > 0 && !abandons) return;
     sim_close(world, client, resource);
-    sim_event event = {.handler = reopen, .who = client, .what = resource, .life = struck->life};
+    sim_event event = {
+        .handler = reopen, .who = client, .what = resource, .life = struck->machine.life};
     if (soon) sim_plan(world, later, event);
 }
 
@@ -302,19 +353,22 @@ static doorman_time longest_lease(const sim_world *world) {
     return longest;
 }
 
-/* The faults are over: what was broken is whole again. */
+/* The faults are over: what was broken is whole again, and messages are not slow. (Each level asks
+ * for its lease again after a third of it, and takes an answer's way less: four levels leave nothing
+ * of 12 s where an answer takes 2 s.) */
 static void heal(sim_world *world) {
+    if (world->latency > SECOND / 10) world->latency = SECOND / 10;
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) world->intensity[i] = 0;
     world->partitioned = false;
     for (size_t i = 0; i < world->process_count; i++) {
         world->processes[i].exiled = false;
-        if (world->processes[i].frozen_until) sim_kill_process(world, i);
+        if (world->processes[i].machine.still_until) sim_kill_process(world, i);
         if (!world->processes[i].server) sim_start_process(world, i);
         sim_load(world, i);
     }
     for (size_t i = 0; i < world->node_count; i++) world->nodes[i].vacant_until = world->now;
     for (size_t i = 0; i < world->client_count; i++) {
-        if (world->clients[i].stalled_until) sim_kill_client(world, i);
+        if (world->clients[i].machine.still_until) sim_kill_client(world, i);
     }
     sim_note(world, "the faults are over");
 }
@@ -331,9 +385,23 @@ static void set_up_faults(sim_world *world, const sim_story *story) {
     }
 }
 
+/* Most clients ask a leaf. One that roams goes between two nodes. */
+static size_t random_node(const sim_world *world, uint64_t *dice) {
+    size_t leaves[SIM_NODES], count = 0;
+    for (size_t i = 0; i < world->node_count; i++) {
+        bool leaf = true;
+        for (size_t j = 0; j < world->node_count; j++) leaf = leaf && world->nodes[j].parent != i;
+        if (leaf) leaves[count++] = i;
+    }
+    size_t any = sim_below(dice, world->node_count), leaf = leaves[sim_below(dice, count)];
+    return sim_below(dice, 4) ? leaf : any;
+}
+
 static void set_up_client(sim_world *world, size_t index) {
     uint64_t dice = world->seed * 31 + index;
-    sim_client *client = sim_add_client(world, index % world->node_count, random_clock(world));
+    size_t node = random_node(world, &dice), other = random_node(world, &dice);
+    sim_client *client = sim_add_client(world, node, random_clock(world));
+    if (world->intensity[SIM_ROAM] > 0) client->other = other;
     for (size_t i = 0; i < world->resource_count; i++) {
         sim_use *use = &client->uses[i];
         *use = (sim_use){.wants = random_wants(&dice), .priority = (int)sim_below(&dice, 4)};
@@ -351,36 +419,59 @@ static void set_up_client(sim_world *world, size_t index) {
 
 static size_t at_most(uint64_t drawn, size_t most) { return drawn < most ? drawn : most; }
 
+/* A quarter of all systems are flat, one root, or two of them if clients roam. Others are trees: as
+ * many nodes in a row as there are levels, the rest at random below these. */
+static void set_up_nodes(sim_world *world, const sim_story *story) {
+    uint64_t dice = world->seed * 17 + 1;
+    size_t levels = 1 + at_most(sim_below(&dice, SIM_LEVELS), story->most[SIM_MOST_LEVELS] - 1);
+    size_t more = at_most(sim_below(&dice, NODES - levels + 1), story->most[SIM_MOST_NODES] - 1);
+    if (levels == 1) more = world->intensity[SIM_ROAM] > 0;
+    for (size_t i = 0; i < levels + more && i < story->most[SIM_MOST_NODES]; i++) {
+        size_t parent = i ? i - 1 : SIM_NONE, processes = 1 + sim_below(&dice, 3);
+        if (i >= levels) parent = levels > 1 ? sim_below(&dice, i) : SIM_NONE;
+        while (i >= levels && levels > 1 && world->nodes[parent].level + 1 >= levels) {
+            parent = world->nodes[parent].parent;
+        }
+        sim_add_node(world, parent, processes);
+    }
+    for (size_t i = 0; i < world->process_count; i++) {
+        world->processes[i].machine.clock = random_clock(world);
+        sim_start_process(world, i);
+    }
+}
+
 static void set_up(sim_world *world, const sim_story *story) {
     static const doorman_time latencies[] = {SECOND / 1000, SECOND / 10, SECOND};
     static const doorman_time ttls[] = {3 * SECOND, 6 * SECOND, 15 * SECOND};
     uint64_t *dice = &world->dice;
     set_up_faults(world, story);
-    doorman_time length = sim_time_between(dice, 60 * SECOND, 400 * SECOND);
-    world->end = length < story->length_max ? length : story->length_max;
+    world->end = sim_time_between(dice, 60 * SECOND, 400 * SECOND);
+    doorman_time longest = (doorman_time)story->most[SIM_MOST_SECONDS] * SECOND;
+    if (world->end > longest) world->end = longest;
     world->verbose = story->verbose;
     world->latency = latencies[sim_below(dice, 3)];
     world->ttl = ttls[sim_below(dice, 3)];
     world->hold = (doorman_time)(world->intensity[SIM_HOLD] * 60 * SECOND);
-    size_t resources = 1 + at_most(sim_below(dice, SIM_RESOURCES), story->resources_max - 1);
-    size_t clients = 2 + at_most(sim_below(dice, SIM_CLIENTS - 1), story->clients_max - 2);
+    size_t resources =
+        1 + at_most(sim_below(dice, SIM_RESOURCES), story->most[SIM_MOST_RESOURCES] - 1);
+    size_t clients = 2 + at_most(sim_below(dice, CLIENTS - 1), story->most[SIM_MOST_CLIENTS] - 2);
     for (size_t i = 0; i < resources; i++) sim_add_resource(world);
     add_version(world, dice, true);
-    size_t roots = world->intensity[SIM_ROAM] > 0 ? 2 : 1, processes = 1 + sim_below(dice, 3);
-    for (size_t i = 0; i < roots; i++) sim_add_node(world, processes);
-    for (size_t i = 0; i < world->process_count; i++) {
-        world->processes[i].clock = random_clock(world);
-        sim_start_process(world, i);
-    }
+    set_up_nodes(world, story);
     for (size_t i = 0; i < clients; i++) set_up_client(world, i);
 }
 
 /* The time within which everything comes to its exact value: 3 lease lengths; or 2, after as long
- * as a client may sleep that has failed often (K2), where that is longer. */
+ * as a client may sleep that has failed often (K2), where that is longer. Below each level it takes
+ * a lease length more: a node may learn for so long after it has heard of its parent. */
 static doorman_time settling_time(const sim_world *world) {
-    doorman_time length = longest_lease(world);
+    doorman_time length = longest_lease(world), levels = 0;
+    for (size_t i = 0; i < world->node_count; i++) {
+        doorman_time level = (doorman_time)world->nodes[i].level;
+        if (level > levels) levels = level;
+    }
     doorman_time slept = 60 * SECOND + 2 * length;
-    return slept > 3 * length ? slept : 3 * length;
+    return (slept > 3 * length ? slept : 3 * length) + levels * length;
 }
 
 static sim_world world; /* one at a time; the handler of SIGABRT reads it */
@@ -400,10 +491,11 @@ static bool run(const sim_story *story) {
 
 static void tell_command(const sim_story *story) {
     bool first = true;
-    printf("replay: %s faults --seed %" PRIu64 " --clients %zu --resources %zu --seconds %" PRId64
-           " --faults ",
-           story->program, story->seed, story->clients_max, story->resources_max,
-           story->length_max / SECOND);
+    printf("replay: %s faults --seed %" PRIu64, story->program, story->seed);
+    for (size_t i = 0; i < SIM_BOUND_COUNT; i++) {
+        printf(" %s %zu", sim_bound_option(i), story->most[i]);
+    }
+    fputs(" --faults ", stdout);
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
         if (!story->allowed[i]) continue;
         printf("%s%s", first ? "" : ",", sim_fault_name(i));
@@ -436,7 +528,19 @@ static bool try_smaller(sim_story *story, const sim_story *smaller) {
     return true;
 }
 
-/* Leaves out kinds of faults, then clients and resources, then time, as long as it fails. */
+/* The smallest bound with which it still fails: the least one, or else by ever smaller steps. */
+static bool shrink_bound(sim_story *story, size_t bound) {
+    size_t before = story->most[bound], least = sim_bound_least(bound);
+    for (size_t step = before - least; step; step = step > 2 ? step / 2 : step - 1) {
+        sim_story next = *story;
+        if (next.most[bound] < least + step) continue;
+        next.most[bound] -= step;
+        (void)try_smaller(story, &next);
+    }
+    return story->most[bound] < before;
+}
+
+/* Leaves out kinds of faults, then makes the system smaller, then the time, as long as it fails. */
 static void shrink(sim_story *story) {
     for (bool smaller = true; smaller;) {
         smaller = false;
@@ -445,22 +549,7 @@ static void shrink(sim_story *story) {
             next.allowed[i] = false;
             if (story->allowed[i]) smaller = try_smaller(story, &next) || smaller;
         }
-        for (size_t clients = 2; clients < story->clients_max; clients++) {
-            sim_story next = *story;
-            next.clients_max = clients;
-            smaller = try_smaller(story, &next) || smaller;
-        }
-        for (size_t resources = 1; resources < story->resources_max; resources++) {
-            sim_story next = *story;
-            next.resources_max = resources;
-            smaller = try_smaller(story, &next) || smaller;
-        }
-        for (int divisor = 2; divisor <= 8; divisor *= 2) {
-            sim_story next = *story;
-            next.length_max -= story->length_max / divisor / SECOND * SECOND;
-            if (next.length_max < SECOND || next.length_max == story->length_max) continue;
-            smaller = try_smaller(story, &next) || smaller;
-        }
+        for (size_t i = 0; i < SIM_BOUND_COUNT; i++) smaller = shrink_bound(story, i) || smaller;
     }
 }
 
@@ -499,27 +588,69 @@ static bool repeats(const sim_story *story) {
     return false;
 }
 
-int sim_faults(const sim_story *story, uint64_t seeds) {
+typedef struct sim_tally {
+    uint64_t runs, events, hash; /* the hash of the last run */
+    bool failed;
+} sim_tally;
+
+/* Every so many of the seeds, from one on. */
+static sim_tally run_seeds(const sim_story *story, uint64_t first, uint64_t seeds, uint64_t step) {
+    sim_tally tally = {.runs = 0};
     time_t told_at = time(NULL);
-    uint64_t events = 0;
+    for (uint64_t i = first; i < seeds && !tally.failed; i += step) {
+        sim_story next = *story;
+        next.seed = story->seed + i;
+        tally.failed = fails(&next);
+        tally.runs++;
+        tally.events += world.happened;
+        tally.hash = world.hash;
+        if (tally.failed) printf("found in run %" PRIu64 " of %" PRIu64 "\n", i + 1, seeds);
+        if (time(NULL) - told_at < 2 || first) continue;
+        told_at = time(NULL);
+        fprintf(stderr, "some %" PRIu64 " of %" PRIu64 " runs\n", i + 1, seeds);
+    }
+    return tally;
+}
+
+/* In a process of its own. Returns where its tally will come from. */
+static int run_apart(const sim_story *story, uint64_t first, uint64_t seeds, uint64_t step) {
+    int ends[2] = {-1, -1};
+    if (pipe(ends) != 0) abort();
+    pid_t child = fork();
+    if (child < 0) abort();
+    if (child > 0) {
+        close(ends[1]);
+        return ends[0];
+    }
+    sim_tally tally = run_seeds(story, first, seeds, step);
+    fflush(stdout);
+    bool told = write(ends[1], &tally, sizeof tally) == (ssize_t)sizeof tally;
+    _Exit(told ? 0 : 1);
+}
+
+int sim_faults(const sim_story *story, uint64_t seeds, uint64_t jobs) {
+    sim_tally sum = {.runs = 0};
+    int tallies[SIM_JOBS];
     under_way = story;
     signal(SIGABRT, on_abort);
     if (!story->verbose && !repeats(story)) return 1;
-    for (uint64_t i = 0; i < seeds; i++) {
-        sim_story next = *story;
-        next.seed = story->seed + i;
-        if (fails(&next)) {
-            printf("found in run %" PRIu64 " of %" PRIu64 "\n", i + 1, seeds);
-            return 1;
+    fflush(stdout);
+    for (uint64_t i = 1; i < jobs; i++) tallies[i] = run_apart(story, i, seeds, jobs);
+    for (uint64_t i = 0; i < jobs; i++) {
+        sim_tally tally = {.failed = true};
+        if (i == 0) {
+            tally = run_seeds(story, 0, seeds, jobs);
+        } else if (read(tallies[i], &tally, sizeof tally) != (ssize_t)sizeof tally) {
+            tally.failed = true;
         }
-        events += world.happened;
-        if (time(NULL) - told_at < 2) continue;
-        told_at = time(NULL);
-        fprintf(stderr, "%" PRIu64 " of %" PRIu64 " runs, %" PRIu64 " events\n", i + 1, seeds,
-                events);
+        sum.runs += tally.runs;
+        sum.events += tally.events;
+        sum.hash ^= tally.hash;
+        sum.failed = sum.failed || tally.failed;
     }
-    printf("%" PRIu64 " runs, %" PRIu64 " events: nothing found; the last run's hash is %016" PRIx64
+    if (sum.failed) return 1;
+    printf("%" PRIu64 " runs, %" PRIu64 " events: nothing found; the last runs' hash is %016" PRIx64
            "\n",
-           seeds, events, world.hash);
+           sum.runs, sum.events, sum.hash);
     return 0;
 }

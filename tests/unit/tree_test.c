@@ -39,6 +39,7 @@ typedef struct forest {
     size_t member_count, member_capacity;
     bool cut[NODES_MAX];    /* the way from this node to its parent */
     bool hide_algorithm;    /* in answers, as if it were unknown */
+    uint64_t joined;        /* clients, so far */
     size_t largest_request; /* asks in one */
     size_t refused;         /* requests that were answered by an error, */
     doorman_error error;    /* the last */
@@ -115,6 +116,8 @@ static void fell(forest *f) {
     free(f);
 }
 
+static void join(forest *f, member *m);
+
 static member *add_member(forest *f, int at, double wants, int priority) {
     if (f->member_count == f->member_capacity) {
         f->member_capacity = f->member_capacity ? 2 * f->member_capacity : 16;
@@ -124,16 +127,26 @@ static member *add_member(forest *f, int at, double wants, int priority) {
     member *m = &f->members[f->member_count];
     *m = (member){.node = at, .wants = wants, .priority = priority};
     snprintf(m->id, sizeof m->id, "c%zu", f->member_count++);
-    const char *addresses[] = {f->nodes[at].name};
+    join(f, m);
+    return m;
+}
+
+static void join(forest *f, member *m) {
+    const char *addresses[] = {f->nodes[m->node].name};
     doorman_client_options options = {
-        .client_id = m->id, .addresses = addresses, .address_count = 1, .seed = f->member_count};
+        .client_id = m->id, .addresses = addresses, .address_count = 1, .seed = ++f->joined};
     assert_int_equal(doorman_client_create(&m->client, &options, NULL, f->now), DOORMAN_OK);
     doorman_resource_options resource = {
-        .resource_id = "db", .has_priority = true, .priority = priority};
+        .resource_id = "db", .has_priority = true, .priority = m->priority};
     assert_int_equal(doorman_resource_open(&m->resource, m->client, &resource, NULL, f->now),
                      DOORMAN_OK);
-    assert_int_equal(doorman_resource_set_wants(m->resource, wants, f->now), DOORMAN_OK);
-    return m;
+    assert_int_equal(doorman_resource_set_wants(m->resource, m->wants, f->now), DOORMAN_OK);
+}
+
+/* It comes back under the same id, and knows nothing. */
+static void reset_client(forest *f, size_t who) {
+    doorman_client_destroy(f->members[who].client);
+    join(f, &f->members[who]);
 }
 
 static int node_at(const forest *f, const char *address) {
@@ -267,6 +280,12 @@ static void a_first_request_has_its_share_seconds_later(void **state) {
     assert_exact(leased(f, m), 0);
     pass(f, 2.5, 100);
     assert_exact(leased(f, m), 40);
+    for (int i = 0; i <= leaf; i++) { /* and that they were put off first prolongs no record */
+        const void *cursor = NULL;
+        doorman_server_lease lease;
+        assert_true(doorman_server_next_lease(f->nodes[i].server, "db", &cursor, &lease, f->now));
+        assert_true(lease.expires_at <= f->now + 63 * SECOND);
+    }
     fell(f);
 }
 
@@ -333,6 +352,26 @@ static void a_leaf_that_restarts_costs_nobody_anything(void **state) {
         assert_near(sum_leased(f), 100, 1e-6);
     }
     hold_against_one_server(f, &fair, 100, 1e-6);
+    fell(f);
+}
+
+/* The same when it was gone for a while and leases are short; a client that has lost its lease
+ * meanwhile has its share when the leaf has learned. */
+static void a_leaf_that_was_gone_gives_back_what_was_held(void **state) {
+    (void)state;
+    doorman_algorithm algorithm = {.lease_length = 7 * SECOND, .refresh_interval = SECOND};
+    forest *f = plant_one(1200, algorithm);
+    int region = add_node(f, 0), one = add_node(f, region), two = add_node(f, region);
+    for (int i = 0; i < 3; i++) add_member(f, one, 200, 1);
+    for (int i = 0; i < 3; i++) add_member(f, two, 1000, 1);
+    pass(f, 60, 1200);
+    stop_node(f, one);
+    pass(f, 3, 1200);
+    start_node(f, one);
+    reset_client(f, 2);
+    for (int i = 0; i < 3; i++) want(f, i, 300);
+    pass(f, 20, 1200);
+    assert_near(sum_leased(f), 1200, 1e-6);
     fell(f);
 }
 
@@ -859,6 +898,7 @@ int main(void) {
         cmocka_unit_test(a_share_moves_from_leaf_to_leaf),
         cmocka_unit_test(the_refresh_interval_falls_by_half_a_level),
         cmocka_unit_test(a_leaf_that_restarts_costs_nobody_anything),
+        cmocka_unit_test(a_leaf_that_was_gone_gives_back_what_was_held),
         cmocka_unit_test(a_leaf_that_learns_gives_nobody_more_than_it_had),
         cmocka_unit_test(a_root_that_restarts_learns_from_its_children),
         cmocka_unit_test(all_servers_may_restart_at_once),

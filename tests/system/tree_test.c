@@ -1,0 +1,422 @@
+/* Promises of a tree of servers as processes: what the clients below it have never adds up to more
+ * than there is, whoever is killed; and how a node gets on with its parents.
+ *
+ * The clients live in this program. One thread carries their requests, so that answers are taken
+ * one at a time, and after each the leases in force are added up: no moment is missed. Leases are
+ * of a few seconds, and time is real; so what is asserted are bounds and what comes about in the
+ * end, with patience for slow machines. */
+#define _GNU_SOURCE
+#include "harness.h"
+
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#include "../../doorman.h"
+
+#define RESOURCE "db/orders"
+#define CAPACITY 120.0
+#define CONFIG(more)                                                                               \
+    "{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":120,\"algorithm\":{"                  \
+    "\"kind\":\"FAIR_SHARE\",\"lease_length\":3,\"refresh_interval\":1," more                      \
+    "\"parameters\":[{\"name\":\"minimum_interval\",\"value\":0.1},"                               \
+    "{\"name\":\"minimum_refresh_interval\",\"value\":0.1}]}}]}"
+
+/* ---- nodes ---------------------------------------------------------------------------------- */
+
+/* A server at a socket in its own folder, which it finds again after a restart: a port of its own
+ * could be another's by then. */
+struct node {
+    const char *name, *config, *parents; /* one of the latter two */
+    struct server server;
+};
+
+static void node_prepare(struct node *node) {
+    struct server *server = &node->server;
+    server->process = process_new();
+    snprintf(server->url, sizeof server->url, "ipc://%s", server->process->socket);
+    if (node->config) file_write(server->process->config, node->config);
+}
+
+static void node_start(struct node *node) {
+    const char *const arguments[] = {"--listen",
+                                     node->server.url,
+                                     "--node",
+                                     node->name,
+                                     node->config ? "--config" : "--parent",
+                                     node->config ? node->server.process->config : node->parents,
+                                     "--log-level",
+                                     "debug",
+                                     NULL};
+    process_start(node->server.process, arguments, NULL);
+    process_await(node->server.process, "msg=serving", 1);
+}
+
+static void node_kill(struct node *node) {
+    process_signal(node->server.process, SIGKILL);
+    assert_int_equal(process_wait(node->server.process), 128 + SIGKILL);
+}
+
+/* ---- clients -------------------------------------------------------------------------------- */
+
+#define CLIENT_MAX 8
+
+struct client {
+    char id[16];
+    doorman_client *client;
+    doorman_resource *resource;
+    doorman_carrier *carrier;
+};
+
+static struct crowd {
+    struct client clients[CLIENT_MAX];
+    int count;
+} crowd;
+
+/* What has come is looked for every few milliseconds, so no news is needed. */
+static void on_news(void *context) { (void)context; }
+
+static void client_add(const struct node *node, double wants) {
+    struct client *self = &crowd.clients[crowd.count++];
+    const char *addresses[] = {node->server.url};
+    doorman_time now = doorman_clock();
+    snprintf(self->id, sizeof self->id, "client-%d", crowd.count);
+    doorman_client_options who = {.client_id = self->id,
+                                  .addresses = addresses,
+                                  .address_count = 1,
+                                  .seed = (uint64_t)crowd.count,
+                                  .request_timeout = DOORMAN_SECOND};
+    doorman_resource_options what = {
+        .resource_id = RESOURCE, .wants = wants, .mode = DOORMAN_PESSIMISTIC};
+    assert_int_equal(doorman_client_create(&self->client, &who, NULL, now), DOORMAN_OK);
+    assert_int_equal(doorman_resource_open(&self->resource, self->client, &what, NULL, now),
+                     DOORMAN_OK);
+    doorman_carrier_options way = {.asker = doorman_client_asker(self->client), .on_news = on_news};
+    assert_int_equal(doorman_carrier_create(&self->carrier, &way), DOORMAN_OK);
+}
+
+static void client_want(int index, double wants) {
+    assert_int_equal(
+        doorman_resource_set_wants(crowd.clients[index].resource, wants, doorman_clock()),
+        DOORMAN_OK);
+}
+
+static double client_has(int index, doorman_time now) {
+    doorman_resource_info info;
+    doorman_resource_read(crowd.clients[index].resource, &info, now);
+    return info.leased ? info.capacity : 0;
+}
+
+/* T7. Sums of doubles are rounded. */
+static void crowd_check(doorman_time now) {
+    double sum = 0;
+    for (int i = 0; i < crowd.count; i++) sum += client_has(i, now);
+    if (sum > CAPACITY * (1 + 1e-9)) fail_msg("%.17g of %g are in force", sum, CAPACITY);
+}
+
+/* Once round: takes what has come, and sends what is due. */
+static void crowd_step(void) {
+    for (int i = 0; i < crowd.count; i++) {
+        struct client *self = &crowd.clients[i];
+        doorman_time now = doorman_clock();
+        (void)doorman_carrier_take(self->carrier, NULL, now);
+        crowd_check(now);
+        doorman_client_update(self->client, now);
+        if (doorman_carrier_prepare(self->carrier, now)) doorman_carrier_send(self->carrier);
+    }
+    sleep_ms(2);
+}
+
+static bool crowd_has(const double *expected) {
+    doorman_time now = doorman_clock();
+    for (int i = 0; i < crowd.count; i++) {
+        double has = client_has(i, now);
+        if (has < expected[i] * 0.999 || has > expected[i] * 1.001) return false;
+    }
+    return true;
+}
+
+/* Goes on until each has what is expected of it. */
+static void crowd_until(const double *expected) {
+    doorman_time end = doorman_clock() + PATIENCE_MS * (DOORMAN_SECOND / 1000);
+    while (!crowd_has(expected) && doorman_clock() < end) crowd_step();
+    if (crowd_has(expected)) return;
+    for (int i = 0; i < crowd.count; i++) {
+        print_error("%s has %g, not %g\n", crowd.clients[i].id, client_has(i, doorman_clock()),
+                    expected[i]);
+    }
+    fail();
+}
+
+static void crowd_for(doorman_time duration) {
+    for (doorman_time end = doorman_clock() + duration; doorman_clock() < end;) crowd_step();
+}
+
+static int clean(void **state) {
+    for (int i = 0; i < crowd.count; i++) {
+        doorman_carrier_destroy(crowd.clients[i].carrier);
+        doorman_client_destroy(crowd.clients[i].client);
+    }
+    memset(&crowd, 0, sizeof crowd);
+    return harness_clean(state);
+}
+
+/* ---- a tree --------------------------------------------------------------------------------- */
+
+enum { ROOT, EU, US, EU_1, EU_2, US_1, US_2, NODES };
+
+struct tree {
+    struct node nodes[NODES];
+};
+
+/* Two clients for each leaf, in the order of the leaves. */
+static void tree_start(struct tree *tree, double wants) {
+    static const char *const names[NODES] = {"root", "eu", "us", "eu-1", "eu-2", "us-1", "us-2"};
+    static const int parents[NODES] = {-1, ROOT, ROOT, EU, EU, US, US};
+    for (int i = 0; i < NODES; i++) {
+        struct node *node = &tree->nodes[i];
+        *node = (struct node){.name = names[i]};
+        if (i == ROOT) node->config = CONFIG("");
+        if (i != ROOT) node->parents = tree->nodes[parents[i]].server.url;
+        node_prepare(node);
+        node_start(node);
+    }
+    for (int i = 0; i < CLIENT_MAX; i++) client_add(&tree->nodes[EU_1 + i / 2], wants);
+}
+
+/* With a sanitizer the exit codes tell of leaks and races too. */
+static void tree_stop(struct tree *tree) {
+    for (int i = 0; i < NODES; i++) process_signal(tree->nodes[i].server.process, SIGTERM);
+    for (int i = 0; i < NODES; i++) {
+        assert_int_equal(process_wait(tree->nodes[i].server.process), 0);
+    }
+}
+
+/* What the kinds of shares give is tested elsewhere: here FAIR_SHARE, with modest clients. */
+#define ALL(has)                                                                                   \
+    (const double[CLIENT_MAX]) { has, has, has, has, has, has, has, has }
+
+/* T2, T7. */
+static void a_tree_shares_as_one_server_would_and_never_gives_more_than_there_is(void **state) {
+    (void)state;
+    static struct tree tree;
+    tree_start(&tree, 10);
+    crowd_until(ALL(10));
+    client_want(7, 1000);
+    crowd_until((const double[]){10, 10, 10, 10, 10, 10, 10, 50});
+    client_want(0, 500);
+    client_want(1, 500);
+    crowd_until((const double[]){70.0 / 3, 70.0 / 3, 10, 10, 10, 10, 10, 70.0 / 3});
+    for (int i = 0; i < CLIENT_MAX; i++) client_want(i, 100 + i);
+    crowd_until(ALL(15));
+    client_want(3, 0);
+    crowd_until((const double[]){120.0 / 7, 120.0 / 7, 120.0 / 7, 0, 120.0 / 7, 120.0 / 7,
+                                 120.0 / 7, 120.0 / 7});
+    tree_stop(&tree);
+}
+
+/* T5, T6, T7. What its clients had is inherited by the next process of the node; where that comes
+ * too late, others have it meanwhile. */
+static void a_leaf_is_killed_and_comes_back(void **state) {
+    (void)state;
+    static struct tree tree;
+    tree_start(&tree, 100);
+    crowd_until(ALL(15));
+    node_kill(&tree.nodes[EU_1]);
+    crowd_for(DOORMAN_SECOND / 2);
+    node_start(&tree.nodes[EU_1]);
+    crowd_for(DOORMAN_SECOND);
+    for (int i = 2; i < CLIENT_MAX; i++) client_want(i, 5);
+    crowd_until((const double[]){45, 45, 5, 5, 5, 5, 5, 5});
+    for (int i = 0; i < CLIENT_MAX; i++) client_want(i, 100);
+    crowd_until(ALL(15));
+    node_kill(&tree.nodes[US_2]);
+    crowd_until((const double[]){20, 20, 20, 20, 20, 20, 0, 0});
+    node_start(&tree.nodes[US_2]);
+    crowd_until(ALL(15));
+    tree_stop(&tree);
+}
+
+/* S6, T4, T7. No lease outlives the root's for long; then everybody has what it had. */
+static void the_root_is_gone_for_longer_than_its_leases(void **state) {
+    (void)state;
+    static struct tree tree;
+    tree_start(&tree, 100);
+    crowd_until(ALL(15));
+    node_kill(&tree.nodes[ROOT]);
+    crowd_until(ALL(0));
+    process_await(tree.nodes[EU].server.process, "the parent cannot be reached", 1);
+    crowd_for(DOORMAN_SECOND);
+    node_start(&tree.nodes[ROOT]);
+    crowd_until(ALL(15));
+    process_await(tree.nodes[EU].server.process, "the parent answers", 2);
+    tree_stop(&tree);
+}
+
+/* A region is lost, with all that it knew of its leaves; they go on under the next one. */
+static void a_region_is_killed_and_comes_back(void **state) {
+    (void)state;
+    static struct tree tree;
+    tree_start(&tree, 100);
+    crowd_until(ALL(15));
+    node_kill(&tree.nodes[EU]);
+    node_start(&tree.nodes[EU]);
+    for (int i = 4; i < CLIENT_MAX; i++) client_want(i, 5);
+    crowd_until((const double[]){25, 25, 25, 25, 5, 5, 5, 5});
+    tree_stop(&tree);
+}
+
+/* ---- parents -------------------------------------------------------------------------------- */
+
+/* A port that takes connections and never says a word. */
+static int mute_listen(char url[NNG_MAXADDRLEN]) {
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t bytes = sizeof address;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, bytes), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+    assert_int_equal(listen(fd, 8), 0);
+    snprintf(url, NNG_MAXADDRLEN, "tcp://127.0.0.1:%d", ntohs(address.sin_port));
+    return fd;
+}
+
+/* V6: the failure is said, with the address and the reason. */
+static void an_address_of_the_parent_that_does_not_answer_is_passed_over(void **state) {
+    (void)state;
+    char mute[NNG_MAXADDRLEN], said[512], parents[512];
+    int fd = mute_listen(mute);
+    struct node root = {.name = "root", .config = CONFIG("")}, leaf = {.name = "leaf"};
+    node_prepare(&root);
+    node_start(&root);
+    node_prepare(&leaf);
+    snprintf(parents, sizeof parents, "%s,%s", mute, root.server.url);
+    leaf.parents = parents;
+    node_start(&leaf);
+    snprintf(said, sizeof said, " node=leaf listen=%s advertise=%s parent=%s,", leaf.server.url,
+             leaf.server.url, mute);
+    assert_int_equal(process_said(leaf.server.process, said), 1);
+    client_add(&leaf, 50);
+    crowd_until((const double[]){50});
+    snprintf(said, sizeof said, "cannot be reached\" count=1 parent=%s error=", mute);
+    assert_int_equal(process_said(leaf.server.process, said), 1);
+    snprintf(said, sizeof said, "the parent answers\" parent=%s", root.server.url);
+    assert_int_equal(process_said(leaf.server.process, said), 1);
+    server_stop(&leaf.server);
+    server_stop(&root.server);
+    close(fd);
+}
+
+/* T8. */
+static void two_nodes_below_each_other_say_so_and_give_nothing(void **state) {
+    (void)state;
+    struct node one = {.name = "one"}, two = {.name = "two"};
+    node_prepare(&one);
+    node_prepare(&two);
+    one.parents = two.server.url;
+    two.parents = one.server.url;
+    node_start(&one);
+    node_start(&two);
+    client_add(&one, 50);
+    client_add(&two, 50);
+    for (int waited = 0;; waited += 100) {
+        crowd_for(DOORMAN_SECOND / 10);
+        if (process_said(one.server.process, "a loop") + process_said(two.server.process, "a loop"))
+            break;
+        assert_true(waited < PATIENCE_MS);
+    }
+    crowd_for(DOORMAN_SECOND);
+    crowd_until((const double[]){0, 0});
+    server_stop(&one.server);
+    server_stop(&two.server);
+}
+
+/* T4. Without being woken the node would ask up to a second later, each time. */
+static void a_node_asks_at_once_for_what_it_has_not_heard_of(void **state) {
+    (void)state;
+    enum { ROUNDS = 20 };
+    struct node root = {.name = "root", .config = CONFIG("\"learning_mode_duration\":0,")};
+    struct node leaf = {.name = "leaf"};
+    node_prepare(&root);
+    node_start(&root);
+    node_prepare(&leaf);
+    leaf.parents = root.server.url;
+    node_start(&leaf);
+    doorman_time from = doorman_clock();
+    for (int i = 0; i < ROUNDS; i++) {
+        char request[256];
+        double capacity = 0;
+        snprintf(request, sizeof request,
+                 "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":["
+                 "{\"resource_id\":\"db/%d\",\"wants\":7}]}}",
+                 i);
+        for (int waited = 0; capacity < 7 && waited < PATIENCE_MS; waited += 10) {
+            cJSON *reply = ask(&leaf.server, request);
+            if (find(reply, "get_capacity.response[0].gets")) {
+                capacity = number(reply, "get_capacity.response[0].gets.capacity");
+            }
+            cJSON_Delete(reply);
+            if (capacity < 7) sleep_ms(10);
+        }
+        assert_true(capacity == 7);
+    }
+    assert_true(doorman_clock() - from < ROUNDS * DOORMAN_SECOND / 2);
+    server_stop(&leaf.server);
+    server_stop(&root.server);
+}
+
+/* G8, V1: there is nothing to load, and nothing happens. */
+static void a_node_with_a_parent_has_no_configuration_to_load(void **state) {
+    (void)state;
+    struct node root = {.name = "root", .config = CONFIG("")}, leaf = {.name = "leaf"};
+    node_prepare(&root);
+    node_start(&root);
+    node_prepare(&leaf);
+    leaf.parents = root.server.url;
+    node_start(&leaf);
+    process_signal(leaf.server.process, SIGHUP);
+    process_await(leaf.server.process, "there is nothing to load", 1);
+    client_add(&leaf, 50);
+    crowd_until((const double[]){50});
+    server_stop(&leaf.server);
+    server_stop(&root.server);
+}
+
+/* G8, V7. */
+static void a_parent_that_cannot_be_one_is_wrong_use(void **state) {
+    (void)state;
+    struct process *process = process_new();
+    char own[96];
+    snprintf(own, sizeof own, "ipc://%s", process->socket);
+    const char *const cases[][2] = {{own, "this server itself"},
+                                    {"tcp://doorman.example:1", "this server itself"},
+                                    {"carrier-pigeon://roof", "carrier-pigeon://roof"},
+                                    {"15000", "'15000'"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const arguments[] = {"--listen",    own,
+                                         "--advertise", "tcp://doorman.example:1",
+                                         "--parent",    "ipc:///nowhere",
+                                         "--parent",    cases[i][0],
+                                         NULL};
+        assert_int_equal(process_run(process, arguments, NULL), 2);
+        assert_int_equal(process_said(process, cases[i][1]), 1);
+        assert_int_equal(process_said(process, "\n"), 1);
+    }
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, clean)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_tree_shares_as_one_server_would_and_never_gives_more_than_there_is),
+        TEST(a_leaf_is_killed_and_comes_back),
+        TEST(the_root_is_gone_for_longer_than_its_leases),
+        TEST(a_region_is_killed_and_comes_back),
+        TEST(an_address_of_the_parent_that_does_not_answer_is_passed_over),
+        TEST(two_nodes_below_each_other_say_so_and_give_nothing),
+        TEST(a_node_asks_at_once_for_what_it_has_not_heard_of),
+        TEST(a_node_with_a_parent_has_no_configuration_to_load),
+        TEST(a_parent_that_cannot_be_one_is_wrong_use),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
