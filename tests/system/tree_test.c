@@ -249,8 +249,9 @@ static void the_root_is_gone_for_longer_than_its_leases(void **state) {
     tree_stop(&tree);
 }
 
-/* A region is lost, with all that it knew of its leaves; they go on under the next one. */
-static void a_region_is_killed_and_comes_back(void **state) {
+/* A region is lost, with all that it knew of its leaves; they go on under the next one. That stands
+ * still for longer than its lease, and then answers what was asked meanwhile. */
+static void a_region_is_killed_and_comes_back_and_is_frozen(void **state) {
     (void)state;
     static struct tree tree;
     tree_start(&tree, 100);
@@ -259,6 +260,11 @@ static void a_region_is_killed_and_comes_back(void **state) {
     node_start(&tree.nodes[EU]);
     for (int i = 4; i < CLIENT_MAX; i++) client_want(i, 5);
     crowd_until((const double[]){25, 25, 25, 25, 5, 5, 5, 5});
+    for (int i = 4; i < CLIENT_MAX; i++) client_want(i, 100);
+    process_signal(tree.nodes[EU].server.process, SIGSTOP);
+    crowd_until((const double[]){0, 0, 0, 0, 30, 30, 30, 30});
+    process_signal(tree.nodes[EU].server.process, SIGCONT);
+    crowd_until(ALL(15));
     tree_stop(&tree);
 }
 
@@ -408,7 +414,7 @@ int main(void) {
         TEST(a_tree_shares_as_one_server_would_and_never_gives_more_than_there_is),
         TEST(a_leaf_is_killed_and_comes_back),
         TEST(the_root_is_gone_for_longer_than_its_leases),
-        TEST(a_region_is_killed_and_comes_back),
+        TEST(a_region_is_killed_and_comes_back_and_is_frozen),
         TEST(an_address_of_the_parent_that_does_not_answer_is_passed_over),
         TEST(two_nodes_below_each_other_say_so_and_give_nothing),
         TEST(a_node_asks_at_once_for_what_it_has_not_heard_of),
