@@ -107,7 +107,8 @@
  *     an application  doorman_agent_start, doorman_agent_open; before each act
  *                     doorman_agent_rate_wait, or doorman_rate_try; doorman_agent_stop
  *     a node          doorman_json_config, doorman_server_create, _set_master; for each message
- *                     doorman_json_serve (doorman_server.c is that, with sockets around it)
+ *                     doorman_json_serve; below another node, a doorman_carrier too
+ *                     (doorman_server.c is that, with sockets around it)
  *     a test          doorman_shares_solve alone; or servers and clients, their requests carried by
  *                     hand: all that decides is a pure state machine
  *
