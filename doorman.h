@@ -1939,21 +1939,21 @@ double doorman_terms_target(const doorman_terms *terms, size_t terms_count,
     return doorman__min(demand->wants, base + found->slope * rest);
 }
 
-/* Do the targets that terms from elsewhere give to all demands sum to a capacity at most? Not if
- * there are demands that they say nothing about. A sum may be larger by what rounding does. */
-static bool doorman__terms_fit(const doorman_terms *terms, size_t terms_count,
-                               const doorman__index *index, double capacity) {
+/* What terms from elsewhere give to all demands together; negative: there are demands of which they
+ * say nothing. */
+static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
+                                 const doorman__index *index) {
     double sum = 0;
     for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
         const doorman__demand *root = index->bands[band];
         if (!root) continue;
         const doorman_terms *found = doorman__terms_find(terms, terms_count, band);
-        if (!found) return false;
+        if (!found) return -1;
         doorman__cut cut = doorman__band_cut(root, found->level);
         double base = found->level * cut.cut_subclients;
         sum += cut.satisfied + base + found->slope * doorman__max(0, cut.cut_wants - base);
     }
-    return sum <= capacity * (1 + 1e-9);
+    return sum;
 }
 
 static doorman_status doorman__demand_check(const doorman_demand *demand, const char *path,
@@ -2296,11 +2296,16 @@ static void doorman__book_set_template(doorman__book *book, const doorman_templa
     book->terms_count = 0;
 }
 
-static double doorman__book_wants(const doorman__book *book) {
+static double doorman__index_wants(const doorman__index *index) {
     double sum = 0;
     for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
-        sum += doorman__sum_wants(book->index.bands[band]);
+        sum += doorman__sum_wants(index->bands[band]);
     }
+    return sum;
+}
+
+static double doorman__book_wants(const doorman__book *book) {
+    double sum = doorman__index_wants(&book->index);
     for (const doorman__child *child = book->asides; child; child = child->next_aside) {
         for (size_t i = 0; i < child->count; i++) sum += child->wishes[i].demand.wants;
     }
@@ -2318,18 +2323,31 @@ static double doorman__book_subclients(const doorman__book *book) {
     return sum;
 }
 
-/* The terms in force: those that the parent told while they fit into what there is, so that all
- * clients of a tree are treated as if they sat under one server; else this book's own (T2). */
+/* The terms that the parent told, if they fit into what there is. What they leave, until the parent
+ * is asked again, is divided in proportion to what is still wanted. */
+static bool doorman__book_take_told(doorman__book *book, double capacity) {
+    double sum = doorman__terms_sum(book->told, book->told_count, &book->index);
+    if (sum < 0 || sum > capacity * (1 + 1e-9)) return false;
+    double unmet = doorman__index_wants(&book->index) - sum;
+    double part = unmet > 0 ? doorman__min(1, doorman__max(0, (capacity - sum) / unmet)) : 0;
+    memcpy(book->terms, book->told, book->told_count * sizeof *book->terms);
+    book->terms_count = book->told_count;
+    for (size_t i = 0; i < book->terms_count; i++) {
+        book->terms[i].slope += (1 - book->terms[i].slope) * part;
+    }
+    return true;
+}
+
+/* The terms in force: those that the parent told while they fit, so that all clients of a tree are
+ * treated as if they sat under one server; else this book's own (T2). */
 static void doorman__book_solve(doorman__book *book) {
     const doorman_template *settings = book->settings;
     const doorman__kind *kind = &doorman__kinds[settings->algorithm.kind];
     double capacity = doorman__total_left(book->aside, settings->capacity);
-    bool fit = book->told_count && (!kind->whole || doorman__terms_fit(book->told, book->told_count,
-                                                                       &book->index, capacity));
-    if (fit) {
-        book->terms_count = book->told_count;
+    if (book->told_count && !kind->whole) {
         memcpy(book->terms, book->told, book->told_count * sizeof *book->terms);
-    } else {
+        book->terms_count = book->told_count;
+    } else if (!book->told_count || !doorman__book_take_told(book, capacity)) {
         book->terms_count = kind->solve(&settings->algorithm, capacity, &book->index, book->terms);
     }
 }
@@ -3921,18 +3939,22 @@ static void doorman__upward_set_algorithm(doorman__upward *upward, const doorman
         doorman__earlier(algorithm->refresh_interval, algorithm->lease_length);
 }
 
-/* R8. The node's clock may run faster than that of its parent. */
+/* R8. The parent's record has the drift in it; that is enough for clocks that differ by that much,
+ * however many of them measured a part of the time. Then the node says at once that it has learned. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
     doorman__book *book = upward->book;
+    doorman__holding *holding = &upward->holding;
     const doorman_algorithm *algorithm = &upward->settings.algorithm;
-    doorman_time learned_at = doorman__after(server->now, doorman__server_bound(server, learn_for));
+    doorman_time learned_at = doorman__after(server->now, learn_for);
     if (algorithm->has_learning_mode_duration) {
         doorman_time given = doorman__after(server->gone, algorithm->learning_mode_duration);
         learned_at = doorman__earlier(learned_at, given);
     }
     book->learned_at = doorman__earlier(book->learned_at, learned_at);
     server->due = doorman__earlier(server->due, book->learned_at);
+    doorman_time ask_at = doorman__earlier(holding->ask_at, book->learned_at);
+    doorman__holding_ask_at(&server->asker, holding, ask_at);
 }
 
 static void doorman__upward_changed(doorman__holding *holding, const doorman_answer *answer,
