@@ -709,7 +709,7 @@ static void lane_step(void *argument) {
 }
 
 /* ---- >>upward ------------------------------------------------------------------------------- */
-/* One thread asks the parent. It has the lock but while it sends, or sleeps. */
+/* One thread asks the parent. It has the lock all the time, but while it sends or sleeps. */
 
 /* Called by the carrier, without the lock. */
 static void upward_on_news(void *context) {
