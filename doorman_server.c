@@ -482,8 +482,12 @@ static enum outcome check_config(const struct settings *settings) {
  * that there is always one to receive. */
 #define LANE_COUNT 32
 
-/* A lane waits for a peer only when that peer asks on and on, and does not read the answers. */
+/* A lane waits for a peer only when that peer asks on and on, and does not read the answers: then
+ * nng holds on to one answer after the other, each in its lane. When the time is over the peer loses
+ * its connection, and all its lanes are free at once. The first half of the lanes can afford to be
+ * patient; the rest cannot, or one such peer would keep all the others waiting. */
 #define SEND_TIMEOUT_MS 250
+#define SEND_TIMEOUT_SHORT_MS 5
 
 /* For so long further requests are told that the server is stopping, while answers leave. */
 #define STOPPING_MS 250
@@ -545,7 +549,8 @@ struct service {
     char *urls[ADDRESS_MAX]; /* as they came out: a port of 0 has become a real one */
     size_t url_count;
     struct lane lanes[LANE_COUNT];
-    pthread_mutex_t lock; /* of all that follows, while lanes run */
+    unsigned sending_count; /* of the lanes; atomic */
+    pthread_mutex_t lock;   /* of all that follows, while lanes run */
     doorman_config *config;
     doorman_server *server;
     struct trouble troubles[TROUBLE_COUNT];
@@ -664,14 +669,17 @@ static bool lane_answer(struct lane *lane, nng_msg *message) {
 }
 
 static void lane_receive(struct lane *lane) {
+    if (lane->sending) __atomic_sub_fetch(&lane->service->sending_count, 1, __ATOMIC_RELAXED);
     lane->sending = false;
     nng_aio_set_timeout(lane->aio, NNG_DURATION_INFINITE);
     nng_ctx_recv(lane->context, lane->aio);
 }
 
 static void lane_send(struct lane *lane, nng_msg *message) {
+    unsigned sending = __atomic_add_fetch(&lane->service->sending_count, 1, __ATOMIC_RELAXED);
     lane->sending = true;
-    nng_aio_set_timeout(lane->aio, SEND_TIMEOUT_MS);
+    nng_aio_set_timeout(lane->aio,
+                        sending <= LANE_COUNT / 2 ? SEND_TIMEOUT_MS : SEND_TIMEOUT_SHORT_MS);
     nng_aio_set_msg(lane->aio, message);
     nng_ctx_send(lane->context, lane->aio);
 }

@@ -1128,6 +1128,50 @@ static void the_longest_answer_fits_the_room_taken_for_it(void **state) {
     }
 }
 
+/* Carries what a node has to ask to its parent, and the answer back, as text; returns the text that
+ * it asked with, in a buffer of the caller's. */
+static void carry_upward(world *parent, doorman_server *node, doorman_buffer *text) {
+    doorman_request request;
+    doorman_error error = {""};
+    doorman_asker *asker = doorman_server_asker(node);
+    doorman_server_update(node, parent->now);
+    assert_int_equal(doorman_asker_request(asker, &request, parent->now), DOORMAN_OK);
+    assert_true(request.sequence != 0);
+    assert_int_equal(doorman_json_request(&request, text), DOORMAN_OK);
+    const char *reply = say(parent, text->text);
+    if (doorman_json_response(asker, request.sequence, reply, strlen(reply), &error, parent->now) !=
+        DOORMAN_OK) {
+        fail_msg("%s\nis answered %s\nthat is %s", text->text, reply, error.text);
+    }
+}
+
+/* T1, T3, T4. */
+static void a_node_and_its_parent_understand_each_other(void **state) {
+    (void)state;
+    static const char *const parents[] = {"tcp://here:1"};
+    world *root = world_start();
+    world leaf = {.now = root->now};
+    const doorman_server_options options = {
+        .node = "leaf", .parents = parents, .parent_count = 1, .seed = {3, 4}};
+    doorman_buffer text = {0};
+    assert_int_equal(doorman_server_create(&leaf.server, &options, NULL, leaf.now), DOORMAN_OK);
+    say_master(&leaf, "tcp://leaf:1", DOORMAN_NEVER);
+    assert_non_null(strstr(say(&leaf, DB("\"wants\":120")), "\"TRY_LATER\""));
+    carry_upward(root, leaf.server, &text);
+    assert_non_null(strstr(text.text, "{\"get_server_capacity\":{\"server_id\":\"leaf\","
+                                      "\"path\":[\"leaf\"],\"resource\":[{\"resource_id\":\"db\""));
+    assert_non_null(strstr(root->reply.text, "\"algorithm\":{\"kind\":\"FAIR_SHARE\""));
+    root->now += 2 * SECOND;
+    leaf.now = root->now;
+    const char *reply = say(&leaf, DB("\"wants\":120"));
+    assert_non_null(strstr(reply, "\"node\":\"leaf\",\"capacity\":"));
+    assert_true(given_out(&leaf) <= given_out(root) && given_out(root) <= 100);
+    doorman_server_destroy(leaf.server);
+    doorman_buffer_uninit(&leaf.reply);
+    doorman_buffer_uninit(&text);
+    world_stop(root);
+}
+
 /* ---- in three steps ---- */
 
 static doorman_status exchange_read(doorman_json_exchange *exchange, const char *text) {
@@ -1769,6 +1813,7 @@ int main(void) {
         cmocka_unit_test(a_wrong_answer_to_a_server_is_told_by_its_path),
         cmocka_unit_test(a_resource_has_512_groups_at_most),
         cmocka_unit_test(the_longest_answer_fits_the_room_taken_for_it),
+        cmocka_unit_test(a_node_and_its_parent_understand_each_other),
         cmocka_unit_test(a_reply_can_be_written_when_the_server_has_gone_on),
         cmocka_unit_test(what_a_server_is_to_share_by_is_kept_too),
         cmocka_unit_test(an_exchange_is_decided_once_and_not_at_all_if_something_is_wrong),
