@@ -107,7 +107,8 @@
  *     an application  doorman_agent_start, doorman_agent_open; before each act
  *                     doorman_agent_rate_wait, or doorman_rate_try; doorman_agent_stop
  *     a node          doorman_json_config, doorman_server_create, _set_master; for each message
- *                     doorman_json_serve (doorman_server.c is that, with sockets around it)
+ *                     doorman_json_serve; below another node, a doorman_carrier too
+ *                     (doorman_server.c is that, with sockets around it)
  *     a test          doorman_shares_solve alone; or servers and clients, their requests carried by
  *                     hand: all that decides is a pure state machine
  *
@@ -6725,8 +6726,8 @@ static void doorman__carrier_finish(doorman_carrier *carrier, int result, nng_ms
     carrier->options.on_news(carrier->options.context);
 }
 
-static nng_duration doorman__carrier_time_left(const doorman_carrier *carrier) {
-    doorman_time left = doorman__later(carrier->deadline - doorman_clock(), 0);
+static nng_duration doorman__carrier_time_left(doorman_time deadline) {
+    doorman_time left = doorman__later(deadline - doorman_clock(), 0);
     return (nng_duration)doorman__earlier(left / (DOORMAN_SECOND / 1000) + 1, INT32_MAX);
 }
 
@@ -6736,7 +6737,7 @@ static void doorman__carrier_on_aio(void *context) {
     int result = nng_aio_result(carrier->aio);
     if (carrier->sending && result == 0) {
         carrier->sending = false;
-        nng_aio_set_timeout(carrier->aio, doorman__carrier_time_left(carrier));
+        nng_aio_set_timeout(carrier->aio, doorman__carrier_time_left(carrier->deadline));
         nng_recv_aio(carrier->socket, carrier->aio);
         return;
     }
@@ -6804,8 +6805,16 @@ bool doorman_carrier_prepare(doorman_carrier *carrier, doorman_time now) {
     return true;
 }
 
+/* A request is sent when there is a connection; nng does not tell that there is nobody to connect
+ * to. Where another address could be tried, that is not waited for until the answer is due. */
+#define DOORMAN__CONNECT_MAX (2 * DOORMAN_SECOND)
+
 void doorman_carrier_send(doorman_carrier *carrier) {
     nng_msg *message = NULL;
+    doorman_time deadline = carrier->deadline;
+    if (carrier->options.asker->address_count > 1) {
+        deadline = doorman__earlier(deadline, doorman_clock() + DOORMAN__CONNECT_MAX);
+    }
     int error = carrier->connected ? 0 : doorman__carrier_connect(carrier);
     if (error == 0) error = nng_msg_alloc(&message, carrier->text.bytes);
     if (error != 0) {
@@ -6814,7 +6823,7 @@ void doorman_carrier_send(doorman_carrier *carrier) {
     }
     memcpy(nng_msg_body(message), carrier->text.text, carrier->text.bytes);
     nng_aio_set_msg(carrier->aio, message);
-    nng_aio_set_timeout(carrier->aio, doorman__carrier_time_left(carrier));
+    nng_aio_set_timeout(carrier->aio, doorman__carrier_time_left(deadline));
     carrier->sending = true;
     nng_send_aio(carrier->socket, carrier->aio);
 }
