@@ -62,7 +62,7 @@ build/asan/%: CFLAGS = $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-r
 build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 
 PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/unit/*_test.c tests/system/*_test.c))
-THREADED = $(filter unit/limiters_test system/agent_test system/server_test,$(PROGRAMS))
+THREADED = $(filter unit/limiters_test system/%,$(PROGRAMS))
 TESTS = $(PROGRAMS:%=build/plain/%) $(PROGRAMS:%=build/asan/%) $(THREADED:%=build/tsan/%)
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)

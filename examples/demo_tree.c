@@ -12,8 +12,8 @@ enum { ROOT, EU, US, EU_1, EU_2, US_1, US_2, SERVERS };
 enum { CLIENTS_A_LEAF = 3, LEAVES = SERVERS - EU_1, CLIENTS = LEAVES * CLIENTS_A_LEAF };
 enum { SECONDS = 40, BAR_COLUMNS = 36, TABLE_LINES = 14, CAPACITY = 1200 };
 
-/* Leases are short, so that there is much to see in a short time. In earnest they are longer: whoever
- * loses its server has so long to find it again. */
+/* Leases are short, so that there is much to see in a short time. In earnest they are longer:
+ * whoever loses its server has so long to find it again. */
 static const char config[] =
     "{\"resources\": [{\"identifier_glob\": \"" RESOURCE "\", \"capacity\": 1200,\n"
     "  \"algorithm\": {\"kind\": \"FAIR_SHARE\", \"lease_length\": 5, \"refresh_interval\": 1,\n"

@@ -113,7 +113,8 @@ static const char *write_number(char out[32], double value) {
     return out;
 }
 
-#define TABLE_ROW "%-54s %10s  %-15s %-12s %s\n"
+#define TABLE_ROW "%-54s %10s  %s\n"
+#define TABLE_GOAL_ROW "%-54s %10s  %-15s %-12s %s\n"
 
 /* A name that begins with spaces goes on with the row above that does not; in the file both. */
 static void write_csv(bench *b, const char *name, double value, const char *unit, goal to) {
@@ -127,20 +128,22 @@ static void write_csv(bench *b, const char *name, double value, const char *unit
 }
 
 void bench_row(bench *b, double value, const char *unit, goal to, const char *format, ...) {
-    char name[96], number[32], wanted[32], reach[40] = "";
-    const char *reached = "";
+    char name[96], number[32], wanted[32];
+    const char *sign = to.sense == AT_LEAST ? ">=" : "<=";
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(name, sizeof name, format, arguments);
     va_end(arguments);
-    if (to.sense != NO_GOAL) {
-        bool done = to.sense == AT_LEAST ? value >= to.value : value <= to.value;
-        snprintf(reach, sizeof reach, "%s %s",
-                 to.sense == AT_LEAST ? ">=" : "<=", write_number(wanted, to.value));
-        reached = done ? "yes" : "no";
-    }
+    write_number(number, value);
     clear_step(b);
-    printf(TABLE_ROW, name, write_number(number, value), unit, reach, reached);
+    if (to.sense == NO_GOAL) {
+        printf(TABLE_ROW, name, number, unit);
+    } else {
+        char reach[40];
+        bool done = to.sense == AT_LEAST ? value >= to.value : value <= to.value;
+        snprintf(reach, sizeof reach, "%s %s", sign, write_number(wanted, to.value));
+        printf(TABLE_GOAL_ROW, name, number, unit, reach, done ? "yes" : "no");
+    }
     fflush(stdout);
     write_csv(b, name, value, unit, to);
 }
@@ -183,7 +186,7 @@ static int run(bench *b, const char *folder) {
     b->csv = create(folder, "bench.csv");
     b->cost = create(folder, "bench_cost.dat");
     fprintf(b->csv, "name,value,unit,to_reach\n");
-    printf(TABLE_ROW, "what", "value", "unit", "to reach", "");
+    printf(TABLE_GOAL_ROW, "what", "value", "unit", "to reach", "reached");
     bench_limiter(b);
     bench_pacing(b);
     bench_wire(b);

@@ -144,6 +144,7 @@ static void report(bench *b, const crowd *ours, const crowd *echo, const char *c
     bench_row(b, (double)renewals->unanswered, "requests", MOST(0), "  unanswered");
     bench_row(b, 1e3 * renewals->p50, "ms", ANY, "  median of the time to the answer");
     bench_row(b, 1e3 * renewals->p99, "ms", MOST(10), "  99 of 100 within");
+    bench_row(b, 1e3 * echo->paced.p99, "ms", ANY, "  99 of 100 answers of an echo within");
     bench_row(b, ours->bytes / 1024, "KiB", ANY, "  memory for a connection and its lease");
     bench_row(b, echo->bytes / 1024, "KiB", ANY, "  memory for a connection of the echo");
     bench_row(b, (ours->bytes - echo->bytes) / 1024, "KiB", MOST(40), "  more than the echo");

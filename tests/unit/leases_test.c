@@ -14,7 +14,6 @@
 typedef struct stage {
     doorman_template settings;
     doorman__book *book;
-    uint64_t serial;
     doorman_time now;
     size_t blocks; /* of memory, before */
 } stage;
@@ -40,6 +39,7 @@ static void stage_end(stage *it) {
     assert_exact(doorman__book_wants(book), 0);
     assert_exact(doorman__book_subclients(book), 0);
     doorman__table_uninit(&book->records);
+    doorman__index_uninit(&book->index);
     unit_free(book);
     assert_int_equal(memory_blocks(), it->blocks);
 }
@@ -49,27 +49,27 @@ static doorman__record *find(stage *it, const char *id) {
     uint64_t hash = doorman__hash(key, id);
     doorman__record *record = doorman__book_find(it->book, hash, id, false);
     if (record) return record;
-    record = doorman__book_add(it->book, hash, id, false, ++it->serial);
+    record = doorman__book_add(it->book, hash, id, false);
     assert_non_null(record);
     doorman__book_set_end(it->book, record, it->now);
     return record;
-}
-
-static void set_demand(doorman__book *book, doorman__record *record, const doorman_demand *demand) {
-    uint64_t serial = 0; /* of a client none is made */
-    doorman__book_set_demands(book, record, demand, 1, &serial);
 }
 
 typedef struct gets {
     double capacity, keep, target;
 } gets;
 
+static void set_demand(stage *it, doorman__record *record, const doorman_demand *demand) {
+    assert_true(doorman__book_reserve(it->book, record, demand, 1));
+    doorman__book_set_demands(it->book, record, demand, 1);
+}
+
 /* One request as a server takes it. The claim is believed to confirm where the holder names its
  * last lease. */
 static gets ask(stage *it, const char *id, double wants, double claim, bool names_last) {
     doorman__record *record = find(it, id);
     const doorman_demand demand = {wants, 1, 1};
-    set_demand(it->book, record, &demand);
+    set_demand(it, record, &demand);
     if (names_last) doorman__book_confirm(it->book, record, claim);
     double target = doorman__book_target(it->book, record);
     double keep = doorman__book_grant(it->book, record, target, claim);
@@ -86,7 +86,7 @@ static double renew(stage *it, const char *id, double wants) {
 static gets learn(stage *it, const char *id, double wants, double claim) {
     doorman__record *record = find(it, id);
     const doorman_demand demand = {wants, 1, 1};
-    set_demand(it->book, record, &demand);
+    set_demand(it, record, &demand);
     double target = doorman__book_target(it->book, record);
     double keep = doorman__book_learn(it->book, record, target, claim);
     return (gets){record->given, keep, 0};
@@ -288,7 +288,7 @@ static void a_target_is_of_the_sums_with_the_request_in_them(void **state) {
 
 static void set_capacity(stage *it, double capacity) {
     it->settings.capacity = capacity;
-    doorman__book_set_template(it->book, &it->settings, it->book->settings->algorithm.kind);
+    doorman__book_set_template(it->book, &it->settings);
 }
 
 /* G5. The Go Doorman's lease is negative then, and taken for unlimited. */
@@ -476,7 +476,7 @@ static void a_holder_is_found_by_its_id_and_sort(void **state) {
     static const char *const ids[] = {"a", "b", "a"};
     doorman__record *records[3];
     for (size_t i = 0; i < 3; i++) {
-        records[i] = doorman__book_add(it.book, 7, ids[i], i == 2, i + 1);
+        records[i] = doorman__book_add(it.book, 7, ids[i], i == 2);
         assert_non_null(records[i]);
         doorman__book_set_end(it.book, records[i], it.now);
     }
@@ -496,7 +496,7 @@ static void without_memory_no_holder_is_added_and_the_book_is_as_before(void **s
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     (void)ask(&it, "a", 10, 0, false);
     memory_fails_at(1);
-    assert_null(doorman__book_add(it.book, 7, "b", false, 99));
+    assert_null(doorman__book_add(it.book, 7, "b", false));
     assert_false(memory_works());
     audit(&it);
     assert_int_equal(it.book->records.count, 1);
@@ -537,11 +537,11 @@ static void another_template_shares_by_its_own_kind(void **state) {
         {DOORMAN_STATIC_SHARE, {100, 50, 50}}, {DOORMAN_PRIORITY_SHARE, {100, 10, 10}},
         {DOORMAN_NO_ALGORITHM, {100, 50, 50}}, {DOORMAN_FAIR_SHARE, {40, 40, 40}},
     };
-    for (size_t i = 0; i < 3; i++) set_demand(it.book, find(&it, ids[i]), &demands[i]);
+    for (size_t i = 0; i < 3; i++) set_demand(&it, find(&it, ids[i]), &demands[i]);
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
         doorman_template next = it.settings;
         next.algorithm.kind = examples[i].kind;
-        doorman__book_set_template(it.book, &next, it.book->settings->algorithm.kind);
+        doorman__book_set_template(it.book, &next);
         audit(&it);
         for (size_t j = 0; j < 3; j++) {
             assert_about(doorman__book_target(it.book, find(&it, ids[j])), examples[i].targets[j]);
@@ -574,7 +574,7 @@ static void the_sums_of_a_book_are_those_of_its_records(void **state) {
             it.settings.algorithm.handover = (doorman_handover)random_below(2);
             break;
         default:
-            set_demand(it.book, record, &demand);
+            set_demand(&it, record, &demand);
             (void)doorman__book_grant(it.book, record, doorman__book_target(it.book, record),
                                       random_amount());
             doorman__book_set_end(it.book, record,
