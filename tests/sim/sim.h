@@ -126,7 +126,8 @@ typedef struct sim_rules {
 typedef struct sim_version {
     doorman_config *config;
     sim_rules rules[SIM_RESOURCES];
-    doorman_time used_at[SIM_RESOURCES]; /* it counted for the resource then, last */
+    doorman_time used_at[SIM_RESOURCES]; /* it was in force for the resource then, last, */
+    doorman_time kept_at[SIM_RESOURCES]; /* and what was given under it was given again then */
 } sim_version;
 
 typedef struct sim_process {

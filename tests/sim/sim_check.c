@@ -45,14 +45,20 @@ static doorman_time drains_in(const sim_rules *rules) {
 }
 
 /* When all that was given under a configuration has come to its end. Leases last no shorter than
- * those of earlier configurations, since ends never move back (R9); and a cut cannot end what is
- * in flight of a gauge, which a holder goes on claiming. */
+ * those of earlier configurations, since ends never move back (R9); what a server that learns gives
+ * again lasts as long as leases then do; and a cut cannot end what is in flight of a gauge, which a
+ * holder goes on claiming. */
 static doorman_time drained_at(const sim_world *world, size_t version, size_t resource) {
-    doorman_time last = 0;
+    doorman_time last = 0, longest = 0;
+    for (size_t i = 0; i <= world->version; i++) {
+        doorman_time length = drains_in(&world->versions[i].rules[resource]);
+        if (length > longest) longest = length;
+    }
     for (size_t i = 0; i <= version; i++) {
-        doorman_time end =
-            world->versions[i].used_at[resource] + drains_in(&world->versions[i].rules[resource]);
+        const sim_version *before = &world->versions[i];
+        doorman_time end = before->used_at[resource] + drains_in(&before->rules[resource]);
         if (end > last) last = end;
+        if (before->kept_at[resource] + longest > last) last = before->kept_at[resource] + longest;
     }
     return last + world->hold;
 }
@@ -71,9 +77,9 @@ void sim_look(sim_world *world, size_t index) {
 }
 
 /* Notes which configurations still count. One is used while a process of a root that runs has it,
- * for that may be master; and on it goes, until it has drained, while a server of any node learns:
- * holders then renew what they held under it, as far as it fits beside the others that this server
- * has heard of, and the server keeps what it has of its parent (R7). */
+ * for that may be master; and what was given under it is kept, until it has drained, while a server
+ * of any node learns: holders then renew what they held, as far as it fits beside the others that
+ * this server has heard of, and the server keeps what it has of its parent (R7). */
 static void note_use(sim_world *world, size_t resource) {
     doorman_time now = world->now;
     bool learns = world->kept[resource];
@@ -88,7 +94,7 @@ static void note_use(sim_world *world, size_t resource) {
     }
     for (size_t i = 0; learns && i < world->version; i++) {
         bool drained = now > drained_at(world, i, resource);
-        if (!drained) world->versions[i].used_at[resource] = now;
+        if (!drained) world->versions[i].kept_at[resource] = now;
     }
 }
 
