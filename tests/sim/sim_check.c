@@ -299,23 +299,34 @@ void sim_check_books(sim_world *world, size_t index) {
 
 /* ---- leases in force */
 
-/* Keeps what a lease covers: units in flight, as far as its granter says that it counts them (R9).
- * One that renews no other, or one of another node, covers nothing of what was before. */
+/* Keeps what a lease covers: units in flight, as far as its granter says that it counts them. So it
+ * does until the lease has ended, also when a smaller one has come in its place (R9); but a lease
+ * that renews no other, or one of another node, covers nothing of what was before. */
 void sim_take_lease(sim_world *world, size_t index, size_t resource, const doorman_lease *lease,
                     bool renewed) {
     sim_client *client = &world->clients[index];
     sim_use *use = &client->uses[resource];
     doorman_time local = sim_local(&client->machine.clock, world->now);
     doorman_resource_info info = {0};
-    double keep = fmax(lease->keep, lease->capacity);
-    if (!renewed) use->keep = use->old_keep = 0;
-    if (keep < use->keep) {
-        use->old_keep = fmax(use->keep, local < use->old_end ? use->old_keep : 0);
-        use->old_end = use->end > use->old_end ? use->end : use->old_end;
+    if (!sim_leased(world, index, resource, &info)) return;
+    sim_cover covers[SIM_COVERS] = {{fmax(lease->keep, lease->capacity), info.expires_at}};
+    size_t count = 1;
+    for (size_t i = 0; renewed && i < use->cover_count; i++) {
+        bool more = use->covers[i].amount > covers[count - 1].amount;
+        if (!more || local >= use->covers[i].end) continue;
+        if (count == SIM_COVERS) abort();
+        covers[count++] = use->covers[i];
     }
-    (void)sim_leased(world, index, resource, &info);
-    use->keep = keep;
-    use->end = info.expires_at;
+    memcpy(use->covers, covers, sizeof covers);
+    use->cover_count = count;
+}
+
+static double covered(const sim_use *use, doorman_time local) {
+    double most = 0;
+    for (size_t i = 0; i < use->cover_count; i++) {
+        if (local < use->covers[i].end) most = fmax(most, use->covers[i].amount);
+    }
+    return most;
 }
 
 /* What a client may use of a resource by its lease, or does use where that is more.
@@ -334,9 +345,8 @@ static double in_use(sim_world *world, size_t index, size_t resource) {
     if (live && (!(info.capacity >= 0) || isinf(info.capacity))) {
         sim_fail(world, "%s has %g of %s", client->id, info.capacity, info.resource_id);
     }
-    double covered = fmax(use->keep, local < use->old_end ? use->old_keep : 0);
-    return live ? fmax(info.capacity, fmin(info.in_flight, covered))
-                : fmin(use->abandoned, covered);
+    double most = covered(use, local);
+    return live ? fmax(info.capacity, fmin(info.in_flight, most)) : fmin(use->abandoned, most);
 }
 
 /* L1: a rate has let through at most what it had in all the time since it was opened, and one burst
