@@ -32,6 +32,7 @@
 #define SIM_VERSIONS 32 /* of the configuration, in one run */
 #define SIM_NOTES 30    /* told of a failure: the last events before it */
 #define SIM_JOBS 64     /* processes that share the runs */
+#define SIM_COVERS 32   /* leases of one holder that have not ended, each smaller than the last */
 #define SIM_NONE SIZE_MAX
 #define SIM_BURST (5 * DOORMAN_SECOND) /* of rates */
 
@@ -126,7 +127,8 @@ typedef struct sim_rules {
 typedef struct sim_version {
     doorman_config *config;
     sim_rules rules[SIM_RESOURCES];
-    doorman_time used_at[SIM_RESOURCES]; /* it counted for the resource then, last */
+    doorman_time used_at[SIM_RESOURCES]; /* it was in force for the resource then, last, */
+    doorman_time kept_at[SIM_RESOURCES]; /* and what was given under it was given again then */
 } sim_version;
 
 typedef struct sim_process {
@@ -154,6 +156,12 @@ typedef struct sim_node {
     double held[SIM_RESOURCES]; /* in use by leases from this node and those below it */
 } sim_node;
 
+/* What a granter counts for a holder, and until when, by the holder's clock. */
+typedef struct sim_cover {
+    double amount;
+    doorman_time end;
+} sim_cover;
+
 /* A resource of a client. */
 typedef struct sim_use {
     doorman_resource *resource; /* NULL: closed */
@@ -163,8 +171,8 @@ typedef struct sim_use {
     int priority;
     uint64_t opening;             /* counts the gauges that it had; units are in flight in one */
     bool leased;                  /* at the last look */
-    double keep, old_keep;        /* what its granter counts for it, and counted before, */
-    doorman_time end, old_end;    /* until then, by the client's clock */
+    sim_cover covers[SIM_COVERS]; /* of its leases, that of the last one first */
+    size_t cover_count;
     double abandoned;             /* in flight since it was closed, */
     doorman_time abandoned_until; /* under a lease until then */
     double owed;                  /* came back while it was closed, and nobody could be told */

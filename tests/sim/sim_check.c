@@ -45,14 +45,20 @@ static doorman_time drains_in(const sim_rules *rules) {
 }
 
 /* When all that was given under a configuration has come to its end. Leases last no shorter than
- * those of earlier configurations, since ends never move back (R9); and a cut cannot end what is
- * in flight of a gauge, which a holder goes on claiming. */
+ * those of earlier configurations, since ends never move back (R9); what a server that learns gives
+ * again lasts as long as leases then do; and a cut cannot end what is in flight of a gauge, which a
+ * holder goes on claiming. */
 static doorman_time drained_at(const sim_world *world, size_t version, size_t resource) {
-    doorman_time last = 0;
+    doorman_time last = 0, longest = 0;
+    for (size_t i = 0; i <= world->version; i++) {
+        doorman_time length = drains_in(&world->versions[i].rules[resource]);
+        if (length > longest) longest = length;
+    }
     for (size_t i = 0; i <= version; i++) {
-        doorman_time end =
-            world->versions[i].used_at[resource] + drains_in(&world->versions[i].rules[resource]);
+        const sim_version *before = &world->versions[i];
+        doorman_time end = before->used_at[resource] + drains_in(&before->rules[resource]);
         if (end > last) last = end;
+        if (before->kept_at[resource] + longest > last) last = before->kept_at[resource] + longest;
     }
     return last + world->hold;
 }
@@ -71,9 +77,9 @@ void sim_look(sim_world *world, size_t index) {
 }
 
 /* Notes which configurations still count. One is used while a process of a root that runs has it,
- * for that may be master; and on it goes, until it has drained, while a server of any node learns:
- * holders then renew what they held under it, as far as it fits beside the others that this server
- * has heard of, and the server keeps what it has of its parent (R7). */
+ * for that may be master; and what was given under it is kept, until it has drained, while a server
+ * of any node learns: holders then renew what they held, as far as it fits beside the others that
+ * this server has heard of, and the server keeps what it has of its parent (R7). */
 static void note_use(sim_world *world, size_t resource) {
     doorman_time now = world->now;
     bool learns = world->kept[resource];
@@ -88,7 +94,7 @@ static void note_use(sim_world *world, size_t resource) {
     }
     for (size_t i = 0; learns && i < world->version; i++) {
         bool drained = now > drained_at(world, i, resource);
-        if (!drained) world->versions[i].used_at[resource] = now;
+        if (!drained) world->versions[i].kept_at[resource] = now;
     }
 }
 
@@ -293,23 +299,34 @@ void sim_check_books(sim_world *world, size_t index) {
 
 /* ---- leases in force */
 
-/* Keeps what a lease covers: units in flight, as far as its granter says that it counts them (R9).
- * One that renews no other, or one of another node, covers nothing of what was before. */
+/* Keeps what a lease covers: units in flight, as far as its granter says that it counts them. So it
+ * does until the lease has ended, also when a smaller one has come in its place (R9); but a lease
+ * that renews no other, or one of another node, covers nothing of what was before. */
 void sim_take_lease(sim_world *world, size_t index, size_t resource, const doorman_lease *lease,
                     bool renewed) {
     sim_client *client = &world->clients[index];
     sim_use *use = &client->uses[resource];
     doorman_time local = sim_local(&client->machine.clock, world->now);
     doorman_resource_info info = {0};
-    double keep = fmax(lease->keep, lease->capacity);
-    if (!renewed) use->keep = use->old_keep = 0;
-    if (keep < use->keep) {
-        use->old_keep = fmax(use->keep, local < use->old_end ? use->old_keep : 0);
-        use->old_end = use->end > use->old_end ? use->end : use->old_end;
+    if (!sim_leased(world, index, resource, &info)) return;
+    sim_cover covers[SIM_COVERS] = {{fmax(lease->keep, lease->capacity), info.expires_at}};
+    size_t count = 1;
+    for (size_t i = 0; renewed && i < use->cover_count; i++) {
+        bool more = use->covers[i].amount > covers[count - 1].amount;
+        if (!more || local >= use->covers[i].end) continue;
+        if (count == SIM_COVERS) abort();
+        covers[count++] = use->covers[i];
     }
-    (void)sim_leased(world, index, resource, &info);
-    use->keep = keep;
-    use->end = info.expires_at;
+    memcpy(use->covers, covers, sizeof covers);
+    use->cover_count = count;
+}
+
+static double covered(const sim_use *use, doorman_time local) {
+    double most = 0;
+    for (size_t i = 0; i < use->cover_count; i++) {
+        if (local < use->covers[i].end) most = fmax(most, use->covers[i].amount);
+    }
+    return most;
 }
 
 /* What a client may use of a resource by its lease, or does use where that is more.
@@ -328,9 +345,8 @@ static double in_use(sim_world *world, size_t index, size_t resource) {
     if (live && (!(info.capacity >= 0) || isinf(info.capacity))) {
         sim_fail(world, "%s has %g of %s", client->id, info.capacity, info.resource_id);
     }
-    double covered = fmax(use->keep, local < use->old_end ? use->old_keep : 0);
-    return live ? fmax(info.capacity, fmin(info.in_flight, covered))
-                : fmin(use->abandoned, covered);
+    double most = covered(use, local);
+    return live ? fmax(info.capacity, fmin(info.in_flight, most)) : fmin(use->abandoned, most);
 }
 
 /* L1: a rate has let through at most what it had in all the time since it was opened, and one burst
