@@ -1648,6 +1648,7 @@ typedef struct doorman__sums {
 } doorman__sums;
 
 #define DOORMAN__WIDTH 32
+#define DOORMAN__LINE_BYTES 64 /* of memory, that come at once: on most machines */
 
 typedef struct doorman__node {
     uint16_t height; /* 0: a leaf */
@@ -1717,10 +1718,14 @@ static size_t doorman__node_upto(const doorman__node *node, const doorman__deman
     return low;
 }
 
-/* Below which place of an inner node a demand is, or belongs. */
+/* Below which place of an inner node a demand is, or belongs. What is there will be looked at next,
+ * all over, and is far away in a large tree: all its lines are fetched at once. */
 static size_t doorman__inner_place(const doorman__inner *inner, const doorman__demand *demand) {
-    size_t upto = doorman__node_upto(&inner->node, demand);
-    return upto ? upto - 1 : 0;
+    size_t upto = doorman__node_upto(&inner->node, demand), at = upto ? upto - 1 : 0;
+    const char *below = (const char *)inner->below[at];
+    size_t bytes = sizeof(doorman__leaf) + DOORMAN__WIDTH * sizeof(doorman__demand);
+    for (size_t i = 0; i < bytes; i += DOORMAN__LINE_BYTES) __builtin_prefetch(below + i);
+    return at;
 }
 
 static doorman__sums doorman__demand_sums(const doorman__demand *demand) {
@@ -1911,15 +1916,16 @@ static bool doorman__inner_join(doorman__inner *inner, size_t at) {
 }
 
 static void doorman__node_remove(doorman__node *node, const doorman__demand *demand) {
-    size_t upto = doorman__node_upto(node, demand), at = upto - 1;
-    assert(upto);
     if (node->height == 0) {
+        size_t upto = doorman__node_upto(node, demand), at = upto - 1;
+        assert(upto);
         doorman__demand *own = &doorman__as_leaf(node)->demands[at];
         assert(!doorman__demand_before(own, demand));
         if (--own->count == 0) doorman__node_close(node, at);
         return;
     }
     doorman__inner *inner = doorman__as_inner(node);
+    size_t at = doorman__inner_place(inner, demand);
     doorman__node *below = inner->below[at];
     doorman__node_remove(below, demand);
     inner->sums[at] = doorman__node_sums(below);
@@ -2276,9 +2282,10 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  * holder has not heard of its smaller share.
  *
  * C9 Sums are exact totals. S2 Records that have ended are removed by whoever looks, oldest first:
- * the list of records is in order of `end`, so that this is O(1) for each. (A configuration that
- * shortens leases would break the order. Then a record ends when the one before it does: it is
- * counted a little longer, at most one old lease length, which is safe.)
+ * the list of records is in order of `end`, so that this is O(1) for each. A configuration that
+ * shortens leases would break the order: then the list drains beside a new one, and the head of
+ * either may be the first to end. (Shortened again before that: a record ends when the one before
+ * it does. It is counted a little longer, at most one old lease length, which is safe.)
  */
 
 /* What a holder that is a server wants: a demand for each group of its clients. */
@@ -2318,6 +2325,7 @@ typedef struct doorman__book {
     const doorman_template *settings;
     doorman__table records;
     doorman__record *oldest, *newest;
+    doorman__record *draining; /* the oldest of those from before leases became shorter */
     doorman__index index;
     doorman__total given, counted;
     doorman__total aside;   /* of `given`, what is taken off the capacity before it is shared, */
@@ -2368,15 +2376,31 @@ static void doorman__book_unlist(doorman__book *book, doorman__record *record) {
     if (record->older) record->older->newer = record->newer;
     if (record->newer) record->newer->older = record->older;
     if (book->oldest == record) book->oldest = record->newer;
+    if (book->draining == record) book->draining = record->newer;
     if (book->newest == record) book->newest = record->older;
     record->older = record->newer = NULL;
 }
 
+/* The record that ends first. NULL: there is none. */
+static doorman__record *doorman__book_first(const doorman__book *book) {
+    if (!book->oldest || !book->draining) return book->oldest ? book->oldest : book->draining;
+    return book->draining->end <= book->oldest->end ? book->draining : book->oldest;
+}
+
+/* All records, one after the other; from NULL the first. */
+static doorman__record *doorman__book_next(const doorman__book *book,
+                                           const doorman__record *record) {
+    if (!record && book->draining) return book->draining;
+    return record && (record->newer || record == book->newest) ? record->newer : book->oldest;
+}
+
+/* R9. Who would end earlier stays where it is. */
 static void doorman__book_set_end(doorman__book *book, doorman__record *record, doorman_time end) {
+    if (end <= record->end) return;
     doorman__book_unlist(book, record);
-    record->end = doorman__later(record->end, end);
+    record->end = end;
     if (book->newest) {
-        record->end = doorman__later(record->end, book->newest->end);
+        record->end = doorman__later(end, book->newest->end);
         book->newest->newer = record;
         record->older = book->newest;
     } else {
@@ -2540,6 +2564,11 @@ static void doorman__book_remove(doorman__book *book, doorman__record *record) {
 
 /* Another template, or other settings in the place of the last ones. */
 static void doorman__book_set_template(doorman__book *book, const doorman_template *settings) {
+    bool shorter = settings->algorithm.lease_length < book->settings->algorithm.lease_length;
+    if (shorter && !book->draining) {
+        book->draining = book->oldest;
+        book->oldest = book->newest = NULL;
+    }
     book->settings = settings;
     book->terms_count = 0;
 }
@@ -3466,7 +3495,9 @@ static void doorman__server_remove_record(doorman_server *server, doorman__book 
 }
 
 static void doorman__server_free_book(doorman_server *server, doorman__book *book) {
-    while (book->oldest) doorman__server_remove_record(server, book, book->oldest);
+    for (doorman__record *record = NULL; (record = doorman__book_first(book));) {
+        doorman__server_remove_record(server, book, record);
+    }
     assert(book->records.count == 0);
     *(book->previous ? &book->previous->next : &server->first) = book->next;
     *(book->next ? &book->next->previous : &server->last) = book->previous;
@@ -3494,8 +3525,8 @@ static void doorman__server_remove_book(doorman_server *server, doorman__book *b
 
 /* S2. */
 static void doorman__server_expire(doorman_server *server, doorman__book *book) {
-    while (book->oldest && server->now >= book->oldest->end) {
-        doorman__record *record = book->oldest;
+    for (doorman__record *record = NULL; (record = doorman__book_first(book));) {
+        if (server->now < record->end) break;
         doorman__server_event(server, DOORMAN_EVENT_EXPIRED, book->resource_id, record->holder_id,
                               record->given);
         book->expired_count++;
@@ -3957,7 +3988,11 @@ static doorman_status doorman__slot_find_record(doorman_server *server, doorman_
     doorman__book *book = slot->book;
     doorman__server_expire(server, book);
     slot->record = doorman__book_find(book, holder_hash, request->holder_id, request->is_server);
-    if (slot->record) return DOORMAN_OK;
+    if (slot->record) {
+        __builtin_prefetch(slot->record->older); /* it will leave its place between them */
+        __builtin_prefetch(slot->record->newer);
+        return DOORMAN_OK;
+    }
     if (book->records.count >= server->options.holder_max) {
         slot->grant = DOORMAN_FULL;
         return DOORMAN_OK;
@@ -4580,8 +4615,9 @@ void doorman_server_update(doorman_server *server, doorman_time now) {
     for (doorman__book *book = server->first, *next = NULL; book; book = next) {
         next = book->next;
         doorman__server_expire(server, book);
-        if (book->oldest) {
-            due = doorman__earlier(due, book->oldest->end);
+        const doorman__record *first = doorman__book_first(book);
+        if (first) {
+            due = doorman__earlier(due, first->end);
         } else {
             due = doorman__earlier(due, book->learned_at > now ? book->learned_at : DOORMAN_NEVER);
             doorman__server_remove_book(server, book);
@@ -4628,8 +4664,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
     doorman__book *book = doorman__server_find_book(server, hash, resource_id);
     if (!book) return false;
     if (!*cursor) doorman__server_expire(server, book);
-    const doorman__record *record =
-        *cursor ? ((const doorman__record *)*cursor)->newer : book->oldest;
+    const doorman__record *record = doorman__book_next(book, (const doorman__record *)*cursor);
     *cursor = record;
     if (!record) return false;
     *out = (doorman_server_lease){.holder_id = record->holder_id,

@@ -31,7 +31,7 @@ static void stage_start(stage *it, double capacity, doorman_kind kind, doorman_h
 /* C9. Everybody leaves, and exactly nothing is left. */
 static void stage_end(stage *it) {
     doorman__book *book = it->book;
-    while (book->oldest) doorman__book_remove(book, book->oldest);
+    while (doorman__book_first(book)) doorman__book_remove(book, doorman__book_first(book));
     assert_null(book->newest);
     assert_int_equal(book->records.count, 0);
     assert_true(book->given.high == 0 && book->given.low == 0);
@@ -106,8 +106,9 @@ static bool fits(const stage *it) {
 /* S2. As whoever looks does. Returns how many ended. */
 static size_t expire(stage *it) {
     size_t count = 0;
-    for (; it->book->oldest && it->book->oldest->end <= it->now; count++) {
-        doorman__book_remove(it->book, it->book->oldest);
+    doorman__record *first = doorman__book_first(it->book);
+    for (; first && first->end <= it->now; first = doorman__book_first(it->book), count++) {
+        doorman__book_remove(it->book, first);
     }
     return count;
 }
@@ -115,20 +116,24 @@ static size_t expire(stage *it) {
 /* Every fast sum and order against a slow one. */
 static void audit(const stage *it) {
     const doorman__book *book = it->book;
-    const doorman__record *older = NULL;
+    const doorman__record *older = NULL, *first = doorman__book_first(book);
     doorman__total given = {0, 0}, counted = {0, 0};
     double wants = 0, subclients = 0;
     size_t count = 0;
-    for (const doorman__record *at = book->oldest; at; older = at, at = at->newer, count++) {
+    for (const doorman__record *at = doorman__book_next(book, NULL); at;
+         at = doorman__book_next(book, at), count++) {
+        if (at == book->oldest) older = NULL; /* another list */
         assert_ptr_equal(at->older, older);
         assert_true(!older || older->end <= at->end);
+        assert_true(first->end <= at->end);
+        older = at;
         assert_true(at->given >= 0 && at->given <= at->counted);
         doorman__total_add(&given, at->given);
         doorman__total_add(&counted, at->counted);
         wants += at->demand.wants;
         subclients += at->demand.subclients;
     }
-    assert_ptr_equal(book->newest, older);
+    assert_true(!book->newest || book->newest == older);
     assert_int_equal(book->records.count, count);
     assert_true(given.high == book->given.high && given.low == book->given.low);
     assert_true(counted.high == book->counted.high && counted.low == book->counted.low);
@@ -438,31 +443,74 @@ static void leases_end_at_their_end_and_the_oldest_first(void **state) {
     stage_end(&it);
 }
 
-/* R9, G5. A configuration with shorter leases: no end moves back, and none stands before one that
- * should come first; a record is counted for one old lease length at most. */
-static void a_shortened_lease_keeps_the_order_of_ends(void **state) {
+static void set_lease_length(stage *it, doorman_template *next, doorman_time length) {
+    *next = it->settings;
+    next->algorithm.lease_length = length;
+    doorman__book_set_template(it->book, next);
+}
+
+/* R9, G5, S2. A configuration with shorter leases: no end moves back, and who comes then ends on
+ * time, before those who came earlier. */
+static void a_shortened_lease_ends_on_time(void **state) {
     (void)state;
     stage it;
+    doorman_template shorter;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    it.settings.algorithm.lease_length = LEASE_LENGTH;
     (void)ask(&it, "a", 10, 0, false);
     it.now += SECONDS(10);
     (void)ask(&it, "b", 10, 0, false);
-    doorman_time old_end = find(&it, "b")->end;
-    it.now += SECONDS(1);
+    doorman_time end_of_a = find(&it, "a")->end, end_of_b = find(&it, "b")->end;
+    set_lease_length(&it, &shorter, SECONDS(5));
     doorman__book_set_end(it.book, find(&it, "b"), it.now + SECONDS(5));
-    assert_int_equal(find(&it, "b")->end, old_end);
-    doorman__book_set_end(it.book, find(&it, "a"), it.now + SECONDS(5));
-    assert_int_equal(find(&it, "a")->end, old_end);
+    assert_int_equal(find(&it, "b")->end, end_of_b);
+    (void)find(&it, "new");
     doorman__book_set_end(it.book, find(&it, "new"), it.now + SECONDS(5));
-    assert_int_equal(find(&it, "new")->end, old_end);
+    assert_int_equal(find(&it, "new")->end, it.now + SECONDS(5));
     audit(&it);
-    it.now = old_end - SECONDS(1);
+
+    it.now += SECONDS(5);
+    assert_int_equal(expire(&it), 1); /* the new one */
+    it.now = end_of_a - SECONDS(1);
     doorman__book_set_end(it.book, find(&it, "a"), it.now + SECONDS(5));
     assert_int_equal(find(&it, "a")->end, it.now + SECONDS(5));
     audit(&it);
-    it.now = old_end;
+    assert_int_equal(it.book->records.count, 2);
+    it.now += SECONDS(5);
+    assert_int_equal(expire(&it), 1); /* of both lists a is the first */
+    audit(&it);
+    it.now = end_of_b - 1;
+    assert_int_equal(expire(&it), 0);
+    it.now = end_of_b;
+    assert_int_equal(expire(&it), 1);
+    stage_end(&it);
+}
+
+/* S2. Shortened again while the first leases still run: then nobody ends before who is ahead of it,
+ * and is counted for one old lease length at most. */
+static void a_lease_that_is_shortened_twice_keeps_the_order_of_ends(void **state) {
+    (void)state;
+    stage it;
+    doorman_template shorter, shortest, last;
+    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    it.settings.algorithm.lease_length = LEASE_LENGTH;
+    (void)ask(&it, "a", 10, 0, false);
+    set_lease_length(&it, &shorter, SECONDS(30));
+    (void)find(&it, "b");
+    doorman__book_set_end(it.book, find(&it, "b"), it.now + SECONDS(30));
+    set_lease_length(&it, &shortest, SECONDS(5));
+    (void)find(&it, "c");
+    doorman__book_set_end(it.book, find(&it, "c"), it.now + SECONDS(5));
+    assert_int_equal(find(&it, "c")->end, it.now + SECONDS(30));
+    audit(&it);
+    it.now += SECONDS(30);
     assert_int_equal(expire(&it), 2);
-    assert_string_equal(it.book->oldest->holder_id, "a");
+    it.now += RECORD_LENGTH;
+    assert_int_equal(expire(&it), 1);
+    (void)find(&it, "d");
+    set_lease_length(&it, &last, SECONDS(1)); /* the first list has drained */
+    assert_ptr_equal(it.book->draining, find(&it, "d"));
+    audit(&it);
     stage_end(&it);
 }
 
@@ -742,7 +790,8 @@ int main(void) {
         cmocka_unit_test(a_learner_gives_back_what_holders_have_and_nobody_grows),
         cmocka_unit_test(a_learner_believes_no_claim_beyond_its_capacity),
         cmocka_unit_test(leases_end_at_their_end_and_the_oldest_first),
-        cmocka_unit_test(a_shortened_lease_keeps_the_order_of_ends),
+        cmocka_unit_test(a_shortened_lease_ends_on_time),
+        cmocka_unit_test(a_lease_that_is_shortened_twice_keeps_the_order_of_ends),
         cmocka_unit_test(a_holder_is_found_by_its_id_and_sort),
         cmocka_unit_test(without_memory_no_holder_is_added_and_the_book_is_as_before),
         cmocka_unit_test(terms_are_kept_until_a_demand_changes),
