@@ -2760,23 +2760,31 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
  * R10 A release names its lease, is tried once, and only when nothing of the lease is in use.
  */
 
+/* What a granter counted, before it counted less: see R9. */
+typedef struct doorman__past {
+    double keep;
+    doorman_time end;
+} doorman__past;
+
+#define DOORMAN__PAST_MAX 4
+
 typedef struct doorman__holding {
     struct doorman__holding *previous, *next; /* of the asker */
     const char *resource_id;                  /* the owner's */
     uint64_t lease_id;                        /* 0: never had one */
     double capacity;                          /* of the lease */
     doorman_time end;
-    double keep;          /* K: what the granter counts for it, */
-    double old_keep;      /* K': and counted before, under allowances */
-    doorman_time old_end; /* that have not ended yet */
-    double claimed;       /* in the last request that was answered or is under way */
-    double asked_wants;   /* the same, the sum */
-    bool reported;        /* the request under way reports a lease */
-    bool asked;           /* it has this holding in it */
-    bool learning;        /* it says that its owner does not know all holders yet (R8) */
-    bool closing;         /* to be released, once nothing of it is in use */
-    bool confirming;      /* the next request is, or the last one was, for the sake of R12 */
-    bool heard;           /* there was an answer */
+    double keep;       /* K: what the granter counts for it, */
+    size_t past_count; /* K': and counted before, until then; amounts fall, ends rise */
+    doorman__past past[DOORMAN__PAST_MAX];
+    double claimed;     /* in the last request that was answered or is under way */
+    double asked_wants; /* the same, the sum */
+    bool reported;      /* the request under way reports a lease */
+    bool asked;         /* it has this holding in it */
+    bool learning;      /* it says that its owner does not know all holders yet (R8) */
+    bool closing;       /* to be released, once nothing of it is in use */
+    bool confirming;    /* the next request is, or the last one was, for the sake of R12 */
+    bool heard;         /* there was an answer */
     doorman_time asked_at, refresh_interval; /* see schedule */
     doorman_time ask_at;                     /* when to renew, tell other wants, or release */
     doorman_time confirm_at; /* when to look what there is to confirm; NEVER: nothing */
@@ -3054,12 +3062,35 @@ static void doorman__asker_collect_releases(doorman_asker *asker, doorman_time n
     }
 }
 
+/* K, or K' where that is more. */
+static double doorman__holding_counted(doorman__holding *holding, doorman_time now) {
+    while (holding->past_count && now >= holding->past[0].end) {
+        memmove(&holding->past[0], &holding->past[1],
+                --holding->past_count * sizeof(doorman__past));
+    }
+    return doorman__max(holding->keep, holding->past_count ? holding->past[0].keep : 0);
+}
+
 /* R3: what it claims, and is bound to from here on. */
 static double doorman__holding_bind(doorman__holding *holding, doorman_time now) {
-    double old_keep = now < holding->old_end ? holding->old_keep : 0;
-    double claim = doorman__min(holding->claim, doorman__max(holding->keep, old_keep));
+    double claim = doorman__min(holding->claim, doorman__holding_counted(holding, now));
     holding->keep = doorman__min(holding->keep, claim);
     return claim;
+}
+
+/* R9: K is to become less, while what it was may be in use until the end of its lease. Where there are
+ * too many steps the two oldest become one: the larger amount, until the later end. */
+static void doorman__holding_cut(doorman__holding *holding, doorman_time now) {
+    doorman__past *past = holding->past;
+    (void)doorman__holding_counted(holding, now); /* without those that have ended */
+    while (holding->past_count && past[holding->past_count - 1].keep <= holding->keep) {
+        holding->past_count--;
+    }
+    if (holding->past_count == DOORMAN__PAST_MAX) {
+        past[1].keep = past[0].keep;
+        memmove(&past[0], &past[1], --holding->past_count * sizeof *past);
+    }
+    past[holding->past_count++] = (doorman__past){holding->keep, holding->end};
 }
 
 static doorman_ask doorman__holding_ask(doorman__holding *holding, doorman_time now) {
@@ -3275,14 +3306,11 @@ static void doorman__holding_replace(doorman__holding *holding, const doorman_le
                                      doorman_time end, doorman_time now) {
     double keep = doorman__max(lease->keep, lease->capacity);
     if (!doorman__holding_live(holding, now) || strcmp(holding->node, lease->node) != 0) {
-        holding->end = holding->old_end = now;
+        holding->end = now;
         holding->keep = 0;
+        holding->past_count = 0;
     }
-    if (keep < holding->keep) {
-        bool old = now < holding->old_end;
-        holding->old_keep = doorman__max(holding->keep, old ? holding->old_keep : 0);
-        holding->old_end = doorman__later(holding->end, holding->old_end);
-    }
+    if (keep < holding->keep) doorman__holding_cut(holding, now);
     holding->keep = keep;
     holding->end = doorman__later(holding->end, end);
     holding->lease_id = lease->id;
