@@ -4081,8 +4081,10 @@ static doorman_status doorman__server_make_room(doorman_server *server,
 
 /* ---- server: its own lease, from its parent */
 
-static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm) {
-    doorman_time told = doorman__earlier(algorithm->refresh_interval, algorithm->lease_length / 3);
+/* S3, for a lease of this length. */
+static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm,
+                                              doorman_time length) {
+    doorman_time told = doorman__earlier(algorithm->refresh_interval, length / 3);
     return doorman__earlier(algorithm->minimum_interval, told / 2);
 }
 
@@ -4455,7 +4457,8 @@ static doorman_time doorman__book_refresh(const doorman__book *book, const doorm
     doorman_time refresh = doorman__earlier(algorithm->refresh_interval, left / 3);
     if (record->given >= target * 0.999) return doorman__later(refresh, 1);
     doorman_time soon =
-        doorman__later(doorman__minimum_interval(algorithm), algorithm->minimum_refresh_interval);
+        doorman__later(doorman__minimum_interval(algorithm, algorithm->lease_length),
+                       algorithm->minimum_refresh_interval);
     return doorman__later(doorman__earlier(refresh, soon), 1);
 }
 
@@ -4573,7 +4576,8 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     }
     if (turn.named && !turn.learns) doorman__book_confirm(book, record, turn.claim);
     turn.target = doorman__book_target(book, record);
-    doorman_time minimum = doorman__minimum_interval(&book->settings->algorithm);
+    doorman_time minimum = doorman__minimum_interval(&book->settings->algorithm,
+                                                     record->lease_end - record->granted_at);
     bool again = turn.named && turn.now - record->granted_at < minimum;
     if (!leased) {
         doorman__turn_put_off(&turn, answer);
