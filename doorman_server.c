@@ -483,9 +483,9 @@ static enum outcome check_config(const struct settings *settings) {
 #define LANE_COUNT 32
 
 /* A lane waits for a peer only when that peer asks on and on, and does not read the answers: then
- * nng holds on to one answer after the other, each in its lane. When the time is over the peer loses
- * its connection, and all its lanes are free at once. The first half of the lanes can afford to be
- * patient; the rest cannot, or one such peer would keep all the others waiting. */
+ * nng holds on to one answer after the other, each in its lane. When the time is over the peer
+ * loses its connection, and all its lanes are free at once. The first half of the lanes can afford
+ * to be patient; the rest cannot, or one such peer would keep all the others waiting. */
 #define SEND_TIMEOUT_MS 250
 #define SEND_TIMEOUT_SHORT_MS 5
 
@@ -592,38 +592,66 @@ static void on_event(void *context, const doorman_event *event) {
 
 /* ---- >>request ------------------------------------------------------------------------------ */
 
-/* cJSON makes two or three small blocks of each value. malloc and free of them are a third of the
- * time that it takes, so each thread has a piece of memory to cut them from, one after the other,
- * which is whole again when the last of them is freed. It is enough for requests of some 250
- * resources; what does not fit comes from malloc, and so a message of 4 MiB leaves nothing taken.
- * A tree must be freed by the thread that made it: here, within one call. */
+/* cJSON makes two or three small blocks of each value. malloc and free of them are a quarter of the
+ * time that it takes, so each thread has memory to cut them from, one after the other, which is
+ * whole again when the last of them is freed. It is enough for a request of 250 resources; for more
+ * there are further pieces, which go back with the last block, so that a message of 4 MiB leaves
+ * nothing taken. A tree must be freed by the thread that made it, as all here are. */
 #define ARENA_BYTES ((size_t)256 << 10)
+#define PIECE_BYTES ((size_t)1 << 20)
+
+struct piece {
+    struct piece *previous;
+};
 
 static _Thread_local struct arena {
     _Alignas(max_align_t) char memory[ARENA_BYTES];
-    size_t used, block_count;
+    char *at; /* what is left, of the memory above or of the last piece */
+    size_t left, block_count;
+    struct piece *last;
 } arena;
 
-static void *arena_malloc(size_t bytes) {
+/* As much as the strictest alignment takes. */
+static size_t arena_round(size_t bytes) {
     const size_t unit = _Alignof(max_align_t);
+    return (bytes + unit - 1) / unit * unit;
+}
+
+static bool arena_grow(size_t bytes) {
+    size_t head = arena_round(sizeof(struct piece));
+    size_t all = bytes > PIECE_BYTES - head ? head + bytes : PIECE_BYTES;
+    struct piece *piece = (struct piece *)malloc(all);
+    if (piece) {
+        piece->previous = arena.last;
+        arena.last = piece;
+        arena.at = (char *)piece + head;
+        arena.left = all - head;
+    }
+    return piece != NULL;
+}
+
+static void *arena_malloc(size_t bytes) {
+    size_t rounded = arena_round(bytes);
     void *block = NULL;
-    size_t rounded = bytes <= ARENA_BYTES ? (bytes + unit - 1) / unit * unit : SIZE_MAX;
-    if (rounded <= ARENA_BYTES - arena.used) {
-        block = arena.memory + arena.used;
-        arena.used += rounded;
+    if (arena.block_count == 0) {
+        arena.at = arena.memory;
+        arena.left = ARENA_BYTES;
+    }
+    if (rounded <= arena.left || arena_grow(rounded)) {
+        block = arena.at;
+        arena.at += rounded;
+        arena.left -= rounded;
         arena.block_count++;
-    } else {
-        block = malloc(bytes);
     }
     return block;
 }
 
 static void arena_free(void *block) {
-    uintptr_t offset = (uintptr_t)block - (uintptr_t)arena.memory;
-    if (offset >= ARENA_BYTES) {
-        free(block);
-    } else if (--arena.block_count == 0) {
-        arena.used = 0;
+    bool empty = block && --arena.block_count == 0;
+    while (empty && arena.last) {
+        struct piece *piece = arena.last;
+        arena.last = piece->previous;
+        free(piece);
     }
 }
 
@@ -709,7 +737,7 @@ static void lane_step(void *argument) {
 }
 
 /* ---- >>upward ------------------------------------------------------------------------------- */
-/* One thread asks the parent. It has the lock but while it sends, or sleeps. */
+/* One thread asks the parent. It has the lock all the time, but while it sends or sleeps. */
 
 /* Called by the carrier, without the lock. */
 static void upward_on_news(void *context) {

@@ -117,8 +117,8 @@ mutant no-floor 'G5: after a cut there is less than nothing to give' \
     'double most = book->settings->capacity - doorman__total_value(book->counted) + record->counted;
     (void)held;' --favour reload
 mutant no-expiry 'S2: expiry is forgotten' \
-    'while (book->oldest && server->now >= book->oldest->end) {' \
-    'while (book->oldest && server->now < 0) {'
+    'if (server->now < record->end) break;' \
+    'if (server->now >= 0) break;'
 mutant rate-fast 'L1: a rate lets a tenth more through' \
     'n * limit->unit_time;' \
     'n * limit->unit_time * 0.9;'

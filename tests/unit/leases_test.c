@@ -14,7 +14,6 @@
 typedef struct stage {
     doorman_template settings;
     doorman__book *book;
-    uint64_t serial;
     doorman_time now;
     size_t blocks; /* of memory, before */
 } stage;
@@ -32,7 +31,7 @@ static void stage_start(stage *it, double capacity, doorman_kind kind, doorman_h
 /* C9. Everybody leaves, and exactly nothing is left. */
 static void stage_end(stage *it) {
     doorman__book *book = it->book;
-    while (book->oldest) doorman__book_remove(book, book->oldest);
+    while (doorman__book_first(book)) doorman__book_remove(book, doorman__book_first(book));
     assert_null(book->newest);
     assert_int_equal(book->records.count, 0);
     assert_true(book->given.high == 0 && book->given.low == 0);
@@ -40,6 +39,7 @@ static void stage_end(stage *it) {
     assert_exact(doorman__book_wants(book), 0);
     assert_exact(doorman__book_subclients(book), 0);
     doorman__table_uninit(&book->records);
+    doorman__index_uninit(&book->index);
     unit_free(book);
     assert_int_equal(memory_blocks(), it->blocks);
 }
@@ -49,27 +49,27 @@ static doorman__record *find(stage *it, const char *id) {
     uint64_t hash = doorman__hash(key, id);
     doorman__record *record = doorman__book_find(it->book, hash, id, false);
     if (record) return record;
-    record = doorman__book_add(it->book, hash, id, false, ++it->serial);
+    record = doorman__book_add(it->book, hash, id, false);
     assert_non_null(record);
     doorman__book_set_end(it->book, record, it->now);
     return record;
-}
-
-static void set_demand(doorman__book *book, doorman__record *record, const doorman_demand *demand) {
-    uint64_t serial = 0; /* of a client none is made */
-    doorman__book_set_demands(book, record, demand, 1, &serial);
 }
 
 typedef struct gets {
     double capacity, keep, target;
 } gets;
 
+static void set_demand(stage *it, doorman__record *record, const doorman_demand *demand) {
+    assert_true(doorman__book_reserve(it->book, record, demand, 1));
+    doorman__book_set_demands(it->book, record, demand, 1);
+}
+
 /* One request as a server takes it. The claim is believed to confirm where the holder names its
  * last lease. */
 static gets ask(stage *it, const char *id, double wants, double claim, bool names_last) {
     doorman__record *record = find(it, id);
     const doorman_demand demand = {wants, 1, 1};
-    set_demand(it->book, record, &demand);
+    set_demand(it, record, &demand);
     if (names_last) doorman__book_confirm(it->book, record, claim);
     double target = doorman__book_target(it->book, record);
     double keep = doorman__book_grant(it->book, record, target, claim);
@@ -86,7 +86,7 @@ static double renew(stage *it, const char *id, double wants) {
 static gets learn(stage *it, const char *id, double wants, double claim) {
     doorman__record *record = find(it, id);
     const doorman_demand demand = {wants, 1, 1};
-    set_demand(it->book, record, &demand);
+    set_demand(it, record, &demand);
     double target = doorman__book_target(it->book, record);
     double keep = doorman__book_learn(it->book, record, target, claim);
     return (gets){record->given, keep, 0};
@@ -106,8 +106,9 @@ static bool fits(const stage *it) {
 /* S2. As whoever looks does. Returns how many ended. */
 static size_t expire(stage *it) {
     size_t count = 0;
-    for (; it->book->oldest && it->book->oldest->end <= it->now; count++) {
-        doorman__book_remove(it->book, it->book->oldest);
+    doorman__record *first = doorman__book_first(it->book);
+    for (; first && first->end <= it->now; first = doorman__book_first(it->book), count++) {
+        doorman__book_remove(it->book, first);
     }
     return count;
 }
@@ -115,20 +116,24 @@ static size_t expire(stage *it) {
 /* Every fast sum and order against a slow one. */
 static void audit(const stage *it) {
     const doorman__book *book = it->book;
-    const doorman__record *older = NULL;
+    const doorman__record *older = NULL, *first = doorman__book_first(book);
     doorman__total given = {0, 0}, counted = {0, 0};
     double wants = 0, subclients = 0;
     size_t count = 0;
-    for (const doorman__record *at = book->oldest; at; older = at, at = at->newer, count++) {
+    for (const doorman__record *at = doorman__book_next(book, NULL); at;
+         at = doorman__book_next(book, at), count++) {
+        if (at == book->oldest) older = NULL; /* another list */
         assert_ptr_equal(at->older, older);
         assert_true(!older || older->end <= at->end);
+        assert_true(first->end <= at->end);
+        older = at;
         assert_true(at->given >= 0 && at->given <= at->counted);
         doorman__total_add(&given, at->given);
         doorman__total_add(&counted, at->counted);
         wants += at->demand.wants;
         subclients += at->demand.subclients;
     }
-    assert_ptr_equal(book->newest, older);
+    assert_true(!book->newest || book->newest == older);
     assert_int_equal(book->records.count, count);
     assert_true(given.high == book->given.high && given.low == book->given.low);
     assert_true(counted.high == book->counted.high && counted.low == book->counted.low);
@@ -288,7 +293,7 @@ static void a_target_is_of_the_sums_with_the_request_in_them(void **state) {
 
 static void set_capacity(stage *it, double capacity) {
     it->settings.capacity = capacity;
-    doorman__book_set_template(it->book, &it->settings, it->book->settings->algorithm.kind);
+    doorman__book_set_template(it->book, &it->settings);
 }
 
 /* G5. The Go Doorman's lease is negative then, and taken for unlimited. */
@@ -438,31 +443,74 @@ static void leases_end_at_their_end_and_the_oldest_first(void **state) {
     stage_end(&it);
 }
 
-/* R9, G5. A configuration with shorter leases: no end moves back, and none stands before one that
- * should come first; a record is counted for one old lease length at most. */
-static void a_shortened_lease_keeps_the_order_of_ends(void **state) {
+static void set_lease_length(stage *it, doorman_template *next, doorman_time length) {
+    *next = it->settings;
+    next->algorithm.lease_length = length;
+    doorman__book_set_template(it->book, next);
+}
+
+/* R9, G5, S2. A configuration with shorter leases: no end moves back, and who comes then ends on
+ * time, before those who came earlier. */
+static void a_shortened_lease_ends_on_time(void **state) {
     (void)state;
     stage it;
+    doorman_template shorter;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    it.settings.algorithm.lease_length = LEASE_LENGTH;
     (void)ask(&it, "a", 10, 0, false);
     it.now += SECONDS(10);
     (void)ask(&it, "b", 10, 0, false);
-    doorman_time old_end = find(&it, "b")->end;
-    it.now += SECONDS(1);
+    doorman_time end_of_a = find(&it, "a")->end, end_of_b = find(&it, "b")->end;
+    set_lease_length(&it, &shorter, SECONDS(5));
     doorman__book_set_end(it.book, find(&it, "b"), it.now + SECONDS(5));
-    assert_int_equal(find(&it, "b")->end, old_end);
-    doorman__book_set_end(it.book, find(&it, "a"), it.now + SECONDS(5));
-    assert_int_equal(find(&it, "a")->end, old_end);
+    assert_int_equal(find(&it, "b")->end, end_of_b);
+    (void)find(&it, "new");
     doorman__book_set_end(it.book, find(&it, "new"), it.now + SECONDS(5));
-    assert_int_equal(find(&it, "new")->end, old_end);
+    assert_int_equal(find(&it, "new")->end, it.now + SECONDS(5));
     audit(&it);
-    it.now = old_end - SECONDS(1);
+
+    it.now += SECONDS(5);
+    assert_int_equal(expire(&it), 1); /* the new one */
+    it.now = end_of_a - SECONDS(1);
     doorman__book_set_end(it.book, find(&it, "a"), it.now + SECONDS(5));
     assert_int_equal(find(&it, "a")->end, it.now + SECONDS(5));
     audit(&it);
-    it.now = old_end;
+    assert_int_equal(it.book->records.count, 2);
+    it.now += SECONDS(5);
+    assert_int_equal(expire(&it), 1); /* of both lists a is the first */
+    audit(&it);
+    it.now = end_of_b - 1;
+    assert_int_equal(expire(&it), 0);
+    it.now = end_of_b;
+    assert_int_equal(expire(&it), 1);
+    stage_end(&it);
+}
+
+/* S2. Shortened again while the first leases still run: then nobody ends before who is ahead of it,
+ * and is counted for one old lease length at most. */
+static void a_lease_that_is_shortened_twice_keeps_the_order_of_ends(void **state) {
+    (void)state;
+    stage it;
+    doorman_template shorter, shortest, last;
+    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    it.settings.algorithm.lease_length = LEASE_LENGTH;
+    (void)ask(&it, "a", 10, 0, false);
+    set_lease_length(&it, &shorter, SECONDS(30));
+    (void)find(&it, "b");
+    doorman__book_set_end(it.book, find(&it, "b"), it.now + SECONDS(30));
+    set_lease_length(&it, &shortest, SECONDS(5));
+    (void)find(&it, "c");
+    doorman__book_set_end(it.book, find(&it, "c"), it.now + SECONDS(5));
+    assert_int_equal(find(&it, "c")->end, it.now + SECONDS(30));
+    audit(&it);
+    it.now += SECONDS(30);
     assert_int_equal(expire(&it), 2);
-    assert_string_equal(it.book->oldest->holder_id, "a");
+    it.now += RECORD_LENGTH;
+    assert_int_equal(expire(&it), 1);
+    (void)find(&it, "d");
+    set_lease_length(&it, &last, SECONDS(1)); /* the first list has drained */
+    assert_ptr_equal(it.book->draining, find(&it, "d"));
+    audit(&it);
     stage_end(&it);
 }
 
@@ -476,7 +524,7 @@ static void a_holder_is_found_by_its_id_and_sort(void **state) {
     static const char *const ids[] = {"a", "b", "a"};
     doorman__record *records[3];
     for (size_t i = 0; i < 3; i++) {
-        records[i] = doorman__book_add(it.book, 7, ids[i], i == 2, i + 1);
+        records[i] = doorman__book_add(it.book, 7, ids[i], i == 2);
         assert_non_null(records[i]);
         doorman__book_set_end(it.book, records[i], it.now);
     }
@@ -496,7 +544,7 @@ static void without_memory_no_holder_is_added_and_the_book_is_as_before(void **s
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     (void)ask(&it, "a", 10, 0, false);
     memory_fails_at(1);
-    assert_null(doorman__book_add(it.book, 7, "b", false, 99));
+    assert_null(doorman__book_add(it.book, 7, "b", false));
     assert_false(memory_works());
     audit(&it);
     assert_int_equal(it.book->records.count, 1);
@@ -537,11 +585,11 @@ static void another_template_shares_by_its_own_kind(void **state) {
         {DOORMAN_STATIC_SHARE, {100, 50, 50}}, {DOORMAN_PRIORITY_SHARE, {100, 10, 10}},
         {DOORMAN_NO_ALGORITHM, {100, 50, 50}}, {DOORMAN_FAIR_SHARE, {40, 40, 40}},
     };
-    for (size_t i = 0; i < 3; i++) set_demand(it.book, find(&it, ids[i]), &demands[i]);
+    for (size_t i = 0; i < 3; i++) set_demand(&it, find(&it, ids[i]), &demands[i]);
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
         doorman_template next = it.settings;
         next.algorithm.kind = examples[i].kind;
-        doorman__book_set_template(it.book, &next, it.book->settings->algorithm.kind);
+        doorman__book_set_template(it.book, &next);
         audit(&it);
         for (size_t j = 0; j < 3; j++) {
             assert_about(doorman__book_target(it.book, find(&it, ids[j])), examples[i].targets[j]);
@@ -574,7 +622,7 @@ static void the_sums_of_a_book_are_those_of_its_records(void **state) {
             it.settings.algorithm.handover = (doorman_handover)random_below(2);
             break;
         default:
-            set_demand(it.book, record, &demand);
+            set_demand(&it, record, &demand);
             (void)doorman__book_grant(it.book, record, doorman__book_target(it.book, record),
                                       random_amount());
             doorman__book_set_end(it.book, record,
@@ -742,7 +790,8 @@ int main(void) {
         cmocka_unit_test(a_learner_gives_back_what_holders_have_and_nobody_grows),
         cmocka_unit_test(a_learner_believes_no_claim_beyond_its_capacity),
         cmocka_unit_test(leases_end_at_their_end_and_the_oldest_first),
-        cmocka_unit_test(a_shortened_lease_keeps_the_order_of_ends),
+        cmocka_unit_test(a_shortened_lease_ends_on_time),
+        cmocka_unit_test(a_lease_that_is_shortened_twice_keeps_the_order_of_ends),
         cmocka_unit_test(a_holder_is_found_by_its_id_and_sort),
         cmocka_unit_test(without_memory_no_holder_is_added_and_the_book_is_as_before),
         cmocka_unit_test(terms_are_kept_until_a_demand_changes),

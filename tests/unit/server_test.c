@@ -602,7 +602,7 @@ static void unmatched_resources_can_be_refused(void **state) {
     world_stop(w);
 }
 
-/* G5: leases of before outlive the shorter ones, and expiry stays in order. */
+/* G5, S2. Leases of before outlive the shorter ones, and each ends on time. */
 static void a_reload_that_shortens_leases_forgets_none(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -613,8 +613,20 @@ static void a_reload_that_shortens_leases_forgets_none(void **state) {
                                      .has_learning_mode_duration = true};
     reload(w, config_of(100, &quick));
     assert_int_equal(ask(w, &b).gets.expires_in, 6 * SECOND);
-    w->now += 63 * SECOND - 1;
+    doorman_time start = w->now, quick_end = start + 6 * SECOND + 6 * SECOND / 20;
+    w->now = quick_end - 1;
     assert_about(seen(w).has, 100);
+    const void *cursor = NULL;
+    doorman_server_lease lease;
+    assert_true(doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now));
+    assert_string_equal(lease.holder_id, "a");
+    assert_true(doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now));
+    assert_string_equal(lease.holder_id, "b");
+    assert_false(doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now));
+    w->now = quick_end;
+    assert_about(seen(w).has, 50);
+    w->now = start + 63 * SECOND - 1;
+    assert_about(seen(w).has, 50);
     w->now += 1;
     assert_int_equal(seen(w).holder_count, 0);
     world_stop(w);

@@ -267,12 +267,7 @@ static void assert_target(double target, long double exact, double capacity) {
 }
 
 /* A1, A4 */
-static void check_problem(problem *it) {
-    doorman_terms terms[DOORMAN_TERMS_MAX];
-    size_t terms_count = 0;
-    assert_int_equal(doorman_shares_solve(&it->algorithm, it->capacity, it->demands, it->count,
-                                          terms, &terms_count),
-                     DOORMAN_OK);
+static void check_terms(problem *it, const doorman_terms *terms, size_t terms_count) {
     slow_solve(it);
     long double sum = 0;
     for (size_t i = 0; i < it->count; i++) {
@@ -284,6 +279,15 @@ static void check_problem(problem *it) {
     bool whole =
         it->algorithm.kind != DOORMAN_STATIC_SHARE && it->algorithm.kind != DOORMAN_NO_ALGORITHM;
     assert_true(!whole || sum <= (long double)it->capacity * (1 + 1e-12L) + 1e-300L);
+}
+
+static void check_problem(problem *it) {
+    doorman_terms terms[DOORMAN_TERMS_MAX];
+    size_t terms_count = 0;
+    assert_int_equal(doorman_shares_solve(&it->algorithm, it->capacity, it->demands, it->count,
+                                          terms, &terms_count),
+                     DOORMAN_OK);
+    check_terms(it, terms, terms_count);
 }
 
 static void check_kind(doorman_kind kind) {
@@ -437,158 +441,277 @@ static void without_memory_nothing_is_solved(void **state) {
 
 /* ---- the index ----------------------------------------------------------------------------- */
 
+enum { KEPT_MAX = 300, MANY = 100000 };
+
+/* A demand of a slow list beside the index. */
+typedef struct kept {
+    int band; /* -1: is not in it */
+    doorman__demand demand;
+} kept;
+
 typedef struct recount {
-    size_t count, depth;
+    size_t count, nodes;
     long double wants, subclients;
     const doorman__demand *last; /* in order */
 } recount;
 
-/* Walks a whole tree: its order, its sums, its depth. */
-static void recount_tree(const doorman__demand *node, size_t depth, recount *all) {
-    if (!node) return;
-    if (depth > all->depth) all->depth = depth;
-    recount_tree(node->left, depth + 1, all);
-    assert_true(!all->last || doorman__demand_before(all->last, node));
-    assert_false(all->last && doorman__demand_before(node, all->last));
-    all->last = node;
-    all->count++;
-    all->wants += (long double)node->wants;
-    all->subclients += (long double)node->subclients;
-    recount_tree(node->right, depth + 1, all);
+static void recount_node(const doorman__node *node, const doorman__demand *key, recount *all);
+
+static void recount_below(const doorman__inner *inner, recount *all) {
+    for (size_t i = 0; i < inner->node.count; i++) {
+        const doorman__node *below = inner->below[i];
+        doorman__sums sums = doorman__node_sums(below);
+        assert_int_equal(below->height + 1, inner->node.height);
+        assert_exact(inner->sums[i].wants, sums.wants);
+        assert_int_equal(inner->sums[i].subclients, sums.subclients);
+        assert_int_equal(inner->sums[i].count, sums.count);
+        recount_node(below, &inner->keys[i], all);
+    }
 }
 
-static recount recount_band(const doorman__demand *root) {
+/* Walks a whole tree: its order, its keys, its sums, its shape. */
+static void recount_node(const doorman__node *node, const doorman__demand *key, recount *all) {
+    all->nodes++;
+    assert_in_range(node->count, 1, node->room);
+    assert_false(key && all->last && !doorman__demand_before(all->last, key));
+    const doorman__demand *demands = doorman__node_demands(node);
+    assert_false(key && doorman__demand_before(&demands[0], key));
+    if (node->height) {
+        recount_below((const doorman__inner *)(const void *)node, all);
+        return;
+    }
+    for (size_t i = 0; i < node->count; i++) {
+        assert_true(demands[i].count > 0);
+        assert_true(!all->last || doorman__demand_before(all->last, &demands[i]));
+        all->last = &demands[i];
+        all->count += demands[i].count;
+        all->wants += (long double)demands[i].wants * demands[i].count;
+        all->subclients += (long double)demands[i].subclients * demands[i].count;
+    }
+}
+
+static recount recount_band(const doorman__node *root) {
     recount all = {0, 0, 0, 0, NULL};
-    recount_tree(root, 1, &all);
-    assert_near(doorman__sum_wants(root), (double)all.wants, 1e-12);
-    assert_exact(doorman__sum_subclients(root), (double)all.subclients);
+    if (root) recount_node(root, NULL, &all);
+    doorman__sums sums = doorman__node_sums(root);
+    assert_near(sums.wants, (double)all.wants, 1e-12);
+    assert_exact((double)sums.subclients, (double)all.subclients);
+    assert_int_equal(sums.count, all.count);
     return all;
 }
 
-/* C9 */
+static void put(doorman__index *index, int band, const doorman__demand *demand) {
+    assert_true(doorman__index_reserve(index, band, demand));
+    doorman__index_insert(index, band, demand);
+    assert_true(!index->spare_leaf && !index->spare_inner);
+}
+
+static doorman__demand random_demand(void) {
+    double wants = random_below(4) ? random_amount() : 5;
+    double weight = random_below(4) ? random_weight() : 1;
+    return (doorman__demand){wants, (uint32_t)weight, 1};
+}
+
+/* The sums of a range, from the definition. */
+static void check_between(const doorman__index *index, const kept *list, size_t count, int band) {
+    double low = random_below(8) ? random_amount() : -1, high = random_amount();
+    const kept *some = &list[random_below(count)], *other = &list[random_below(count)];
+    if (random_below(2) && some->band >= 0) low = doorman__demand_ratio(&some->demand);
+    if (random_below(2) && other->band >= 0) high = doorman__demand_ratio(&other->demand);
+    doorman__sums sums = doorman__band_between(index->bands[band], low, high);
+    long double wants = 0;
+    uint64_t subclients = 0, demands = 0;
+    for (size_t i = 0; i < count; i++) {
+        double ratio = doorman__demand_ratio(&list[i].demand);
+        if (list[i].band != band || ratio <= low || ratio > high) continue;
+        wants += (long double)list[i].demand.wants;
+        subclients += list[i].demand.subclients;
+        demands++;
+    }
+    assert_near(sums.wants, (double)wants, 1e-12);
+    assert_int_equal(sums.subclients, subclients);
+    assert_int_equal(sums.count, demands);
+}
+
+/* C9. Anything, in any order. */
 static void the_index_sums_what_is_in_it_and_in_the_end_exactly_nothing(void **state) {
     (void)state;
-    enum { COUNT = 300 };
-    static doorman__demand nodes[COUNT];
-    int bands[COUNT];
-    size_t in = 0;
-    doorman__index index = {{NULL}};
-    for (size_t i = 0; i < COUNT; i++) nodes[i].serial = i + 1, bands[i] = -1;
+    static kept list[KEPT_MAX];
+    size_t blocks = memory_blocks(), in = 0;
+    doorman__index index = {.spare_leaf = NULL};
+    for (size_t i = 0; i < KEPT_MAX; i++) list[i].band = -1;
     for (int step = 0; step < 100000; step++) {
-        size_t i = random_below(COUNT);
-        in += bands[i] < 0;
-        if (bands[i] >= 0) doorman__index_remove(&index, bands[i], &nodes[i]);
-        bands[i] = random_below(4) ? (int)random_below(3) * 7 : -1;
-        nodes[i].wants = random_below(4) ? random_amount() : 5;
-        nodes[i].subclients = random_below(4) ? random_weight() : 1;
-        in -= bands[i] < 0;
-        if (bands[i] >= 0) doorman__index_insert(&index, bands[i], &nodes[i]);
+        kept *one = &list[random_below(KEPT_MAX)];
+        kept next = {random_below(4) ? (int)random_below(3) * 7 : -1, random_demand()};
+        if (next.band >= 0) put(&index, next.band, &next.demand);
+        if (one->band >= 0) doorman__index_remove(&index, one->band, &one->demand);
+        in += (size_t)(next.band >= 0) - (size_t)(one->band >= 0);
+        *one = next;
+        check_between(&index, list, KEPT_MAX, (int)random_below(3) * 7);
         if (step % 500) continue;
         size_t count = 0;
+        double subclients = 0;
         for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
-            count += recount_band(index.bands[band]).count;
+            recount all = recount_band(index.bands[band]);
+            count += all.count;
+            subclients += (double)all.subclients;
         }
         assert_int_equal(count, in);
+        assert_exact((double)index.subclients, subclients);
     }
-    for (size_t i = 0; i < COUNT; i++) {
-        if (bands[i] >= 0) doorman__index_remove(&index, bands[i], &nodes[i]);
+    for (size_t i = 0; i < KEPT_MAX; i++) {
+        if (list[i].band >= 0) doorman__index_remove(&index, list[i].band, &list[i].demand);
     }
-    for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
-        assert_null(index.bands[band]);
-        assert_exact(doorman__sum_wants(index.bands[band]), 0);
-    }
+    for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) assert_null(index.bands[band]);
+    assert_exact(doorman__index_wants(&index), 0);
+    assert_int_equal(index.subclients, 0);
+    assert_int_equal(memory_blocks(), blocks);
 }
 
 /* C9. A sum that is added to and subtracted from would be 0 here. */
 static void what_was_beside_a_large_demand_is_not_lost_when_it_leaves(void **state) {
     (void)state;
-    doorman__demand small = {.wants = 0.1, .subclients = 1, .serial = 1};
-    doorman__demand large = {.wants = 1e15, .subclients = 1e9, .serial = 2};
-    doorman__index index = {{NULL}};
-    doorman__index_insert(&index, 0, &small);
-    doorman__index_insert(&index, 0, &large);
+    const doorman__demand small = {0.1, 1, 1}, large = {1e15, 1000000000, 1};
+    doorman__index index = {.spare_leaf = NULL};
+    put(&index, 0, &small);
+    put(&index, 0, &large);
     doorman__index_remove(&index, 0, &large);
-    assert_exact(index.bands[0]->sum_wants, 0.1);
-    assert_exact(index.bands[0]->sum_subclients, 1);
+    assert_exact(doorman__index_wants(&index), 0.1);
+    assert_int_equal(index.subclients, 1);
+    doorman__index_uninit(&index);
 }
 
-/* A2. Every operation goes down one path, or two side by side. */
-static void the_index_is_shallow_in_whatever_order_demands_come(void **state) {
+/* C4. Whichever allocation fails, and however full the nodes are. */
+static void without_memory_the_index_is_as_it_was(void **state) {
     (void)state;
-    enum { COUNT = 10000 };
-    static doorman__demand nodes[COUNT];
-    for (int order = 0; order < 4; order++) {
-        doorman__index index = {{NULL}};
-        for (size_t i = 0; i < COUNT; i++) {
-            double wants[] = {(double)i, (double)(COUNT - i), 5, random_unit()};
-            nodes[i] = (doorman__demand){.wants = wants[order], .subclients = 1, .serial = i + 1};
-            doorman__index_insert(&index, 0, &nodes[i]);
+    size_t blocks = memory_blocks();
+    doorman__index index = {.spare_leaf = NULL};
+    for (size_t i = 0; i < 3000; i++) {
+        const doorman__demand demand = {random_below(2) ? (double)i : random_unit(), 1, 1};
+        for (size_t nth = 1;; nth++) {
+            size_t before = memory_blocks();
+            memory_fails_at(nth);
+            bool done = doorman__index_reserve(&index, 0, &demand);
+            assert_int_equal(done, memory_works());
+            if (done) break;
+            assert_int_equal(memory_blocks(), before);
         }
-        recount all = recount_band(index.bands[0]);
-        assert_int_equal(all.count, COUNT);
-        assert_true(all.depth <= 64);
-        for (size_t i = 0; i < COUNT; i += 2) doorman__index_remove(&index, 0, &nodes[i]);
-        all = recount_band(index.bands[0]);
-        assert_int_equal(all.count, COUNT / 2);
-        assert_true(all.depth <= 64);
+        doorman__index_insert(&index, 0, &demand);
+        assert_int_equal(doorman__node_sums(index.bands[0]).count, i + 1);
     }
+    assert_int_equal(recount_band(index.bands[0]).count, 3000);
+    doorman__index_uninit(&index);
+    assert_int_equal(memory_blocks(), blocks);
 }
 
-/* A server of one resource; its clients come in the order of their wants. */
-static doorman_server *serve(const doorman_config *config, const double *wants, size_t count) {
-    const doorman_server_options options = {
-        .node = "node", .config = config, .seed = {random_bits(), random_bits()}};
-    const doorman_mastership mine = {.address = "here", .until = DOORMAN_NEVER};
-    doorman_server *server = NULL;
-    assert_int_equal(doorman_server_create(&server, &options, NULL, 1), DOORMAN_OK);
-    assert_int_equal(doorman_server_set_master(server, &mine, 1), DOORMAN_OK);
-    for (size_t i = 0; i < count; i++) {
-        char id[32];
-        snprintf(id, sizeof id, "client:%zu", i);
-        const doorman_demand demand = {wants[i], 1, 1};
-        const doorman_ask ask = {.resource_id = "a", .wants = &demand, .wants_count = 1};
-        const doorman_request request = {
-            .method = DOORMAN_GET_CAPACITY, .holder_id = id, .asks = &ask, .ask_count = 1};
-        doorman_response response;
-        assert_int_equal(doorman_server_handle(server, &request, &response, NULL, 1), DOORMAN_OK);
-    }
-    return server;
+/* A2. Every operation goes down one way, or two side by side, through nodes of bounded width; so
+ * the worst one is a bound on the height and, of nodes that are hardly filled, on their number. */
+static void check_shape(const doorman__index *index, size_t demands) {
+    recount all = recount_band(index->bands[0]);
+    assert_int_equal(all.count, demands);
+    assert_in_range(index->bands[0]->height, 2, 5);
+    assert_in_range(all.nodes, demands / DOORMAN__WIDTH, demands / 4);
 }
 
-static int compare_heap_order(const void *a, const void *b) {
-    const doorman__demand *one = *(doorman__demand *const *)a;
-    const doorman__demand *other = *(doorman__demand *const *)b;
-    return doorman__demand_above(other, one) - doorman__demand_above(one, other);
+static doorman__demand ordered_demand(int order, size_t i) {
+    double wants[] = {(double)i, (double)(MANY - i), random_unit(),
+                      (double)(i % 1000) + 1e-9 * (double)i};
+    return (doorman__demand){wants[order], 1, 1};
 }
 
-/* A2, C8. Who runs a server of its own sees which clients stand above which there, and can choose
- * wants that would make a list of its tree. A server with another seed has another tree. */
-static void nobody_makes_the_index_deep_by_choosing_its_wants(void **state) {
+/* A2. Also where those who choose their wants know how it works: they come in order, and go so that
+ * each node keeps as little as it can. */
+static void the_index_is_shallow_in_whatever_order_demands_come_and_go(void **state) {
     (void)state;
-    enum { COUNT = 2000 };
-    static double wants[COUNT];
-    static doorman__demand *joined[COUNT], *from_the_top[COUNT];
-    const doorman_template all = {.identifier_glob = "*", .capacity = 100};
-    const doorman_config_options options = {.templates = &all, .template_count = 1};
-    doorman_config *config = NULL;
-    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
-
-    doorman_server *own = serve(config, wants, COUNT);
-    doorman__record *record = own->first->oldest;
-    for (size_t i = 0; i < COUNT; i++, record = record->newer) joined[i] = &record->demand;
-    memcpy(from_the_top, joined, sizeof joined);
-    qsort(from_the_top, COUNT, sizeof *from_the_top, compare_heap_order);
-    for (size_t i = 0; i < COUNT; i++) from_the_top[i]->wants = (double)i;
-    for (size_t i = 0; i < COUNT; i++) {
-        wants[i] = joined[i]->wants;
-        joined[i]->wants = 0; /* as the tree knows it */
+    static doorman__demand demands[MANY];
+    for (int order = 0; order < 4; order++) {
+        doorman__index index = {.spare_leaf = NULL};
+        for (size_t i = 0; i < MANY; i++) {
+            demands[i] = ordered_demand(order, i);
+            put(&index, 0, &demands[i]);
+        }
+        check_shape(&index, MANY);
+        size_t left = MANY;
+        for (size_t every = 2; every <= 8; every *= 2) {
+            for (size_t i = 0; i < MANY; i += every) {
+                if (!demands[i].count) continue;
+                doorman__index_remove(&index, 0, &demands[i]);
+                demands[i].count = 0;
+                left--;
+            }
+            check_shape(&index, left);
+        }
+        doorman__index_uninit(&index);
     }
-    doorman_server_destroy(own);
+}
 
-    doorman_server *victim = serve(config, wants, COUNT);
-    assert_true(recount_band(victim->first->index.bands[0]).depth <= 64);
-    doorman_server_destroy(victim);
-    doorman_config_destroy(config);
+/* Equal demands, however many, are one entry. */
+static void demands_that_are_equal_take_the_place_of_one(void **state) {
+    (void)state;
+    const doorman__demand demand = {5, 3, 1}, other = {5, 4, 1}, of_equal_ratio = {10, 6, 1};
+    doorman__index index = {.spare_leaf = NULL};
+    for (size_t i = 0; i < MANY; i++) put(&index, 1, &demand);
+    put(&index, 1, &other);
+    put(&index, 1, &of_equal_ratio);
+    assert_int_equal(recount_band(index.bands[1]).nodes, 1);
+    assert_int_equal(index.bands[1]->count, 3);
+    for (size_t i = 0; i < MANY; i++) doorman__index_remove(&index, 1, &demand);
+    assert_exact(doorman__index_wants(&index), 15);
+    doorman__index_uninit(&index);
+}
+
+/* ---- shares of an index that changes ------------------------------------------------------- */
+
+static void index_put(doorman__index *index, const doorman_demand *demand) {
+    doorman__demand own = doorman__demand_of(demand);
+    put(index, demand->priority, &own);
+}
+
+static void index_take(doorman__index *index, const doorman_demand *demand) {
+    doorman__demand own = doorman__demand_of(demand);
+    doorman__index_remove(index, demand->priority, &own);
+}
+
+/* One comes, goes or changes its mind. */
+static void change_problem(problem *it, doorman__index *index, size_t most) {
+    size_t at = random_below(most);
+    doorman_demand next = {random_below(4) ? random_amount() : 0,
+                           random_below(2) ? random_weight() : 1, (int)random_below(3) * 5};
+    if (it->count && random_below(4) == 0) next = it->demands[random_below(it->count)];
+    if (at >= it->count) {
+        index_put(index, &next);
+        it->demands[it->count++] = next;
+    } else if (random_below(3)) {
+        index_put(index, &next);
+        index_take(index, &it->demands[at]);
+        it->demands[at] = next;
+    } else {
+        index_take(index, &it->demands[at]);
+        it->demands[at] = it->demands[--it->count];
+    }
+}
+
+/* A1, A4. Every kind, of one index after any insertions, changes and removals. */
+static void shares_are_right_whatever_has_come_and_gone(void **state) {
+    (void)state;
+    static problem it;
+    doorman__index index = {.spare_leaf = NULL};
+    for (int step = 0; step < 100000; step++) {
+        change_problem(&it, &index, step / 10000 % 2 ? 8 : 120);
+        if (step % 20 || !it.count) continue;
+        double sum = doorman__index_wants(&index);
+        it.capacity = fmin(sum * random_unit() * 1.5, DOORMAN_AMOUNT_MAX);
+        it.algorithm = (doorman_algorithm){.reserve = random_below(2) ? random_unit() : 0};
+        for (int kind = 0; kind < DOORMAN_KIND_COUNT; kind++) {
+            doorman_terms terms[DOORMAN_TERMS_MAX];
+            it.algorithm.kind = (doorman_kind)kind;
+            check_terms(&it, terms,
+                        doorman__kinds[kind].solve(&it.algorithm, it.capacity, &index, terms));
+        }
+    }
+    while (it.count) index_take(&index, &it.demands[--it.count]);
+    assert_exact(doorman__index_wants(&index), 0);
+    doorman__index_uninit(&index);
 }
 
 int main(void) {
@@ -616,8 +739,10 @@ int main(void) {
         cmocka_unit_test(without_memory_nothing_is_solved),
         cmocka_unit_test(the_index_sums_what_is_in_it_and_in_the_end_exactly_nothing),
         cmocka_unit_test(what_was_beside_a_large_demand_is_not_lost_when_it_leaves),
-        cmocka_unit_test(the_index_is_shallow_in_whatever_order_demands_come),
-        cmocka_unit_test(nobody_makes_the_index_deep_by_choosing_its_wants),
+        cmocka_unit_test(without_memory_the_index_is_as_it_was),
+        cmocka_unit_test(the_index_is_shallow_in_whatever_order_demands_come_and_go),
+        cmocka_unit_test(demands_that_are_equal_take_the_place_of_one),
+        cmocka_unit_test(shares_are_right_whatever_has_come_and_gone),
     };
     return run_all(tests);
 }
