@@ -498,7 +498,7 @@ typedef struct doorman_server_options {
     double drift;     /* 0.05: how far clock rates may differ, (0, 1] */
     size_t resource_max;                                         /* 1,000,000 */
     size_t holder_max;                                           /* of one resource: 10,000,000 */
-    size_t resource_max_per_holder;                              /* 100,000 */
+    size_t resource_max_per_holder;                              /* 100,000; of a client */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
     void *context;
 } doorman_server_options;
@@ -3994,15 +3994,17 @@ static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t 
     return book;
 }
 
-/* One resource more for a holder; FULL: it has as many as it may. */
-static doorman_status doorman__server_count(doorman_server *server, uint64_t hash,
+/* One resource more for a holder; FULL: it has as many as it may. A server stands for many holders,
+ * and may have all that there are. */
+static doorman_status doorman__server_count(doorman_server *server, uint64_t hash, bool is_server,
                                             doorman_grant *grant) {
+    size_t most = is_server ? SIZE_MAX : server->options.resource_max_per_holder;
     doorman__tally *tally = doorman__server_tally(server, hash);
     if (!tally) {
         tally = (doorman__tally *)doorman__zalloc(sizeof *tally);
         if (!tally) return DOORMAN_OUT_OF_MEMORY;
         doorman__table_add(&server->tallies, &tally->link, hash);
-    } else if (tally->count >= server->options.resource_max_per_holder) {
+    } else if (tally->count >= most) {
         *grant = DOORMAN_FULL;
         return DOORMAN_OK;
     }
@@ -4045,7 +4047,8 @@ static doorman_status doorman__slot_find_record(doorman_server *server, doorman_
         slot->grant = DOORMAN_FULL;
         return DOORMAN_OK;
     }
-    doorman_status status = doorman__server_count(server, holder_hash, &slot->grant);
+    doorman_status status =
+        doorman__server_count(server, holder_hash, request->is_server, &slot->grant);
     if (status != DOORMAN_OK || slot->grant == DOORMAN_FULL) return status;
     slot->record = doorman__book_add(book, holder_hash, request->holder_id, request->is_server);
     slot->added = slot->record != NULL;
@@ -4296,7 +4299,7 @@ static void doorman__upward_changed(doorman__holding *holding, const doorman_ans
         if (answer->has_learn_for) doorman__upward_learn(upward, answer->learn_for);
         upward->settings.has_safe_capacity = answer->has_safe_capacity;
         upward->settings.safe_capacity = answer->safe_capacity;
-        memcpy(upward->terms, answer->terms, answer->terms_count * sizeof *answer->terms);
+        for (size_t i = 0; i < answer->terms_count; i++) upward->terms[i] = answer->terms[i];
         book->told_count = answer->terms_count;
     }
     doorman__upward_follow(upward);
