@@ -450,7 +450,7 @@ DOORMAN_API const char *doorman_asker_address(const doorman_asker *asker);
 /* The next request, if one is due. A request that was not answered within its time-out counts as
  * failed here.
  *   out       out; sequence 0: nothing is to be sent now. Borrowed until the next call
- *   returns   OK (a client's request needs no memory)
+ *   returns   OK | OUT_OF_MEMORY (of a node; a client's request needs no memory)
  *   cost      O(resources) when one is due, else O(1) */
 DOORMAN_API doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out,
                                                  doorman_time now);
@@ -516,7 +516,8 @@ DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL is fine
 
 /* Puts another configuration into force, at once, and drops no lease (G5).
  *   config    borrowed until the next configure, or destroy; then the last one may be destroyed
- *   returns   OK | INVALID_ARGUMENT (NULL) | OUT_OF_MEMORY: the last one stays
+ *   returns   OK | INVALID_ARGUMENT (NULL, or the server has a parent) | OUT_OF_MEMORY: the last
+ *             one stays
  *   cost      O(resources * templates), O(holders log holders) for a resource that gains or loses
  *             its priorities or its template, and O(templates) for each template whose glob has
  *             moved or is new */
@@ -540,8 +541,8 @@ DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
 /* Answers one message. Wrong ones change nothing.
  *   request   borrowed for the call, checked
  *   response  written on OK alone; borrowed until the next call on the server
- *   returns   OK (also where not master: see response) | INVALID_ARGUMENT | NOT_FOUND (a server
- *             asks) | OUT_OF_MEMORY
+ *   returns   OK (also where not master: see response) | INVALID_ARGUMENT | NOT_FOUND |
+ *             OUT_OF_MEMORY
  *   cost      each resource: O(1) where a renewal changes nothing, else O(log holders); a first
  *             request for a resource, and any for one that no template matches, O(templates)
  *   source    design document, "Processing the GetCapacity RPC"; differs: leases carry ids, and
@@ -1617,15 +1618,16 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
  * nothing points into the index, and a band of one demand takes 40 bytes.
  *
  * Why wide nodes: a search touches a few lines of memory that lie side by side, where a binary tree
- * waits for twenty that do not. Renewals a second of one FAIR_SHARE resource, all of which change
- * their wants (a change is an insertion, a removal and a search for the level), on one core:
+ * waits for twenty that do not. Nanoseconds for a change of one demand (an insertion, a removal, a
+ * search for the level) on one core of an AMD EPYC, and bytes for a demand beside the 16 that its
+ * holder keeps:
  *
- *                            10,000 holders   1,000,000 holders   bytes a holder
- *     treap                         630,000             134,000               56
- *     B+tree, width 16              710,000             190,000
- *     B+tree, width 32              935,000             278,000               25
- *     B+tree, width 48              795,000             246,000
- *     B+tree, width 64              921,000             247,000
+ *                         of 1,000   of 10,000   of 100,000   of 1,000,000   bytes
+ *     treap                    298         453          980           3880      40
+ *     B+tree of width 16                   487                        1624
+ *     B+tree of width 24                   470                        1386
+ *     B+tree of width 32       350         457          765           1336   27-31
+ *     B+tree of width 40                   466                        1389
  *
  * A1 Targets are within one part in 10^9 of the exact solution, or a last bit of the capacity, and
  *    sum to the capacity at most, but for rounding; leases, cut to what is free, never exceed it.
@@ -1635,8 +1637,8 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
  * A4 Nobody gets more than it wants.
  */
 
-/* A demand, as the index keeps it: by value, so that all equal ones are one entry, with their count.
- * The demand of a record has count 1 while it is in the index, else 0. */
+/* A demand, as the index keeps it: by value, so that equal ones are one entry, with their count.
+ * That of a record has the count 1 while it is in the index, else 0. */
 typedef struct doorman__demand {
     double wants;
     uint32_t subclients, count;
@@ -1706,10 +1708,14 @@ static bool doorman__demand_before(const doorman__demand *a, const doorman__dema
 /* How many of a node's demands or keys are not after a demand. */
 static size_t doorman__node_upto(const doorman__node *node, const doorman__demand *demand) {
     const doorman__demand *demands = doorman__node_demands(node);
+    double ratio = doorman__demand_ratio(demand);
     size_t low = 0, high = node->count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (doorman__demand_before(demand, &demands[middle])) {
+        double other = doorman__demand_ratio(&demands[middle]);
+        bool before =
+            ratio < other || (ratio <= other && doorman__demand_before(demand, &demands[middle]));
+        if (before) {
             high = middle;
         } else {
             low = middle + 1;
@@ -1748,8 +1754,15 @@ static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at)
 /* Of all that is below a node; NULL: of nothing. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0};
-    for (size_t i = 0; node && i < node->count; i++) {
-        doorman__sums_add(&all, doorman__node_sums_at(node, i));
+    if (!node) return all;
+    if (node->height) {
+        const doorman__sums *sums = ((const doorman__inner *)(const void *)node)->sums;
+        for (size_t i = 0; i < node->count; i++) doorman__sums_add(&all, sums[i]);
+    } else {
+        const doorman__demand *demands = doorman__node_demands(node);
+        for (size_t i = 0; i < node->count; i++) {
+            doorman__sums_add(&all, doorman__demand_sums(&demands[i]));
+        }
     }
     return all;
 }
@@ -2744,21 +2757,32 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
  *
  * K1 One bulk request renews all that is past half its interval, when the first is due (up to 5 %
  *    later, by chance); what is new, or wants a tenth more or less, comes sooner, though not within
- *    the minimum interval; a smaller lease is confirmed at once (R12).
+ *    the minimum interval; a smaller lease is confirmed at once, by a node when what it counts for
+ *    its holders has come down to it (R12).
  * K2 Failures back off: by chance between 1 s and 2 s, doubling to 60 s, yet at most a quarter of
  *    the time to the end of the first lease, and never less than 1 s. Where somebody answers, but
  *    nobody knows the master, it is 4 s at most: an election is soon over.
  * K3 A redirect is followed at once, five in a row, never from TLS to plain text.
  * R2 An answer counts if it is to the last request, once; and, holding by holding, not if the lease
  *    that was reported has ended meanwhile.
- * R3 What a holder claims to have, it binds itself to before it says so. Who wants less gives back
- *    first, unless nobody answers at present: a new master could not know of it, and not give it to
- *    anybody. It claims no more than its granter counts for it: units in flight since a lease that
- *    has ended are nobody's, and a new master must not believe in them. They are told as
- *    outstanding.
- * R9 Ends never move back; a holder counts from the sending.
+ * R3 What a holder claims to have, it binds itself to before it says so: of a client its capacity, or
+ *    what is in flight; of a node its capacity, or what it counts for its own holders. Who wants
+ *    less gives back first, unless nobody answers at present: a new master could not know of it, and
+ *    not give it to anybody. It claims no more than its granter counts for it, K: units in flight
+ *    since a lease that has ended are nobody's, and a new master must not believe in them. They are
+ *    told as outstanding.
+ * R9 Ends never move back; a holder counts from the sending. Where K falls, what it was still counts
+ *    until the end of the lease that it came with: K'.
  * R10 A release names its lease, is tried once, and only when nothing of the lease is in use.
  */
+
+/* What a granter counted, before it counted less: see R9. */
+typedef struct doorman__past {
+    double keep;
+    doorman_time end;
+} doorman__past;
+
+#define DOORMAN__PAST_MAX 4
 
 typedef struct doorman__holding {
     struct doorman__holding *previous, *next; /* of the asker */
@@ -2766,17 +2790,17 @@ typedef struct doorman__holding {
     uint64_t lease_id;                        /* 0: never had one */
     double capacity;                          /* of the lease */
     doorman_time end;
-    double keep;          /* K: what the granter counts for it, */
-    double old_keep;      /* K': and counted before, under allowances */
-    doorman_time old_end; /* that have not ended yet */
-    double claimed;       /* in the last request that was answered or is under way */
-    double asked_wants;   /* the same, the sum */
-    bool reported;        /* the request under way reports a lease */
-    bool asked;           /* it has this holding in it */
-    bool learning;        /* it says that its owner does not know all holders yet (R8) */
-    bool closing;         /* to be released, once nothing of it is in use */
-    bool confirming;      /* the next request is, or the last one was, for the sake of R12 */
-    bool heard;           /* there was an answer */
+    double keep;       /* K: what the granter counts for it, */
+    size_t past_count; /* K': and counted before, until then; amounts fall, ends rise */
+    doorman__past past[DOORMAN__PAST_MAX];
+    double claimed;     /* in the last request that was answered or is under way */
+    double asked_wants; /* the same, the sum */
+    bool reported;      /* the request under way reports a lease */
+    bool asked;         /* it has this holding in it */
+    bool learning;      /* it says that its owner does not know all holders yet (R8) */
+    bool closing;       /* to be released, once nothing of it is in use */
+    bool confirming;    /* the next request is, or the last one was, for the sake of R12 */
+    bool heard;         /* there was an answer */
     doorman_time asked_at, refresh_interval; /* see schedule */
     doorman_time ask_at;                     /* when to renew, tell other wants, or release */
     doorman_time confirm_at; /* when to look what there is to confirm; NEVER: nothing */
@@ -3054,12 +3078,35 @@ static void doorman__asker_collect_releases(doorman_asker *asker, doorman_time n
     }
 }
 
+/* K, or K' where that is more. */
+static double doorman__holding_counted(doorman__holding *holding, doorman_time now) {
+    while (holding->past_count && now >= holding->past[0].end) {
+        memmove(&holding->past[0], &holding->past[1],
+                --holding->past_count * sizeof(doorman__past));
+    }
+    return doorman__max(holding->keep, holding->past_count ? holding->past[0].keep : 0);
+}
+
 /* R3: what it claims, and is bound to from here on. */
 static double doorman__holding_bind(doorman__holding *holding, doorman_time now) {
-    double old_keep = now < holding->old_end ? holding->old_keep : 0;
-    double claim = doorman__min(holding->claim, doorman__max(holding->keep, old_keep));
+    double claim = doorman__min(holding->claim, doorman__holding_counted(holding, now));
     holding->keep = doorman__min(holding->keep, claim);
     return claim;
+}
+
+/* R9: K is to become less, while what it was may be in use until the end of its lease. Where there are
+ * too many steps the two oldest become one: the larger amount, until the later end. */
+static void doorman__holding_cut(doorman__holding *holding, doorman_time now) {
+    doorman__past *past = holding->past;
+    (void)doorman__holding_counted(holding, now); /* without those that have ended */
+    while (holding->past_count && past[holding->past_count - 1].keep <= holding->keep) {
+        holding->past_count--;
+    }
+    if (holding->past_count == DOORMAN__PAST_MAX) {
+        past[1].keep = past[0].keep;
+        memmove(&past[0], &past[1], --holding->past_count * sizeof *past);
+    }
+    past[holding->past_count++] = (doorman__past){holding->keep, holding->end};
 }
 
 static doorman_ask doorman__holding_ask(doorman__holding *holding, doorman_time now) {
@@ -3275,14 +3322,11 @@ static void doorman__holding_replace(doorman__holding *holding, const doorman_le
                                      doorman_time end, doorman_time now) {
     double keep = doorman__max(lease->keep, lease->capacity);
     if (!doorman__holding_live(holding, now) || strcmp(holding->node, lease->node) != 0) {
-        holding->end = holding->old_end = now;
+        holding->end = now;
         holding->keep = 0;
+        holding->past_count = 0;
     }
-    if (keep < holding->keep) {
-        bool old = now < holding->old_end;
-        holding->old_keep = doorman__max(holding->keep, old ? holding->old_keep : 0);
-        holding->old_end = doorman__later(holding->end, holding->old_end);
-    }
+    if (keep < holding->keep) doorman__holding_cut(holding, now);
     holding->keep = keep;
     holding->end = doorman__later(holding->end, end);
     holding->lease_id = lease->id;
@@ -3352,9 +3396,9 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * S4 Learning: see leases, R6. Amounts that are no parts of a whole (STATIC, NO_ALGORITHM) need
  *    none.
  * S5 Else the target of the algorithm, cut to what is free, or to what the holder may still use.
- * S6 A lease lasts `lease_length`, but never longer than the server's own; the refresh interval told
- *    is a third of that at most. Who got less than its target by a thousandth comes back after the
- *    minimum interval (R12).
+ * S6 A lease lasts `lease_length`, but never longer than the server's own; the refresh interval
+ *    told is a third of that at most. Who got less than its target by a thousandth comes back after
+ *    the minimum interval (R12).
  * S7 Safe capacity: the template's; else the capacity divided by the subclients known, the one who
  *    asks included; and none while learning, where amounts are no parts of a whole, or to a server.
  * S8 The record of a lease lasts 1 + drift times as long as the lease.
@@ -3368,35 +3412,39 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * C7 Resources, holders of one and resources of one holder are bounded; past that a resource is
  *    refused (FULL), and nobody loses a lease.
  *
- * The tree. A server with a parent has a holding (see asking) for each book: its own lease, C and K.
+ * The tree. A server with a parent has a holding (see asking) for each book: its own lease, of which
+ * C is the capacity and K what the parent counts.
  *
  * T1 It asks its parent for all its resources together, what its holders want in groups; sooner when
  *    they want more than there is, though not within the minimum interval.
  * T2 Fair across the tree: the terms of the parent are those of the node, as long as they fit into
- *    its lease. A group is a demand of its own at the parent, and exact unless the level falls into
- *    the midst of it; so there is a boundary at the level of the last answer, and others around it,
- *    the closer the nearer. Treating the demands of a group as equal overstates what they take (what
- *    they take is concave in the level), so that the level found is too low if anything: rounds come
- *    to the exact level from below, as Newton's steps do, and rest there.
+ *    its lease; else it solves for itself. What they leave, since something has changed since they
+ *    were made, is divided in proportion to what is still wanted: it would lie idle until the parent
+ *    is asked again.
+ *       A group of demands is one demand at the parent: exact, unless the level falls into the midst
+ *    of the group. So there is a boundary at the level of the last answer, and others around it, the
+ *    closer the nearer. To treat the demands of a group as equal overstates what they take (which is
+ *    concave in the level), so that the level found is too low if anything: round by round it comes
+ *    to the exact one from below, as Newton's steps do, and rests there.
  * T3 Algorithm and parameters are the parent's; the refresh interval falls by decay_factor a level.
- * T4 Without a lease of its own a node gives none: TRY_LATER. At the first request for a resource it
- *    asks at once.
+ * T4 Without a lease of its own a node gives none: TRY_LATER. At the first request for a resource
+ *    it asks at once.
  * T5 All servers of a node ask under its name, so that a new master inherits the node's lease.
- * T6, R8 A new master says that it learns, until its leases, which did not outlive that of the node,
- *    have ended: so long after its parent's answer as the parent's record of that lease lasted
- *    (`learn_for`), and no shorter than the parent itself learns. The first such answer says it: the
- *    record that it renews is of the new master's own lease.
+ * T6, R8 A new master says that it learns, until its predecessor's leases have ended. These did not
+ *    outlive the node's own lease; so its parent tells it how long the record of that one lasts
+ *    (`learn_for`), and no less than it learns itself. The first such answer counts: the record
+ *    that it renews is of the new master's own lease. Until then it releases nothing (R10).
  * R7 To a server that learns its parent gives again what it gave before, and takes nothing that it
  *    says for a confirmation. Its demands are out of the shares, and what it has off the capacity,
  *    until it has learned.
  * T7 Never a unit more in force than there is, in the whole tree. Let b(h) be what the parent of h
  *    counts for it; while that is gone or learns, what its last complete books counted. What is in
- *    force below h is at most b(h), and the b of all children of p sum to b(p) at most; b of the root
- *    is its capacity. By induction over the levels: grants keep the sum of u within K, and K is at
- *    most b(p), since p's own parent lowers b(p) only to a claim by which p has bound itself, or when
- *    p's lease has ended (R3, R4). A server that restarts alone finds its b unchanged (R7), gives no
- *    more than was in force, and has complete books when it has learned (R6, R8). Leases end no later
- *    than that which they are parts of (S6, S8, R9).
+ *    force below h is at most b(h), and the b of all children of p sum to b(p) at most; b of the
+ *    root is its capacity. By induction over the levels: grants keep the sum of u within K, and K
+ *    is at most b(p), since p's own parent lowers b(p) only to a claim by which p has bound itself,
+ *    or when p's lease has ended (R3, R4). A server that restarts finds its b unchanged (R7), gives
+ *    no more than was in force, and has complete books when it has learned (R6, R8). And leases end
+ *    no later than that which they are parts of (S6, S8, R9).
  * T8 A request upward names the nodes that it came through, on the longest way. A server that finds
  *    itself among them, or more than 16, refuses it.
  */
@@ -3901,8 +3949,8 @@ static doorman__book *doorman__server_find_book(doorman_server *server, uint64_t
     return NULL;
 }
 
-/* The holding of a node, for a book of its own. Until the parent has said what the settings are, and
- * what there is to learn, it has nothing, and learns. */
+/* The holding of a node, for a book of its own. Until the parent has said what the settings are,
+ * and what there is to learn, it has nothing, and learns. */
 static bool doorman__upward_create(doorman_server *server, doorman__book *book) {
     doorman__upward *upward = NULL;
     if (doorman__asker_reserve(&server->asker)) {
@@ -4041,8 +4089,10 @@ static doorman_status doorman__server_make_room(doorman_server *server,
 
 /* ---- server: its own lease, from its parent */
 
-static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm) {
-    doorman_time told = doorman__earlier(algorithm->refresh_interval, algorithm->lease_length / 3);
+/* S3, for a lease of this length. */
+static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm,
+                                              doorman_time length) {
+    doorman_time told = doorman__earlier(algorithm->refresh_interval, length / 3);
     return doorman__earlier(algorithm->minimum_interval, told / 2);
 }
 
@@ -4213,7 +4263,8 @@ static void doorman__upward_set_algorithm(doorman__upward *upward, const doorman
 }
 
 /* R8. The parent's record has the drift in it; that is enough for clocks that differ by that much,
- * however many of them measured a part of the time. Then the node says at once that it has learned. */
+ * however many of them measured a part of the time. Then the node says at once that it has learned.
+ */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
     doorman__book *book = upward->book;
@@ -4415,7 +4466,8 @@ static doorman_time doorman__book_refresh(const doorman__book *book, const doorm
     doorman_time refresh = doorman__earlier(algorithm->refresh_interval, left / 3);
     if (record->given >= target * 0.999) return doorman__later(refresh, 1);
     doorman_time soon =
-        doorman__later(doorman__minimum_interval(algorithm), algorithm->minimum_refresh_interval);
+        doorman__later(doorman__minimum_interval(algorithm, algorithm->lease_length),
+                       algorithm->minimum_refresh_interval);
     return doorman__later(doorman__earlier(refresh, soon), 1);
 }
 
@@ -4533,7 +4585,8 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     }
     if (turn.named && !turn.learns) doorman__book_confirm(book, record, turn.claim);
     turn.target = doorman__book_target(book, record);
-    doorman_time minimum = doorman__minimum_interval(&book->settings->algorithm);
+    doorman_time minimum = doorman__minimum_interval(&book->settings->algorithm,
+                                                     record->lease_end - record->granted_at);
     bool again = turn.named && turn.now - record->granted_at < minimum;
     if (!leased) {
         doorman__turn_put_off(&turn, answer);
