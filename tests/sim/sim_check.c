@@ -109,16 +109,20 @@ size_t sim_first_version(const sim_world *world) {
 }
 
 /* The largest capacity that a configuration gave within the last lease length; infinite where one
- * of them promises nothing. */
+ * of them promises nothing, or learns for less than the leases of another one last. */
 static double capacity_limit(const sim_world *world, size_t resource) {
     double limit = 0;
+    doorman_time longest = 0, learning_for = DOORMAN_NEVER;
     for (size_t i = 0; i <= world->version; i++) {
         const sim_rules *rules = &world->versions[i].rules[resource];
+        const doorman_algorithm *algorithm = &rules->algorithm;
+        doorman_time given = algorithm->learning_mode_duration;
         if (world->now > drained_at(world, i, resource)) continue;
-        bool promised = rules->matched && promises(&rules->algorithm);
-        limit = fmax(limit, promised ? rules->capacity : INFINITY);
+        limit = fmax(limit, rules->matched && promises(algorithm) ? rules->capacity : INFINITY);
+        if (algorithm->lease_length > longest) longest = algorithm->lease_length;
+        if (algorithm->has_learning_mode_duration && given < learning_for) learning_for = given;
     }
-    return limit;
+    return learning_for < longest + longest / 20 ? INFINITY : limit;
 }
 
 /* ---- answers */
