@@ -2288,8 +2288,7 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  *            was claimed once, and not on what was taken, would not do: a copy that comes late
  *            overstates.
  *   end      (R9, S8) A record ends later than the lease of the holder, whose clock may run slower
- *            by the drift, and which counts from when it asked. Ends never move back; so a new
- *            master, whose leases may be shorter, counts until the end that a holder tells it.
+ *            by the drift, and which counts from when it asked. Ends never move back.
  *   release  (R10) names its lease too; a copy that comes late names an old one, and has no effect.
  *
  * With `immediate` handover u is g at once: a step sooner, and over the capacity for as long as a
@@ -4524,10 +4523,8 @@ static doorman_lease doorman__turn_grant(const doorman__turn *turn) {
     doorman_time now = turn->now, length = doorman__book_lease_length(book, now);
     double keep = 0, target = turn->target, most = DOORMAN_AMOUNT_MAX;
     if (!turn->learns) most = doorman__floor(doorman__record_wants(record));
-    doorman_time lasts = length;
     if (doorman__book_learning(book, now)) {
         double claim = turn->ours ? turn->ask->has.capacity : 0;
-        if (turn->ours) lasts = doorman__later(lasts, turn->ask->has.expires_in); /* R9 */
         keep = doorman__book_learn(book, record, turn->ours ? target : 0, claim);
         target = doorman__record_wants(record);
     } else if (turn->back) {
@@ -4540,7 +4537,7 @@ static doorman_lease doorman__turn_grant(const doorman__turn *turn) {
     record->lease_id = doorman__server_lease_id(server);
     record->granted_at = now;
     record->lease_end = doorman__after(now, length);
-    doorman__book_set_end(book, record, doorman__after(now, doorman__server_bound(server, lasts)));
+    doorman__book_set_end(book, record, doorman__after(now, doorman__server_bound(server, length)));
     server->due = doorman__earlier(server->due, record->end);
     return (doorman_lease){.id = record->lease_id,
                            .node = server->node,
