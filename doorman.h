@@ -1369,6 +1369,7 @@ static double doorman__total_value(doorman__total total) {
 /* Rounded down, where no double says it. */
 static double doorman__total_floor(doorman__total total) {
     double value = doorman__total_value(total);
+    if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
     doorman__total check = doorman__total_of(value);
     while (check.high > total.high || (check.high == total.high && check.low > total.low)) {
         value -= value * (DBL_EPSILON / 2); /* the next smaller double */
@@ -1377,9 +1378,10 @@ static double doorman__total_floor(doorman__total total) {
     return value;
 }
 
-/* Rounded up, where no double says it. */
+/* Rounded up, where no double says it; and at most the largest amount, which sums may exceed. */
 static double doorman__total_ceil(doorman__total total) {
     double value = doorman__total_value(total);
+    if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
     doorman__total check = doorman__total_of(value);
     while (check.high < total.high || (check.high == total.high && check.low < total.low)) {
         value += value * DBL_EPSILON; /* the next larger double, or the one after that */
@@ -3164,8 +3166,9 @@ static void doorman__asker_collect(doorman_asker *asker, doorman__holding *holdi
     asker->demand_count += ask->wants_count;
 }
 
-/* K1: what is due, and if anything is, what is past half its interval. Says when to look next. */
-static void doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) {
+/* K1: what is due, and if anything is, what is past half its interval. Says when to look next.
+ * False: not all that is due had room. */
+static bool doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) {
     bool room = true;
     asker->demand_count = 0;
     asker->look_at = DOORMAN_NEVER;
@@ -3190,15 +3193,22 @@ static void doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) 
         asker->asks[i].wants = demands; /* which may have moved until now */
         demands += asker->asks[i].wants_count;
     }
+    return room;
 }
 
-/* Makes up the next request, if there is anything to ask or to release. */
-static void doorman__asker_make_up(doorman_asker *asker, doorman_time now) {
-    asker->method = DOORMAN_RELEASE_CAPACITY;
-    doorman__asker_collect_releases(asker, now);
-    if (asker->asked_count) return;
-    asker->method = DOORMAN_GET_CAPACITY;
-    doorman__asker_collect_asks(asker, now);
+/* Makes up the next request, if there is anything to ask or to release; by turns, where there is
+ * both. */
+static doorman_status doorman__asker_make_up(doorman_asker *asker, doorman_time now) {
+    bool ask = asker->method == DOORMAN_RELEASE_CAPACITY, room = true;
+    for (int turn = 0; turn < 2 && !asker->asked_count; turn++, ask = !ask) {
+        asker->method = ask ? DOORMAN_GET_CAPACITY : DOORMAN_RELEASE_CAPACITY;
+        if (ask) {
+            room = doorman__asker_collect_asks(asker, now);
+        } else {
+            doorman__asker_collect_releases(asker, now);
+        }
+    }
+    return room || asker->asked_count ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
 doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out, doorman_time now) {
@@ -3211,8 +3221,8 @@ doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out,
     }
     if (asker->state == DOORMAN__WAITING && now < asker->retry_at) return DOORMAN_OK;
     if (now < asker->look_at) return DOORMAN_OK;
-    doorman__asker_make_up(asker, now);
-    if (!asker->asked_count) return asker->look_at <= now ? DOORMAN_OUT_OF_MEMORY : DOORMAN_OK;
+    doorman_status status = doorman__asker_make_up(asker, now);
+    if (!asker->asked_count) return status;
     doorman__asker_move(asker, DOORMAN__ASKING);
     asker->sent_at = now;
     *out = (doorman_request){.method = asker->method,
@@ -3401,6 +3411,8 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  *    the minimum interval (R12).
  * S7 Safe capacity: the template's; else the capacity divided by the subclients known, the one who
  *    asks included; and none while learning, where amounts are no parts of a whole, or to a server.
+ *    A node has no more than its clients want: there it is at least the level that its parent told,
+ *    and none where that would be 0.
  * S8 The record of a lease lasts 1 + drift times as long as the lease.
  * S9 A claim that there is no record of, outside learning, is told to on_event, and taken for
  *    nothing.
@@ -3449,6 +3461,9 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  *    itself among them, or more than 16, refuses it.
  */
 
+/* How long a holder waits at most before it asks again a node that has no lease. */
+#define DOORMAN__PUT_OFF_MAX (4 * DOORMAN_SECOND)
+
 /* How many resources a holder has: one for each holder of the server. */
 typedef struct doorman__tally {
     doorman__link
@@ -3479,7 +3494,8 @@ struct doorman_server {
     doorman_asker asker;                     /* must be first; without addresses: a root */
     const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the longest way below it, */
     char below[DOORMAN__PATH_MAX][DOORMAN_ID_BYTES_MAX + 1];
-    doorman_time below_until; /* unless it is heard of again */
+    doorman_time below_until;              /* unless it is heard of again */
+    char parent[DOORMAN_ID_BYTES_MAX + 1]; /* the node that gave the last lease; "": none yet */
     doorman_server_options options;
     char node[DOORMAN_ID_BYTES_MAX + 1];
     char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": nobody knows */
@@ -3814,9 +3830,10 @@ static doorman_status doorman__wishes_check(const doorman_ask *ask, size_t index
 static doorman_status doorman__server_check_path(const doorman_server *server,
                                                  const doorman_request *request,
                                                  doorman_error *error) {
-    if (request->path_count > DOORMAN__PATH_MAX) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "path: more than %d nodes: a loop?",
-                             DOORMAN__PATH_MAX);
+    size_t most = doorman__server_is_root(server) ? DOORMAN__PATH_MAX : DOORMAN__PATH_MAX - 1;
+    if (request->path_count > most) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "path: more than %zu nodes: a loop?",
+                             most);
     }
     for (size_t i = 0; i < request->path_count; i++) {
         if (!doorman__id_valid(request->path[i])) {
@@ -3826,6 +3843,10 @@ static doorman_status doorman__server_check_path(const doorman_server *server,
         if (strcmp(request->path[i], server->node) == 0) {
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                                  "path[%zu]: is this node: a loop, it asks for itself", i);
+        }
+        if (strcmp(request->path[i], server->parent) == 0) {
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                                 "path[%zu]: is the parent of this node: a loop", i);
         }
     }
     return DOORMAN_OK;
@@ -4132,7 +4153,8 @@ static void doorman__upward_look(doorman__upward *upward) {
     doorman_asker *asker = &upward->server->asker;
     doorman__holding *holding = &upward->holding;
     doorman_time now = upward->server->now;
-    double wants = doorman__book_wants(upward->book), capacity = holding->capacity;
+    double wants = doorman__min(doorman__book_wants(upward->book), DOORMAN_AMOUNT_MAX);
+    double capacity = holding->capacity;
     doorman_time minimum = doorman__earlier(upward->settings.algorithm.minimum_interval,
                                             holding->refresh_interval / 2);
     bool unmet = wants > capacity && wants > holding->asked_wants * 1.001;
@@ -4153,7 +4175,7 @@ static void doorman__upward_prepare(doorman__holding *holding, doorman_time now)
     doorman__book *book = upward->book;
     doorman__server_expire(upward->server, book);
     double wants = doorman__min(doorman__book_wants(book), DOORMAN_AMOUNT_MAX);
-    double counted = doorman__min(doorman__total_ceil(book->counted), DOORMAN_AMOUNT_MAX);
+    double counted = doorman__total_ceil(book->counted);
     bool live = doorman__holding_live(holding, now), alone = upward->server->asker.failures > 0;
     holding->learning = doorman__book_learning(book, now);
     if (live && !holding->learning && !alone) {
@@ -4290,6 +4312,7 @@ static void doorman__upward_changed(doorman__holding *holding, const doorman_ans
     doorman__book *book = upward->book;
     (void)now;
     if (answer->grant == DOORMAN_GRANTED) {
+        memcpy(upward->server->parent, holding->node, strlen(holding->node) + 1);
         if (answer->algorithm) {
             doorman__upward_set_algorithm(upward, answer->algorithm);
         } else {
@@ -4313,11 +4336,12 @@ static void doorman__upward_closed(doorman__holding *holding) {
     doorman__server_free_book(upward->server, upward->book);
 }
 
-/* Before anything else: is this server still the master? */
+/* Before anything else: is this server still the master, and what is below it? */
 static void doorman__upward_look_first(doorman_asker *asker, doorman_time now) {
     doorman_server *server = (doorman_server *)(void *)asker;
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
+    if (server->now >= server->below_until) asker->path_count = 1;
 }
 
 static const doorman__owner doorman__upward_owner = {.look = doorman__upward_look_first,
@@ -4326,22 +4350,20 @@ static const doorman__owner doorman__upward_owner = {.look = doorman__upward_loo
                                                      .changed = doorman__upward_changed,
                                                      .closed = doorman__upward_closed};
 
-/* T8: the longest way below this node, from what its children say. */
+/* T8: the longest way below this node, from what its children say. What is not heard of for a
+ * minute is forgotten: a child that goes, or bears a wrong name, must not stop this node for ever. */
 static void doorman__server_note_path(doorman_server *server, const doorman_request *request) {
     size_t count = request->path_count;
-    bool longer = count + 1 >= server->asker.path_count || server->now >= server->below_until;
-    if (!longer || !count || doorman__server_is_root(server)) return;
+    bool shorter = count + 1 < server->asker.path_count && server->now < server->below_until;
+    if (shorter || !count || doorman__server_is_root(server)) return;
     for (size_t i = 0; i < count; i++) {
         memcpy(server->below[i], request->path[i], strlen(request->path[i]) + 1);
     }
     server->asker.path_count = count + 1;
-    server->below_until = doorman__after(server->now, 120 * DOORMAN_SECOND);
+    server->below_until = doorman__after(server->now, 60 * DOORMAN_SECOND);
 }
 
 /* ---- server: answering */
-
-/* How long a holder waits at most before it asks again a node that has no lease. */
-#define DOORMAN__PUT_OFF_MAX (4 * DOORMAN_SECOND)
 
 /* What holds for a resource that no template matches (G2). */
 static const doorman_algorithm doorman__unmatched = {.kind = DOORMAN_NO_ALGORITHM,
@@ -4368,7 +4390,10 @@ static bool doorman__book_safe_capacity(const doorman__book *book, doorman_time 
     bool whole = doorman__kinds[settings->algorithm.kind].whole;
     if (!whole || doorman__book_learning(book, now) || subclients <= 0) return false;
     *out = settings->capacity / subclients;
-    return true;
+    for (size_t i = 0; i < book->told_count; i++) {
+        *out = doorman__max(*out, book->told[i].level);
+    }
+    return !book->upward || *out > 0;
 }
 
 /* One ask, and what is known of it. */
@@ -4487,7 +4512,8 @@ static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *ans
     if (turn->ours && doorman__book_learning(book, turn->now)) {
         double counted = doorman__max(record->counted, doorman__ceil(turn->ask->has.capacity));
         doorman__book_set_amounts(book, record, record->given, counted);
-        length = doorman__later(length, turn->ask->has.expires_in);
+        length = doorman__later(length, doorman__earlier(turn->ask->has.expires_in,
+                                                         book->settings->algorithm.lease_length));
     }
     if (!record->lease_id) {
         doorman_time end = doorman__server_bound(turn->server, length);
@@ -4675,8 +4701,9 @@ void doorman_server_update(doorman_server *server, doorman_time now) {
         if (first) {
             due = doorman__earlier(due, first->end);
         } else {
-            due = doorman__earlier(due, book->learned_at > now ? book->learned_at : DOORMAN_NEVER);
+            bool root = !book->upward;
             doorman__server_remove_book(server, book);
+            if (!root) due = doorman__earlier(due, doorman__after(now, DOORMAN__PUT_OFF_MAX));
         }
     }
     if (server->first) due = doorman__later(due, doorman__after(now, DOORMAN_SECOND));
