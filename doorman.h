@@ -6357,8 +6357,40 @@ static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
     doorman__put_decimal(out, (uint64_t)(whole ? time / DOORMAN_SECOND : time), whole ? 0 : 9);
 }
 
-/* An amount that comes back exactly. Most are integers, or have a few decimals; the rest take all
- * the digits that a double needs, with whatever the locale has for a point made one. */
+/* The digits of the fraction of a double from 1/64 to 2^53, which has 58 bits behind the point at
+ * most: one after the other, until what is left is so small, or so near to one more of the last
+ * digit, that no other double is as near to what stands there (Steele and White 1990). Neighbours
+ * are at least a part in 2^53 apart; `near` is half of that, so that one digit more than needed may
+ * come. The digit that is rounded up is no 9: then one digit less would have been enough. */
+static void doorman__put_fraction(doorman__writer *out, double size) {
+    const uint64_t one = UINT64_C(1) << 60;
+    uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
+    uint64_t near = (uint64_t)(size * 64); /* size / 2^54, as `rest` counts */
+    char text[24] = ".";
+    size_t count = 1;
+    do {
+        rest *= 10;
+        near *= 10;
+        text[count++] = (char)('0' + (rest >> 60));
+        rest &= one - 1;
+    } while (rest >= near && one - rest >= near);
+    if (rest > one / 2) text[count - 1]++;
+    doorman__put_bytes(out, text, count);
+}
+
+/* A number that is so small that its first digits are all zero; no lease is. With whatever the locale
+ * has for a point made one. */
+static void doorman__put_tiny(doorman__writer *out, double size) {
+    char text[40];
+    snprintf(text, sizeof text, "%.17g", size);
+    size_t digits = strspn(text, "0123456789");
+    size_t point = strcspn(text + digits, "0123456789e");
+    doorman__put_bytes(out, text, digits);
+    doorman__put_bytes(out, ".", point ? 1 : 0);
+    doorman__put_bytes(out, text + digits + point, strlen(text + digits + point));
+}
+
+/* An amount that comes back exactly. Most are integers, or have a few decimals. */
 static void doorman__put_amount(doorman__writer *out, double amount) {
     double size = amount < 0 ? -amount : amount;
     uint64_t whole = size < DOORMAN__INTEGER_MAX ? (uint64_t)size : 0;
@@ -6368,14 +6400,11 @@ static void doorman__put_amount(doorman__writer *out, double amount) {
         doorman__put_decimal(out, whole, 0);
     } else if ((double)millionths / 1e6 == size) {
         doorman__put_decimal(out, millionths, 6);
+    } else if (size >= 1.0 / 64 && size < DOORMAN__INTEGER_MAX) {
+        doorman__put_decimal(out, whole, 0);
+        doorman__put_fraction(out, size);
     } else {
-        char text[40];
-        snprintf(text, sizeof text, "%.17g", size);
-        size_t digits = strspn(text, "0123456789");
-        size_t point = strcspn(text + digits, "0123456789e");
-        doorman__put_bytes(out, text, digits);
-        doorman__put_bytes(out, ".", point ? 1 : 0);
-        doorman__put_bytes(out, text + digits + point, strlen(text + digits + point));
+        doorman__put_tiny(out, size);
     }
 }
 
