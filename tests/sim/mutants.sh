@@ -75,8 +75,8 @@ mutant any-answer 'R2: an answer to any request is taken' \
         return DOORMAN_STALE;' \
     --favour delay
 mutant in-flight 'R3: what is in flight is not claimed' \
-    'holding->capacity : 0, holding->outstanding);' \
-    'holding->capacity : 0, 0);' --faults hold,resign,loss,spike --favour hold,resign
+    'holding->outstanding = doorman__gauge_in_flight(&resource->gauge);' \
+    'holding->outstanding = 0;' --faults hold,resign,loss,spike --favour hold,resign
 mutant no-min-keep 'R3: a holder is not bound to what it claims' \
     'holding->keep = doorman__min(holding->keep, claim);' \
     ''
@@ -108,15 +108,15 @@ mutant process-id 'T5: each process of a node has an id of its own' \
     '&doorman__upward_owner, server->node, options->parents' \
     '&doorman__upward_owner, server->master, options->parents'
 mutant orphans 'R3: units of a lease that has ended are claimed' \
-    'doorman__min(holding->claim, doorman__max(holding->keep, old_keep));' \
-    'old_keep < 0 ? 0 : holding->claim;' \
+    'doorman__min(holding->claim, doorman__holding_counted(holding, now));' \
+    'holding->claim; (void)now;' \
     --faults hold,loss,resign,gap,spike,stall --favour hold,loss,resign
 mutant other-node 'R3: what another node counts is claimed' \
     '|| strcmp(holding->node, lease->node) != 0) {' \
     ') {' --faults roam,hold,partition,resign,spike --favour roam,hold,partition,resign
 mutant no-old-keep 'R9: what was counted before is not claimed any more' \
-    'now < holding->old_end ? holding->old_keep : 0;' \
-    '0;' --clients 6 --resources 1 \
+    'holding->past_count ? holding->past[0].keep : 0);' \
+    '0);' --clients 6 --resources 1 \
     --faults resign,delay,double,spike,hold,loss --favour resign,delay,double,spike,hold
 mutant learn-shorter 'R6: learning ends after half a lease' \
     'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length));' \
