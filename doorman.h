@@ -3183,19 +3183,16 @@ static void doorman__asker_collect(doorman_asker *asker, doorman__holding *holdi
     asker->demand_count += ask->wants_count;
 }
 
-/* K1: what is due, and if anything is, what is past half its interval. Says when to look next.
- * False: not all that is due had room. */
+/* K1: what is due, and if anything is, what is past half its interval. False: not all that is due had
+ * room. */
 static bool doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) {
     bool room = true;
     asker->demand_count = 0;
-    asker->look_at = DOORMAN_NEVER;
     for (doorman__holding *holding = asker->first; holding && room; holding = holding->next) {
         if (doorman__holding_due(asker, holding, now)) {
             room = doorman__asker_room(asker);
             if (room) doorman__asker_collect(asker, holding, now);
         }
-        doorman_time due = doorman__earlier(holding->ask_at, holding->confirm_at);
-        if (!holding->asked) asker->look_at = doorman__earlier(asker->look_at, due);
     }
     doorman__holding *holding = room && asker->asked_count ? asker->first : NULL;
     for (; holding && room; holding = holding->next) {
@@ -3204,7 +3201,6 @@ static bool doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) 
         room = doorman__asker_room(asker);
         if (room) doorman__asker_collect(asker, holding, now);
     }
-    if (!room) asker->look_at = now; /* the rest has its turn after this request */
     const doorman_demand *demands = asker->demands;
     for (size_t i = 0; asker->owner->group && i < asker->asked_count; i++) {
         asker->asks[i].wants = demands; /* which may have moved until now */
@@ -3214,7 +3210,7 @@ static bool doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) 
 }
 
 /* Makes up the next request, if there is anything to ask or to release; by turns, where there is
- * both. */
+ * both. Says when to look next. */
 static doorman_status doorman__asker_make_up(doorman_asker *asker, doorman_time now) {
     bool ask = asker->method == DOORMAN_RELEASE_CAPACITY, room = true;
     for (int turn = 0; turn < 2 && !asker->asked_count; turn++, ask = !ask) {
@@ -3224,6 +3220,11 @@ static doorman_status doorman__asker_make_up(doorman_asker *asker, doorman_time 
         } else {
             doorman__asker_collect_releases(asker, now);
         }
+    }
+    asker->look_at = room ? DOORMAN_NEVER : now; /* the rest has its turn after this request */
+    for (const doorman__holding *holding = asker->first; holding; holding = holding->next) {
+        doorman_time due = doorman__earlier(holding->ask_at, holding->confirm_at);
+        if (!holding->asked) asker->look_at = doorman__earlier(asker->look_at, due);
     }
     return room || asker->asked_count ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
