@@ -450,7 +450,7 @@ DOORMAN_API const char *doorman_asker_address(const doorman_asker *asker);
 /* The next request, if one is due. A request that was not answered within its time-out counts as
  * failed here.
  *   out       out; sequence 0: nothing is to be sent now. Borrowed until the next call
- *   returns   OK (a client's request needs no memory)
+ *   returns   OK | OUT_OF_MEMORY (of a node; a client's request needs no memory)
  *   cost      O(resources) when one is due, else O(1) */
 DOORMAN_API doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out,
                                                  doorman_time now);
@@ -498,7 +498,7 @@ typedef struct doorman_server_options {
     double drift;     /* 0.05: how far clock rates may differ, (0, 1] */
     size_t resource_max;                                         /* 1,000,000 */
     size_t holder_max;                                           /* of one resource: 10,000,000 */
-    size_t resource_max_per_holder;                              /* 100,000 */
+    size_t resource_max_per_holder;                              /* 100,000; of a client */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
     void *context;
 } doorman_server_options;
@@ -516,7 +516,8 @@ DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL is fine
 
 /* Puts another configuration into force, at once, and drops no lease (G5).
  *   config    borrowed until the next configure, or destroy; then the last one may be destroyed
- *   returns   OK | INVALID_ARGUMENT (NULL) | OUT_OF_MEMORY: the last one stays
+ *   returns   OK | INVALID_ARGUMENT (NULL, or the server has a parent) | OUT_OF_MEMORY: the last
+ *             one stays
  *   cost      O(resources * templates), O(holders log holders) for a resource that gains or loses
  *             its priorities or its template, and O(templates) for each template whose glob has
  *             moved or is new */
@@ -540,8 +541,8 @@ DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
 /* Answers one message. Wrong ones change nothing.
  *   request   borrowed for the call, checked
  *   response  written on OK alone; borrowed until the next call on the server
- *   returns   OK (also where not master: see response) | INVALID_ARGUMENT | NOT_FOUND (a server
- *             asks) | OUT_OF_MEMORY
+ *   returns   OK (also where not master: see response) | INVALID_ARGUMENT | NOT_FOUND |
+ *             OUT_OF_MEMORY
  *   cost      each resource: O(1) where a renewal changes nothing, else O(log holders); a first
  *             request for a resource, and any for one that no template matches, O(templates)
  *   source    design document, "Processing the GetCapacity RPC"; differs: leases carry ids, and
@@ -2756,19 +2757,22 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
  *
  * K1 One bulk request renews all that is past half its interval, when the first is due (up to 5 %
  *    later, by chance); what is new, or wants a tenth more or less, comes sooner, though not within
- *    the minimum interval; a smaller lease is confirmed at once (R12).
+ *    the minimum interval; a smaller lease is confirmed at once, by a node when what it counts for
+ *    its holders has come down to it (R12).
  * K2 Failures back off: by chance between 1 s and 2 s, doubling to 60 s, yet at most a quarter of
  *    the time to the end of the first lease, and never less than 1 s. Where somebody answers, but
  *    nobody knows the master, it is 4 s at most: an election is soon over.
  * K3 A redirect is followed at once, five in a row, never from TLS to plain text.
  * R2 An answer counts if it is to the last request, once; and, holding by holding, not if the lease
  *    that was reported has ended meanwhile.
- * R3 What a holder claims to have, it binds itself to before it says so. Who wants less gives back
- *    first, unless nobody answers at present: a new master could not know of it, and not give it to
- *    anybody. It claims no more than its granter counts for it: units in flight since a lease that
- *    has ended are nobody's, and a new master must not believe in them. They are told as
- *    outstanding.
- * R9 Ends never move back; a holder counts from the sending.
+ * R3 What a holder claims to have, it binds itself to before it says so: of a client its capacity, or
+ *    what is in flight; of a node its capacity, or what it counts for its own holders. Who wants
+ *    less gives back first, unless nobody answers at present: a new master could not know of it, and
+ *    not give it to anybody. It claims no more than its granter counts for it, K: units in flight
+ *    since a lease that has ended are nobody's, and a new master must not believe in them. They are
+ *    told as outstanding.
+ * R9 Ends never move back; a holder counts from the sending. Where K falls, what it was still counts
+ *    until the end of the lease that it came with: K'.
  * R10 A release names its lease, is tried once, and only when nothing of the lease is in use.
  */
 
@@ -3392,9 +3396,9 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * S4 Learning: see leases, R6. Amounts that are no parts of a whole (STATIC, NO_ALGORITHM) need
  *    none.
  * S5 Else the target of the algorithm, cut to what is free, or to what the holder may still use.
- * S6 A lease lasts `lease_length`, but never longer than the server's own; the refresh interval told
- *    is a third of that at most. Who got less than its target by a thousandth comes back after the
- *    minimum interval (R12).
+ * S6 A lease lasts `lease_length`, but never longer than the server's own; the refresh interval
+ *    told is a third of that at most. Who got less than its target by a thousandth comes back after
+ *    the minimum interval (R12).
  * S7 Safe capacity: the template's; else the capacity divided by the subclients known, the one who
  *    asks included; and none while learning, where amounts are no parts of a whole, or to a server.
  * S8 The record of a lease lasts 1 + drift times as long as the lease.
@@ -3408,35 +3412,39 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * C7 Resources, holders of one and resources of one holder are bounded; past that a resource is
  *    refused (FULL), and nobody loses a lease.
  *
- * The tree. A server with a parent has a holding (see asking) for each book: its own lease, C and K.
+ * The tree. A server with a parent has a holding (see asking) for each book: its own lease, of which
+ * C is the capacity and K what the parent counts.
  *
  * T1 It asks its parent for all its resources together, what its holders want in groups; sooner when
  *    they want more than there is, though not within the minimum interval.
  * T2 Fair across the tree: the terms of the parent are those of the node, as long as they fit into
- *    its lease. A group is a demand of its own at the parent, and exact unless the level falls into
- *    the midst of it; so there is a boundary at the level of the last answer, and others around it,
- *    the closer the nearer. Treating the demands of a group as equal overstates what they take (what
- *    they take is concave in the level), so that the level found is too low if anything: rounds come
- *    to the exact level from below, as Newton's steps do, and rest there.
+ *    its lease; else it solves for itself. What they leave, since something has changed since they
+ *    were made, is divided in proportion to what is still wanted: it would lie idle until the parent
+ *    is asked again.
+ *       A group of demands is one demand at the parent: exact, unless the level falls into the midst
+ *    of the group. So there is a boundary at the level of the last answer, and others around it, the
+ *    closer the nearer. To treat the demands of a group as equal overstates what they take (which is
+ *    concave in the level), so that the level found is too low if anything: round by round it comes
+ *    to the exact one from below, as Newton's steps do, and rests there.
  * T3 Algorithm and parameters are the parent's; the refresh interval falls by decay_factor a level.
- * T4 Without a lease of its own a node gives none: TRY_LATER. At the first request for a resource it
- *    asks at once.
+ * T4 Without a lease of its own a node gives none: TRY_LATER. At the first request for a resource
+ *    it asks at once.
  * T5 All servers of a node ask under its name, so that a new master inherits the node's lease.
- * T6, R8 A new master says that it learns, until its leases, which did not outlive that of the node,
- *    have ended: so long after its parent's answer as the parent's record of that lease lasted
- *    (`learn_for`), and no shorter than the parent itself learns. The first such answer says it: the
- *    record that it renews is of the new master's own lease.
+ * T6, R8 A new master says that it learns, until its predecessor's leases have ended. These did not
+ *    outlive the node's own lease; so its parent tells it how long the record of that one lasts
+ *    (`learn_for`), and no less than it learns itself. The first such answer counts: the record
+ *    that it renews is of the new master's own lease. Until then it releases nothing (R10).
  * R7 To a server that learns its parent gives again what it gave before, and takes nothing that it
  *    says for a confirmation. Its demands are out of the shares, and what it has off the capacity,
  *    until it has learned.
  * T7 Never a unit more in force than there is, in the whole tree. Let b(h) be what the parent of h
  *    counts for it; while that is gone or learns, what its last complete books counted. What is in
- *    force below h is at most b(h), and the b of all children of p sum to b(p) at most; b of the root
- *    is its capacity. By induction over the levels: grants keep the sum of u within K, and K is at
- *    most b(p), since p's own parent lowers b(p) only to a claim by which p has bound itself, or when
- *    p's lease has ended (R3, R4). A server that restarts alone finds its b unchanged (R7), gives no
- *    more than was in force, and has complete books when it has learned (R6, R8). Leases end no later
- *    than that which they are parts of (S6, S8, R9).
+ *    force below h is at most b(h), and the b of all children of p sum to b(p) at most; b of the
+ *    root is its capacity. By induction over the levels: grants keep the sum of u within K, and K
+ *    is at most b(p), since p's own parent lowers b(p) only to a claim by which p has bound itself,
+ *    or when p's lease has ended (R3, R4). A server that restarts finds its b unchanged (R7), gives
+ *    no more than was in force, and has complete books when it has learned (R6, R8). And leases end
+ *    no later than that which they are parts of (S6, S8, R9).
  * T8 A request upward names the nodes that it came through, on the longest way. A server that finds
  *    itself among them, or more than 16, refuses it.
  */
@@ -3941,8 +3949,8 @@ static doorman__book *doorman__server_find_book(doorman_server *server, uint64_t
     return NULL;
 }
 
-/* The holding of a node, for a book of its own. Until the parent has said what the settings are, and
- * what there is to learn, it has nothing, and learns. */
+/* The holding of a node, for a book of its own. Until the parent has said what the settings are,
+ * and what there is to learn, it has nothing, and learns. */
 static bool doorman__upward_create(doorman_server *server, doorman__book *book) {
     doorman__upward *upward = NULL;
     if (doorman__asker_reserve(&server->asker)) {
@@ -3986,15 +3994,17 @@ static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t 
     return book;
 }
 
-/* One resource more for a holder; FULL: it has as many as it may. */
-static doorman_status doorman__server_count(doorman_server *server, uint64_t hash,
+/* One resource more for a holder; FULL: it has as many as it may. A server stands for many holders,
+ * and may have all that there are. */
+static doorman_status doorman__server_count(doorman_server *server, uint64_t hash, bool is_server,
                                             doorman_grant *grant) {
+    size_t most = is_server ? SIZE_MAX : server->options.resource_max_per_holder;
     doorman__tally *tally = doorman__server_tally(server, hash);
     if (!tally) {
         tally = (doorman__tally *)doorman__zalloc(sizeof *tally);
         if (!tally) return DOORMAN_OUT_OF_MEMORY;
         doorman__table_add(&server->tallies, &tally->link, hash);
-    } else if (tally->count >= server->options.resource_max_per_holder) {
+    } else if (tally->count >= most) {
         *grant = DOORMAN_FULL;
         return DOORMAN_OK;
     }
@@ -4037,7 +4047,8 @@ static doorman_status doorman__slot_find_record(doorman_server *server, doorman_
         slot->grant = DOORMAN_FULL;
         return DOORMAN_OK;
     }
-    doorman_status status = doorman__server_count(server, holder_hash, &slot->grant);
+    doorman_status status =
+        doorman__server_count(server, holder_hash, request->is_server, &slot->grant);
     if (status != DOORMAN_OK || slot->grant == DOORMAN_FULL) return status;
     slot->record = doorman__book_add(book, holder_hash, request->holder_id, request->is_server);
     slot->added = slot->record != NULL;
@@ -4255,7 +4266,8 @@ static void doorman__upward_set_algorithm(doorman__upward *upward, const doorman
 }
 
 /* R8. The parent's record has the drift in it; that is enough for clocks that differ by that much,
- * however many of them measured a part of the time. Then the node says at once that it has learned. */
+ * however many of them measured a part of the time. Then the node says at once that it has learned.
+ */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
     doorman__book *book = upward->book;
@@ -4287,7 +4299,7 @@ static void doorman__upward_changed(doorman__holding *holding, const doorman_ans
         if (answer->has_learn_for) doorman__upward_learn(upward, answer->learn_for);
         upward->settings.has_safe_capacity = answer->has_safe_capacity;
         upward->settings.safe_capacity = answer->safe_capacity;
-        memcpy(upward->terms, answer->terms, answer->terms_count * sizeof *answer->terms);
+        for (size_t i = 0; i < answer->terms_count; i++) upward->terms[i] = answer->terms[i];
         book->told_count = answer->terms_count;
     }
     doorman__upward_follow(upward);

@@ -109,16 +109,20 @@ size_t sim_first_version(const sim_world *world) {
 }
 
 /* The largest capacity that a configuration gave within the last lease length; infinite where one
- * of them promises nothing. */
+ * of them promises nothing, or learns for less than the leases of another one last. */
 static double capacity_limit(const sim_world *world, size_t resource) {
     double limit = 0;
+    doorman_time longest = 0, learning_for = DOORMAN_NEVER;
     for (size_t i = 0; i <= world->version; i++) {
         const sim_rules *rules = &world->versions[i].rules[resource];
+        const doorman_algorithm *algorithm = &rules->algorithm;
+        doorman_time given = algorithm->learning_mode_duration;
         if (world->now > drained_at(world, i, resource)) continue;
-        bool promised = rules->matched && promises(&rules->algorithm);
-        limit = fmax(limit, promised ? rules->capacity : INFINITY);
+        limit = fmax(limit, rules->matched && promises(algorithm) ? rules->capacity : INFINITY);
+        if (algorithm->lease_length > longest) longest = algorithm->lease_length;
+        if (algorithm->has_learning_mode_duration && given < learning_for) learning_for = given;
     }
-    return limit;
+    return learning_for < longest + longest / 20 ? INFINITY : limit;
 }
 
 /* ---- answers */
@@ -303,15 +307,16 @@ void sim_check_books(sim_world *world, size_t index) {
  * does until the lease has ended, also when a smaller one has come in its place (R9); but a lease
  * that renews no other, or one of another node, covers nothing of what was before. */
 void sim_take_lease(sim_world *world, size_t index, size_t resource, const doorman_lease *lease,
-                    bool renewed) {
+                    doorman_time sent_at, bool renewed) {
     sim_client *client = &world->clients[index];
     sim_use *use = &client->uses[resource];
     doorman_time local = sim_local(&client->machine.clock, world->now);
-    doorman_resource_info info = {0};
-    if (!sim_leased(world, index, resource, &info)) return;
-    sim_cover covers[SIM_COVERS] = {{fmax(lease->keep, lease->capacity), info.expires_at}};
+    sim_cover covers[SIM_COVERS] = {
+        {fmax(lease->keep, lease->capacity), sent_at + lease->expires_in}};
     size_t count = 1;
-    for (size_t i = 0; renewed && i < use->cover_count; i++) {
+    if (!renewed) use->cover_count = 0;
+    if (use->cover_count && use->covers[0].end > covers[0].end) covers[0].end = use->covers[0].end;
+    for (size_t i = 0; i < use->cover_count; i++) {
         bool more = use->covers[i].amount > covers[count - 1].amount;
         if (!more || local >= use->covers[i].end) continue;
         if (count == SIM_COVERS) abort();

@@ -369,7 +369,7 @@ static void a_leaf_that_was_gone_gives_back_what_was_held(void **state) {
     pass(f, 3, 1200);
     start_node(f, one);
     reset_client(f, 2);
-    for (int i = 0; i < 3; i++) want(f, i, 300);
+    for (size_t i = 0; i < 3; i++) want(f, i, 300);
     pass(f, 20, 1200);
     assert_near(sum_leased(f), 1200, 1e-6);
     fell(f);
@@ -426,8 +426,8 @@ static void all_servers_may_restart_at_once(void **state) {
     fell(f);
 }
 
-/* T4, S6: cut off from its parent a node goes on until its own lease ends, its holders no longer; and
- * it tells them to try later, not that they have nothing. */
+/* T4, S6: cut off from its parent a node goes on until its own lease ends, its holders no longer;
+ * and it tells them to try later, not that they have nothing. */
 static void a_node_without_a_lease_puts_its_holders_off(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -468,6 +468,53 @@ static void what_nobody_wants_any_more_is_given_back(void **state) {
     pass(f, 30, 100);
     assert_false(resource_of(f, 0, &resource));
     assert_false(resource_of(f, region, &resource));
+    fell(f);
+}
+
+/* R10: a node that learns does not know whom its lease is for, so it does not give it back, although
+ * nobody has asked it yet. */
+static void a_node_that_learns_releases_nothing(void **state) {
+    (void)state;
+    forest *f = plant_one(100, fair);
+    int leaf = add_node(f, 0);
+    add_member(f, leaf, 60, 1);
+    add_member(f, leaf, 20, 1);
+    pass(f, 30, 100);
+    restart_node(f, leaf);
+    stall(f, 0, true);
+    pass(f, 3, 100); /* the other one asks, and so the leaf has a lease; */
+    doorman_resource_close(f->members[1].resource, f->now);
+    f->members[1].resource = NULL;
+    pass(f, 20, 100); /* then nobody is left that it knows of */
+    doorman_server_resource resource;
+    assert_true(resource_of(f, 0, &resource));
+    assert_exact(resource.counted, 80);
+    stall(f, 0, false);
+    pass(f, 5, 100);
+    assert_exact(leased(f, &f->members[0]), 60);
+    fell(f);
+}
+
+/* S3, S6: a lease that is short because the node's own ends soon is renewed, and not told again and
+ * again until it has ended: the minimum interval is at most a sixth of it. */
+static void a_short_lease_is_renewed_in_time(void **state) {
+    (void)state;
+    forest *f = plant_one(100, fair);
+    int leaf = add_node(f, 0);
+    add_member(f, leaf, 60, 1);
+    pass(f, 30, 100);
+    f->cut[leaf] = true;
+    doorman_server_resource resource;
+    assert_true(resource_of(f, leaf, &resource));
+    f->now = resource.lease_end - 3 * SECOND;
+    settle(f); /* leases of 3 s at most, from here on */
+    doorman_resource_info before, after;
+    doorman_resource_read(f->members[0].resource, &before, f->now);
+    f->cut[leaf] = false;
+    pass(f, 2, 100);
+    doorman_resource_read(f->members[0].resource, &after, f->now);
+    assert_true(before.leased && after.leased);
+    assert_true(after.expires_at > before.expires_at);
     fell(f);
 }
 
@@ -904,6 +951,8 @@ int main(void) {
         cmocka_unit_test(all_servers_may_restart_at_once),
         cmocka_unit_test(a_node_without_a_lease_puts_its_holders_off),
         cmocka_unit_test(what_nobody_wants_any_more_is_given_back),
+        cmocka_unit_test(a_node_that_learns_releases_nothing),
+        cmocka_unit_test(a_short_lease_is_renewed_in_time),
         cmocka_unit_test(safe_capacities_go_down_the_tree),
         cmocka_unit_test(odd_resources_are_resources),
         cmocka_unit_test(unmatched_resources_go_through_the_tree),
