@@ -31,6 +31,8 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <netdb.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -38,13 +40,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
 #include <nng/protocol/reqrep0/req.h>
-#include <nng/supplemental/http/http.h>
 #include <nng/supplemental/util/platform.h>
 
 #define DOORMAN_IMPLEMENTATION
@@ -491,36 +493,44 @@ __attribute__((sentinel)) static void say(const struct settings *settings, enum 
 /* ---- >>etcd --------------------------------------------------------------------------------- */
 /* Calls to etcd's v3 gateway: a POST of JSON, in which keys and values are in base64 and 64-bit
  * numbers are texts. Each call has a connection of its own and a deadline, and goes to the member
- * that answered last; where that fails, to the others in turn. One thread at a time. */
+ * that answered last; where that fails, to the others in turn. One thread at a time.
+ *
+ * The way there is a socket of the system's: nng 1.5 has an HTTP client, but a call that reaches its
+ * deadline while the answer comes in crashes the process. HTTP/1.0 suffices, whose answer ends with
+ * the connection. */
 
-#define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4) /* in base64, with the end */
-#define ETCD_BODY 2048                                 /* room for any request */
-#define ETCD_NO_LEASE 5                                /* gRPC's NOT_FOUND */
+#define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4)           /* in base64, with the end */
+#define ETCD_REQUEST 2048                                        /* room for any */
+#define ETCD_ANSWER_MAX (2 * (DOORMAN_MESSAGE_BYTES_MAX + 4096)) /* a configuration in base64 */
+#define ETCD_NO_LEASE 5                                          /* gRPC's NOT_FOUND */
+#define ETCD_SLICE_MS 50 /* so often a call looks whether it is to end */
 
 struct etcd {
     const struct addresses *members;
-    size_t at;       /* the member that answered last, or is next */
-    int deadline_ms; /* of one try */
-    bool hurried;    /* one try is all; atomic */
-    nng_aio *aio;
-    doorman_error error; /* why the last call failed */
+    size_t at; /* the member that answered last, or is next */
+    size_t tries;
+    doorman_time deadline; /* a duration: of one try */
+    doorman_time ends_at;  /* of the one under way */
+    bool hurried;          /* what is under way is to end; atomic */
+    doorman_error error;   /* why the last call failed */
 };
 
-static bool etcd_init(struct etcd *etcd, const struct settings *settings) {
+/* Five tries fit into the time for which a master is master, but none is too short for a disk. */
+static void etcd_init(struct etcd *etcd, const struct settings *settings) {
     etcd->members = &settings->etcd;
-    /* Of five tries within the time for which a master is master, and none too short for a disk. */
-    etcd->deadline_ms = settings->election_ttl * 1000 / 5;
-    if (etcd->deadline_ms < 500) etcd->deadline_ms = 500;
-    if (etcd->deadline_ms > 2000) etcd->deadline_ms = 2000;
-    return etcd->members->count == 0 || nng_aio_alloc(&etcd->aio, NULL, NULL) == 0;
+    etcd->tries = settings->etcd.count;
+    etcd->deadline = settings->election_ttl * DOORMAN_SECOND / 5;
+    if (etcd->deadline < DOORMAN_SECOND / 2) etcd->deadline = DOORMAN_SECOND / 2;
+    if (etcd->deadline > 2 * DOORMAN_SECOND) etcd->deadline = 2 * DOORMAN_SECOND;
 }
 
-static void etcd_uninit(struct etcd *etcd) { nng_aio_free(etcd->aio); }
+/* Ends the call that is under way, and any other; another thread may ask for it. */
+static void etcd_hurry(struct etcd *etcd, bool hurried) {
+    __atomic_store_n(&etcd->hurried, hurried, __ATOMIC_RELAXED);
+}
 
-/* Ends the call that is under way; any thread may ask for it. */
-static void etcd_hurry(struct etcd *etcd) {
-    __atomic_store_n(&etcd->hurried, true, __ATOMIC_RELAXED);
-    nng_aio_cancel(etcd->aio);
+static bool etcd_hurried(const struct etcd *etcd) {
+    return __atomic_load_n(&etcd->hurried, __ATOMIC_RELAXED);
 }
 
 static const char base64_digits[] =
@@ -560,46 +570,114 @@ static size_t base64_read(char *bytes, size_t room, const char *text) {
     return count;
 }
 
-/* One request to one member, and nng's error, or 0. */
-static int etcd_exchange(struct etcd *etcd, const char *path, const char *body,
-                         nng_http_res *response) {
-    nng_url *url = NULL;
-    nng_http_client *client = NULL;
-    nng_http_req *request = NULL;
-    int error = nng_url_parse(&url, etcd->members->items[etcd->at]);
-    if (error == 0) error = nng_http_client_alloc(&client, url);
-    if (error == 0) error = nng_http_req_alloc(&request, url);
-    if (error == 0) error = nng_http_req_set_method(request, "POST");
-    if (error == 0) error = nng_http_req_set_uri(request, path);
-    if (error == 0) error = nng_http_req_set_header(request, "Content-Type", "application/json");
-    if (error == 0) error = nng_http_req_copy_data(request, body, strlen(body));
-    if (error == 0) {
-        nng_aio_set_timeout(etcd->aio, etcd->deadline_ms);
-        nng_http_client_transact(client, request, response, etcd->aio);
-        nng_aio_wait(etcd->aio);
-        error = nng_aio_result(etcd->aio);
+/* Waits until a socket is ready. 0, or what errno would say. */
+static int etcd_wait(const struct etcd *etcd, int fd, short events) {
+    struct pollfd ready = {.fd = fd, .events = events};
+    int count = 0;
+    while (count == 0 && doorman_clock() < etcd->ends_at && !etcd_hurried(etcd)) {
+        count = poll(&ready, 1, ETCD_SLICE_MS);
+        if (count < 0 && errno == EINTR) count = 0;
     }
-    if (request) nng_http_req_free(request);
-    if (client) nng_http_client_free(client);
-    if (url) nng_url_free(url);
+    return count > 0 ? 0 : count < 0 ? errno : etcd_hurried(etcd) ? ECANCELED : ETIMEDOUT;
+}
+
+/* A connection to one address; *fd is -1 where there is none. */
+static int etcd_connect_to(const struct etcd *etcd, const struct addrinfo *address, int *fd) {
+    socklen_t bytes = sizeof(int);
+    int error = 0;
+    *fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (*fd < 0 || connect(*fd, address->ai_addr, address->ai_addrlen) != 0) error = errno;
+    if (error == EINPROGRESS) {
+        error = etcd_wait(etcd, *fd, POLLOUT);
+        if (error == 0) getsockopt(*fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+    }
+    if (error != 0 && *fd >= 0) {
+        close(*fd);
+        *fd = -1;
+    }
     return error;
 }
 
+/* To the first address of a name that can be reached. Looking it up has the time-outs of the
+ * system's resolver. NULL, or what is wrong. */
+static const char *etcd_connect(const struct etcd *etcd, const nng_url *url, int *fd) {
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *list = NULL;
+    int unknown = getaddrinfo(url->u_hostname, url->u_port, &hints, &list), error = 0;
+    const char *why = unknown ? gai_strerror(unknown) : NULL;
+    *fd = -1;
+    for (const struct addrinfo *at = list; at && *fd < 0; at = at->ai_next) {
+        error = etcd_connect_to(etcd, at, fd);
+        why = error ? strerror(error) : NULL;
+    }
+    if (list) freeaddrinfo(list);
+    return why;
+}
+
+static int etcd_send(const struct etcd *etcd, int fd, const char *text) {
+    int error = 0;
+    while (error == 0 && *text) {
+        error = etcd_wait(etcd, fd, POLLOUT);
+        ssize_t sent = error == 0 ? send(fd, text, strlen(text), MSG_NOSIGNAL) : 0;
+        if (sent > 0) text += sent;
+        if (sent < 0 && errno != EAGAIN) error = errno;
+    }
+    return error;
+}
+
+/* Up to the end of the connection; with a 0 behind it. */
+static int etcd_receive(const struct etcd *etcd, int fd, doorman_buffer *answer) {
+    int error = 0;
+    for (ssize_t got = 1; error == 0 && got != 0;) {
+        if (answer->bytes + 1 >= answer->capacity) {
+            size_t capacity = answer->capacity ? 2 * answer->capacity : 4096;
+            char *text = capacity <= ETCD_ANSWER_MAX ? realloc(answer->text, capacity) : NULL;
+            error = text ? 0 : ENOMEM;
+            if (text) *answer = (doorman_buffer){text, answer->bytes, capacity};
+        }
+        if (error == 0) error = etcd_wait(etcd, fd, POLLIN);
+        if (error == 0) {
+            got = recv(fd, answer->text + answer->bytes, answer->capacity - answer->bytes - 1, 0);
+            if (got < 0 && errno != EAGAIN) error = errno;
+            if (got > 0) answer->bytes += (size_t)got;
+        }
+    }
+    if (answer->text) answer->text[answer->bytes] = 0;
+    return error;
+}
+
+/* One request to one member. NULL, or what is wrong. */
+static const char *etcd_exchange(struct etcd *etcd, const char *path, const char *body,
+                                 doorman_buffer *answer) {
+    char request[ETCD_REQUEST];
+    nng_url *url = NULL;
+    int fd = -1, error = 0;
+    const char *why = NULL;
+    etcd->ends_at = doorman_clock() + etcd->deadline;
+    if (nng_url_parse(&url, etcd->members->items[etcd->at]) != 0) return strerror(ENOMEM);
+    snprintf(request, sizeof request,
+             "POST %s HTTP/1.0\r\nHost: %s\r\nContent-Type: application/json\r\n"
+             "Content-Length: %zu\r\n\r\n%s",
+             path, url->u_host, strlen(body), body);
+    why = etcd_connect(etcd, url, &fd);
+    if (!why) error = etcd_send(etcd, fd, request);
+    if (!why && error == 0) error = etcd_receive(etcd, fd, answer);
+    if (fd >= 0) close(fd);
+    nng_url_free(url);
+    return why ? why : error ? strerror(error) : NULL;
+}
+
 /* What a member has answered, where it is an answer: also that there is no such lease. */
-static cJSON *etcd_read_answer(struct etcd *etcd, nng_http_res *response) {
-    void *data = NULL;
-    size_t bytes = 0;
-    nng_http_res_get_data(response, &data, &bytes);
-    cJSON *tree = data ? cJSON_ParseWithLength((const char *)data, bytes) : NULL;
-    uint16_t status = nng_http_res_get_status(response);
+static cJSON *etcd_read_answer(struct etcd *etcd, const doorman_buffer *answer) {
+    const char *body = answer->text ? strstr(answer->text, "\r\n\r\n") : NULL;
+    cJSON *tree = body ? cJSON_Parse(body) : NULL;
     const cJSON *code = cJSON_GetObjectItemCaseSensitive(tree, "code");
     const cJSON *error = cJSON_GetObjectItemCaseSensitive(tree, "error");
     bool no_lease = cJSON_IsNumber(code) && code->valueint == ETCD_NO_LEASE;
     if (!cJSON_IsObject(tree) || (error && !no_lease)) {
-        snprintf(etcd->error.text, sizeof etcd->error.text, "%s: status %u%s%.200s",
-                 etcd->members->items[etcd->at], (unsigned)status,
-                 cJSON_IsString(error) ? ", " : "",
-                 cJSON_IsString(error) ? error->valuestring : "");
+        bool said = cJSON_IsString(error);
+        snprintf(etcd->error.text, sizeof etcd->error.text, "%.128s: %.200s",
+                 etcd->members->items[etcd->at], said ? error->valuestring : "no etcd's answer");
         cJSON_Delete(tree);
         tree = NULL;
     }
@@ -607,32 +685,28 @@ static cJSON *etcd_read_answer(struct etcd *etcd, nng_http_res *response) {
 }
 
 static cJSON *etcd_try(struct etcd *etcd, const char *path, const char *body) {
-    cJSON *answer = NULL;
-    nng_http_res *response = NULL;
-    int error = nng_http_res_alloc(&response);
-    if (error == 0) error = etcd_exchange(etcd, path, body, response);
-    if (error == 0) {
-        answer = etcd_read_answer(etcd, response);
-    } else {
-        snprintf(etcd->error.text, sizeof etcd->error.text, "%s: %s",
-                 etcd->members->items[etcd->at], nng_strerror(error));
+    doorman_buffer answer = {NULL, 0, 0};
+    const char *why = etcd_exchange(etcd, path, body, &answer);
+    cJSON *tree = why ? NULL : etcd_read_answer(etcd, &answer);
+    if (why) {
+        snprintf(etcd->error.text, sizeof etcd->error.text, "%.128s: %s",
+                 etcd->members->items[etcd->at], why);
     }
-    if (response) nng_http_res_free(response);
-    return answer;
+    free(answer.text);
+    return tree;
 }
 
 /* The answer as a tree, which the caller deletes; NULL: there is none, see error. A call that is
  * tried again may have been heard the first time; none here does harm when it is heard twice. */
 __attribute__((format(printf, 3, 4))) static cJSON *etcd_call(struct etcd *etcd, const char *path,
                                                               const char *format, ...) {
-    char body[ETCD_BODY];
+    char body[ETCD_REQUEST / 4 * 3];
     cJSON *answer = NULL;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(body, sizeof body, format, arguments);
     va_end(arguments);
-    for (size_t tries = 0; !answer && tries < etcd->members->count; tries++) {
-        if (tries > 0 && __atomic_load_n(&etcd->hurried, __ATOMIC_RELAXED)) break;
+    for (size_t tries = 0; !answer && tries < etcd->tries && !etcd_hurried(etcd); tries++) {
         answer = etcd_try(etcd, path, body);
         if (!answer) etcd->at = (etcd->at + 1) % etcd->members->count;
     }
@@ -782,9 +856,8 @@ static enum outcome check_config(const struct settings *settings) {
     doorman_error error;
     struct etcd etcd = {.at = 0};
     char revision[ETCD_REVISION];
-    if (!etcd_init(&etcd, settings)) {
-        outcome = refuse(FAILED, "out of memory");
-    } else if (config_fetch(&config, settings, &etcd, revision, &error)) {
+    etcd_init(&etcd, settings);
+    if (config_fetch(&config, settings, &etcd, revision, &error)) {
         size_t count = 0;
         doorman_config_templates(config, &count);
         warn_of_learning(settings->config, config);
@@ -793,8 +866,6 @@ static enum outcome check_config(const struct settings *settings) {
         outcome = refuse_config(settings->config, &error);
     }
     doorman_config_destroy(config);
-    etcd_uninit(&etcd);
-    if (settings->config_key) nng_fini();
     return outcome;
 }
 
@@ -813,6 +884,9 @@ static enum outcome check_config(const struct settings *settings) {
 
 /* For so long further requests are told that the server is stopping, while answers leave. */
 #define STOPPING_MS 250
+
+/* For so long giving up mastership may take: a call to etcd, or a name that cannot be looked up. */
+#define RESIGNING_SECONDS 4
 
 /* For so long closing the sockets may take, see leave. */
 #define CLOSING_SECONDS 2
@@ -1489,6 +1563,8 @@ static void election_resign(struct service *service) {
     election_move(service, &finding, doorman_clock());
     pthread_mutex_unlock(&service->lock);
     if (election->lease[0]) {
+        election->etcd.tries = 1;
+        etcd_hurry(&election->etcd, false);
         cJSON_Delete(
             etcd_call(&election->etcd, "/v3/lease/revoke", "{\"ID\":\"%s\"}", election->lease));
     }
@@ -1548,7 +1624,7 @@ static void election_stop(struct service *service) {
     if (election->started) {
         pthread_mutex_lock(&service->lock);
         service->stopping = true;
-        etcd_hurry(&election->etcd);
+        etcd_hurry(&election->etcd, true);
         pthread_cond_signal(&election->wake);
         pthread_mutex_unlock(&service->lock);
         pthread_join(election->thread, NULL);
@@ -1694,10 +1770,9 @@ static enum outcome service_load_config(struct service *service) {
     struct election *election = &service->election;
     enum outcome outcome = GO_ON;
     doorman_error error;
-    if (!etcd_init(&election->etcd, settings)) {
-        outcome = refuse(FAILED, "out of memory");
-    } else if (settings->config && !config_fetch(&service->config, settings, &election->etcd,
-                                                 election->revision, &error)) {
+    etcd_init(&election->etcd, settings);
+    if (settings->config &&
+        !config_fetch(&service->config, settings, &election->etcd, election->revision, &error)) {
         outcome = refuse_config(settings->config, &error);
     }
     return outcome;
@@ -1733,7 +1808,6 @@ static void service_stop(struct service *service) {
     for (size_t i = 0; i < service->url_count; i++) nng_strfree(service->urls[i]);
     upward_stop(service);
     election_stop(service);
-    etcd_uninit(&service->election.etcd);
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
     nng_fini();
@@ -1786,7 +1860,8 @@ static void service_tick(struct service *service) {
 }
 
 /* The way out when nng_close does not return: nng 1.5 can lose a connection whose peer vanished
- * with an answer on its way, and then waits for it for ever. By now all has been answered. */
+ * with an answer on its way, and then waits for it for ever. By now all has been answered. And when
+ * the resolver does not, on the way to etcd: then the key goes with its lease. */
 static void leave(int signal_number) {
     (void)signal_number;
     _exit(DONE);
@@ -1806,9 +1881,10 @@ static void service_run(struct service *service, const sigset_t *signals) {
     pthread_mutex_lock(&service->lock);
     service->stopping = true;
     pthread_mutex_unlock(&service->lock);
+    signal(SIGALRM, leave);
+    alarm(RESIGNING_SECONDS);
     election_stop(service);
     nng_msleep(STOPPING_MS);
-    signal(SIGALRM, leave);
     alarm(CLOSING_SECONDS);
 }
 

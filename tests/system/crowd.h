@@ -67,7 +67,11 @@ static inline double client_has(int index, doorman_time now) {
 static inline void crowd_check(doorman_time now) {
     double sum = 0;
     for (int i = 0; i < crowd.count; i++) sum += client_has(i, now);
-    if (sum > CAPACITY * (1 + 1e-9)) fail_msg("%.17g of %g are in force", sum, CAPACITY);
+    if (sum <= CAPACITY * (1 + 1e-9)) return;
+    for (int i = 0; i < crowd.count; i++) {
+        print_error("%s has %g\n", crowd.clients[i].id, client_has(i, now));
+    }
+    fail_msg("%.17g of %g are in force", sum, CAPACITY);
 }
 
 /* What is expected of a whole crowd. */
