@@ -11,9 +11,9 @@
  * G8 A node with a parent has its resources from there: a configuration beside it is wrong use.
  * T4 At a node's first request for a resource it asks its parent at once.
  * T5 The processes of a node ask its parent under its one name.
- * V1 SIGHUP loads the configuration anew; one that is wrong is refused, and the last one stays. In
- *    etcd it is watched.
- *    SIGTERM and SIGINT finish what is in progress, and end the process with exit code 0.
+ * V1 SIGHUP loads the configuration anew, and so does a change of it in etcd; one that is wrong is
+ *    refused, and the last one stays. SIGTERM and SIGINT finish what is in progress, give up
+ *    mastership, and end the process with exit code 0.
  * V2 With an election a server is master for as long as etcd's lease on a key is its own, and stops,
  *    by its own clock, before etcd can give the key to another one.
  * V5 A message is 4 MiB at most. A peer that sends rubbish, or goes away half-way, costs no one
@@ -22,8 +22,8 @@
  * V7 Exit codes: 0 done, 1 failure, 2 wrong use; each with one line that says what, and what to do.
  *
  * In order: flags, log, etcd, configuration, state, the way of one request, upward, election,
- * sockets, signals, main. Every function has one way out; `enum outcome` carries what is to become of the process to
- * the end. */
+ * sockets, signals, main. Every function has one way out; `enum outcome` carries what is to become
+ * of the process to the end. */
 
 #define _GNU_SOURCE /* getopt_long, sigtimedwait */
 #include <arpa/inet.h>
