@@ -14,8 +14,8 @@
  * V1 SIGHUP loads the configuration anew, and so does a change of it in etcd; one that is wrong is
  *    refused, and the last one stays. SIGTERM and SIGINT finish what is in progress, give up
  *    mastership, and end the process with exit code 0.
- * V2 With an election a server is master for as long as etcd's lease on a key is its own, and stops,
- *    by its own clock, before etcd can give the key to another one.
+ * V2 With an election a server is master for as long as etcd's lease on a key is its own, and
+ *    stops, by its own clock, before etcd can give the key to another one.
  * V5 A message is 4 MiB at most. A peer that sends rubbish, or goes away half-way, costs no one
  *    else anything.
  * V6 Log lines are logfmt on standard error. A trouble that repeats is said once a minute.
@@ -495,9 +495,9 @@ __attribute__((sentinel)) static void say(const struct settings *settings, enum 
  * numbers are texts. Each call has a connection of its own and a deadline, and goes to the member
  * that answered last; where that fails, to the others in turn. One thread at a time.
  *
- * The way there is a socket of the system's: nng 1.5 has an HTTP client, but a call that reaches its
- * deadline while the answer comes in crashes the process. HTTP/1.0 suffices, whose answer ends with
- * the connection. */
+ * The way there is a socket of the system's: nng 1.5 has an HTTP client, but a call that reaches
+ * its deadline while the answer comes in crashes the process. HTTP/1.0 suffices, whose answer ends
+ * with the connection. */
 
 #define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4)           /* in base64, with the end */
 #define ETCD_REQUEST 2048                                        /* room for any */
@@ -1825,7 +1825,8 @@ static void block_signals(sigset_t *signals) {
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* It is read without the lock, so answers go on meanwhile; from etcd by the thread that asks that. */
+/* It is read without the lock, so answers go on meanwhile; from etcd by the thread that asks there.
+ */
 static void service_reload_config(struct service *service) {
     doorman_config *config = NULL;
     doorman_error error;

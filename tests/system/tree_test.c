@@ -1,7 +1,7 @@
 /* Promises of a tree of servers as processes: what the clients below it have never adds up to more
- * than there is, whoever is killed; and how a node gets on with its parents.
- * Leases are of a few seconds, and time is real; so what is asserted are bounds and what comes about
- * in the end, with patience for slow machines. */
+ * than there is, whoever is killed; and how a node gets on with its parents. Leases are of a few
+ * seconds, and time is real; so what is asserted are bounds and what comes about in the end, with
+ * patience for slow machines. */
 #define _GNU_SOURCE
 #include "crowd.h"
 
