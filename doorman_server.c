@@ -1229,6 +1229,7 @@ static void upward_take(struct service *service, doorman_time now) {
     doorman_error error = {""};
     if (upward->news) {
         doorman_status status = doorman_carrier_take(upward->carrier, &error, now);
+        if (status == DOORMAN_STALE) status = DOORMAN_OK; /* asked by the master that it was */
         if (status != DOORMAN_OK) upward_say_failure(service, status, &error, now);
         if (status == DOORMAN_OK && !upward->answers) {
             say(service->settings, LEVEL_INFO, "the parent answers", "parent",
@@ -1401,7 +1402,8 @@ static void election_move(struct service *service, const struct finding *to, doo
         mastership.address = NULL; /* it is no address, so nobody can be sent there */
         doorman_server_set_master(service->server, &mastership, now);
     }
-    bool news = to->state != election->state || strcmp(to->address, election->address) != 0;
+    bool lapsed = election->state == ELECTION_MASTER && now >= election->until;
+    bool news = lapsed || to->state != election->state || strcmp(to->address, election->address);
     election->state = to->state;
     election->until = to->until;
     snprintf(election->address, sizeof election->address, "%s", to->address);
@@ -1531,13 +1533,13 @@ static bool election_watch_config(struct service *service) {
 static void election_note(struct service *service, bool heard) {
     struct election *election = &service->election;
     const char *member = election->etcd.members->items[election->etcd.at];
-    if (!heard) {
+    if (!heard && !service->stopping) {
         service->troubles[TROUBLE_ETCD_SILENT].unsaid_count++;
         trouble_say(service, TROUBLE_ETCD_SILENT, "key",
                     service->settings->election_key ? service->settings->election_key
                                                     : service->settings->config_key,
                     election->etcd.error.text, doorman_clock());
-    } else if (!election->heard) {
+    } else if (heard && !election->heard) {
         say(service->settings, LEVEL_INFO, "etcd answers", "etcd", member, END);
     }
     election->heard = heard;
