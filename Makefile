@@ -149,6 +149,7 @@ build_deps:
 
 deps: build_deps ## look for the libraries and tools, and install what is missing
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps cmocka nngcat c++
+	@sh .ci/deps etcd || echo 'deps: without etcd the tests that need it are skipped'
 
 clean: ## remove build/
 	rm -rf build

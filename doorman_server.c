@@ -6,25 +6,33 @@
  * another thread costs more than deciding it. One mutex guards the server object, and is held for a
  * decision alone: reading and writing go on beside it. The main thread waits for signals, and once
  * a second does what has come due. Where the node has a parent, one more thread asks that for
- * capacity.
+ * capacity; where it has several processes, another one takes part in their election.
  *
  * G8 A node with a parent has its resources from there: a configuration beside it is wrong use.
  * T4 At a node's first request for a resource it asks its parent at once.
- * V1 SIGHUP loads the configuration anew; one that is wrong is refused, and the last one stays.
- *    SIGTERM and SIGINT finish what is in progress, and end the process with exit code 0.
+ * T5 The processes of a node ask its parent under its one name.
+ * V1 SIGHUP loads the configuration anew, and so does a change of it in etcd; one that is wrong is
+ *    refused, and the last one stays. SIGTERM and SIGINT finish what is in progress, give up
+ *    mastership, and end the process with exit code 0.
+ * V2 With an election a server is master for as long as etcd's lease on a key is its own, and
+ *    stops, by its own clock, before etcd can give the key to another one.
  * V5 A message is 4 MiB at most. A peer that sends rubbish, or goes away half-way, costs no one
  *    else anything.
  * V6 Log lines are logfmt on standard error. A trouble that repeats is said once a minute.
  * V7 Exit codes: 0 done, 1 failure, 2 wrong use; each with one line that says what, and what to do.
  *
- * In order: flags, log, configuration, state, the way of one request, upward, sockets, signals,
- * main. Every function has one way out; `enum outcome` carries what is to become of the process to
- * the end. */
+ * In order: flags, log, etcd, configuration, state, the way of one request, upward, election,
+ * sockets, signals, main. Every function has one way out; `enum outcome` carries what is to become
+ * of the process to the end. */
 
 #define _GNU_SOURCE /* getopt_long, sigtimedwait */
+#include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <netdb.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -32,6 +40,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -69,6 +78,9 @@ enum {
     FLAG_ID,
     FLAG_NODE,
     FLAG_ADVERTISE,
+    FLAG_ETCD,
+    FLAG_ELECTION_KEY,
+    FLAG_ELECTION_TTL,
     FLAG_LOG_LEVEL,
     FLAG_CHECK_CONFIG,
     FLAG_VERSION,
@@ -78,14 +90,20 @@ enum {
 #define FLAG_FIRST 256 /* getopt's code for flag 0: above all characters */
 #define ADDRESS_MAX 16 /* of one flag; as many parents as the library takes */
 #define LISTEN_DEFAULT "tcp://127.0.0.1:15000"
+#define ETCD_EXAMPLE "http://127.0.0.1:2379"
+#define TTL_MIN 2 /* seconds; etcd makes no shorter lease */
+#define TTL_MAX 3600
+#define TTL_DEFAULT 10
+#define ETCD_KEY_BYTES_MAX DOORMAN_ID_BYTES_MAX /* as the default name of a node, it is an id */
 
 static const struct flag {
     const char *name, *argument; /* NULL: takes none */
     const char *variable;        /* NULL: none in the environment */
     const char *help;
 } flags[FLAG_COUNT] = {
-    [FLAG_CONFIG] = {"config", "FILE", "DOORMAN_CONFIG",
-                     "the resources and how each is shared; required, but for --parent"},
+    [FLAG_CONFIG] = {"config", "FILE|etcd:KEY", "DOORMAN_CONFIG",
+                     "the resources and how each is shared, from a file, or from a key of etcd's, "
+                     "which is\n        watched; required, but for --parent"},
     [FLAG_LISTEN] = {"listen", "URL[,URL...]", "DOORMAN_LISTEN",
                      "where to answer; may be given more than once (default " LISTEN_DEFAULT ")"},
     [FLAG_PARENT] = {"parent", "URL[,URL...]", "DOORMAN_PARENT",
@@ -96,9 +114,19 @@ static const struct flag {
                  "what this process is called (default HOST:PORT of the first --listen)"},
     [FLAG_NODE] = {"node", "NAME", "DOORMAN_NODE",
                    "the node of the tree that it serves, unlike any other's; named in leases, and "
-                   "to be the same\n        after a restart (default the id)"},
+                   "to be the same\n        after a restart, and for all processes of the node "
+                   "(default the election key, else the id)"},
     [FLAG_ADVERTISE] = {"advertise", "URL", "DOORMAN_ADVERTISE",
                         "the address that others reach it at (default the first --listen)"},
+    [FLAG_ETCD] = {"etcd", "URL[,URL...]", "DOORMAN_ETCD",
+                   "the members of an etcd, tried in turn, for an election or a configuration; may "
+                   "be given more\n        than once (default none: the server is the master)"},
+    [FLAG_ELECTION_KEY] = {"election-key", "KEY", "DOORMAN_ELECTION_KEY",
+                           "the key of etcd's whose owner is the master: the same for all "
+                           "processes of the node, and for\n        no other one"},
+    [FLAG_ELECTION_TTL] = {"election-ttl", "SECONDS", "DOORMAN_ELECTION_TTL",
+                           "how long a master that is not heard of stays master, 2 to 3600 "
+                           "(default 10)"},
     [FLAG_LOG_LEVEL] = {"log-level", "LEVEL", "DOORMAN_LOG_LEVEL",
                         "debug, info, warning or error (default info)"},
     [FLAG_CHECK_CONFIG] = {"check-config", NULL, "DOORMAN_CHECK_CONFIG",
@@ -119,7 +147,9 @@ struct addresses {
 struct settings {
     bool given[FLAG_COUNT];
     const char *config, *id, *node, *advertise;
-    struct addresses listen, parents;
+    const char *config_key, *election_key; /* of etcd's; NULL: none */
+    int election_ttl;                      /* seconds */
+    struct addresses listen, parents, etcd;
     enum level log_level;
     bool check_config;
 };
@@ -210,15 +240,38 @@ static enum outcome settings_set_check_config(struct settings *settings, const c
     return outcome;
 }
 
+static enum outcome settings_set_config(struct settings *settings, const char *value) {
+    static const char scheme[] = "etcd:";
+    bool key = strncmp(value, scheme, strlen(scheme)) == 0;
+    settings->config = value;
+    settings->config_key = key ? value + strlen(scheme) : NULL;
+    return key && !*settings->config_key
+               ? refuse(WRONG_USE, "--config etcd: needs the name of a key after the colon")
+               : GO_ON;
+}
+
+static enum outcome settings_set_ttl(struct settings *settings, const char *value) {
+    char *end = NULL;
+    long seconds = strtol(value, &end, 10);
+    bool valid = end != value && !*end && seconds >= TTL_MIN && seconds <= TTL_MAX;
+    if (valid) settings->election_ttl = (int)seconds;
+    return valid ? GO_ON
+                 : refuse(WRONG_USE, "--election-ttl '%s' is no whole number from %d to %d", value,
+                          TTL_MIN, TTL_MAX);
+}
+
 static enum outcome settings_store(struct settings *settings, int flag, const char *value) {
     enum outcome outcome = GO_ON;
     switch (flag) {
-    case FLAG_CONFIG: settings->config = value; break;
+    case FLAG_CONFIG: outcome = settings_set_config(settings, value); break;
     case FLAG_LISTEN: outcome = addresses_add_list(&settings->listen, flag, value); break;
     case FLAG_PARENT: outcome = addresses_add_list(&settings->parents, flag, value); break;
     case FLAG_ID: settings->id = value; break;
     case FLAG_NODE: settings->node = value; break;
     case FLAG_ADVERTISE: settings->advertise = value; break;
+    case FLAG_ETCD: outcome = addresses_add_list(&settings->etcd, flag, value); break;
+    case FLAG_ELECTION_KEY: settings->election_key = value; break;
+    case FLAG_ELECTION_TTL: outcome = settings_set_ttl(settings, value); break;
     case FLAG_LOG_LEVEL: outcome = settings_set_log_level(settings, value); break;
     case FLAG_CHECK_CONFIG: outcome = settings_set_check_config(settings, value); break;
     case FLAG_VERSION: outcome = print_version(); break;
@@ -302,11 +355,46 @@ static enum outcome settings_check_source(const struct settings *settings) {
     return outcome;
 }
 
+/* One that nng would not call is found here, and not at its turn. */
+static enum outcome settings_check_etcd_address(const char *address) {
+    nng_url *url = NULL;
+    bool parsed = nng_url_parse(&url, address) == 0;
+    bool valid = parsed && strcmp(url->u_scheme, "http") == 0 && *url->u_hostname;
+    if (parsed) nng_url_free(url);
+    return valid ? GO_ON
+                 : refuse(WRONG_USE, "--etcd '%s': an address of etcd's looks like %s", address,
+                          ETCD_EXAMPLE);
+}
+
+/* Does what is given go together? */
+static enum outcome settings_check_etcd(const struct settings *settings) {
+    const char *key = settings->election_key;
+    enum outcome outcome = GO_ON;
+    if (settings->etcd.count == 0 && (key || settings->config_key)) {
+        outcome = refuse(WRONG_USE, "%s needs --etcd " ETCD_EXAMPLE,
+                         key ? "--election-key" : "--config etcd:KEY");
+    } else if (settings->etcd.count > 0 && !key && !settings->config_key) {
+        outcome = refuse(WRONG_USE, "--etcd does nothing by itself: give --election-key KEY, or "
+                                    "--config etcd:KEY");
+    } else if (settings->given[FLAG_ELECTION_TTL] && !key) {
+        outcome = refuse(WRONG_USE, "--election-ttl does nothing without --election-key");
+    } else if ((key && strlen(key) > ETCD_KEY_BYTES_MAX) ||
+               (settings->config_key && strlen(settings->config_key) > ETCD_KEY_BYTES_MAX)) {
+        outcome = refuse(WRONG_USE, "a key of etcd's may have %d bytes here", ETCD_KEY_BYTES_MAX);
+    }
+    for (size_t i = 0; outcome == GO_ON && i < settings->etcd.count; i++) {
+        outcome = settings_check_etcd_address(settings->etcd.items[i]);
+    }
+    return outcome;
+}
+
 static enum outcome settings_read(struct settings *settings, int argc, char **argv) {
     settings->log_level = LEVEL_INFO;
+    settings->election_ttl = TTL_DEFAULT;
     enum outcome outcome = settings_read_flags(settings, argc, argv);
     if (outcome == GO_ON) outcome = settings_read_environment(settings);
     if (outcome == GO_ON) outcome = settings_check_source(settings);
+    if (outcome == GO_ON) outcome = settings_check_etcd(settings);
     if (outcome == GO_ON && settings->listen.count == 0) {
         outcome = addresses_add_list(&settings->listen, FLAG_LISTEN, LISTEN_DEFAULT);
     }
@@ -316,6 +404,7 @@ static enum outcome settings_read(struct settings *settings, int argc, char **ar
 static void settings_uninit(struct settings *settings) {
     addresses_uninit(&settings->listen);
     addresses_uninit(&settings->parents);
+    addresses_uninit(&settings->etcd);
 }
 
 /* ---- >>log ---------------------------------------------------------------------------------- */
@@ -401,6 +490,296 @@ __attribute__((sentinel)) static void say(const struct settings *settings, enum 
     va_end(pairs);
 }
 
+/* ---- >>etcd --------------------------------------------------------------------------------- */
+/* Calls to etcd's v3 gateway: a POST of JSON, in which keys and values are in base64 and 64-bit
+ * numbers are texts. Each call has a connection of its own and a deadline, and goes to the member
+ * that answered last; where that fails, to the others in turn. One thread at a time.
+ *
+ * The way there is a socket of the system's: nng 1.5 has an HTTP client, but a call that reaches
+ * its deadline while the answer comes in crashes the process. HTTP/1.0 suffices, whose answer ends
+ * with the connection. */
+
+#define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4)           /* in base64, with the end */
+#define ETCD_REQUEST 2048                                        /* room for any */
+#define ETCD_ANSWER_MAX (2 * (DOORMAN_MESSAGE_BYTES_MAX + 4096)) /* a configuration in base64 */
+#define ETCD_NO_LEASE 5                                          /* gRPC's NOT_FOUND */
+#define ETCD_SLICE_MS 50 /* so often a call looks whether it is to end */
+
+struct etcd {
+    const struct addresses *members;
+    size_t at; /* the member that answered last, or is next */
+    size_t tries;
+    doorman_time deadline; /* a duration: of one try */
+    doorman_time ends_at;  /* of the one under way */
+    bool hurried;          /* what is under way is to end; atomic */
+    doorman_error error;   /* why the last call failed */
+};
+
+/* Five tries fit into the time for which a master is master, but none is too short for a disk. */
+static void etcd_init(struct etcd *etcd, const struct settings *settings) {
+    etcd->members = &settings->etcd;
+    etcd->tries = settings->etcd.count;
+    etcd->deadline = settings->election_ttl * DOORMAN_SECOND / 5;
+    if (etcd->deadline < DOORMAN_SECOND / 2) etcd->deadline = DOORMAN_SECOND / 2;
+    if (etcd->deadline > 2 * DOORMAN_SECOND) etcd->deadline = 2 * DOORMAN_SECOND;
+}
+
+/* Ends the call that is under way, and any other; another thread may ask for it. */
+static void etcd_hurry(struct etcd *etcd, bool hurried) {
+    __atomic_store_n(&etcd->hurried, hurried, __ATOMIC_RELAXED);
+}
+
+static bool etcd_hurried(const struct etcd *etcd) {
+    return __atomic_load_n(&etcd->hurried, __ATOMIC_RELAXED);
+}
+
+static const char base64_digits[] =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/* The text has room for a key, and a key is all that is given. */
+static void base64_write(char text[ETCD_KEY_TEXT], const char *bytes) {
+    size_t count = strlen(bytes);
+    for (size_t i = 0; i < count; i += 3) {
+        uint32_t bits = 0;
+        for (size_t k = i; k < i + 3; k++) {
+            bits = bits << 8 | (k < count ? (unsigned char)bytes[k] : 0);
+        }
+        for (size_t k = 0; k < 4; k++, bits <<= 6) {
+            *text++ = i + k > count ? '=' : base64_digits[bits >> 18 & 63];
+        }
+    }
+    *text = 0;
+}
+
+/* Up to the first character that is no digit: the padding, or the end.
+ *   room      in bytes, of which one is for a 0 at the end
+ *   returns   the number of bytes; room: they do not fit */
+static size_t base64_read(char *bytes, size_t room, const char *text) {
+    size_t count = 0;
+    uint32_t bits = 0;
+    unsigned held = 0;
+    for (const char *digit; count < room && *text; text++) {
+        if ((digit = strchr(base64_digits, *text)) == NULL) break;
+        bits = bits << 6 | (uint32_t)(digit - base64_digits);
+        held += 6;
+        if (held < 8) continue;
+        held -= 8;
+        bytes[count++] = (char)(bits >> held & 255);
+    }
+    if (count < room) bytes[count] = 0;
+    return count;
+}
+
+/* Waits until a socket is ready. 0, or what errno would say. */
+static int etcd_wait(const struct etcd *etcd, int fd, short events) {
+    struct pollfd ready = {.fd = fd, .events = events};
+    int count = 0;
+    while (count == 0 && doorman_clock() < etcd->ends_at && !etcd_hurried(etcd)) {
+        count = poll(&ready, 1, ETCD_SLICE_MS);
+        if (count < 0 && errno == EINTR) count = 0;
+    }
+    return count > 0 ? 0 : count < 0 ? errno : etcd_hurried(etcd) ? ECANCELED : ETIMEDOUT;
+}
+
+/* A connection to one address; *fd is -1 where there is none. */
+static int etcd_connect_to(const struct etcd *etcd, const struct addrinfo *address, int *fd) {
+    socklen_t bytes = sizeof(int);
+    int error = 0;
+    *fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (*fd < 0 || connect(*fd, address->ai_addr, address->ai_addrlen) != 0) error = errno;
+    if (error == EINPROGRESS) {
+        error = etcd_wait(etcd, *fd, POLLOUT);
+        if (error == 0) getsockopt(*fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+    }
+    if (error != 0 && *fd >= 0) {
+        close(*fd);
+        *fd = -1;
+    }
+    return error;
+}
+
+/* To the first address of a name that can be reached. Looking it up has the time-outs of the
+ * system's resolver. NULL, or what is wrong. */
+static const char *etcd_connect(const struct etcd *etcd, const nng_url *url, int *fd) {
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *list = NULL;
+    int unknown = getaddrinfo(url->u_hostname, url->u_port, &hints, &list), error = 0;
+    const char *why = unknown ? gai_strerror(unknown) : NULL;
+    *fd = -1;
+    for (const struct addrinfo *at = list; at && *fd < 0; at = at->ai_next) {
+        error = etcd_connect_to(etcd, at, fd);
+        why = error ? strerror(error) : NULL;
+    }
+    if (list) freeaddrinfo(list);
+    return why;
+}
+
+static int etcd_send(const struct etcd *etcd, int fd, const char *text) {
+    int error = 0;
+    while (error == 0 && *text) {
+        error = etcd_wait(etcd, fd, POLLOUT);
+        ssize_t sent = error == 0 ? send(fd, text, strlen(text), MSG_NOSIGNAL) : 0;
+        if (sent > 0) text += sent;
+        if (sent < 0 && errno != EAGAIN) error = errno;
+    }
+    return error;
+}
+
+/* Up to the end of the connection; with a 0 behind it. */
+static int etcd_receive(const struct etcd *etcd, int fd, doorman_buffer *answer) {
+    int error = 0;
+    for (ssize_t got = 1; error == 0 && got != 0;) {
+        if (answer->bytes + 1 >= answer->capacity) {
+            size_t capacity = answer->capacity ? 2 * answer->capacity : 4096;
+            char *text = capacity <= ETCD_ANSWER_MAX ? realloc(answer->text, capacity) : NULL;
+            error = text ? 0 : ENOMEM;
+            if (text) *answer = (doorman_buffer){text, answer->bytes, capacity};
+        }
+        if (error == 0) error = etcd_wait(etcd, fd, POLLIN);
+        if (error == 0) {
+            got = recv(fd, answer->text + answer->bytes, answer->capacity - answer->bytes - 1, 0);
+            if (got < 0 && errno != EAGAIN) error = errno;
+            if (got > 0) answer->bytes += (size_t)got;
+        }
+    }
+    if (answer->text) answer->text[answer->bytes] = 0;
+    return error;
+}
+
+/* One request to one member. NULL, or what is wrong. */
+static const char *etcd_exchange(struct etcd *etcd, const char *path, const char *body,
+                                 doorman_buffer *answer) {
+    char request[ETCD_REQUEST];
+    nng_url *url = NULL;
+    int fd = -1, error = 0;
+    const char *why = NULL;
+    etcd->ends_at = doorman_clock() + etcd->deadline;
+    if (nng_url_parse(&url, etcd->members->items[etcd->at]) != 0) return strerror(ENOMEM);
+    snprintf(request, sizeof request,
+             "POST %s HTTP/1.0\r\nHost: %s\r\nContent-Type: application/json\r\n"
+             "Content-Length: %zu\r\n\r\n%s",
+             path, url->u_host, strlen(body), body);
+    why = etcd_connect(etcd, url, &fd);
+    if (!why) error = etcd_send(etcd, fd, request);
+    if (!why && error == 0) error = etcd_receive(etcd, fd, answer);
+    if (fd >= 0) close(fd);
+    nng_url_free(url);
+    return why ? why : error ? strerror(error) : NULL;
+}
+
+/* What a member has answered, where it is an answer: also that there is no such lease. */
+static cJSON *etcd_read_answer(struct etcd *etcd, const doorman_buffer *answer) {
+    const char *body = answer->text ? strstr(answer->text, "\r\n\r\n") : NULL;
+    cJSON *tree = body ? cJSON_Parse(body) : NULL;
+    const cJSON *code = cJSON_GetObjectItemCaseSensitive(tree, "code");
+    const cJSON *error = cJSON_GetObjectItemCaseSensitive(tree, "error");
+    bool no_lease = cJSON_IsNumber(code) && code->valueint == ETCD_NO_LEASE;
+    if (!cJSON_IsObject(tree) || (error && !no_lease)) {
+        bool said = cJSON_IsString(error);
+        snprintf(etcd->error.text, sizeof etcd->error.text, "%.128s: %.200s",
+                 etcd->members->items[etcd->at], said ? error->valuestring : "no etcd's answer");
+        cJSON_Delete(tree);
+        tree = NULL;
+    }
+    return tree;
+}
+
+static cJSON *etcd_try(struct etcd *etcd, const char *path, const char *body) {
+    doorman_buffer answer = {NULL, 0, 0};
+    const char *why = etcd_exchange(etcd, path, body, &answer);
+    cJSON *tree = why ? NULL : etcd_read_answer(etcd, &answer);
+    if (why) {
+        snprintf(etcd->error.text, sizeof etcd->error.text, "%.128s: %s",
+                 etcd->members->items[etcd->at], why);
+    }
+    free(answer.text);
+    return tree;
+}
+
+/* The answer as a tree, which the caller deletes; NULL: there is none, see error. A call that is
+ * tried again may have been heard the first time; none here does harm when it is heard twice. */
+__attribute__((format(printf, 3, 4))) static cJSON *etcd_call(struct etcd *etcd, const char *path,
+                                                              const char *format, ...) {
+    char body[ETCD_REQUEST / 4 * 3];
+    cJSON *answer = NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(body, sizeof body, format, arguments);
+    va_end(arguments);
+    for (size_t tries = 0; !answer && tries < etcd->tries && !etcd_hurried(etcd); tries++) {
+        answer = etcd_try(etcd, path, body);
+        if (!answer) etcd->at = (etcd->at + 1) % etcd->members->count;
+    }
+    return answer;
+}
+
+/* A number at a key of an object, as the text that it is; "0" where there is none, as etcd leaves
+ * out what is 0. */
+static const char *etcd_number(const cJSON *object, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsString(item) ? item->valuestring : "0";
+}
+
+/* What stands at a key.
+ *   out       the entry, within the answer; NULL: nothing stands there
+ *   returns   the answer, which the caller deletes; NULL: there is none */
+static cJSON *etcd_get(struct etcd *etcd, const char *key, const cJSON **out) {
+    char name[ETCD_KEY_TEXT];
+    base64_write(name, key);
+    cJSON *answer = etcd_call(etcd, "/v3/kv/range", "{\"key\":\"%s\"}", name);
+    *out = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(answer, "kvs"), 0);
+    return answer;
+}
+
+/* The bytes of an entry, as a text. false: they do not fit. */
+static bool etcd_read_value(const cJSON *entry, char *bytes, size_t room, size_t *count) {
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(entry, "value");
+    *count = base64_read(bytes, room, cJSON_IsString(value) ? value->valuestring : "");
+    return *count < room;
+}
+
+#define ETCD_REVISION 24 /* room for a revision: 64 bits */
+
+static doorman_status etcd_parse_config(const cJSON *entry, doorman_config **out,
+                                        doorman_error *error) {
+    doorman_status status = DOORMAN_OUT_OF_MEMORY;
+    size_t bytes = 0, room = DOORMAN_MESSAGE_BYTES_MAX + 2;
+    char *text = (char *)malloc(room);
+    if (text) {
+        etcd_read_value(entry, text, room, &bytes);
+        status = doorman_json_config(out, text, bytes, error);
+    }
+    free(text);
+    return status;
+}
+
+/* Loads the configuration from a key, if that has changed.
+ *   revision   in/out: of the value that was looked at last; "": none
+ *   out        NULL where it has not changed, or is wrong
+ *   error      what is wrong; "": nothing
+ *   returns    false: etcd does not answer */
+static bool etcd_load_config(struct etcd *etcd, const char *key, char revision[ETCD_REVISION],
+                             doorman_config **out, doorman_error *error) {
+    const cJSON *entry = NULL;
+    cJSON *answer = etcd_get(etcd, key, &entry);
+    const char *now = etcd_number(entry, "mod_revision");
+    bool changed = answer && strcmp(now, revision) != 0;
+    *out = NULL;
+    error->text[0] = 0;
+    if (changed) {
+        snprintf(revision, ETCD_REVISION, "%s", now);
+        doorman_status status = DOORMAN_NOT_FOUND;
+        if (entry) status = etcd_parse_config(entry, out, error);
+        if (!entry) snprintf(error->text, sizeof error->text, "there is no such key");
+        if (status != DOORMAN_OK && !error->text[0]) {
+            snprintf(error->text, sizeof error->text, "%s", doorman_status_text(status));
+        }
+        if (status == DOORMAN_OUT_OF_MEMORY) revision[0] = 0; /* to be tried again */
+    }
+    cJSON_Delete(answer);
+    return answer != NULL;
+}
+
 /* ---- >>configuration ------------------------------------------------------------------------ */
 
 /* Reads one byte more than there may be, so that a file that is too large is seen to be. */
@@ -435,6 +814,17 @@ static bool config_load(doorman_config **out, const char *path, doorman_error *e
     return status == DOORMAN_OK;
 }
 
+/* From where --config says.
+ *   etcd       may be NULL where that is a file
+ *   revision   out: of the key of etcd's */
+static bool config_fetch(doorman_config **out, const struct settings *settings, struct etcd *etcd,
+                         char revision[ETCD_REVISION], doorman_error *error) {
+    revision[0] = 0;
+    if (!settings->config_key) return config_load(out, settings->config, error);
+    if (!etcd_load_config(etcd, settings->config_key, revision, out, error)) *error = etcd->error;
+    return *out != NULL;
+}
+
 static enum outcome refuse_config(const char *path, const doorman_error *error) {
     return refuse(FAILED, "%s: %s; correct it, or give another --config", path, error->text);
 }
@@ -464,7 +854,10 @@ static enum outcome check_config(const struct settings *settings) {
     enum outcome outcome = DONE;
     doorman_config *config = NULL;
     doorman_error error;
-    if (config_load(&config, settings->config, &error)) {
+    struct etcd etcd = {.at = 0};
+    char revision[ETCD_REVISION];
+    etcd_init(&etcd, settings);
+    if (config_fetch(&config, settings, &etcd, revision, &error)) {
         size_t count = 0;
         doorman_config_templates(config, &count);
         warn_of_learning(settings->config, config);
@@ -493,6 +886,9 @@ static enum outcome check_config(const struct settings *settings) {
 /* For so long further requests are told that the server is stopping, while answers leave. */
 #define STOPPING_MS 250
 
+/* For so long giving up mastership may take: a call to etcd, or a name that cannot be looked up. */
+#define RESIGNING_SECONDS 4
+
 /* For so long closing the sockets may take, see leave. */
 #define CLOSING_SECONDS 2
 
@@ -511,6 +907,7 @@ enum {
     TROUBLE_REFUSED = DOORMAN_EVENT_COUNT,
     TROUBLE_PARENT_SILENT,
     TROUBLE_PARENT_ANSWER,
+    TROUBLE_ETCD_SILENT,
     TROUBLE_COUNT
 };
 static const char *const trouble_texts[TROUBLE_COUNT] = {
@@ -523,6 +920,7 @@ static const char *const trouble_texts[TROUBLE_COUNT] = {
     [TROUBLE_REFUSED] = "a message was refused",
     [TROUBLE_PARENT_SILENT] = "the parent cannot be reached",
     [TROUBLE_PARENT_ANSWER] = "the parent refuses, or its answer makes no sense",
+    [TROUBLE_ETCD_SILENT] = "etcd cannot be reached",
 };
 
 struct trouble {
@@ -543,6 +941,25 @@ struct upward {
     size_t leased_count, resource_count; /* as said last */
 };
 
+enum election_state { ELECTION_NOBODY, ELECTION_STANDBY, ELECTION_MASTER, ELECTION_RESIGNED };
+
+/* What this process knows of the election, and its way to etcd; its thread's alone, but for what
+ * the lock of the service guards. */
+struct election {
+    pthread_t thread;
+    bool started;
+    pthread_cond_t wake;
+    struct etcd etcd;
+    char lease[24];               /* etcd's name for it, a number; "": none */
+    doorman_time right_until;     /* what the lease is good for, should the key be ours by it */
+    char revision[ETCD_REVISION]; /* of the configuration that was looked at last */
+    bool heard;                   /* etcd answered, the last time */
+    bool reload;                  /* look at the configuration again; guarded, as what follows */
+    enum election_state state;    /* election_move moves it */
+    doorman_time until;
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the master's; "": not known */
+};
+
 struct service {
     const struct settings *settings;
     const char *id, *node, *advertise;
@@ -557,6 +974,7 @@ struct service {
     struct trouble troubles[TROUBLE_COUNT];
     bool stopping;
     struct upward upward;
+    struct election election;
 };
 
 /* Says what has not been said yet of a trouble, once a minute (V6).
@@ -589,6 +1007,54 @@ static void on_event(void *context, const doorman_event *event) {
         trouble_say(service, (int)event->kind, "resource", event->resource_id, event->holder_id,
                     doorman_clock());
     }
+}
+
+/* Puts a configuration that has been loaded into force, and says so; or says what is wrong with it,
+ * which changes nothing (V1).
+ *   config   taken over; NULL: it could not be loaded, see error */
+static void service_take_config(struct service *service, doorman_config *config,
+                                const doorman_error *error) {
+    const char *why = error->text;
+    bool loaded = config != NULL;
+    if (loaded) {
+        pthread_mutex_lock(&service->lock);
+        doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
+        loaded = status == DOORMAN_OK;
+        why = doorman_status_text(status);
+        if (loaded) {
+            doorman_config *last = service->config;
+            service->config = config;
+            config = last;
+        }
+        pthread_mutex_unlock(&service->lock);
+    }
+    doorman_config_destroy(config);
+    if (loaded) {
+        say(service->settings, LEVEL_INFO, "configuration loaded", "file",
+            service->settings->config, END);
+    } else {
+        say(service->settings, LEVEL_ERROR, "configuration refused; the last one stays", "file",
+            service->settings->config, "error", why, END);
+    }
+}
+
+/* By a clock that stands still while the machine is suspended, as condition variables must. */
+static bool condition_init(pthread_cond_t *condition) {
+    pthread_condattr_t monotonic;
+    bool done = pthread_condattr_init(&monotonic) == 0 &&
+                pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0 &&
+                pthread_cond_init(condition, &monotonic) == 0;
+    pthread_condattr_destroy(&monotonic);
+    return done;
+}
+
+static void condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, doorman_time nap) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)nap;
+    until.tv_sec += until.tv_nsec / (long)DOORMAN_SECOND;
+    until.tv_nsec %= (long)DOORMAN_SECOND;
+    pthread_cond_timedwait(condition, lock, &until);
 }
 
 /* ---- >>request ------------------------------------------------------------------------------ */
@@ -764,6 +1230,7 @@ static void upward_take(struct service *service, doorman_time now) {
     doorman_error error = {""};
     if (upward->news) {
         doorman_status status = doorman_carrier_take(upward->carrier, &error, now);
+        if (status == DOORMAN_STALE) status = DOORMAN_OK; /* asked by the master that it was */
         if (status != DOORMAN_OK) upward_say_failure(service, status, &error, now);
         if (status == DOORMAN_OK && !upward->answers) {
             say(service->settings, LEVEL_INFO, "the parent answers", "parent",
@@ -805,13 +1272,8 @@ static void upward_sleep(struct service *service, doorman_time now) {
     doorman_time nap = doorman_server_due(service->server) - now;
     if (nap > DOORMAN_SECOND) nap = DOORMAN_SECOND;
     if (nap < DOORMAN_SECOND / 100) nap = DOORMAN_SECOND / 100;
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)nap;
-    until.tv_sec += until.tv_nsec / (long)DOORMAN_SECOND;
-    until.tv_nsec %= (long)DOORMAN_SECOND;
     upward->wakes_at = now + nap;
-    pthread_cond_timedwait(&upward->wake, &service->lock, &until);
+    condition_wait(&upward->wake, &service->lock, nap);
     upward->wakes_at = 0;
 }
 
@@ -860,13 +1322,8 @@ static bool upward_init(struct service *service) {
     doorman_carrier_options options = {.asker = doorman_server_asker(service->server),
                                        .on_news = upward_on_news,
                                        .context = service};
-    pthread_condattr_t monotonic;
-    bool done = pthread_condattr_init(&monotonic) == 0 &&
-                pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0 &&
-                pthread_cond_init(&upward->wake, &monotonic) == 0 &&
-                doorman_carrier_create(&upward->carrier, &options) == DOORMAN_OK;
-    pthread_condattr_destroy(&monotonic);
-    return done;
+    return condition_init(&upward->wake) &&
+           doorman_carrier_create(&upward->carrier, &options) == DOORMAN_OK;
 }
 
 static enum outcome upward_start(struct service *service) {
@@ -889,6 +1346,294 @@ static void upward_stop(struct service *service) {
         pthread_cond_destroy(&upward->wake);
     }
     doorman_carrier_destroy(upward->carrier);
+}
+
+/* ---- >>election ----------------------------------------------------------------------------- */
+/* One thread looks at etcd every second, or five times within the TTL: at the key of the election,
+ * whose value is the address of the master, and which goes with the master's lease (V2); and at
+ * that of the configuration (V1). It has the lock of the service only to use what it found.
+ *
+ *     state     meaning                    event                              next state
+ *     NOBODY    nobody is known to be      the key stands, by our lease       MASTER
+ *               the master                 the key stands, by another's       STANDBY
+ *     STANDBY   another process is, at     as above                           MASTER, STANDBY
+ *               `address`                  gone, or not heard of for the TTL  NOBODY
+ *     MASTER    this process is            our lease is renewed               MASTER
+ *                                          the key stands, by another's       STANDBY
+ *                                          gone, or the last renewal too old  NOBODY
+ *     RESIGNED  this one gives the key     (from all others: the process is   none
+ *               back, for good             to end)
+ *
+ * A master may answer until 0.95 TTL after it sent the last renewal that succeeded. etcd counts the
+ * whole TTL, from when it took that in, so that nobody else can have the key before, while clocks
+ * differ by less than 5 % in rate. The server object holds `until` against the clock at each
+ * request, and needs no news for it: a process that wakes up after a long sleep, or cannot reach
+ * etcd, does not answer as master. Who wins learns from its victory on (R8): where the key went is
+ * seen by the same look that then creates it, so there is nothing to know from before. */
+
+#define ELECTION_PERIOD DOORMAN_SECOND
+#define ELECTION_PERIOD_NOBODY (DOORMAN_SECOND / 10) /* somebody is about to win */
+
+/* What a look at etcd has found. */
+struct finding {
+    enum election_state state;
+    doorman_time until; /* it holds for so long */
+    char address[DOORMAN_ID_BYTES_MAX + 1];
+};
+
+static void election_say(const struct service *service, const struct finding *finding) {
+    static const char *const texts[] = {
+        [ELECTION_NOBODY] = "nobody is known to be the master",
+        [ELECTION_STANDBY] = "another server is the master",
+        [ELECTION_MASTER] = "this server is the master",
+        [ELECTION_RESIGNED] = "this server is out of the election",
+    };
+    say(service->settings, LEVEL_INFO, texts[finding->state], "key",
+        service->settings->election_key, finding->address[0] ? "master" : END, finding->address,
+        END);
+}
+
+/* Nothing else moves the election. With the lock held. */
+static void election_move(struct service *service, const struct finding *to, doorman_time now) {
+    struct election *election = &service->election;
+    assert(election->state != ELECTION_RESIGNED);
+    doorman_mastership mastership = {.address = to->address[0] ? to->address : NULL,
+                                     .until = to->state == ELECTION_MASTER ? to->until : 0};
+    if (doorman_server_set_master(service->server, &mastership, now) != DOORMAN_OK) {
+        mastership.address = NULL; /* it is no address, so nobody can be sent there */
+        doorman_server_set_master(service->server, &mastership, now);
+    }
+    bool lapsed = election->state == ELECTION_MASTER && now >= election->until;
+    bool news = lapsed || to->state != election->state || strcmp(to->address, election->address);
+    election->state = to->state;
+    election->until = to->until;
+    snprintf(election->address, sizeof election->address, "%s", to->address);
+    if (news) election_say(service, to);
+}
+
+/* Makes a lease, or renews the one there is; then `lease` and `right_until` are as etcd says.
+ *   returns   false: etcd does not answer */
+static bool election_renew(struct election *election, int ttl) {
+    doorman_time sent = doorman_clock();
+    bool has = election->lease[0] != 0;
+    struct etcd *etcd = &election->etcd;
+    cJSON *answer = has ? etcd_call(etcd, "/v3/lease/keepalive", "{\"ID\":\"%s\"}", election->lease)
+                        : etcd_call(etcd, "/v3/lease/grant", "{\"TTL\":\"%d\"}", ttl);
+    const cJSON *lease = has ? cJSON_GetObjectItemCaseSensitive(answer, "result") : answer;
+    long long seconds = strtoll(etcd_number(lease, "TTL"), NULL, 10);
+    if (answer) {
+        const char *id = seconds > 0 ? etcd_number(lease, "ID") : "";
+        snprintf(election->lease, sizeof election->lease, "%s", id);
+    }
+    if (seconds > TTL_MAX) seconds = TTL_MAX;
+    if (seconds > 0) election->right_until = sent + seconds * (DOORMAN_SECOND / 100 * 95);
+    cJSON_Delete(answer);
+    return answer != NULL;
+}
+
+/* Creates the key, unless somebody else has.
+ *   returns   false: etcd does not answer */
+static bool election_create_key(struct service *service, bool *created) {
+    struct election *election = &service->election;
+    char key[ETCD_KEY_TEXT], value[ETCD_KEY_TEXT];
+    base64_write(key, service->settings->election_key);
+    base64_write(value, service->advertise);
+    cJSON *answer = etcd_call(
+        &election->etcd, "/v3/kv/txn",
+        "{\"compare\":[{\"key\":\"%s\",\"target\":\"CREATE\",\"create_revision\":\"0\"}],"
+        "\"success\":[{\"request_put\":{\"key\":\"%s\",\"value\":\"%s\",\"lease\":\"%s\"}}]}",
+        key, key, value, election->lease);
+    *created = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(answer, "succeeded"));
+    cJSON_Delete(answer);
+    return answer != NULL;
+}
+
+/* The key is not there. It may have been another's since the last look, so that a master begins
+ * anew. */
+static bool election_campaign(struct service *service, struct finding *out) {
+    struct election *election = &service->election;
+    bool heard = true, created = false;
+    if (election->state != ELECTION_MASTER) {
+        if (!election->lease[0]) {
+            heard = election_renew(election, service->settings->election_ttl);
+        }
+        if (heard && election->lease[0]) heard = election_create_key(service, &created);
+    }
+    if (created) out->state = ELECTION_MASTER;
+    return heard;
+}
+
+/* Whose is the key? One at our address by a lease that is not ours is of a process that was there
+ * before, and nobody should be sent back here. */
+static void election_read_key(struct service *service, const cJSON *entry, struct finding *out) {
+    struct election *election = &service->election;
+    size_t bytes = 0;
+    bool own = election->lease[0] && strcmp(etcd_number(entry, "lease"), election->lease) == 0;
+    out->state = own ? ELECTION_MASTER : ELECTION_STANDBY;
+    if (!own) election->lease[0] = 0; /* it is of no use any more, and ends */
+    if (!etcd_read_value(entry, out->address, sizeof out->address, &bytes) ||
+        strcmp(out->address, service->advertise) == 0) {
+        out->address[0] = 0;
+    }
+}
+
+/* Renews what there is to renew, looks at the key, and creates it where it is not there.
+ *   returns   false: etcd does not answer */
+static bool election_look(struct service *service, struct finding *out) {
+    struct election *election = &service->election;
+    const cJSON *entry = NULL;
+    cJSON *answer = NULL;
+    int ttl = service->settings->election_ttl;
+    doorman_time sent = doorman_clock();
+    *out = (struct finding){.state = ELECTION_NOBODY};
+    bool heard = !election->lease[0] || election_renew(election, ttl);
+    if (heard) {
+        answer = etcd_get(&election->etcd, service->settings->election_key, &entry);
+        heard = answer != NULL;
+    }
+    if (entry) {
+        election_read_key(service, entry, out);
+    } else if (heard) {
+        heard = election_campaign(service, out);
+    }
+    cJSON_Delete(answer);
+    bool master = out->state == ELECTION_MASTER;
+    out->until = master ? election->right_until : sent + ttl * DOORMAN_SECOND;
+    if (master) snprintf(out->address, sizeof out->address, "%s", service->advertise);
+    return heard;
+}
+
+/* One look, and what follows from it. What has become too old by the time that it is known, or has
+ * not been heard again, counts for nothing.
+ *   returns   false: etcd does not answer */
+static bool election_step(struct service *service) {
+    const struct election *election = &service->election;
+    struct finding finding;
+    bool heard = election_look(service, &finding);
+    pthread_mutex_lock(&service->lock);
+    doorman_time now = doorman_clock();
+    bool old = now >= (heard ? finding.until : election->until);
+    if (old) finding = (struct finding){.state = ELECTION_NOBODY, .until = DOORMAN_NEVER};
+    if (heard || old) election_move(service, &finding, now);
+    pthread_mutex_unlock(&service->lock);
+    return heard;
+}
+
+/* V1. One that is wrong is said once, since its revision has been looked at then. */
+static bool election_watch_config(struct service *service) {
+    struct election *election = &service->election;
+    doorman_config *config = NULL;
+    doorman_error error;
+    bool heard = etcd_load_config(&election->etcd, service->settings->config_key,
+                                  election->revision, &config, &error);
+    if (config || error.text[0]) service_take_config(service, config, &error);
+    return heard;
+}
+
+/* With the lock held. */
+static void election_note(struct service *service, bool heard) {
+    struct election *election = &service->election;
+    const char *member = election->etcd.members->items[election->etcd.at];
+    if (!heard && !service->stopping) {
+        service->troubles[TROUBLE_ETCD_SILENT].unsaid_count++;
+        trouble_say(service, TROUBLE_ETCD_SILENT, "key",
+                    service->settings->election_key ? service->settings->election_key
+                                                    : service->settings->config_key,
+                    election->etcd.error.text, doorman_clock());
+    } else if (heard && !election->heard) {
+        say(service->settings, LEVEL_INFO, "etcd answers", "etcd", member, END);
+    }
+    election->heard = heard;
+}
+
+/* With the lock held; gives it up while it sleeps. */
+static void election_sleep(struct service *service, doorman_time began) {
+    struct election *election = &service->election;
+    doorman_time period = service->settings->election_ttl * DOORMAN_SECOND / 5;
+    bool nobody = service->settings->election_key && election->state == ELECTION_NOBODY;
+    if (period > ELECTION_PERIOD) period = ELECTION_PERIOD;
+    if (nobody && election->heard) period = ELECTION_PERIOD_NOBODY;
+    doorman_time nap = began + period - doorman_clock();
+    if (nap > 0 && !service->stopping) condition_wait(&election->wake, &service->lock, nap);
+}
+
+/* The key is given back when no request is answered any more, so that the next master has it at
+ * once. Where etcd does not answer now, the key goes with its lease. */
+static void election_resign(struct service *service) {
+    struct election *election = &service->election;
+    const struct finding finding = {.state = ELECTION_RESIGNED, .until = DOORMAN_NEVER};
+    pthread_mutex_lock(&service->lock);
+    election_move(service, &finding, doorman_clock());
+    pthread_mutex_unlock(&service->lock);
+    if (election->lease[0]) {
+        election->etcd.tries = 1;
+        etcd_hurry(&election->etcd, false);
+        cJSON_Delete(
+            etcd_call(&election->etcd, "/v3/lease/revoke", "{\"ID\":\"%s\"}", election->lease));
+    }
+}
+
+static void *election_main(void *argument) {
+    struct service *service = (struct service *)argument;
+    struct election *election = &service->election;
+    pthread_mutex_lock(&service->lock);
+    while (!service->stopping) {
+        doorman_time began = doorman_clock();
+        if (election->reload) election->revision[0] = 0;
+        election->reload = false;
+        pthread_mutex_unlock(&service->lock);
+        bool heard = !service->settings->election_key || election_step(service);
+        if (heard && service->settings->config_key) heard = election_watch_config(service);
+        pthread_mutex_lock(&service->lock);
+        election_note(service, heard);
+        election_sleep(service, began);
+    }
+    pthread_mutex_unlock(&service->lock);
+    if (service->settings->election_key) election_resign(service);
+    return NULL;
+}
+
+/* Would other machines that were sent to this address come here? A loopback is fine: all may be on
+ * one machine. */
+static bool address_is_reachable(const char *address) {
+    char host[INET6_ADDRSTRLEN] = "";
+    struct in_addr four;
+    struct in6_addr six;
+    const char *at = strstr(address, "://");
+    if (strncmp(address, "inproc:", 7) == 0 || !at) return false;
+    if (strncmp(address, "ipc:", 4) == 0) return true;
+    at += 3;
+    bool bracket = *at == '[';
+    size_t bytes = bracket ? strcspn(++at, "]") : strcspn(at, ":/");
+    snprintf(host, sizeof host, "%.*s", (int)bytes, at);
+    bool any = bytes == 0 || strcmp(host, "*") == 0;
+    if (inet_pton(AF_INET, host, &four) == 1) any = four.s_addr == htonl(INADDR_ANY);
+    if (inet_pton(AF_INET6, host, &six) == 1) any = IN6_IS_ADDR_UNSPECIFIED(&six);
+    return !any;
+}
+
+static enum outcome election_start(struct service *service) {
+    struct election *election = &service->election;
+    election->heard = true;
+    election->until = DOORMAN_NEVER;
+    election->started = condition_init(&election->wake) &&
+                        pthread_create(&election->thread, NULL, election_main, service) == 0;
+    return election->started ? GO_ON : refuse(FAILED, "cannot ask etcd: no memory, or no thread");
+}
+
+/* When it returns the key has been given back. No call to etcd under way keeps it waiting. */
+static void election_stop(struct service *service) {
+    struct election *election = &service->election;
+    if (election->started) {
+        pthread_mutex_lock(&service->lock);
+        service->stopping = true;
+        etcd_hurry(&election->etcd, true);
+        pthread_cond_signal(&election->wake);
+        pthread_mutex_unlock(&service->lock);
+        pthread_join(election->thread, NULL);
+        pthread_cond_destroy(&election->wake);
+        election->started = false;
+    }
 }
 
 /* ---- >>sockets ------------------------------------------------------------------------------ */
@@ -944,17 +1689,24 @@ static void raise_file_limit(void) {
     }
 }
 
-static void service_name(struct service *service) {
+/* All processes of a node have the key of their election in common (T5). */
+static enum outcome service_name(struct service *service) {
     const struct settings *settings = service->settings;
     const char *host = strstr(service->urls[0], "://");
     service->id = settings->id ? settings->id : host ? host + 3 : service->urls[0];
-    service->node = settings->node ? settings->node : service->id;
+    service->node = settings->election_key ? settings->election_key : service->id;
+    if (settings->node) service->node = settings->node;
     service->advertise = settings->advertise ? settings->advertise : service->urls[0];
+    return settings->election_key && !address_is_reachable(service->advertise)
+               ? refuse(WRONG_USE,
+                        "others cannot reach '%s': give --advertise, with a host that they know",
+                        service->advertise)
+               : GO_ON;
 }
 
 #define NAME_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 
-/* Makes the server object, master for good: without an election it has no rival. */
+/* Makes the server object; without an election it has no rival, and is master for good. */
 static enum outcome service_create_server(struct service *service) {
     const struct addresses *parents = &service->settings->parents;
     const char *addresses[ADDRESS_MAX];
@@ -966,6 +1718,7 @@ static enum outcome service_create_server(struct service *service) {
                                       .on_event = on_event,
                                       .context = service};
     doorman_mastership mastership = {.address = service->advertise, .until = DOORMAN_NEVER};
+    if (service->settings->election_key) mastership.until = 0;
     doorman_time now = doorman_clock();
     doorman_status status = DOORMAN_UNAVAILABLE;
     bool random = doorman_random(options.seed, sizeof options.seed);
@@ -979,6 +1732,9 @@ static enum outcome service_create_server(struct service *service) {
                          random ? doorman_status_text(status) : "the system has no random bits");
     } else if (doorman_server_set_master(service->server, &mastership, now) != DOORMAN_OK) {
         outcome = refuse(WRONG_USE, "--advertise '%s': " NAME_RULE, service->advertise);
+    } else if (service->settings->election_key) {
+        mastership.address = NULL; /* it was given to be checked; nobody is known yet */
+        doorman_server_set_master(service->server, &mastership, now);
     }
     return outcome;
 }
@@ -1013,10 +1769,15 @@ static void service_say_started(const struct service *service) {
 }
 
 static enum outcome service_load_config(struct service *service) {
-    const char *path = service->settings->config;
+    const struct settings *settings = service->settings;
+    struct election *election = &service->election;
     enum outcome outcome = GO_ON;
     doorman_error error;
-    if (path && !config_load(&service->config, path, &error)) outcome = refuse_config(path, &error);
+    etcd_init(&election->etcd, settings);
+    if (settings->config &&
+        !config_fetch(&service->config, settings, &election->etcd, election->revision, &error)) {
+        outcome = refuse_config(settings->config, &error);
+    }
     return outcome;
 }
 
@@ -1027,7 +1788,7 @@ static enum outcome service_start(struct service *service) {
         raise_file_limit();
         outcome = service_listen(service);
     }
-    if (outcome == GO_ON) service_name(service);
+    if (outcome == GO_ON) outcome = service_name(service);
     for (size_t i = 0; outcome == GO_ON && i < parents->count; i++) {
         outcome = upward_check_address(service, parents->items[i]);
     }
@@ -1035,6 +1796,7 @@ static enum outcome service_start(struct service *service) {
     if (outcome == GO_ON && parents->count > 0) outcome = upward_start(service);
     if (outcome == GO_ON) outcome = service_open_lanes(service);
     if (outcome == GO_ON) service_say_started(service);
+    if (outcome == GO_ON && service->settings->etcd.count > 0) outcome = election_start(service);
     return outcome;
 }
 
@@ -1048,6 +1810,7 @@ static void service_stop(struct service *service) {
     }
     for (size_t i = 0; i < service->url_count; i++) nng_strfree(service->urls[i]);
     upward_stop(service);
+    election_stop(service);
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
     nng_fini();
@@ -1065,31 +1828,19 @@ static void block_signals(sigset_t *signals) {
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* A configuration that is wrong changes nothing (V1). It is read without the lock, so answers go
- * on meanwhile. */
+/* It is read without the lock, so answers go on meanwhile; from etcd by the thread that asks there.
+ */
 static void service_reload_config(struct service *service) {
-    const char *path = service->settings->config;
     doorman_config *config = NULL;
     doorman_error error;
-    bool loaded = config_load(&config, path, &error);
-    if (loaded) {
+    if (service->settings->config_key) {
         pthread_mutex_lock(&service->lock);
-        doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
-        loaded = status == DOORMAN_OK;
-        if (loaded) {
-            doorman_config *last = service->config;
-            service->config = config;
-            config = last;
-        }
+        service->election.reload = true;
+        pthread_cond_signal(&service->election.wake);
         pthread_mutex_unlock(&service->lock);
-        snprintf(error.text, sizeof error.text, "%s", doorman_status_text(status));
-    }
-    doorman_config_destroy(config);
-    if (loaded) {
-        say(service->settings, LEVEL_INFO, "configuration loaded", "file", path, END);
     } else {
-        say(service->settings, LEVEL_ERROR, "configuration refused; the last one stays", "file",
-            path, "error", error.text, END);
+        config_load(&config, service->settings->config, &error);
+        service_take_config(service, config, &error);
     }
 }
 
@@ -1113,7 +1864,8 @@ static void service_tick(struct service *service) {
 }
 
 /* The way out when nng_close does not return: nng 1.5 can lose a connection whose peer vanished
- * with an answer on its way, and then waits for it for ever. By now all has been answered. */
+ * with an answer on its way, and then waits for it for ever. By now all has been answered. And when
+ * the resolver does not, on the way to etcd: then the key goes with its lease. */
 static void leave(int signal_number) {
     (void)signal_number;
     _exit(DONE);
@@ -1133,8 +1885,10 @@ static void service_run(struct service *service, const sigset_t *signals) {
     pthread_mutex_lock(&service->lock);
     service->stopping = true;
     pthread_mutex_unlock(&service->lock);
-    nng_msleep(STOPPING_MS);
     signal(SIGALRM, leave);
+    alarm(RESIGNING_SECONDS);
+    election_stop(service);
+    nng_msleep(STOPPING_MS);
     alarm(CLOSING_SECONDS);
 }
 

@@ -40,11 +40,12 @@ for program; do
     # shellcheck disable=SC2086 # the words of commands
     output=$($limit $before "$program" 2>&1)
     status=$?
-    good=$(count PASSED) bad=$(count FAILED)
+    good=$(count PASSED) bad=$(count FAILED) skipped=$(count SKIPPED)
     # One that crashed, hung or tested nothing has failed, whatever it said before.
     if [ $((good + bad)) = 0 ] || { [ $status != 0 ] && [ "$bad" = 0 ]; }; then bad=1; fi
     if [ "$bad" = 0 ]; then
-        echo "$good passed"
+        if [ "$skipped" = 0 ]; then skipped=''; else skipped=", $skipped skipped"; fi
+        echo "$good passed$skipped"
     else
         echo "$good passed, $bad FAILED (status $status)"
         printf '%s\n' "$output"

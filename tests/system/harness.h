@@ -18,6 +18,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -26,6 +27,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -106,14 +108,14 @@ static inline void process_become(const struct process *process, char *const arg
 
 extern char **environ;
 
-/* Starts the server's program.
+/* Starts a program.
+ *   program       its path
  *   arguments     up to a NULL
  *   environment   "NAME=VALUE" up to a NULL; or NULL. It comes on top of the test's own, from which
  *                 DOORMAN_... is taken out */
-static inline void process_start(struct process *process, const char *const *arguments,
-                                 const char *const *environment) {
-    const char *program = getenv("DOORMAN_SERVER");
-    const char *argv[ARGUMENT_MAX + 2] = {program ? program : "build/doorman_server"};
+static inline void process_launch(struct process *process, const char *program,
+                                  const char *const *arguments, const char *const *environment) {
+    const char *argv[ARGUMENT_MAX + 2] = {program};
     const char *envp[512];
     size_t count = 0;
     for (size_t i = 0; arguments[i]; i++) {
@@ -132,6 +134,13 @@ static inline void process_start(struct process *process, const char *const *arg
     if (process->pid == 0) {
         process_become(process, (char *const *)(uintptr_t)argv, (char *const *)(uintptr_t)envp);
     }
+}
+
+/* Starts the server's program. */
+static inline void process_start(struct process *process, const char *const *arguments,
+                                 const char *const *environment) {
+    const char *program = getenv("DOORMAN_SERVER");
+    process_launch(process, program ? program : "build/doorman_server", arguments, environment);
 }
 
 static inline void process_signal(const struct process *process, int number) {
@@ -181,6 +190,12 @@ static inline void process_await(const struct process *process, const char *text
     }
 }
 
+static inline int folder_remove_one(const char *path, const struct stat *status, int kind,
+                                    struct FTW *place) {
+    (void)status, (void)kind, (void)place;
+    return remove(path);
+}
+
 /* A teardown for each test: ends what still runs, and removes the folders. */
 static inline int harness_clean(void **state) {
     (void)state;
@@ -190,11 +205,7 @@ static inline int harness_clean(void **state) {
             kill(process->pid, SIGKILL);
             waitpid(process->pid, NULL, 0);
         }
-        unlink(process->out);
-        unlink(process->err);
-        unlink(process->config);
-        unlink(process->socket);
-        rmdir(process->folder);
+        nftw(process->folder, folder_remove_one, 8, FTW_DEPTH | FTW_PHYS);
     }
     return 0;
 }
@@ -289,6 +300,30 @@ static inline const char *text(const cJSON *tree, const char *path) {
     const cJSON *item = find(tree, path);
     if (!cJSON_IsString(item)) fail_msg("no text at %s", path);
     return item->valuestring;
+}
+
+/* ---- ports ---------------------------------------------------------------------------------- */
+
+/* A socket of loopback that listens, on a port that was free. */
+static inline int port_listen(int *port) {
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t bytes = sizeof address;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, bytes), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+    assert_int_equal(listen(fd, 8), 0);
+    *port = ntohs(address.sin_port);
+    return fd;
+}
+
+/* A port that takes connections and never says a word. */
+static inline int mute_listen(char url[NNG_MAXADDRLEN]) {
+    int port = 0;
+    int fd = port_listen(&port);
+    snprintf(url, NNG_MAXADDRLEN, "tcp://127.0.0.1:%d", port);
+    return fd;
 }
 
 /* ---- raw connections ------------------------------------------------------------------------ */

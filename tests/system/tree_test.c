@@ -1,20 +1,10 @@
 /* Promises of a tree of servers as processes: what the clients below it have never adds up to more
- * than there is, whoever is killed; and how a node gets on with its parents.
- *
- * The clients live in this program. One thread carries their requests, so that answers are taken
- * one at a time, and after each the leases in force are added up: no moment is missed. Leases are
- * of a few seconds, and time is real; so what is asserted are bounds and what comes about in the
- * end, with patience for slow machines. */
+ * than there is, whoever is killed; and how a node gets on with its parents. Leases are of a few
+ * seconds, and time is real; so what is asserted are bounds and what comes about in the end, with
+ * patience for slow machines. */
 #define _GNU_SOURCE
-#include "harness.h"
+#include "crowd.h"
 
-#define DOORMAN_IMPLEMENTATION
-#define DOORMAN_JSON
-#define DOORMAN_NNG
-#include "../../doorman.h"
-
-#define RESOURCE "db/orders"
-#define CAPACITY 120.0
 #define CONFIG(more)                                                                               \
     "{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":120,\"algorithm\":{"                  \
     "\"kind\":\"FAIR_SHARE\",\"lease_length\":2,\"refresh_interval\":0.5," more                    \
@@ -58,106 +48,9 @@ static void node_kill(struct node *node) {
 
 /* ---- clients -------------------------------------------------------------------------------- */
 
-#define CLIENT_MAX 8
-
-struct client {
-    char id[16];
-    doorman_client *client;
-    doorman_resource *resource;
-    doorman_carrier *carrier;
-};
-
-static struct crowd {
-    struct client clients[CLIENT_MAX];
-    int count;
-} crowd;
-
-/* What has come is looked for every few milliseconds, so no news is needed. */
-static void on_news(void *context) { (void)context; }
-
 static void client_add(const struct node *node, double wants) {
-    struct client *self = &crowd.clients[crowd.count++];
-    const char *addresses[] = {node->server.url};
-    doorman_time now = doorman_clock();
-    snprintf(self->id, sizeof self->id, "client-%d", crowd.count);
-    doorman_client_options who = {.client_id = self->id,
-                                  .addresses = addresses,
-                                  .address_count = 1,
-                                  .seed = (uint64_t)crowd.count,
-                                  .request_timeout = DOORMAN_SECOND};
-    doorman_resource_options what = {
-        .resource_id = RESOURCE, .wants = wants, .mode = DOORMAN_PESSIMISTIC};
-    assert_int_equal(doorman_client_create(&self->client, &who, NULL, now), DOORMAN_OK);
-    assert_int_equal(doorman_resource_open(&self->resource, self->client, &what, NULL, now),
-                     DOORMAN_OK);
-    doorman_carrier_options way = {.asker = doorman_client_asker(self->client), .on_news = on_news};
-    assert_int_equal(doorman_carrier_create(&self->carrier, &way), DOORMAN_OK);
-}
-
-static void client_want(int index, double wants) {
-    assert_int_equal(
-        doorman_resource_set_wants(crowd.clients[index].resource, wants, doorman_clock()),
-        DOORMAN_OK);
-}
-
-static double client_has(int index, doorman_time now) {
-    doorman_resource_info info;
-    doorman_resource_read(crowd.clients[index].resource, &info, now);
-    return info.leased ? info.capacity : 0;
-}
-
-/* T7. Sums of doubles are rounded. */
-static void crowd_check(doorman_time now) {
-    double sum = 0;
-    for (int i = 0; i < crowd.count; i++) sum += client_has(i, now);
-    if (sum > CAPACITY * (1 + 1e-9)) fail_msg("%.17g of %g are in force", sum, CAPACITY);
-}
-
-/* Once round: takes what has come, and sends what is due. */
-static void crowd_step(void) {
-    for (int i = 0; i < crowd.count; i++) {
-        struct client *self = &crowd.clients[i];
-        doorman_time now = doorman_clock();
-        (void)doorman_carrier_take(self->carrier, NULL, now);
-        crowd_check(now);
-        doorman_client_update(self->client, now);
-        if (doorman_carrier_prepare(self->carrier, now)) doorman_carrier_send(self->carrier);
-    }
-    sleep_ms(2);
-}
-
-static bool crowd_has(const double *expected) {
-    doorman_time now = doorman_clock();
-    for (int i = 0; i < crowd.count; i++) {
-        double has = client_has(i, now);
-        if (has < expected[i] * 0.999 || has > expected[i] * 1.001) return false;
-    }
-    return true;
-}
-
-/* Goes on until each has what is expected of it. */
-static void crowd_until(const double *expected) {
-    doorman_time end = doorman_clock() + PATIENCE_MS * (DOORMAN_SECOND / 1000);
-    while (!crowd_has(expected) && doorman_clock() < end) crowd_step();
-    if (crowd_has(expected)) return;
-    for (int i = 0; i < crowd.count; i++) {
-        print_error("%s has %g, not %g\n", crowd.clients[i].id, client_has(i, doorman_clock()),
-                    expected[i]);
-    }
-    fail();
-}
-
-static void crowd_for(doorman_time duration) {
-    for (doorman_time end = doorman_clock() + duration; doorman_clock() < end;) crowd_step();
-}
-
-static int clean(void **state) {
-    for (int i = 0; i < crowd.count; i++) {
-        doorman_carrier_destroy(crowd.clients[i].carrier);
-        doorman_client_destroy(crowd.clients[i].client);
-    }
-    memset(&crowd, 0, sizeof crowd);
-    return harness_clean(state);
+    const char *const addresses[] = {node->server.url};
+    crowd_add(addresses, 1, wants);
 }
 
 /* ---- a tree --------------------------------------------------------------------------------- */
@@ -192,8 +85,6 @@ static void tree_stop(struct tree *tree) {
 }
 
 /* What the kinds of shares give is tested elsewhere: here FAIR_SHARE, with modest clients. */
-#define ALL(has)                                                                                   \
-    (const double[CLIENT_MAX]) { has, has, has, has, has, has, has, has }
 
 /* T2, T7. */
 static void a_tree_shares_as_one_server_would_and_never_gives_more_than_there_is(void **state) {
@@ -201,14 +92,14 @@ static void a_tree_shares_as_one_server_would_and_never_gives_more_than_there_is
     static struct tree tree;
     tree_start(&tree, 10);
     crowd_until(ALL(10));
-    client_want(7, 1000);
+    crowd_want(7, 1000);
     crowd_until((const double[]){10, 10, 10, 10, 10, 10, 10, 50});
-    client_want(0, 500);
-    client_want(1, 500);
+    crowd_want(0, 500);
+    crowd_want(1, 500);
     crowd_until((const double[]){70.0 / 3, 70.0 / 3, 10, 10, 10, 10, 10, 70.0 / 3});
-    for (int i = 0; i < CLIENT_MAX; i++) client_want(i, 100 + i);
+    for (int i = 0; i < CLIENT_MAX; i++) crowd_want(i, 100 + i);
     crowd_until(ALL(15));
-    client_want(3, 0);
+    crowd_want(3, 0);
     crowd_until((const double[]){120.0 / 7, 120.0 / 7, 120.0 / 7, 0, 120.0 / 7, 120.0 / 7,
                                  120.0 / 7, 120.0 / 7});
     tree_stop(&tree);
@@ -225,9 +116,9 @@ static void a_leaf_is_killed_and_comes_back(void **state) {
     crowd_for(DOORMAN_SECOND / 2);
     node_start(&tree.nodes[EU_1]);
     crowd_for(DOORMAN_SECOND);
-    for (int i = 2; i < CLIENT_MAX; i++) client_want(i, 5);
+    for (int i = 2; i < CLIENT_MAX; i++) crowd_want(i, 5);
     crowd_until((const double[]){45, 45, 5, 5, 5, 5, 5, 5});
-    for (int i = 0; i < CLIENT_MAX; i++) client_want(i, 100);
+    for (int i = 0; i < CLIENT_MAX; i++) crowd_want(i, 100);
     crowd_until(ALL(15));
     node_kill(&tree.nodes[US_2]);
     crowd_until((const double[]){20, 20, 20, 20, 20, 20, 0, 0});
@@ -258,9 +149,9 @@ static void a_region_is_killed_and_comes_back_and_is_frozen(void **state) {
     crowd_until(ALL(15));
     node_kill(&tree.nodes[EU]);
     node_start(&tree.nodes[EU]);
-    for (int i = 4; i < CLIENT_MAX; i++) client_want(i, 5);
+    for (int i = 4; i < CLIENT_MAX; i++) crowd_want(i, 5);
     crowd_until((const double[]){25, 25, 25, 25, 5, 5, 5, 5});
-    for (int i = 4; i < CLIENT_MAX; i++) client_want(i, 100);
+    for (int i = 4; i < CLIENT_MAX; i++) crowd_want(i, 100);
     process_signal(tree.nodes[EU].server.process, SIGSTOP);
     crowd_until((const double[]){0, 0, 0, 0, 30, 30, 30, 30});
     process_signal(tree.nodes[EU].server.process, SIGCONT);
@@ -269,20 +160,6 @@ static void a_region_is_killed_and_comes_back_and_is_frozen(void **state) {
 }
 
 /* ---- parents -------------------------------------------------------------------------------- */
-
-/* A port that takes connections and never says a word. */
-static int mute_listen(char url[NNG_MAXADDRLEN]) {
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t bytes = sizeof address;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, bytes), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
-    assert_int_equal(listen(fd, 8), 0);
-    snprintf(url, NNG_MAXADDRLEN, "tcp://127.0.0.1:%d", ntohs(address.sin_port));
-    return fd;
-}
 
 /* V6: the failure is said, with the address and the reason. */
 static void an_address_of_the_parent_that_does_not_answer_is_passed_over(void **state) {
@@ -407,7 +284,7 @@ static void a_parent_that_cannot_be_one_is_wrong_use(void **state) {
     }
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, clean)
+#define TEST(name) cmocka_unit_test_teardown(name, crowd_clean)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -1,0 +1,128 @@
+/* A crowd of clients below real servers, which holds the servers to their promise: at no moment do
+ * the leases in force add up to more than there is (T7).
+ *
+ * The clients live in the test program. One thread carries their requests, so that answers are
+ * taken one at a time, and after each the leases in force are added up: no moment is missed. */
+#ifndef DOORMAN_TESTS_CROWD_H
+#define DOORMAN_TESTS_CROWD_H
+
+#include "harness.h"
+
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#include "../../doorman.h"
+
+#define RESOURCE "db/orders"
+#define CAPACITY 120.0
+#define CLIENT_MAX 8
+
+struct client {
+    char id[16];
+    doorman_client *client;
+    doorman_resource *resource;
+    doorman_carrier *carrier;
+};
+
+static struct crowd {
+    struct client clients[CLIENT_MAX];
+    int count;
+} crowd;
+
+/* What has come is looked for every few milliseconds, so no news is needed. */
+static inline void on_news(void *context) { (void)context; }
+
+/* One more, which knows the servers by these addresses. */
+static inline void crowd_add(const char *const *addresses, size_t count, double wants) {
+    struct client *self = &crowd.clients[crowd.count++];
+    doorman_time now = doorman_clock();
+    snprintf(self->id, sizeof self->id, "client-%d", crowd.count);
+    doorman_client_options who = {.client_id = self->id,
+                                  .addresses = addresses,
+                                  .address_count = count,
+                                  .seed = (uint64_t)crowd.count,
+                                  .request_timeout = DOORMAN_SECOND};
+    doorman_resource_options what = {
+        .resource_id = RESOURCE, .wants = wants, .mode = DOORMAN_PESSIMISTIC};
+    assert_int_equal(doorman_client_create(&self->client, &who, NULL, now), DOORMAN_OK);
+    assert_int_equal(doorman_resource_open(&self->resource, self->client, &what, NULL, now),
+                     DOORMAN_OK);
+    doorman_carrier_options way = {.asker = doorman_client_asker(self->client), .on_news = on_news};
+    assert_int_equal(doorman_carrier_create(&self->carrier, &way), DOORMAN_OK);
+}
+
+static inline void crowd_want(int index, double wants) {
+    assert_int_equal(
+        doorman_resource_set_wants(crowd.clients[index].resource, wants, doorman_clock()),
+        DOORMAN_OK);
+}
+
+static inline double client_has(int index, doorman_time now) {
+    doorman_resource_info info;
+    doorman_resource_read(crowd.clients[index].resource, &info, now);
+    return info.leased ? info.capacity : 0;
+}
+
+/* T7. Sums of doubles are rounded. */
+static inline void crowd_check(doorman_time now) {
+    double sum = 0;
+    for (int i = 0; i < crowd.count; i++) sum += client_has(i, now);
+    if (sum <= CAPACITY * (1 + 1e-9)) return;
+    for (int i = 0; i < crowd.count; i++) {
+        print_error("%s has %g\n", crowd.clients[i].id, client_has(i, now));
+    }
+    fail_msg("%.17g of %g are in force", sum, CAPACITY);
+}
+
+/* What is expected of a whole crowd. */
+#define ALL(has)                                                                                   \
+    (const double[CLIENT_MAX]) { has, has, has, has, has, has, has, has }
+
+/* Once round: takes what has come, and sends what is due. */
+static inline void crowd_step(void) {
+    for (int i = 0; i < crowd.count; i++) {
+        struct client *self = &crowd.clients[i];
+        doorman_time now = doorman_clock();
+        (void)doorman_carrier_take(self->carrier, NULL, now);
+        crowd_check(now);
+        doorman_client_update(self->client, now);
+        if (doorman_carrier_prepare(self->carrier, now)) doorman_carrier_send(self->carrier);
+    }
+    sleep_ms(2);
+}
+
+static inline bool crowd_has(const double *expected) {
+    doorman_time now = doorman_clock();
+    for (int i = 0; i < crowd.count; i++) {
+        double has = client_has(i, now);
+        if (has < expected[i] * 0.999 || has > expected[i] * 1.001) return false;
+    }
+    return true;
+}
+
+/* Goes on until each has what is expected of it. */
+static inline void crowd_until(const double *expected) {
+    doorman_time end = doorman_clock() + PATIENCE_MS * (DOORMAN_SECOND / 1000);
+    while (!crowd_has(expected) && doorman_clock() < end) crowd_step();
+    if (crowd_has(expected)) return;
+    for (int i = 0; i < crowd.count; i++) {
+        print_error("%s has %g, not %g\n", crowd.clients[i].id, client_has(i, doorman_clock()),
+                    expected[i]);
+    }
+    fail();
+}
+
+static inline void crowd_for(doorman_time duration) {
+    for (doorman_time end = doorman_clock() + duration; doorman_clock() < end;) crowd_step();
+}
+
+static inline int crowd_clean(void **state) {
+    for (int i = 0; i < crowd.count; i++) {
+        doorman_carrier_destroy(crowd.clients[i].carrier);
+        doorman_client_destroy(crowd.clients[i].client);
+    }
+    memset(&crowd, 0, sizeof crowd);
+    return harness_clean(state);
+}
+
+#endif

@@ -1,0 +1,574 @@
+/* Promises of a node of several processes, with a real etcd: that one of them answers, and that
+ * another one takes over without that a client has more or less than it should. Where there is no
+ * etcd these tests are skipped.
+ *
+ * Each etcd has ports that were free, and its data in a folder of the test's. Times are real: that
+ * a successor serves within the TTL and 2 s is a promise, and asserted; it takes some 2.5 s where
+ * the TTL is 2 s. */
+#define _GNU_SOURCE
+#include "crowd.h"
+
+#include <poll.h>
+#include <pthread.h>
+
+#define TTL 2
+#define KEY "doorman/test"
+#define CONFIG_KEY "doorman/config"
+#define CONFIG(capacity, more)                                                                     \
+    "{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":" capacity ",\"algorithm\":{"         \
+    "\"kind\":\"FAIR_SHARE\",\"lease_length\":6,\"refresh_interval\":0.5," more                    \
+    "\"parameters\":[{\"name\":\"minimum_interval\",\"value\":0.1},"                               \
+    "{\"name\":\"minimum_refresh_interval\",\"value\":0.1}]}}]}"
+
+/* ---- etcd ----------------------------------------------------------------------------------- */
+
+struct etcd {
+    struct process *process;
+    int port;
+    char url[64], peer[64], data[96];
+};
+
+/* Where a program is, by PATH; false: nowhere. */
+static bool program_find(const char *name, char path[256]) {
+    const char *at = getenv("PATH");
+    bool found = false;
+    while (!found && at && *at) {
+        size_t bytes = strcspn(at, ":");
+        snprintf(path, 256, "%.*s/%s", (int)bytes, at, name);
+        found = access(path, X_OK) == 0;
+        at += bytes + (at[bytes] == ':');
+    }
+    return found;
+}
+
+static void etcd_start(struct etcd *etcd) {
+    char program[256], cluster[96];
+    assert_true(program_find("etcd", program));
+    snprintf(cluster, sizeof cluster, "default=%s", etcd->peer);
+    const char *const arguments[] = {"--data-dir",
+                                     etcd->data,
+                                     "--listen-client-urls",
+                                     etcd->url,
+                                     "--advertise-client-urls",
+                                     etcd->url,
+                                     "--listen-peer-urls",
+                                     etcd->peer,
+                                     "--initial-advertise-peer-urls",
+                                     etcd->peer,
+                                     "--initial-cluster",
+                                     cluster,
+                                     NULL};
+    process_launch(etcd->process, program, arguments, NULL);
+    process_await(etcd->process, "ready to serve client requests", 1);
+}
+
+static void etcd_stop(struct etcd *etcd) {
+    process_signal(etcd->process, SIGKILL);
+    process_wait(etcd->process);
+}
+
+/* Starts an etcd, or skips the test that needs it. */
+static void etcd_need(struct etcd *etcd) {
+    char program[256];
+    int peer_port = 0;
+    if (!program_find("etcd", program) || !program_find("etcdctl", program)) {
+        print_message("there is no etcd here\n");
+        skip();
+    }
+    etcd->process = process_new();
+    int fd = port_listen(&etcd->port), peer_fd = port_listen(&peer_port);
+    close(fd);
+    close(peer_fd);
+    snprintf(etcd->url, sizeof etcd->url, "http://127.0.0.1:%d", etcd->port);
+    snprintf(etcd->peer, sizeof etcd->peer, "http://127.0.0.1:%d", peer_port);
+    snprintf(etcd->data, sizeof etcd->data, "%s/data", etcd->process->folder);
+    etcd_start(etcd);
+}
+
+/* Puts a value with etcd's own tool. */
+static void etcd_put(const struct etcd *etcd, const char *key, const char *value) {
+    char program[256];
+    const char *const arguments[] = {"--endpoints", etcd->url, "put", key, value, NULL};
+    const char *const environment[] = {"ETCDCTL_API=3", NULL};
+    assert_true(program_find("etcdctl", program));
+    struct process *process = process_new();
+    process_launch(process, program, arguments, environment);
+    assert_int_equal(process_wait(process), 0);
+}
+
+/* ---- a way to etcd that can be cut ---------------------------------------------------------- */
+
+#define PAIR_MAX 64
+
+/* A proxy of TCP in a thread of its own. While it is cut it takes and forwards nothing, and says
+ * nothing about it, as a network does that is partitioned. */
+struct proxy {
+    pthread_t thread;
+    int listener, port, to;
+    bool cut, stop; /* atomic */
+    int pairs[PAIR_MAX][2];
+    int pair_count;
+    char url[64];
+};
+
+static int tcp_connect(int port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+static void proxy_accept(struct proxy *proxy) {
+    int from = accept(proxy->listener, NULL, NULL);
+    int to = from >= 0 && proxy->pair_count < PAIR_MAX ? tcp_connect(proxy->to) : -1;
+    if (to >= 0) {
+        proxy->pairs[proxy->pair_count][0] = from;
+        proxy->pairs[proxy->pair_count++][1] = to;
+    } else if (from >= 0) {
+        close(from);
+    }
+}
+
+static void proxy_close(struct proxy *proxy, int pair) {
+    close(proxy->pairs[pair][0]);
+    close(proxy->pairs[pair][1]);
+    int last = --proxy->pair_count;
+    memmove(proxy->pairs[pair], proxy->pairs[last], sizeof proxy->pairs[pair]);
+}
+
+/* Carries what has come on one end; false: that end is closed. */
+static bool proxy_carry(const int pair[2], int end) {
+    char bytes[16384];
+    ssize_t got = recv(pair[end], bytes, sizeof bytes, 0);
+    return got > 0 && raw_send(pair[!end], bytes, (size_t)got);
+}
+
+static void *proxy_main(void *argument) {
+    struct proxy *proxy = (struct proxy *)argument;
+    while (!__atomic_load_n(&proxy->stop, __ATOMIC_RELAXED)) {
+        struct pollfd polls[1 + 2 * PAIR_MAX] = {{.fd = proxy->listener, .events = POLLIN}};
+        int count = proxy->pair_count;
+        for (int i = 0; i < 2 * count; i++) {
+            polls[1 + i] = (struct pollfd){.fd = proxy->pairs[i / 2][i % 2], .events = POLLIN};
+        }
+        if (__atomic_load_n(&proxy->cut, __ATOMIC_RELAXED)) {
+            sleep_ms(10);
+        } else if (poll(polls, (nfds_t)(1 + 2 * count), 10) > 0) {
+            for (int i = count; i-- > 0;) {
+                const struct pollfd *ends = &polls[1 + 2 * i];
+                bool open = !ends[0].revents || proxy_carry(proxy->pairs[i], 0);
+                open = open && (!ends[1].revents || proxy_carry(proxy->pairs[i], 1));
+                if (!open) proxy_close(proxy, i);
+            }
+            if (polls[0].revents) proxy_accept(proxy);
+        }
+    }
+    return NULL;
+}
+
+static void proxy_start(struct proxy *proxy, const struct etcd *etcd) {
+    *proxy = (struct proxy){.to = etcd->port};
+    proxy->listener = port_listen(&proxy->port);
+    snprintf(proxy->url, sizeof proxy->url, "http://127.0.0.1:%d", proxy->port);
+    assert_int_equal(pthread_create(&proxy->thread, NULL, proxy_main, proxy), 0);
+}
+
+static void proxy_cut(struct proxy *proxy, bool cut) {
+    __atomic_store_n(&proxy->cut, cut, __ATOMIC_RELAXED);
+}
+
+static void proxy_stop(struct proxy *proxy) {
+    __atomic_store_n(&proxy->stop, true, __ATOMIC_RELAXED);
+    pthread_join(proxy->thread, NULL);
+    while (proxy->pair_count > 0) proxy_close(proxy, 0);
+    close(proxy->listener);
+}
+
+/* ---- a node of three ------------------------------------------------------------------------ */
+
+#define MEMBERS 3
+
+struct member {
+    struct server server;
+    const char *etcd; /* its way there */
+    bool silent;      /* it is not to be asked */
+};
+
+struct trio {
+    struct member members[MEMBERS];
+    const char *source, *value; /* --config or --parent */
+    const char *ttl;
+};
+
+static void trio_prepare(struct trio *trio, const char *etcd) {
+    *trio = (struct trio){.source = "--config", .ttl = "2"};
+    for (int i = 0; i < MEMBERS; i++) {
+        struct member *member = &trio->members[i];
+        struct server *server = &member->server;
+        member->etcd = etcd;
+        server->process = process_new();
+        snprintf(server->url, sizeof server->url, "ipc://%s", server->process->socket);
+        file_write(server->process->config, CONFIG("120", ""));
+    }
+}
+
+static void member_start(const struct trio *trio, int index) {
+    const struct member *member = &trio->members[index];
+    const struct process *process = member->server.process;
+    const char *const arguments[] = {"--listen",
+                                     member->server.url,
+                                     "--listen",
+                                     "tcp://127.0.0.1:0",
+                                     trio->source,
+                                     trio->value ? trio->value : process->config,
+                                     "--etcd",
+                                     member->etcd,
+                                     "--election-key",
+                                     KEY,
+                                     "--election-ttl",
+                                     trio->ttl,
+                                     "--log-level",
+                                     "debug",
+                                     NULL};
+    process_start(member->server.process, arguments, NULL);
+    process_await(member->server.process, "msg=serving", 1);
+}
+
+static void trio_start(const struct trio *trio) {
+    for (int i = 0; i < MEMBERS; i++) member_start(trio, i);
+}
+
+/* A node of one process, below it. */
+static struct server trio_add_leaf(const struct trio *trio) {
+    struct server leaf = {process_new(), ""};
+    char parents[512];
+    snprintf(leaf.url, sizeof leaf.url, "ipc://%s", leaf.process->socket);
+    snprintf(parents, sizeof parents, "%s,%s,%s", trio->members[0].server.url,
+             trio->members[1].server.url, trio->members[2].server.url);
+    const char *const arguments[] = {"--listen", leaf.url, "--node", "leaf",
+                                     "--parent", parents,  NULL};
+    process_start(leaf.process, arguments, NULL);
+    process_await(leaf.process, "msg=serving", 1);
+    return leaf;
+}
+
+static void trio_add_clients(const struct trio *trio) {
+    const char *addresses[MEMBERS];
+    for (int i = 0; i < MEMBERS; i++) addresses[i] = trio->members[i].server.url;
+    for (int i = 0; i < CLIENT_MAX; i++) crowd_add(addresses, MEMBERS, 100);
+}
+
+/* With a sanitizer the exit codes tell of leaks and races too. */
+static void trio_stop(struct trio *trio) {
+    for (int i = 0; i < MEMBERS; i++) {
+        if (trio->members[i].server.process->pid) server_stop(&trio->members[i].server);
+    }
+}
+
+/* The same server by its second address, where tests can speak nng's protocol by hand. */
+static struct server member_by_tcp(const struct member *member) {
+    struct server server = member->server;
+    char *said = file_read(member->server.process->err);
+    const char *at = strstr(said, "tcp://127.0.0.1:");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "%127[^ ,\n]", server.url), 1);
+    free(said);
+    return server;
+}
+
+static bool member_is_master(const struct member *member) {
+    cJSON *reply = ask(&member->server, "{\"discovery\":{}}");
+    bool master = cJSON_IsTrue(find(reply, "discovery.is_master"));
+    cJSON_Delete(reply);
+    return master;
+}
+
+/* Goes on until one answers as master, and says which; no member else may say that it is.
+ *   limit      within so many seconds
+ *   expected   what each client has all the time; NULL: anything */
+static int trio_await_master(struct trio *trio, double limit, const double *expected) {
+    doorman_time began = doorman_clock();
+    doorman_time end = began + (doorman_time)(limit * (double)DOORMAN_SECOND);
+    int master = -1;
+    for (doorman_time now = began; master < 0; now = doorman_clock()) {
+        if (now >= end) fail_msg("there is no master after %g s", limit);
+        for (int i = 0; i < MEMBERS && master < 0; i++) {
+            const struct member *member = &trio->members[i];
+            bool alive = member->server.process->pid && !member->silent;
+            if (alive && member_is_master(member)) master = i;
+        }
+        for (int i = 0; i < 10; i++) {
+            crowd_step();
+            if (expected) assert_true(crowd_has(expected));
+        }
+    }
+    print_message("a master after %.1f s\n", (double)(doorman_clock() - began) / 1e9);
+    return master;
+}
+
+/* ---- tests ---------------------------------------------------------------------------------- */
+
+/* V2, T7, K3. The first two addresses of etcd do not answer. */
+static void a_master_that_is_killed_and_one_that_is_told_to_end_have_successors(void **state) {
+    (void)state;
+    static struct etcd etcd;
+    static struct trio trio;
+    char way[256];
+    int mute_port = 0;
+    etcd_need(&etcd);
+    int mute = port_listen(&mute_port);
+    snprintf(way, sizeof way, "http://127.0.0.1:1,http://127.0.0.1:%d,%s", mute_port, etcd.url);
+    trio_prepare(&trio, way);
+    trio_start(&trio);
+    trio_add_clients(&trio);
+    int first = trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
+    crowd_until(ALL(15));
+    process_signal(trio.members[first].server.process, SIGKILL);
+    process_wait(trio.members[first].server.process);
+    int second = trio_await_master(&trio, TTL + 2, ALL(15));
+    member_start(&trio, first);
+    crowd_for(DOORMAN_SECOND);
+    server_stop(&trio.members[second].server);
+    trio_await_master(&trio, 1.5, ALL(15));
+    crowd_want(0, 10);
+    crowd_until((const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
+                                 110.0 / 7, 110.0 / 7});
+    trio_stop(&trio);
+    close(mute);
+}
+
+/* V2: with a TTL that nobody would wait for. */
+static void a_key_that_is_given_back_is_taken_at_once(void **state) {
+    (void)state;
+    static struct etcd etcd;
+    static struct trio trio;
+    etcd_need(&etcd);
+    trio_prepare(&trio, etcd.url);
+    trio.ttl = "3600";
+    trio_start(&trio);
+    for (int i = 0; i < MEMBERS - 1; i++) {
+        int master = trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
+        server_stop(&trio.members[master].server);
+    }
+    trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
+    trio_stop(&trio);
+}
+
+/* V2, S1, T7. What it was asked while it was frozen is the first that it sees. */
+static void a_master_that_was_frozen_answers_as_none_the_moment_it_wakes(void **state) {
+    (void)state;
+    static struct etcd etcd;
+    static struct trio trio;
+    char bytes[512] = "";
+    const char *request = "{\"get_capacity\":{\"client_id\":\"late\",\"resource\":["
+                          "{\"resource_id\":\"db/orders\",\"wants\":100}]}}";
+    etcd_need(&etcd);
+    trio_prepare(&trio, etcd.url);
+    trio_start(&trio);
+    trio_add_clients(&trio);
+    int first = trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
+    struct member *frozen = &trio.members[first];
+    crowd_until(ALL(15));
+    struct server by_tcp = member_by_tcp(frozen);
+    int fd = raw_greet(&by_tcp);
+    process_signal(frozen->server.process, SIGSTOP);
+    frozen->silent = true;
+    trio_await_master(&trio, TTL + 2, ALL(15));
+    assert_true(raw_send_head(fd, strlen(request)) && raw_send(fd, request, strlen(request)));
+    process_signal(frozen->server.process, SIGCONT);
+    assert_true(recv(fd, bytes, sizeof bytes - 1, 0) > 20);
+    assert_non_null(memmem(bytes, sizeof bytes, "\"mastership\":{", 14));
+    assert_null(memmem(bytes, sizeof bytes, "gets", 4));
+    assert_false(member_is_master(frozen));
+    close(fd);
+    frozen->silent = false;
+    crowd_want(0, 10);
+    crowd_until((const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
+                                 110.0 / 7, 110.0 / 7});
+    trio_stop(&trio);
+}
+
+/* V2, T7. First one is cut off from an etcd that all others reach, then there is none for all. */
+static void a_master_that_cannot_reach_etcd_stops_before_another_one_begins(void **state) {
+    (void)state;
+    static struct etcd etcd;
+    static struct trio trio;
+    static struct proxy proxies[MEMBERS];
+    etcd_need(&etcd);
+    trio_prepare(&trio, etcd.url);
+    for (int i = 0; i < MEMBERS; i++) {
+        proxy_start(&proxies[i], &etcd);
+        trio.members[i].etcd = proxies[i].url;
+    }
+    trio_start(&trio);
+    trio_add_clients(&trio);
+    int first = trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
+    crowd_until(ALL(15));
+    proxy_cut(&proxies[first], true);
+    while (member_is_master(&trio.members[first])) crowd_step();
+    assert_true(trio_await_master(&trio, TTL + 2, ALL(15)) != first);
+    assert_false(member_is_master(&trio.members[first]));
+    proxy_cut(&proxies[first], false);
+    crowd_for(DOORMAN_SECOND);
+    etcd_stop(&etcd);
+    crowd_for((TTL + 1) * DOORMAN_SECOND);
+    for (int i = 0; i < MEMBERS; i++) assert_false(member_is_master(&trio.members[i]));
+    etcd_start(&etcd);
+    trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
+    crowd_until(ALL(15));
+    trio_stop(&trio);
+    for (int i = 0; i < MEMBERS; i++) proxy_stop(&proxies[i]);
+}
+
+/* T5, T7; and K3 of a node. The clients are those of a leaf below the node of three. */
+static void another_master_inherits_what_its_node_has_from_the_parent(void **state) {
+    (void)state;
+    static struct etcd etcd;
+    static struct trio trio;
+    etcd_need(&etcd);
+    struct server root = server_start(CONFIG("120", ""), NULL);
+    trio_prepare(&trio, etcd.url);
+    trio.source = "--parent";
+    trio.value = root.url;
+    trio_start(&trio);
+    struct server leaf = trio_add_leaf(&trio);
+    const char *const address[] = {leaf.url};
+    for (int i = 0; i < CLIENT_MAX; i++) crowd_add(address, 1, 100);
+    crowd_until(ALL(15));
+    int first = trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
+    process_signal(trio.members[first].server.process, SIGKILL);
+    process_wait(trio.members[first].server.process);
+    trio_await_master(&trio, TTL + 2, NULL);
+    crowd_until(ALL(15));
+    crowd_want(0, 10);
+    crowd_until((const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
+                                 110.0 / 7, 110.0 / 7});
+    server_stop(&leaf);
+    trio_stop(&trio);
+    server_stop(&root);
+}
+
+/* V1. */
+static void a_configuration_in_etcd_is_watched_and_a_wrong_one_refused_and_said_once(void **state) {
+    (void)state;
+    static struct etcd etcd;
+    static struct trio trio;
+    etcd_need(&etcd);
+    etcd_put(&etcd, CONFIG_KEY, CONFIG("120", "\"learning_mode_duration\":0,"));
+    trio_prepare(&trio, etcd.url);
+    trio.value = "etcd:" CONFIG_KEY;
+    trio_start(&trio);
+    trio_add_clients(&trio);
+    crowd_until(ALL(15));
+    etcd_put(&etcd, CONFIG_KEY, CONFIG("80", "\"learning_mode_duration\":0,"));
+    crowd_until(ALL(10));
+    etcd_put(&etcd, CONFIG_KEY, "{\"resources\":[1]}");
+    for (int i = 0; i < MEMBERS; i++) {
+        process_await(trio.members[i].server.process, "refused; the last one stays", 1);
+    }
+    crowd_for(2 * DOORMAN_SECOND);
+    for (int i = 0; i < MEMBERS; i++) {
+        const struct process *process = trio.members[i].server.process;
+        assert_int_equal(process_said(process, "refused; the last one stays"), 1);
+        assert_int_equal(process_said(process, "\"resources[0]: must be an object\""), 1);
+    }
+    process_signal(trio.members[0].server.process, SIGHUP);
+    process_await(trio.members[0].server.process, "refused; the last one stays", 2);
+    crowd_until(ALL(10));
+    etcd_put(&etcd, CONFIG_KEY, CONFIG("120", "\"learning_mode_duration\":0,"));
+    crowd_until(ALL(15));
+    trio_stop(&trio);
+}
+
+/* V7. */
+static void a_configuration_in_etcd_is_checked_as_one_in_a_file_is(void **state) {
+    (void)state;
+    static struct etcd etcd;
+    etcd_need(&etcd);
+    struct process *process = process_new();
+    const char *const arguments[] = {"--check-config", "--etcd",           etcd.url,
+                                     "--config",       "etcd:" CONFIG_KEY, NULL};
+    assert_int_equal(process_run(process, arguments, NULL), 1);
+    assert_int_equal(process_said(process, "etcd:doorman/config: there is no such key"), 1);
+    etcd_put(&etcd, CONFIG_KEY, "{\"resources\":[1]}");
+    assert_int_equal(process_run(process, arguments, NULL), 1);
+    assert_int_equal(process_said(process, "resources[0]: must be an object"), 1);
+    etcd_put(&etcd, CONFIG_KEY, CONFIG("120", ""));
+    assert_int_equal(process_run(process, arguments, NULL), 0);
+    etcd_stop(&etcd);
+    assert_int_equal(process_run(process, arguments, NULL), 1);
+    assert_int_equal(process_said(process, "Connection refused"), 1);
+}
+
+/* V2, V7. */
+static void an_election_that_cannot_be_is_wrong_use(void **state) {
+    (void)state;
+    static const char *const cases[][9] = {
+        {"--election-key needs --etcd", "--config", "c", "--election-key", "k"},
+        {"--config etcd:KEY needs --etcd", "--config", "etcd:k"},
+        {"needs the name of a key", "--config", "etcd:", "--etcd", "http://127.0.0.1:1"},
+        {"--etcd does nothing by itself", "--config", "c", "--etcd", "http://127.0.0.1:1"},
+        {"looks like http://127.0.0.1:2379", "--config", "etcd:k", "--etcd", "tcp://127.0.0.1:1"},
+        {"looks like http://127.0.0.1:2379", "--config", "etcd:k", "--etcd", "127.0.0.1:2379"},
+        {"no whole number from 2 to 3600", "--election-ttl", "1"},
+        {"no whole number from 2 to 3600", "--election-ttl", "2.5"},
+        {"--election-ttl does nothing", "--config", "c", "--election-ttl", "5"},
+    };
+    struct process *process = process_new();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(process_run(process, cases[i] + 1, NULL), 2);
+        if (process_said(process, cases[i][0]) != 1) fail_msg("not said: %s", cases[i][0]);
+        assert_int_equal(process_said(process, "\n"), 1);
+    }
+}
+
+/* V2: a wildcard is no address for others. */
+static void with_an_election_an_address_that_others_cannot_reach_is_wrong_use(void **state) {
+    (void)state;
+    static const char *const addresses[] = {"tcp://0.0.0.0:15000", "tcp://[::]:15000",
+                                            "tcp://*:15000", "tcp://:15000", "inproc://here"};
+    struct process *process = process_new();
+    file_write(process->config, CONFIG("120", ""));
+    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
+        const char *const arguments[] = {"--config",
+                                         process->config,
+                                         "--etcd",
+                                         "http://h:1",
+                                         "--election-key",
+                                         "k",
+                                         "--listen",
+                                         "tcp://127.0.0.1:0",
+                                         "--advertise",
+                                         addresses[i],
+                                         NULL};
+        assert_int_equal(process_run(process, arguments, NULL), 2);
+        assert_int_equal(process_said(process, "others cannot reach"), 1);
+        assert_int_equal(process_said(process, addresses[i]), 1);
+    }
+    const char *const arguments[] = {"--config",   process->config,   "--etcd",
+                                     "http://h:1", "--election-key",  "k",
+                                     "--listen",   "tcp://0.0.0.0:0", NULL};
+    assert_int_equal(process_run(process, arguments, NULL), 2);
+    assert_int_equal(process_said(process, "others cannot reach 'tcp://0.0.0.0:"), 1);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, crowd_clean)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_master_that_is_killed_and_one_that_is_told_to_end_have_successors),
+        TEST(a_key_that_is_given_back_is_taken_at_once),
+        TEST(a_master_that_was_frozen_answers_as_none_the_moment_it_wakes),
+        TEST(a_master_that_cannot_reach_etcd_stops_before_another_one_begins),
+        TEST(another_master_inherits_what_its_node_has_from_the_parent),
+        TEST(a_configuration_in_etcd_is_watched_and_a_wrong_one_refused_and_said_once),
+        TEST(a_configuration_in_etcd_is_checked_as_one_in_a_file_is),
+        TEST(an_election_that_cannot_be_is_wrong_use),
+        TEST(with_an_election_an_address_that_others_cannot_reach_is_wrong_use),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
