@@ -628,6 +628,7 @@ typedef struct doorman_resource_options {
     doorman_time burst;   /* 0.1 s: of the rate limiter, see doorman_rate_try */
     doorman_mode mode;    /* SAFE */
     double safe_capacity; /* 0: in force until a server has said another; or DOORMAN_UNLIMITED */
+    bool shadow;          /* see doorman_rate_shadow */
     void (*on_change)(void *context, doorman_resource *resource); /* capacity or state changed */
     void *context; /* on_change comes from within a call, and must not call the client */
 } doorman_resource_options;
@@ -652,6 +653,10 @@ DOORMAN_API doorman_asker *doorman_client_asker(doorman_client *client);
 DOORMAN_API doorman_time doorman_client_due(const doorman_client *client);
 DOORMAN_API void doorman_client_update(doorman_client *client, doorman_time now);
 
+/* The kill switch: while on, the limiters of all the client's resources, those to come too, let
+ * everything through, and count it. Leases go on as ever. */
+DOORMAN_API void doorman_client_kill_switch(doorman_client *client, bool on);
+
 /* Opens a resource. One that is open already is given again and counted; the options of the first
  * opening hold.
  *   out       written on OK alone
@@ -670,6 +675,16 @@ DOORMAN_API void doorman_resource_close(doorman_resource *resource, doorman_time
 DOORMAN_API doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants,
                                                       doorman_time now);
 
+/* What became of the units that a limiter was asked for, from its beginning. In units, to be
+ * exported as counters: each is kept to 1/4096, and starts again from 0 after 2^52. */
+typedef struct doorman_counts {
+    double allowed;      /* exact, whatever the number of threads */
+    double refused;      /* calls that are refused at the very same moment may count as one */
+    double excess;       /* let through all the same: by shadow mode, or the kill switch */
+    uint64_t waits;      /* calls that had to wait, those that timed out too, */
+    doorman_time waited; /* and for how long in all, not counting those that still do */
+} doorman_counts;
+
 typedef struct doorman_resource_info {
     const char *resource_id;
     bool leased;     /* else capacity is by the mode */
@@ -678,6 +693,9 @@ typedef struct doorman_resource_info {
     doorman_time expires_at; /* the lease's end, where leased */
     doorman_grant grant;     /* what the server said last; UNMATCHED and FULL need a person */
     bool heard;              /* it has said anything */
+    doorman_mode mode;
+    doorman_counts rate, gauge;
+    uint64_t refresh_failures; /* of the client: requests without an answer that was of use */
 } doorman_resource_info;
 
 DOORMAN_API void doorman_resource_read(const doorman_resource *resource, doorman_resource_info *out,
@@ -691,19 +709,34 @@ typedef enum doorman_decision {
     DOORMAN_IMPOSSIBLE /* more than the limiter could ever hold as it is, negative, or NaN */
 } doorman_decision;
 
-/* Private: an amount that changes hands and ends by itself, read without a lock. One writer. */
+/* Private: an amount, and what follows from it, so that a try need not work it out. */
+typedef struct doorman__limit {
+    double amount, unit_time; /* of a rate: what a unit costs, in 1/256 ns; */
+    int64_t unit_price;       /* the same, rounded up */
+    int64_t most;             /* of a rate: what can be saved; of a gauge: units / 4096 */
+} doorman__limit;
+
+/* Private: a limit that changes hands and ends by itself, read without a lock. One writer. */
 typedef struct doorman__allowance {
     uint32_t version;
     struct doorman__allowance_slot {
-        double amount[2], unit_time[2]; /* before `until`, and from it on */
         doorman_time until;
+        doorman__limit limit[2]; /* before `until`, and from it on */
     } slot[2];
 } doorman__allowance;
+
+/* Private: what is asked of a limiter, in units / 4096; they wrap. */
+typedef struct doorman__usage {
+    uint64_t allowed, refused, excess;
+    uint8_t lenient; /* DOORMAN__SHADOW, DOORMAN__KILLED */
+} doorman__usage;
 
 /* Private: who waits for a limiter. `units` is atomic; the rest is guarded by the agent's mutex. */
 typedef struct doorman__queue {
     uint64_t units;            /* in units / 4096 */
     doorman_time since, total; /* since when anybody does, and for how long in all before that */
+    uint64_t waits;            /* who has gone, and how long they were there; atomic, too */
+    doorman_time waited;
 } doorman__queue;
 
 /* A rate limiter, and a gauge of what is in flight. The fields are private. Any number of threads;
@@ -711,8 +744,8 @@ typedef struct doorman__queue {
 typedef struct doorman_rate {
     doorman__allowance allowance;
     doorman_time burst;
-    uint64_t paid_until;       /* 1/256 ns: all units up to then are spent */
-    uint64_t allowed, refused; /* units / 4096, wrapping: what wants follow */
+    uint64_t paid_until; /* 1/256 ns: all units up to then are spent */
+    doorman__usage usage;
     doorman__queue queue;
 } doorman_rate;
 
@@ -720,7 +753,7 @@ typedef struct doorman_gauge {
     doorman__allowance allowance;
     int64_t in_flight; /* units / 4096, as all here */
     int64_t peak;
-    uint64_t refused;
+    doorman__usage usage;
     doorman__queue queue;
 } doorman_gauge;
 
@@ -752,6 +785,14 @@ DOORMAN_API doorman_status doorman_gauge_init(doorman_gauge *gauge, double capac
  * Units are counted in 1/4096, rounded up. */
 DOORMAN_API doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time now);
 DOORMAN_API void doorman_gauge_release(doorman_gauge *gauge, double n);
+
+/* Shadow mode, to see what a limit would do: what would be refused is let through, and counted as
+ * excess. (Not what is no amount.) Waits end at once, and delays are 0. Any thread, at any time. */
+DOORMAN_API void doorman_rate_shadow(doorman_rate *rate, bool on);
+DOORMAN_API void doorman_gauge_shadow(doorman_gauge *gauge, bool on);
+
+DOORMAN_API void doorman_rate_count(const doorman_rate *rate, doorman_counts *out);
+DOORMAN_API void doorman_gauge_count(const doorman_gauge *gauge, doorman_counts *out);
 
 /* The limiters of a resource: as many threads and callers as like share them. They end with the
  * last close of the resource. */
@@ -878,6 +919,9 @@ DOORMAN_API doorman_status doorman_agent_set_wants(doorman_agent *agent, doorman
                                                    double wants);
 DOORMAN_API void doorman_agent_read(doorman_agent *agent, const doorman_resource *resource,
                                     doorman_resource_info *out);
+
+/* As doorman_client_kill_switch; and all who wait are let through. */
+DOORMAN_API void doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
 /* Waits until n units of the resource's rate may be used, and takes them. First come, first served
  * among those who wait; a change of the lease is seen at once.
@@ -2846,6 +2890,7 @@ struct doorman_asker {
     size_t address_count, address_index;
     char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* "": none */
     unsigned redirects, failures;
+    uint64_t failure_count; /* in all */
     doorman__asker_state state;
     doorman_method method; /* of the request under way */
     uint64_t sequence, random;
@@ -3030,6 +3075,7 @@ static void doorman__asker_fail(doorman_asker *asker, unsigned failures_max) {
     doorman_time now = asker->now, first_end = DOORMAN_NEVER;
     doorman__asker_settle(asker, DOORMAN__WAITING, false);
     asker->failures = asker->failures < failures_max ? asker->failures + 1 : failures_max;
+    asker->failure_count++;
     asker->redirects = 0;
     asker->redirect[0] = 0;
     asker->address_index = (asker->address_index + 1) % asker->address_count;
@@ -4753,59 +4799,124 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
 
 #define DOORMAN__UNIT 4096.0 /* limiters count units in parts of this size */
 
-/* In 1/256 ns; for ever where nothing is allowed, 0 where everything is. */
+/* In ticks; for ever where nothing is allowed, 0 where everything is. */
 static double doorman__unit_time(double amount) {
     if (doorman__unlimited(amount)) return 0;
     return amount > 0 ? 256e9 / amount : DBL_MAX;
 }
 
-static void doorman__allowance_set(doorman__allowance *allowance, double amount, doorman_time until,
-                                   double after) {
+static void doorman__allowance_set(doorman__allowance *allowance, doorman__limit before,
+                                   doorman_time until, doorman__limit after) {
     uint32_t version = allowance->version + 1; /* written by this thread alone */
     struct doorman__allowance_slot *slot = &allowance->slot[version & 1];
-    double amounts[2] = {amount, after};
+    doorman__limit limits[2] = {before, after};
     for (int i = 0; i < 2; i++) {
-        double unit_time = doorman__unit_time(amounts[i]);
-        __atomic_store(&slot->amount[i], &amounts[i], __ATOMIC_RELEASE);
-        __atomic_store(&slot->unit_time[i], &unit_time, __ATOMIC_RELEASE);
+        __atomic_store(&slot->limit[i].amount, &limits[i].amount, __ATOMIC_RELEASE);
+        __atomic_store(&slot->limit[i].unit_time, &limits[i].unit_time, __ATOMIC_RELEASE);
+        __atomic_store_n(&slot->limit[i].unit_price, limits[i].unit_price, __ATOMIC_RELEASE);
+        __atomic_store_n(&slot->limit[i].most, limits[i].most, __ATOMIC_RELEASE);
     }
     __atomic_store_n(&slot->until, until, __ATOMIC_RELEASE);
     __atomic_store_n(&allowance->version, version, __ATOMIC_SEQ_CST);
 }
 
-typedef struct doorman__limit {
-    double amount, unit_time;
+/* What holds now, and the version of it. The loop ends unless the writer writes twice in the time
+ * of this read. A branch for `until`, and no index: it is foreseen, and nothing waits for the
+ * clock. */
+static inline uint32_t doorman__allowance_read(const doorman__allowance *allowance,
+                                               doorman__limit *out, doorman_time now) {
     uint32_t version;
-} doorman__limit;
-
-/* What holds now. The loop ends unless the writer writes twice in the time of this read. */
-static doorman__limit doorman__allowance_read(const doorman__allowance *allowance,
-                                              doorman_time now) {
-    doorman__limit limit;
     do {
-        limit.version = __atomic_load_n(&allowance->version, __ATOMIC_ACQUIRE);
-        const struct doorman__allowance_slot *slot = &allowance->slot[limit.version & 1];
-        int after = now >= __atomic_load_n(&slot->until, __ATOMIC_ACQUIRE);
-        __atomic_load(&slot->amount[after], &limit.amount, __ATOMIC_ACQUIRE);
-        __atomic_load(&slot->unit_time[after], &limit.unit_time, __ATOMIC_ACQUIRE);
-    } while (limit.version != __atomic_load_n(&allowance->version, __ATOMIC_RELAXED));
+        version = __atomic_load_n(&allowance->version, __ATOMIC_ACQUIRE);
+        const struct doorman__allowance_slot *slot = &allowance->slot[version & 1];
+        const doorman__limit *limit = &slot->limit[0];
+        if (now >= __atomic_load_n(&slot->until, __ATOMIC_ACQUIRE)) limit = &slot->limit[1];
+        __atomic_load(&limit->amount, &out->amount, __ATOMIC_ACQUIRE);
+        __atomic_load(&limit->unit_time, &out->unit_time, __ATOMIC_ACQUIRE);
+        out->unit_price = __atomic_load_n(&limit->unit_price, __ATOMIC_ACQUIRE);
+        out->most = __atomic_load_n(&limit->most, __ATOMIC_ACQUIRE);
+    } while (version != __atomic_load_n(&allowance->version, __ATOMIC_RELAXED));
+    return version;
+}
+
+static inline uint64_t doorman__ticks(doorman_time now) { return (uint64_t)now * 256; }
+
+/* Rounded up; of what is at most 2^63. */
+static inline int64_t doorman__round_up(double x) {
+    int64_t whole = (int64_t)x;
+    return whole + ((double)whole < x);
+}
+
+/* Units for the counters; they wrap, and only differences are looked at. */
+static inline uint64_t doorman__units(double n) {
+    if (n == 1) return (uint64_t)DOORMAN__UNIT;
+    return (uint64_t)doorman__round_up(n * DOORMAN__UNIT);
+}
+
+/* How many ticks are saved up, at most `most`; negative where they are spent ahead of `now`, by
+ * less than `future`. */
+static inline int64_t doorman__saved(uint64_t paid_until, uint64_t now, int64_t most,
+                                     int64_t future) {
+    int64_t saved = (int64_t)(now - paid_until);
+    return saved > most || saved <= -future ? most : saved;
+}
+
+#define DOORMAN__FUTURE (INT64_C(1) << 48)
+
+/* ---- limiters: what is counted, and let through all the same */
+
+enum { DOORMAN__SHADOW = 1, DOORMAN__KILLED = 2 };
+
+static void doorman__usage_lenient(doorman__usage *usage, uint8_t bit, bool on) {
+    if (on) {
+        __atomic_fetch_or(&usage->lenient, bit, __ATOMIC_RELAXED);
+    } else {
+        __atomic_fetch_and(&usage->lenient, (uint8_t)~bit, __ATOMIC_RELAXED);
+    }
+}
+
+static inline bool doorman__lenient(const doorman__usage *usage) {
+    return __atomic_load_n(&usage->lenient, __ATOMIC_RELAXED) != 0;
+}
+
+/* The one counter that gates capacity, wants follow it, is exact. Of a refusal two threads need not
+ * agree on anything, so it costs no locked instruction, and two at the same moment may count as
+ * one. */
+static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
+                                              doorman_decision decision) {
+    if (decision == DOORMAN_ALLOWED) {
+        __atomic_fetch_add(&usage->allowed, units, __ATOMIC_RELAXED);
+    } else if (doorman__lenient(usage)) {
+        __atomic_fetch_add(&usage->excess, units, __ATOMIC_RELAXED);
+        return DOORMAN_ALLOWED;
+    } else {
+        uint64_t refused = __atomic_load_n(&usage->refused, __ATOMIC_RELAXED);
+        __atomic_store_n(&usage->refused, refused + units, __ATOMIC_RELAXED);
+    }
+    return decision;
+}
+
+static void doorman__counts_read(const doorman__usage *usage, const doorman__queue *queue,
+                                 doorman_counts *out) {
+    *out = (doorman_counts){
+        .allowed = (double)__atomic_load_n(&usage->allowed, __ATOMIC_RELAXED) / DOORMAN__UNIT,
+        .refused = (double)__atomic_load_n(&usage->refused, __ATOMIC_RELAXED) / DOORMAN__UNIT,
+        .excess = (double)__atomic_load_n(&usage->excess, __ATOMIC_RELAXED) / DOORMAN__UNIT,
+        .waits = __atomic_load_n(&queue->waits, __ATOMIC_RELAXED),
+        .waited = __atomic_load_n(&queue->waited, __ATOMIC_RELAXED)};
+}
+
+/* ---- limiters: the rate */
+
+/* What may be saved is the burst, or one unit's time. Of nothing, and of all, it is -1, and so is
+ * the price: they are seen to in doorman__rate_refuse. */
+static doorman__limit doorman__rate_limit(const doorman_rate *rate, double amount) {
+    doorman__limit limit = {amount, doorman__unit_time(amount), -1, -1};
+    if (!(amount > 0)) return limit;
+    double depth = doorman__max((double)rate->burst * 256, limit.unit_time);
+    limit.most = doorman__round_up(doorman__min(depth, 9e18));
+    if (limit.unit_time <= 9e18) limit.unit_price = doorman__round_up(limit.unit_time);
     return limit;
-}
-
-static uint64_t doorman__rate_ticks(doorman_time now) { return (uint64_t)now * 256; }
-
-/* How many ticks are saved up, at most `most`; negative where units are spent ahead of `now`. */
-static int64_t doorman__rate_saved(uint64_t paid_until, uint64_t now, int64_t most) {
-    const uint64_t future = UINT64_C(1) << 48;
-    uint64_t ahead = paid_until - now, past = now - paid_until;
-    if (ahead && ahead < future) return -(int64_t)ahead;
-    return past < (uint64_t)most ? (int64_t)past : most;
-}
-
-/* How many may be: the burst, or one unit's time; rounded up. */
-static int64_t doorman__rate_depth(const doorman_rate *rate, double unit_time) {
-    double depth = doorman__min(doorman__max((double)rate->burst * 256, unit_time), 9e18);
-    return (int64_t)depth + ((double)(int64_t)depth < depth);
 }
 
 /* Writes what a rate follows. One that rises must not make more units of the time that was saved up
@@ -4813,34 +4924,30 @@ static int64_t doorman__rate_depth(const doorman_rate *rate, double unit_time) {
  * falls makes fewer.) */
 static void doorman__rate_set(doorman_rate *rate, double amount, doorman_time until, double after,
                               doorman_time now) {
-    const doorman__allowance *allowance = &rate->allowance;
-    const struct doorman__allowance_slot *slot = &allowance->slot[allowance->version & 1];
-    double before = slot->unit_time[now >= slot->until];
-    double part = doorman__unit_time(now < until ? amount : after) / before;
+    doorman__limit old,
+        limits[2] = {doorman__rate_limit(rate, amount), doorman__rate_limit(rate, after)};
+    (void)doorman__allowance_read(&rate->allowance, &old, now);
+    double part = limits[now >= until].unit_time / old.unit_time;
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-    uint64_t ticks = doorman__rate_ticks(now), later = 0;
+    uint64_t ticks = doorman__ticks(now), later = 0;
     do {
-        int64_t saved = doorman__rate_saved(paid, ticks, doorman__rate_depth(rate, before));
+        int64_t most = old.most < 0 ? INT64_C(1) << 62 : old.most;
+        int64_t saved = doorman__saved(paid, ticks, most, DOORMAN__FUTURE);
         if (!(part < 1) || saved <= 0) break;
         later = ticks - (uint64_t)((double)saved * part);
     } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, later, true, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
-    doorman__allowance_set(&rate->allowance, amount, until, after);
+    doorman__allowance_set(&rate->allowance, limits[0], until, limits[1]);
 }
 
-/* The price of n units in ticks, rounded up; -1: more than could ever be saved up, or no number. A
- * whole burst can be had, although its price may be rounded. */
-static int64_t doorman__rate_cost(const doorman__limit *limit, double n, int64_t most) {
-    double cost = n * limit->unit_time;
-    if (!(cost >= 0 && cost <= (double)most * (1 + 1e-9))) return -1;
-    int64_t ticks = (int64_t)cost + ((double)(int64_t)cost < cost);
-    return ticks < most ? ticks : most;
-}
-
-/* Units for the counters, rounded up; wraps, and only differences are looked at. */
-static uint64_t doorman__units(double n) {
-    double parts = n * DOORMAN__UNIT;
-    return (uint64_t)parts + ((double)(uint64_t)parts < parts);
+/* The price of n units in ticks; -1: more than could ever be saved up, or no number. A whole burst
+ * can be had, although its price may be rounded. One unit, the usual case, needs no arithmetic. */
+static inline int64_t doorman__rate_price(const doorman__limit *limit, double n) {
+    if (n == 1) return limit->unit_price;
+    double price = n * limit->unit_time;
+    if (!(price >= 0 && price <= (double)limit->most * (1 + 1e-9))) return -1;
+    int64_t ticks = doorman__round_up(price);
+    return ticks < limit->most ? ticks : limit->most;
 }
 
 static doorman_status doorman__rate_check(double amount, doorman_time burst) {
@@ -4854,60 +4961,79 @@ doorman_status doorman_rate_init(doorman_rate *rate, double units_per_second, do
     if (status != DOORMAN_OK) return status;
     memset(rate, 0, sizeof *rate);
     rate->burst = burst ? burst : DOORMAN_SECOND / 10;
-    rate->paid_until = doorman__rate_ticks(now);
-    doorman__allowance_set(&rate->allowance, units_per_second, DOORMAN_NEVER, units_per_second);
+    rate->paid_until = doorman__ticks(now);
+    doorman__limit limit = doorman__rate_limit(rate, units_per_second);
+    doorman__allowance_set(&rate->allowance, limit, DOORMAN_NEVER, limit);
     return DOORMAN_OK;
 }
 
-static doorman_decision doorman__rate_take(doorman_rate *rate, const doorman__limit *limit,
-                                           double n, doorman_time now) {
-    if (doorman__unlimited(limit->amount)) return DOORMAN_ALLOWED;
-    if (limit->amount <= 0) return DOORMAN_REFUSED;
-    int64_t most = doorman__rate_depth(rate, limit->unit_time);
-    int64_t cost = doorman__rate_cost(limit, n, most);
-    if (cost < 0) return DOORMAN_IMPOSSIBLE;
-    uint64_t ticks = doorman__rate_ticks(now);
-    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-    for (;;) {
-        int64_t left = doorman__rate_saved(paid, ticks, most) - cost;
-        if (left < 0) return DOORMAN_REFUSED;
-        if (__atomic_compare_exchange_n(&rate->paid_until, &paid, ticks - (uint64_t)left, true,
-                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-            return DOORMAN_ALLOWED;
-        }
-    }
+/* What has no price: no number, nothing, too much, and units of a rate of nothing or of all. */
+static doorman_decision doorman__rate_other(doorman_rate *rate, const doorman__limit *limit,
+                                            double n) {
+    if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
+    if (n <= 0) return DOORMAN_ALLOWED;
+    doorman_decision decision = limit->amount > 0 ? DOORMAN_IMPOSSIBLE : DOORMAN_REFUSED;
+    if (doorman__unlimited(limit->amount)) decision = DOORMAN_ALLOWED;
+    return doorman__count(&rate->usage, doorman__units(n), decision);
 }
 
 doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now) {
-    if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
-    if (n <= 0) return DOORMAN_ALLOWED;
-    doorman__limit limit = doorman__allowance_read(&rate->allowance, now);
-    doorman_decision decision = doorman__rate_take(rate, &limit, n, now);
-    uint64_t *counter = decision == DOORMAN_ALLOWED ? &rate->allowed : &rate->refused;
-    __atomic_fetch_add(counter, doorman__units(n), __ATOMIC_RELAXED);
-    return decision;
+    doorman__limit limit;
+    (void)doorman__allowance_read(&rate->allowance, &limit, now);
+    int64_t price = doorman__rate_price(&limit, n);
+    if (price < 0 || n <= 0) return doorman__rate_other(rate, &limit, n);
+    uint64_t ticks = doorman__ticks(now), units = doorman__units(n);
+    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
+    int64_t left;
+    do {
+        left = doorman__saved(paid, ticks, limit.most, DOORMAN__FUTURE) - price;
+        if (left < 0) return doorman__count(&rate->usage, units, DOORMAN_REFUSED);
+    } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, ticks - (uint64_t)left, true,
+                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return doorman__count(&rate->usage, units, DOORMAN_ALLOWED);
 }
 
 doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time now) {
+    doorman__limit limit;
     if (!doorman__amount_valid(n)) return DOORMAN_NEVER;
-    doorman__limit limit = doorman__allowance_read(&rate->allowance, now);
-    int64_t most = doorman__rate_depth(rate, limit.unit_time);
-    int64_t cost = doorman__rate_cost(&limit, n, most);
-    if (n <= 0 || doorman__unlimited(limit.amount)) return 0;
-    if (cost < 0 || limit.amount <= 0) return DOORMAN_NEVER;
+    (void)doorman__allowance_read(&rate->allowance, &limit, now);
+    if (n <= 0 || doorman__unlimited(limit.amount) || doorman__lenient(&rate->usage)) return 0;
+    int64_t price = doorman__rate_price(&limit, n);
+    if (price < 0) return DOORMAN_NEVER;
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-    int64_t missing = cost - doorman__rate_saved(paid, doorman__rate_ticks(now), most);
-    return missing > 0 ? (missing + 255) / 256 : 0;
+    int64_t saved = doorman__saved(paid, doorman__ticks(now), limit.most, DOORMAN__FUTURE);
+    return price > saved ? (price - saved + 255) / 256 : 0;
 }
+
+void doorman_rate_shadow(doorman_rate *rate, bool on) {
+    doorman__usage_lenient(&rate->usage, DOORMAN__SHADOW, on);
+}
+
+void doorman_rate_count(const doorman_rate *rate, doorman_counts *out) {
+    doorman__counts_read(&rate->usage, &rate->queue, out);
+}
+
+/* ---- limiters: the gauge */
 
 static double doorman__gauge_in_flight(const doorman_gauge *gauge) {
     return (double)__atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST) / DOORMAN__UNIT;
 }
 
+static doorman__limit doorman__gauge_limit(double amount) {
+    double most = doorman__unlimited(amount) ? DOORMAN_AMOUNT_MAX : amount;
+    return (doorman__limit){amount, 0, 0, (int64_t)(most * DOORMAN__UNIT)};
+}
+
+static void doorman__gauge_set(doorman_gauge *gauge, double amount, doorman_time until,
+                               double after) {
+    doorman__allowance_set(&gauge->allowance, doorman__gauge_limit(amount), until,
+                           doorman__gauge_limit(after));
+}
+
 doorman_status doorman_gauge_init(doorman_gauge *gauge, double capacity) {
     if (!doorman__safe_capacity_valid(capacity)) return DOORMAN_INVALID_ARGUMENT;
     memset(gauge, 0, sizeof *gauge);
-    doorman__allowance_set(&gauge->allowance, capacity, DOORMAN_NEVER, capacity);
+    doorman__gauge_set(gauge, capacity, DOORMAN_NEVER, capacity);
     return DOORMAN_OK;
 }
 
@@ -4929,10 +5055,7 @@ void doorman_gauge_release(doorman_gauge *gauge, double n) {
                                           __ATOMIC_RELAXED));
 }
 
-static doorman_decision doorman__gauge_take(doorman_gauge *gauge, const doorman__limit *limit,
-                                            int64_t parts) {
-    double amount = doorman__unlimited(limit->amount) ? DOORMAN_AMOUNT_MAX : limit->amount;
-    int64_t most = (int64_t)(amount * DOORMAN__UNIT);
+static doorman_decision doorman__gauge_take(doorman_gauge *gauge, int64_t most, int64_t parts) {
     if (most == 0) return DOORMAN_REFUSED;
     if (parts > most) return DOORMAN_IMPOSSIBLE;
     int64_t before = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
@@ -4944,22 +5067,37 @@ static doorman_decision doorman__gauge_take(doorman_gauge *gauge, const doorman_
     return DOORMAN_ALLOWED;
 }
 
+/* What starts all the same is in flight like anything else. */
+static doorman_decision doorman__gauge_refuse(doorman_gauge *gauge, int64_t parts,
+                                              doorman_decision decision) {
+    const int64_t most = (int64_t)(DOORMAN_AMOUNT_MAX * DOORMAN__UNIT);
+    bool lenient = doorman__lenient(&gauge->usage);
+    if (lenient && doorman__gauge_take(gauge, most, parts) != DOORMAN_ALLOWED) return decision;
+    return doorman__count(&gauge->usage, (uint64_t)parts, decision);
+}
+
 doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time now) {
     if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
     if (n <= 0) return DOORMAN_ALLOWED;
     int64_t parts = (int64_t)doorman__units(n);
     for (;;) {
-        doorman__limit limit = doorman__allowance_read(&gauge->allowance, now);
-        doorman_decision decision = doorman__gauge_take(gauge, &limit, parts);
-        if (decision != DOORMAN_ALLOWED) {
-            __atomic_fetch_add(&gauge->refused, (uint64_t)parts, __ATOMIC_RELAXED);
-            return decision;
-        }
-        if (limit.version == __atomic_load_n(&gauge->allowance.version, __ATOMIC_SEQ_CST)) {
-            return DOORMAN_ALLOWED;
+        doorman__limit limit;
+        uint32_t version = doorman__allowance_read(&gauge->allowance, &limit, now);
+        doorman_decision decision = doorman__gauge_take(gauge, limit.most, parts);
+        if (decision != DOORMAN_ALLOWED) return doorman__gauge_refuse(gauge, parts, decision);
+        if (version == __atomic_load_n(&gauge->allowance.version, __ATOMIC_SEQ_CST)) {
+            return doorman__count(&gauge->usage, (uint64_t)parts, DOORMAN_ALLOWED);
         }
         doorman_gauge_release(gauge, n);
     }
+}
+
+void doorman_gauge_shadow(doorman_gauge *gauge, bool on) {
+    doorman__usage_lenient(&gauge->usage, DOORMAN__SHADOW, on);
+}
+
+void doorman_gauge_count(const doorman_gauge *gauge, doorman_counts *out) {
+    doorman__counts_read(&gauge->usage, &gauge->queue, out);
 }
 
 /* ---- >>client ------------------------------------------------------------------------------- */
@@ -5000,6 +5138,7 @@ typedef struct doorman__sample {
 struct doorman_client {
     doorman_asker asker; /* must be first */
     doorman_time sample_at;
+    bool killed; /* the kill switch */
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
 };
 
@@ -5044,7 +5183,11 @@ void doorman_resource_read(const doorman_resource *resource, doorman_resource_in
                                    .in_flight = doorman__gauge_in_flight(&resource->gauge),
                                    .expires_at = leased ? holding->end : 0,
                                    .grant = holding->grant,
-                                   .heard = holding->heard};
+                                   .heard = holding->heard,
+                                   .mode = resource->mode,
+                                   .refresh_failures = resource->client->asker.failure_count};
+    doorman_rate_count(&resource->rate, &out->rate);
+    doorman_gauge_count(&resource->gauge, &out->gauge);
 }
 
 /* Lets the limiters, and then the application, know what is in force. */
@@ -5055,7 +5198,7 @@ static void doorman__resource_publish(doorman_resource *resource, doorman_time n
     double amount = info.leased ? holding->capacity : 0;
     double after = doorman__resource_fallback(resource);
     doorman__rate_set(&resource->rate, amount, info.expires_at, after, now);
-    doorman__allowance_set(&resource->gauge.allowance, amount, info.expires_at, after);
+    doorman__gauge_set(&resource->gauge, amount, info.expires_at, after);
     bool same = info.leased == told->leased && info.grant == told->grant &&
                 info.capacity <= told->capacity && info.capacity >= told->capacity;
     *told = info;
@@ -5074,6 +5217,12 @@ static doorman_time doorman__queue_time(const doorman__queue *queue, doorman_tim
     return queue->total + (doorman__queue_units(queue) > 0 ? now - queue->since : 0);
 }
 
+/* What shadow mode lets through counts as it would in earnest. */
+static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
+    return __atomic_load_n(&usage->refused, __ATOMIC_RELAXED) +
+           __atomic_load_n(&usage->excess, __ATOMIC_RELAXED);
+}
+
 static void doorman__resource_sample(doorman_resource *resource, doorman_time now) {
     doorman_rate *rate = &resource->rate;
     doorman_gauge *gauge = &resource->gauge;
@@ -5083,9 +5232,9 @@ static void doorman__resource_sample(doorman_resource *resource, doorman_time no
     if (resource->sample_count < DOORMAN__SAMPLES) resource->sample_count++;
     resource->samples[resource->newest_sample] =
         (doorman__sample){.at = now,
-                          .allowed = __atomic_load_n(&rate->allowed, __ATOMIC_RELAXED),
-                          .refused = __atomic_load_n(&rate->refused, __ATOMIC_RELAXED),
-                          .gauge_refused = __atomic_load_n(&gauge->refused, __ATOMIC_RELAXED),
+                          .allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED),
+                          .refused = doorman__usage_unmet(&rate->usage),
+                          .gauge_refused = doorman__usage_unmet(&gauge->usage),
                           .queued = doorman__queue_time(&rate->queue, now),
                           .gauge_queued = doorman__queue_time(&gauge->queue, now),
                           .peak = (double)peak / DOORMAN__UNIT};
@@ -5269,6 +5418,19 @@ void doorman_client_update(doorman_client *client, doorman_time now) {
     }
 }
 
+static void doorman__resource_killed(doorman_resource *resource, bool on) {
+    doorman__usage_lenient(&resource->rate.usage, DOORMAN__KILLED, on);
+    doorman__usage_lenient(&resource->gauge.usage, DOORMAN__KILLED, on);
+}
+
+void doorman_client_kill_switch(doorman_client *client, bool on) {
+    client->killed = on;
+    doorman__holding *holding = client->asker.first;
+    for (; holding; holding = holding->next) {
+        doorman__resource_killed(doorman__resource_of(holding), on);
+    }
+}
+
 static doorman_status doorman__resource_check(const doorman_resource_options *options,
                                               doorman_error *error) {
     const char *field = NULL, *rule = DOORMAN__AMOUNT_RULE;
@@ -5321,6 +5483,9 @@ static void doorman__resource_set_options(doorman_resource *resource,
     resource->on_change = options->on_change;
     resource->context = options->context;
     resource->rate.burst = options->burst ? options->burst : DOORMAN_SECOND / 10;
+    doorman_rate_shadow(&resource->rate, options->shadow);
+    doorman_gauge_shadow(&resource->gauge, options->shadow);
+    doorman__resource_killed(resource, resource->client->killed);
     resource->sample_count = 0;
     doorman__resource_sample(resource, now);
     resource->told = (doorman_resource_info){.resource_id = resource->resource_id};
@@ -6813,6 +6978,7 @@ typedef struct doorman__waiter {
     doorman__queue *queue;      /* the limiter's; in the line it stands for the limiter */
     double n;
     bool first; /* of those who wait for this limiter */
+    doorman_time since;
     pthread_cond_t turn;
 } doorman__waiter;
 
@@ -6877,10 +7043,13 @@ static void doorman__queue_join(doorman__queue *queue, double n, doorman_time no
     if (!before) queue->since = now;
 }
 
-static void doorman__queue_leave(doorman__queue *queue, double n, doorman_time now) {
-    uint64_t units = doorman__units(n);
+static void doorman__queue_leave(const doorman__waiter *waiter, doorman_time now) {
+    doorman__queue *queue = waiter->queue;
+    uint64_t units = doorman__units(waiter->n);
     uint64_t before = __atomic_fetch_sub(&queue->units, units, __ATOMIC_SEQ_CST);
     if (before == units) queue->total += now - queue->since;
+    __atomic_fetch_add(&queue->waits, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&queue->waited, now - waiter->since, __ATOMIC_RELAXED);
 }
 
 /* Who joins is counted first and tries then, who releases looks at the count last: one of the two
@@ -6892,7 +7061,8 @@ static void doorman__line_join(doorman_agent *agent, doorman__waiter *waiter) {
     waiter->previous = agent->last;
     *(agent->last ? &agent->last->next : &agent->first) = waiter;
     agent->last = waiter;
-    doorman__queue_join(waiter->queue, waiter->n, doorman_clock());
+    waiter->since = doorman_clock();
+    doorman__queue_join(waiter->queue, waiter->n, waiter->since);
 }
 
 /* It is the turn of the next one from here on who waits for this limiter. */
@@ -6908,7 +7078,7 @@ static void doorman__line_leave(doorman_agent *agent, doorman__waiter *waiter) {
     *(waiter->next ? &waiter->next->previous : &agent->last) = waiter->previous;
     if (!agent->first) pthread_cond_signal(&agent->left);
     if (!waiter->resource) return;
-    doorman__queue_leave(waiter->queue, waiter->n, doorman_clock());
+    doorman__queue_leave(waiter, doorman_clock());
     if (waiter->first) doorman__line_serve(waiter->next, waiter->queue);
 }
 
@@ -6923,7 +7093,7 @@ static void doorman__line_wake(doorman_agent *agent) {
 static void doorman__line_dismiss(doorman_agent *agent, const doorman_resource *resource) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (!waiter->resource || (resource && waiter->resource != resource)) continue;
-        doorman__queue_leave(waiter->queue, waiter->n, doorman_clock());
+        doorman__queue_leave(waiter, doorman_clock());
         waiter->resource = NULL;
         waiter->queue = NULL;
         pthread_cond_signal(&waiter->turn);
@@ -6936,18 +7106,22 @@ static doorman_status doorman__waiter_try(doorman__waiter *waiter, doorman_time 
                                           doorman_time now) {
     doorman_rate *rate = &waiter->resource->rate;
     doorman_gauge *gauge = &waiter->resource->gauge;
+    doorman__limit limit;
     doorman_decision decision = DOORMAN_REFUSED;
     *delay = DOORMAN_NEVER; /* for a gauge: when something changes */
     if (waiter->gauge) {
-        double most = doorman__allowance_read(&gauge->allowance, now).amount;
-        bool room = doorman__gauge_in_flight(gauge) + waiter->n <= most;
-        if (most > 0 && waiter->n > most) return DOORMAN_RESOURCE_EXHAUSTED;
-        if (room || doorman__unlimited(most)) decision = doorman_gauge_try(gauge, waiter->n, now);
+        (void)doorman__allowance_read(&gauge->allowance, &limit, now);
+        bool room = doorman__gauge_in_flight(gauge) + waiter->n <= limit.amount;
+        bool open = doorman__unlimited(limit.amount) || doorman__lenient(&gauge->usage);
+        bool possible = open || limit.amount <= 0 || waiter->n <= limit.amount;
+        if (!possible) return DOORMAN_RESOURCE_EXHAUSTED;
+        if (room || open) {
+            decision = doorman_gauge_try(gauge, waiter->n, now);
+        }
     } else {
-        doorman__limit limit = doorman__allowance_read(&rate->allowance, now);
-        int64_t most = doorman__rate_depth(rate, limit.unit_time);
-        bool possible = doorman__rate_cost(&limit, waiter->n, most) >= 0;
-        if (!possible && limit.amount > 0) return DOORMAN_RESOURCE_EXHAUSTED;
+        (void)doorman__allowance_read(&rate->allowance, &limit, now);
+        bool possible = limit.amount <= 0 || doorman__rate_price(&limit, waiter->n) >= 0;
+        if (!possible && !doorman__lenient(&rate->usage)) return DOORMAN_RESOURCE_EXHAUSTED;
         *delay = doorman_rate_delay(rate, waiter->n, now);
         if (*delay == 0) decision = doorman_rate_try(rate, waiter->n, now);
     }
@@ -6978,7 +7152,7 @@ static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waite
 
 /* Takes no mutex where nobody waits and there is enough. */
 static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
-                                          uint64_t *refused, doorman_time timeout) {
+                                          doorman__usage *usage, doorman_time timeout) {
     doorman_time now = doorman_clock(), delay = 0;
     doorman_status status = DOORMAN_UNAVAILABLE;
     if (!doorman__amount_valid(waiter->n)) return DOORMAN_INVALID_ARGUMENT;
@@ -6989,21 +7163,21 @@ static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter 
     status = DOORMAN_TIMED_OUT;
     if (timeout > 0) status = doorman__waiter_stand(agent, waiter, doorman__after(now, timeout));
     if (status != DOORMAN_TIMED_OUT) return status;
-    __atomic_fetch_add(refused, doorman__units(waiter->n), __ATOMIC_RELAXED);
+    (void)doorman__count(usage, doorman__units(waiter->n), DOORMAN_REFUSED);
     return status;
 }
 
 doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman_resource *resource, double n,
                                        doorman_time timeout) {
     doorman__waiter waiter = {.resource = resource, .queue = &resource->rate.queue, .n = n};
-    return doorman__agent_wait(agent, &waiter, &resource->rate.refused, timeout);
+    return doorman__agent_wait(agent, &waiter, &resource->rate.usage, timeout);
 }
 
 doorman_status doorman_agent_gauge_wait(doorman_agent *agent, doorman_resource *resource, double n,
                                         doorman_time timeout) {
     doorman__waiter waiter = {.resource = resource, .queue = &resource->gauge.queue, .n = n};
     waiter.gauge = true;
-    return doorman__agent_wait(agent, &waiter, &resource->gauge.refused, timeout);
+    return doorman__agent_wait(agent, &waiter, &resource->gauge.usage, timeout);
 }
 
 void doorman_agent_gauge_release(doorman_agent *agent, doorman_resource *resource, double n) {
@@ -7347,6 +7521,13 @@ void doorman_agent_read(doorman_agent *agent, const doorman_resource *resource,
                         doorman_resource_info *out) {
     pthread_mutex_lock(&agent->mutex);
     doorman_resource_read(resource, out, doorman_clock());
+    pthread_mutex_unlock(&agent->mutex);
+}
+
+void doorman_agent_kill_switch(doorman_agent *agent, bool on) {
+    pthread_mutex_lock(&agent->mutex);
+    doorman_client_kill_switch(agent->client, on);
+    doorman__line_wake(agent);
     pthread_mutex_unlock(&agent->mutex);
 }
 #endif /* DOORMAN_NNG */

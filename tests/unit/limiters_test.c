@@ -268,10 +268,10 @@ static void an_expired_lease_is_seen_at_once(void **state) {
     (void)state;
     for (doorman_time late = -1; late <= 1; late++) {
         doorman_rate rate = rate_of(0, 0, 0);
-        doorman__allowance_set(&rate.allowance, 1000, MINUTE, 10);
+        doorman__rate_set(&rate, 1000, MINUTE, 10, 0);
         assert_int_equal(count_allowed(&rate, 200, MINUTE + late), late < 0 ? 100 : 1);
         doorman_gauge gauge = gauge_of(0);
-        doorman__allowance_set(&gauge.allowance, 5, MINUTE, 0);
+        doorman__gauge_set(&gauge, 5, MINUTE, 0);
         assert_int_equal(doorman_gauge_try(&gauge, 1, MINUTE + late),
                          late < 0 ? DOORMAN_ALLOWED : DOORMAN_REFUSED);
     }
