@@ -93,14 +93,18 @@
  *     asking         doorman_asker_address  _request  _response  _failed  _due
  *     server         doorman_server_create  _destroy  _configure  _set_master  _handle  _due
  *                    _update  _next_resource  _next_lease
- *     client         doorman_client_create  _destroy  _asker  _due  _update
+ *     client         doorman_client_create  _destroy  _asker  _due  _update  _kill_switch
  *                    doorman_resource_open  _close  _set_wants  _read  _rate  _gauge
- *     limiters       doorman_rate_init  _try  _delay    doorman_gauge_init  _try  _release
+ *     limiters       doorman_rate_init  _try  _delay  _shadow  _count
+ *                    doorman_gauge_init  _try  _release  _shadow  _count
+ *                    doorman_token_bucket  doorman_leaky_bucket  doorman_debt_bucket
+ *                    doorman_fixed_window  doorman_sliding_window  doorman_sliding_log: _init
+ *                    _try  _delay
  *     JSON           doorman_json_config  _serve  _error  _request  _response
  *                    doorman_json_exchange_read  _decide  _write  _uninit
  *                    doorman_buffer_uninit
- *     nng            doorman_agent_start  _stop  _open  _close  _set_wants  _read  _rate_wait
- *                    _gauge_wait  _gauge_release    doorman_clock    doorman_random
+ *     nng            doorman_agent_start  _stop  _open  _close  _set_wants  _read  _kill_switch
+ *                    _rate_wait  _gauge_wait  _gauge_release    doorman_clock    doorman_random
  *                    doorman_carrier_create  _destroy  _prepare  _send  _take  _address
  *
  *     Three ways to use it:
@@ -799,6 +803,146 @@ DOORMAN_API void doorman_gauge_count(const doorman_gauge *gauge, doorman_counts 
  * last close of the resource. */
 DOORMAN_API doorman_rate *doorman_resource_rate(doorman_resource *resource);
 DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
+
+/* ---- limiters without a server -------------------------------------------------------------- */
+/* The classical limiters, for one process that needs nobody to agree with. As above: the caller's
+ * memory, private fields, any number of threads, no lock. Amounts are real numbers.
+ *
+ *   init    OK | INVALID_ARGUMENT: a rate must be in (0, 1e15], a limit in its range, a length in
+ *           (0, 1e8 s], and what a bucket can hold, or owe, worth 1e7 s of its rate at most
+ *   try     takes n if it is allowed. IMPOSSIBLE: it could never be; a try of 0 is allowed
+ *   delay   how long until n would be allowed, if nobody else came; takes nothing. DOORMAN_NEVER:
+ *           it could never be
+ *
+ * Who waits sleeps for the delay and tries again, or for the wait that it was told; only the agent
+ * of a resource has a line of waiters. */
+
+/* Token bucket: it holds `capacity` units, full at first, and gains so many a second.
+ *   holds     in any time t at most capacity + rate * t
+ *   memory    40 bytes
+ *   fails     with a burst of the capacity, which may come once and once more after a rest
+ *   cost      one compare-and-swap, as for all buckets */
+typedef struct doorman__meter { /* private */
+    uint64_t paid_until;
+    double unit_time;
+    int64_t saved_most, debt_most, wait_most;
+} doorman__meter;
+
+typedef struct doorman_token_bucket {
+    doorman__meter meter;
+} doorman_token_bucket;
+
+DOORMAN_API doorman_status doorman_token_bucket_init(doorman_token_bucket *bucket,
+                                                     double units_per_second, double capacity,
+                                                     doorman_time now);
+DOORMAN_API doorman_decision doorman_token_bucket_try(doorman_token_bucket *bucket, double n,
+                                                      doorman_time now);
+DOORMAN_API doorman_time doorman_token_bucket_delay(const doorman_token_bucket *bucket, double n,
+                                                    doorman_time now);
+
+/* Leaky bucket: a queue that holds `size` units, and lets out so many a second, evenly. Who is
+ * allowed is in the queue, and goes after *wait.
+ *   holds     what goes out does so evenly: no burst at all
+ *   memory    40 bytes: the queue is a time, and not a list
+ *   fails     where old requests fill it: new ones are refused, or wait for as long as it is */
+typedef struct doorman_leaky_bucket {
+    doorman__meter meter;
+} doorman_leaky_bucket;
+
+DOORMAN_API doorman_status doorman_leaky_bucket_init(doorman_leaky_bucket *bucket,
+                                                     double units_per_second, double size,
+                                                     doorman_time now);
+DOORMAN_API doorman_decision doorman_leaky_bucket_try(doorman_leaky_bucket *bucket, double n,
+                                                      doorman_time *wait, doorman_time now);
+DOORMAN_API doorman_time doorman_leaky_bucket_delay(const doorman_leaky_bucket *bucket, double n,
+                                                    doorman_time now);
+
+/* Token bucket with debt: who comes may take more than there is, at once, and the next one waits
+ * until that is paid: *wait. In numbers, 10 a second, capacity 5: at 0 s somebody takes 15 and goes
+ * at once; who comes then is told to wait 1 s.
+ *   holds     if all wait as told, in any time t at most capacity + rate * t and one caller's n
+ *   memory    40 bytes
+ *   fails     where one caller is large: all others wait for it
+ *   source    Guava's RateLimiter, Square's quota service */
+typedef struct doorman_debt_bucket {
+    doorman__meter meter;
+} doorman_debt_bucket;
+
+typedef struct doorman_debt_options {
+    double units_per_second;
+    double capacity;       /* saved up at most, and at first; 0: none */
+    double debt_max;       /* units taken ahead at most: else refused */
+    doorman_time wait_max; /* else refused; 0: as long as the debt may be */
+} doorman_debt_options;
+
+DOORMAN_API doorman_status doorman_debt_bucket_init(doorman_debt_bucket *bucket,
+                                                    const doorman_debt_options *options,
+                                                    doorman_time now);
+DOORMAN_API doorman_decision doorman_debt_bucket_try(doorman_debt_bucket *bucket, double n,
+                                                     doorman_time *wait, doorman_time now);
+DOORMAN_API doorman_time doorman_debt_bucket_delay(const doorman_debt_bucket *bucket, double n,
+                                                   doorman_time now);
+
+/* Fixed window: at most `limit` units in each window, which begin at multiples of `length`.
+ *   limit     [0, 1e8]; units are counted in 1/4096, rounded up, as in the sliding window
+ *   holds     that limit in its windows
+ *   memory    24 bytes
+ *   fails     at the border: twice the limit within a moment, at the end of one window and the
+ *             beginning of the next
+ *   cost      a division, and one compare-and-swap */
+typedef struct doorman_fixed_window {
+    uint64_t most, count;
+    doorman_time length;
+} doorman_fixed_window;
+
+DOORMAN_API doorman_status doorman_fixed_window_init(doorman_fixed_window *window, double limit,
+                                                     doorman_time length, doorman_time now);
+DOORMAN_API doorman_decision doorman_fixed_window_try(doorman_fixed_window *window, double n,
+                                                      doorman_time now);
+DOORMAN_API doorman_time doorman_fixed_window_delay(const doorman_fixed_window *window, double n,
+                                                    doorman_time now);
+
+/* Sliding window counter: the units of this window, and of the last one as much as a window that
+ * ends now would overlap with it. In numbers, 7 a minute, 5 in the last minute and 3 in this one, of
+ * which 30 % has passed: 3 + 5 * 70 % = 6.5. Half a unit is allowed, a whole one is not: nothing is
+ * rounded down.
+ *   holds     the limit in any window, if the requests of the last one came evenly
+ *   memory    32 bytes
+ *   fails     where they did not: in the worst case nearly twice the limit, or a refusal too many
+ *   cost      two divisions, and one compare-and-swap */
+typedef struct doorman_sliding_window {
+    uint64_t most, count[2];
+    doorman_time length;
+} doorman_sliding_window;
+
+DOORMAN_API doorman_status doorman_sliding_window_init(doorman_sliding_window *window, double limit,
+                                                       doorman_time length, doorman_time now);
+DOORMAN_API doorman_decision doorman_sliding_window_try(doorman_sliding_window *window, double n,
+                                                        doorman_time now);
+DOORMAN_API doorman_time doorman_sliding_window_delay(const doorman_sliding_window *window,
+                                                      double n, doorman_time now);
+
+/* Sliding window log: all arrivals are remembered, those that are refused too. In numbers, 2 a
+ * minute: 1:00:01 and 1:00:30 are allowed; 1:00:50 is the third of its minute, refused, and
+ * remembered; at 1:01:40 only that one is less than a minute old, and one more is allowed.
+ *   limit     1 to 1e8
+ *   arrivals  room for `limit` times, borrowed for as long as the log is used
+ *   n         rounded up to whole units
+ *   holds     the limit in any window, exactly
+ *   memory    32 bytes, and 8 for each unit of the limit
+ *   fails     in memory; and who goes on trying while refused is refused for ever
+ *   cost      two locked instructions for each unit */
+typedef struct doorman_sliding_log {
+    uint64_t limit, next;
+    doorman_time length, *arrivals;
+} doorman_sliding_log;
+
+DOORMAN_API doorman_status doorman_sliding_log_init(doorman_sliding_log *log, size_t limit,
+                                                    doorman_time length, doorman_time *arrivals);
+DOORMAN_API doorman_decision doorman_sliding_log_try(doorman_sliding_log *log, double n,
+                                                     doorman_time now);
+DOORMAN_API doorman_time doorman_sliding_log_delay(const doorman_sliding_log *log, double n,
+                                                   doorman_time now);
 
 #ifdef DOORMAN_JSON
 /* ---- JSON, the public part ------------------------------------------------------------------ */
@@ -4793,9 +4937,15 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
  *    The gauge is the number of units in flight. Whoever adds to it looks again whether the
  *    allowance is still the one it went by, while the client first lowers the allowance and then
  *    looks what is in flight: one of the two sees the other, so that no claim misses a unit (R3).
+ *    Rates: a whole unit is let through from 3e-8 a second on (one unit's time is a year and more);
+ *    one unit's time is rounded up to 1/256 ns, so single units pass at 2.5e11 a second at most, and
+ *    at 1e8 a second 0.04 % too slowly.
  * L2 Try, and for rates delay, which takes nothing. (Waiting is the agent's, see nng.)
  * L3 No lock and no system call: any number of threads may share a limiter (C2; all else in this
- *    file is one thread's at a time).
+ *    file is one thread's at a time). Nor a division, and for one unit no fraction: what a limit
+ *    means is worked out when it changes. With a clock read that takes 24 ns, and 30 with a
+ *    compare-and-swap, a try with its clock read takes 33 ns, or 27 if refused (make bench).
+ * L5 Whoever is refused looks whether all is to be let through; who is allowed need not.
  */
 
 #define DOORMAN__UNIT 4096.0 /* limiters count units in parts of this size */
@@ -4842,6 +4992,9 @@ static inline uint32_t doorman__allowance_read(const doorman__allowance *allowan
 
 static inline uint64_t doorman__ticks(doorman_time now) { return (uint64_t)now * 256; }
 
+/* Rounded up. */
+static doorman_time doorman__nanoseconds(int64_t ticks) { return (ticks + 255) / 256; }
+
 /* Rounded up; of what is at most 2^63. */
 static inline int64_t doorman__round_up(double x) {
     int64_t whole = (int64_t)x;
@@ -4880,9 +5033,9 @@ static inline bool doorman__lenient(const doorman__usage *usage) {
     return __atomic_load_n(&usage->lenient, __ATOMIC_RELAXED) != 0;
 }
 
-/* The one counter that gates capacity, wants follow it, is exact. Of a refusal two threads need not
- * agree on anything, so it costs no locked instruction, and two at the same moment may count as
- * one. */
+/* What was allowed is counted exactly: wants follow it. Who is refused changes nothing that threads
+ * would have to agree on, so that costs no locked instruction, and two of them at the same moment
+ * may count as one. */
 static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
                                               doorman_decision decision) {
     if (decision == DOORMAN_ALLOWED) {
@@ -4941,14 +5094,18 @@ static void doorman__rate_set(doorman_rate *rate, double amount, doorman_time un
     doorman__allowance_set(&rate->allowance, limits[0], until, limits[1]);
 }
 
-/* The price of n units in ticks; -1: more than could ever be saved up, or no number. A whole burst
- * can be had, although its price may be rounded. One unit, the usual case, needs no arithmetic. */
+/* A price in ticks; -1: more than could ever be had, or no number. All that can be had can be had at
+ * once, although its price may be rounded. */
+static inline int64_t doorman__price(double price, int64_t most) {
+    if (!(price >= 0 && price <= (double)most * (1 + 1e-9))) return -1;
+    int64_t ticks = doorman__round_up(price);
+    return ticks < most ? ticks : most;
+}
+
+/* One unit, the usual case, needs no arithmetic. */
 static inline int64_t doorman__rate_price(const doorman__limit *limit, double n) {
     if (n == 1) return limit->unit_price;
-    double price = n * limit->unit_time;
-    if (!(price >= 0 && price <= (double)limit->most * (1 + 1e-9))) return -1;
-    int64_t ticks = doorman__round_up(price);
-    return ticks < limit->most ? ticks : limit->most;
+    return doorman__price(n * limit->unit_time, limit->most);
 }
 
 static doorman_status doorman__rate_check(double amount, doorman_time burst) {
@@ -5003,7 +5160,7 @@ doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time
     if (price < 0) return DOORMAN_NEVER;
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
     int64_t saved = doorman__saved(paid, doorman__ticks(now), limit.most, DOORMAN__FUTURE);
-    return price > saved ? (price - saved + 255) / 256 : 0;
+    return price > saved ? doorman__nanoseconds(price - saved) : 0;
 }
 
 void doorman_rate_shadow(doorman_rate *rate, bool on) {
@@ -5099,6 +5256,294 @@ void doorman_gauge_shadow(doorman_gauge *gauge, bool on) {
 
 void doorman_gauge_count(const doorman_gauge *gauge, doorman_counts *out) {
     doorman__counts_read(&gauge->usage, &gauge->queue, out);
+}
+
+/* ---- limiters: buckets */
+/* All three are the word of the rate, with the price of what is taken added to it. A token bucket
+ * may have saved up, a leaky one may be in debt (its queue), the third both. Who comes while the
+ * word is ahead of the clock waits for the difference. */
+
+#define DOORMAN__METER_MAX (10000000 * DOORMAN_SECOND)
+
+static doorman_status doorman__meter_init(doorman__meter *meter, double units_per_second,
+                                          double saved, double debt, doorman_time now) {
+    bool valid = doorman__amount_valid(units_per_second) && units_per_second > 0 &&
+                 doorman__amount_valid(saved) && doorman__amount_valid(debt) && saved + debt > 0;
+    double unit_time = doorman__unit_time(units_per_second);
+    double most = (double)DOORMAN__METER_MAX * 256;
+    if (!valid || !((saved + debt) * unit_time <= most)) return DOORMAN_INVALID_ARGUMENT;
+    *meter = (doorman__meter){.unit_time = unit_time,
+                              .saved_most = doorman__round_up(saved * unit_time),
+                              .debt_most = doorman__round_up(debt * unit_time),
+                              .wait_most = INT64_MAX};
+    meter->paid_until = doorman__ticks(now) - (uint64_t)meter->saved_most;
+    return DOORMAN_OK;
+}
+
+static int64_t doorman__meter_price(const doorman__meter *meter, double n) {
+    return doorman__price(n * meter->unit_time, meter->saved_most + meter->debt_most);
+}
+
+static int64_t doorman__meter_saved(const doorman__meter *meter, uint64_t paid_until,
+                                    doorman_time now) {
+    return doorman__saved(paid_until, doorman__ticks(now), meter->saved_most,
+                          meter->debt_most + DOORMAN__FUTURE);
+}
+
+static doorman_decision doorman__meter_try(doorman__meter *meter, double n, doorman_time *wait,
+                                           doorman_time now) {
+    int64_t price = doorman__meter_price(meter, n), saved = 0;
+    if (price < 0) return DOORMAN_IMPOSSIBLE;
+    uint64_t paid = __atomic_load_n(&meter->paid_until, __ATOMIC_RELAXED), later = 0;
+    *wait = 0;
+    if (n <= 0) return DOORMAN_ALLOWED;
+    do {
+        saved = doorman__meter_saved(meter, paid, now);
+        if (saved - price < -meter->debt_most || -saved > meter->wait_most) return DOORMAN_REFUSED;
+        later = doorman__ticks(now) - (uint64_t)(saved - price);
+    } while (!__atomic_compare_exchange_n(&meter->paid_until, &paid, later, true, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+    if (saved < 0) *wait = doorman__nanoseconds(-saved);
+    return DOORMAN_ALLOWED;
+}
+
+static doorman_time doorman__meter_delay(const doorman__meter *meter, double n, doorman_time now) {
+    int64_t price = doorman__meter_price(meter, n);
+    if (price < 0) return DOORMAN_NEVER;
+    if (n <= 0) return 0;
+    uint64_t paid = __atomic_load_n(&meter->paid_until, __ATOMIC_RELAXED);
+    int64_t saved = doorman__meter_saved(meter, paid, now);
+    int64_t owed = price - saved - meter->debt_most, early = -saved - meter->wait_most;
+    int64_t missing = owed > early ? owed : early;
+    return missing > 0 ? doorman__nanoseconds(missing) : 0;
+}
+
+doorman_status doorman_token_bucket_init(doorman_token_bucket *bucket, double units_per_second,
+                                         double capacity, doorman_time now) {
+    return doorman__meter_init(&bucket->meter, units_per_second, capacity, 0, now);
+}
+
+doorman_decision doorman_token_bucket_try(doorman_token_bucket *bucket, double n,
+                                          doorman_time now) {
+    doorman_time wait;
+    return doorman__meter_try(&bucket->meter, n, &wait, now);
+}
+
+doorman_time doorman_token_bucket_delay(const doorman_token_bucket *bucket, double n,
+                                        doorman_time now) {
+    return doorman__meter_delay(&bucket->meter, n, now);
+}
+
+doorman_status doorman_leaky_bucket_init(doorman_leaky_bucket *bucket, double units_per_second,
+                                         double size, doorman_time now) {
+    return doorman__meter_init(&bucket->meter, units_per_second, 0, size, now);
+}
+
+doorman_decision doorman_leaky_bucket_try(doorman_leaky_bucket *bucket, double n,
+                                          doorman_time *wait, doorman_time now) {
+    return doorman__meter_try(&bucket->meter, n, wait, now);
+}
+
+doorman_time doorman_leaky_bucket_delay(const doorman_leaky_bucket *bucket, double n,
+                                        doorman_time now) {
+    return doorman__meter_delay(&bucket->meter, n, now);
+}
+
+doorman_status doorman_debt_bucket_init(doorman_debt_bucket *bucket,
+                                        const doorman_debt_options *options, doorman_time now) {
+    if (!doorman__duration_valid(options->wait_max)) return DOORMAN_INVALID_ARGUMENT;
+    doorman_status status = doorman__meter_init(&bucket->meter, options->units_per_second,
+                                                options->capacity, options->debt_max, now);
+    if (status != DOORMAN_OK || !options->wait_max) return status;
+    bucket->meter.wait_most = doorman__earlier(options->wait_max, DOORMAN__METER_MAX) * 256;
+    return DOORMAN_OK;
+}
+
+doorman_decision doorman_debt_bucket_try(doorman_debt_bucket *bucket, double n, doorman_time *wait,
+                                         doorman_time now) {
+    return doorman__meter_try(&bucket->meter, n, wait, now);
+}
+
+doorman_time doorman_debt_bucket_delay(const doorman_debt_bucket *bucket, double n,
+                                       doorman_time now) {
+    return doorman__meter_delay(&bucket->meter, n, now);
+}
+
+/* ---- limiters: windows */
+/* A count is one word: the number of its window, round and round in 24 bits, and the units / 4096 in
+ * 40. What looks like one of the next 255 windows is: another thread read its clock
+ * later, and this one stays with it. All else is the past, and counts nothing. */
+
+#define DOORMAN__WINDOWS ((UINT64_C(1) << 24) - 1)
+#define DOORMAN__WINDOW_UNITS ((UINT64_C(1) << 40) - 1)
+#define DOORMAN__WINDOW_LIMIT_MAX 1e8
+
+/* Where the clock is, or, if that is later, where others are who have counted. */
+typedef struct doorman__place {
+    uint64_t window;
+    doorman_time
+        rest; /* of the window, by this clock: more than its length where others are later */
+} doorman__place;
+
+static doorman__place doorman__window_place(const uint64_t *counts, size_t count,
+                                            doorman_time length, doorman_time now) {
+    uint64_t window = (uint64_t)(now / length), ahead = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t its = __atomic_load_n(&counts[i], __ATOMIC_RELAXED) >> 40;
+        uint64_t by = (its - window) & DOORMAN__WINDOWS;
+        if (by < 256 && by > ahead) ahead = by;
+    }
+    doorman_time rest = length - now % length + (doorman_time)ahead * length;
+    return (doorman__place){(window + ahead) & DOORMAN__WINDOWS, rest};
+}
+
+static uint64_t doorman__window_none(doorman_time window) { return (uint64_t)window << 40; }
+
+static uint64_t doorman__window_units(uint64_t count, uint64_t window) {
+    return count >> 40 == (window & DOORMAN__WINDOWS) ? count & DOORMAN__WINDOW_UNITS : 0;
+}
+
+/* Adds to a count, if it is then at most `most`. */
+static doorman_decision doorman__window_take(uint64_t *count, uint64_t window, uint64_t units,
+                                             uint64_t most) {
+    uint64_t before = __atomic_load_n(count, __ATOMIC_RELAXED), after = 0;
+    do {
+        after = doorman__window_units(before, window) + units;
+        if (after > most) return DOORMAN_REFUSED;
+        after |= window << 40;
+    } while (!__atomic_compare_exchange_n(count, &before, after, true, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+    return DOORMAN_ALLOWED;
+}
+
+/* Can n units be allowed at all? */
+static bool doorman__window_possible(uint64_t most, double n) {
+    return doorman__amount_valid(n) && doorman__units(n) <= most;
+}
+
+static bool doorman__window_valid(double limit, doorman_time length) {
+    return limit >= 0 && limit <= DOORMAN__WINDOW_LIMIT_MAX && length > 0 &&
+           doorman__duration_valid(length);
+}
+
+doorman_status doorman_fixed_window_init(doorman_fixed_window *window, double limit,
+                                         doorman_time length, doorman_time now) {
+    if (!doorman__window_valid(limit, length)) return DOORMAN_INVALID_ARGUMENT;
+    *window = (doorman_fixed_window){.most = (uint64_t)(limit * DOORMAN__UNIT), .length = length};
+    window->count = doorman__window_none(now / length);
+    return DOORMAN_OK;
+}
+
+doorman_decision doorman_fixed_window_try(doorman_fixed_window *window, double n,
+                                          doorman_time now) {
+    if (!doorman__window_possible(window->most, n)) return DOORMAN_IMPOSSIBLE;
+    doorman__place place = doorman__window_place(&window->count, 1, window->length, now);
+    return doorman__window_take(&window->count, place.window, doorman__units(n), window->most);
+}
+
+doorman_time doorman_fixed_window_delay(const doorman_fixed_window *window, double n,
+                                        doorman_time now) {
+    if (!doorman__window_possible(window->most, n)) return DOORMAN_NEVER;
+    doorman__place place = doorman__window_place(&window->count, 1, window->length, now);
+    uint64_t count = __atomic_load_n(&window->count, __ATOMIC_RELAXED);
+    uint64_t units = doorman__window_units(count, place.window) + doorman__units(n);
+    return units > window->most ? place.rest : 0;
+}
+
+doorman_status doorman_sliding_window_init(doorman_sliding_window *window, double limit,
+                                           doorman_time length, doorman_time now) {
+    if (!doorman__window_valid(limit, length)) return DOORMAN_INVALID_ARGUMENT;
+    *window = (doorman_sliding_window){.most = (uint64_t)(limit * DOORMAN__UNIT), .length = length};
+    window->count[0] = window->count[1] = doorman__window_none(now / length);
+    return DOORMAN_OK;
+}
+
+/* How much of a window counts of which `rest` of its successor is left; rounded up. */
+static uint64_t doorman__window_carry(uint64_t units, doorman_time rest, doorman_time length) {
+    if (rest >= length) return units;
+    return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
+}
+
+/* The longest rest with which no more than `room` is carried. */
+static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
+    if (units <= room) return length;
+    doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
+    while (doorman__window_carry(units, rest, length) > room) rest--; /* it was rounded */
+    return rest;
+}
+
+static uint64_t doorman__sliding_units(const doorman_sliding_window *window, uint64_t at) {
+    return doorman__window_units(__atomic_load_n(&window->count[at & 1], __ATOMIC_RELAXED), at);
+}
+
+doorman_decision doorman_sliding_window_try(doorman_sliding_window *window, double n,
+                                            doorman_time now) {
+    if (!doorman__window_possible(window->most, n)) return DOORMAN_IMPOSSIBLE;
+    doorman__place place = doorman__window_place(window->count, 2, window->length, now);
+    uint64_t last = doorman__sliding_units(window, place.window - 1);
+    uint64_t carried = doorman__window_carry(last, place.rest, window->length);
+    if (n <= 0) return DOORMAN_ALLOWED;
+    if (carried > window->most) return DOORMAN_REFUSED;
+    return doorman__window_take(&window->count[place.window & 1], place.window, doorman__units(n),
+                                window->most - carried);
+}
+
+doorman_time doorman_sliding_window_delay(const doorman_sliding_window *window, double n,
+                                          doorman_time now) {
+    if (!doorman__window_possible(window->most, n)) return DOORMAN_NEVER;
+    doorman_time length = window->length;
+    doorman__place place = doorman__window_place(window->count, 2, length, now);
+    uint64_t last = doorman__sliding_units(window, place.window - 1);
+    uint64_t units = doorman__sliding_units(window, place.window), room = window->most;
+    room -= doorman__units(n);
+    if (n <= 0) return 0;
+    if (units > room) return place.rest + length - doorman__window_rest(units, room, length);
+    doorman_time rest = doorman__window_rest(last, room - units, length);
+    return place.rest > rest ? place.rest - rest : 0;
+}
+
+/* ---- limiters: the log */
+/* Of the arrivals only the last `limit` matter, in a ring: one more is allowed if the one that it
+ * takes the place of, the last but limit - 1, is a whole window old. No place is taken twice within
+ * a window, so no window has more than there are places. */
+
+doorman_status doorman_sliding_log_init(doorman_sliding_log *log, size_t limit, doorman_time length,
+                                        doorman_time *arrivals) {
+    bool valid = limit > 0 && doorman__window_valid((double)limit, length);
+    if (!valid) return DOORMAN_INVALID_ARGUMENT;
+    *log = (doorman_sliding_log){.limit = limit, .length = length, .arrivals = arrivals};
+    for (size_t i = 0; i < limit; i++) arrivals[i] = -length; /* over at 0 */
+    return DOORMAN_OK;
+}
+
+/* Whole units; more than the limit: it can never be. */
+static uint64_t doorman__log_units(const doorman_sliding_log *log, double n) {
+    return n >= 0 && n <= (double)log->limit ? (uint64_t)doorman__round_up(n) : UINT64_MAX;
+}
+
+doorman_decision doorman_sliding_log_try(doorman_sliding_log *log, double n, doorman_time now) {
+    uint64_t units = doorman__log_units(log, n);
+    if (units > log->limit) return DOORMAN_IMPOSSIBLE;
+    uint64_t next = __atomic_fetch_add(&log->next, units, __ATOMIC_RELAXED);
+    doorman_decision decision = DOORMAN_ALLOWED;
+    for (; units > 0; units--, next++) {
+        doorman_time *place = &log->arrivals[next % log->limit];
+        doorman_time before = __atomic_load_n(place, __ATOMIC_RELAXED);
+        while (!__atomic_compare_exchange_n(place, &before, doorman__later(before, now), true,
+                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        }
+        if (now - before < log->length) decision = DOORMAN_REFUSED;
+    }
+    return decision;
+}
+
+doorman_time doorman_sliding_log_delay(const doorman_sliding_log *log, double n, doorman_time now) {
+    uint64_t units = doorman__log_units(log, n);
+    if (units > log->limit) return DOORMAN_NEVER;
+    if (units == 0) return 0;
+    uint64_t last = __atomic_load_n(&log->next, __ATOMIC_RELAXED) + units - 1;
+    doorman_time before = __atomic_load_n(&log->arrivals[last % log->limit], __ATOMIC_RELAXED);
+    return doorman__later(log->length - (now - before), 0);
 }
 
 /* ---- >>client ------------------------------------------------------------------------------- */
