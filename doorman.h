@@ -5275,7 +5275,7 @@ static doorman_status doorman__meter_init(doorman__meter *meter, double units_pe
     *meter = (doorman__meter){.unit_time = unit_time,
                               .saved_most = doorman__round_up(saved * unit_time),
                               .debt_most = doorman__round_up(debt * unit_time),
-                              .wait_most = INT64_MAX};
+                              .wait_most = DOORMAN__METER_MAX * 256};
     meter->paid_until = doorman__ticks(now) - (uint64_t)meter->saved_most;
     return DOORMAN_OK;
 }
