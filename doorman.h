@@ -737,9 +737,11 @@ typedef struct doorman__usage {
 
 /* Private: who waits for a limiter. `units` is atomic; the rest is guarded by the agent's mutex. */
 typedef struct doorman__queue {
-    uint64_t units;            /* in units / 4096 */
-    doorman_time since, total; /* since when anybody does, and for how long in all before that */
-    uint64_t waits;            /* who has gone, and how long they were there; atomic, too */
+    uint64_t units;      /* in units / 4096 */
+    uint64_t units_peak; /* the most there were, for the wants; and in all, in units * seconds, */
+    double area;         /* up to the last change */
+    doorman_time changed_at;
+    uint64_t waits; /* who has gone, and how long they were there; atomic, too */
     doorman_time waited;
     doorman_time pace; /* of a rate: no other waiter before then; atomic, too */
 } doorman__queue;
@@ -5568,17 +5570,24 @@ doorman_time doorman_sliding_log_delay(const doorman_sliding_log *log, double n,
  * K7 Nothing that the server does or fails to do blocks or crashes the application.
  * L4 Use is what was allowed and refused over a moving window, the newest counting most, and who is
  *    waiting. A steady demand settles on wants within 10 % of it; a starved one grows until it is
- *    met; a loop that spins on try asks for four times what it has at most.
+ *    met; a loop that spins on try asks for eight times what it has at most.
  */
 
 #define DOORMAN__SAMPLES 11
 
-/* What the limiters had counted at some time. */
+/* The demand between two samples: units a second of the rate, and the most at once of the gauge. */
+typedef struct doorman__use {
+    double seconds, rate, peak;
+    bool unmet, bounded; /* the rate was not enough; and how much is missing is not known */
+} doorman__use;
+
+/* What the limiters had counted at some time, and what was wanted since the sample before. */
 typedef struct doorman__sample {
     doorman_time at;
     uint64_t allowed, refused, gauge_refused;
-    doorman_time queued, gauge_queued; /* for how long in all somebody had to wait */
-    double peak;                       /* units in flight at most since the sample before */
+    double queued;           /* how much was waited in all, in units * seconds */
+    double peak, queue_peak; /* units in flight, and waiting, at most since the sample before */
+    doorman__use use;
 } doorman__sample;
 
 struct doorman_client {
@@ -5659,8 +5668,10 @@ static double doorman__queue_units(const doorman__queue *queue) {
     return (double)__atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) / DOORMAN__UNIT;
 }
 
-static doorman_time doorman__queue_time(const doorman__queue *queue, doorman_time now) {
-    return queue->total + (doorman__queue_units(queue) > 0 ? now - queue->since : 0);
+/* How much was waited, in units * seconds. */
+static double doorman__queue_area(const doorman__queue *queue, doorman_time now) {
+    doorman_time last = now - queue->changed_at;
+    return queue->area + doorman__queue_units(queue) * (double)last / (double)DOORMAN_SECOND;
 }
 
 /* What shadow mode lets through counts as it would in earnest. */
@@ -5669,78 +5680,87 @@ static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
            __atomic_load_n(&usage->excess, __ATOMIC_RELAXED);
 }
 
+/* What was refused is demand too, or a starved client would never grow; but a loop that spins on
+ * try is refused a million times for one unit. So what is unmet counts seven times what was allowed
+ * at most: a real demand is met after a few rounds (a step to the 500-fold after three, at half a
+ * refresh interval each), an endless one asks for eight times what it has.
+ *
+ * A loop that waits for each unit is never refused. Of `most` workers, `waiting` wait on average;
+ * if none had to, all would do what the others do: most / (most - waiting) times as much. In
+ * numbers, two workers that are busy for 20 ms with each unit, at 50 a second: one of them is busy,
+ * one waits, and they could do 100. How many there are is taken to be how many have waited at once.
+ */
+static doorman__use doorman__sample_use(const doorman__sample *old, const doorman__sample *new_,
+                                        double workers, double least) {
+    double seconds = (double)(new_->at - old->at) / (double)DOORMAN_SECOND;
+    doorman__use use = {.seconds = seconds};
+    if (seconds <= 0) return use;
+    double allowed = (double)(new_->allowed - old->allowed) / DOORMAN__UNIT;
+    double refused = (double)(new_->refused - old->refused) / DOORMAN__UNIT;
+    double gauge_refused = (double)(new_->gauge_refused - old->gauge_refused) / DOORMAN__UNIT;
+    double waiting = (new_->queued - old->queued) / seconds, busy = workers - waiting;
+    double most = 7 * doorman__max(allowed, least * seconds), unmet = refused;
+    if (waiting > 0) unmet += busy * most > allowed * waiting ? allowed * waiting / busy : most;
+    use.unmet = unmet > 0;
+    use.bounded = unmet >= most;
+    use.rate = (allowed + doorman__min(unmet, most)) / seconds;
+    most = 7 * doorman__max(new_->peak, least);
+    use.peak = new_->peak + doorman__min(gauge_refused, most);
+    return use;
+}
+
+static const doorman__sample *doorman__resource_sampled(const doorman_resource *resource,
+                                                        size_t age) {
+    size_t at = resource->newest_sample + DOORMAN__SAMPLES - age;
+    return &resource->samples[at % DOORMAN__SAMPLES];
+}
+
 static void doorman__resource_sample(doorman_resource *resource, doorman_time now) {
     doorman_rate *rate = &resource->rate;
     doorman_gauge *gauge = &resource->gauge;
     int64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
     int64_t peak = __atomic_exchange_n(&gauge->peak, in_flight, __ATOMIC_RELAXED);
+    doorman__sample sample = {.at = now,
+                              .allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED),
+                              .refused = doorman__usage_unmet(&rate->usage),
+                              .gauge_refused = doorman__usage_unmet(&gauge->usage),
+                              .queued = doorman__queue_area(&rate->queue, now),
+                              .queue_peak = (double)rate->queue.units_peak / DOORMAN__UNIT,
+                              .peak = (double)peak / DOORMAN__UNIT};
+    double workers = sample.queue_peak;
+    for (size_t age = 0; age < resource->sample_count; age++) {
+        workers = doorman__max(workers, doorman__resource_sampled(resource, age)->queue_peak);
+    }
+    if (resource->sample_count > 0) {
+        sample.use = doorman__sample_use(doorman__resource_sampled(resource, 0), &sample, workers,
+                                         resource->wants_minimum);
+    }
+    rate->queue.units_peak = __atomic_load_n(&rate->queue.units, __ATOMIC_RELAXED);
     resource->newest_sample = (resource->newest_sample + 1) % DOORMAN__SAMPLES;
     if (resource->sample_count < DOORMAN__SAMPLES) resource->sample_count++;
-    resource->samples[resource->newest_sample] =
-        (doorman__sample){.at = now,
-                          .allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED),
-                          .refused = doorman__usage_unmet(&rate->usage),
-                          .gauge_refused = doorman__usage_unmet(&gauge->usage),
-                          .queued = doorman__queue_time(&rate->queue, now),
-                          .gauge_queued = doorman__queue_time(&gauge->queue, now),
-                          .peak = (double)peak / DOORMAN__UNIT};
+    resource->samples[resource->newest_sample] = sample;
 }
 
-/* What was refused is demand too, or a starved client would never grow; but a loop that spins on
- * try is refused a million times for one unit. And a loop that waits for each unit is never
- * refused: it shows by waiting nearly all the time. So what is unmet counts three times what was
- * allowed at most: a real demand is met after a few rounds, an endless one asks for four times what
- *   it has. waited   the part of the time in which somebody had to wait; up to 3/4 is an uneven
- *   stream */
-static double doorman__demand_seen(double allowed, double refused, double waited, double least) {
-    double most = 3 * doorman__max(allowed, least);
-    double starved = doorman__max(0, doorman__min(1, 4 * waited - 3)) * most;
-    return allowed + doorman__min(refused + starved, most);
-}
-
-/* The demand between two samples: units a second of the rate, and the most at once of the gauge. */
-typedef struct doorman__use {
-    double seconds, rate, peak;
-    bool unmet; /* the rate was not enough */
-} doorman__use;
-
-static doorman__use doorman__sample_use(const doorman__sample *old, const doorman__sample *new_,
-                                        double least) {
-    double time = (double)(new_->at - old->at), seconds = time / (double)DOORMAN_SECOND;
-    doorman__use use = {seconds, 0, 0, false};
-    if (seconds <= 0) return use;
-    double allowed = (double)(new_->allowed - old->allowed) / DOORMAN__UNIT;
-    double refused = (double)(new_->refused - old->refused) / DOORMAN__UNIT;
-    double gauge_refused = (double)(new_->gauge_refused - old->gauge_refused) / DOORMAN__UNIT;
-    double waited = (double)(new_->queued - old->queued) / time;
-    double gauge_waited = (double)(new_->gauge_queued - old->gauge_queued) / time;
-    use.rate = doorman__demand_seen(allowed, refused, waited, least * seconds) / seconds;
-    use.unmet = use.rate * seconds > allowed;
-    use.peak = doorman__demand_seen(new_->peak, gauge_refused, gauge_waited, least);
-    return use;
-}
-
-/* The demand over the window: the newest interval counts fully, the oldest a tenth. Where demand
- * was not met in the newest, that alone may raise it: who starves need not wait for the window. */
+/* The demand over the window: the newest interval counts fully, the oldest a tenth, and one in which
+ * it is not known how much was missing not at all. It rises sooner than it falls: to what is missing
+ * in the newest, and to what all of the last three have. */
 static double doorman__resource_use(const doorman_resource *resource) {
-    double rate = 0, newest = 0, weights = 0, peak = 0;
+    double rate = 0, raised = 0, lately = DBL_MAX, weights = 0, peak = 0;
     for (size_t age = 0; age + 1 < resource->sample_count; age++) {
-        size_t at = resource->newest_sample + DOORMAN__SAMPLES - age;
-        doorman__use use =
-            doorman__sample_use(&resource->samples[(at - 1) % DOORMAN__SAMPLES],
-                                &resource->samples[at % DOORMAN__SAMPLES], resource->wants_minimum);
-        double weight = use.seconds * (double)(DOORMAN__SAMPLES - 1 - age);
-        rate += weight * use.rate;
+        const doorman__use *use = &doorman__resource_sampled(resource, age)->use;
+        double weight = use->seconds * (double)(DOORMAN__SAMPLES - 1 - age);
+        peak = doorman__max(peak, use->peak);
+        if (age == 0 && use->unmet) raised = use->rate;
+        if (age < 3) lately = doorman__min(lately, use->rate);
+        if (age == 2) raised = doorman__max(raised, lately);
+        if (use->bounded) continue;
+        rate += weight * use->rate;
         weights += weight;
-        peak = doorman__max(peak, use.peak);
-        if (age == 0 && use.unmet) newest = use.rate;
     }
-    if (weights > 0) rate = doorman__max(newest, rate / weights);
-    double window = (double)resource->window / (double)DOORMAN_SECOND;
-    rate += doorman__queue_units(&resource->rate.queue) / window;
+    if (weights > 0) rate = rate / weights;
     peak += doorman__queue_units(&resource->gauge.queue);
-    return doorman__max(1.05 * rate,
-                        peak); /* some room, so that noise does not cut a steady rate */
+    /* Some room, so that noise does not cut a steady rate. */
+    return doorman__max(1.05 * doorman__max(raised, rate), peak);
 }
 
 static void doorman__resource_want(doorman_resource *resource, double wants, doorman_time now) {
@@ -7492,15 +7512,17 @@ static void doorman__agent_notify(doorman_agent *agent) {
 
 /* One more in the queue of a limiter, and one less. */
 static void doorman__queue_join(doorman__queue *queue, double n, doorman_time now) {
-    uint64_t before = __atomic_fetch_add(&queue->units, doorman__units(n), __ATOMIC_SEQ_CST);
-    if (!before) queue->since = now;
+    queue->area = doorman__queue_area(queue, now);
+    queue->changed_at = now;
+    uint64_t units = __atomic_add_fetch(&queue->units, doorman__units(n), __ATOMIC_SEQ_CST);
+    if (units > queue->units_peak) queue->units_peak = units;
 }
 
 static void doorman__queue_leave(const doorman__waiter *waiter, doorman_time now) {
     doorman__queue *queue = waiter->queue;
-    uint64_t units = doorman__units(waiter->n);
-    uint64_t before = __atomic_fetch_sub(&queue->units, units, __ATOMIC_SEQ_CST);
-    if (before == units) queue->total += now - queue->since;
+    queue->area = doorman__queue_area(queue, now);
+    queue->changed_at = now;
+    __atomic_fetch_sub(&queue->units, doorman__units(waiter->n), __ATOMIC_SEQ_CST);
     __atomic_fetch_add(&queue->waits, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&queue->waited, now - waiter->since, __ATOMIC_RELAXED);
 }
