@@ -610,11 +610,12 @@ static void every_wait_counts_once_as_demand(void **state) {
     for (int i = 0; i < 3; i++) {
         assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
     }
-    assert_true(rate->allowed == doorman__units(3) && rate->refused == 0);
+    assert_true(rate->usage.allowed == doorman__units(3) && rate->usage.refused == 0);
     assert_int_equal(doorman_agent_set_wants(agent, resource, 0), DOORMAN_OK);
     assert_int_equal(doorman_agent_rate_wait(agent, resource, 0.25, 0), DOORMAN_TIMED_OUT);
     assert_int_equal(doorman_agent_gauge_wait(agent, resource, 0.25, 0), DOORMAN_TIMED_OUT);
-    assert_true(rate->refused == doorman__units(0.25) && gauge->refused == doorman__units(0.25));
+    assert_true(rate->usage.refused == doorman__units(0.25) &&
+                gauge->usage.refused == doorman__units(0.25));
     errand waits[] = {{.n = 0.5, .timeout = 100 * MILLISECOND},
                       {.n = 0.5, .timeout = 100 * MILLISECOND, .gauge = true}};
     for (int i = 0; i < 2; i++) {
@@ -623,9 +624,56 @@ static void every_wait_counts_once_as_demand(void **state) {
         errand_start(&waits[i]);
     }
     for (int i = 0; i < 2; i++) assert_int_equal(errand_end(&waits[i]), DOORMAN_TIMED_OUT);
-    assert_true(rate->allowed == doorman__units(3) && rate->refused == doorman__units(0.75));
-    assert_true(gauge->refused == doorman__units(0.75));
+    assert_true(rate->usage.allowed == doorman__units(3) &&
+                rate->usage.refused == doorman__units(0.75));
+    assert_true(gauge->usage.refused == doorman__units(0.75));
     assert_true(rate->queue.units == 0 && gauge->queue.units == 0);
+    doorman_counts counts = read_info(agent, resource).gauge; /* two calls, of which one waited */
+    assert_true(counts.refused >= 0.75 && counts.refused <= 0.75);
+    assert_true(counts.waits == 1 && counts.waited >= 100 * MILLISECOND);
+    doorman_agent_stop(agent);
+}
+
+/* L5: who waits goes at once, for either limiter, and in whatever line; and who comes need not. */
+static void the_kill_switch_lets_waiters_through(void **state) {
+    (void)state;
+    enum { COUNT = 8 };
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_PESSIMISTIC, 0);
+    errand errands[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        errands[i] = (errand){.agent = agent, .resource = resource, .gauge = i % 2, .n = 1 + i};
+        errands[i].timeout = PATIENCE;
+        errand_start(&errands[i]);
+    }
+    doorman_agent_kill_switch(agent, true);
+    for (int i = 0; i < COUNT; i++) assert_int_equal(errand_end(&errands[i]), DOORMAN_OK);
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1000, 0), DOORMAN_OK);
+    assert_true(read_info(agent, resource).rate.excess >= 1000);
+    assert_true(read_info(agent, resource).in_flight <= 0);
+    doorman_agent_kill_switch(agent, false);
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, 0), DOORMAN_TIMED_OUT);
+    doorman_agent_stop(agent);
+}
+
+/* L1, L2: once there has been a line, they go one by one; and all of them go. */
+static void waiters_pass_at_the_rate_and_not_above_it(void **state) {
+    (void)state;
+    enum { RATE = 2000, UNITS = 1000 };
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", RATE, DOORMAN_OPTIMISTIC, 0);
+    doorman_time from = doorman_clock();
+    for (int i = 0; i < UNITS; i++) {
+        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
+    }
+    double elapsed = (double)(doorman_clock() - from) / 1e9;
+    assert_true(UNITS <= RATE * (elapsed + 0.1) + 1);
+    assert_true(elapsed < 10); /* not a nap for each */
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, RATE / 10, PATIENCE), DOORMAN_OK);
     doorman_agent_stop(agent);
 }
 
@@ -817,6 +865,8 @@ int main(void) {
         cmocka_unit_test(a_blocked_waiter_sees_a_new_rate),
         cmocka_unit_test(a_blocked_waiter_sees_the_first_lease),
         cmocka_unit_test(every_wait_counts_once_as_demand),
+        cmocka_unit_test(the_kill_switch_lets_waiters_through),
+        cmocka_unit_test(waiters_pass_at_the_rate_and_not_above_it),
         cmocka_unit_test(many_threads_never_have_more_than_the_gauge_allows),
         cmocka_unit_test(calls_from_many_threads_get_on_with_each_other),
         cmocka_unit_test(an_agent_that_cannot_start_says_why),
