@@ -7415,10 +7415,9 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
  *
  * Pacing. A thread that wakes late finds what has been saved meanwhile, and it and those behind it
  *    would rush. So once there has been a line, those who wait pass at most 3 % faster than the
- *    rate, until nobody has come for a quarter of the burst; and not while more than a quarter of it
- *    is saved: then the machine is too busy to sleep in such small pieces, and capacity would be
- *    lost. In numbers, 10,000 a second: 5 ms too late are made good in 0.17 s, and not at once by 50
- *    units.
+ *    rate, until nobody has come for half of the burst; and not while more than half of it is saved:
+ *    then the machine is too busy to sleep in such small pieces, and capacity would be lost. In
+ *    numbers, 10,000 a second: 5 ms too late are made good in 0.17 s, not at once by 50 units.
  *
  * Condition variables go by a clock that stands still while the machine is suspended, and ours not;
  * so nobody sleeps longer than a second at a time.
@@ -7584,7 +7583,7 @@ static void doorman__pace_note(const doorman__waiter *waiter, const doorman__lim
                                doorman_time now) {
     doorman_time *pace = &waiter->resource->rate.queue.pace;
     doorman_time last = __atomic_load_n(pace, __ATOMIC_RELAXED);
-    if (!(limit->amount > 0) || (!waiter->first && now - last > limit->most / 1024)) return;
+    if (!(limit->amount > 0) || (!waiter->first && now - last > limit->most / 512)) return;
     double ticks = doorman__min(waiter->n * limit->unit_time, (double)limit->most);
     doorman_time from = doorman__later(last, now - DOORMAN__WAKE_MAX);
     __atomic_store_n(pace, from + (doorman_time)(ticks / 256 / DOORMAN__CATCH_UP),
@@ -7596,7 +7595,7 @@ static doorman_time doorman__pace_left(const doorman_rate *rate, const doorman__
     doorman_time pace = __atomic_load_n(&rate->queue.pace, __ATOMIC_RELAXED);
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
     int64_t saved = doorman__saved(paid, doorman__ticks(now), limit->most, DOORMAN__FUTURE);
-    return pace > now && saved <= limit->most / 4 ? pace - now : 0;
+    return pace > now && saved <= limit->most / 2 ? pace - now : 0;
 }
 
 /* Takes the units if they are to be had; UNAVAILABLE: not yet, perhaps after `delay`. Looks first,
