@@ -41,7 +41,7 @@ build/doorman_server: doorman_server.c doorman.h | build_deps
 	$(build)
 build/examples/%: examples/%.c doorman.h | build_deps
 	$(build)
-build/examples/library_only: LIBRARIES = # needs none
+build/examples/library_only build/examples/local_limiters: LIBRARIES = # need none
 build/examples/demo build/examples/demo_tree: examples/demo.h
 
 # From C++ the implementation is a C object of its own.

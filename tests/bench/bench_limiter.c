@@ -8,54 +8,121 @@
 
 /* ---- a try ----------------------------------------------------------------------------------- */
 
-typedef enum act { CLOCK, CLOCK_AND_SWAP, ALLOWED, REFUSED, ACT_COUNT } act;
-enum { TRIES = 100000, ROUNDS_MAX = 64 };
+enum { TRIES = 100000, ROUNDS_MAX = 64, LOG_LIMIT = 1000 };
 
-/* Nanoseconds that one act takes. Each loop is its own, so that none pays for asking which. */
-static double cost(act what, doorman_rate *rate) {
-    uint64_t word = 0, sum = 0;
-    doorman_time start = cpu_time();
-    if (what == CLOCK) {
-        for (int i = 0; i < TRIES; i++) sum += (uint64_t)doorman_clock();
-    } else if (what == CLOCK_AND_SWAP) {
-        for (int i = 0; i < TRIES; i++) {
-            uint64_t now = (uint64_t)doorman_clock(),
-                     old = __atomic_load_n(&word, __ATOMIC_RELAXED);
-            sum += __atomic_compare_exchange_n(&word, &old, now, true, __ATOMIC_RELAXED,
-                                               __ATOMIC_RELAXED);
-        }
-    } else {
-        for (int i = 0; i < TRIES; i++) {
-            sum += doorman_rate_try(rate, 1, doorman_clock()) == DOORMAN_ALLOWED;
-        }
+/* One of each, all of them so wide that every try is allowed, but for `narrow`. */
+typedef struct limiters {
+    uint64_t word;
+    doorman_rate rate, narrow;
+    doorman_gauge gauge;
+    doorman_token_bucket token;
+    doorman_leaky_bucket leaky;
+    doorman_debt_bucket debt;
+    doorman_fixed_window fixed;
+    doorman_sliding_window sliding;
+    doorman_sliding_log log;
+    doorman_time arrivals[LOG_LIMIT], wait;
+} limiters;
+
+static void init_limiters(limiters *l) {
+    const doorman_debt_options debt = {.units_per_second = 1e12, .capacity = 1e12};
+    doorman_time now = doorman_clock();
+    must(doorman_rate_init(&l->rate, 1e12, 0, now) == DOORMAN_OK &&
+             doorman_rate_init(&l->narrow, 1e-3, 0, now) == DOORMAN_OK &&
+             doorman_gauge_init(&l->gauge, 1) == DOORMAN_OK &&
+             doorman_token_bucket_init(&l->token, 1e12, 1e12, now) == DOORMAN_OK &&
+             doorman_leaky_bucket_init(&l->leaky, 1e12, 1e12, now) == DOORMAN_OK &&
+             doorman_debt_bucket_init(&l->debt, &debt, now) == DOORMAN_OK &&
+             doorman_fixed_window_init(&l->fixed, 1e8, DOORMAN_SECOND, now) == DOORMAN_OK &&
+             doorman_sliding_window_init(&l->sliding, 1e8, DOORMAN_SECOND, now) == DOORMAN_OK &&
+             doorman_sliding_log_init(&l->log, LOG_LIMIT, 1, l->arrivals) == DOORMAN_OK,
+         "no limiter");
+}
+
+static uint64_t swap(uint64_t *word, doorman_time now) {
+    uint64_t old = __atomic_load_n(word, __ATOMIC_RELAXED);
+    return __atomic_compare_exchange_n(word, &old, (uint64_t)now, true, __ATOMIC_RELAXED,
+                                       __ATOMIC_RELAXED);
+}
+
+static uint64_t hold(doorman_gauge *gauge, doorman_time now) {
+    uint64_t decision = doorman_gauge_try(gauge, 1, now);
+    doorman_gauge_release(gauge, 1);
+    return decision;
+}
+
+/* A loop for each, so that none pays for asking which. Its sum is used, so that nothing of it is
+ * left out. */
+#define LOOP(name, call)                                                                           \
+    static uint64_t name(limiters *l) {                                                            \
+        uint64_t sum = 0;                                                                          \
+        for (int i = 0; i < TRIES; i++) {                                                          \
+            doorman_time now = doorman_clock();                                                    \
+            sum += (uint64_t)(call);                                                               \
+        }                                                                                          \
+        (void)l;                                                                                   \
+        return sum;                                                                                \
     }
+
+LOOP(read_clock, now)
+LOOP(read_and_swap, swap(&l->word, now))
+LOOP(rate_allowed, doorman_rate_try(&l->rate, 1, now))
+LOOP(rate_refused, doorman_rate_try(&l->narrow, 1, now))
+LOOP(gauge_held, hold(&l->gauge, now))
+LOOP(token_allowed, doorman_token_bucket_try(&l->token, 1, now))
+LOOP(leaky_allowed, doorman_leaky_bucket_try(&l->leaky, 1, &l->wait, now))
+LOOP(debt_allowed, doorman_debt_bucket_try(&l->debt, 1, &l->wait, now))
+LOOP(fixed_allowed, doorman_fixed_window_try(&l->fixed, 1, now))
+LOOP(sliding_allowed, doorman_sliding_window_try(&l->sliding, 1, now))
+LOOP(log_allowed, doorman_sliding_log_try(&l->log, 1, now))
+
+enum { ACT_CLOCK, ACT_SWAP };
+
+/* Each with its clock read; the goal is in times of the act that stands beside it. */
+static const struct {
+    const char *name;
+    uint64_t (*run)(limiters *l);
+    int beside;
+    double most;
+} acts[] = {{"a clock read", read_clock, 0, 0},
+            {"a clock read and a compare-and-swap", read_and_swap, 0, 0},
+            {"a rate's try, allowed", rate_allowed, ACT_SWAP, 1.3},
+            {"a rate's try, refused", rate_refused, ACT_CLOCK, 1.3},
+            {"a gauge's try, and its release", gauge_held, 0, 0},
+            {"a token bucket's try", token_allowed, 0, 0},
+            {"a leaky bucket's try", leaky_allowed, 0, 0},
+            {"a debt bucket's try", debt_allowed, 0, 0},
+            {"a fixed window's try", fixed_allowed, 0, 0},
+            {"a sliding window's try", sliding_allowed, 0, 0},
+            {"a sliding log's try", log_allowed, 0, 0}};
+enum { ACT_COUNT = sizeof acts / sizeof *acts };
+
+static double cost(uint64_t (*run)(limiters *l), limiters *l) {
+    doorman_time start = cpu_time();
+    uint64_t sum = run(l);
     doorman_time end = cpu_time();
-    __asm__ volatile("" : : "r"(sum)); /* is used, so that nothing of it is left out */
+    __asm__ volatile("" : : "r"(sum));
     return (double)(end - start) / TRIES;
 }
 
 void bench_limiter(bench *b) {
-    double costs[ACT_COUNT][ROUNDS_MAX], ns[ACT_COUNT];
+    static limiters l;
+    static double costs[ACT_COUNT][ROUNDS_MAX];
+    double ns[ACT_COUNT];
     size_t rounds = b->quick ? 15 : ROUNDS_MAX;
-    doorman_rate rates[ACT_COUNT];
-    for (int what = 0; what < ACT_COUNT; what++) {
-        double rate = what == ALLOWED ? 1e12 : 1e-3;
-        must(doorman_rate_init(&rates[what], rate, 0, doorman_clock()) == DOORMAN_OK, "no limiter");
-    }
+    init_limiters(&l);
     bench_step(b, "a limiter's try");
     for (size_t i = 0; i < rounds; i++) {
-        for (int what = 0; what < ACT_COUNT; what++) {
-            costs[what][i] = cost((act)what, &rates[what]);
-        }
+        for (int what = 0; what < ACT_COUNT; what++) costs[what][i] = cost(acts[what].run, &l);
     }
     for (int what = 0; what < ACT_COUNT; what++) ns[what] = median(costs[what], rounds);
-    bench_row(b, ns[CLOCK], "ns", ANY, "a clock read");
-    bench_row(b, ns[CLOCK_AND_SWAP], "ns", ANY, "a clock read and a compare-and-swap");
-    bench_row(b, ns[ALLOWED], "ns", ANY, "a limiter's try, allowed, with its clock read");
-    bench_row(b, ns[ALLOWED] / ns[CLOCK_AND_SWAP], "times", MOST(1.3),
-              "  beside a clock read and a compare-and-swap");
-    bench_row(b, ns[REFUSED], "ns", ANY, "a limiter's try, refused, with its clock read");
-    bench_row(b, ns[REFUSED] / ns[CLOCK], "times", MOST(1.3), "  beside a clock read");
+    for (int what = 0; what < ACT_COUNT; what++) {
+        int beside = acts[what].beside;
+        bench_row(b, ns[what], "ns", ANY, "%s", acts[what].name);
+        if (acts[what].most <= 0) continue;
+        bench_row(b, ns[what] / ns[beside], "times", MOST(acts[what].most), "  beside %s",
+                  acts[beside].name);
+    }
 }
 
 /* ---- pacing ---------------------------------------------------------------------------------- */
@@ -148,11 +215,11 @@ static double sleeper_busiest(size_t seconds, double rate) {
 }
 
 static void run_waiters(pacing *p, size_t waiters, size_t seconds, double rate) {
-    p->from = doorman_clock() + DOORMAN_SECOND / 2; /* the burst that was saved up has passed */
+    p->from = doorman_clock() + 2 * DOORMAN_SECOND; /* the burst that was saved has passed */
     p->to = p->from + (doorman_time)seconds * DOORMAN_SECOND;
     for (size_t i = 0; i < waiters; i++) {
         waiter *w = &p->waiters[i];
-        *w = (waiter){.pacing = p, .max = 2 * seconds * (size_t)rate};
+        *w = (waiter){.pacing = p, .max = 4 * seconds * (size_t)rate};
         w->passed = calloc(w->max, sizeof *w->passed);
         must(w->passed && pthread_create(&w->thread, NULL, wait_on, w) == 0, "no thread");
     }
@@ -199,6 +266,29 @@ static void pace_at(bench *b, const char *address, double rate, const char *word
               "  the same of a thread that only sleeps");
 }
 
+/* How much later than asked a wait gives up, where nothing is let through. */
+static void time_out(bench *b) {
+    enum { WAITS = 50 };
+    double late[WAITS];
+    const char *nobody = "tcp://127.0.0.1:1";
+    doorman_client_options options = {.addresses = &nobody, .address_count = 1};
+    doorman_resource_options none = {
+        .resource_id = "none", .wants = 1, .mode = DOORMAN_PESSIMISTIC};
+    pacing p;
+    bench_step(b, "waits that time out");
+    must(doorman_agent_start(&p.agent, &options, NULL) == DOORMAN_OK &&
+             doorman_agent_open(&p.resource, p.agent, &none, NULL) == DOORMAN_OK,
+         "no agent");
+    for (int i = 0; i < WAITS; i++) {
+        doorman_time timeout = (1 + i % 10) * DOORMAN_SECOND / 1000, start = doorman_clock();
+        doorman_status status = doorman_agent_rate_wait(p.agent, p.resource, 1, timeout);
+        must(status == DOORMAN_TIMED_OUT, "a wait that does not time out");
+        late[i] = (double)(doorman_clock() - start - timeout) / 1e6;
+    }
+    doorman_agent_stop(p.agent);
+    bench_row(b, median(late, WAITS), "ms", MOST(2), "a wait that times out, later than asked");
+}
+
 void bench_pacing(bench *b) {
     peer *server = peer_server(b);
     char address[64];
@@ -206,4 +296,5 @@ void bench_pacing(bench *b) {
     pace_at(b, address, 1000, "1,000");
     pace_at(b, address, 10000, "10,000");
     peer_stop(server);
+    time_out(b);
 }

@@ -610,11 +610,12 @@ static void every_wait_counts_once_as_demand(void **state) {
     for (int i = 0; i < 3; i++) {
         assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
     }
-    assert_true(rate->allowed == doorman__units(3) && rate->refused == 0);
+    assert_true(rate->usage.allowed == doorman__units(3) && rate->usage.refused == 0);
     assert_int_equal(doorman_agent_set_wants(agent, resource, 0), DOORMAN_OK);
     assert_int_equal(doorman_agent_rate_wait(agent, resource, 0.25, 0), DOORMAN_TIMED_OUT);
     assert_int_equal(doorman_agent_gauge_wait(agent, resource, 0.25, 0), DOORMAN_TIMED_OUT);
-    assert_true(rate->refused == doorman__units(0.25) && gauge->refused == doorman__units(0.25));
+    assert_true(rate->usage.refused == doorman__units(0.25) &&
+                gauge->usage.refused == doorman__units(0.25));
     errand waits[] = {{.n = 0.5, .timeout = 100 * MILLISECOND},
                       {.n = 0.5, .timeout = 100 * MILLISECOND, .gauge = true}};
     for (int i = 0; i < 2; i++) {
@@ -623,10 +624,113 @@ static void every_wait_counts_once_as_demand(void **state) {
         errand_start(&waits[i]);
     }
     for (int i = 0; i < 2; i++) assert_int_equal(errand_end(&waits[i]), DOORMAN_TIMED_OUT);
-    assert_true(rate->allowed == doorman__units(3) && rate->refused == doorman__units(0.75));
-    assert_true(gauge->refused == doorman__units(0.75));
+    assert_true(rate->usage.allowed == doorman__units(3) &&
+                rate->usage.refused == doorman__units(0.75));
+    assert_true(gauge->usage.refused == doorman__units(0.75));
     assert_true(rate->queue.units == 0 && gauge->queue.units == 0);
+    doorman_counts counts = read_info(agent, resource).gauge; /* two calls, of which one waited */
+    assert_true(counts.refused >= 0.75 && counts.refused <= 0.75);
+    assert_true(counts.waits == 1 && counts.waited >= 100 * MILLISECOND);
     doorman_agent_stop(agent);
+}
+
+/* L5: who waits goes at once, for either limiter, and in whatever line; and who comes need not. */
+static void the_kill_switch_lets_waiters_through(void **state) {
+    (void)state;
+    enum { COUNT = 8 };
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_PESSIMISTIC, 0);
+    errand errands[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        errands[i] = (errand){.agent = agent, .resource = resource, .gauge = i % 2, .n = 1 + i};
+        errands[i].timeout = PATIENCE;
+        errand_start(&errands[i]);
+    }
+    doorman_agent_kill_switch(agent, true);
+    for (int i = 0; i < COUNT; i++) assert_int_equal(errand_end(&errands[i]), DOORMAN_OK);
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1000, 0), DOORMAN_OK);
+    assert_true(read_info(agent, resource).rate.excess >= 1000);
+    assert_true(read_info(agent, resource).in_flight <= 0);
+    doorman_agent_kill_switch(agent, false);
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, 0), DOORMAN_TIMED_OUT);
+    doorman_agent_stop(agent);
+}
+
+/* L1, L2: once there has been a line, they go one by one; and all of them go. */
+static void waiters_pass_at_the_rate_and_not_above_it(void **state) {
+    (void)state;
+    enum { RATE = 2000, UNITS = 1000 };
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", RATE, DOORMAN_OPTIMISTIC, 0);
+    doorman_time from = doorman_clock();
+    for (int i = 0; i < UNITS; i++) {
+        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
+    }
+    double elapsed = (double)(doorman_clock() - from) / 1e9;
+    assert_true(UNITS <= RATE * (elapsed + 0.1) + 1);
+    assert_true(elapsed < 10); /* not a nap for each */
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, RATE / 10, PATIENCE), DOORMAN_OK);
+    doorman_agent_stop(agent);
+}
+
+/* Pacing, with time as a variable: one who waits for unit after unit, on a machine that wakes it 50
+ * to 90 us late, and now and then by some milliseconds. `passed` is when each unit passed. */
+static size_t wait_on_a_busy_machine(doorman_resource *resource, double *passed, size_t max,
+                                     doorman_time now, doorman_time end) {
+    uint64_t random = 1;
+    size_t count = 0;
+    doorman__waiter waiter = {.resource = resource, .n = 1};
+    while (now < end && count < max) {
+        doorman_time delay;
+        if (doorman__waiter_try(&waiter, &delay, false, now) == DOORMAN_OK) {
+            passed[count++] = (double)now;
+            waiter.first = false; /* and comes again at once */
+            now += 1000;
+            continue;
+        }
+        waiter.first = true;
+        double late = 50e3 + 40e3 * doorman__random_unit(&random);
+        if (doorman__random_unit(&random) < 1e-4) late += 20e6 * doorman__random_unit(&random);
+        now += delay + (doorman_time)late;
+    }
+    return count;
+}
+
+/* L1: within 0.1 % of the rate in all, and no ten milliseconds with more than 1.05 times their part
+ * at 10,000 a second, 1.2 times at 1,000. */
+static void nobody_rushes_who_woke_late(void **state) {
+    (void)state;
+    enum { MAX = 400000, SECONDS = 30 };
+    static double passed[MAX];
+    static const double rates[] = {1000, 10000}, most[] = {12, 105};
+    for (int i = 0; i < 2; i++) {
+        const char *address = "tcp://127.0.0.1:1";
+        doorman_client_options options = {
+            .client_id = "client", .addresses = &address, .address_count = 1};
+        doorman_resource_options fixed = {
+            .resource_id = "db", .wants = rates[i], .mode = DOORMAN_OPTIMISTIC};
+        doorman_client *client = NULL;
+        doorman_resource *resource = NULL;
+        doorman_time start = 1000 * DOORMAN_SECOND;
+        assert_int_equal(doorman_client_create(&client, &options, NULL, start), DOORMAN_OK);
+        assert_int_equal(doorman_resource_open(&resource, client, &fixed, NULL, start), DOORMAN_OK);
+        size_t count =
+            wait_on_a_busy_machine(resource, passed, MAX, start, start + SECONDS * DOORMAN_SECOND);
+        double rate = (double)(count - 1) * 1e9 / (passed[count - 1] - passed[0]);
+        assert_true(rate > 0.999 * rates[i] && rate < 1.001 * rates[i]);
+        for (size_t first = 0, last = 0; last < count; last++) {
+            while (passed[last] - passed[first] >= 10e6) first++;
+            if ((double)(last + 1 - first) > most[i]) {
+                fail_msg("%g a second, at %g ms: %zu in 10 ms", rates[i],
+                         (passed[last] - passed[0]) / 1e6, last + 1 - first);
+            }
+        }
+        doorman_client_destroy(client);
+    }
 }
 
 /* L1. Threads that mark and release, against a count of their own. */
@@ -817,6 +921,9 @@ int main(void) {
         cmocka_unit_test(a_blocked_waiter_sees_a_new_rate),
         cmocka_unit_test(a_blocked_waiter_sees_the_first_lease),
         cmocka_unit_test(every_wait_counts_once_as_demand),
+        cmocka_unit_test(the_kill_switch_lets_waiters_through),
+        cmocka_unit_test(waiters_pass_at_the_rate_and_not_above_it),
+        cmocka_unit_test(nobody_rushes_who_woke_late),
         cmocka_unit_test(many_threads_never_have_more_than_the_gauge_allows),
         cmocka_unit_test(calls_from_many_threads_get_on_with_each_other),
         cmocka_unit_test(an_agent_that_cannot_start_says_why),

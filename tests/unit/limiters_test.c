@@ -268,10 +268,10 @@ static void an_expired_lease_is_seen_at_once(void **state) {
     (void)state;
     for (doorman_time late = -1; late <= 1; late++) {
         doorman_rate rate = rate_of(0, 0, 0);
-        doorman__allowance_set(&rate.allowance, 1000, MINUTE, 10);
+        doorman__rate_set(&rate, 1000, MINUTE, 10, 0);
         assert_int_equal(count_allowed(&rate, 200, MINUTE + late), late < 0 ? 100 : 1);
         doorman_gauge gauge = gauge_of(0);
-        doorman__allowance_set(&gauge.allowance, 5, MINUTE, 0);
+        doorman__gauge_set(&gauge, 5, MINUTE, 0);
         assert_int_equal(doorman_gauge_try(&gauge, 1, MINUTE + late),
                          late < 0 ? DOORMAN_ALLOWED : DOORMAN_REFUSED);
     }
@@ -527,6 +527,361 @@ static void a_gauge_does_what_a_list_of_holds_would(void **state) {
     }
 }
 
+/* ---- L5: shadow mode, and what is counted ---- */
+
+static void assert_counts(const doorman_counts *counts, double allowed, double refused,
+                          double excess) {
+    assert_exact(counts->allowed, allowed);
+    assert_exact(counts->refused, refused);
+    assert_exact(counts->excess, excess);
+}
+
+/* L5 */
+static void shadow_mode_lets_a_rate_through_and_counts(void **state) {
+    (void)state;
+    doorman_counts counts;
+    doorman_rate rate = rate_of(10, 0, 0);
+    assert_int_equal(count_allowed(&rate, 5, MINUTE), 1);
+    assert_int_equal(doorman_rate_try(&rate, 2.5, MINUTE), DOORMAN_IMPOSSIBLE);
+    doorman_rate_shadow(&rate, true);
+    assert_int_equal(count_allowed(&rate, 5, MINUTE), 5);
+    assert_int_equal(doorman_rate_try(&rate, 2.5, MINUTE), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_rate_delay(&rate, 100, MINUTE), 0);
+    assert_int_equal(doorman_rate_try(&rate, (double)NAN, MINUTE), DOORMAN_IMPOSSIBLE);
+    assert_int_equal(count_allowed(&rate, 5, 2 * MINUTE), 5); /* one of them by right */
+    doorman_rate_count(&rate, &counts);
+    assert_counts(&counts, 2, 4 + 2.5, 5 + 2.5 + 4);
+    doorman_rate_shadow(&rate, false);
+    assert_int_equal(count_allowed(&rate, 5, 2 * MINUTE), 0); /* but nothing is owed for it */
+    assert_int_equal(count_allowed(&rate, 5, 2 * MINUTE + SECOND), 1);
+    doorman_rate none = rate_of(0, 0, 0);
+    doorman_rate_shadow(&none, true);
+    assert_int_equal(count_allowed(&none, 3, MINUTE), 3);
+}
+
+/* L5, L1: what shadow mode has let start is in flight like all else. */
+static void shadow_mode_lets_a_gauge_overflow_and_counts(void **state) {
+    (void)state;
+    doorman_counts counts;
+    doorman_gauge gauge = gauge_of(2);
+    doorman_gauge_shadow(&gauge, true);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(doorman_gauge_try(&gauge, 1, 0), DOORMAN_ALLOWED);
+    }
+    assert_int_equal(doorman_gauge_try(&gauge, 3, 0), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_gauge_try(&gauge, DOORMAN_AMOUNT_MAX, 0), DOORMAN_IMPOSSIBLE);
+    assert_exact(doorman__gauge_in_flight(&gauge), 8);
+    doorman_gauge_shadow(&gauge, false);
+    doorman_gauge_release(&gauge, 6);
+    assert_int_equal(doorman_gauge_try(&gauge, 1, 0), DOORMAN_REFUSED);
+    doorman_gauge_release(&gauge, 1);
+    assert_int_equal(doorman_gauge_try(&gauge, 1, 0), DOORMAN_ALLOWED);
+    doorman_gauge_count(&gauge, &counts);
+    assert_counts(&counts, 3, 1, 3 + 3);
+}
+
+/* ---- the classical limiters, each against a slow model of its definition ---- */
+/* The models keep whole numbers: amounts in 1/4096, times in nanoseconds, rates that divide a
+ * second. What they are asked for was taken at a time, and for an amount, and never forgotten. */
+
+typedef enum classic { TOKEN, LEAKY, DEBT, FIXED, SLIDING, LOG, CLASSIC_COUNT } classic;
+
+enum { LIMIT = 12, EVENTS = 300 }; /* units that a bucket or a window can have */
+
+static const char *const classic_names[] = {"token bucket", "leaky bucket",   "bucket with debt",
+                                            "fixed window", "sliding window", "sliding log"};
+
+typedef struct subject {
+    classic kind;
+    doorman_token_bucket token;
+    doorman_leaky_bucket leaky;
+    doorman_debt_bucket debt;
+    doorman_fixed_window fixed;
+    doorman_sliding_window sliding;
+    doorman_sliding_log log;
+    doorman_time arrivals[LIMIT];
+    doorman_time length, wait_max;
+    int64_t per_second, capacity, debt_max; /* of buckets, in units */
+} subject;
+
+static subject subject_of(classic kind, doorman_time now) {
+    static const int64_t rates[] = {1, 2, 4, 5, 10, 100, 1000};
+    subject s = {.kind = kind, .length = (doorman_time)(1 + random_below(90)) * SECOND / 4};
+    s.per_second = rates[random_below(7)];
+    s.capacity = kind == LEAKY ? 0 : LIMIT;
+    s.debt_max = kind == TOKEN ? 0 : LIMIT;
+    if (kind == DEBT && random_below(2)) s.wait_max = 5 * SECOND / s.per_second;
+    const doorman_debt_options debt = {.units_per_second = (double)s.per_second,
+                                       .capacity = LIMIT,
+                                       .debt_max = LIMIT,
+                                       .wait_max = s.wait_max};
+    double rate = (double)s.per_second;
+    assert_int_equal(doorman_token_bucket_init(&s.token, rate, LIMIT, now), DOORMAN_OK);
+    assert_int_equal(doorman_leaky_bucket_init(&s.leaky, rate, LIMIT, now), DOORMAN_OK);
+    assert_int_equal(doorman_debt_bucket_init(&s.debt, &debt, now), DOORMAN_OK);
+    assert_int_equal(doorman_fixed_window_init(&s.fixed, LIMIT, s.length, now), DOORMAN_OK);
+    assert_int_equal(doorman_sliding_window_init(&s.sliding, LIMIT, s.length, now), DOORMAN_OK);
+    return s;
+}
+
+static doorman_decision subject_try(subject *s, double n, doorman_time *wait, doorman_time now) {
+    *wait = 0;
+    switch (s->kind) {
+    case TOKEN: return doorman_token_bucket_try(&s->token, n, now);
+    case LEAKY: return doorman_leaky_bucket_try(&s->leaky, n, wait, now);
+    case DEBT: return doorman_debt_bucket_try(&s->debt, n, wait, now);
+    case FIXED: return doorman_fixed_window_try(&s->fixed, n, now);
+    case SLIDING: return doorman_sliding_window_try(&s->sliding, n, now);
+    case LOG: return doorman_sliding_log_try(&s->log, n, now);
+    case CLASSIC_COUNT: break;
+    }
+    return DOORMAN_IMPOSSIBLE;
+}
+
+static doorman_time subject_delay(const subject *s, double n, doorman_time now) {
+    switch (s->kind) {
+    case TOKEN: return doorman_token_bucket_delay(&s->token, n, now);
+    case LEAKY: return doorman_leaky_bucket_delay(&s->leaky, n, now);
+    case DEBT: return doorman_debt_bucket_delay(&s->debt, n, now);
+    case FIXED: return doorman_fixed_window_delay(&s->fixed, n, now);
+    case SLIDING: return doorman_sliding_window_delay(&s->sliding, n, now);
+    case LOG: return doorman_sliding_log_delay(&s->log, n, now);
+    case CLASSIC_COUNT: break;
+    }
+    return DOORMAN_NEVER;
+}
+
+/* What has happened: the tries, and which were allowed. */
+typedef struct event {
+    doorman_time at;
+    int64_t parts; /* in 1/4096 */
+    bool allowed;
+} event;
+
+/* The level of a bucket by its definition, in 1/4096 of a billionth: it gains with time up to its
+ * capacity, and loses what is taken; for a leaky one, minus what is in the queue. */
+static int64_t bucket_level(const subject *s, const event *events, size_t count, doorman_time start,
+                            doorman_time now) {
+    int64_t most = s->capacity * 4096 * SECOND, level = most;
+    for (size_t i = 0; i <= count; i++) {
+        doorman_time from = i ? events[i - 1].at : start, to = i < count ? events[i].at : now;
+        level += (to - from) * s->per_second * 4096;
+        if (level > most) level = most;
+        if (i < count && events[i].allowed) level -= events[i].parts * SECOND;
+    }
+    return level;
+}
+
+static bool bucket_allows(const subject *s, int64_t level, int64_t parts, doorman_time *wait) {
+    int64_t a_second = s->per_second * 4096;
+    *wait = level < 0 ? (-level + a_second - 1) / a_second : 0;
+    bool soon = s->wait_max == 0 || -level <= s->wait_max * a_second;
+    return soon && level - parts * SECOND >= -s->debt_max * 4096 * SECOND;
+}
+
+/* The units of a window by its definition. */
+static bool window_allows(const subject *s, const event *events, size_t count, int64_t parts,
+                          doorman_time now) {
+    int64_t now_window = now / s->length, rest = s->length - now % s->length;
+    int64_t here = 0, last = 0, logged = 0, most = LIMIT * 4096;
+    for (size_t i = 0; i < count; i++) {
+        int64_t units = events[i].allowed ? events[i].parts : 0;
+        if (events[i].at / s->length == now_window) here += units;
+        if (events[i].at / s->length == now_window - 1) last += units;
+        if (now - events[i].at < s->length) logged += events[i].parts;
+    }
+    if (s->kind == LOG) return logged + parts <= most;
+    if (s->kind == FIXED) return here + parts <= most;
+    return last * rest <= (most - here - parts) * s->length;
+}
+
+/* A try at the delay would succeed, and just before it would not. */
+static void check_delay(const subject *s, double n, doorman_time now) {
+    doorman_time wait, delay = subject_delay(s, n, now);
+    subject early = *s, late = *s;
+    early.log.arrivals = early.arrivals; /* which have moved with the copy */
+    late.log.arrivals = late.arrivals;
+    assert_true(delay >= 0 && delay != DOORMAN_NEVER);
+    assert_int_equal(subject_try(&late, n, &wait, now + delay), DOORMAN_ALLOWED);
+    if (delay == 0) return;
+    assert_int_equal(subject_try(&early, n, &wait, now + delay - 1), DOORMAN_REFUSED);
+}
+
+static void live_by_the_model(classic kind) {
+    event events[EVENTS];
+    doorman_time start = (doorman_time)random_below(1000000) * MILLISECOND, now = start;
+    subject s = subject_of(kind, start);
+    assert_int_equal(doorman_sliding_log_init(&s.log, LIMIT, s.length, s.arrivals), DOORMAN_OK);
+    bool bucket = kind < FIXED;
+    doorman_time part = bucket ? LIMIT * SECOND / s.per_second : s.length;
+    for (size_t i = 0; i < EVENTS; i++) {
+        doorman_time wait = 0, expected = 0;
+        size_t pause = random_below(16);
+        if (pause == 0) now += (doorman_time)random_below(5) * part;
+        if (pause < 8) now += (doorman_time)(random_unit() * (double)part / 8);
+        int64_t parts = 4096 * (1 + (int64_t)random_below(3));
+        if (kind != LOG && random_below(2)) parts = 1 + (int64_t)random_below(LIMIT * 4096);
+        double n = (double)parts / 4096;
+        check_delay(&s, n, now);
+        bool fits =
+            bucket ? bucket_allows(&s, bucket_level(&s, events, i, start, now), parts, &expected)
+                   : window_allows(&s, events, i, parts, now);
+        bool allowed = subject_try(&s, n, &wait, now) == DOORMAN_ALLOWED;
+        if (allowed != fits) fail_msg("%s, try %zu: %d", classic_names[kind], i, allowed);
+        if (allowed) assert_in_range(wait, expected, expected + 1);
+        events[i] = (event){now, parts, allowed};
+    }
+}
+
+/* L2 */
+static void each_classical_limiter_does_what_its_definition_says(void **state) {
+    (void)state;
+    for (int i = 0; i < 60; i++) {
+        for (int kind = 0; kind < CLASSIC_COUNT; kind++) live_by_the_model((classic)kind);
+    }
+}
+
+#define CLOCK(minutes, seconds) ((minutes)*MINUTE + (seconds)*SECOND)
+
+/* The example of the comment: 2 a minute. */
+static void a_log_remembers_whom_it_refuses(void **state) {
+    (void)state;
+    doorman_time arrivals[2];
+    doorman_sliding_log log;
+    assert_int_equal(doorman_sliding_log_init(&log, 2, MINUTE, arrivals), DOORMAN_OK);
+    assert_int_equal(doorman_sliding_log_try(&log, 1, CLOCK(60, 1)), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_sliding_log_try(&log, 1, CLOCK(60, 30)), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_sliding_log_try(&log, 1, CLOCK(60, 50)), DOORMAN_REFUSED);
+    assert_int_equal(doorman_sliding_log_try(&log, 1, CLOCK(61, 40)), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_sliding_log_try(&log, 1, CLOCK(61, 49)),
+                     DOORMAN_REFUSED); /* 1:00:50 */
+}
+
+/* The example of the comment: 7 a minute, 5 in the last, 3 in this, at 30 %, is 6.5. */
+static void a_sliding_window_counts_a_part_of_the_last(void **state) {
+    (void)state;
+    doorman_sliding_window window;
+    assert_int_equal(doorman_sliding_window_init(&window, 7, MINUTE, 0), DOORMAN_OK);
+    for (int i = 0; i < 8; i++) {
+        doorman_time at = i < 5 ? CLOCK(60, 10 * i) : CLOCK(61, 18);
+        assert_int_equal(doorman_sliding_window_try(&window, 1, at), DOORMAN_ALLOWED);
+    }
+    doorman_sliding_window half = window, more = window;
+    assert_int_equal(doorman_sliding_window_try(&window, 1, CLOCK(61, 18)), DOORMAN_REFUSED);
+    assert_int_equal(doorman_sliding_window_try(&half, 0.5, CLOCK(61, 18)), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_sliding_window_try(&more, 0.5 + 1.0 / 4096, CLOCK(61, 18)),
+                     DOORMAN_REFUSED);
+    assert_int_equal(doorman_sliding_window_delay(&window, 1, CLOCK(61, 18)), 6 * SECOND); /* 3 */
+}
+
+/* Where it fails, as its comment says. */
+static void a_fixed_window_lets_twice_its_limit_through_at_the_border(void **state) {
+    (void)state;
+    doorman_fixed_window window;
+    assert_int_equal(doorman_fixed_window_init(&window, 100, MINUTE, 0), DOORMAN_OK);
+    assert_int_equal(doorman_fixed_window_try(&window, 100, CLOCK(61, 0) - 1), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_fixed_window_delay(&window, 100, CLOCK(61, 0) - 1), 1);
+    assert_int_equal(doorman_fixed_window_try(&window, 100, CLOCK(61, 0)), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_fixed_window_try(&window, 1, CLOCK(61, 59)), DOORMAN_REFUSED);
+}
+
+/* The example of the comment, and both bounds. */
+static void who_comes_after_a_debt_waits_for_it(void **state) {
+    (void)state;
+    doorman_debt_options options = {.units_per_second = 10, .capacity = 5, .debt_max = 20};
+    doorman_debt_bucket bucket;
+    doorman_time wait = -1;
+    assert_int_equal(doorman_debt_bucket_init(&bucket, &options, 0), DOORMAN_OK);
+    assert_int_equal(doorman_debt_bucket_try(&bucket, 15, &wait, 0), DOORMAN_ALLOWED);
+    assert_int_equal(wait, 0);
+    assert_int_equal(doorman_debt_bucket_try(&bucket, 10, &wait, 0), DOORMAN_ALLOWED);
+    assert_int_equal(wait, SECOND);
+    assert_int_equal(doorman_debt_bucket_try(&bucket, 1, &wait, 0), DOORMAN_REFUSED); /* 20 owed */
+    assert_int_equal(doorman_debt_bucket_delay(&bucket, 1, 0), SECOND / 10);
+    assert_int_equal(doorman_debt_bucket_try(&bucket, 25.1, &wait, MINUTE), DOORMAN_IMPOSSIBLE);
+    options.wait_max = SECOND / 2;
+    assert_int_equal(doorman_debt_bucket_init(&bucket, &options, 0), DOORMAN_OK);
+    assert_int_equal(doorman_debt_bucket_try(&bucket, 15, &wait, 0), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_debt_bucket_delay(&bucket, 1, 0), SECOND / 2);
+    assert_int_equal(doorman_debt_bucket_try(&bucket, 1, &wait, SECOND / 2 - 1), DOORMAN_REFUSED);
+    assert_int_equal(doorman_debt_bucket_try(&bucket, 1, &wait, SECOND / 2), DOORMAN_ALLOWED);
+    assert_int_equal(wait, SECOND / 2);
+}
+
+/* A queue of 3, let out at 2 a second. */
+static void a_leaky_bucket_lets_out_evenly_what_came_at_once(void **state) {
+    (void)state;
+    doorman_leaky_bucket bucket;
+    doorman_time wait = -1;
+    assert_int_equal(doorman_leaky_bucket_init(&bucket, 2, 3, 0), DOORMAN_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(doorman_leaky_bucket_try(&bucket, 1, &wait, MINUTE), DOORMAN_ALLOWED);
+        assert_int_equal(wait, i * SECOND / 2);
+    }
+    assert_int_equal(doorman_leaky_bucket_try(&bucket, 1, &wait, MINUTE), DOORMAN_REFUSED);
+    assert_int_equal(doorman_leaky_bucket_delay(&bucket, 1, MINUTE), SECOND / 2);
+}
+
+/* C5: a table of what makes no sense. */
+static void classical_limiters_that_make_no_sense_are_refused(void **state) {
+    (void)state;
+    const double no_rate[] = {0, -1, (double)NAN, (double)INFINITY, 1.1e15, DOORMAN_UNLIMITED};
+    const double no_amount[] = {-1, (double)NAN, (double)INFINITY, 1.1e15};
+    const doorman_time no_length[] = {0, -1, DOORMAN_DURATION_MAX + 1, DOORMAN_NEVER};
+    doorman_token_bucket token;
+    doorman_leaky_bucket leaky;
+    doorman_fixed_window fixed;
+    doorman_sliding_window sliding;
+    doorman_sliding_log log;
+    doorman_time arrivals[1];
+    const doorman_status wrong = DOORMAN_INVALID_ARGUMENT;
+    for (size_t i = 0; i < sizeof no_rate / sizeof *no_rate; i++) {
+        assert_int_equal(doorman_token_bucket_init(&token, no_rate[i], 1, 0), wrong);
+        assert_int_equal(doorman_leaky_bucket_init(&leaky, no_rate[i], 1, 0), wrong);
+    }
+    for (size_t i = 0; i < sizeof no_amount / sizeof *no_amount; i++) {
+        assert_int_equal(doorman_token_bucket_init(&token, 1, no_amount[i], 0), wrong);
+        assert_int_equal(doorman_fixed_window_init(&fixed, no_amount[i], SECOND, 0), wrong);
+        assert_int_equal(doorman_sliding_window_init(&sliding, no_amount[i], SECOND, 0), wrong);
+    }
+    for (size_t i = 0; i < sizeof no_length / sizeof *no_length; i++) {
+        assert_int_equal(doorman_fixed_window_init(&fixed, 1, no_length[i], 0), wrong);
+        assert_int_equal(doorman_sliding_window_init(&sliding, 1, no_length[i], 0), wrong);
+        assert_int_equal(doorman_sliding_log_init(&log, 1, no_length[i], arrivals), wrong);
+    }
+    assert_int_equal(doorman_token_bucket_init(&token, 1, 0, 0), wrong);
+    assert_int_equal(doorman_token_bucket_init(&token, 1e-9, 1, 0), wrong); /* 30 years */
+    assert_int_equal(doorman_token_bucket_init(&token, 1e12, 1e15, 0), DOORMAN_OK);
+    assert_int_equal(doorman_sliding_log_init(&log, 0, SECOND, arrivals), wrong);
+}
+
+/* L2: n of nothing, of no amount, and of too much; a clock that stands still, or jumps a year. */
+static void classical_limiters_bear_any_amount_and_clock(void **state) {
+    (void)state;
+    const double none[] = {-1,    -1e-300, (double)NAN,    (double)INFINITY,
+                           1e300, 1e15,    2 * LIMIT + 0.1};
+    for (int kind = 0; kind < CLASSIC_COUNT; kind++) {
+        doorman_time wait, now = MINUTE;
+        subject s = subject_of((classic)kind, now);
+        assert_int_equal(doorman_sliding_log_init(&s.log, LIMIT, s.length, s.arrivals), DOORMAN_OK);
+        for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+            assert_int_equal(subject_try(&s, none[i], &wait, now), DOORMAN_IMPOSSIBLE);
+            assert_int_equal(subject_delay(&s, none[i], now), DOORMAN_NEVER);
+        }
+        for (int jump = 0; jump < 3; jump++, now += YEAR) {
+            int allowed = 0;
+            for (int i = 0; i < 100; i++) {
+                allowed += subject_try(&s, 1, &wait, now) == DOORMAN_ALLOWED;
+                assert_int_equal(subject_try(&s, 0, &wait, now), DOORMAN_ALLOWED);
+                assert_int_equal(subject_delay(&s, 0, now), 0);
+            }
+            if (kind != DEBT) assert_int_equal(allowed, LIMIT);
+            if (kind == DEBT) assert_in_range(allowed, LIMIT, 2 * LIMIT);
+            assert_int_equal(subject_try(&s, 1, &wait, now - MILLISECOND), DOORMAN_REFUSED);
+        }
+    }
+}
+
 /* ---- sixteen threads ---- */
 /* Nothing is asserted in a thread, and no real time is looked at: what went wrong is counted. */
 
@@ -535,6 +890,7 @@ enum { THREADS = 16 };
 typedef struct crowd {
     doorman_rate *rate;
     doorman_gauge *gauge;
+    subject *subject;
     atomic_llong clock;
     atomic_bool stop;
     bool spins; /* does not yield between tries, so that a thread is stopped anywhere in them */
@@ -582,6 +938,43 @@ static void sixteen_threads_share_one_burst_exactly(void **state) {
         crowd_start(&c, threads, grab_while_the_clock_stands);
         crowd_join(threads);
         assert_int_equal(atomic_load(&c.allowed), 10000);
+        doorman_counts counts;
+        doorman_rate_count(&rate, &counts);
+        assert_exact(counts.allowed, 10000);
+        assert_true(counts.refused > 0 && counts.refused <= THREADS * 2000 - 10000);
+    }
+}
+
+static void *grab_from_a_classic(void *context) {
+    crowd *c = context;
+    doorman_time wait;
+    crowd_gather(c);
+    for (int i = 0; i < 500; i++) {
+        (void)subject_delay(c->subject, 1, MINUTE);
+        bool allowed = subject_try(c->subject, 1, &wait, MINUTE) == DOORMAN_ALLOWED;
+        if (allowed) atomic_fetch_add(&c->allowed, 1);
+    }
+    return NULL;
+}
+
+/* L1, L3: what they may let through at once, to the unit. */
+static void sixteen_threads_share_the_classical_limiters_exactly(void **state) {
+    (void)state;
+    pthread_t threads[THREADS];
+    for (int kind = 0; kind < CLASSIC_COUNT; kind++) {
+        subject s = subject_of((classic)kind, MINUTE);
+        assert_int_equal(doorman_sliding_log_init(&s.log, LIMIT, s.length, s.arrivals), DOORMAN_OK);
+        subject alone = s;
+        alone.log.arrivals = alone.arrivals;
+        crowd c = {.subject = &s};
+        int expected = 0;
+        doorman_time wait;
+        for (int i = 0; i < 100; i++) {
+            expected += subject_try(&alone, 1, &wait, MINUTE) == DOORMAN_ALLOWED;
+        }
+        crowd_start(&c, threads, grab_from_a_classic);
+        crowd_join(threads);
+        assert_int_equal(atomic_load(&c.allowed), expected);
     }
 }
 
@@ -711,7 +1104,18 @@ int main(void) {
         cmocka_unit_test(fractions_come_back_to_exactly_nothing),
         cmocka_unit_test(gauges_of_nothing_and_without_limit),
         cmocka_unit_test(a_gauge_does_what_a_list_of_holds_would),
+        cmocka_unit_test(shadow_mode_lets_a_rate_through_and_counts),
+        cmocka_unit_test(shadow_mode_lets_a_gauge_overflow_and_counts),
+        cmocka_unit_test(each_classical_limiter_does_what_its_definition_says),
+        cmocka_unit_test(a_log_remembers_whom_it_refuses),
+        cmocka_unit_test(a_sliding_window_counts_a_part_of_the_last),
+        cmocka_unit_test(a_fixed_window_lets_twice_its_limit_through_at_the_border),
+        cmocka_unit_test(who_comes_after_a_debt_waits_for_it),
+        cmocka_unit_test(a_leaky_bucket_lets_out_evenly_what_came_at_once),
+        cmocka_unit_test(classical_limiters_that_make_no_sense_are_refused),
+        cmocka_unit_test(classical_limiters_bear_any_amount_and_clock),
         cmocka_unit_test(sixteen_threads_share_one_burst_exactly),
+        cmocka_unit_test(sixteen_threads_share_the_classical_limiters_exactly),
         cmocka_unit_test(sixteen_threads_stay_within_a_rate_that_changes),
         cmocka_unit_test(sixteen_threads_never_hold_more_than_a_gauge_has),
         cmocka_unit_test(a_claim_misses_no_unit_in_flight),
