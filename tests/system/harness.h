@@ -109,7 +109,7 @@ extern char **environ;
 /* Starts the server's program.
  *   arguments     up to a NULL
  *   environment   "NAME=VALUE" up to a NULL; or NULL. It comes on top of the test's own, from which
- *                 DOORMAN_... is taken out */
+ *                 DOORMAN_... is taken out, and HTTP is off: many servers run on one machine */
 static inline void process_start(struct process *process, const char *const *arguments,
                                  const char *const *environment) {
     const char *program = getenv("DOORMAN_SERVER");
@@ -123,6 +123,7 @@ static inline void process_start(struct process *process, const char *const *arg
     for (char **variable = environ; *variable && count < 480; variable++) {
         if (strncmp(*variable, "DOORMAN_", 8) != 0) envp[count++] = *variable;
     }
+    envp[count++] = "DOORMAN_HTTP=off"; /* unless a test says otherwise: by a flag, which wins */
     for (size_t i = 0; environment && environment[i]; i++) envp[count++] = environment[i];
     envp[count] = NULL;
     file_write(process->out, "");
