@@ -20,9 +20,9 @@
  * V6 Log lines are logfmt on standard error. A trouble that repeats is said once a minute.
  * V7 Exit codes: 0 done, 1 failure, 2 wrong use; each with one line that says what, and what to do.
  *
- * In order: flags, log, configuration, state, the way of one request, upward, what HTTP tells, HTTP,
- * TLS, sockets, signals, main. Every function has one way out; `enum outcome` carries what is to become of the process to
- * the end. */
+ * In order: flags, log, configuration, state, the way of one request, upward, what HTTP tells,
+ * HTTP, TLS, sockets, signals, main. Every function has one way out; `enum outcome` carries what is
+ * to become of the process to the end. */
 
 #define _GNU_SOURCE /* getopt_long, sigtimedwait */
 #include <errno.h>
@@ -831,8 +831,8 @@ static void upward_hurry(struct service *service) {
     }
 }
 
-/* Answers a message, whatever way it came: the reply is in the exchange. It may be empty where there
- * is no memory for one.
+/* Answers a message, whatever way it came: the reply is in the exchange. It may be empty where
+ * there is no memory for one.
  * The clock is read with the lock held, so that no call sees a time before that of the last one. */
 static doorman_status service_answer(struct service *service, doorman_json_exchange *exchange,
                                      const char *text, size_t bytes) {
@@ -1239,19 +1239,19 @@ static bool reserve_row(void **items, size_t count, size_t *capacity, size_t byt
     return true;
 }
 
-/* Amounts that are no parts of a whole need not be learned. */
-static bool kind_learns(doorman_kind kind) {
+/* Are the amounts parts of a whole, the capacity? Else there is nothing to learn. */
+static bool kind_is_whole(doorman_kind kind) {
     return kind != DOORMAN_STATIC_SHARE && kind != DOORMAN_NO_ALGORITHM;
 }
 
 static bool row_learning(const struct row *row, doorman_time now) {
-    return kind_learns(row->kind) && row->info.learned_at > now;
+    return kind_is_whole(row->kind) && row->info.learned_at > now;
 }
 
 /* Without an id yet. */
 static struct row row_make(const doorman_server_resource *info) {
     struct row row = {.info = *info, .kind = info->settings->algorithm.kind};
-    if (kind_learns(row.kind) && info->has > info->capacity) {
+    if (kind_is_whole(row.kind) && info->has > info->capacity) {
         row.overshoot = info->has - info->capacity;
     }
     return row;
@@ -1283,11 +1283,11 @@ static void survey_add_rest(struct survey *survey, const struct row *row) {
     rest->subclients += info->subclients;
     rest->holder_count += info->holder_count;
     rest->expired_count += info->expired_count;
-    if (kind_learns(row->kind) && later) rest->learned_at = info->learned_at;
+    if (kind_is_whole(row->kind) && later) rest->learned_at = info->learned_at;
 }
 
 static void survey_count(struct survey *survey, const doorman_server_resource *info) {
-    bool learning = kind_learns(info->settings->algorithm.kind) && info->learned_at > survey->now;
+    bool learning = kind_is_whole(info->settings->algorithm.kind) && info->learned_at > survey->now;
     survey->resource_count++;
     survey->holder_count += info->holder_count;
     survey->learning_count += learning;
@@ -1728,7 +1728,8 @@ static const char page_style_lists[] =
     ".trend .wanted{stroke:var(--wants)}"
     ".trend line{stroke:var(--soft);stroke-dasharray:3 3;vector-effect:non-scaling-stroke}"
     ".key span:before{content:'';display:inline-block;width:10px;height:10px;border-radius:2px;"
-    "margin:0 5px 0 12px;background:var(--k)}"
+    "margin:0 5px 0 0;background:var(--k)}"
+    ".key{font-size:13px;margin-top:10px}.key span{margin-right:14px}"
     ".key .k1{--k:var(--has)}.key .k2{--k:var(--wants)}.key .k3{--k:var(--track)}"
     ".bars{display:flex;flex-wrap:wrap;gap:4px 16px;justify-content:space-between;"
     "margin:16px 0 8px;font-size:13px}"
@@ -1889,7 +1890,7 @@ static void page_configuration(struct text *text, struct service *service) {
     if (!service->settings->config) return;
     gmtime_r(&loading.loaded_at, &utc);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &utc);
-    page_fact_text(text, "configuration of (UTC)", when, loading.error[0] ? "warn" : "");
+    page_fact_text(text, "configuration loaded (UTC)", when, loading.error[0] ? "warn" : "");
     if (!loading.error[0]) return;
     page_fact(text, "the last change was refused", "wide");
     text_add(text, "<span class=bad>");
@@ -1924,25 +1925,26 @@ static void page_facts(struct text *text, struct service *service, const struct 
     text_add(text, "</dl>");
 }
 
-/* The bar shows what is given, what is wanted, and with an edge the capacity. What is wanted may be
- * a thousand times that: the bar ends at twice the capacity. */
+/* The bar shows what is given, what is wanted, and with an edge the capacity, where there is one
+ * for all. What is wanted may be a thousand times that: the bar ends at twice the capacity. */
 static void page_bar(struct text *text, const struct row *row) {
     const doorman_server_resource *info = &row->info;
-    double most = info->capacity;
+    double capacity = kind_is_whole(row->kind) ? info->capacity : 0, most = capacity;
     if (info->wants > most) most = info->wants;
-    if (info->capacity > 0 && most > 2 * info->capacity) most = 2 * info->capacity;
+    if (capacity > 0 && most > 2 * capacity) most = 2 * capacity;
     if (info->has > most) most = info->has;
     double scale = most > 0 ? 1000 / most : 0;
     double wants = info->wants * scale < 1000 ? info->wants * scale : 1000;
-    double edge = info->capacity * scale - 3;
     text_addf(text,
               "<svg class=bar viewBox='0 0 1000 10' preserveAspectRatio=none role=img>"
               "<title>has %.6g, wants %.6g, capacity %.6g</title>"
               "<rect class=track width=1000 height=10 /><rect class=wants width=%.1f height=10 />"
-              "<rect class=has width=%.1f height=10 />"
-              "<rect class=edge x=%.1f width=3 height=10 /></svg>",
-              info->has, info->wants, info->capacity, wants, info->has * scale,
-              edge > 0 ? edge : 0);
+              "<rect class=has width=%.1f height=10 />",
+              info->has, info->wants, info->capacity, wants, info->has * scale);
+    if (capacity > 0) {
+        text_addf(text, "<rect class=edge x=%.1f width=3 height=10 />", capacity * scale - 3);
+    }
+    text_add(text, "</svg>");
 }
 
 static void page_line(struct text *text, const struct past *past, const float *values, double scale,
@@ -1955,21 +1957,23 @@ static void page_line(struct text *text, const struct past *past, const float *v
     text_add(text, "'/>");
 }
 
-/* The last ten minutes, and the capacity of now as a dashed line. */
+/* The last ten minutes, and the capacity of now as a dashed line. What is wanted beyond the upper
+ * end is cut off there. */
 static void page_trend(struct text *text, struct service *service, const struct row *row,
                        const char *id) {
     struct past past = history_find(service, id);
-    double most = row->info.capacity;
+    double capacity = kind_is_whole(row->kind) ? row->info.capacity : 0, most = capacity;
     for (unsigned i = HISTORY_POINTS - past.count; i < HISTORY_POINTS; i++) {
         if ((double)past.has[i] > most) most = (double)past.has[i];
     }
-    double scale = most > 0 ? 30 / most : 0;
+    double scale = most > 0 ? 30 / most : 0, y = 38 - capacity * scale;
     text_addf(text,
               "<svg class=trend viewBox='0 0 %d 40' preserveAspectRatio=none role=img>"
-              "<title>the last ten minutes</title>"
-              "<line x1=0 x2=%d y1=%.1f y2=%.1f />",
-              HISTORY_POINTS - 1, HISTORY_POINTS - 1, 38 - row->info.capacity * scale,
-              38 - row->info.capacity * scale);
+              "<title>the last ten minutes</title>",
+              HISTORY_POINTS - 1);
+    if (capacity > 0) {
+        text_addf(text, "<line x1=0 x2=%d y1=%.1f y2=%.1f />", HISTORY_POINTS - 1, y, y);
+    }
     if (past.count > 1) {
         page_line(text, &past, past.wants, scale, "wanted");
         page_line(text, &past, past.has, scale, "given");
@@ -1999,9 +2003,13 @@ static void page_numbers(struct text *text, const struct row *row) {
     const doorman_server_resource *info = &row->info;
     text_add(text, "<p><span>has <b>");
     page_amount(text, info->has);
-    text_add(text, "</b> of <b>");
-    page_amount(text, info->capacity);
-    text_add(text, row->kind == DOORMAN_STATIC_SHARE ? "</b> each" : "</b>");
+    if (row->kind == DOORMAN_NO_ALGORITHM) {
+        text_add(text, "</b>, not limited");
+    } else {
+        text_add(text, kind_is_whole(row->kind) ? "</b> of <b>" : "</b>, each up to <b>");
+        page_amount(text, info->capacity);
+        text_add(text, "</b>");
+    }
     text_add(text, "</span><span>wants <b>");
     page_amount(text, info->wants);
     text_add(text, "</b></span></p><small>");
@@ -2162,7 +2170,7 @@ static void answer_page(struct service *service, const struct call *call, struct
         text_add(text, "<p class=soft>No resource has that in its name.</p>");
     } else {
         text_add(text, "<p class='soft key'><span class=k1>has</span><span class=k2>wants</span>"
-                       "<span class=k3>free; the edge is the capacity</span></p>");
+                       "<span class=k3>free</span>the dark edge is the capacity</p>");
     }
     page_end(reply);
     text->failed = text->failed || survey.failed;
@@ -2499,12 +2507,12 @@ static void answer_method(struct service *service, const struct call *call, stru
  *     READS    a request is coming in      it is whole, or refused   WRITES
  *                                          time is over, or gone     FREE
  *     WRITES   its answer leaves           all of it has             READS, DRAINS, FREE
- *     DRAINS   the rest of a body that     time is over, or gone     FREE
- *              nobody wants
+ *     DRAINS   the rest of a body that     it has come, or time is   FREE
+ *              nobody wants                over, or gone
  *
- * V3 Who may ask what is decided when the head is there: a known Host, so that no web page can reach
- *    a port of its reader's machine by a name of its own; the token; and for POST a type that no
- *    form has. There is no CORS header anywhere.
+ * V3 Who may ask what is decided when the head is there: a known Host, so that no web page can
+ *    reach a port of its reader's machine by a name of its own; the token; and for POST a type that
+ *    no form has. There is no CORS header anywhere.
  * V5 When all visits are taken the one that has waited longest for its request makes way. A request
  *    has VISIT_SECONDS to come in, and its answer to leave. */
 #define VISIT_SECONDS 30
@@ -2527,7 +2535,9 @@ struct visit {
     size_t in_bytes, in_capacity, used; /* used: by the request that was answered */
     struct text out;                    /* what is to be sent, */
     size_t sent;                        /* and how much of it has been */
-    bool last, drains, is_head;         /* close then; with a rest to come; no body */
+    bool last, is_head;                 /* close then; the answer has no body */
+    size_t rest;                        /* close then, when so much more has come: a body that
+                                           nobody wants, whose sender must not be cut off */
 };
 
 struct http {
@@ -2844,33 +2854,30 @@ static struct reply reply_start(void) {
     return reply;
 }
 
-/* A request of which no more is wanted: what still comes of it is thrown away. */
-static void visit_refuse(struct visit *visit, int code, const char *name, const char *message) {
+/* A request of which no more is wanted: what still comes of it is thrown away.
+ *   rest   how much that is; SIZE_MAX: nobody knows */
+static void visit_refuse(struct visit *visit, size_t rest, int code, const char *name,
+                         const char *message) {
     struct reply reply = reply_start();
-    visit->last = visit->drains = true;
+    visit->last = true;
+    visit->rest = rest;
     visit->is_head = false;
     refuse_call(&reply, code, name, message);
     visit_reply(visit, &reply);
 }
 
-/* The bytes of the body, as the head says. false: refused. */
-static bool visit_read_length(struct visit *visit, const struct call *call, size_t *out) {
-    char value[32], word[64];
-    size_t most = visit->service->settings->message_max;
-    int count = head_read(call->head, "Content-Length", value, sizeof value);
-    size_t digits = strspn(value, "0123456789");
-    bool post = strcmp(call->verb, "POST") == 0;
-    *out = (size_t)strtoull(value, NULL, 10);
-    if (head_read(call->head, "Transfer-Encoding", word, sizeof word) > 0 || (post && count == 0)) {
-        visit_refuse(visit, 411, "INVALID_ARGUMENT", "a body must have a Content-Length");
-    } else if (count > 1 || digits != strlen(value) || (count == 1 && digits == 0)) {
-        visit_refuse(visit, 400, "INVALID_ARGUMENT", "the Content-Length is no number");
-    } else if (digits > 18 || *out > most) {
-        visit_refuse(visit, 413, "RESOURCE_EXHAUSTED", "the message is larger than allowed");
-    } else {
-        return true;
+/* The bytes of the body, as the head says; SIZE_MAX: it does not, in a way that we take. */
+static size_t head_length(const char *head) {
+    char value[32], coding[64];
+    int count = head_read(head, "Content-Length", value, sizeof value);
+    size_t digits = strspn(value, "0123456789"), length = 0;
+    if (count > 1 || value[digits] || (count == 1 && digits == 0) || digits > 18 ||
+        head_read(head, "Transfer-Encoding", coding, sizeof coding) > 0) {
+        length = SIZE_MAX;
+    } else if (count == 1) {
+        length = (size_t)strtoull(value, NULL, 10);
     }
-    return false;
+    return length;
 }
 
 /* "VERB /path?query HTTP/1.1": cuts the line of the head into its parts. */
@@ -2900,23 +2907,30 @@ static bool call_is_last(const struct call *call) {
 /* A request whose head is there. It is answered when its body is, too, or refused as soon as it can
  * be. */
 static void visit_answer(struct visit *visit, struct call *call, size_t head_bytes) {
-    size_t body_bytes = 0;
+    char value[32];
     struct reply reply = reply_start();
+    size_t length = head_length(call->head), here = visit->in_bytes - head_bytes;
+    size_t rest = length == SIZE_MAX || length > here ? length - here : 0;
+    bool said = head_read(call->head, "Content-Length", value, sizeof value) > 0;
     visit->last = call_is_last(call);
     visit->is_head = strcmp(call->verb, "HEAD") == 0;
     if (!call_allowed(visit->service, call, &reply)) {
-        visit->last = visit->drains = true;
+        visit->last = true;
+        visit->rest = rest;
         visit_reply(visit, &reply);
-    } else if (visit_read_length(visit, call, &body_bytes)) {
-        visit->used = head_bytes + body_bytes;
-        if (visit->in_bytes < visit->used) {
-            visit_read(visit);
-        } else {
-            call->body = visit->in + head_bytes;
-            call->body_bytes = body_bytes;
-            (call->route ? call->route->answer : answer_method)(visit->service, call, &reply);
-            visit_reply(visit, &reply);
-        }
+    } else if (length == SIZE_MAX || (!said && strcmp(call->verb, "POST") == 0)) {
+        visit_refuse(visit, rest, said ? 400 : 411, "INVALID_ARGUMENT",
+                     "a body must have one Content-Length, a number");
+    } else if (length > visit->service->settings->message_max) {
+        visit_refuse(visit, rest, 413, "RESOURCE_EXHAUSTED", "the message is larger than allowed");
+    } else if (rest > 0) {
+        visit_read(visit);
+    } else {
+        visit->used = head_bytes + length;
+        call->body = visit->in + head_bytes;
+        call->body_bytes = length;
+        (call->route ? call->route->answer : answer_method)(visit->service, call, &reply);
+        visit_reply(visit, &reply);
     }
 }
 
@@ -2927,7 +2941,7 @@ static void visit_look(struct visit *visit) {
     char *end = (char *)memmem(visit->in, visit->in_bytes, "\r\n\r\n", 4);
     size_t bytes = end ? (size_t)(end - visit->in) + 4 : visit->in_bytes;
     if (bytes > READ_BYTES) {
-        visit_refuse(visit, 431, "RESOURCE_EXHAUSTED", "the head is longer than 16 KiB");
+        visit_refuse(visit, SIZE_MAX, 431, "RESOURCE_EXHAUSTED", "the head is longer than 16 KiB");
     } else if (!end) {
         visit_read(visit);
     } else {
@@ -2937,14 +2951,15 @@ static void visit_look(struct visit *visit) {
         if (strlen(head) == bytes - 2 && call_parse(&call, line)) {
             visit_answer(visit, &call, bytes);
         } else {
-            visit_refuse(visit, 400, "INVALID_ARGUMENT", "this is no request of HTTP/1.1");
+            visit_refuse(visit, SIZE_MAX, 400, "INVALID_ARGUMENT",
+                         "this is no request of HTTP/1.1");
         }
     }
 }
 
 /* The answer has left: the next request may be there already. */
 static void visit_next(struct visit *visit) {
-    if (visit->drains) {
+    if (visit->rest > 0) {
         visit->in_bytes = 0;
         visit_set_state(visit, VISIT_DRAINS);
         visit_read(visit);
@@ -2970,7 +2985,10 @@ static void visit_step(void *argument) {
     size_t count = nng_aio_count(visit->aio);
     if (nng_aio_result(visit->aio) != 0) {
         visit_end(visit);
+    } else if (visit->state == VISIT_DRAINS && count >= visit->rest) {
+        visit_end(visit);
     } else if (visit->state == VISIT_DRAINS) {
+        visit->rest -= count;
         visit_wait(visit, false);
     } else if (visit->state == VISIT_READS) {
         visit->in_bytes += count;
@@ -3018,8 +3036,8 @@ static struct visit *http_open(struct http *http, nng_stream *stream) {
     visit->stream = stream;
     visit->state = VISIT_READS;
     visit->deadline = doorman_clock() + VISIT_SECONDS * DOORMAN_SECOND;
-    visit->last = visit->drains = visit->is_head = false;
-    visit->sent = visit->used = 0;
+    visit->last = visit->is_head = false;
+    visit->sent = visit->used = visit->rest = 0;
     http->accepting = false;
     http_make_room(http, visit);
     pthread_mutex_unlock(&http->lock);
@@ -3521,7 +3539,7 @@ static void service_reload(struct service *service) {
     }
 }
 
-/* A file that is not there may be on its way: the last one stays in force until there is another. */
+/* A file that is not there may be on its way: the last one stays in force until there is one. */
 static void service_watch_config(struct service *service) {
     struct watched now = watch_file(service->settings->config);
     const struct watched *last = &service->loading.watched;

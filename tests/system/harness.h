@@ -123,8 +123,8 @@ static inline void process_start(struct process *process, const char *const *arg
     for (char **variable = environ; *variable && count < 480; variable++) {
         if (strncmp(*variable, "DOORMAN_", 8) != 0) envp[count++] = *variable;
     }
-    envp[count++] = "DOORMAN_HTTP=off"; /* unless a test says otherwise: by a flag, which wins */
     for (size_t i = 0; environment && environment[i]; i++) envp[count++] = environment[i];
+    envp[count++] = "DOORMAN_HTTP=off"; /* the last, so that what a test says goes before it */
     envp[count] = NULL;
     file_write(process->out, "");
     file_write(process->err, "");
