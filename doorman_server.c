@@ -1355,7 +1355,7 @@ struct leases {
     doorman_time now;
     bool found;
     struct row resource;
-    char description[512];
+    char *description; /* NULL: none */
     struct lease_row *rows;
     size_t row_count, row_capacity;
     bool failed;
@@ -1386,8 +1386,7 @@ static void leases_take(struct leases *leases, struct service *service, const ch
         const char *description = info.settings->description;
         leases->found = true;
         leases->resource = row_make(&info);
-        snprintf(leases->description, sizeof leases->description, "%s",
-                 description ? description : "");
+        if (description) leases->description = strdup(description);
     }
     cursor = NULL;
     while (leases->found && leases->row_count < ROWS_MAX &&
@@ -1400,6 +1399,7 @@ static void leases_take(struct leases *leases, struct service *service, const ch
 static void leases_uninit(struct leases *leases) {
     for (size_t i = 0; i < leases->row_count; i++) free(leases->rows[i].id);
     free(leases->rows);
+    free(leases->description);
 }
 
 /* ---- >>history ------------------------------------------------------------------------------ */
@@ -1733,7 +1733,7 @@ static const char page_style_lists[] =
     ".key .k1{--k:var(--has)}.key .k2{--k:var(--wants)}.key .k3{--k:var(--track)}"
     ".bars{display:flex;flex-wrap:wrap;gap:4px 16px;justify-content:space-between;"
     "margin:16px 0 8px;font-size:13px}"
-    "nav{display:flex;gap:12px;flex-wrap:wrap}nav b{font-weight:600}"
+    "nav{display:flex;gap:2px 12px;flex-wrap:wrap}nav b{font-weight:600}"
     ".big{border:1px solid var(--line);border-radius:10px;padding:14px 16px;margin:14px 0}"
     ".big .bar{height:16px}.big .trend{height:90px;margin-top:10px}"
     "table{border-collapse:collapse;width:100%;font-size:14px}"
@@ -2170,7 +2170,7 @@ static void answer_page(struct service *service, const struct call *call, struct
         text_add(text, "<p class=soft>No resource has that in its name.</p>");
     } else {
         text_add(text, "<p class='soft key'><span class=k1>has</span><span class=k2>wants</span>"
-                       "<span class=k3>free</span>the dark edge is the capacity</p>");
+                       "<span class=k3>free</span>the edge is the capacity</p>");
     }
     page_end(reply);
     text->failed = text->failed || survey.failed;
@@ -2219,7 +2219,7 @@ static void page_leases(struct text *text, struct service *service, struct lease
     text_addf(text, "<p class=soft>%s ", doorman_kind_name(row->kind));
     page_warnings(text, service, row, leases->now);
     text_add(text, "</p><p class=soft>");
-    text_add_escaped(text, leases->description, escape_html);
+    if (leases->description) text_add_escaped(text, leases->description, escape_html);
     text_add(text, "</p><div class=big><div class=numbers>");
     page_bar(text, row);
     page_numbers(text, row);
@@ -3416,9 +3416,9 @@ static void service_say_started(const struct service *service) {
         doorman_config_templates(service->config, &count);
         snprintf(source, sizeof source, "%zu", count);
     }
+    const char *http = service->http && service->http->address[0] ? service->http->address : "off";
     say(service->settings, LEVEL_INFO, "serving", "version", DOORMAN_VERSION, "id", service->id,
-        "node", service->node, "listen", addresses, "advertise", service->advertise, "http",
-        service->http && service->http->address[0] ? service->http->address : "off",
+        "node", service->node, "http", http, "listen", addresses, "advertise", service->advertise,
         parents->count > 0 ? "parent" : "resources", source, END);
 }
 

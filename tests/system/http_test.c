@@ -531,7 +531,7 @@ static void a_connection_serves_one_request_after_the_other_however_they_are_cut
         assert_non_null(strstr(answers, "ready\n"));
         assert_non_null(strstr(answers, "\"is_master\":true"));
         assert_null(strstr(answers, "<html"));
-        assert_null(strstr(answers, "404"));
+        assert_null(strstr(answers, "HTTP/1.1 404"));
         free(answers);
     }
     server_stop(&site.server);
