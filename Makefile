@@ -69,7 +69,8 @@ TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
 
 test: $(TESTS) $(TEST_SERVERS) build/sim/sim ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
-	    sh tests/run.sh $(TESTS) tests/sim/check.sh tests/compile_check.sh tests/text_check.sh
+	    sh tests/run.sh $(TESTS) tests/sim/check.sh tests/compile_check.sh tests/text_check.sh \
+	    tests/browser_check.sh
 
 $(TESTS): LIBRARIES += -lcmocka -lm
 build/plain/%: tests/%.c $(TEST_SOURCES) | deps

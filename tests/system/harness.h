@@ -112,7 +112,7 @@ extern char **environ;
  *   program       its path
  *   arguments     up to a NULL
  *   environment   "NAME=VALUE" up to a NULL; or NULL. It comes on top of the test's own, from which
- *                 DOORMAN_... is taken out */
+ *                 DOORMAN_... is taken out, and HTTP is off: many servers run on one machine */
 static inline void process_launch(struct process *process, const char *program,
                                   const char *const *arguments, const char *const *environment) {
     const char *argv[ARGUMENT_MAX + 2] = {program};
@@ -126,6 +126,7 @@ static inline void process_launch(struct process *process, const char *program,
         if (strncmp(*variable, "DOORMAN_", 8) != 0) envp[count++] = *variable;
     }
     for (size_t i = 0; environment && environment[i]; i++) envp[count++] = environment[i];
+    envp[count++] = "DOORMAN_HTTP=off"; /* the last, so that what a test says goes before it */
     envp[count] = NULL;
     file_write(process->out, "");
     file_write(process->err, "");

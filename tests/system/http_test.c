@@ -1,0 +1,995 @@
+/* The server over HTTP: what people see, what Prometheus reads, what programs ask, and who gets in.
+ * Requests are written by hand, byte for byte. Where a tool is missing that a test needs (openssl,
+ * promtool, prometheus), the test says so and is skipped. */
+#define _GNU_SOURCE
+#include "harness.h"
+
+#include <nng/supplemental/tls/tls.h>
+#include <sys/stat.h>
+
+#define CONFIG(capacity, more)                                                                     \
+    "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": " capacity ", \"algorithm\": "    \
+    "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 60, \"refresh_interval\": 5, "                   \
+    "\"learning_mode_duration\": 0}}]" more "}"
+#define ASK(client, resource, wants)                                                               \
+    "{\"client_id\": \"" client "\", \"resource\": [{\"resource_id\": \"" resource                 \
+    "\", \"wants\": " wants "}]}"
+#define HOST "Host: localhost\r\n"
+#define JSON "Content-Type: application/json\r\n"
+
+/* A server, and where its HTTP is. */
+struct site {
+    struct server server, http;
+};
+
+static struct site site_start(const char *config, const char *const *more) {
+    const char *arguments[ARGUMENT_MAX] = {"--http", "127.0.0.1:0"};
+    for (size_t i = 0; more && more[i]; i++) arguments[i + 2] = more[i];
+    struct site site = {.server = server_start(config, arguments)};
+    char *said = file_read(site.server.process->err);
+    unsigned port = 0;
+    const char *at = strstr(said, " http=");
+    assert_non_null(at);
+    assert_int_equal(sscanf(strchr(at, '/'), "//127.0.0.1:%u", &port), 1);
+    site.http.process = site.server.process;
+    snprintf(site.http.url, sizeof site.http.url, "tcp://127.0.0.1:%u", port);
+    free(said);
+    return site;
+}
+
+/* All that comes on a connection until the peer closes it; the caller frees it. */
+static char *drain(int fd) {
+    size_t bytes = 0, capacity = (size_t)8 << 20;
+    char *text = (char *)calloc(1, capacity);
+    assert_non_null(text);
+    for (ssize_t got = 1; got > 0 && bytes + 1 < capacity;) {
+        got = recv(fd, text + bytes, capacity - bytes - 1, 0);
+        if (got > 0) bytes += (size_t)got;
+    }
+    close(fd);
+    return text;
+}
+
+static char *exchange(const struct site *site, const char *request) {
+    int fd = raw_connect(&site->http);
+    raw_send(fd, request, strlen(request));
+    return drain(fd);
+}
+
+/* A whole answer, head and body, to a GET. */
+static char *get(const struct site *site, const char *path, const char *lines) {
+    char request[16384];
+    snprintf(request, sizeof request, "GET %s HTTP/1.1\r\n%sConnection: close\r\n\r\n", path,
+             lines);
+    return exchange(site, request);
+}
+
+static char *post(const struct site *site, const char *path, const char *lines, const char *body) {
+    size_t room = strlen(body) + 1024;
+    char *request = (char *)malloc(room);
+    assert_non_null(request);
+    snprintf(request, room,
+             "POST %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", path,
+             lines, strlen(body), body);
+    char *answer = exchange(site, request);
+    free(request);
+    return answer;
+}
+
+static int code_of(const char *answer) {
+    int code = 0;
+    sscanf(answer, "HTTP/1.1 %d", &code);
+    return code;
+}
+
+static const char *body_of(const char *answer) {
+    const char *end = strstr(answer, "\r\n\r\n");
+    assert_non_null(end);
+    return end + 4;
+}
+
+/* Does a GET have this code, and this text somewhere? */
+static void expect(const struct site *site, const char *path, const char *lines, int code,
+                   const char *text) {
+    char *answer = get(site, path, lines);
+    if (code_of(answer) != code || !strstr(answer, text)) {
+        fail_msg("%s: wanted %d and '%s', got:\n%.4000s", path, code, text, answer);
+    }
+    free(answer);
+}
+
+static void expect_post(const struct site *site, const char *path, const char *lines,
+                        const char *body, int code, const char *text) {
+    char *answer = post(site, path, lines, body);
+    if (code_of(answer) != code || !strstr(answer, text)) {
+        fail_msg("%s: wanted %d and '%s', got:\n%.2000s", path, code, text, answer);
+    }
+    free(answer);
+}
+
+static void want(const struct site *site, const char *body) {
+    expect_post(site, "/v1/get_capacity", HOST JSON, body, 200, "\"response\"");
+}
+
+/* The value of one series; fails where it is not there. */
+static double metric(const struct site *site, const char *series) {
+    char *answer = get(site, "/metrics", HOST);
+    char line[256];
+    snprintf(line, sizeof line, "\n%s ", series);
+    const char *at = strstr(answer, line);
+    if (!at) fail_msg("no series %s", series);
+    double value = strtod(at + strlen(line), NULL);
+    free(answer);
+    return value;
+}
+
+static bool have(const char *program) {
+    char command[128];
+    snprintf(command, sizeof command, "command -v %s >/dev/null 2>&1", program);
+    bool found = system(command) == 0;
+    if (!found) print_message("%s is not installed: left out\n", program);
+    return found;
+}
+
+/* ---- what people see ------------------------------------------------------------------------ */
+
+/* V3. */
+static void the_page_shows_every_resource_and_escapes_what_others_chose(void **state) {
+    (void)state;
+    struct site site = site_start(CONFIG("100", ""), (const char *[]){"--node", "a<b>&'", NULL});
+    want(&site, ASK("<img src=x onerror=alert(1)>", "<script>alert(1)</script>", "250"));
+    char *page = get(&site, "/", HOST);
+    assert_int_equal(code_of(page), 200);
+    assert_non_null(strstr(page, "&lt;script&gt;alert(1)&lt;/script&gt;"));
+    assert_null(strstr(page, "<script>alert"));
+    assert_non_null(strstr(page, "a&lt;b&gt;&amp;&#39;"));
+    assert_non_null(strstr(page, "resource=%3Cscript%3E"));
+    assert_non_null(strstr(page, "has <b>100</b> of <b>100</b>"));
+    assert_non_null(strstr(page, "wants <b>250</b>"));
+    assert_non_null(strstr(page, "FAIR_SHARE"));
+    assert_non_null(strstr(page, "this process"));
+    free(page);
+    page = get(&site, "/resources?resource=%3Cscript%3Ealert(1)%3C/script%3E", HOST);
+    assert_non_null(strstr(page, "&lt;img src=x onerror=alert(1)&gt;"));
+    assert_null(strstr(page, "<img"));
+    free(page);
+    expect(&site, "/?filter=%22%3E%3Cscript%3E", HOST, 200, "value=\"&quot;&gt;&lt;script&gt;\"");
+    expect(&site, "/resources?resource=none", HOST, 404, "Nobody holds anything");
+    server_stop(&site.server);
+}
+
+/* V3: nothing but what the page itself brings is loaded or run, and the styles and scripts that it
+ * brings carry a number of this answer alone. */
+static void the_security_policy_lets_in_what_the_page_brings_and_nothing_else(void **state) {
+    (void)state;
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    char nonces[2][33];
+    for (int i = 0; i < 2; i++) {
+        char *page = get(&site, "/", HOST), tag[64];
+        const char *policy = strstr(page, "Content-Security-Policy: default-src 'none'; "
+                                          "style-src 'nonce-");
+        assert_non_null(policy);
+        assert_int_equal(sscanf(strstr(policy, "nonce-"), "nonce-%32[0-9a-f]", nonces[i]), 1);
+        assert_int_equal(strlen(nonces[i]), 32);
+        snprintf(tag, sizeof tag, "<style nonce='%s'>", nonces[i]);
+        assert_non_null(strstr(page, tag));
+        snprintf(tag, sizeof tag, "<script nonce='%s'>", nonces[i]);
+        assert_non_null(strstr(page, tag));
+        assert_null(strstr(page, " style="));
+        assert_null(strstr(page, " onclick="));
+        assert_null(strstr(page, "http://"));
+        assert_null(strstr(page, "Access-Control"));
+        free(page);
+    }
+    assert_string_not_equal(nonces[0], nonces[1]);
+    server_stop(&site.server);
+}
+
+/* V3: ten thousand resources stay usable. */
+static void many_resources_come_in_pages_and_can_be_filtered(void **state) {
+    (void)state;
+    enum { RESOURCES = 10000, A_MESSAGE = 500 };
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    char *body = (char *)malloc(A_MESSAGE * 64 + 256);
+    for (int i = 0; i < RESOURCES; i += A_MESSAGE) {
+        int bytes = sprintf(body, "{\"client_id\": \"all\", \"resource\": [");
+        for (int j = i; j < i + A_MESSAGE; j++) {
+            bytes += sprintf(body + bytes, "%s{\"resource_id\": \"r/%05d\", \"wants\": %d}",
+                             j > i ? "," : "", j, j % 100);
+        }
+        sprintf(body + bytes, "]}");
+        want(&site, body);
+    }
+    free(body);
+    expect(&site, "/", HOST, 200, "1 to 100 of 10000 resources");
+    expect(&site, "/?page=100", HOST, 200, ">r/09999<");
+    expect(&site, "/?page=7777777", HOST, 200, "1 to 100 of 10000");
+    expect(&site, "/?filter=r/0123", HOST, 200, "1 to 10 of 10 resources");
+    expect(&site, "/?filter=nothing", HOST, 200, "No resource has that");
+    expect(&site, "/?sort=wants", HOST, 200, ">r/00099<");
+    char *page = get(&site, "/?sort=wants", HOST);
+    assert_true(strlen(page) < 200000);
+    free(page);
+
+    /* V4: the series of a thousand, and the sum of the rest. */
+    page = get(&site, "/metrics", HOST);
+    int series = 0;
+    for (const char *at = page; (at = strstr(at, "\ndoorman_resource_wants{")) != NULL; at++) {
+        series++;
+    }
+    assert_int_equal(series, 1001);
+    free(page);
+    double rest = 0; /* the first thousand have the first thousand ids */
+    for (int i = 1000; i < RESOURCES; i++) rest += i % 100;
+    assert_true(metric(&site, "doorman_resource_wants{resource=\"other\"}") == rest);
+    server_stop(&site.server);
+}
+
+static void leases_are_sorted_paged_and_filtered(void **state) {
+    (void)state;
+    enum { CLIENTS = 250 };
+    struct site site = site_start(CONFIG("1000000", ""), NULL);
+    for (int i = 0; i < CLIENTS; i++) {
+        char body[256];
+        snprintf(body, sizeof body,
+                 "{\"client_id\": \"c%03d\", \"resource\": [{\"resource_id\": \"db\", "
+                 "\"priority\": %d, \"wants\": %d}]}",
+                 i, i % 16, (i * 7) % CLIENTS + 1);
+        want(&site, body);
+    }
+    expect(&site, "/resources?resource=db", HOST, 200, "1 to 100 of 250 leases");
+    expect(&site, "/resources?resource=db&page=3", HOST, 200, "<td>c249</td>");
+    expect(&site, "/resources?resource=db&filter=c24", HOST, 200, "1 to 10 of 10 leases");
+    char *page = get(&site, "/resources?resource=db&sort=wants", HOST);
+    const char *row = strstr(page, "<tbody>");
+    double last = 1e9;
+    for (int i = 0; i < 100; i++) {
+        row = strstr(row, "data-name=wants>");
+        assert_non_null(row);
+        double wants = strtod(row += strlen("data-name=wants>"), NULL);
+        assert_true(wants <= last);
+        last = wants;
+    }
+    assert_true(last == CLIENTS - 99);
+    free(page);
+    server_stop(&site.server);
+}
+
+/* ---- what programs read --------------------------------------------------------------------- */
+
+/* V3: the state as JSON. */
+static void the_status_names_the_node_its_master_and_every_resource(void **state) {
+    (void)state;
+    struct site site = site_start(CONFIG("100", ""), (const char *[]){"--node", "n\"1", NULL});
+    want(&site, ASK("a", "db/\\\"orders", "30"));
+    want(&site, ASK("b", "db/\\\"orders", "90.5"));
+    char *answer = get(&site, "/v1/status", HOST);
+    cJSON *tree = cJSON_Parse(body_of(answer));
+    assert_non_null(tree);
+    assert_string_equal(text(tree, "node"), "n\"1");
+    assert_string_equal(text(tree, "master_address"), site.server.url);
+    assert_true(cJSON_IsTrue(find(tree, "is_master")));
+    assert_string_equal(text(tree, "resources[0].resource_id"), "db/\"orders");
+    assert_string_equal(text(tree, "resources[0].algorithm"), "FAIR_SHARE");
+    assert_true(number(tree, "resources[0].capacity") == 100);
+    assert_true(number(tree, "resources[0].wants") == 120.5);
+    assert_true(number(tree, "resources[0].has") == 100);
+    assert_true(number(tree, "resources[0].clients") == 2);
+    assert_true(number(tree, "resources[0].subclients") == 2);
+    assert_true(number(tree, "resources[0].safe_capacity") == 50);
+    assert_true(cJSON_IsFalse(find(tree, "resources[0].learning")));
+    assert_null(find(tree, "resources[1]"));
+    cJSON_Delete(tree);
+    free(answer);
+    expect(&site, "/healthz", "", 200, "ok");
+    expect(&site, "/readyz", "", 200, "ready");
+    server_stop(&site.server);
+}
+
+/* V3: in the form of the file, so that it can be one. */
+static void the_configuration_told_is_one_that_a_server_takes(void **state) {
+    (void)state;
+    char *example = file_read("config.example.json");
+    struct site site = site_start(example, NULL);
+    char *first = get(&site, "/v1/config", HOST);
+    struct site again = site_start(body_of(first), NULL);
+    char *second = get(&again, "/v1/config", HOST);
+    assert_string_equal(body_of(first), body_of(second));
+    assert_non_null(strstr(first, "\"name\":\"reserve\",\"value\":0.1"));
+    server_stop(&site.server);
+    server_stop(&again.server);
+    struct site rejects = site_start(CONFIG("1", ", \"unmatched\": \"reject\""), NULL);
+    expect(&rejects, "/v1/config", HOST, 200, "{\"unmatched\":\"reject\",");
+    server_stop(&rejects.server);
+    free(second);
+    free(first);
+    free(example);
+}
+
+/* V4. */
+static void the_metrics_count_what_happened(void **state) {
+    (void)state;
+    struct site site = site_start("{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": "
+                                  "100, \"algorithm\": {\"kind\": \"FAIR_SHARE\", "
+                                  "\"lease_length\": 60, \"refresh_interval\": 5}}]}",
+                                  NULL);
+    want(&site, ASK("a", "db", "30"));
+    want(&site, ASK("a", "unknown\\\\", "30"));
+    char *reply = ask_bytes(site.server.url, "{\"discovery\": {}}", 17);
+    assert_non_null(reply);
+    free(reply);
+    expect_post(&site, "/v1/get_capacity", HOST JSON, "{}", 400, "get_capacity.client_id");
+    assert_true(metric(&site, "doorman_build_info{version=\"0.1.0\"}") == 1);
+    assert_true(metric(&site, "doorman_server_is_master") == 1);
+    assert_true(metric(&site, "doorman_server_config_last_reload_successful") == 1);
+    double loaded = metric(&site, "doorman_server_config_last_reload_success_timestamp_seconds");
+    assert_true(loaded > (double)time(NULL) - 60 && loaded <= (double)time(NULL));
+    assert_true(metric(&site, "doorman_server_unmatched_requests_total") == 1);
+    assert_true(metric(&site, "doorman_server_requests_total{method=\"get_capacity\","
+                              "code=\"OK\"}") == 2);
+    assert_true(metric(&site, "doorman_server_requests_total{method=\"discovery\","
+                              "code=\"OK\"}") == 1);
+    assert_true(metric(&site, "doorman_server_requests_total{method=\"unknown\","
+                              "code=\"INVALID_ARGUMENT\"}") == 1);
+    assert_true(metric(&site, "doorman_server_request_duration_seconds_count{"
+                              "method=\"get_capacity\"}") == 2);
+    assert_true(metric(&site, "doorman_resource_capacity{resource=\"db\"}") == 100);
+    assert_true(metric(&site, "doorman_resource_wants{resource=\"db\"}") == 30);
+    assert_true(metric(&site, "doorman_resource_has{resource=\"db\"}") == 0);
+    assert_true(metric(&site, "doorman_resource_learning{resource=\"db\"}") == 1);
+    assert_true(metric(&site, "doorman_resource_clients{resource=\"db\"}") == 1);
+    assert_true(metric(&site, "doorman_resource_overshoot{resource=\"db\"}") == 0);
+    assert_true(metric(&site, "doorman_resource_leases_expired_total{resource=\"db\"}") == 0);
+    server_stop(&site.server);
+}
+
+/* V4: by Prometheus' conventions, as its own tool sees them. */
+static void promtool_finds_nothing_to_say(void **state) {
+    (void)state;
+    if (!have("promtool")) skip();
+    struct site root = site_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
+    want(&root, ASK("a", "x{}\\\\", "30"));
+    char *answer = get(&root, "/metrics", HOST), path[128], command[256];
+    snprintf(path, sizeof path, "%s", root.server.process->socket);
+    file_write(path, body_of(answer));
+    snprintf(command, sizeof command, "promtool check metrics <%s", path);
+    assert_int_equal(system(command), 0);
+    free(answer);
+    server_stop(&root.server);
+}
+
+/* V4: scraped by a real one. */
+static void prometheus_scrapes_the_metrics(void **state) {
+    (void)state;
+    if (!have("prometheus")) skip();
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    want(&site, ASK("a", "db/orders", "30"));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t bytes = sizeof address;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, bytes), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+    close(fd);
+    struct process *process = process_new();
+    char config[512], file[128], data[128], listen[64];
+    snprintf(config, sizeof config,
+             "global: {scrape_interval: 500ms}\nscrape_configs:\n- job_name: doorman\n"
+             "  static_configs: [{targets: ['%s']}]\n",
+             site.http.url + strlen("tcp://"));
+    file_write(process->config, config);
+    snprintf(file, sizeof file, "--config.file=%s", process->config);
+    snprintf(data, sizeof data, "--storage.tsdb.path=%s/data", process->folder);
+    snprintf(listen, sizeof listen, "--web.listen-address=127.0.0.1:%d", ntohs(address.sin_port));
+    file_write(process->out, "");
+    file_write(process->err, "");
+    process->pid = fork();
+    assert_true(process->pid >= 0);
+    if (process->pid == 0) {
+        char *argv[] = {(char *)"/usr/bin/env", (char *)"prometheus", file, data, listen, NULL};
+        process_become(process, argv, environ);
+    }
+    struct site prometheus = {.http = {process, ""}};
+    snprintf(prometheus.http.url, sizeof prometheus.http.url, "tcp://127.0.0.1:%d",
+             ntohs(address.sin_port));
+    process_await(process, "Server is ready to receive web requests", 1);
+    bool found = false;
+    for (int waited = 0; !found && waited < PATIENCE_MS; waited += 200) {
+        sleep_ms(200);
+        char *answer = get(&prometheus, "/api/v1/query?query=doorman_resource_wants", HOST);
+        found = strstr(answer, "\"resource\":\"db/orders\"") && strstr(answer, "\"30\"");
+        free(answer);
+    }
+    assert_true(found);
+    kill(process->pid, SIGTERM);
+    process_wait(process);
+    char remove[128];
+    snprintf(remove, sizeof remove, "rm -rf %s/data", process->folder);
+    assert_int_equal(system(remove), 0);
+    server_stop(&site.server);
+}
+
+/* V4, V3: a node below a parent tells of its lease. */
+static void a_node_tells_of_its_parent_and_the_lease_from_it(void **state) {
+    (void)state;
+    struct site root = site_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
+    struct site leaf = {.server = {process_new(), ""}};
+    process_start(leaf.server.process,
+                  (const char *[]){"--parent", root.server.url, "--node", "leaf", "--listen",
+                                   "tcp://127.0.0.1:0", "--http", "127.0.0.1:0", NULL},
+                  NULL);
+    process_await(leaf.server.process, " http=http", 1);
+    char *said = file_read(leaf.server.process->err);
+    unsigned port = 0;
+    assert_int_equal(sscanf(strstr(said, " http="), " http=http://127.0.0.1:%u", &port), 1);
+    snprintf(leaf.http.url, sizeof leaf.http.url, "tcp://127.0.0.1:%u", port);
+    free(said);
+    leaf.http.process = leaf.server.process;
+    want(&leaf, ASK("a", "db/[*]", "30"));
+    const char *series = "doorman_server_parent_lease_remaining_seconds{resource=\"db/[*]\"}";
+    double left = 0;
+    for (int waited = 0; left <= 0 && waited < PATIENCE_MS; waited += 50) {
+        sleep_ms(50);
+        left = metric(&leaf, series);
+    }
+    assert_true(left > 0 && left <= 60);
+    assert_true(metric(&leaf, "doorman_server_parent_requests_total{code=\"OK\"}") >= 1);
+    expect(&leaf, "/", HOST, 200, "1 of 1 resources");
+    expect(&leaf, "/", HOST, 200, root.server.url);
+    expect(&leaf, "/v1/config", HOST, 200, "\"identifier_glob\":\"db/\\\\[\\\\*\\\\]\"");
+    expect(&root, "/resources?resource=db/[*]", HOST, 200, "(a server)");
+    server_stop(&leaf.server);
+    server_stop(&root.server);
+}
+
+/* ---- the protocol over HTTP ----------------------------------------------------------------- */
+
+/* PROTOCOL: the inner objects alone, and the codes of HTTP. */
+static void the_methods_answer_over_http_as_they_do_over_nng(void **state) {
+    (void)state;
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    char *answer = post(&site, "/v1/get_capacity", HOST JSON, ASK("a", "db", "30"));
+    assert_int_equal(code_of(answer), 200);
+    cJSON *tree = cJSON_Parse(body_of(answer)), *again = NULL;
+    assert_true(number(tree, "response[0].gets.capacity") == 30);
+    char release[256];
+    snprintf(release, sizeof release,
+             "{\"client_id\": \"a\", \"resource\": [{\"resource_id\": \"db\", \"id\": %.0f}]}",
+             number(tree, "response[0].gets.id"));
+    free(answer);
+    cJSON_Delete(tree);
+    again = ask(&site.server, "{\"get_capacity\": " ASK("b", "db", "500") "}");
+    assert_true(number(again, "get_capacity.response[0].gets.capacity") == 70);
+    cJSON_Delete(again);
+    expect_post(&site, "/v1/release_capacity", HOST JSON, release, 200, "{}");
+    assert_true(metric(&site, "doorman_resource_has{resource=\"db\"}") == 70);
+    expect_post(&site, "/v1/discovery", HOST "content-type: Application/JSON; charset=utf-8\r\n",
+                "{}", 200, "\"is_master\":true");
+    expect_post(&site, "/v1/get_server_capacity", HOST JSON,
+                "{\"server_id\": \"s\", \"path\": [\"s\"], \"resource\": []}", 200, "response");
+    server_stop(&site.server);
+}
+
+static void what_is_wrong_with_a_request_is_said_by_its_code(void **state) {
+    (void)state;
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    const char *method = "/v1/get_capacity";
+    expect_post(&site, method, HOST JSON, "{", 400, "INVALID_ARGUMENT");
+    expect_post(&site, method, HOST JSON, "", 400, "INVALID_ARGUMENT");
+    expect_post(&site, method, HOST JSON, "{}, \"discovery\": {}", 400, "INVALID_ARGUMENT");
+    expect_post(&site, method, HOST JSON, "{\"client_id\": \"a\", \"resource\": [{}]}", 400,
+                "get_capacity.resource[0].resource_id");
+    expect_post(&site, "/v1/nothing", HOST JSON, "{}", 404, "NOT_FOUND");
+    expect_post(&site, "/v1/unknown", HOST JSON, "{}", 404, "NOT_FOUND");
+    expect_post(&site, "/", HOST JSON, "{}", 405, "Allow: GET");
+    expect(&site, method, HOST, 405, "Allow: POST");
+    expect(&site, "/nothing", HOST, 404, "NOT_FOUND");
+    expect(&site, "/../etc/passwd", HOST, 404, "NOT_FOUND");
+    expect_post(&site, method, HOST, "{}", 415, "UNSUPPORTED_MEDIA_TYPE");
+    expect_post(&site, method, HOST "Content-Type: text/plain\r\n", "{}", 415, "application/json");
+    expect_post(&site, method, HOST JSON "Content-Length: 2\r\n", "{}", 400, "Content-Length");
+    expect_post(&site, method, HOST JSON "Transfer-Encoding: chunked\r\n", "{}", 400, "Length");
+    static const struct {
+        const char *request;
+        int code;
+    } cases[] = {
+        {"BREW / HTTP/1.1\r\n" HOST "\r\n", 405},
+        {"GET / HTTP/2\r\n" HOST "\r\n", 400},
+        {"GET /\r\n" HOST "\r\n", 400},
+        {"GET http://localhost/ HTTP/1.1\r\n" HOST "\r\n", 400},
+        {"\r\n\r\n", 400},
+        {"POST /v1/discovery HTTP/1.1\r\n" HOST JSON "\r\n", 411},
+        {"POST /v1/discovery HTTP/1.1\r\n" HOST JSON "Content-Length: -1\r\n\r\n", 400},
+        {"POST /v1/discovery HTTP/1.1\r\n" HOST JSON "Content-Length: 99999999999\r\n\r\n", 413},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *answer = exchange(&site, cases[i].request);
+        if (code_of(answer) != cases[i].code) fail_msg("%s: %s", cases[i].request, answer);
+        free(answer);
+    }
+    server_stop(&site.server);
+}
+
+static void a_connection_serves_one_request_after_the_other_however_they_are_cut(void **state) {
+    (void)state;
+    static const char requests[] =
+        "GET /healthz HTTP/1.1\r\n\r\nPOST /v1/discovery HTTP/1.1\r\n" HOST JSON
+        "Content-Length: 2\r\n\r\n{}HEAD / HTTP/1.1\r\n" HOST "\r\n"
+        "GET /readyz HTTP/1.0\r\n\r\nGET /never HTTP/1.1\r\n\r\n";
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    for (size_t piece = 1; piece < sizeof requests; piece = piece * 3 + 1) {
+        int fd = raw_connect(&site.http);
+        for (size_t at = 0; at < sizeof requests - 1; at += piece) {
+            size_t left = sizeof requests - 1 - at;
+            raw_send(fd, requests + at, left < piece ? left : piece);
+            if (piece < 20) sleep_ms(1);
+        }
+        char *answers = drain(fd);
+        int count = 0;
+        for (const char *at = answers; (at = strstr(at, "HTTP/1.1 200")) != NULL; at++) count++;
+        assert_int_equal(count, 4);
+        assert_non_null(strstr(answers, "ready\n"));
+        assert_non_null(strstr(answers, "\"is_master\":true"));
+        assert_null(strstr(answers, "<html"));
+        assert_null(strstr(answers, "HTTP/1.1 404"));
+        free(answers);
+    }
+    server_stop(&site.server);
+}
+
+/* ---- who gets in ---------------------------------------------------------------------------- */
+
+/* V3: a page of another site can have its reader's browser ask a port of loopback, but neither say
+ * another Host than its own name, nor send JSON without being let. */
+static void a_web_page_cannot_reach_the_server_through_a_browser(void **state) {
+    (void)state;
+    struct site site = site_start(
+        CONFIG("100", ""), (const char *[]){"--advertise", "tcp://doorman.example:15000", NULL});
+    static const char *const strangers[] = {"",
+                                            "Host: evil.example\r\n",
+                                            "Host: 127.0.0.1.evil.example\r\n",
+                                            "Host: localhost.evil.example:80\r\n",
+                                            "Host: 10.0.0.1\r\n",
+                                            "Host: localhost\r\nHost: evil.example\r\n"};
+    static const char *const known[] = {"Host: localhost:15050\r\n", "Host: 127.0.0.1\r\n",
+                                        "Host: [::1]:80\r\n", "host:LOCALHOST\r\n",
+                                        "Host: Doorman.Example:99\r\n"};
+    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++) {
+        char lines[256];
+        snprintf(lines, sizeof lines, "%s" JSON, strangers[i]);
+        expect_post(&site, "/v1/discovery", lines, "{}", 403, "PERMISSION_DENIED");
+        expect(&site, "/", strangers[i], 403, "PERMISSION_DENIED");
+        expect(&site, "/v1/status", strangers[i], 403, "PERMISSION_DENIED");
+        expect(&site, "/healthz", strangers[i], 200, "ok");
+    }
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        char lines[256];
+        snprintf(lines, sizeof lines, "%s" JSON, known[i]);
+        expect_post(&site, "/v1/discovery", lines, "{}", 200, "is_master");
+        expect(&site, "/", known[i], 200, "<html");
+    }
+    char *answer =
+        exchange(&site, "OPTIONS /v1/discovery HTTP/1.1\r\n" HOST "Origin: https://evil.example\r\n"
+                        "Access-Control-Request-Method: POST\r\n\r\n");
+    assert_int_equal(code_of(answer), 405);
+    assert_null(strstr(answer, "Access-Control"));
+    free(answer);
+    server_stop(&site.server);
+}
+
+/* V3. */
+static void a_token_is_asked_for_wherever_it_is_given(void **state) {
+    (void)state;
+    struct process *files = process_new();
+    file_write(files->config, "  s3cret:token\n");
+    struct site site =
+        site_start(CONFIG("100", ""), (const char *[]){"--http-token", files->config, NULL});
+    static const char *const wrong[] = {HOST,
+                                        HOST "Authorization: Bearer\r\n",
+                                        HOST "Authorization: Bearer s3cret:toke\r\n",
+                                        HOST "Authorization: Bearer s3cret:token2\r\n",
+                                        HOST "Authorization: Bearer S3cret:token\r\n",
+                                        HOST "Authorization: Basic bWU6d3Jvbmc=\r\n",
+                                        HOST "Authorization: Basic !\r\n",
+                                        HOST "Authorization: s3cret:token\r\n"};
+    static const char *const right[] = {HOST "Authorization: Bearer s3cret:token\r\n",
+                                        HOST "authorization: bearer s3cret:token\r\n",
+                                        HOST "Authorization: Basic bWU6czNjcmV0OnRva2Vu\r\n",
+                                        "Authorization: Bearer s3cret:token\r\n"};
+    static const char *const paths[] = {
+        "/",          "/resources?resource=a", "/metrics",  "/v1/status",
+        "/v1/config", "/v1/discovery",         "/not/there"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        for (size_t j = 0; j < sizeof paths / sizeof *paths; j++) {
+            expect(&site, paths[j], wrong[i], 401, "WWW-Authenticate: Basic");
+        }
+        char lines[256];
+        snprintf(lines, sizeof lines, "%s" JSON, wrong[i]);
+        expect_post(&site, "/v1/discovery", lines, "{}", 401, "UNAUTHENTICATED");
+    }
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        expect(&site, "/metrics", right[i], 200, "doorman_build_info");
+    }
+    expect_post(&site, "/v1/discovery", HOST JSON "Authorization: Bearer s3cret:token\r\n", "{}",
+                200, "is_master");
+    expect_post(&site, "/v1/discovery",
+                "Host: evil.example\r\n" JSON "Authorization: Bearer s3cret:token\r\n", "{}", 403,
+                "PERMISSION_DENIED");
+    expect(&site, "/healthz", "", 200, "ok");
+    expect(&site, "/readyz", "", 200, "ready");
+    server_stop(&site.server);
+}
+
+static void expect_refusal(const char *const *more, int code, const char *text) {
+    struct process *process = process_new();
+    const char *arguments[ARGUMENT_MAX] = {"--config", process->config, "--listen",
+                                           "tcp://127.0.0.1:0"};
+    for (size_t i = 0; more[i]; i++) arguments[i + 4] = more[i];
+    file_write(process->config, CONFIG("100", ""));
+    assert_int_equal(process_run(process, arguments, NULL), code);
+    char *said = file_read(process->err);
+    if (!strstr(said, text)) fail_msg("wanted '%s', got '%s'", text, said);
+    free(said);
+}
+
+/* V3, V7. */
+static void http_beyond_loopback_wants_to_know_who_asks(void **state) {
+    (void)state;
+    static const char *const far[] = {"0.0.0.0:0", "[::]:0", "*:0", "127.0.0.1.example:0",
+                                      "10.1.2.3:0"};
+    for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
+        expect_refusal((const char *[]){"--http", far[i], NULL}, 2, "--http-token");
+    }
+    struct process *files = process_new();
+    file_write(files->config, "token");
+    struct site site = {
+        .server =
+            server_start(CONFIG("100", ""), (const char *[]){"--http", "0.0.0.0:0", "--http-token",
+                                                             files->config, NULL})};
+    process_await(site.server.process, "travels in plain text", 1);
+    server_stop(&site.server);
+}
+
+/* V7. */
+static void what_http_cannot_use_is_said_in_one_line(void **state) {
+    (void)state;
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    const char *taken = site.http.url + strlen("tcp://");
+    expect_refusal((const char *[]){"--http", taken, NULL}, 1, "in use");
+    expect_refusal((const char *[]){"--http", "rubbish::x", NULL}, 2, "--http");
+    expect_refusal((const char *[]){"--http-token", "/no/such", "--http", "127.0.0.1:0", NULL}, 1,
+                   "/no/such");
+    expect_refusal((const char *[]){"--tls-cert", "/no/such", NULL}, 2, "--tls-key");
+    expect_refusal((const char *[]){"--tls-ca", "/no/such", NULL}, 2, "--tls-cert");
+    expect_refusal((const char *[]){"--tls-cert", "/no/such", "--tls-key", "/no/such", NULL}, 1,
+                   "/no/such");
+    expect_refusal((const char *[]){"--listen", "tls+tcp://127.0.0.1:0", NULL}, 2, "--tls-cert");
+    expect_refusal((const char *[]){"--max-message", "4194305", NULL}, 2, "4194304");
+    expect_refusal((const char *[]){"--max-holders", "many", NULL}, 2, "'many'");
+    server_stop(&site.server);
+}
+
+/* ---- TLS ------------------------------------------------------------------------------------ */
+
+/* Makes an authority, and a certificate for localhost that it signs, in a folder. */
+static bool make_certificates(const char *folder) {
+    char command[2048];
+    snprintf(command, sizeof command,
+             "cd %s && { ec='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2'; "
+             "openssl req -x509 $ec -keyout ca.key -out ca.pem -subj /CN=authority && "
+             "openssl req $ec -keyout own.key -out own.csr -subj /CN=localhost && "
+             "openssl x509 -req -in own.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 "
+             "-out own.pem; } >/dev/null 2>&1",
+             folder);
+    return system(command) == 0;
+}
+
+/* Asks for discovery over TLS. NULL: was not let in.
+ *   folder   of the client's certificate; NULL: it has none
+ *   url      "tls+tcp://..." for nng, or of a stream that HTTP is spoken over */
+static nng_tls_config *client_tls(const char *authority, const char *folder) {
+    nng_tls_config *tls = NULL;
+    char path[128];
+    assert_int_equal(nng_tls_config_alloc(&tls, NNG_TLS_MODE_CLIENT), 0);
+    snprintf(path, sizeof path, "%s/ca.pem", authority);
+    char *ca = file_read(path);
+    assert_int_equal(nng_tls_config_ca_chain(tls, ca, NULL), 0);
+    assert_int_equal(nng_tls_config_server_name(tls, "localhost"), 0);
+    free(ca);
+    if (folder) {
+        snprintf(path, sizeof path, "%s/own.pem", folder);
+        char *certificate = file_read(path);
+        snprintf(path, sizeof path, "%s/own.key", folder);
+        char *key = file_read(path);
+        assert_int_equal(nng_tls_config_own_cert(tls, certificate, key, NULL), 0);
+        free(certificate);
+        free(key);
+    }
+    return tls;
+}
+
+static bool nng_gets_in(const char *url, const char *authority, const char *folder) {
+    nng_tls_config *tls = client_tls(authority, folder);
+    nng_socket socket = NNG_SOCKET_INITIALIZER;
+    nng_dialer dialer = NNG_DIALER_INITIALIZER;
+    char *reply = NULL, request[] = "{\"discovery\": {}}";
+    size_t bytes = 0;
+    assert_int_equal(nng_req0_open(&socket), 0);
+    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, 2000);
+    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, 2000);
+    assert_int_equal(nng_dialer_create(&dialer, socket, url), 0);
+    assert_int_equal(nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls), 0);
+    bool in = nng_dialer_start(dialer, 0) == 0 &&
+              nng_send(socket, request, strlen(request), 0) == 0 &&
+              nng_recv(socket, &reply, &bytes, NNG_FLAG_ALLOC) == 0;
+    if (reply) nng_free(reply, bytes);
+    nng_close(socket);
+    nng_tls_config_free(tls);
+    return in;
+}
+
+static bool https_gets_in(const struct site *site, const char *authority, const char *folder) {
+    char command[1024], own[256] = "";
+    if (folder) {
+        snprintf(own, sizeof own, "--cert %s/own.pem --key %s/own.key", folder, folder);
+    }
+    snprintf(command, sizeof command,
+             "curl -s --cacert %s/ca.pem %s --resolve localhost:%s:127.0.0.1 "
+             "https://localhost:%s/healthz 2>/dev/null | grep -qx ok",
+             authority, own, strrchr(site->http.url, ':') + 1, strrchr(site->http.url, ':') + 1);
+    return system(command) == 0;
+}
+
+/* V3: with an authority only those with a certificate of it get in; the others notice nothing. */
+static void with_an_authority_only_its_certificates_get_in(void **state) {
+    (void)state;
+    nng_tls_config *tls = NULL;
+    if (!have("openssl") || !have("curl")) skip();
+    if (nng_tls_config_alloc(&tls, NNG_TLS_MODE_SERVER) != 0) {
+        print_message("libnng has no TLS: left out\n");
+        skip();
+    }
+    nng_tls_config_free(tls);
+    char ours[] = "/tmp/doorman-tls-XXXXXX", others[] = "/tmp/doorman-tls-XXXXXX";
+    char cert[64], key[64], ca[64], command[256];
+    assert_non_null(mkdtemp(ours));
+    assert_non_null(mkdtemp(others));
+    assert_true(make_certificates(ours));
+    assert_true(make_certificates(others));
+    snprintf(cert, sizeof cert, "%s/own.pem", ours);
+    snprintf(key, sizeof key, "%s/own.key", ours);
+    snprintf(ca, sizeof ca, "%s/ca.pem", ours);
+    const char *flags[] = {
+        "--listen", "tls+tcp://127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--tls-ca", ca,
+        NULL};
+    for (int with_authority = 0; with_authority < 2; with_authority++) {
+        flags[6] = with_authority ? "--tls-ca" : NULL;
+        struct site site = site_start(CONFIG("100", ""), flags);
+        char *said = file_read(site.server.process->err), url[64];
+        assert_int_equal(sscanf(strstr(said, "tls+tcp://"), "%63[^, \n]", url), 1);
+        free(said);
+        assert_true(nng_gets_in(url, ours, ours));
+        assert_true(https_gets_in(&site, ours, ours));
+        assert_int_equal(nng_gets_in(url, ours, NULL), !with_authority);
+        assert_int_equal(https_gets_in(&site, ours, NULL), !with_authority);
+        assert_int_equal(nng_gets_in(url, ours, others), !with_authority);
+        assert_int_equal(https_gets_in(&site, ours, others), !with_authority);
+        assert_false(nng_gets_in(url, others, ours)); /* the server's is not of that authority */
+        free(exchange(&site, "GET /healthz HTTP/1.1\r\n\r\n"));
+        assert_true(nng_gets_in(url, ours, ours));
+        server_stop(&site.server);
+    }
+    snprintf(command, sizeof command, "rm -rf %s %s", ours, others);
+    assert_int_equal(system(command), 0);
+}
+
+/* ---- reload --------------------------------------------------------------------------------- */
+
+static void await_capacity(const struct site *site, double capacity) {
+    double now = -1;
+    for (int waited = 0; now != capacity && waited < PATIENCE_MS; waited += 50) {
+        sleep_ms(50);
+        now = metric(site, "doorman_resource_capacity{resource=\"db\"}");
+    }
+    assert_true(now == capacity);
+}
+
+/* V1: also one that another file took the place of. */
+static void a_changed_file_is_loaded_however_it_changed(void **state) {
+    (void)state;
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    const char *path = site.server.process->config;
+    char first[96], second[96], link_path[96];
+    snprintf(first, sizeof first, "%s/first", site.server.process->folder);
+    snprintf(second, sizeof second, "%s/second", site.server.process->folder);
+    snprintf(link_path, sizeof link_path, "%s/link", site.server.process->folder);
+    want(&site, ASK("a", "db", "30"));
+    file_write(path, CONFIG("200", ""));
+    await_capacity(&site, 200);
+    file_write(first, CONFIG("300", ""));
+    assert_int_equal(rename(first, path), 0);
+    await_capacity(&site, 300);
+    file_write(first, CONFIG("400", ""));
+    file_write(second, CONFIG("500", ""));
+    assert_int_equal(symlink(first, link_path), 0);
+    assert_int_equal(rename(link_path, path), 0);
+    await_capacity(&site, 400);
+    assert_int_equal(symlink(second, link_path), 0);
+    assert_int_equal(rename(link_path, path), 0);
+    await_capacity(&site, 500);
+    unlink(path); /* on its way: nothing is said, and the last one stays */
+    sleep_ms(2500);
+    await_capacity(&site, 500);
+    assert_int_equal(process_said(site.server.process, "refused"), 0);
+    assert_int_equal(process_said(site.server.process, "configuration loaded"), 4);
+    unlink(first);
+    unlink(second);
+    server_stop(&site.server);
+}
+
+/* V1: refused, said, counted, and the old one stays. */
+static void a_changed_file_that_is_wrong_is_shown_and_the_last_one_stays(void **state) {
+    (void)state;
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    want(&site, ASK("a", "db", "30"));
+    file_write(site.server.process->config, CONFIG("\"<b>\"", ""));
+    process_await(site.server.process, "configuration refused", 1);
+    assert_true(metric(&site, "doorman_server_config_last_reload_successful") == 0);
+    expect(&site, "/", HOST, 200, "resources[0].capacity");
+    await_capacity(&site, 100);
+    sleep_ms(2500);
+    assert_int_equal(process_said(site.server.process, "configuration refused"), 1);
+    file_write(site.server.process->config, CONFIG("70", ""));
+    await_capacity(&site, 70);
+    assert_true(metric(&site, "doorman_server_config_last_reload_successful") == 1);
+    char *page = get(&site, "/", HOST);
+    assert_null(strstr(page, "resources[0].capacity"));
+    free(page);
+    server_stop(&site.server);
+}
+
+/* ---- bad input ------------------------------------------------------------------------------ */
+
+/* In KiB. What it may grow by: sanitizers keep what was freed for a while. */
+static long slack(void) {
+    const char *program = getenv("DOORMAN_SERVER");
+    bool sanitized = program && (strstr(program, "asan") || strstr(program, "tsan"));
+    return sanitized ? 1 << 20 : 32 << 10;
+}
+
+static long resident(const struct site *site) {
+    char path[64], line[256];
+    long kib = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)site->server.process->pid);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) sscanf(line, "VmRSS: %ld", &kib);
+    fclose(file);
+    return kib;
+}
+
+/* V5: they cost no one else anything, and of each only so many stay. */
+static void whoever_says_nothing_or_half_of_it_makes_way(void **state) {
+    (void)state;
+    enum { PEERS = 1000, ROUNDS = 4 };
+    static const char *const halves[] = {"", "G", "GET / HTTP/1.1\r\nHost: localhost\r\n",
+                                         "POST /v1/discovery HTTP/1.1\r\n" HOST JSON
+                                         "Content-Length: 4000000\r\n\r\n{\"a\":"};
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    long first = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        int peers[PEERS];
+        for (int i = 0; i < PEERS; i++) {
+            peers[i] = raw_connect(&site.http);
+            raw_send(peers[i], halves[round], strlen(halves[round]));
+            if (i % 100 == 0) want(&site, ASK("a", "db", "30"));
+        }
+        expect(&site, "/healthz", "", 200, "ok");
+        cJSON *tree = ask(&site.server, "{\"discovery\": {}}");
+        assert_true(cJSON_IsTrue(find(tree, "discovery.is_master")));
+        cJSON_Delete(tree);
+        for (int i = 0; i < PEERS; i++) close(peers[i]);
+        if (round == 0) first = resident(&site);
+    }
+    assert_in_range(resident(&site), 1, first + slack());
+    server_stop(&site.server);
+}
+
+/* V5: 4 MiB and one byte more, paths and heads without end, and names of our own making. */
+static void what_is_too_long_is_refused_and_forgotten(void **state) {
+    (void)state;
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    size_t bytes = ((size_t)4 << 20) + 1;
+    char *body = (char *)malloc(bytes + 1), *path = (char *)malloc(100001);
+    memset(body, ' ', bytes);
+    body[bytes] = 0;
+    memset(path, 'a', 100000);
+    path[0] = '/';
+    long first = 0;
+    for (int round = 0; round < 20; round++) {
+        expect_post(&site, "/v1/discovery", HOST JSON, body, 413, "RESOURCE_EXHAUSTED");
+        body[bytes - 64] = 0;
+        memcpy(body, "{}", 2);
+        expect_post(&site, "/v1/discovery", HOST JSON, body, 200, "is_master");
+        body[bytes - 64] = ' ';
+        path[10000] = 0;
+        expect(&site, path, HOST, 404, "NOT_FOUND");
+        path[10000] = 'a';
+        path[100000] = 0;
+        int fd = raw_connect(&site.http);
+        raw_send(fd, "GET ", 4);
+        raw_send(fd, path, 100000);
+        char answer[1024] = "";
+        assert_true(recv(fd, answer, sizeof answer - 1, 0) > 0);
+        assert_int_equal(code_of(answer), 431);
+        close(fd);
+        if (round == 4) first = resident(&site);
+    }
+    assert_in_range(resident(&site), 1, first + slack());
+    free(body);
+    free(path);
+    server_stop(&site.server);
+}
+
+/* C7, V5. */
+static void the_limits_can_be_set(void **state) {
+    (void)state;
+    struct site site =
+        site_start(CONFIG("100", ""),
+                   (const char *[]){"--max-resources", "2", "--max-holders", "3", "--max-message",
+                                    "1000", "--max-connections", "2", NULL});
+    for (int i = 0; i < 3; i++) {
+        char body[256];
+        snprintf(body, sizeof body, ASK("c%d", "one", "1"), i);
+        want(&site, body);
+    }
+    expect_post(&site, "/v1/get_capacity", HOST JSON, ASK("c9", "one", "1"), 200, "FULL");
+    want(&site, ASK("c1", "two", "1"));
+    expect_post(&site, "/v1/get_capacity", HOST JSON, ASK("c1", "three", "1"), 200, "FULL");
+    char body[1100];
+    memset(body, ' ', sizeof body);
+    memcpy(body, "{}", 2);
+    body[1001] = 0;
+    expect_post(&site, "/v1/discovery", HOST JSON, body, 413, "RESOURCE_EXHAUSTED");
+    body[1000] = 0;
+    expect_post(&site, "/v1/discovery", HOST JSON, body, 200, "is_master");
+    int first = raw_greet(&site.server), second = raw_greet(&site.server);
+    int third = raw_greet(&site.server);
+    assert_true(raw_hung_up(third));
+    close(first);
+    close(second);
+    close(third);
+    server_stop(&site.server);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
+
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]); /* "a_token*" */
+    const struct CMUnitTest tests[] = {
+        TEST(the_page_shows_every_resource_and_escapes_what_others_chose),
+        TEST(the_security_policy_lets_in_what_the_page_brings_and_nothing_else),
+        TEST(many_resources_come_in_pages_and_can_be_filtered),
+        TEST(leases_are_sorted_paged_and_filtered),
+        TEST(the_status_names_the_node_its_master_and_every_resource),
+        TEST(the_configuration_told_is_one_that_a_server_takes),
+        TEST(the_metrics_count_what_happened),
+        TEST(promtool_finds_nothing_to_say),
+        TEST(prometheus_scrapes_the_metrics),
+        TEST(a_node_tells_of_its_parent_and_the_lease_from_it),
+        TEST(the_methods_answer_over_http_as_they_do_over_nng),
+        TEST(what_is_wrong_with_a_request_is_said_by_its_code),
+        TEST(a_connection_serves_one_request_after_the_other_however_they_are_cut),
+        TEST(a_web_page_cannot_reach_the_server_through_a_browser),
+        TEST(a_token_is_asked_for_wherever_it_is_given),
+        TEST(http_beyond_loopback_wants_to_know_who_asks),
+        TEST(what_http_cannot_use_is_said_in_one_line),
+        TEST(with_an_authority_only_its_certificates_get_in),
+        TEST(a_changed_file_is_loaded_however_it_changed),
+        TEST(a_changed_file_that_is_wrong_is_shown_and_the_last_one_stays),
+        TEST(whoever_says_nothing_or_half_of_it_makes_way),
+        TEST(what_is_too_long_is_refused_and_forgotten),
+        TEST(the_limits_can_be_set),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
