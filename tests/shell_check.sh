@@ -4,7 +4,10 @@
 set -u
 folder=$(mktemp -d)
 url="ipc://$folder/socket"
-server='' passed=0 failed=0
+server='' http='' passed=0 failed=0
+if build/asan/doorman_server --help | grep -q -e --http; then
+    http=127.0.0.1:$((20000 + $$ % 10000))
+fi
 
 finish() {
     if [ "$server" ]; then kill "$server" && wait "$server"; fi
@@ -18,7 +21,8 @@ start_server() {
     {"kind": "FAIR_SHARE", "lease_length": 6, "refresh_interval": 1, "learning_mode_duration": 0,
      "parameters": [{"name": "minimum_interval", "value": 0}]}}]}
 END
-    build/asan/doorman_server --config "$folder/config" --listen "$url" 2>"$folder/log" &
+    build/asan/doorman_server --config "$folder/config" --listen "$url" ${http:+--http "$http"} \
+        2>"$folder/log" &
     server=$!
     tries=0
     until [ -e "$folder/socket" ] || [ $tries = 50 ]; do
@@ -89,6 +93,14 @@ check_master() {
     check 'status says it too' says "$url"
 }
 
+check_http() {
+    { echo get alice db/orders 70; echo status; echo watch db/orders 1; } |
+        shell --http "http://$http" "$url"
+    check 'status tells who is master' says "server .* the master, at $url"
+    check 'status and watch tell of all clients' says_times 2 'db/orders 100 70 70 1'
+    check 'there was nothing to complain about' is_fine
+}
+
 check_errors() {
     shell "$url" <<END
 
@@ -123,6 +135,7 @@ start_server
 check_leases
 check_master
 check_errors
+if [ "$http" ]; then check_http; fi
 echo "[  PASSED  ] $passed test(s)."
 [ $failed = 0 ] || echo "[  FAILED  ] $failed test(s)"
 [ $failed = 0 ]
