@@ -74,7 +74,7 @@ TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
 
 test: $(TESTS) $(TEST_SERVERS) $(TEST_SHELL) build/sim/sim ## all; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
-	    sh tests/run.sh $(TESTS) tests/shell_check.sh tests/sim/check.sh \
+	    sh tests/run.sh $(TESTS) tests/shell_check.sh tests/deploy_check.sh tests/sim/check.sh \
 	    tests/compile_check.sh tests/text_check.sh
 
 $(TESTS): LIBRARIES += -lcmocka -lm
