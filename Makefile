@@ -11,7 +11,10 @@ C = $(CC) -std=c11 -D_DEFAULT_SOURCE -I. -pthread $(WARNINGS) -Wstrict-prototype
 CXX11 = $(CXX) -std=c++11 -I. -pthread $(WARNINGS) $(CPPFLAGS)
 LIBRARIES = -lnng -lcjson
 
-EXAMPLES = $(patsubst %.c,build/%,$(wildcard examples/*.c))
+# The shell needs libedit, and is left out where there is none.
+HAS_LIBEDIT = $(shell CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps --look libedit && echo yes)
+EXAMPLES = $(patsubst %.c,build/%,$(filter-out $(if $(HAS_LIBEDIT),,%/doorman_shell.c), \
+    $(wildcard examples/*.c)))
 CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null),build/examples/gauge_guard)
 
 .PHONY: all demo test bench sim fuzz lint install uninstall deps build_deps clean help
@@ -43,6 +46,7 @@ build/examples/%: examples/%.c doorman.h | build_deps
 	$(build)
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # need none
 build/examples/demo build/examples/demo_tree: examples/demo.h
+build/examples/doorman_shell: LIBRARIES += -ledit
 
 # From C++ the implementation is a C object of its own.
 build/doorman.o: doorman.h | build_deps
@@ -65,12 +69,13 @@ PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/unit/*_test.c tests/system/*_
 THREADED = $(filter unit/limiters_test system/%,$(PROGRAMS))
 TESTS = $(PROGRAMS:%=build/plain/%) $(PROGRAMS:%=build/asan/%) $(THREADED:%=build/tsan/%)
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
+TEST_SHELL = build/asan/examples/doorman_shell
 TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
 
-test: $(TESTS) $(TEST_SERVERS) build/sim/sim ## all tests; SEED=N repeats the random ones
+test: $(TESTS) $(TEST_SERVERS) $(TEST_SHELL) build/sim/sim ## all; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
-	    sh tests/run.sh $(TESTS) tests/sim/check.sh tests/compile_check.sh tests/text_check.sh \
-	    tests/browser_check.sh
+	    sh tests/run.sh $(TESTS) tests/shell_check.sh tests/deploy_check.sh \
+	    tests/browser_check.sh tests/sim/check.sh tests/compile_check.sh tests/text_check.sh
 
 $(TESTS): LIBRARIES += -lcmocka -lm
 build/plain/%: tests/%.c $(TEST_SOURCES) | deps
@@ -80,6 +85,9 @@ build/asan/%: tests/%.c $(TEST_SOURCES) | deps
 build/tsan/%: tests/%.c $(TEST_SOURCES) | deps
 	$(build)
 $(TEST_SERVERS): doorman_server.c doorman.h | deps
+	$(build)
+$(TEST_SHELL): LIBRARIES += -ledit
+$(TEST_SHELL): examples/doorman_shell.c doorman.h | deps
 	$(build)
 
 C_SOURCES = $(wildcard *.[ch] examples/*.[ch]* tests/*/*.[ch])
@@ -149,7 +157,7 @@ build_deps:
 	@CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps cc nng cjson
 
 deps: build_deps ## look for the libraries and tools, and install what is missing
-	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps cmocka nngcat c++
+	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps cmocka nngcat c++ libedit
 	@sh .ci/deps etcd || echo 'deps: without etcd the tests that need it are skipped'
 
 clean: ## remove build/

@@ -3344,6 +3344,17 @@ static bool host_wildcard(const char *host) {
            strcmp(host, "[::]") == 0;
 }
 
+/* Where HTTP listens on all addresses, each of them is known, but no name is. */
+static bool host_known(const struct service *service, const char *given) {
+    char host[256], own[256], advertised[256];
+    host_read(given, host, sizeof host);
+    host_read(service->http->address, own, sizeof own);
+    host_read(service->advertise, advertised, sizeof advertised);
+    return host_loopback(host) || strcasecmp(host, own) == 0 ||
+           (!host_wildcard(advertised) && strcasecmp(host, advertised) == 0) ||
+           (host_wildcard(own) && host_numeric(host));
+}
+
 /* Takes as long whichever byte is wrong. */
 static bool token_equal(const char *token, const char *given, size_t bytes) {
     size_t token_bytes = strlen(token);
