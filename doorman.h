@@ -92,7 +92,7 @@
  *     shares         doorman_shares_solve    doorman_terms_target
  *     asking         doorman_asker_address  _request  _response  _failed  _due
  *     server         doorman_server_create  _destroy  _configure  _set_master  _handle  _due
- *                    _update  _next_resource  _next_lease
+ *                    _update  _asker  _next_resource  _next_lease
  *     client         doorman_client_create  _destroy  _asker  _due  _update
  *                    doorman_resource_open  _close  _set_wants  _read  _rate  _gauge
  *     limiters       doorman_rate_init  _try  _delay    doorman_gauge_init  _try  _release
@@ -2355,6 +2355,7 @@ typedef struct doorman__book {
     doorman__total given, counted;
     doorman__total aside;   /* of `given`, what is taken off the capacity before it is shared, */
     doorman__child *asides; /* and who has it: R7 */
+    doorman__sums asides_want;
     doorman_terms terms[DOORMAN_TERMS_MAX];
     size_t terms_count;        /* 0: to be made anew */
     const doorman_terms *told; /* of a node: the last terms of its parent */
@@ -2524,6 +2525,17 @@ static bool doorman__book_reserve(doorman__book *book, doorman__record *record,
            doorman__index_reserve(&book->index, demands->priority, &next);
 }
 
+/* Summed anew whenever somebody is set aside, or no more (C9). */
+static void doorman__book_sum_asides(doorman__book *book) {
+    book->asides_want = (doorman__sums){0, 0, 0};
+    for (const doorman__child *child = book->asides; child; child = child->next_aside) {
+        for (size_t i = 0; i < child->now.count; i++) {
+            doorman__sums_add(&book->asides_want,
+                              doorman__demand_sums(&child->now.items[i].demand));
+        }
+    }
+}
+
 /* R7: takes the demands of a server that learns out of the shares, and what it has off the
  * capacity. */
 static void doorman__book_set_aside(doorman__book *book, doorman__record *record) {
@@ -2534,6 +2546,7 @@ static void doorman__book_set_aside(doorman__book *book, doorman__record *record
     child->aside = true;
     child->next_aside = book->asides;
     book->asides = child;
+    doorman__book_sum_asides(book);
 }
 
 /* Its demands are still those from before, and not in the index. */
@@ -2545,6 +2558,7 @@ static void doorman__book_end_aside(doorman__book *book, doorman__record *record
     child->aside = false;
     child->now.count = 0;
     book->terms_count = 0;
+    doorman__book_sum_asides(book);
 }
 
 /* Demands that are as they were take no step in the index (A2). */
@@ -2594,31 +2608,26 @@ static void doorman__book_remove(doorman__book *book, doorman__record *record) {
     book->terms_count = 0;
 }
 
-/* Another template, or other settings in the place of the last ones. */
+/* Leases are shorter from now on: the list starts anew. */
+static void doorman__book_drain(doorman__book *book) {
+    if (book->draining) return;
+    book->draining = book->oldest;
+    book->oldest = book->newest = NULL;
+}
+
 static void doorman__book_set_template(doorman__book *book, const doorman_template *settings) {
-    bool shorter = settings->algorithm.lease_length < book->settings->algorithm.lease_length;
-    if (shorter && !book->draining) {
-        book->draining = book->oldest;
-        book->oldest = book->newest = NULL;
-    }
+    doorman_time before = book->settings->algorithm.lease_length;
+    if (settings->algorithm.lease_length < before) doorman__book_drain(book);
     book->settings = settings;
     book->terms_count = 0;
 }
 
 static double doorman__book_wants(const doorman__book *book) {
-    double sum = doorman__index_wants(&book->index);
-    for (const doorman__child *child = book->asides; child; child = child->next_aside) {
-        for (size_t i = 0; i < child->now.count; i++) sum += child->now.items[i].demand.wants;
-    }
-    return sum;
+    return doorman__index_wants(&book->index) + book->asides_want.wants;
 }
 
 static double doorman__book_subclients(const doorman__book *book) {
-    double sum = (double)book->index.subclients;
-    for (const doorman__child *child = book->asides; child; child = child->next_aside) {
-        for (size_t i = 0; i < child->now.count; i++) sum += child->now.items[i].demand.subclients;
-    }
-    return sum;
+    return (double)(book->index.subclients + book->asides_want.subclients);
 }
 
 /* The terms that the parent told, if they fit into what there is. What they leave, until the parent
@@ -2875,7 +2884,7 @@ struct doorman_asker {
     doorman_time now, sent_at, retry_at, timeout;
     doorman_time look_at; /* no holding is due before; found anew when one could be */
     doorman__holding *first, *last;
-    size_t holding_count;
+    size_t holding_count, closing_count;
     doorman_ask *asks; /* room for all holdings, so that a client's request needs no memory */
     doorman__holding **asked;
     size_t asks_capacity, asked_capacity, asked_count;
@@ -2973,7 +2982,14 @@ static void doorman__asker_add(doorman_asker *asker, doorman__holding *holding, 
     asker->holding_count++;
 }
 
+static void doorman__holding_set_closing(doorman_asker *asker, doorman__holding *holding,
+                                         bool closing) {
+    if (closing != holding->closing) asker->closing_count += closing ? 1 : SIZE_MAX;
+    holding->closing = closing;
+}
+
 static void doorman__asker_remove(doorman_asker *asker, doorman__holding *holding) {
+    doorman__holding_set_closing(asker, holding, false);
     doorman__asker_unlink(asker, holding);
     if (--asker->holding_count == 0) asker->look_at = DOORMAN_NEVER;
     asker->owner->closed(holding);
@@ -3006,7 +3022,7 @@ static void doorman__holding_wants(doorman_asker *asker, doorman__holding *holdi
  * lease is. */
 static void doorman__holding_close(doorman_asker *asker, doorman__holding *holding,
                                    doorman_time now) {
-    holding->closing = true;
+    doorman__holding_set_closing(asker, holding, true);
     doorman__holding_ask_at(asker, holding, now);
     holding->confirm_at = DOORMAN_NEVER;
     if (!holding->asked && !doorman__holding_live(holding, now)) {
@@ -3076,7 +3092,8 @@ void doorman_asker_failed(doorman_asker *asker, uint64_t sequence, doorman_time 
 /* A release of what is closing, if anything is. From here on it is not used any more. What is still
  * in use is looked at once a second. */
 static void doorman__asker_collect_releases(doorman_asker *asker, doorman_time now) {
-    for (doorman__holding *holding = asker->first, *next = NULL; holding; holding = next) {
+    doorman__holding *holding = asker->closing_count ? asker->first : NULL;
+    for (doorman__holding *next = NULL; holding; holding = next) {
         next = holding->next;
         if (!holding->closing || now < holding->ask_at) continue;
         if (asker->asked_count == DOORMAN__ASKS_MAX) break;
@@ -4169,7 +4186,7 @@ static bool doorman__upward_renew(doorman__upward *upward) {
     doorman_server *server = upward->server;
     doorman__holding *holding = &upward->holding;
     if (holding->closing) {
-        holding->closing = false;
+        doorman__holding_set_closing(&server->asker, holding, false);
         doorman__holding_ask_at(&server->asker, holding, server->now);
     }
     doorman__upward_follow(upward);
@@ -4331,6 +4348,7 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
     }
     book->learned_at = doorman__earlier(book->learned_at, learned_at);
     server->due = doorman__earlier(server->due, book->learned_at);
+    if (learn_for == 0) return; /* the parent did not know this node: nothing waits for it */
     doorman_time ask_at = doorman__earlier(holding->ask_at, book->learned_at);
     doorman__holding_ask_at(&server->asker, holding, ask_at);
 }
@@ -4342,8 +4360,10 @@ static void doorman__upward_changed(doorman__holding *holding, const doorman_ans
     (void)now;
     if (answer->grant == DOORMAN_GRANTED) {
         memcpy(upward->server->parent, holding->node, strlen(holding->node) + 1);
+        doorman_time before = upward->settings.algorithm.lease_length;
         if (answer->algorithm) {
             doorman__upward_set_algorithm(upward, answer->algorithm);
+            if (upward->settings.algorithm.lease_length < before) doorman__book_drain(book);
         } else {
             doorman__server_event(upward->server, DOORMAN_EVENT_UNKNOWN_KIND, book->resource_id,
                                   upward->server->node, holding->capacity);
@@ -4355,7 +4375,7 @@ static void doorman__upward_changed(doorman__holding *holding, const doorman_ans
         book->told_count = answer->terms_count;
     }
     doorman__upward_follow(upward);
-    doorman__book_set_template(book, &upward->settings);
+    book->terms_count = 0;
     holding->confirm_at = DOORMAN_NEVER; /* not before what was cut is free: R12 */
     doorman__upward_look(upward);
 }
@@ -4366,14 +4386,14 @@ static void doorman__upward_closed(doorman__holding *holding) {
 }
 
 /* Before anything else: is this server still the master, and what is below it? */
-static void doorman__upward_look_first(doorman_asker *asker, doorman_time now) {
+static void doorman__upward_check_mastership(doorman_asker *asker, doorman_time now) {
     doorman_server *server = (doorman_server *)(void *)asker;
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     if (server->now >= server->below_until) asker->path_count = 1;
 }
 
-static const doorman__owner doorman__upward_owner = {.look = doorman__upward_look_first,
+static const doorman__owner doorman__upward_owner = {.look = doorman__upward_check_mastership,
                                                      .prepare = doorman__upward_prepare,
                                                      .group = doorman__upward_group,
                                                      .changed = doorman__upward_changed,
@@ -5422,7 +5442,8 @@ doorman_status doorman_resource_open(doorman_resource **out, doorman_client *cli
     *out = resource;
     if (resource->opened++ == 0) {
         doorman__holding *holding = &resource->holding;
-        holding->closing = holding->confirming = false;
+        doorman__holding_set_closing(&client->asker, holding, false);
+        holding->confirming = false;
         doorman__holding_ask_at(&client->asker, holding, now);
         holding->confirm_at = DOORMAN_NEVER;
         doorman__resource_set_options(resource, options, now);

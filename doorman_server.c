@@ -886,9 +886,9 @@ static void upward_stop(struct service *service) {
         pthread_cond_signal(&upward->wake);
         pthread_mutex_unlock(&service->lock);
         pthread_join(upward->thread, NULL);
-        pthread_cond_destroy(&upward->wake);
     }
-    doorman_carrier_destroy(upward->carrier);
+    doorman_carrier_destroy(upward->carrier); /* which may still signal */
+    if (upward->started) pthread_cond_destroy(&upward->wake);
 }
 
 /* ---- >>sockets ------------------------------------------------------------------------------ */
