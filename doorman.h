@@ -3769,15 +3769,21 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
 }
 
 /* When new resources of a template of a new configuration will have learned, which is still to be
- * put in the place of the last one. Where that had the same glob it is as it was. Else they were
- * those of other templates, or of none: then they were given what they asked for, and must learn
- * for as long as any lease that was given may last (G5). */
+ * put in the place of the last one. Where that had the same glob it is as it was; but a predecessor
+ * that is still learned of may have had the new configuration, with longer leases, already. Else
+ * they were those of other templates, or of none: then they were given what they asked for, and must
+ * learn for as long as any lease that was given may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t place) {
     const doorman_config *last = server->config;
     size_t same = doorman__config_same(last, settings->identifier_glob, place);
-    if (same < last->template_count) return server->learned_at[same];
-    doorman_time learned_at = 0;
+    doorman_time length = settings->algorithm.lease_length, learned_at = 0;
+    if (same < last->template_count) {
+        learned_at = server->learned_at[same];
+        if (!server->mine || server->now >= learned_at) return learned_at;
+        length = doorman__server_bound(server, length);
+        return doorman__later(learned_at, doorman__after(server->gone, length));
+    }
     for (size_t i = 0; i < last->template_count; i++) {
         learned_at = doorman__later(learned_at, server->learned_at[i]);
     }
@@ -3813,6 +3819,8 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
         const doorman_template *settings = doorman_config_find(config, book->resource_id);
         if (settings) {
             doorman__book_set_template(book, settings);
+            doorman_time anew = learned_at[settings - config->templates];
+            if (now < book->learned_at) book->learned_at = doorman__later(book->learned_at, anew);
         } else {
             doorman__server_free_book(server, book);
         }
