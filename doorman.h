@@ -4984,8 +4984,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
 
 /* ---- >>limiters ----------------------------------------------------------------------------- */
 /*
- * What the application calls before it acts. A limiter reads its allowance, and changes one word by
- * compare-and-swap.
+ * What the application calls before it acts. A limiter reads its allowance, changes one word by
+ * compare-and-swap, and counts.
  *
  * An allowance says what holds until when, and what then: a lease ends without a call of anybody's.
  * It is two slots; the one writer fills the slot that nobody is told to read, and then counts the
@@ -5001,13 +5001,13 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
  *
  *    The word counts 1/256 ns, round and round in 64 bits, 834 days. What looks like the future by
  *    up to 18 minutes is: another thread read its clock later. All else is the past.
+ *    So a whole unit is let through from 3e-8 a second on, one in a year; and as one unit's time is
+ *    rounded up to 1/256 ns, single units pass at 2.5e11 a second at most, and at 1e8 a second
+ *    0.04 % too slowly.
  *
  *    The gauge is the number of units in flight. Whoever adds to it looks again whether the
  *    allowance is still the one it went by, while the client first lowers the allowance and then
  *    looks what is in flight: one of the two sees the other, so that no claim misses a unit (R3).
- *    Rates: a whole unit is let through from 3e-8 a second on (one unit's time is a year and more);
- *    one unit's time is rounded up to 1/256 ns, so single units pass at 2.5e11 a second at most,
- *    and at 1e8 a second 0.04 % too slowly.
  * L2 Try, and for rates delay, which takes nothing. (Waiting is the agent's, see nng.)
  * L3 No lock and no system call: any number of threads may share a limiter (C2; all else in this
  *    file is one thread's at a time). Nor a division, and for one unit no fraction: what a limit
