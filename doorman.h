@@ -906,9 +906,9 @@ DOORMAN_API doorman_time doorman_fixed_window_delay(const doorman_fixed_window *
                                                     doorman_time now);
 
 /* Sliding window counter: the units of this window, and of the last one as much as a window that
- * ends now would overlap with it. In numbers, 7 a minute, 5 in the last minute and 3 in this one, of
- * which 30 % has passed: 3 + 5 * 70 % = 6.5. Half a unit is allowed, a whole one is not: nothing is
- * rounded down.
+ * ends now would overlap with it. In numbers, 7 a minute, 5 in the last minute and 3 in this one,
+ * of which 30 % has passed: 3 + 5 * 70 % = 6.5. Half a unit is allowed, a whole one is not: nothing
+ * is rounded down.
  *   holds     the limit in any window, if the requests of the last one came evenly
  *   memory    32 bytes
  *   fails     where they did not: in the worst case nearly twice the limit, or a refusal too many
@@ -5013,8 +5013,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
 
 /* ---- >>limiters ----------------------------------------------------------------------------- */
 /*
- * What the application calls before it acts. A limiter reads its allowance, and changes one word by
- * compare-and-swap.
+ * What the application calls before it acts. A limiter reads its allowance, changes one word by
+ * compare-and-swap, and counts.
  *
  * An allowance says what holds until when, and what then: a lease ends without a call of anybody's.
  * It is two slots; the one writer fills the slot that nobody is told to read, and then counts the
@@ -5030,13 +5030,13 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
  *
  *    The word counts 1/256 ns, round and round in 64 bits, 834 days. What looks like the future by
  *    up to 18 minutes is: another thread read its clock later. All else is the past.
+ *    So a whole unit is let through from 3e-8 a second on, one in a year; and as one unit's time is
+ *    rounded up to 1/256 ns, single units pass at 2.5e11 a second at most, and at 1e8 a second
+ *    0.04 % too slowly.
  *
  *    The gauge is the number of units in flight. Whoever adds to it looks again whether the
  *    allowance is still the one it went by, while the client first lowers the allowance and then
  *    looks what is in flight: one of the two sees the other, so that no claim misses a unit (R3).
- *    Rates: a whole unit is let through from 3e-8 a second on (one unit's time is a year and more);
- *    one unit's time is rounded up to 1/256 ns, so single units pass at 2.5e11 a second at most, and
- *    at 1e8 a second 0.04 % too slowly.
  * L2 Try, and for rates delay, which takes nothing. (Waiting is the agent's, see nng.)
  * L3 No lock and no system call: any number of threads may share a limiter (C2; all else in this
  *    file is one thread's at a time). Nor a division, and for one unit no fraction: what a limit
@@ -5191,8 +5191,8 @@ static void doorman__rate_set(doorman_rate *rate, double amount, doorman_time un
     doorman__allowance_set(&rate->allowance, limits[0], until, limits[1]);
 }
 
-/* A price in ticks; -1: more than could ever be had, or no number. All that can be had can be had at
- * once, although its price may be rounded. */
+/* A price in ticks; -1: more than could ever be had, or no number. All that can be had can be had
+ * at once, although its price may be rounded. */
 static inline int64_t doorman__price(double price, int64_t most) {
     if (!(price >= 0 && price <= (double)most * (1 + 1e-9))) return -1;
     int64_t ticks = doorman__round_up(price);
@@ -5467,8 +5467,8 @@ doorman_time doorman_debt_bucket_delay(const doorman_debt_bucket *bucket, double
 }
 
 /* ---- limiters: windows */
-/* A count is one word: the number of its window, round and round in 24 bits, and the units / 4096 in
- * 40. What looks like one of the next 255 windows is: another thread read its clock
+/* A count is one word: the number of its window, round and round in 24 bits, and the units / 4096
+ * in 40. What looks like one of the next 255 windows is: another thread read its clock
  * later, and this one stays with it. All else is the past, and counts nothing. */
 
 #define DOORMAN__WINDOWS ((UINT64_C(1) << 24) - 1)
@@ -5836,9 +5836,9 @@ static void doorman__resource_sample(doorman_resource *resource, doorman_time no
     resource->samples[resource->newest_sample] = sample;
 }
 
-/* The demand over the window: the newest interval counts fully, the oldest a tenth, and one in which
- * it is not known how much was missing not at all. It rises sooner than it falls: to what is missing
- * in the newest, and to what all of the last three have. */
+/* The demand over the window: the newest interval counts fully, the oldest a tenth, and one in
+ * which it is not known how much was missing not at all. It rises sooner than it falls: to what is
+ * missing in the newest, and to what all of the last three have. */
 static double doorman__resource_use(const doorman_resource *resource) {
     double rate = 0, raised = 0, lately = DBL_MAX, weights = 0, peak = 0;
     for (size_t age = 0; age + 1 < resource->sample_count; age++) {
@@ -7540,7 +7540,7 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
  *
  * Pacing. A thread that wakes late finds what has been saved meanwhile, and it and those behind it
  *    would rush. So once there has been a line, those who wait pass at most 3 % faster than the
- *    rate, until nobody has come for half of the burst; and not while more than half of it is saved:
+ *    rate, until nobody has come for half of the burst. Not while more than half of it is saved:
  *    then the machine is too busy to sleep in such small pieces, and capacity would be lost. In
  *    numbers, 10,000 a second: 5 ms too late are made good in 0.17 s, not at once by 50 units.
  *

@@ -1,5 +1,5 @@
-/* The limiters that need no server: the same requests, at most 5 a second, before each of them. Time
- * is a variable, so this runs at once, and prints the same every time.
+/* The limiters that need no server: the same requests, at most 5 a second, before each of them.
+ * Time is a variable, so this runs at once, and prints the same every time.
  *
  *     cc -I. examples/local_limiters.c -o local_limiters && ./local_limiters
  */
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Tenths of a second: a moment before a full second and one at it, an even stream, a rest, a rush. */
+/* Tenths of a second: just before a full second and at it, an even stream, a rest, a rush. */
 static const int arrivals[] = {9,  9,  9,  9,  9,  10, 10, 10, 10, 10, 12, 14,
                                16, 18, 20, 22, 24, 40, 40, 40, 40, 40, 40, 40};
 enum { COUNT = sizeof arrivals / sizeof *arrivals, LIMIT = 5 };

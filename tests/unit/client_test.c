@@ -1179,7 +1179,7 @@ static const struct {
     size_t count;
 } loads[] = {{steps, 4}, {ramps, 5}, {spikes, 5}, {stops, 4}};
 
-/* L4: each settles within three refresh intervals, without oscillation, and gives back when idle. */
+/* L4: each settles within three refresh intervals, does not swing, and gives back when idle. */
 static void wants_settle_on_a_load_that_steps_ramps_spikes_and_stops(void **state) {
     (void)state;
     for (int closed = 0; closed < 2; closed++) {
