@@ -4,8 +4,12 @@
 #define _GNU_SOURCE
 #include "harness.h"
 
-#include <nng/supplemental/tls/tls.h>
 #include <sys/stat.h>
+
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#include "doorman.h"
 
 #define CONFIG(capacity, more)                                                                     \
     "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": " capacity ", \"algorithm\": "    \
@@ -740,6 +744,61 @@ static bool https_gets_in(const struct site *site, const char *authority, const 
     return system(command) == 0;
 }
 
+/* An agent's lease over TLS; with the authority of another it gets none. */
+static bool agent_gets_lease(const char *url, const char *authority, const char *folder) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/ca.pem", authority);
+    char *ca = file_read(path);
+    snprintf(path, sizeof path, "%s/own.pem", folder);
+    char *certificate = file_read(path);
+    snprintf(path, sizeof path, "%s/own.key", folder);
+    char *key = file_read(path);
+    const doorman_tls tls = {ca, certificate, key};
+    doorman_client_options options = {.addresses = &url, .address_count = 1, .tls = &tls};
+    doorman_resource_options db = {.resource_id = "db", .wants = 10};
+    doorman_agent *agent = NULL;
+    doorman_resource *resource = NULL;
+    doorman_resource_info info = {.leased = false};
+    assert_int_equal(doorman_agent_start(&agent, &options, NULL), DOORMAN_OK);
+    free(key);
+    free(certificate);
+    free(ca);
+    assert_int_equal(doorman_agent_open(&resource, agent, &db, NULL), DOORMAN_OK);
+    for (int waited = 0; !info.leased && waited < 2000; waited += 20) {
+        sleep_ms(20);
+        doorman_agent_read(agent, resource, &info);
+    }
+    doorman_agent_stop(agent);
+    return info.leased;
+}
+
+/* Whether a node below gets a lease of its own.
+ *   authority, folder   of its certificates */
+static bool leaf_gets_lease(const char *url, const char *authority, const char *folder) {
+    struct process *leaf = process_new();
+    char ca[64], cert[64], key[64];
+    snprintf(ca, sizeof ca, "%s/ca.pem", authority);
+    snprintf(cert, sizeof cert, "%s/own.pem", folder);
+    snprintf(key, sizeof key, "%s/own.key", folder);
+    process_start(leaf,
+                  (const char *[]){"--parent", url, "--tls-ca", ca, "--tls-cert", cert, "--tls-key",
+                                   key, "--listen", "tcp://127.0.0.1:0", "--node", "leaf", NULL},
+                  NULL);
+    process_await(leaf, " listen=", 1);
+    char *said = file_read(leaf->err), listen[64];
+    assert_int_equal(sscanf(strstr(said, " listen="), " listen=%63[^ ]", listen), 1);
+    free(said);
+    const char request[] = "{\"get_capacity\": " ASK("a", "db", "1") "}";
+    free(ask_bytes(listen, request, strlen(request)));
+    for (int waited = 0; waited < 3000 && !process_said(leaf, "the parent answers"); waited += 20) {
+        sleep_ms(20);
+    }
+    bool leased = process_said(leaf, "the parent answers") > 0;
+    process_signal(leaf, SIGTERM);
+    assert_int_equal(process_wait(leaf), 0);
+    return leased;
+}
+
 /* V3: with an authority only those with a certificate of it get in; the others notice nothing. */
 static void with_an_authority_only_its_certificates_get_in(void **state) {
     (void)state;
@@ -775,6 +834,13 @@ static void with_an_authority_only_its_certificates_get_in(void **state) {
         assert_int_equal(nng_gets_in(url, ours, others), !with_authority);
         assert_int_equal(https_gets_in(&site, ours, others), !with_authority);
         assert_false(nng_gets_in(url, others, ours)); /* the server's is not of that authority */
+        char named[96];
+        snprintf(named, sizeof named, "tls+tcp://localhost:%s", strrchr(url, ':') + 1);
+        assert_true(agent_gets_lease(named, ours, ours));
+        assert_false(agent_gets_lease(named, others, ours));
+        assert_false(agent_gets_lease(url, ours, ours)); /* it has no certificate as 127.0.0.1 */
+        assert_true(leaf_gets_lease(named, ours, ours));
+        assert_false(leaf_gets_lease(named, others, ours));
         free(exchange(&site, "GET /healthz HTTP/1.1\r\n\r\n"));
         assert_true(nng_gets_in(url, ours, ours));
         server_stop(&site.server);
