@@ -103,7 +103,7 @@ sim: build/sim/sim ## the scenarios; or FAULTS=1 [SEEDS=N] [SEED=N]; or MUTANTS=
 ifdef MUTANTS
 	@CC='$(CC)' sh tests/sim/mutants.sh
 else ifdef FAULTS
-	@build/sim/sim faults $(SIM_SEEDS)
+	@build/sim/sim faults --jobs $$(nproc 2>/dev/null || echo 1) $(SIM_SEEDS)
 else
 	@build/sim/sim scenarios $(if $(SEEDS),--seeds $(SEEDS)) --output build/sim
 	@sh tests/sim/draw.sh build/sim

@@ -450,7 +450,7 @@ DOORMAN_API const char *doorman_asker_address(const doorman_asker *asker);
 /* The next request, if one is due. A request that was not answered within its time-out counts as
  * failed here.
  *   out       out; sequence 0: nothing is to be sent now. Borrowed until the next call
- *   returns   OK (a client's request needs no memory)
+ *   returns   OK | OUT_OF_MEMORY (of a node; a client's request needs no memory)
  *   cost      O(resources) when one is due, else O(1) */
 DOORMAN_API doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out,
                                                  doorman_time now);
@@ -498,7 +498,7 @@ typedef struct doorman_server_options {
     double drift;     /* 0.05: how far clock rates may differ, (0, 1] */
     size_t resource_max;                                         /* 1,000,000 */
     size_t holder_max;                                           /* of one resource: 10,000,000 */
-    size_t resource_max_per_holder;                              /* 100,000 */
+    size_t resource_max_per_holder;                              /* 100,000; of a client */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
     void *context;
 } doorman_server_options;
@@ -516,7 +516,8 @@ DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL is fine
 
 /* Puts another configuration into force, at once, and drops no lease (G5).
  *   config    borrowed until the next configure, or destroy; then the last one may be destroyed
- *   returns   OK | INVALID_ARGUMENT (NULL) | OUT_OF_MEMORY: the last one stays
+ *   returns   OK | INVALID_ARGUMENT (NULL, or the server has a parent) | OUT_OF_MEMORY: the last
+ *             one stays
  *   cost      O(resources * templates), O(holders log holders) for a resource that gains or loses
  *             its priorities or its template, and O(templates) for each template whose glob has
  *             moved or is new */
@@ -540,8 +541,8 @@ DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
 /* Answers one message. Wrong ones change nothing.
  *   request   borrowed for the call, checked
  *   response  written on OK alone; borrowed until the next call on the server
- *   returns   OK (also where not master: see response) | INVALID_ARGUMENT | NOT_FOUND (a server
- *             asks) | OUT_OF_MEMORY
+ *   returns   OK (also where not master: see response) | INVALID_ARGUMENT | NOT_FOUND |
+ *             OUT_OF_MEMORY
  *   cost      each resource: O(1) where a renewal changes nothing, else O(log holders); a first
  *             request for a resource, and any for one that no template matches, O(templates)
  *   source    design document, "Processing the GetCapacity RPC"; differs: leases carry ids, and
@@ -1125,16 +1126,13 @@ static bool doorman__id_valid(const char *id) {
     if (!id || !*id) return false;
     const char *end = (const char *)memchr(id, 0, DOORMAN_ID_BYTES_MAX + 1);
     if (!end) return false;
-    while (id < end) {
+    for (;;) {
         uint32_t code = 0;
-        if (*id >= 0x20 && *id < 0x7f) { /* as nearly all are */
-            id++;
-            continue;
-        }
+        while (*id >= 0x20 && *id < 0x7f) id++; /* as nearly all are; ends at the end */
+        if (id == end) return true;
         if (!doorman__utf8_next(&id, end, &code)) return false;
         if (code < 0x20 || (code >= 0x7f && code < 0xa0)) return false;
     }
-    return true;
 }
 #define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 #define DOORMAN__AMOUNT_RULE "must be a finite number from 0 to 1e15"
@@ -1215,7 +1213,7 @@ static bool doorman__glob_match(const char *glob, const char *id) {
  * so a table of ids from the network stays a table (C8). */
 #define DOORMAN__ROTATE(x, bits) ((x) << (bits) | (x) >> (64 - (bits)))
 
-static void doorman__sip_round(uint64_t v[4]) {
+static inline void doorman__sip_round(uint64_t v[4]) {
     v[0] += v[1];
     v[2] += v[3];
     v[1] = DOORMAN__ROTATE(v[1], 13) ^ v[0];
@@ -1228,21 +1226,27 @@ static void doorman__sip_round(uint64_t v[4]) {
     v[2] = DOORMAN__ROTATE(v[2], 32);
 }
 
+static inline void doorman__sip_take(uint64_t v[4], uint64_t word) {
+    v[3] ^= word;
+    doorman__sip_round(v);
+    v[0] ^= word;
+}
+
+/* Eight bytes, the lowest first. Compilers make one load of it, where the machine has such. */
+static inline uint64_t doorman__word(const unsigned char *data) {
+    return (uint64_t)data[0] | (uint64_t)data[1] << 8 | (uint64_t)data[2] << 16 |
+           (uint64_t)data[3] << 24 | (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
+           (uint64_t)data[6] << 48 | (uint64_t)data[7] << 56;
+}
+
 static uint64_t doorman__hash_bytes(const uint64_t key[2], const unsigned char *data,
                                     size_t bytes) {
     uint64_t v[4] = {key[0] ^ UINT64_C(0x736f6d6570736575), key[1] ^ UINT64_C(0x646f72616e646f6d),
                      key[0] ^ UINT64_C(0x6c7967656e657261), key[1] ^ UINT64_C(0x7465646279746573)};
-    size_t at = 0;
-    for (bool last = false; !last; at += 8) {
-        uint64_t word = 0;
-        last = bytes - at < 8;
-        size_t part = last ? bytes - at : 8;
-        for (size_t i = 0; i < part; i++) word |= (uint64_t)data[at + i] << (8 * i);
-        if (last) word |= (uint64_t)bytes << 56;
-        v[3] ^= word;
-        doorman__sip_round(v);
-        v[0] ^= word;
-    }
+    uint64_t last = (uint64_t)bytes << 56;
+    for (; bytes >= 8; bytes -= 8, data += 8) doorman__sip_take(v, doorman__word(data));
+    for (size_t i = 0; i < bytes; i++) last |= (uint64_t)data[i] << (8 * i);
+    doorman__sip_take(v, last);
     v[2] ^= 0xff;
     for (int i = 0; i < 3; i++) doorman__sip_round(v);
     return v[0] ^ v[1] ^ v[2] ^ v[3];
@@ -1260,7 +1264,9 @@ static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
 }
 
 /* A hash table of things that carry their link: chains, so that to add never fails. (When there is
- * no memory for a larger array of buckets the chains just get longer.) */
+ * no memory for a larger array of buckets the chains just get longer.) There are two to four buckets
+ * for each link, so that of four links looked for three are the first of their chains: in a large
+ * table each link costs a wait for memory. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -1299,7 +1305,7 @@ static void doorman__table_resize(doorman__table *table, size_t bucket_count) {
 }
 
 static void doorman__table_add(doorman__table *table, doorman__link *link, uint64_t hash) {
-    if (table->count >= 4 && table->count >= table->bucket_count) {
+    if (table->count >= 4 && table->count >= table->bucket_count / 2) {
         doorman__table_resize(table, table->bucket_count ? table->bucket_count * 2 : 8);
     }
     doorman__link **bucket = doorman__table_bucket(table, hash);
@@ -1327,6 +1333,11 @@ static doorman__link *doorman__table_same(doorman__link *link, uint64_t hash) {
 
 static doorman__link *doorman__table_first(doorman__table *table, uint64_t hash) {
     return doorman__table_same(*doorman__table_bucket(table, hash), hash);
+}
+
+/* What doorman__table_first will read first is on its way from now on. */
+static void doorman__table_fetch(doorman__table *table, uint64_t hash) {
+    __builtin_prefetch(doorman__table_bucket(table, hash));
 }
 
 static void doorman__table_uninit(doorman__table *table) { DOORMAN_FREE(table->buckets); }
@@ -1377,6 +1388,7 @@ static double doorman__total_value(doorman__total total) {
 /* Rounded down, where no double says it. */
 static double doorman__total_floor(doorman__total total) {
     double value = doorman__total_value(total);
+    if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
     doorman__total check = doorman__total_of(value);
     while (check.high > total.high || (check.high == total.high && check.low > total.low)) {
         value -= value * (DBL_EPSILON / 2); /* the next smaller double */
@@ -1385,9 +1397,10 @@ static double doorman__total_floor(doorman__total total) {
     return value;
 }
 
-/* Rounded up, where no double says it. */
+/* Rounded up, where no double says it; and at most the largest amount, which sums may exceed. */
 static double doorman__total_ceil(doorman__total total) {
     double value = doorman__total_value(total);
+    if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
     doorman__total check = doorman__total_of(value);
     while (check.high < total.high || (check.high == total.high && check.low < total.low)) {
         value += value * DBL_EPSILON; /* the next larger double, or the one after that */
@@ -1646,7 +1659,7 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
  */
 
 /* A demand, as the index keeps it: by value, so that equal ones are one entry, with their count.
- * That of a record has the count 1 while it is in the index, else 0. */
+ * One that is not in it has the count 0. */
 typedef struct doorman__demand {
     double wants;
     uint32_t subclients, count;
@@ -1702,8 +1715,9 @@ static const doorman__demand *doorman__node_demands(const doorman__node *node) {
 
 static bool doorman__node_full(const doorman__node *node) { return node->count == node->room; }
 
+/* Nearly all demands are of one client, and a division takes as long as ten other steps. */
 static double doorman__demand_ratio(const doorman__demand *demand) {
-    return demand->wants / demand->subclients;
+    return demand->subclients == 1 ? demand->wants : demand->wants / demand->subclients;
 }
 
 static bool doorman__demand_before(const doorman__demand *a, const doorman__demand *b) {
@@ -1713,23 +1727,20 @@ static bool doorman__demand_before(const doorman__demand *a, const doorman__dema
     return a->wants < b->wants;
 }
 
-/* How many of a node's demands or keys are not after a demand. */
+/* How many of a node's demands or keys are not after a demand: first all whose ratio is not larger,
+ * by a search that halves what is left, then less those of the same ratio that are after it. (The
+ * search takes no branch that depends on what it reads, as half of these would be mispredicted.) */
 static size_t doorman__node_upto(const doorman__node *node, const doorman__demand *demand) {
-    const doorman__demand *demands = doorman__node_demands(node);
+    const doorman__demand *demands = doorman__node_demands(node), *at = demands;
     double ratio = doorman__demand_ratio(demand);
-    size_t low = 0, high = node->count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        double other = doorman__demand_ratio(&demands[middle]);
-        bool before =
-            ratio < other || (ratio <= other && doorman__demand_before(demand, &demands[middle]));
-        if (before) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
+    for (size_t left = node->count; left > 0;) {
+        size_t half = (left + 1) / 2;
+        bool upto = doorman__demand_ratio(&at[half - 1]) <= ratio;
+        at += upto ? half : 0;
+        left -= half;
     }
-    return low;
+    while (at > demands && doorman__demand_before(demand, at - 1)) at--;
+    return (size_t)(at - demands);
 }
 
 /* Below which place of an inner node a demand is, or belongs. What is there will be looked at next,
@@ -1759,19 +1770,18 @@ static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at)
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
-/* Of all that is below a node; NULL: of nothing. */
+/* Of all that is below a node; NULL: of nothing. Each addition waits for the one before it, so there
+ * are two rows of them, side by side. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
-    doorman__sums all = {0, 0, 0};
+    doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
-    if (node->height) {
-        const doorman__sums *sums = ((const doorman__inner *)(const void *)node)->sums;
-        for (size_t i = 0; i < node->count; i++) doorman__sums_add(&all, sums[i]);
-    } else {
-        const doorman__demand *demands = doorman__node_demands(node);
-        for (size_t i = 0; i < node->count; i++) {
-            doorman__sums_add(&all, doorman__demand_sums(&demands[i]));
-        }
+    size_t at = 0;
+    for (; at + 1 < node->count; at += 2) {
+        doorman__sums_add(&all, doorman__node_sums_at(node, at));
+        doorman__sums_add(&odd, doorman__node_sums_at(node, at + 1));
     }
+    if (at < node->count) doorman__sums_add(&all, doorman__node_sums_at(node, at));
+    doorman__sums_add(&all, odd);
     return all;
 }
 
@@ -2326,16 +2336,19 @@ typedef struct doorman__child {
     struct doorman__child *next_aside; /* index; and it is in the book's list of such */
 } doorman__child;
 
+/* There may be a million of these, so nothing in it is larger than it must be: with an id of 32
+ * bytes it takes 132. */
 typedef struct doorman__record {
-    doorman__link link;     /* in the book's table; must be first */
-    doorman__demand demand; /* of a client */
-    doorman__child *child;  /* of a server; else NULL */
+    doorman__link link; /* in the book's table; must be first */
     struct doorman__record *older,
         *newer; /* by `end`; both NULL and not `oldest`: not listed yet */
     doorman_time granted_at, lease_end, end;
     double given, counted;
-    uint64_t lease_id; /* 0: it was given none */
-    uint8_t priority;
+    uint64_t lease_id;     /* 0: it was given none */
+    doorman__child *child; /* of a server; else NULL */
+    double wants;          /* of a client */
+    uint8_t priority;      /* of a client */
+    bool indexed;          /* what a client wants is in the index */
     bool is_server;
     char holder_id[];
 } doorman__record;
@@ -2378,11 +2391,12 @@ static doorman__record *doorman__book_find(doorman__book *book, uint64_t hash,
 /* A record of a holder that has nothing and wants nothing. NULL: no memory. */
 static doorman__record *doorman__book_add(doorman__book *book, uint64_t hash, const char *holder_id,
                                           bool is_server) {
-    size_t bytes = strlen(holder_id) + 1;
-    doorman__record *record = (doorman__record *)DOORMAN_MALLOC(sizeof *record + bytes);
+    size_t id_bytes = strlen(holder_id) + 1;
+    size_t bytes = offsetof(doorman__record, holder_id) + id_bytes;
+    if (bytes < sizeof(doorman__record)) bytes = sizeof(doorman__record);
+    doorman__record *record = (doorman__record *)doorman__zalloc(bytes);
     if (!record) return NULL;
-    memset(record, 0, sizeof *record);
-    memcpy(record->holder_id, holder_id, bytes);
+    memcpy(record->holder_id, holder_id, id_bytes);
     record->is_server = is_server;
     if (is_server) record->child = (doorman__child *)doorman__zalloc(sizeof *record->child);
     if (is_server && !record->child) {
@@ -2450,6 +2464,11 @@ static void doorman__book_set_amounts(doorman__book *book, doorman__record *reco
     }
 }
 
+/* Of a client, which is one subclient. */
+static doorman__demand doorman__record_demand(const doorman__record *record) {
+    return (doorman__demand){record->wants, 1, record->indexed};
+}
+
 static bool doorman__demand_same(const doorman__demand *own, int own_priority,
                                  const doorman_demand *demand) {
     doorman__demand next = doorman__demand_of(demand);
@@ -2509,8 +2528,8 @@ static bool doorman__book_reserve(doorman__book *book, doorman__record *record,
         return doorman__child_same(record->child, demands, count) ||
                doorman__book_offer(book, record, demands, count);
     }
-    doorman__demand next = doorman__demand_of(demands);
-    return doorman__demand_same(&record->demand, record->priority, demands) ||
+    doorman__demand own = doorman__record_demand(record), next = doorman__demand_of(demands);
+    return doorman__demand_same(&own, record->priority, demands) ||
            doorman__index_reserve(&book->index, demands->priority, &next);
 }
 
@@ -2549,14 +2568,14 @@ static void doorman__book_set_demands(doorman__book *book, doorman__record *reco
         child->now = child->offered;
         child->offered = last;
     }
-    if (child || doorman__demand_same(&record->demand, record->priority, demands)) return;
-    doorman__demand next = doorman__demand_of(demands);
+    if (child) return;
+    doorman__demand own = doorman__record_demand(record), next = doorman__demand_of(demands);
+    if (doorman__demand_same(&own, record->priority, demands)) return;
     doorman__index_insert(&book->index, demands->priority, &next);
-    if (record->demand.count) {
-        doorman__index_remove(&book->index, record->priority, &record->demand);
-    }
-    record->demand = next;
+    if (record->indexed) doorman__index_remove(&book->index, record->priority, &own);
+    record->wants = next.wants;
     record->priority = (uint8_t)demands->priority;
+    record->indexed = true;
     book->terms_count = 0;
 }
 
@@ -2572,8 +2591,9 @@ static void doorman__book_remove(doorman__book *book, doorman__record *record) {
         if (record->child->aside) doorman__book_end_aside(book, record);
         doorman__book_unindex(book, &record->child->now);
         doorman__book_retract(book, record);
-    } else if (record->demand.count) {
-        doorman__index_remove(&book->index, record->priority, &record->demand);
+    } else if (record->indexed) {
+        doorman__demand own = doorman__record_demand(record);
+        doorman__index_remove(&book->index, record->priority, &own);
     }
     doorman__book_set_amounts(book, record, 0, 0);
     doorman__table_remove(&book->records, &record->link);
@@ -2644,7 +2664,7 @@ static double doorman__book_target(doorman__book *book, const doorman__record *r
     const doorman__child *child = record->child;
     if (child && child->aside) return record->given;
     if (!book->terms_count) doorman__book_solve(book);
-    doorman_demand demand = {record->demand.wants, record->demand.subclients, record->priority};
+    doorman_demand demand = {record->wants, 1, record->priority};
     double target = 0;
     if (!child) target = doorman_terms_target(book->terms, book->terms_count, &demand);
     for (size_t i = 0; child && i < child->now.count; i++) {
@@ -2657,7 +2677,7 @@ static double doorman__book_target(doorman__book *book, const doorman__record *r
 
 static double doorman__record_wants(const doorman__record *record) {
     const doorman__child *child = record->child;
-    double wants = child ? 0 : record->demand.wants;
+    double wants = child ? 0 : record->wants;
     for (size_t i = 0; child && i < child->now.count; i++)
         wants += child->now.items[i].demand.wants;
     return doorman__min(wants, DOORMAN_AMOUNT_MAX);
@@ -2665,7 +2685,7 @@ static double doorman__record_wants(const doorman__record *record) {
 
 static double doorman__record_subclients(const doorman__record *record) {
     const doorman__child *child = record->child;
-    double subclients = child ? 0 : record->demand.subclients;
+    double subclients = child ? 0 : record->indexed;
     for (size_t i = 0; child && i < child->now.count; i++) {
         subclients += child->now.items[i].demand.subclients;
     }
@@ -2765,19 +2785,22 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
  *
  * K1 One bulk request renews all that is past half its interval, when the first is due (up to 5 %
  *    later, by chance); what is new, or wants a tenth more or less, comes sooner, though not within
- *    the minimum interval; a smaller lease is confirmed at once (R12).
+ *    the minimum interval; a smaller lease is confirmed at once, by a node when what it counts for
+ *    its holders has come down to it (R12).
  * K2 Failures back off: by chance between 1 s and 2 s, doubling to 60 s, yet at most a quarter of
  *    the time to the end of the first lease, and never less than 1 s. Where somebody answers, but
  *    nobody knows the master, it is 4 s at most: an election is soon over.
  * K3 A redirect is followed at once, five in a row, never from TLS to plain text.
  * R2 An answer counts if it is to the last request, once; and, holding by holding, not if the lease
  *    that was reported has ended meanwhile.
- * R3 What a holder claims to have, it binds itself to before it says so. Who wants less gives back
- *    first, unless nobody answers at present: a new master could not know of it, and not give it to
- *    anybody. It claims no more than its granter counts for it: units in flight since a lease that
- *    has ended are nobody's, and a new master must not believe in them. They are told as
- *    outstanding.
- * R9 Ends never move back; a holder counts from the sending.
+ * R3 What a holder claims to have, it binds itself to before it says so: of a client its capacity, or
+ *    what is in flight; of a node its capacity, or what it counts for its own holders. Who wants
+ *    less gives back first, unless nobody answers at present: a new master could not know of it, and
+ *    not give it to anybody. It claims no more than its granter counts for it, K: units in flight
+ *    since a lease that has ended are nobody's, and a new master must not believe in them. They are
+ *    told as outstanding.
+ * R9 Ends never move back; a holder counts from the sending. Where K falls, what it was still counts
+ *    until the end of the lease that it came with: K'.
  * R10 A release names its lease, is tried once, and only when nothing of the lease is in use.
  */
 
@@ -3169,18 +3192,16 @@ static void doorman__asker_collect(doorman_asker *asker, doorman__holding *holdi
     asker->demand_count += ask->wants_count;
 }
 
-/* K1: what is due, and if anything is, what is past half its interval. Says when to look next. */
-static void doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) {
+/* K1: what is due, and if anything is, what is past half its interval. False: not all that is due had
+ * room. */
+static bool doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) {
     bool room = true;
     asker->demand_count = 0;
-    asker->look_at = DOORMAN_NEVER;
     for (doorman__holding *holding = asker->first; holding && room; holding = holding->next) {
         if (doorman__holding_due(asker, holding, now)) {
             room = doorman__asker_room(asker);
             if (room) doorman__asker_collect(asker, holding, now);
         }
-        doorman_time due = doorman__earlier(holding->ask_at, holding->confirm_at);
-        if (!holding->asked) asker->look_at = doorman__earlier(asker->look_at, due);
     }
     doorman__holding *holding = room && asker->asked_count ? asker->first : NULL;
     for (; holding && room; holding = holding->next) {
@@ -3189,21 +3210,32 @@ static void doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) 
         room = doorman__asker_room(asker);
         if (room) doorman__asker_collect(asker, holding, now);
     }
-    if (!room) asker->look_at = now; /* the rest has its turn after this request */
     const doorman_demand *demands = asker->demands;
     for (size_t i = 0; asker->owner->group && i < asker->asked_count; i++) {
         asker->asks[i].wants = demands; /* which may have moved until now */
         demands += asker->asks[i].wants_count;
     }
+    return room;
 }
 
-/* Makes up the next request, if there is anything to ask or to release. */
-static void doorman__asker_make_up(doorman_asker *asker, doorman_time now) {
-    asker->method = DOORMAN_RELEASE_CAPACITY;
-    doorman__asker_collect_releases(asker, now);
-    if (asker->asked_count) return;
-    asker->method = DOORMAN_GET_CAPACITY;
-    doorman__asker_collect_asks(asker, now);
+/* Makes up the next request, if there is anything to ask or to release; by turns, where there is
+ * both. Says when to look next. */
+static doorman_status doorman__asker_make_up(doorman_asker *asker, doorman_time now) {
+    bool ask = asker->method == DOORMAN_RELEASE_CAPACITY, room = true;
+    for (int turn = 0; turn < 2 && !asker->asked_count; turn++, ask = !ask) {
+        asker->method = ask ? DOORMAN_GET_CAPACITY : DOORMAN_RELEASE_CAPACITY;
+        if (ask) {
+            room = doorman__asker_collect_asks(asker, now);
+        } else {
+            doorman__asker_collect_releases(asker, now);
+        }
+    }
+    asker->look_at = room ? DOORMAN_NEVER : now; /* the rest has its turn after this request */
+    for (const doorman__holding *holding = asker->first; holding; holding = holding->next) {
+        doorman_time due = doorman__earlier(holding->ask_at, holding->confirm_at);
+        if (!holding->asked) asker->look_at = doorman__earlier(asker->look_at, due);
+    }
+    return room || asker->asked_count ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
 doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out, doorman_time now) {
@@ -3216,8 +3248,8 @@ doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out,
     }
     if (asker->state == DOORMAN__WAITING && now < asker->retry_at) return DOORMAN_OK;
     if (now < asker->look_at) return DOORMAN_OK;
-    doorman__asker_make_up(asker, now);
-    if (!asker->asked_count) return asker->look_at <= now ? DOORMAN_OUT_OF_MEMORY : DOORMAN_OK;
+    doorman_status status = doorman__asker_make_up(asker, now);
+    if (!asker->asked_count) return status;
     doorman__asker_move(asker, DOORMAN__ASKING);
     asker->sent_at = now;
     *out = (doorman_request){.method = asker->method,
@@ -3401,11 +3433,13 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * S4 Learning: see leases, R6. Amounts that are no parts of a whole (STATIC, NO_ALGORITHM) need
  *    none.
  * S5 Else the target of the algorithm, cut to what is free, or to what the holder may still use.
- * S6 A lease lasts `lease_length`, but never longer than the server's own; the refresh interval told
- *    is a third of that at most. Who got less than its target by a thousandth comes back after the
- *    minimum interval (R12).
+ * S6 A lease lasts `lease_length`, but never longer than the server's own; the refresh interval
+ *    told is a third of that at most. Who got less than its target by a thousandth comes back after
+ *    the minimum interval (R12).
  * S7 Safe capacity: the template's; else the capacity divided by the subclients known, the one who
  *    asks included; and none while learning, where amounts are no parts of a whole, or to a server.
+ *    A node has no more than its clients want: there it is at least the level that its parent told,
+ *    and none where that would be 0.
  * S8 The record of a lease lasts 1 + drift times as long as the lease.
  * S9 A claim that there is no record of, outside learning, is told to on_event, and taken for
  *    nothing.
@@ -3417,38 +3451,45 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * C7 Resources, holders of one and resources of one holder are bounded; past that a resource is
  *    refused (FULL), and nobody loses a lease.
  *
- * The tree. A server with a parent has a holding (see asking) for each book: its own lease, C and K.
+ * The tree. A server with a parent has a holding (see asking) for each book: its own lease, of which
+ * C is the capacity and K what the parent counts.
  *
  * T1 It asks its parent for all its resources together, what its holders want in groups; sooner when
  *    they want more than there is, though not within the minimum interval.
  * T2 Fair across the tree: the terms of the parent are those of the node, as long as they fit into
- *    its lease. A group is a demand of its own at the parent, and exact unless the level falls into
- *    the midst of it; so there is a boundary at the level of the last answer, and others around it,
- *    the closer the nearer. Treating the demands of a group as equal overstates what they take (what
- *    they take is concave in the level), so that the level found is too low if anything: rounds come
- *    to the exact level from below, as Newton's steps do, and rest there.
+ *    its lease; else it solves for itself. What they leave, since something has changed since they
+ *    were made, is divided in proportion to what is still wanted: it would lie idle until the parent
+ *    is asked again.
+ *       A group of demands is one demand at the parent: exact, unless the level falls into the midst
+ *    of the group. So there is a boundary at the level of the last answer, and others around it, the
+ *    closer the nearer. To treat the demands of a group as equal overstates what they take (which is
+ *    concave in the level), so that the level found is too low if anything: round by round it comes
+ *    to the exact one from below, as Newton's steps do, and rests there.
  * T3 Algorithm and parameters are the parent's; the refresh interval falls by decay_factor a level.
- * T4 Without a lease of its own a node gives none: TRY_LATER. At the first request for a resource it
- *    asks at once.
+ * T4 Without a lease of its own a node gives none: TRY_LATER. At the first request for a resource
+ *    it asks at once.
  * T5 All servers of a node ask under its name, so that a new master inherits the node's lease.
- * T6, R8 A new master says that it learns, until its leases, which did not outlive that of the node,
- *    have ended: so long after its parent's answer as the parent's record of that lease lasted
- *    (`learn_for`), and no shorter than the parent itself learns. The first such answer says it: the
- *    record that it renews is of the new master's own lease.
+ * T6, R8 A new master says that it learns, until its predecessor's leases have ended. These did not
+ *    outlive the node's own lease; so its parent tells it how long the record of that one lasts
+ *    (`learn_for`), and no less than it learns itself. The first such answer counts: the record
+ *    that it renews is of the new master's own lease. Until then it releases nothing (R10).
  * R7 To a server that learns its parent gives again what it gave before, and takes nothing that it
  *    says for a confirmation. Its demands are out of the shares, and what it has off the capacity,
  *    until it has learned.
  * T7 Never a unit more in force than there is, in the whole tree. Let b(h) be what the parent of h
  *    counts for it; while that is gone or learns, what its last complete books counted. What is in
- *    force below h is at most b(h), and the b of all children of p sum to b(p) at most; b of the root
- *    is its capacity. By induction over the levels: grants keep the sum of u within K, and K is at
- *    most b(p), since p's own parent lowers b(p) only to a claim by which p has bound itself, or when
- *    p's lease has ended (R3, R4). A server that restarts alone finds its b unchanged (R7), gives no
- *    more than was in force, and has complete books when it has learned (R6, R8). Leases end no later
- *    than that which they are parts of (S6, S8, R9).
+ *    force below h is at most b(h), and the b of all children of p sum to b(p) at most; b of the
+ *    root is its capacity. By induction over the levels: grants keep the sum of u within K, and K
+ *    is at most b(p), since p's own parent lowers b(p) only to a claim by which p has bound itself,
+ *    or when p's lease has ended (R3, R4). A server that restarts finds its b unchanged (R7), gives
+ *    no more than was in force, and has complete books when it has learned (R6, R8). And leases end
+ *    no later than that which they are parts of (S6, S8, R9).
  * T8 A request upward names the nodes that it came through, on the longest way. A server that finds
  *    itself among them, or more than 16, refuses it.
  */
+
+/* How long a holder waits at most before it asks again a node that has no lease. */
+#define DOORMAN__PUT_OFF_MAX (4 * DOORMAN_SECOND)
 
 /* How many resources a holder has: one for each holder of the server. */
 typedef struct doorman__tally {
@@ -3480,7 +3521,8 @@ struct doorman_server {
     doorman_asker asker;                     /* must be first; without addresses: a root */
     const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the longest way below it, */
     char below[DOORMAN__PATH_MAX][DOORMAN_ID_BYTES_MAX + 1];
-    doorman_time below_until; /* unless it is heard of again */
+    doorman_time below_until;              /* unless it is heard of again */
+    char parent[DOORMAN_ID_BYTES_MAX + 1]; /* the node that gave the last lease; "": none yet */
     doorman_server_options options;
     char node[DOORMAN_ID_BYTES_MAX + 1];
     char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": nobody knows */
@@ -3494,9 +3536,11 @@ struct doorman_server {
     doorman__book *first, *last;
     uint64_t lease_count;
     doorman__slot *slots;
+    size_t *places;       /* of the slots, by the hash of the resource */
+    uint64_t holder_hash; /* of the request */
     doorman_answer *answers;
     doorman_terms *terms; /* of the answers to a server, TERMS_MAX for each */
-    size_t slots_capacity, answers_capacity, terms_capacity;
+    size_t slots_capacity, places_capacity, answers_capacity, terms_capacity;
 };
 
 static doorman_time doorman__server_now(doorman_server *server, doorman_time now) {
@@ -3671,6 +3715,7 @@ void doorman_server_destroy(doorman_server *server) {
     doorman__table_uninit(&server->tallies);
     DOORMAN_FREE(server->learned_at);
     DOORMAN_FREE(server->slots);
+    DOORMAN_FREE(server->places);
     DOORMAN_FREE(server->answers);
     DOORMAN_FREE(server->terms);
     DOORMAN_FREE(server);
@@ -3815,9 +3860,10 @@ static doorman_status doorman__wishes_check(const doorman_ask *ask, size_t index
 static doorman_status doorman__server_check_path(const doorman_server *server,
                                                  const doorman_request *request,
                                                  doorman_error *error) {
-    if (request->path_count > DOORMAN__PATH_MAX) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "path: more than %d nodes: a loop?",
-                             DOORMAN__PATH_MAX);
+    size_t most = doorman__server_is_root(server) ? DOORMAN__PATH_MAX : DOORMAN__PATH_MAX - 1;
+    if (request->path_count > most) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "path: more than %zu nodes: a loop?",
+                             most);
     }
     for (size_t i = 0; i < request->path_count; i++) {
         if (!doorman__id_valid(request->path[i])) {
@@ -3827,6 +3873,10 @@ static doorman_status doorman__server_check_path(const doorman_server *server,
         if (strcmp(request->path[i], server->node) == 0) {
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                                  "path[%zu]: is this node: a loop, it asks for itself", i);
+        }
+        if (strcmp(request->path[i], server->parent) == 0) {
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                                 "path[%zu]: is the parent of this node: a loop", i);
         }
     }
     return DOORMAN_OK;
@@ -3838,9 +3888,7 @@ static doorman_status doorman__ask_check(const doorman_request *request, size_t 
     const doorman_lease *has = &ask->has;
     bool release = request->method == DOORMAN_RELEASE_CAPACITY;
     const char *field = NULL, *rule = DOORMAN__AMOUNT_RULE;
-    if (!doorman__id_valid(ask->resource_id)) {
-        field = "resource_id", rule = DOORMAN__ID_RULE;
-    } else if (has->id > UINT64_C(1) << 53 || (release && !has->id)) {
+    if (has->id > UINT64_C(1) << 53 || (release && !has->id)) {
         field = release ? "id" : "has.id", rule = "must be an integer from 1 to 2^53";
     } else if (release) {
         return DOORMAN_OK;
@@ -3858,7 +3906,7 @@ static doorman_status doorman__ask_check(const doorman_request *request, size_t 
         field = "wants";
     } else if (ask->wants[0].priority < 0 || ask->wants[0].priority > DOORMAN_PRIORITY_MAX) {
         field = "priority", rule = "must be an integer from 0 to 15";
-    } else if (ask->wants[0].subclients < 0 || ask->wants[0].subclients > 1) {
+    } else if (ask->wants[0].subclients != 0 && ask->wants[0].subclients != 1) {
         field = "num_clients", rule = "must be 1 for a client";
     }
     if (!field) return DOORMAN_OK;
@@ -3866,45 +3914,41 @@ static doorman_status doorman__ask_check(const doorman_request *request, size_t 
                          rule);
 }
 
-static int doorman__slot_order(const void *a, const void *b) {
-    const doorman__slot *left = (const doorman__slot *)a, *right = (const doorman__slot *)b;
-    if (left->hash != right->hash) return left->hash < right->hash ? -1 : 1;
-    return left->ask_index < right->ask_index ? -1 : 1;
-}
-
-static int doorman__slot_ask_order(const void *a, const void *b) {
-    const doorman__slot *left = (const doorman__slot *)a, *right = (const doorman__slot *)b;
-    return left->ask_index < right->ask_index ? -1 : 1;
-}
-
-/* A resource that is named twice. Equal ids have equal hashes, so sorting brings them together,
- * whatever a request is made of. */
+/* A resource that is named twice. The slots go into a table with at least twice as many places, each
+ * to the next free one from where its hash says. (A place holds the index of a slot, and one more.) */
 static doorman_status doorman__server_check_twice(doorman_server *server,
                                                   const doorman_request *request,
                                                   doorman_error *error) {
-    size_t count = request->ask_count;
-    doorman_status status = DOORMAN_OK;
-    if (count < 2) return DOORMAN_OK;
-    qsort(server->slots, count, sizeof *server->slots, doorman__slot_order);
-    for (size_t i = 1; i < count && status == DOORMAN_OK; i++) {
-        const doorman__slot *a = &server->slots[i - 1], *b = &server->slots[i];
-        const char *id = request->asks[b->ask_index].resource_id;
-        if (a->hash == b->hash && strcmp(request->asks[a->ask_index].resource_id, id) == 0) {
-            status = doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                                   "resource[%zu].resource_id: the same as that of resource[%zu]",
-                                   b->ask_index, a->ask_index);
+    size_t place_count = 4;
+    if (request->ask_count < 2) return DOORMAN_OK;
+    while (place_count < 2 * request->ask_count) place_count *= 2;
+    memset(server->places, 0, place_count * sizeof *server->places);
+    for (size_t i = 0; i < request->ask_count; i++) {
+        const char *id = request->asks[i].resource_id;
+        size_t at = server->slots[i].hash & (place_count - 1);
+        for (; server->places[at]; at = (at + 1) & (place_count - 1)) {
+            size_t other = server->places[at] - 1;
+            if (server->slots[other].hash != server->slots[i].hash) continue;
+            if (strcmp(request->asks[other].resource_id, id) != 0) continue;
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                                 "resource[%zu].resource_id: the same as that of resource[%zu]", i,
+                                 other);
         }
+        server->places[at] = i + 1;
     }
-    qsort(server->slots, count, sizeof *server->slots, doorman__slot_ask_order);
-    return status;
+    return DOORMAN_OK;
 }
 
 /* Room to work on a request. */
 static bool doorman__server_reserve(doorman_server *server, const doorman_request *request) {
     void *slots = server->slots, *answers = server->answers, *terms = server->terms;
+    void *places = server->places;
     size_t count = request->ask_count;
     bool room = doorman__reserve(&slots, &server->slots_capacity, count, sizeof *server->slots);
     server->slots = (doorman__slot *)slots;
+    if (!room) return false;
+    room = doorman__reserve(&places, &server->places_capacity, 4 * count, sizeof *server->places);
+    server->places = (size_t *)places;
     if (!room) return false;
     room = doorman__reserve(&answers, &server->answers_capacity, count, sizeof *server->answers);
     server->answers = (doorman_answer *)answers;
@@ -3914,31 +3958,6 @@ static bool doorman__server_reserve(doorman_server *server, const doorman_reques
     server->terms = (doorman_terms *)terms;
     return room;
 }
-
-static doorman_status doorman__server_check(doorman_server *server, const doorman_request *request,
-                                            doorman_error *error) {
-    if ((unsigned)request->method >= DOORMAN_METHOD_COUNT) {
-        return doorman__fail(error, DOORMAN_NOT_FOUND, "no such method");
-    }
-    if (request->method == DOORMAN_DISCOVERY) return DOORMAN_OK;
-    if (!doorman__id_valid(request->holder_id)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s",
-                             request->is_server ? "server_id" : "client_id", DOORMAN__ID_RULE);
-    }
-    doorman_status status = doorman__server_check_path(server, request, error);
-    for (size_t i = 0; i < request->ask_count && status == DOORMAN_OK; i++) {
-        status = doorman__ask_check(request, i, error);
-    }
-    if (status != DOORMAN_OK) return status;
-    if (!doorman__server_reserve(server, request)) return doorman__no_memory(error);
-    for (size_t i = 0; i < request->ask_count; i++) {
-        uint64_t hash = doorman__hash(server->options.seed, request->asks[i].resource_id);
-        server->slots[i] = (doorman__slot){.hash = hash, .ask_index = i};
-    }
-    return doorman__server_check_twice(server, request, error);
-}
-
-/* ---- server: making room */
 
 static doorman__book *doorman__server_find_book(doorman_server *server, uint64_t hash,
                                                 const char *resource_id) {
@@ -3950,8 +3969,49 @@ static doorman__book *doorman__server_find_book(doorman_server *server, uint64_t
     return NULL;
 }
 
-/* The holding of a node, for a book of its own. Until the parent has said what the settings are, and
- * what there is to learn, it has nothing, and learns. */
+/* Fills the slots of a request. That comes first of all checks, so that what is known of the holder
+ * is on its way from memory while the others are made. */
+static doorman_status doorman__server_look_up(doorman_server *server,
+                                              const doorman_request *request,
+                                              doorman_error *error) {
+    const char *who = request->is_server ? "server_id" : "client_id";
+    if (!doorman__id_valid(request->holder_id)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", who, DOORMAN__ID_RULE);
+    }
+    if (!doorman__server_reserve(server, request)) return doorman__no_memory(error);
+    server->holder_hash = doorman__holder_hash(server, request->holder_id, request->is_server);
+    for (size_t i = 0; i < request->ask_count; i++) {
+        const char *id = request->asks[i].resource_id;
+        if (!doorman__id_valid(id)) {
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resource[%zu].resource_id: %s",
+                                 i, DOORMAN__ID_RULE);
+        }
+        uint64_t hash = doorman__hash(server->options.seed, id);
+        doorman__book *book = doorman__server_find_book(server, hash, id);
+        if (book) doorman__table_fetch(&book->records, server->holder_hash);
+        server->slots[i] = (doorman__slot){.hash = hash, .ask_index = i, .book = book};
+    }
+    return DOORMAN_OK;
+}
+
+static doorman_status doorman__server_check(doorman_server *server, const doorman_request *request,
+                                            doorman_error *error) {
+    if ((unsigned)request->method >= DOORMAN_METHOD_COUNT) {
+        return doorman__fail(error, DOORMAN_NOT_FOUND, "no such method");
+    }
+    if (request->method == DOORMAN_DISCOVERY) return DOORMAN_OK;
+    doorman_status status = doorman__server_look_up(server, request, error);
+    if (status == DOORMAN_OK) status = doorman__server_check_path(server, request, error);
+    for (size_t i = 0; i < request->ask_count && status == DOORMAN_OK; i++) {
+        status = doorman__ask_check(request, i, error);
+    }
+    return status == DOORMAN_OK ? doorman__server_check_twice(server, request, error) : status;
+}
+
+/* ---- server: making room */
+
+/* The holding of a node, for a book of its own. Until the parent has said what the settings are,
+ * and what there is to learn, it has nothing, and learns. */
 static bool doorman__upward_create(doorman_server *server, doorman__book *book) {
     doorman__upward *upward = NULL;
     if (doorman__asker_reserve(&server->asker)) {
@@ -3995,15 +4055,17 @@ static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t 
     return book;
 }
 
-/* One resource more for a holder; FULL: it has as many as it may. */
-static doorman_status doorman__server_count(doorman_server *server, uint64_t hash,
+/* One resource more for a holder; FULL: it has as many as it may. A server stands for many holders,
+ * and may have all that there are. */
+static doorman_status doorman__server_count(doorman_server *server, uint64_t hash, bool is_server,
                                             doorman_grant *grant) {
+    size_t most = is_server ? SIZE_MAX : server->options.resource_max_per_holder;
     doorman__tally *tally = doorman__server_tally(server, hash);
     if (!tally) {
         tally = (doorman__tally *)doorman__zalloc(sizeof *tally);
         if (!tally) return DOORMAN_OUT_OF_MEMORY;
         doorman__table_add(&server->tallies, &tally->link, hash);
-    } else if (tally->count >= server->options.resource_max_per_holder) {
+    } else if (tally->count >= most) {
         *grant = DOORMAN_FULL;
         return DOORMAN_OK;
     }
@@ -4012,9 +4074,8 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
 }
 
 /* The book of a resource, made where there is none. Without one, grant says why. */
-static doorman_status doorman__slot_find_book(doorman_server *server, doorman__slot *slot,
+static doorman_status doorman__slot_make_book(doorman_server *server, doorman__slot *slot,
                                               const char *resource_id) {
-    slot->book = doorman__server_find_book(server, slot->hash, resource_id);
     if (slot->book) return DOORMAN_OK;
     bool root = doorman__server_is_root(server);
     const doorman_template *settings =
@@ -4032,9 +4093,9 @@ static doorman_status doorman__slot_find_book(doorman_server *server, doorman__s
 }
 
 static doorman_status doorman__slot_find_record(doorman_server *server, doorman__slot *slot,
-                                                const doorman_request *request,
-                                                uint64_t holder_hash) {
+                                                const doorman_request *request) {
     doorman__book *book = slot->book;
+    uint64_t holder_hash = server->holder_hash;
     doorman__server_expire(server, book);
     slot->record = doorman__book_find(book, holder_hash, request->holder_id, request->is_server);
     if (slot->record) {
@@ -4046,7 +4107,8 @@ static doorman_status doorman__slot_find_record(doorman_server *server, doorman_
         slot->grant = DOORMAN_FULL;
         return DOORMAN_OK;
     }
-    doorman_status status = doorman__server_count(server, holder_hash, &slot->grant);
+    doorman_status status =
+        doorman__server_count(server, holder_hash, request->is_server, &slot->grant);
     if (status != DOORMAN_OK || slot->grant == DOORMAN_FULL) return status;
     slot->record = doorman__book_add(book, holder_hash, request->holder_id, request->is_server);
     slot->added = slot->record != NULL;
@@ -4057,15 +4119,14 @@ static doorman_status doorman__slot_find_record(doorman_server *server, doorman_
 /* Finds or makes all that a request needs. When memory runs out it leaves things as they were. */
 static doorman_status doorman__server_make_room(doorman_server *server,
                                                 const doorman_request *request) {
-    uint64_t hash = doorman__holder_hash(server, request->holder_id, request->is_server);
     doorman_status status = DOORMAN_OK;
     size_t made = 0;
     for (; made < request->ask_count && status == DOORMAN_OK; made++) {
         doorman__slot *slot = &server->slots[made];
         const doorman_ask *ask = &request->asks[made];
-        status = doorman__slot_find_book(server, slot, ask->resource_id);
+        status = doorman__slot_make_book(server, slot, ask->resource_id);
         if (status == DOORMAN_OK && slot->book) {
-            status = doorman__slot_find_record(server, slot, request, hash);
+            status = doorman__slot_find_record(server, slot, request);
         }
         if (status == DOORMAN_OK && slot->record &&
             !doorman__book_reserve(slot->book, slot->record, ask->wants, ask->wants_count)) {
@@ -4130,7 +4191,8 @@ static void doorman__upward_look(doorman__upward *upward) {
     doorman_asker *asker = &upward->server->asker;
     doorman__holding *holding = &upward->holding;
     doorman_time now = upward->server->now;
-    double wants = doorman__book_wants(upward->book), capacity = holding->capacity;
+    double wants = doorman__min(doorman__book_wants(upward->book), DOORMAN_AMOUNT_MAX);
+    double capacity = holding->capacity;
     doorman_time minimum = doorman__earlier(upward->settings.algorithm.minimum_interval,
                                             holding->refresh_interval / 2);
     bool unmet = wants > capacity && wants > holding->asked_wants * 1.001;
@@ -4151,7 +4213,7 @@ static void doorman__upward_prepare(doorman__holding *holding, doorman_time now)
     doorman__book *book = upward->book;
     doorman__server_expire(upward->server, book);
     double wants = doorman__min(doorman__book_wants(book), DOORMAN_AMOUNT_MAX);
-    double counted = doorman__min(doorman__total_ceil(book->counted), DOORMAN_AMOUNT_MAX);
+    double counted = doorman__total_ceil(book->counted);
     bool live = doorman__holding_live(holding, now), alone = upward->server->asker.failures > 0;
     holding->learning = doorman__book_learning(book, now);
     if (live && !holding->learning && !alone) {
@@ -4264,7 +4326,8 @@ static void doorman__upward_set_algorithm(doorman__upward *upward, const doorman
 }
 
 /* R8. The parent's record has the drift in it; that is enough for clocks that differ by that much,
- * however many of them measured a part of the time. Then the node says at once that it has learned. */
+ * however many of them measured a part of the time. Then the node says at once that it has learned.
+ */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
     doorman__book *book = upward->book;
@@ -4287,6 +4350,7 @@ static void doorman__upward_changed(doorman__holding *holding, const doorman_ans
     doorman__book *book = upward->book;
     (void)now;
     if (answer->grant == DOORMAN_GRANTED) {
+        memcpy(upward->server->parent, holding->node, strlen(holding->node) + 1);
         if (answer->algorithm) {
             doorman__upward_set_algorithm(upward, answer->algorithm);
         } else {
@@ -4296,7 +4360,7 @@ static void doorman__upward_changed(doorman__holding *holding, const doorman_ans
         if (answer->has_learn_for) doorman__upward_learn(upward, answer->learn_for);
         upward->settings.has_safe_capacity = answer->has_safe_capacity;
         upward->settings.safe_capacity = answer->safe_capacity;
-        memcpy(upward->terms, answer->terms, answer->terms_count * sizeof *answer->terms);
+        for (size_t i = 0; i < answer->terms_count; i++) upward->terms[i] = answer->terms[i];
         book->told_count = answer->terms_count;
     }
     doorman__upward_follow(upward);
@@ -4310,11 +4374,12 @@ static void doorman__upward_closed(doorman__holding *holding) {
     doorman__server_free_book(upward->server, upward->book);
 }
 
-/* Before anything else: is this server still the master? */
+/* Before anything else: is this server still the master, and what is below it? */
 static void doorman__upward_look_first(doorman_asker *asker, doorman_time now) {
     doorman_server *server = (doorman_server *)(void *)asker;
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
+    if (server->now >= server->below_until) asker->path_count = 1;
 }
 
 static const doorman__owner doorman__upward_owner = {.look = doorman__upward_look_first,
@@ -4323,22 +4388,20 @@ static const doorman__owner doorman__upward_owner = {.look = doorman__upward_loo
                                                      .changed = doorman__upward_changed,
                                                      .closed = doorman__upward_closed};
 
-/* T8: the longest way below this node, from what its children say. */
+/* T8: the longest way below this node, from what its children say. What is not heard of for a
+ * minute is forgotten: a child that goes, or bears a wrong name, must not stop this node for ever. */
 static void doorman__server_note_path(doorman_server *server, const doorman_request *request) {
     size_t count = request->path_count;
-    bool longer = count + 1 >= server->asker.path_count || server->now >= server->below_until;
-    if (!longer || !count || doorman__server_is_root(server)) return;
+    bool shorter = count + 1 < server->asker.path_count && server->now < server->below_until;
+    if (shorter || !count || doorman__server_is_root(server)) return;
     for (size_t i = 0; i < count; i++) {
         memcpy(server->below[i], request->path[i], strlen(request->path[i]) + 1);
     }
     server->asker.path_count = count + 1;
-    server->below_until = doorman__after(server->now, 120 * DOORMAN_SECOND);
+    server->below_until = doorman__after(server->now, 60 * DOORMAN_SECOND);
 }
 
 /* ---- server: answering */
-
-/* How long a holder waits at most before it asks again a node that has no lease. */
-#define DOORMAN__PUT_OFF_MAX (4 * DOORMAN_SECOND)
 
 /* What holds for a resource that no template matches (G2). */
 static const doorman_algorithm doorman__unmatched = {.kind = DOORMAN_NO_ALGORITHM,
@@ -4365,7 +4428,10 @@ static bool doorman__book_safe_capacity(const doorman__book *book, doorman_time 
     bool whole = doorman__kinds[settings->algorithm.kind].whole;
     if (!whole || doorman__book_learning(book, now) || subclients <= 0) return false;
     *out = settings->capacity / subclients;
-    return true;
+    for (size_t i = 0; i < book->told_count; i++) {
+        *out = doorman__max(*out, book->told[i].level);
+    }
+    return !book->upward || *out > 0;
 }
 
 /* One ask, and what is known of it. */
@@ -4484,7 +4550,8 @@ static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *ans
     if (turn->ours && doorman__book_learning(book, turn->now)) {
         double counted = doorman__max(record->counted, doorman__ceil(turn->ask->has.capacity));
         doorman__book_set_amounts(book, record, record->given, counted);
-        length = doorman__later(length, turn->ask->has.expires_in);
+        length = doorman__later(length, doorman__earlier(turn->ask->has.expires_in,
+                                                         book->settings->algorithm.lease_length));
     }
     if (!record->lease_id) {
         doorman_time end = doorman__server_bound(turn->server, length);
@@ -4606,14 +4673,12 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
 
 /* R10: any other lease than the last is no reason to free anything. */
 static void doorman__server_release(doorman_server *server, const doorman_request *request) {
-    uint64_t hash = doorman__holder_hash(server, request->holder_id, request->is_server);
     for (size_t i = 0; i < request->ask_count; i++) {
         const doorman_ask *ask = &request->asks[i];
-        doorman__book *book =
-            doorman__server_find_book(server, server->slots[i].hash, ask->resource_id);
+        doorman__book *book = server->slots[i].book;
         if (!book) continue;
         doorman__record *record =
-            doorman__book_find(book, hash, request->holder_id, request->is_server);
+            doorman__book_find(book, server->holder_hash, request->holder_id, request->is_server);
         if (record && record->lease_id == ask->has.id) {
             doorman__server_remove_record(server, book, record);
         }
@@ -4672,8 +4737,9 @@ void doorman_server_update(doorman_server *server, doorman_time now) {
         if (first) {
             due = doorman__earlier(due, first->end);
         } else {
-            due = doorman__earlier(due, book->learned_at > now ? book->learned_at : DOORMAN_NEVER);
+            bool root = !book->upward;
             doorman__server_remove_book(server, book);
+            if (!root) due = doorman__earlier(due, doorman__after(now, DOORMAN__PUT_OFF_MAX));
         }
     }
     if (server->first) due = doorman__later(due, doorman__after(now, DOORMAN_SECOND));
@@ -6340,8 +6406,40 @@ static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
     doorman__put_decimal(out, (uint64_t)(whole ? time / DOORMAN_SECOND : time), whole ? 0 : 9);
 }
 
-/* An amount that comes back exactly. Most are integers, or have a few decimals; the rest take all
- * the digits that a double needs, with whatever the locale has for a point made one. */
+/* The digits of the fraction of a double from 1/64 to 2^53, which has 58 bits behind the point at
+ * most: one after the other, until what is left is so small, or so near to one more of the last
+ * digit, that no other double is as near to what stands there (Steele and White 1990). Neighbours
+ * are at least a part in 2^53 apart; `near` is half of that, so that one digit more than needed may
+ * come. The digit that is rounded up is no 9: then one digit less would have been enough. */
+static void doorman__put_fraction(doorman__writer *out, double size) {
+    const uint64_t one = UINT64_C(1) << 60;
+    uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
+    uint64_t near = (uint64_t)(size * 64); /* size / 2^54, as `rest` counts */
+    char text[24] = ".";
+    size_t count = 1;
+    do {
+        rest *= 10;
+        near *= 10;
+        text[count++] = (char)('0' + (rest >> 60));
+        rest &= one - 1;
+    } while (rest >= near && one - rest >= near);
+    if (rest > one / 2) text[count - 1]++;
+    doorman__put_bytes(out, text, count);
+}
+
+/* A number that is so small that its first digits are all zero; no lease is. With whatever the locale
+ * has for a point made one. */
+static void doorman__put_tiny(doorman__writer *out, double size) {
+    char text[40];
+    snprintf(text, sizeof text, "%.17g", size);
+    size_t digits = strspn(text, "0123456789");
+    size_t point = strcspn(text + digits, "0123456789e");
+    doorman__put_bytes(out, text, digits);
+    doorman__put_bytes(out, ".", point ? 1 : 0);
+    doorman__put_bytes(out, text + digits + point, strlen(text + digits + point));
+}
+
+/* An amount that comes back exactly. Most are integers, or have a few decimals. */
 static void doorman__put_amount(doorman__writer *out, double amount) {
     double size = amount < 0 ? -amount : amount;
     uint64_t whole = size < DOORMAN__INTEGER_MAX ? (uint64_t)size : 0;
@@ -6351,14 +6449,11 @@ static void doorman__put_amount(doorman__writer *out, double amount) {
         doorman__put_decimal(out, whole, 0);
     } else if ((double)millionths / 1e6 == size) {
         doorman__put_decimal(out, millionths, 6);
+    } else if (size >= 1.0 / 64 && size < DOORMAN__INTEGER_MAX) {
+        doorman__put_decimal(out, whole, 0);
+        doorman__put_fraction(out, size);
     } else {
-        char text[40];
-        snprintf(text, sizeof text, "%.17g", size);
-        size_t digits = strspn(text, "0123456789");
-        size_t point = strcspn(text + digits, "0123456789e");
-        doorman__put_bytes(out, text, digits);
-        doorman__put_bytes(out, ".", point ? 1 : 0);
-        doorman__put_bytes(out, text + digits + point, strlen(text + digits + point));
+        doorman__put_tiny(out, size);
     }
 }
 

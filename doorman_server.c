@@ -588,9 +588,10 @@ static enum outcome check_config(const struct settings *settings) {
 /* A lane waits for a peer only when that peer asks on and on, and does not read the answers: then
  * nng holds on to one answer after the other, each in its lane. When the time is over the peer
  * loses its connection, and all its lanes are free at once. The first half of the lanes can afford
- * to be patient; the rest cannot, or one such peer would keep all the others waiting. */
+ * to be patient; the rest cannot, or one such peer would keep all the others waiting. But threads of
+ * a busy machine wait for tens of milliseconds themselves, and that is no fault of a peer. */
 #define SEND_TIMEOUT_MS 250
-#define SEND_TIMEOUT_SHORT_MS 5
+#define SEND_TIMEOUT_SHORT_MS 50
 
 /* For so long further requests are told that the server is stopping, while answers leave. */
 #define STOPPING_MS 250

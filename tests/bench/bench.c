@@ -113,6 +113,8 @@ static const char *write_number(char out[32], double value) {
     return out;
 }
 
+#define LARGE_PAGES "glibc.malloc.hugetlb=1"
+
 #define TABLE_ROW "%-54s %10s  %s\n"
 #define TABLE_GOAL_ROW "%-54s %10s  %-15s %-12s %s\n"
 
@@ -166,6 +168,25 @@ static void clean_environment(void) {
     setenv("DOORMAN_HTTP", "off", 1);
 }
 
+/* Memory in pages of 2 MiB, where the kernel has them: of a million holders nearly each is on a small
+ * page of its own, of which the processor knows the places of a few thousand. malloc is told by a
+ * variable, which it reads when a program starts. Returns if there is nothing to be done. */
+static void use_large_pages(char **arguments) {
+    static const char name[] = "GLIBC_TUNABLES";
+    if (getenv(name) || setenv(name, LARGE_PAGES, 1) != 0) return;
+    execv("/proc/self/exe", arguments);
+}
+
+static bool has_large_pages(void) {
+    char modes[64] = "[never]";
+    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    const char *set = getenv("GLIBC_TUNABLES");
+    if (!file) return false;
+    modes[fread(modes, 1, sizeof modes - 1, file)] = 0;
+    fclose(file);
+    return set && strcmp(set, LARGE_PAGES) == 0 && !strstr(modes, "[never]");
+}
+
 static FILE *create(const char *folder, const char *name) {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -205,6 +226,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: bench [--quick] SERVER FOLDER\n");
         return 2;
     }
+    use_large_pages(argv);
+    b.large_pages = has_large_pages();
     b.server = argv[argc - 2];
     return run(&b, argv[argc - 1]);
 }

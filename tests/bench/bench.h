@@ -26,6 +26,7 @@ typedef struct goal {
 
 typedef struct bench {
     bool quick;           /* fewer rounds, and smaller where a row says so */
+    bool large_pages;     /* of memory, for the renewals in one process */
     const char *server;   /* the program of the server */
     FILE *csv, *cost;     /* the rows; and nanoseconds by holders, for the picture */
     char group[96];       /* the last row that stands for itself */

@@ -67,26 +67,56 @@ mutant one-id 'R1: all leases bear the same id' \
     'return id ? id : 1;' \
     'return id ? 1 : 1;'
 mutant any-id 'R4: a claim counts whatever lease it names' \
-    'if (named) doorman__book_confirm(' \
-    'if (record->lease_id) doorman__book_confirm('
+    'if (turn.named && !turn.learns) doorman__book_confirm(' \
+    'if (record->lease_id && !turn.learns) doorman__book_confirm('
 mutant any-answer 'R2: an answer to any request is taken' \
     'sequence != asker->sequence) return DOORMAN_STALE;' \
     '(sequence != asker->sequence && !doorman__response_valid(asker, response)))
         return DOORMAN_STALE;' \
     --favour delay
 mutant in-flight 'R3: what is in flight is not claimed' \
-    'holding->capacity : 0, holding->outstanding);' \
-    'holding->capacity : 0, 0);' --faults hold,resign,loss,spike --favour hold,resign
+    'holding->outstanding = doorman__gauge_in_flight(&resource->gauge);' \
+    'holding->outstanding = 0;' --faults hold,resign,loss,spike --favour hold,resign
+mutant no-min-keep 'R3: a holder is not bound to what it claims' \
+    'holding->keep = doorman__min(holding->keep, claim);' \
+    ''
+mutant no-keep 'R5: what is counted for a node does not bound what its holders keep' \
+    'return bound ? doorman__min(held, doorman__book_left(book, record, book->keep)) : held;' \
+    '(void)bound; return held;'
+mutant learner-confirms 'R7: a node that learns confirms by what it has heard of' \
+    'if (turn.named && !turn.learns) doorman__book_confirm(' \
+    'if (turn.named) doorman__book_confirm('
+mutant learner-told 'R8: a node that learns is told no more than until its parent has learned' \
+    'answer->learn_for = doorman__later(turn->end - turn->now, 0);' \
+    'answer->learn_for = 0;'
+mutant end-back 'R9: the end of a lease moves back' \
+    'holding->end = doorman__later(holding->end, end);' \
+    'holding->end = end;' --faults spike,reload,gap,stall,loss --favour reload,stall
+mutant outlive 'S6: a lease outlives that of its granter' \
+    'return book->upward ? doorman__earlier(length, book->upward->holding.end - now) : length;' \
+    '(void)now; return length;'
+mutant two-rounds 'A1: fair shares are found in two rounds' \
+    'terms[0] = (doorman_terms){DOORMAN_ANY_PRIORITY, doorman__index_level(index, capacity), 0};' \
+    'double level = capacity / (double)index->subclients;
+    doorman__cut cut = doorman__index_cut(index, level);
+    level += (capacity - cut.satisfied - level * cut.cut_subclients) / cut.cut_subclients;
+    terms[0] = (doorman_terms){DOORMAN_ANY_PRIORITY, level, 0};'
+mutant straddle 'T2: groups of demands straddle the level' \
+    'doorman__upward_levels(upward, bounds, DOORMAN__BAND_GROUPS - 1 - 2 * step_count);' \
+    '0 * doorman__upward_levels(upward, bounds, 0);' --faults spike,resign --favour spike
+mutant process-id 'T5: each process of a node has an id of its own' \
+    '&doorman__upward_owner, server->node, options->parents' \
+    '&doorman__upward_owner, server->master, options->parents'
 mutant orphans 'R3: units of a lease that has ended are claimed' \
-    'doorman__min(holding->claim, doorman__max(holding->keep, old_keep));' \
-    'old_keep < 0 ? 0 : holding->claim;' \
+    'doorman__min(holding->claim, doorman__holding_counted(holding, now));' \
+    'holding->claim; (void)now;' \
     --faults hold,loss,resign,gap,spike,stall --favour hold,loss,resign
 mutant other-node 'R3: what another node counts is claimed' \
     '|| strcmp(holding->node, lease->node) != 0) {' \
     ') {' --faults roam,hold,partition,resign,spike --favour roam,hold,partition,resign
 mutant no-old-keep 'R9: what was counted before is not claimed any more' \
-    'now < holding->old_end ? holding->old_keep : 0;' \
-    '0;' --clients 6 --resources 1 \
+    'holding->past_count ? holding->past[0].keep : 0);' \
+    '0);' --clients 6 --resources 1 \
     --faults resign,delay,double,spike,hold,loss --favour resign,delay,double,spike,hold
 mutant learn-shorter 'R6: learning ends after half a lease' \
     'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length));' \

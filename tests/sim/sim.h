@@ -82,6 +82,7 @@ typedef struct sim_message {
     uint64_t life;   /* in which of its lives, */
     size_t process;  /* and whom */
     uint64_t sequence;
+    doorman_time sent_at; /* by the clock of who asked */
     doorman_request request;
     doorman_response response;
     const char *path[SIM_LEVELS];
@@ -274,7 +275,7 @@ void sim_carry_process(sim_world *world, size_t process);
 /* ---- sim_check.c */
 
 void sim_take_lease(sim_world *world, size_t client, size_t resource, const doorman_lease *lease,
-                    bool renewed);
+                    doorman_time sent_at, bool renewed);
 void sim_check_answers(sim_world *world, const sim_message *asked, const sim_message *answered);
 void sim_look(sim_world *world, size_t process);
 void sim_check_books(sim_world *world, size_t process);

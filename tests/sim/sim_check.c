@@ -44,23 +44,25 @@ static doorman_time drains_in(const sim_rules *rules) {
     return (length + length / 20) * 1000 / SIM_RATE_MIN;
 }
 
-/* When all that was given under a configuration has come to its end. Leases last no shorter than
+/* When all that was given under each configuration has come to its end. Leases last no shorter than
  * those of earlier configurations, since ends never move back (R9); what a server that learns gives
  * again lasts as long as leases then do; and a cut cannot end what is in flight of a gauge, which a
  * holder goes on claiming. */
-static doorman_time drained_at(const sim_world *world, size_t version, size_t resource) {
+static void find_ends(const sim_world *world, size_t resource, doorman_time *ends) {
     doorman_time last = 0, longest = 0;
     for (size_t i = 0; i <= world->version; i++) {
         doorman_time length = drains_in(&world->versions[i].rules[resource]);
         if (length > longest) longest = length;
     }
-    for (size_t i = 0; i <= version; i++) {
-        const sim_version *before = &world->versions[i];
-        doorman_time end = before->used_at[resource] + drains_in(&before->rules[resource]);
+    for (size_t i = 0; i <= world->version; i++) {
+        const sim_version *version = &world->versions[i];
+        doorman_time end = version->used_at[resource] + drains_in(&version->rules[resource]);
         if (end > last) last = end;
-        if (before->kept_at[resource] + longest > last) last = before->kept_at[resource] + longest;
+        if (version->kept_at[resource] + longest > last) {
+            last = version->kept_at[resource] + longest;
+        }
+        ends[i] = last + world->hold;
     }
-    return last + world->hold;
 }
 
 /* Remembers until when a process learns. */
@@ -92,33 +94,43 @@ static void note_use(sim_world *world, size_t resource) {
         doorman_time local = sim_local(&process->machine.clock, now);
         learns = learns || local < process->learned_at[resource];
     }
-    for (size_t i = 0; learns && i < world->version; i++) {
-        bool drained = now > drained_at(world, i, resource);
-        if (!drained) world->versions[i].kept_at[resource] = now;
+    if (!learns || !world->version) return;
+    doorman_time ends[SIM_VERSIONS];
+    find_ends(world, resource, ends);
+    for (size_t i = 0; i < world->version; i++) {
+        if (now <= ends[i]) world->versions[i].kept_at[resource] = now;
     }
 }
 
 /* The oldest configuration of which leases may still be in force. */
 size_t sim_first_version(const sim_world *world) {
-    for (size_t i = 0; i < world->version; i++) {
-        for (size_t resource = 0; resource < world->resource_count; resource++) {
-            if (world->now <= drained_at(world, i, resource)) return i;
+    size_t first = world->version;
+    for (size_t resource = 0; resource < world->resource_count; resource++) {
+        doorman_time ends[SIM_VERSIONS];
+        find_ends(world, resource, ends);
+        for (size_t i = 0; i < first; i++) {
+            if (world->now <= ends[i]) first = i;
         }
     }
-    return world->version;
+    return first;
 }
 
 /* The largest capacity that a configuration gave within the last lease length; infinite where one
- * of them promises nothing. */
+ * of them promises nothing, or learns for less than the leases of another one last. */
 static double capacity_limit(const sim_world *world, size_t resource) {
     double limit = 0;
+    doorman_time longest = 0, learning_for = DOORMAN_NEVER, ends[SIM_VERSIONS];
+    find_ends(world, resource, ends);
     for (size_t i = 0; i <= world->version; i++) {
         const sim_rules *rules = &world->versions[i].rules[resource];
-        if (world->now > drained_at(world, i, resource)) continue;
-        bool promised = rules->matched && promises(&rules->algorithm);
-        limit = fmax(limit, promised ? rules->capacity : INFINITY);
+        const doorman_algorithm *algorithm = &rules->algorithm;
+        doorman_time given = algorithm->learning_mode_duration;
+        if (world->now > ends[i]) continue;
+        limit = fmax(limit, rules->matched && promises(algorithm) ? rules->capacity : INFINITY);
+        if (algorithm->lease_length > longest) longest = algorithm->lease_length;
+        if (algorithm->has_learning_mode_duration && given < learning_for) learning_for = given;
     }
-    return limit;
+    return learning_for < longest + longest / 20 ? INFINITY : limit;
 }
 
 /* ---- answers */
@@ -303,15 +315,16 @@ void sim_check_books(sim_world *world, size_t index) {
  * does until the lease has ended, also when a smaller one has come in its place (R9); but a lease
  * that renews no other, or one of another node, covers nothing of what was before. */
 void sim_take_lease(sim_world *world, size_t index, size_t resource, const doorman_lease *lease,
-                    bool renewed) {
+                    doorman_time sent_at, bool renewed) {
     sim_client *client = &world->clients[index];
     sim_use *use = &client->uses[resource];
     doorman_time local = sim_local(&client->machine.clock, world->now);
-    doorman_resource_info info = {0};
-    if (!sim_leased(world, index, resource, &info)) return;
-    sim_cover covers[SIM_COVERS] = {{fmax(lease->keep, lease->capacity), info.expires_at}};
+    sim_cover covers[SIM_COVERS] = {
+        {fmax(lease->keep, lease->capacity), sent_at + lease->expires_in}};
     size_t count = 1;
-    for (size_t i = 0; renewed && i < use->cover_count; i++) {
+    if (!renewed) use->cover_count = 0;
+    if (use->cover_count && use->covers[0].end > covers[0].end) covers[0].end = use->covers[0].end;
+    for (size_t i = 0; i < use->cover_count; i++) {
         bool more = use->covers[i].amount > covers[count - 1].amount;
         if (!more || local >= use->covers[i].end) continue;
         if (count == SIM_COVERS) abort();

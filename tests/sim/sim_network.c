@@ -156,6 +156,7 @@ static sim_message *copy_response(const sim_world *world, const sim_message *ask
     message->life = asked->life;
     message->process = asked->process;
     message->sequence = asked->sequence;
+    message->sent_at = asked->sent_at;
     message->response = *response;
     message->response.answers = message->answers;
     const char *master = response->master_address;
@@ -233,7 +234,8 @@ static void note_response(sim_world *world, const sim_message *message, doorman_
     for (size_t i = 0; i < response->answer_count; i++) note_taken(world, message, i, stale);
 }
 
-/* What a client has taken. `before` says which of its resources had a lease. */
+/* What a client has taken. `before` says which of its resources had a lease. Units that are in
+ * flight when a lease of another node comes are nobody's. */
 static void take_leases(sim_world *world, const sim_message *message, const bool *before) {
     size_t node = world->processes[message->process].node;
     for (size_t i = 0; i < message->response.answer_count; i++) {
@@ -241,9 +243,11 @@ static void take_leases(sim_world *world, const sim_message *message, const bool
         size_t resource = resource_index(world, answer->resource_id);
         sim_use *use = &world->clients[message->asker.index].uses[resource];
         if (answer->grant != DOORMAN_GRANTED) continue;
-        bool renewed = before[resource] && use->node == node;
+        bool renewed = (before[resource] || use->abandoned > 0) && use->node == node;
+        if (use->node != node) use->abandoned = 0;
         use->node = node;
-        sim_take_lease(world, message->asker.index, resource, &answer->gets, renewed);
+        sim_take_lease(world, message->asker.index, resource, &answer->gets, message->sent_at,
+                       renewed);
     }
 }
 
@@ -374,6 +378,7 @@ static void send_request(sim_world *world, sim_party party) {
     sim_message *message = copy_request(world, &request);
     message->asker = party;
     message->life = machine_of(world, party)->life;
+    message->sent_at = local_time(world, party);
     message->process = process_at(world, doorman_asker_address(asker));
     deliver(world, on_request, message);
     sim_message_drop(message);

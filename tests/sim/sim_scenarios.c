@@ -279,7 +279,7 @@ static spread spread_of(double *values, size_t count) {
 }
 
 /* Time, capacity, wants together, whether some node has no master, and what each part has, stacked.
- * A long run is sampled every five seconds. */
+ * A long run is sampled every ten seconds. */
 static void write_course(const char *folder, const sim_scenario *scenario,
                          const sim_course *course) {
     char path[300];
@@ -289,7 +289,7 @@ static void write_course(const char *folder, const sim_scenario *scenario,
         perror(path);
         return;
     }
-    size_t step = scenario->seconds > 1000 ? 5 : 1;
+    size_t step = scenario->seconds > 1000 ? 10 : 1;
     size_t parts = scenario->shape->centres ? PARTS : 5;
     for (size_t second = 0; second <= scenario->seconds; second += step) {
         fprintf(file, "%zu %g %g %d", second, CAPACITY, course->wanted[second],

@@ -2,7 +2,9 @@
  * section's opening comment. */
 #include "unit.h"
 
+#include <float.h>
 #include <locale.h>
+#include <math.h>
 #include <string.h>
 
 #define DOORMAN_JSON
@@ -600,6 +602,23 @@ static void a_locale_with_a_decimal_comma_changes_nothing(void **state) {
     assert_non_null(setlocale(LC_NUMERIC, "C"));
 }
 
+/* Around the powers of two, where the distance of one double from the next is halved, and at the
+ * ends of what is written without printf. */
+static void doubles_side_by_side_are_told_apart(void **state) {
+    (void)state;
+    doorman_buffer text = {0};
+    for (int power = -8; power <= 54; power++) {
+        double amount = ldexp(1, power) * (1 - 3 * DBL_EPSILON);
+        for (int step = 0; step < 12; step++, amount = nextafter(amount, INFINITY)) {
+            doorman__writer out = doorman__put_start(&text);
+            doorman__put(&out, "%n", amount);
+            assert_int_equal(doorman__put_end(&out), DOORMAN_OK);
+            assert_true(strtod(text.text, NULL) == amount);
+        }
+    }
+    doorman_buffer_uninit(&text);
+}
+
 static void numbers_are_written_short(void **state) {
     (void)state;
     static const struct {
@@ -613,7 +632,7 @@ static void numbers_are_written_short(void **state) {
                 {1e15, "1000000000000000"},
                 {0.000001, "0.000001"},
                 {123456.654321, "123456.654321"},
-                {1.0 / 3, "0.33333333333333331"},
+                {1.0 / 3, "0.3333333333333333"},
                 {1e-9, "1.0000000000000001e-09"},
                 {9007199254740992.0, "9007199254740992"},
                 {1e22, "1e+22"}};
@@ -1804,6 +1823,7 @@ int main(void) {
         cmocka_unit_test(errors_of_a_transport_have_the_same_form),
         cmocka_unit_test(amounts_and_times_come_back_exactly),
         cmocka_unit_test(a_locale_with_a_decimal_comma_changes_nothing),
+        cmocka_unit_test(doubles_side_by_side_are_told_apart),
         cmocka_unit_test(numbers_are_written_short),
         cmocka_unit_test(a_server_asks_for_its_clients_in_groups),
         cmocka_unit_test(a_server_that_releases_says_that_it_is_one),

@@ -130,8 +130,8 @@ static void audit(const stage *it) {
         assert_true(at->given >= 0 && at->given <= at->counted);
         doorman__total_add(&given, at->given);
         doorman__total_add(&counted, at->counted);
-        wants += at->demand.wants;
-        subclients += at->demand.subclients;
+        wants += at->wants;
+        subclients += at->indexed;
     }
     assert_true(!book->newest || book->newest == older);
     assert_int_equal(book->records.count, count);
@@ -609,7 +609,7 @@ static void the_sums_of_a_book_are_those_of_its_records(void **state) {
         char id[8];
         snprintf(id, sizeof id, "c%zu", random_below(60));
         doorman__record *record = find(&it, id);
-        const doorman_demand demand = {random_amount(), (double)random_below(9),
+        const doorman_demand demand = {random_amount(), (double)random_below(2),
                                        (int)random_below(DOORMAN_PRIORITY_MAX + 1)};
         it.now += (doorman_time)random_below((size_t)DOORMAN_SECOND * 3);
         switch (random_below(8)) {

@@ -694,6 +694,7 @@ static void a_wrong_message_changes_nothing(void **state) {
         {{.resource_id = "x"}, {1, 1, 16}, "resource[1].priority: "},
         {{.resource_id = "x"}, {1, 1, -1}, "resource[1].priority: "},
         {{.resource_id = "x"}, {1, 2, 1}, "resource[1].num_clients: "},
+        {{.resource_id = "x"}, {1, 0.5, 1}, "resource[1].num_clients: "},
         {{.resource_id = "x", .outstanding = -1}, {1, 1, 1}, "resource[1].outstanding: "},
         {{.resource_id = "x", .has = {.id = 1, .node = "", .capacity = 1}},
          {1, 1, 1},

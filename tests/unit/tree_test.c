@@ -369,7 +369,7 @@ static void a_leaf_that_was_gone_gives_back_what_was_held(void **state) {
     pass(f, 3, 1200);
     start_node(f, one);
     reset_client(f, 2);
-    for (int i = 0; i < 3; i++) want(f, i, 300);
+    for (size_t i = 0; i < 3; i++) want(f, i, 300);
     pass(f, 20, 1200);
     assert_near(sum_leased(f), 1200, 1e-6);
     fell(f);
@@ -426,8 +426,8 @@ static void all_servers_may_restart_at_once(void **state) {
     fell(f);
 }
 
-/* T4, S6: cut off from its parent a node goes on until its own lease ends, its holders no longer; and
- * it tells them to try later, not that they have nothing. */
+/* T4, S6: cut off from its parent a node goes on until its own lease ends, its holders no longer;
+ * and it tells them to try later, not that they have nothing. */
 static void a_node_without_a_lease_puts_its_holders_off(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -471,6 +471,53 @@ static void what_nobody_wants_any_more_is_given_back(void **state) {
     fell(f);
 }
 
+/* R10: a node that learns does not know whom its lease is for, so it does not give it back, although
+ * nobody has asked it yet. */
+static void a_node_that_learns_releases_nothing(void **state) {
+    (void)state;
+    forest *f = plant_one(100, fair);
+    int leaf = add_node(f, 0);
+    add_member(f, leaf, 60, 1);
+    add_member(f, leaf, 20, 1);
+    pass(f, 30, 100);
+    restart_node(f, leaf);
+    stall(f, 0, true);
+    pass(f, 3, 100); /* the other one asks, and so the leaf has a lease; */
+    doorman_resource_close(f->members[1].resource, f->now);
+    f->members[1].resource = NULL;
+    pass(f, 20, 100); /* then nobody is left that it knows of */
+    doorman_server_resource resource;
+    assert_true(resource_of(f, 0, &resource));
+    assert_exact(resource.counted, 80);
+    stall(f, 0, false);
+    pass(f, 5, 100);
+    assert_exact(leased(f, &f->members[0]), 60);
+    fell(f);
+}
+
+/* S3, S6: a lease that is short because the node's own ends soon is renewed, and not told again and
+ * again until it has ended: the minimum interval is at most a sixth of it. */
+static void a_short_lease_is_renewed_in_time(void **state) {
+    (void)state;
+    forest *f = plant_one(100, fair);
+    int leaf = add_node(f, 0);
+    add_member(f, leaf, 60, 1);
+    pass(f, 30, 100);
+    f->cut[leaf] = true;
+    doorman_server_resource resource;
+    assert_true(resource_of(f, leaf, &resource));
+    f->now = resource.lease_end - 3 * SECOND;
+    settle(f); /* leases of 3 s at most, from here on */
+    doorman_resource_info before, after;
+    doorman_resource_read(f->members[0].resource, &before, f->now);
+    f->cut[leaf] = false;
+    pass(f, 2, 100);
+    doorman_resource_read(f->members[0].resource, &after, f->now);
+    assert_true(before.leased && after.leased);
+    assert_true(after.expires_at > before.expires_at);
+    fell(f);
+}
+
 /* S7: without one in the configuration each level divides what it has; it does not become 0. One
  * that is configured goes down the tree. */
 static void safe_capacities_go_down_the_tree(void **state) {
@@ -491,6 +538,10 @@ static void safe_capacities_go_down_the_tree(void **state) {
         assert_true(resource_of(f, leaf, &resource));
         assert_true(resource.has_safe_capacity);
         assert_near(resource.safe_capacity, given ? 7 : 50, 1e-9);
+        for (size_t i = 0; i < 2; i++) want(f, i, 0);
+        pass(f, 60, 100);
+        assert_true(resource_of(f, leaf, &resource)); /* which has nothing now */
+        assert_true(given ? resource.has_safe_capacity : !resource.has_safe_capacity);
         fell(f);
     }
 }
@@ -609,6 +660,143 @@ static void immediate_handover_comes_to_the_same_shares(void **state) {
     add_member(f, two, 10, 1);
     pass(f, 40, 1000);
     hold_against_one_server(f, &algorithm, 100, 1e-6);
+    fell(f);
+}
+
+/* One request of a client that is not simulated. */
+static void ask_as(forest *f, int at, const char *client_id, const char *resource_id, double wants,
+                   doorman_lease has) {
+    const doorman_demand demand = {wants, 1, 1};
+    const doorman_ask ask = {
+        .resource_id = resource_id, .wants = &demand, .wants_count = 1, .has = has};
+    const doorman_request request = {
+        .method = DOORMAN_GET_CAPACITY, .holder_id = client_id, .asks = &ask, .ask_count = 1};
+    doorman_response response;
+    assert_int_equal(doorman_server_handle(f->nodes[at].server, &request, &response, NULL, f->now),
+                     DOORMAN_OK);
+}
+
+/* A claim of a lease that lasts for years, while a node has no lease yet, is noted no longer than
+ * leases last: it costs others nothing for ever. */
+static void a_claim_without_end_ends(void **state) {
+    (void)state;
+    forest *f = plant_one(100, fair);
+    int leaf = add_node(f, 0);
+    doorman_lease years = {
+        .id = 1, .node = "n1", .capacity = 100, .expires_in = DOORMAN_DURATION_MAX};
+    ask_as(f, leaf, "liar", "db", 1, years);
+    add_member(f, leaf, 60, 1);
+    pass(f, 100, 100);
+    assert_exact(leased(f, &f->members[0]), 60);
+    fell(f);
+}
+
+/* T8: a child that bears the name of its grandparent, or did, does not stop its parent for ever; one
+ * that bears the name of its parent's parent is refused at once. */
+static void a_wrong_name_is_no_lasting_harm(void **state) {
+    (void)state;
+    forest *f = plant_one(100, fair);
+    int middle = add_node(f, add_node(f, 0));
+    add_member(f, middle, 10, 1);
+    pass(f, 30, 100);
+    for (int i = 0; i < 2; i++) {
+        const char *path[] = {f->nodes[i].name};
+        const doorman_demand demand = {1, 1, 1};
+        const doorman_ask ask = {.resource_id = "db", .wants = &demand, .wants_count = 1};
+        const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                         .is_server = true,
+                                         .holder_id = path[0],
+                                         .path = path,
+                                         .path_count = 1,
+                                         .asks = &ask,
+                                         .ask_count = 1};
+        doorman_response response;
+        doorman_status status =
+            doorman_server_handle(f->nodes[middle].server, &request, &response, &f->error, f->now);
+        assert_int_equal(status, i == 1 ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK);
+    }
+    pass(f, 200, 100);
+    assert_exact(leased(f, &f->members[0]), 10);
+    fell(f);
+}
+
+/* Sums that no amount can say: all clients want the largest amount, of what is no part of a whole. */
+static void the_largest_sums_come_to_an_end(void **state) {
+    (void)state;
+    doorman_algorithm algorithm = fair;
+    algorithm.kind = DOORMAN_NO_ALGORITHM;
+    algorithm.has_minimum_interval = true; /* 0 */
+    forest *f = plant_one(100, algorithm);
+    int leaf = add_node(f, 0);
+    char id[16];
+    for (int i = 0; i < 20000; i++) {
+        snprintf(id, sizeof id, "x%d", i);
+        ask_as(f, leaf, id, "db", DOORMAN_AMOUNT_MAX, (doorman_lease){.id = 0});
+    }
+    pass(f, 5, INFINITY);
+    for (int i = 0; i < 20000; i++) {
+        snprintf(id, sizeof id, "x%d", i);
+        ask_as(f, leaf, id, "db", DOORMAN_AMOUNT_MAX, (doorman_lease){.id = 0});
+    }
+    uint64_t before = doorman_server_asker(f->nodes[leaf].server)->sequence;
+    pass(f, 20, INFINITY);
+    assert_true(doorman_server_asker(f->nodes[leaf].server)->sequence - before < 20);
+    fell(f);
+}
+
+/* A node whose parent refuses a resource forgets it when nobody asks for it any more. */
+static void what_is_refused_above_is_forgotten(void **state) {
+    (void)state;
+    forest *f = plant(NULL, 0);
+    doorman_config *config = NULL;
+    doorman_config_options options = {.reject_unmatched = true};
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_server_configure(f->nodes[0].server, config, f->now), DOORMAN_OK);
+    doorman_config_destroy(f->config);
+    f->config = config;
+    int leaf = add_node(f, 0);
+    f->cut[leaf] = true;
+    ask_as(f, leaf, "c", "db", 1, (doorman_lease){.id = 0});
+    pass(f, 10, 100);
+    f->cut[leaf] = false;
+    pass(f, 100, 100);
+    doorman_server_resource resource;
+    assert_false(resource_of(f, leaf, &resource));
+    assert_int_equal(doorman_server_due(f->nodes[leaf].server), DOORMAN_NEVER);
+    fell(f);
+}
+
+/* Resources that are closed one after the other do not keep the others from being renewed. */
+static void releases_and_renewals_take_turns(void **state) {
+    (void)state;
+    forest *f = plant_one(1e6, fair);
+    member *m = add_member(f, 0, 10, 1);
+    doorman_resource *closing[60];
+    for (int i = 0; i < 60; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "r%d", i);
+        doorman_resource_options options = {.resource_id = id, .wants = 1};
+        assert_int_equal(doorman_resource_open(&closing[i], m->client, &options, NULL, f->now),
+                         DOORMAN_OK);
+    }
+    settle(f);
+    doorman_asker *asker = doorman_client_asker(m->client);
+    for (int i = 0; i < 60; i++) { /* one a second, and each answer takes one */
+        doorman_request request;
+        doorman_response response;
+        doorman_resource_close(closing[i], f->now);
+        assert_int_equal(doorman_asker_request(asker, &request, f->now), DOORMAN_OK);
+        f->now += SECOND;
+        if (!request.sequence) continue;
+        assert_int_equal(
+            doorman_server_handle(f->nodes[0].server, &request, &response, NULL, f->now),
+            DOORMAN_OK);
+        assert_int_equal(doorman_asker_response(asker, request.sequence, &response, f->now),
+                         DOORMAN_OK);
+    }
+    assert_exact(leased(f, m), 10);
+    f->now += 30 * SECOND;
+    assert_exact(leased(f, m), 10);
     fell(f);
 }
 
@@ -904,6 +1092,8 @@ int main(void) {
         cmocka_unit_test(all_servers_may_restart_at_once),
         cmocka_unit_test(a_node_without_a_lease_puts_its_holders_off),
         cmocka_unit_test(what_nobody_wants_any_more_is_given_back),
+        cmocka_unit_test(a_node_that_learns_releases_nothing),
+        cmocka_unit_test(a_short_lease_is_renewed_in_time),
         cmocka_unit_test(safe_capacities_go_down_the_tree),
         cmocka_unit_test(odd_resources_are_resources),
         cmocka_unit_test(unmatched_resources_go_through_the_tree),
@@ -911,6 +1101,11 @@ int main(void) {
         cmocka_unit_test(a_loop_is_refused),
         cmocka_unit_test(a_new_master_is_the_same_holder),
         cmocka_unit_test(immediate_handover_comes_to_the_same_shares),
+        cmocka_unit_test(a_claim_without_end_ends),
+        cmocka_unit_test(a_wrong_name_is_no_lasting_harm),
+        cmocka_unit_test(the_largest_sums_come_to_an_end),
+        cmocka_unit_test(what_is_refused_above_is_forgotten),
+        cmocka_unit_test(releases_and_renewals_take_turns),
         cmocka_unit_test(groups_are_demands_of_their_own),
         cmocka_unit_test(a_child_that_learns_is_told_for_how_long),
         cmocka_unit_test(wrong_groups_are_named),
