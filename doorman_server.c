@@ -1330,10 +1330,9 @@ static void survey_mastership(struct survey *survey, struct service *service) {
     snprintf(survey->master, sizeof survey->master, "%s", master);
 }
 
-/* Looks at all resources.
+/* Looks at all resources, which takes as long as there are of them.
  *   filter   part of the ids of those that are wanted
- *   limit    of rows; a resource that is called as the sum of the rest goes into it, where there
- *            is one */
+ *   limit    of rows; of those beyond it there is the sum */
 static void survey_take(struct survey *survey, struct service *service, const char *filter,
                         size_t limit) {
     const void *cursor = NULL;
@@ -1460,6 +1459,19 @@ static void past_add(struct past *past, float has, float wants) {
     past->wants[HISTORY_POINTS - 1] = wants;
 }
 
+/* The first resources, and nothing of the rest: nobody waits for this one. */
+static void history_take(struct survey *survey, struct service *service) {
+    const void *cursor = NULL;
+    doorman_server_resource info;
+    pthread_mutex_lock(&service->lock);
+    survey->now = doorman_clock();
+    while (survey->row_count < HISTORY_MAX && !survey->failed &&
+           doorman_server_next_resource(service->server, &cursor, &info, survey->now)) {
+        survey_add_row(survey, &info);
+    }
+    pthread_mutex_unlock(&service->lock);
+}
+
 /* Takes over what is known of those that are still there. The rows' ids become the list's. */
 static struct past *history_make(const struct history *history, struct survey *survey) {
     struct past *pasts = (struct past *)calloc(survey->row_count + 1, sizeof *pasts);
@@ -1486,7 +1498,7 @@ static void history_clear(struct history *history) {
 static void history_sample(struct service *service) {
     struct history *history = service->history;
     struct survey survey = {.now = 0};
-    survey_take(&survey, service, "", HISTORY_MAX);
+    history_take(&survey, service);
     if (survey.row_count > 1) {
         qsort(survey.rows, survey.row_count, sizeof *survey.rows, compare_row_ids);
     }
@@ -1725,7 +1737,7 @@ static const char page_style[] =
     "#live.on:before{color:var(--good)}#live.off:before{color:var(--bad)}"
     ".soft{color:var(--soft)}.good{color:var(--good)}.warn{color:var(--warn)}"
     ".bad{color:var(--bad)}"
-    ".facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(150px,1fr));gap:10px 20px;"
+    ".facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(185px,1fr));gap:10px 20px;"
     "background:var(--card);border:1px solid var(--line);border-radius:10px;padding:14px 16px;"
     "margin:14px 0}"
     ".facts div{min-width:0}.facts dt{color:var(--soft);font-size:12px}"

@@ -997,6 +997,57 @@ static void what_is_too_long_is_refused_and_forgotten(void **state) {
     server_stop(&site.server);
 }
 
+/* xorshift64*; SEED=N repeats a run. */
+static uint64_t random_state;
+
+static size_t random_below(size_t end) {
+    random_state ^= random_state >> 12;
+    random_state ^= random_state << 25;
+    random_state ^= random_state >> 27;
+    return (size_t)((random_state * UINT64_C(2685821657736338717)) >> 33) % end;
+}
+
+/* V5: whatever comes is answered with a code, or ends its own connection. */
+static void requests_with_random_faults_harm_nobody(void **state) {
+    (void)state;
+    static const char *const good[] = {
+        "GET /?filter=%41&page=2&sort=has HTTP/1.1\r\n" HOST "\r\n",
+        "GET /resources?resource=db&filter=a HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n",
+        "HEAD /metrics HTTP/1.0\r\n" HOST "Authorization: Basic bWU6d3Jvbmc=\r\n\r\n",
+        "POST /v1/get_capacity HTTP/1.1\r\n" HOST JSON
+        "Content-Length: 66\r\n\r\n" ASK("a", "db", "30") "      "};
+    const char *seed = getenv("SEED");
+    random_state = seed ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL);
+    print_message("SEED=%llu\n", (unsigned long long)random_state);
+    random_state += !random_state;
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    for (int round = 0; round < 2000; round++) {
+        char request[512];
+        const char *from = good[random_below(4)];
+        size_t bytes = strlen(from);
+        memcpy(request, from, bytes);
+        for (size_t faults = random_below(4); faults > 0; faults--) {
+            size_t at = random_below(bytes), end = at + random_below(bytes - at);
+            switch (random_below(3)) {
+            case 0: request[at] = (char)random_below(256); break;
+            case 1: bytes = at + 1; break;
+            default:
+                memmove(request + at, request + end, bytes - end);
+                bytes -= end - at;
+                break;
+            }
+        }
+        int fd = raw_connect(&site.http);
+        raw_send(fd, request, bytes);
+        shutdown(fd, SHUT_WR);
+        char *answer = drain(fd);
+        if (*answer && strncmp(answer, "HTTP/1.1 ", 9) != 0) fail_msg("%s", answer);
+        free(answer);
+    }
+    expect(&site, "/", HOST, 200, "</html>");
+    server_stop(&site.server);
+}
+
 /* C7, V5. */
 static void the_limits_can_be_set(void **state) {
     (void)state;
@@ -1055,6 +1106,7 @@ int main(int argc, char **argv) {
         TEST(a_changed_file_that_is_wrong_is_shown_and_the_last_one_stays),
         TEST(whoever_says_nothing_or_half_of_it_makes_way),
         TEST(what_is_too_long_is_refused_and_forgotten),
+        TEST(requests_with_random_faults_harm_nobody),
         TEST(the_limits_can_be_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
