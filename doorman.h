@@ -610,12 +610,20 @@ typedef enum doorman_mode {
     DOORMAN_OPTIMISTIC   /* what it wants */
 } doorman_mode;
 
+/* Who is let speak over TLS (tls+tcp://HOST:PORT): texts in PEM. */
+typedef struct doorman_tls {
+    const char *authority; /* required: what servers' certificates must be signed by, for the host
+                              of the address: a name (nng 1.5 finds no numbers in them) */
+    const char *certificate, *key; /* this side's own; NULL: none */
+} doorman_tls;
+
 typedef struct doorman_client_options {
     const char *client_id;        /* required: unlike that of any other client, 1 to 256 bytes */
     const char *const *addresses; /* required: 1 to 16, tried in turn */
     size_t address_count;
     uint64_t seed;                /* of the jitter */
     doorman_time request_timeout; /* 5 s */
+    const doorman_tls *tls;       /* of an agent, where addresses are of TLS */
 } doorman_client_options;
 
 typedef struct doorman_client doorman_client;
@@ -1107,6 +1115,7 @@ typedef struct doorman_carrier_options {
     void (*on_news)(void *context); /* required: there is something to take. From any thread, and
                                        from within _send; it may take the lock, and no call here */
     void *context;
+    const doorman_tls *tls; /* where addresses are of TLS */
 } doorman_carrier_options;
 
 /* Makes a carrier, which connects when there is something to send.
@@ -7557,6 +7566,7 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
 
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
+#include <nng/supplemental/tls/tls.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/random.h>
@@ -7832,6 +7842,7 @@ struct doorman_carrier {
     nng_socket socket;
     nng_aio *aio;
     doorman_buffer text;
+    char *pem[3];                           /* authority, certificate, key; NULL: none */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the last request */
     bool connected;                         /* to it; else the socket is of no use */
     uint64_t sequence;                      /* of the request under way; 0: none */
@@ -7868,11 +7879,23 @@ static void doorman__carrier_on_aio(void *context) {
     doorman__carrier_finish(carrier, result, result == 0 ? nng_aio_get_msg(carrier->aio) : NULL);
 }
 
+/* The options' texts are borrowed, and each connection needs them again. */
+static bool doorman__carrier_copy_tls(doorman_carrier *carrier, const doorman_tls *tls) {
+    const char *texts[3] = {tls->authority, tls->certificate, tls->key};
+    for (int i = 0; i < 3; i++) {
+        if (!texts[i]) continue;
+        carrier->pem[i] = doorman__copy(texts[i]);
+        if (!carrier->pem[i]) return false;
+    }
+    return true;
+}
+
 doorman_status doorman_carrier_create(doorman_carrier **out,
                                       const doorman_carrier_options *options) {
     doorman_carrier *carrier = (doorman_carrier *)doorman__zalloc(sizeof *carrier);
-    if (!carrier || nng_aio_alloc(&carrier->aio, doorman__carrier_on_aio, carrier) != 0) {
-        DOORMAN_FREE(carrier);
+    if (!carrier || nng_aio_alloc(&carrier->aio, doorman__carrier_on_aio, carrier) != 0 ||
+        (options->tls && !doorman__carrier_copy_tls(carrier, options->tls))) {
+        doorman_carrier_destroy(carrier);
         return DOORMAN_OUT_OF_MEMORY;
     }
     carrier->options = *options;
@@ -7887,10 +7910,40 @@ void doorman_carrier_destroy(doorman_carrier *carrier) {
     nng_aio_free(carrier->aio);
     if (carrier->reply) nng_msg_free(carrier->reply);
     doorman_buffer_uninit(&carrier->text);
+    for (int i = 0; i < 3; i++) DOORMAN_FREE(carrier->pem[i]);
     DOORMAN_FREE(carrier);
 }
 
 const char *doorman_carrier_address(const doorman_carrier *carrier) { return carrier->address; }
+
+/* What a connection to this address asks of its peer, and shows it: nng checks the certificate, but
+ * has to be told for which name. */
+static int doorman__carrier_create_tls(doorman_carrier *carrier, nng_tls_config **out) {
+    char host[DOORMAN_ID_BYTES_MAX + 1];
+    const char *from = strstr(carrier->address, "://");
+    from = from ? from + 3 : carrier->address;
+    snprintf(host, sizeof host, "%.*s", (int)strcspn(from, ":/"), from);
+    int error = nng_tls_config_alloc(out, NNG_TLS_MODE_CLIENT);
+    if (error == 0) error = nng_tls_config_server_name(*out, host);
+    if (error == 0) error = nng_tls_config_ca_chain(*out, carrier->pem[0], NULL);
+    if (error == 0 && carrier->pem[1]) {
+        error = nng_tls_config_own_cert(*out, carrier->pem[1], carrier->pem[2], NULL);
+    }
+    return error;
+}
+
+static int doorman__carrier_dial(doorman_carrier *carrier) {
+    nng_dialer dialer = NNG_DIALER_INITIALIZER;
+    nng_tls_config *tls = NULL;
+    int error = nng_dialer_create(&dialer, carrier->socket, carrier->address);
+    if (error == 0 && carrier->pem[0] && doorman__tls(carrier->address)) {
+        error = doorman__carrier_create_tls(carrier, &tls);
+        if (error == 0) error = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
+    }
+    if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
+    if (tls) nng_tls_config_free(tls); /* the dialer holds on to it */
+    return error;
+}
 
 /* Nobody needs to be there yet: nng goes on dialling, every 0.1 s to 1 s. But it must not send a
  * request again by itself, for what the asker has given up must not be granted later.
@@ -7904,7 +7957,7 @@ static int doorman__carrier_connect(doorman_carrier *carrier) {
     error = nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
     if (error == 0) error = nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000);
     if (error == 0) error = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max);
-    if (error == 0) error = nng_dial(socket, carrier->address, NULL, NNG_FLAG_NONBLOCK);
+    if (error == 0) error = doorman__carrier_dial(carrier);
     carrier->connected = error == 0;
     return error;
 }
@@ -8040,10 +8093,12 @@ static doorman_status doorman__agent_create_client(doorman_agent *agent,
     return doorman_client_create(&agent->client, &own, error, doorman_clock());
 }
 
-static doorman_status doorman__agent_create_carrier(doorman_agent *agent, doorman_error *error) {
+static doorman_status doorman__agent_create_carrier(doorman_agent *agent, const doorman_tls *tls,
+                                                    doorman_error *error) {
     doorman_carrier_options options = {.asker = doorman_client_asker(agent->client),
                                        .on_news = doorman__agent_on_news,
-                                       .context = agent};
+                                       .context = agent,
+                                       .tls = tls};
     doorman_status status = doorman_carrier_create(&agent->carrier, &options);
     return status == DOORMAN_OK ? DOORMAN_OK : doorman__no_memory(error);
 }
@@ -8087,7 +8142,7 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
         return doorman__no_memory(error);
     }
     doorman_status status = doorman__agent_create_client(agent, options, error);
-    if (status == DOORMAN_OK) status = doorman__agent_create_carrier(agent, error);
+    if (status == DOORMAN_OK) status = doorman__agent_create_carrier(agent, options->tls, error);
     if (status == DOORMAN_OK && !doorman__agent_launch(agent)) {
         status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
     }

@@ -154,8 +154,9 @@ static const struct flag {
                        "which is\n        HTTPS then (default none: no TLS)"},
     [FLAG_TLS_KEY] = {"tls-key", "FILE", "DOORMAN_TLS_KEY", "the key of --tls-cert, in PEM"},
     [FLAG_TLS_CA] = {"tls-ca", "FILE", "DOORMAN_TLS_CA",
-                     "the authorities, in PEM, of which peers must have a certificate (default: "
-                     "anybody gets in)"},
+                     "the authorities, in PEM, that must have signed the certificates of all who "
+                     "connect, and\n        of a --parent tls+tcp://... (default: anybody gets "
+                     "in)"},
     [FLAG_MAX_RESOURCES] = {"max-resources", "NUMBER", "DOORMAN_MAX_RESOURCES",
                             "the resources there may be (default 1000000)"},
     [FLAG_MAX_HOLDERS] = {"max-holders", "NUMBER", "DOORMAN_MAX_HOLDERS",
@@ -458,20 +459,31 @@ static enum outcome settings_check_etcd(const struct settings *settings) {
     return outcome;
 }
 
-/* Certificates that belong together. */
+/* Schemes of nng's that stand for TLS. */
+static bool url_wants_tls(const char *url) {
+    return strncmp(url, "tls+", 4) == 0 || strncmp(url, "wss", 3) == 0;
+}
+
+/* Certificates that belong together, and what wants them. */
 static enum outcome settings_check_tls(const struct settings *settings) {
     enum outcome outcome = GO_ON;
+    bool parent = false, listens = false;
+    for (size_t i = 0; i < settings->parents.count; i++) {
+        parent = parent || url_wants_tls(settings->parents.items[i]);
+    }
+    for (size_t i = 0; i < settings->listen.count; i++) {
+        listens = listens || url_wants_tls(settings->listen.items[i]);
+    }
     if (!settings->tls_cert != !settings->tls_key) {
         outcome = refuse(WRONG_USE, "--tls-cert and --tls-key go together: give both");
-    } else if (settings->tls_ca && !settings->tls_cert) {
+    } else if (listens && !settings->tls_cert) {
+        outcome = refuse(WRONG_USE, "--listen tls+tcp://... wants --tls-cert and --tls-key");
+    } else if (parent && !settings->tls_ca) {
+        outcome = refuse(WRONG_USE, "--parent tls+tcp://... wants --tls-ca: the authority that "
+                                    "signed its certificate");
+    } else if (settings->tls_ca && !settings->tls_cert && !parent) {
         outcome = refuse(WRONG_USE, "--tls-ca without a certificate of this server's own: give "
                                     "--tls-cert and --tls-key too");
-    }
-    for (size_t i = 0; outcome == GO_ON && i < settings->listen.count; i++) {
-        const char *url = settings->listen.items[i];
-        bool wants = strncmp(url, "tls+", 4) == 0 || strncmp(url, "wss", 3) == 0;
-        if (!wants || settings->tls_cert) continue;
-        outcome = refuse(WRONG_USE, "--listen %s wants --tls-cert and --tls-key", url);
     }
     return outcome;
 }
@@ -1089,6 +1101,11 @@ struct loading {
     struct watched watched; /* the main thread's own */
 };
 
+/* What the files of --tls-... hold; NULL: not given. */
+struct pem {
+    char *certificate, *key, *authority;
+};
+
 /* A request of HTTP, in pieces of its head. */
 struct call {
     const char *verb, *path, *query, *version, *head, *body;
@@ -1119,6 +1136,7 @@ struct service {
     const struct settings *settings;
     const char *id, *node, *advertise;
     doorman_time started_at;
+    struct pem pem;
     nng_tls_config *tls;     /* NULL: none */
     struct http *http;       /* NULL: off */
     struct history *history; /* as long as there is HTTP */
@@ -1498,9 +1516,11 @@ static enum outcome upward_check_address(const struct service *service, const ch
 
 static bool upward_init(struct service *service) {
     struct upward *upward = &service->upward;
+    const doorman_tls tls = {service->pem.authority, service->pem.certificate, service->pem.key};
     doorman_carrier_options options = {.asker = doorman_server_asker(service->server),
                                        .on_news = upward_on_news,
-                                       .context = service};
+                                       .context = service,
+                                       .tls = tls.authority ? &tls : NULL};
     return condition_init(&upward->wake) &&
            doorman_carrier_create(&upward->carrier, &options) == DOORMAN_OK;
 }
@@ -2059,10 +2079,9 @@ static void survey_mastership(struct survey *survey, struct service *service) {
     snprintf(survey->master, sizeof survey->master, "%s", master);
 }
 
-/* Looks at all resources.
+/* Looks at all resources, which takes as long as there are of them.
  *   filter   part of the ids of those that are wanted
- *   limit    of rows; a resource that is called as the sum of the rest goes into it, where there
- *            is one */
+ *   limit    of rows; of those beyond it there is the sum */
 static void survey_take(struct survey *survey, struct service *service, const char *filter,
                         size_t limit) {
     const void *cursor = NULL;
@@ -2189,6 +2208,19 @@ static void past_add(struct past *past, float has, float wants) {
     past->wants[HISTORY_POINTS - 1] = wants;
 }
 
+/* The first resources, and nothing of the rest: nobody waits for this one. */
+static void history_take(struct survey *survey, struct service *service) {
+    const void *cursor = NULL;
+    doorman_server_resource info;
+    pthread_mutex_lock(&service->lock);
+    survey->now = doorman_clock();
+    while (survey->row_count < HISTORY_MAX && !survey->failed &&
+           doorman_server_next_resource(service->server, &cursor, &info, survey->now)) {
+        survey_add_row(survey, &info);
+    }
+    pthread_mutex_unlock(&service->lock);
+}
+
 /* Takes over what is known of those that are still there. The rows' ids become the list's. */
 static struct past *history_make(const struct history *history, struct survey *survey) {
     struct past *pasts = (struct past *)calloc(survey->row_count + 1, sizeof *pasts);
@@ -2215,7 +2247,7 @@ static void history_clear(struct history *history) {
 static void history_sample(struct service *service) {
     struct history *history = service->history;
     struct survey survey = {.now = 0};
-    survey_take(&survey, service, "", HISTORY_MAX);
+    history_take(&survey, service);
     if (survey.row_count > 1) {
         qsort(survey.rows, survey.row_count, sizeof *survey.rows, compare_row_ids);
     }
@@ -2454,7 +2486,7 @@ static const char page_style[] =
     "#live.on:before{color:var(--good)}#live.off:before{color:var(--bad)}"
     ".soft{color:var(--soft)}.good{color:var(--good)}.warn{color:var(--warn)}"
     ".bad{color:var(--bad)}"
-    ".facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(150px,1fr));gap:10px 20px;"
+    ".facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(185px,1fr));gap:10px 20px;"
     "background:var(--card);border:1px solid var(--line);border-radius:10px;padding:14px 16px;"
     "margin:14px 0}"
     ".facts div{min-width:0}.facts dt{color:var(--soft);font-size:12px}"
@@ -3818,7 +3850,8 @@ static enum outcome http_check(const struct service *service) {
     char host[256];
     host_read(settings->http, host, sizeof host);
     bool far = !host_loopback(host);
-    if (far && !settings->http_token && !settings->tls_ca) {
+    bool guarded = service->tls && settings->tls_ca;
+    if (far && !settings->http_token && !guarded) {
         outcome = refuse(WRONG_USE,
                          "--http %s can be reached from other machines: give --http-token, or "
                          "--tls-ca, or an address of loopback",
@@ -3929,70 +3962,80 @@ static void http_stop(struct service *service) {
 
 /* ---- >>tls ---------------------------------------------------------------------------------- */
 /* One configuration of certificates serves all that listens here. With an authority given, only
- * those get in whose certificates it has signed: nng checks them before we hear of the peer. */
+ * those get in whose certificates it has signed: nng checks them before we hear of the peer. The
+ * same files are for the way to the parent, whose certificate the authority must have signed. */
 
 #define PEM_BYTES_MAX ((size_t)1 << 20)
 
-/* The whole of a file; NULL: not read, and said. */
-static char *tls_read_file(int flag, const char *path) {
-    char *text = (char *)malloc(PEM_BYTES_MAX);
-    FILE *file = text ? fopen(path, "rb") : NULL;
-    if (file) {
-        text[fread(text, 1, PEM_BYTES_MAX - 1, file)] = 0;
-        fclose(file);
-    } else {
-        refuse(FAILED, "--%s %s: %s", flags[flag].name, path, strerror(errno));
-        free(text);
-        text = NULL;
+/* The whole of a file, if one is given. */
+static enum outcome pem_load(char **out, int flag, const char *path) {
+    enum outcome outcome = GO_ON;
+    FILE *file = path ? fopen(path, "rb") : NULL;
+    char *text = path ? (char *)calloc(1, PEM_BYTES_MAX) : NULL;
+    if (path && !text) {
+        outcome = refuse(FAILED, "out of memory");
+    } else if (path && (!file || (fread(text, 1, PEM_BYTES_MAX - 1, file) == 0))) {
+        outcome = refuse(FAILED, "--%s %s: %s", flags[flag].name, path,
+                         file ? "is empty, or cannot be read" : strerror(errno));
     }
-    return text;
-}
-
-static enum outcome tls_load_own(nng_tls_config *tls, const struct settings *settings) {
-    enum outcome outcome = FAILED;
-    char *certificate = tls_read_file(FLAG_TLS_CERT, settings->tls_cert);
-    char *key = certificate ? tls_read_file(FLAG_TLS_KEY, settings->tls_key) : NULL;
-    if (key) {
-        int error = nng_tls_config_own_cert(tls, certificate, key, NULL);
-        outcome = error == 0 ? GO_ON
-                             : refuse(FAILED,
-                                      "--tls-cert %s with --tls-key %s: %s; they must be a "
-                                      "certificate and its key in PEM",
-                                      settings->tls_cert, settings->tls_key, nng_strerror(error));
-    }
-    free(certificate);
-    free(key);
+    if (file) fclose(file);
+    *out = text;
     return outcome;
 }
 
-static enum outcome tls_load_authority(nng_tls_config *tls, const struct settings *settings) {
-    enum outcome outcome = FAILED;
-    char *authority = tls_read_file(FLAG_TLS_CA, settings->tls_ca);
-    if (authority) {
-        int error = nng_tls_config_ca_chain(tls, authority, NULL);
-        if (error == 0) error = nng_tls_config_auth_mode(tls, NNG_TLS_AUTH_MODE_REQUIRED);
-        outcome = error == 0 ? GO_ON
-                             : refuse(FAILED, "--tls-ca %s: %s; it must hold certificates in PEM",
-                                      settings->tls_ca, nng_strerror(error));
+/* nng knows what is wrong with a certificate; a configuration of the other kind is for the check
+ * alone, as the carrier makes its own. */
+static enum outcome tls_create(nng_tls_config **out, nng_tls_mode mode,
+                               const struct service *service) {
+    const struct pem *pem = &service->pem;
+    const struct settings *settings = service->settings;
+    enum outcome outcome = GO_ON;
+    int error = nng_tls_config_alloc(out, mode);
+    if (error != 0) {
+        outcome =
+            refuse(WRONG_USE, "no TLS: %s; this libnng was built without it", nng_strerror(error));
     }
-    free(authority);
+    if (outcome == GO_ON && pem->certificate) {
+        error = nng_tls_config_own_cert(*out, pem->certificate, pem->key, NULL);
+        if (error != 0) {
+            outcome = refuse(FAILED,
+                             "--tls-cert %s, --tls-key %s: %s; they must be a certificate "
+                             "and its key, in PEM",
+                             settings->tls_cert, settings->tls_key, nng_strerror(error));
+        }
+    }
+    if (outcome == GO_ON && pem->authority) {
+        error = nng_tls_config_ca_chain(*out, pem->authority, NULL);
+        if (error == 0) error = nng_tls_config_auth_mode(*out, NNG_TLS_AUTH_MODE_REQUIRED);
+        if (error != 0) {
+            outcome = refuse(FAILED, "--tls-ca %s: %s; it must hold certificates, in PEM",
+                             settings->tls_ca, nng_strerror(error));
+        }
+    }
     return outcome;
 }
 
 static enum outcome tls_start(struct service *service) {
     const struct settings *settings = service->settings;
-    enum outcome outcome = GO_ON;
-    bool wanted = settings->tls_cert != NULL;
-    int error = wanted ? nng_tls_config_alloc(&service->tls, NNG_TLS_MODE_SERVER) : 0;
-    if (error != 0) {
-        outcome =
-            refuse(WRONG_USE, "no TLS: %s; this libnng was built without it", nng_strerror(error));
-    }
-    if (error == 0 && wanted) outcome = tls_load_own(service->tls, settings);
-    if (outcome == GO_ON && wanted && settings->tls_ca) {
-        outcome = tls_load_authority(service->tls, settings);
+    struct pem *pem = &service->pem;
+    enum outcome outcome = pem_load(&pem->certificate, FLAG_TLS_CERT, settings->tls_cert);
+    if (outcome == GO_ON) outcome = pem_load(&pem->key, FLAG_TLS_KEY, settings->tls_key);
+    if (outcome == GO_ON) outcome = pem_load(&pem->authority, FLAG_TLS_CA, settings->tls_ca);
+    if (outcome == GO_ON && pem->certificate) {
+        outcome = tls_create(&service->tls, NNG_TLS_MODE_SERVER, service);
+    } else if (outcome == GO_ON && pem->authority) {
+        nng_tls_config *upward = NULL;
+        outcome = tls_create(&upward, NNG_TLS_MODE_CLIENT, service);
+        if (upward) nng_tls_config_free(upward);
     }
     return outcome;
+}
+
+static void tls_stop(struct service *service) {
+    if (service->tls) nng_tls_config_free(service->tls);
+    free(service->pem.certificate);
+    free(service->pem.key);
+    free(service->pem.authority);
 }
 
 /* ---- >>sockets ------------------------------------------------------------------------------ */
@@ -4025,7 +4068,7 @@ static enum outcome service_listen_at(struct service *service, const char *url) 
     enum outcome outcome = GO_ON;
     nng_listener listener = NNG_LISTENER_INITIALIZER;
     int error = nng_listener_create(&listener, service->socket, url);
-    bool tls = strncmp(url, "tls+", 4) == 0 || strncmp(url, "wss", 3) == 0;
+    bool tls = url_wants_tls(url);
     if (error == 0 && tls) {
         error = nng_listener_set_ptr(listener, NNG_OPT_TLS_CONFIG, service->tls);
     }
@@ -4228,7 +4271,7 @@ static void service_stop(struct service *service) {
     election_stop(service);
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
-    if (service->tls) nng_tls_config_free(service->tls);
+    tls_stop(service);
     nng_fini();
 }
 

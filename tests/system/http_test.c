@@ -4,8 +4,12 @@
 #define _GNU_SOURCE
 #include "harness.h"
 
-#include <nng/supplemental/tls/tls.h>
 #include <sys/stat.h>
+
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#include "doorman.h"
 
 #define CONFIG(capacity, more)                                                                     \
     "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": " capacity ", \"algorithm\": "    \
@@ -740,6 +744,61 @@ static bool https_gets_in(const struct site *site, const char *authority, const 
     return system(command) == 0;
 }
 
+/* An agent's lease over TLS; with the authority of another it gets none. */
+static bool agent_gets_lease(const char *url, const char *authority, const char *folder) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/ca.pem", authority);
+    char *ca = file_read(path);
+    snprintf(path, sizeof path, "%s/own.pem", folder);
+    char *certificate = file_read(path);
+    snprintf(path, sizeof path, "%s/own.key", folder);
+    char *key = file_read(path);
+    const doorman_tls tls = {ca, certificate, key};
+    doorman_client_options options = {.addresses = &url, .address_count = 1, .tls = &tls};
+    doorman_resource_options db = {.resource_id = "db", .wants = 10};
+    doorman_agent *agent = NULL;
+    doorman_resource *resource = NULL;
+    doorman_resource_info info = {.leased = false};
+    assert_int_equal(doorman_agent_start(&agent, &options, NULL), DOORMAN_OK);
+    free(key);
+    free(certificate);
+    free(ca);
+    assert_int_equal(doorman_agent_open(&resource, agent, &db, NULL), DOORMAN_OK);
+    for (int waited = 0; !info.leased && waited < 2000; waited += 20) {
+        sleep_ms(20);
+        doorman_agent_read(agent, resource, &info);
+    }
+    doorman_agent_stop(agent);
+    return info.leased;
+}
+
+/* Whether a node below gets a lease of its own.
+ *   authority, folder   of its certificates */
+static bool leaf_gets_lease(const char *url, const char *authority, const char *folder) {
+    struct process *leaf = process_new();
+    char ca[64], cert[64], key[64];
+    snprintf(ca, sizeof ca, "%s/ca.pem", authority);
+    snprintf(cert, sizeof cert, "%s/own.pem", folder);
+    snprintf(key, sizeof key, "%s/own.key", folder);
+    process_start(leaf,
+                  (const char *[]){"--parent", url, "--tls-ca", ca, "--tls-cert", cert, "--tls-key",
+                                   key, "--listen", "tcp://127.0.0.1:0", "--node", "leaf", NULL},
+                  NULL);
+    process_await(leaf, " listen=", 1);
+    char *said = file_read(leaf->err), listen[64];
+    assert_int_equal(sscanf(strstr(said, " listen="), " listen=%63[^ ]", listen), 1);
+    free(said);
+    const char request[] = "{\"get_capacity\": " ASK("a", "db", "1") "}";
+    free(ask_bytes(listen, request, strlen(request)));
+    for (int waited = 0; waited < 3000 && !process_said(leaf, "the parent answers"); waited += 20) {
+        sleep_ms(20);
+    }
+    bool leased = process_said(leaf, "the parent answers") > 0;
+    process_signal(leaf, SIGTERM);
+    assert_int_equal(process_wait(leaf), 0);
+    return leased;
+}
+
 /* V3: with an authority only those with a certificate of it get in; the others notice nothing. */
 static void with_an_authority_only_its_certificates_get_in(void **state) {
     (void)state;
@@ -775,6 +834,13 @@ static void with_an_authority_only_its_certificates_get_in(void **state) {
         assert_int_equal(nng_gets_in(url, ours, others), !with_authority);
         assert_int_equal(https_gets_in(&site, ours, others), !with_authority);
         assert_false(nng_gets_in(url, others, ours)); /* the server's is not of that authority */
+        char named[96];
+        snprintf(named, sizeof named, "tls+tcp://localhost:%s", strrchr(url, ':') + 1);
+        assert_true(agent_gets_lease(named, ours, ours));
+        assert_false(agent_gets_lease(named, others, ours));
+        assert_false(agent_gets_lease(url, ours, ours)); /* it has no certificate as 127.0.0.1 */
+        assert_true(leaf_gets_lease(named, ours, ours));
+        assert_false(leaf_gets_lease(named, others, ours));
         free(exchange(&site, "GET /healthz HTTP/1.1\r\n\r\n"));
         assert_true(nng_gets_in(url, ours, ours));
         server_stop(&site.server);
@@ -931,6 +997,57 @@ static void what_is_too_long_is_refused_and_forgotten(void **state) {
     server_stop(&site.server);
 }
 
+/* xorshift64*; SEED=N repeats a run. */
+static uint64_t random_state;
+
+static size_t random_below(size_t end) {
+    random_state ^= random_state >> 12;
+    random_state ^= random_state << 25;
+    random_state ^= random_state >> 27;
+    return (size_t)((random_state * UINT64_C(2685821657736338717)) >> 33) % end;
+}
+
+/* V5: whatever comes is answered with a code, or ends its own connection. */
+static void requests_with_random_faults_harm_nobody(void **state) {
+    (void)state;
+    static const char *const good[] = {
+        "GET /?filter=%41&page=2&sort=has HTTP/1.1\r\n" HOST "\r\n",
+        "GET /resources?resource=db&filter=a HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n",
+        "HEAD /metrics HTTP/1.0\r\n" HOST "Authorization: Basic bWU6d3Jvbmc=\r\n\r\n",
+        "POST /v1/get_capacity HTTP/1.1\r\n" HOST JSON
+        "Content-Length: 66\r\n\r\n" ASK("a", "db", "30") "      "};
+    const char *seed = getenv("SEED");
+    random_state = seed ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL);
+    print_message("SEED=%llu\n", (unsigned long long)random_state);
+    random_state += !random_state;
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    for (int round = 0; round < 2000; round++) {
+        char request[512];
+        const char *from = good[random_below(4)];
+        size_t bytes = strlen(from);
+        memcpy(request, from, bytes);
+        for (size_t faults = random_below(4); faults > 0; faults--) {
+            size_t at = random_below(bytes), end = at + random_below(bytes - at);
+            switch (random_below(3)) {
+            case 0: request[at] = (char)random_below(256); break;
+            case 1: bytes = at + 1; break;
+            default:
+                memmove(request + at, request + end, bytes - end);
+                bytes -= end - at;
+                break;
+            }
+        }
+        int fd = raw_connect(&site.http);
+        raw_send(fd, request, bytes);
+        shutdown(fd, SHUT_WR);
+        char *answer = drain(fd);
+        if (*answer && strncmp(answer, "HTTP/1.1 ", 9) != 0) fail_msg("%s", answer);
+        free(answer);
+    }
+    expect(&site, "/", HOST, 200, "</html>");
+    server_stop(&site.server);
+}
+
 /* C7, V5. */
 static void the_limits_can_be_set(void **state) {
     (void)state;
@@ -989,6 +1106,7 @@ int main(int argc, char **argv) {
         TEST(a_changed_file_that_is_wrong_is_shown_and_the_last_one_stays),
         TEST(whoever_says_nothing_or_half_of_it_makes_way),
         TEST(what_is_too_long_is_refused_and_forgotten),
+        TEST(requests_with_random_faults_harm_nobody),
         TEST(the_limits_can_be_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
