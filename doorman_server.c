@@ -618,10 +618,15 @@ struct etcd {
     doorman_error error;   /* why the last call failed */
 };
 
-/* Five tries fit into the time for which a master is master, but none is too short for a disk. */
+/* For a start nothing else waits for the answer, so a busy etcd has time. */
 static void etcd_init(struct etcd *etcd, const struct settings *settings) {
     etcd->members = &settings->etcd;
     etcd->tries = settings->etcd.count;
+    etcd->deadline = 5 * DOORMAN_SECOND;
+}
+
+/* Five tries fit into the time for which a master is master, but none is too short for a disk. */
+static void etcd_press(struct etcd *etcd, const struct settings *settings) {
     etcd->deadline = settings->election_ttl * DOORMAN_SECOND / 5;
     if (etcd->deadline < DOORMAN_SECOND / 2) etcd->deadline = DOORMAN_SECOND / 2;
     if (etcd->deadline > 2 * DOORMAN_SECOND) etcd->deadline = 2 * DOORMAN_SECOND;
@@ -1813,6 +1818,7 @@ static bool address_is_reachable(const char *address) {
 
 static enum outcome election_start(struct service *service) {
     struct election *election = &service->election;
+    etcd_press(&election->etcd, service->settings);
     election->heard = true;
     election->until = DOORMAN_NEVER;
     election->started = condition_init(&election->wake) &&
