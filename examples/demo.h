@@ -119,6 +119,7 @@ static void server_become(const server *s) {
     int log = open(s->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (log < 0 || dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0) _exit(127);
     setpgid(0, 0);
+    setenv("DOORMAN_HTTP", "off", 1); /* several servers, one default port */
     execv(s->program, (char *const *)(uintptr_t)arguments);
     fprintf(stderr, "%s: %s\n", s->program, strerror(errno));
     _exit(127);
