@@ -136,7 +136,7 @@ mutant learn-unbound 'R6: claims are given back beyond the capacity' \
 mutant learn-spare 'R6: what a claim overstated is given to others' \
     'if (record->given > counted) { doorman__total_add(&book->spare, record->given);' \
     'if (record->counted > counted) { doorman__total_add(&book->spare, record->counted);' \
-    --clients 4 --resources 1 \
+    --levels 1 --clients 4 --resources 1 \
     --faults resign,delay,double,spike,stall --favour resign,delay,double,spike,stall
 mutant learn-alien 'R6: claims on other nodes are believed' \
     'ours = ask->has.id && strcmp(ask->has.node, server->node) == 0;' \
