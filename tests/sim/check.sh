@@ -1,6 +1,6 @@
 #!/bin/sh
-# What `make test` runs of the simulator: all scenarios with one seed, and 200 runs with faults. SEED
-# is the first seed of those; SIM is the program.
+# What `make test` runs of the simulator: all scenarios with one seed, and 200 runs with faults.
+# SEED is the first seed of those; SIM is the program.
 set -u
 sim=${SIM:-build/sim/sim}
 folder=$(mktemp -d) || exit 1

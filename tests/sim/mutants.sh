@@ -82,9 +82,6 @@ mutant any-answer 'R2: an answer to any request is taken' \
 mutant in-flight 'R3: what is in flight is not claimed' \
     'holding->outstanding = doorman__gauge_in_flight(&resource->gauge);' \
     'holding->outstanding = 0;' --faults hold,resign,loss,spike --favour hold,resign
-mutant no-min-keep 'R3: a holder is not bound to what it claims' \
-    'holding->keep = doorman__min(holding->keep, claim);' \
-    ''
 mutant no-keep 'R5: what is counted for a node does not bound what its holders keep' \
     'return bound ? doorman__min(held, doorman__book_left(book, record, book->keep)) : held;' \
     '(void)bound; return held;'
