@@ -720,7 +720,7 @@ static void a_wrong_name_is_no_lasting_harm(void **state) {
     fell(f);
 }
 
-/* Sums that no amount can say: all clients want the largest amount of what is no part of a whole. */
+/* Sums that no amount can say: all want the largest amount of what is no part of a whole. */
 static void the_largest_sums_come_to_an_end(void **state) {
     (void)state;
     doorman_algorithm algorithm = fair;
