@@ -82,9 +82,6 @@ mutant any-answer 'R2: an answer to any request is taken' \
 mutant in-flight 'R3: what is in flight is not claimed' \
     'holding->outstanding = doorman__gauge_in_flight(&resource->gauge);' \
     'holding->outstanding = 0;' --faults hold,resign,loss,spike --favour hold,resign
-mutant no-min-keep 'R3: a holder is not bound to what it claims' \
-    'holding->keep = doorman__min(holding->keep, claim);' \
-    ''
 mutant no-keep 'R5: what is counted for a node does not bound what its holders keep' \
     'return bound ? doorman__min(held, doorman__book_left(book, record, book->keep)) : held;' \
     '(void)bound; return held;'
@@ -136,7 +133,7 @@ mutant learn-unbound 'R6: claims are given back beyond the capacity' \
 mutant learn-spare 'R6: what a claim overstated is given to others' \
     'if (record->given > counted) { doorman__total_add(&book->spare, record->given);' \
     'if (record->counted > counted) { doorman__total_add(&book->spare, record->counted);' \
-    --clients 4 --resources 1 \
+    --levels 1 --clients 4 --resources 1 \
     --faults resign,delay,double,spike,stall --favour resign,delay,double,spike,stall
 mutant learn-alien 'R6: claims on other nodes are believed' \
     'ours = ask->has.id && strcmp(ask->has.node, server->node) == 0;' \
