@@ -7,8 +7,9 @@
  *         [--verbose] [--no-shrink]
  *
  * Seeds count up from the first; there are 10 of scenarios, and 1,000 of faults, or the one that is
- * named. --jobs says how many processes share them. --levels 1 leaves out trees. --faults names the kinds of faults that may happen (all, or none), --favour those that do
- * happen in every run, as hard as they can: for bugs that are rare.
+ * named. --jobs says how many processes share them. --faults names the kinds of faults that may
+ * happen (all, or none), --favour those that do happen in every run, as hard as they can: for bugs
+ * that are rare. --levels 1 leaves out trees.
  */
 #define DOORMAN_IMPLEMENTATION
 #include "sim.h"

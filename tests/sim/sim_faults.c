@@ -354,8 +354,8 @@ static doorman_time longest_lease(const sim_world *world) {
 }
 
 /* The faults are over: what was broken is whole again, and messages are not slow. (Each level asks
- * for its lease again after a third of it, and takes an answer's way less: four levels leave nothing
- * of 12 s where an answer takes 2 s.) */
+ * for its lease again after a third of it, and loses the time of an answer: four levels leave
+ * nothing of 12 s where an answer takes 2 s.) */
 static void heal(sim_world *world) {
     if (world->latency > SECOND / 10) world->latency = SECOND / 10;
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) world->intensity[i] = 0;
