@@ -752,7 +752,6 @@ typedef struct doorman__queue {
     doorman_time changed_at;
     uint64_t waits; /* who has gone, and how long they were there; atomic, too */
     doorman_time waited;
-    doorman_time pace; /* of a rate: no other waiter before then; atomic, too */
 } doorman__queue;
 
 /* A rate limiter, and a gauge of what is in flight. The fields are private. Any number of threads;
@@ -7548,12 +7547,6 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
  *    limiters' queues say without the mutex whether there is a line, and to the client what is in
  *    demand; who gives up counts as refused, once.
  *
- * Pacing. A thread that wakes late finds what has been saved meanwhile, and it and those behind it
- *    would rush. So once there has been a line, those who wait pass at most 3 % faster than the
- *    rate, until nobody has come for half of the burst. Not while more than half of it is saved:
- *    then the machine is too busy to sleep in such small pieces, and capacity would be lost. In
- *    numbers, 10,000 a second: 5 ms too late are made good in 0.17 s, not at once by 50 units.
- *
  * Condition variables go by a clock that stands still while the machine is suspended, and ours not;
  * so nobody sleeps longer than a second at a time.
  *
@@ -7710,35 +7703,10 @@ static void doorman__line_dismiss(doorman_agent *agent, const doorman_resource *
     }
 }
 
-/* How late a thread usually wakes, at most: so much is made good at once. */
-#define DOORMAN__WAKE_MAX (DOORMAN_SECOND / 10000)
-#define DOORMAN__CATCH_UP 1.03
-
-/* Somebody passes who has stood in line, or comes soon after such a one. */
-static void doorman__pace_note(const doorman__waiter *waiter, const doorman__limit *limit,
-                               doorman_time now) {
-    doorman_time *pace = &waiter->resource->rate.queue.pace;
-    doorman_time last = __atomic_load_n(pace, __ATOMIC_RELAXED);
-    if (!(limit->amount > 0) || (!waiter->first && now - last > limit->most / 512)) return;
-    double ticks = doorman__min(waiter->n * limit->unit_time, (double)limit->most);
-    doorman_time from = doorman__later(last, now - DOORMAN__WAKE_MAX);
-    __atomic_store_n(pace, from + (doorman_time)(ticks / 256 / DOORMAN__CATCH_UP),
-                     __ATOMIC_RELAXED);
-}
-
-static doorman_time doorman__pace_left(const doorman_rate *rate, const doorman__limit *limit,
-                                       doorman_time now) {
-    doorman_time pace = __atomic_load_n(&rate->queue.pace, __ATOMIC_RELAXED);
-    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-    int64_t saved = doorman__saved(paid, doorman__ticks(now), limit->most, DOORMAN__FUTURE);
-    return pace > now && saved <= limit->most / 2 ? pace - now : 0;
-}
-
 /* Takes the units if they are to be had; UNAVAILABLE: not yet, perhaps after `delay`. Looks first,
- * for a try that fails counts as demand, and who waits is counted already.
- *   last   it cannot wait any longer, and so for no pace either */
+ * for a try that fails counts as demand, and who waits is counted already. */
 static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, doorman_time *delay,
-                                               bool last, doorman_time now) {
+                                               doorman_time now) {
     doorman_rate *rate = &waiter->resource->rate;
     doorman__limit limit;
     (void)doorman__allowance_read(&rate->allowance, &limit, now);
@@ -7746,11 +7714,9 @@ static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, do
     bool possible = limit.amount <= 0 || doorman__rate_price(&limit, waiter->n) >= 0;
     if (!possible && !lenient) return DOORMAN_RESOURCE_EXHAUSTED;
     *delay = doorman_rate_delay(rate, waiter->n, now);
-    if (*delay == 0 && !last && !lenient) *delay = doorman__pace_left(rate, &limit, now);
     if (*delay > 0) return DOORMAN_UNAVAILABLE;
-    if (doorman_rate_try(rate, waiter->n, now) != DOORMAN_ALLOWED) return DOORMAN_UNAVAILABLE;
-    doorman__pace_note(waiter, &limit, now);
-    return DOORMAN_OK;
+    bool allowed = doorman_rate_try(rate, waiter->n, now) == DOORMAN_ALLOWED;
+    return allowed ? DOORMAN_OK : DOORMAN_UNAVAILABLE;
 }
 
 static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, doorman_time *delay,
@@ -7769,9 +7735,9 @@ static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, d
 }
 
 static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman_time *delay,
-                                          bool last, doorman_time now) {
+                                          doorman_time now) {
     return waiter->gauge ? doorman__waiter_try_gauge(waiter, delay, now)
-                         : doorman__waiter_try_rate(waiter, delay, last, now);
+                         : doorman__waiter_try_rate(waiter, delay, now);
 }
 
 /* In the line, until it is this one's turn and there is enough, or until `end`. */
@@ -7784,7 +7750,7 @@ static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waite
     if (agent->stop_by != DOORMAN_NEVER) doorman__line_dismiss(agent, NULL);
     while (waiter->resource) {
         doorman_time now = doorman_clock(), delay = DOORMAN_NEVER;
-        if (waiter->first) status = doorman__waiter_try(waiter, &delay, now >= end, now);
+        if (waiter->first) status = doorman__waiter_try(waiter, &delay, now);
         if (status == DOORMAN_UNAVAILABLE && now >= end) status = DOORMAN_TIMED_OUT;
         if (status != DOORMAN_UNAVAILABLE) break;
         doorman_time until = doorman__earlier(end, doorman__after(now, delay));
@@ -7804,7 +7770,7 @@ static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter 
     if (!doorman__amount_valid(waiter->n)) return DOORMAN_INVALID_ARGUMENT;
     if (waiter->n <= 0) return DOORMAN_OK;
     bool line = doorman__queue_units(waiter->queue) > 0;
-    if (!line) status = doorman__waiter_try(waiter, &delay, timeout <= 0, now);
+    if (!line) status = doorman__waiter_try(waiter, &delay, now);
     if (status != DOORMAN_UNAVAILABLE) return status;
     status = DOORMAN_TIMED_OUT;
     if (timeout > 0) status = doorman__waiter_stand(agent, waiter, doorman__after(now, timeout));

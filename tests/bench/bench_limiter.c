@@ -215,11 +215,11 @@ static double sleeper_busiest(size_t seconds, double rate) {
 }
 
 static void run_waiters(pacing *p, size_t waiters, size_t seconds, double rate) {
-    p->from = doorman_clock() + 2 * DOORMAN_SECOND; /* the burst that was saved has passed */
+    p->from = doorman_clock() + DOORMAN_SECOND / 2; /* the burst that was saved has passed */
     p->to = p->from + (doorman_time)seconds * DOORMAN_SECOND;
     for (size_t i = 0; i < waiters; i++) {
         waiter *w = &p->waiters[i];
-        *w = (waiter){.pacing = p, .max = 4 * seconds * (size_t)rate};
+        *w = (waiter){.pacing = p, .max = 2 * seconds * (size_t)rate};
         w->passed = calloc(w->max, sizeof *w->passed);
         must(w->passed && pthread_create(&w->thread, NULL, wait_on, w) == 0, "no thread");
     }
