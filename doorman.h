@@ -92,7 +92,7 @@
  *     shares         doorman_shares_solve    doorman_terms_target
  *     asking         doorman_asker_address  _request  _response  _failed  _due
  *     server         doorman_server_create  _destroy  _configure  _set_master  _handle  _due
- *                    _update  _next_resource  _next_lease
+ *                    _update  _asker  _next_resource  _next_lease
  *     client         doorman_client_create  _destroy  _asker  _due  _update
  *                    doorman_resource_open  _close  _set_wants  _read  _rate  _gauge
  *     limiters       doorman_rate_init  _try  _delay    doorman_gauge_init  _try  _release
@@ -816,7 +816,7 @@ DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 /* Reads a message, and takes all memory that its answer will need.
  *   text      borrowed for the call
  *   returns   OK | what is wrong with it; the other steps may follow all the same, and _write tells
- *   cost      O(bytes), and O(keys log keys) where an object has more than 16: 0.9 us a resource */
+ *   cost      O(bytes), and O(keys log keys) where an object has more than 16: 0.85 us a resource */
 DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange,
                                                       const char *text, size_t bytes);
 
@@ -829,7 +829,7 @@ DOORMAN_API doorman_status doorman_json_exchange_decide(doorman_json_exchange *e
 /* Writes the reply. A message that was read, but not decided, is told UNAVAILABLE: the server is
  * stopping.
  *   epoch, returns   as doorman_json_serve
- *   cost             O(bytes): 0.25 us a resource */
+ *   cost             O(bytes): 0.28 us a resource */
 DOORMAN_API doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange,
                                                        int64_t epoch);
 
@@ -1264,9 +1264,9 @@ static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
 }
 
 /* A hash table of things that carry their link: chains, so that to add never fails. (When there is
- * no memory for a larger array of buckets the chains just get longer.) There are two to four buckets
- * for each link, so that of four links looked for three are the first of their chains: in a large
- * table each link costs a wait for memory. */
+ * no memory for a larger array of buckets the chains just get longer.) There are two to four
+ * buckets for each link, so that of four links looked for three are the first of their chains: in a
+ * large table each link costs a wait for memory. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -1645,10 +1645,10 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
  *
  *                         of 1,000   of 10,000   of 100,000   of 1,000,000   bytes
  *     treap                    298         453          980           3880      40
- *     B+tree of width 16                   487                        1624
- *     B+tree of width 24                   470                        1386
- *     B+tree of width 32       350         457          765           1336   27-31
- *     B+tree of width 40                   466                        1389
+ *     B+tree of width 16       302         430          992           2440   31
+ *     B+tree of width 24       311         426          862           1780   28-30
+ *     B+tree of width 32       319         424          803           1560   26-28
+ *     B+tree of width 40       323         420          824           1480   25-27
  *
  * A1 Targets are within one part in 10^9 of the exact solution, or a last bit of the capacity, and
  *    sum to the capacity at most, but for rounding; leases, cut to what is free, never exceed it.
@@ -1770,8 +1770,8 @@ static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at)
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
-/* Of all that is below a node; NULL: of nothing. Each addition waits for the one before it, so there
- * are two rows of them, side by side. */
+/* Of all that is below a node; NULL: of nothing. Each addition waits for the one before it, so
+ * there are two rows of them, side by side. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -2364,6 +2364,7 @@ typedef struct doorman__book {
     doorman__total given, counted;
     doorman__total aside;   /* of `given`, what is taken off the capacity before it is shared, */
     doorman__child *asides; /* and who has it: R7 */
+    doorman__sums asides_want;
     doorman_terms terms[DOORMAN_TERMS_MAX];
     size_t terms_count;        /* 0: to be made anew */
     const doorman_terms *told; /* of a node: the last terms of its parent */
@@ -2533,6 +2534,17 @@ static bool doorman__book_reserve(doorman__book *book, doorman__record *record,
            doorman__index_reserve(&book->index, demands->priority, &next);
 }
 
+/* Summed anew whenever somebody is set aside, or no more (C9). */
+static void doorman__book_sum_asides(doorman__book *book) {
+    book->asides_want = (doorman__sums){0, 0, 0};
+    for (const doorman__child *child = book->asides; child; child = child->next_aside) {
+        for (size_t i = 0; i < child->now.count; i++) {
+            doorman__sums_add(&book->asides_want,
+                              doorman__demand_sums(&child->now.items[i].demand));
+        }
+    }
+}
+
 /* R7: takes the demands of a server that learns out of the shares, and what it has off the
  * capacity. */
 static void doorman__book_set_aside(doorman__book *book, doorman__record *record) {
@@ -2543,6 +2555,7 @@ static void doorman__book_set_aside(doorman__book *book, doorman__record *record
     child->aside = true;
     child->next_aside = book->asides;
     book->asides = child;
+    doorman__book_sum_asides(book);
 }
 
 /* Its demands are still those from before, and not in the index. */
@@ -2554,6 +2567,7 @@ static void doorman__book_end_aside(doorman__book *book, doorman__record *record
     child->aside = false;
     child->now.count = 0;
     book->terms_count = 0;
+    doorman__book_sum_asides(book);
 }
 
 /* Demands that are as they were take no step in the index (A2). */
@@ -2603,31 +2617,26 @@ static void doorman__book_remove(doorman__book *book, doorman__record *record) {
     book->terms_count = 0;
 }
 
-/* Another template, or other settings in the place of the last ones. */
+/* Leases are shorter from now on: the list starts anew. */
+static void doorman__book_drain(doorman__book *book) {
+    if (book->draining) return;
+    book->draining = book->oldest;
+    book->oldest = book->newest = NULL;
+}
+
 static void doorman__book_set_template(doorman__book *book, const doorman_template *settings) {
-    bool shorter = settings->algorithm.lease_length < book->settings->algorithm.lease_length;
-    if (shorter && !book->draining) {
-        book->draining = book->oldest;
-        book->oldest = book->newest = NULL;
-    }
+    doorman_time before = book->settings->algorithm.lease_length;
+    if (settings->algorithm.lease_length < before) doorman__book_drain(book);
     book->settings = settings;
     book->terms_count = 0;
 }
 
 static double doorman__book_wants(const doorman__book *book) {
-    double sum = doorman__index_wants(&book->index);
-    for (const doorman__child *child = book->asides; child; child = child->next_aside) {
-        for (size_t i = 0; i < child->now.count; i++) sum += child->now.items[i].demand.wants;
-    }
-    return sum;
+    return doorman__index_wants(&book->index) + book->asides_want.wants;
 }
 
 static double doorman__book_subclients(const doorman__book *book) {
-    double sum = (double)book->index.subclients;
-    for (const doorman__child *child = book->asides; child; child = child->next_aside) {
-        for (size_t i = 0; i < child->now.count; i++) sum += child->now.items[i].demand.subclients;
-    }
-    return sum;
+    return (double)(book->index.subclients + book->asides_want.subclients);
 }
 
 /* The terms that the parent told, if they fit into what there is. What they leave, until the parent
@@ -2884,7 +2893,7 @@ struct doorman_asker {
     doorman_time now, sent_at, retry_at, timeout;
     doorman_time look_at; /* no holding is due before; found anew when one could be */
     doorman__holding *first, *last;
-    size_t holding_count;
+    size_t holding_count, closing_count;
     doorman_ask *asks; /* room for all holdings, so that a client's request needs no memory */
     doorman__holding **asked;
     size_t asks_capacity, asked_capacity, asked_count;
@@ -2982,7 +2991,14 @@ static void doorman__asker_add(doorman_asker *asker, doorman__holding *holding, 
     asker->holding_count++;
 }
 
+static void doorman__holding_set_closing(doorman_asker *asker, doorman__holding *holding,
+                                         bool closing) {
+    if (closing != holding->closing) asker->closing_count += closing ? 1 : SIZE_MAX;
+    holding->closing = closing;
+}
+
 static void doorman__asker_remove(doorman_asker *asker, doorman__holding *holding) {
+    doorman__holding_set_closing(asker, holding, false);
     doorman__asker_unlink(asker, holding);
     if (--asker->holding_count == 0) asker->look_at = DOORMAN_NEVER;
     asker->owner->closed(holding);
@@ -3015,7 +3031,7 @@ static void doorman__holding_wants(doorman_asker *asker, doorman__holding *holdi
  * lease is. */
 static void doorman__holding_close(doorman_asker *asker, doorman__holding *holding,
                                    doorman_time now) {
-    holding->closing = true;
+    doorman__holding_set_closing(asker, holding, true);
     doorman__holding_ask_at(asker, holding, now);
     holding->confirm_at = DOORMAN_NEVER;
     if (!holding->asked && !doorman__holding_live(holding, now)) {
@@ -3085,7 +3101,8 @@ void doorman_asker_failed(doorman_asker *asker, uint64_t sequence, doorman_time 
 /* A release of what is closing, if anything is. From here on it is not used any more. What is still
  * in use is looked at once a second. */
 static void doorman__asker_collect_releases(doorman_asker *asker, doorman_time now) {
-    for (doorman__holding *holding = asker->first, *next = NULL; holding; holding = next) {
+    doorman__holding *holding = asker->closing_count ? asker->first : NULL;
+    for (doorman__holding *next = NULL; holding; holding = next) {
         next = holding->next;
         if (!holding->closing || now < holding->ask_at) continue;
         if (asker->asked_count == DOORMAN__ASKS_MAX) break;
@@ -3761,15 +3778,21 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
 }
 
 /* When new resources of a template of a new configuration will have learned, which is still to be
- * put in the place of the last one. Where that had the same glob it is as it was. Else they were
- * those of other templates, or of none: then they were given what they asked for, and must learn
- * for as long as any lease that was given may last (G5). */
+ * put in the place of the last one. Where that had the same glob it is as it was; but a predecessor
+ * that is still learned of may have had the new configuration, with longer leases, already. Else
+ * they were those of other templates, or of none: then they were given what they asked for, and must
+ * learn for as long as any lease that was given may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t place) {
     const doorman_config *last = server->config;
     size_t same = doorman__config_same(last, settings->identifier_glob, place);
-    if (same < last->template_count) return server->learned_at[same];
-    doorman_time learned_at = 0;
+    doorman_time length = settings->algorithm.lease_length, learned_at = 0;
+    if (same < last->template_count) {
+        learned_at = server->learned_at[same];
+        if (!server->mine || server->now >= learned_at) return learned_at;
+        length = doorman__server_bound(server, length);
+        return doorman__later(learned_at, doorman__after(server->gone, length));
+    }
     for (size_t i = 0; i < last->template_count; i++) {
         learned_at = doorman__later(learned_at, server->learned_at[i]);
     }
@@ -3805,6 +3828,8 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
         const doorman_template *settings = doorman_config_find(config, book->resource_id);
         if (settings) {
             doorman__book_set_template(book, settings);
+            doorman_time anew = learned_at[settings - config->templates];
+            if (now < book->learned_at) book->learned_at = doorman__later(book->learned_at, anew);
         } else {
             doorman__server_free_book(server, book);
         }
@@ -3914,8 +3939,9 @@ static doorman_status doorman__ask_check(const doorman_request *request, size_t 
                          rule);
 }
 
-/* A resource that is named twice. The slots go into a table with at least twice as many places, each
- * to the next free one from where its hash says. (A place holds the index of a slot, and one more.) */
+/* A resource that is named twice. The slots go into a table with at least twice as many places,
+ * each to the next free one from where its hash says. A place holds the index of a slot, and one
+ * more. */
 static doorman_status doorman__server_check_twice(doorman_server *server,
                                                   const doorman_request *request,
                                                   doorman_error *error) {
@@ -4178,7 +4204,7 @@ static bool doorman__upward_renew(doorman__upward *upward) {
     doorman_server *server = upward->server;
     doorman__holding *holding = &upward->holding;
     if (holding->closing) {
-        holding->closing = false;
+        doorman__holding_set_closing(&server->asker, holding, false);
         doorman__holding_ask_at(&server->asker, holding, server->now);
     }
     doorman__upward_follow(upward);
@@ -4340,6 +4366,7 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
     }
     book->learned_at = doorman__earlier(book->learned_at, learned_at);
     server->due = doorman__earlier(server->due, book->learned_at);
+    if (learn_for == 0) return; /* the parent did not know this node: nothing waits for it */
     doorman_time ask_at = doorman__earlier(holding->ask_at, book->learned_at);
     doorman__holding_ask_at(&server->asker, holding, ask_at);
 }
@@ -4351,8 +4378,10 @@ static void doorman__upward_changed(doorman__holding *holding, const doorman_ans
     (void)now;
     if (answer->grant == DOORMAN_GRANTED) {
         memcpy(upward->server->parent, holding->node, strlen(holding->node) + 1);
+        doorman_time before = upward->settings.algorithm.lease_length;
         if (answer->algorithm) {
             doorman__upward_set_algorithm(upward, answer->algorithm);
+            if (upward->settings.algorithm.lease_length < before) doorman__book_drain(book);
         } else {
             doorman__server_event(upward->server, DOORMAN_EVENT_UNKNOWN_KIND, book->resource_id,
                                   upward->server->node, holding->capacity);
@@ -4364,7 +4393,7 @@ static void doorman__upward_changed(doorman__holding *holding, const doorman_ans
         book->told_count = answer->terms_count;
     }
     doorman__upward_follow(upward);
-    doorman__book_set_template(book, &upward->settings);
+    book->terms_count = 0;
     holding->confirm_at = DOORMAN_NEVER; /* not before what was cut is free: R12 */
     doorman__upward_look(upward);
 }
@@ -4375,14 +4404,14 @@ static void doorman__upward_closed(doorman__holding *holding) {
 }
 
 /* Before anything else: is this server still the master, and what is below it? */
-static void doorman__upward_look_first(doorman_asker *asker, doorman_time now) {
+static void doorman__upward_check_mastership(doorman_asker *asker, doorman_time now) {
     doorman_server *server = (doorman_server *)(void *)asker;
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     if (server->now >= server->below_until) asker->path_count = 1;
 }
 
-static const doorman__owner doorman__upward_owner = {.look = doorman__upward_look_first,
+static const doorman__owner doorman__upward_owner = {.look = doorman__upward_check_mastership,
                                                      .prepare = doorman__upward_prepare,
                                                      .group = doorman__upward_group,
                                                      .changed = doorman__upward_changed,
@@ -5431,7 +5460,8 @@ doorman_status doorman_resource_open(doorman_resource **out, doorman_client *cli
     *out = resource;
     if (resource->opened++ == 0) {
         doorman__holding *holding = &resource->holding;
-        holding->closing = holding->confirming = false;
+        doorman__holding_set_closing(&client->asker, holding, false);
+        holding->confirming = false;
         doorman__holding_ask_at(&client->asker, holding, now);
         holding->confirm_at = DOORMAN_NEVER;
         doorman__resource_set_options(resource, options, now);
@@ -6427,9 +6457,9 @@ static void doorman__put_fraction(doorman__writer *out, double size) {
     doorman__put_bytes(out, text, count);
 }
 
-/* A number that is so small that its first digits are all zero; no lease is. With whatever the locale
- * has for a point made one. */
-static void doorman__put_tiny(doorman__writer *out, double size) {
+/* A number that is so small that its first digits are all zero, or so large that it is an integer;
+ * few leases are. With whatever the locale has for a point made one. */
+static void doorman__put_extreme(doorman__writer *out, double size) {
     char text[40];
     snprintf(text, sizeof text, "%.17g", size);
     size_t digits = strspn(text, "0123456789");
@@ -6453,7 +6483,7 @@ static void doorman__put_amount(doorman__writer *out, double amount) {
         doorman__put_decimal(out, whole, 0);
         doorman__put_fraction(out, size);
     } else {
-        doorman__put_tiny(out, size);
+        doorman__put_extreme(out, size);
     }
 }
 
@@ -6710,12 +6740,12 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
  * virtual machine, each resource with `has`), deciding is a small part, and alone must wait for
  * others.
  *
- *     checking the text   0.16 us
- *     cJSON               0.55     in an arena; 0.75 with malloc
- *     keys that repeat    0.02
- *     reading the tree    0.16
- *     deciding            0.15
- *     writing             0.24
+ *     checking the text   0.14 us
+ *     cJSON               0.52     in an arena; 0.70 with malloc
+ *     keys that repeat    0.03
+ *     reading the tree    0.17
+ *     deciding            0.19
+ *     writing             0.28
  */
 
 /* The message that was read, and what was made of it. */

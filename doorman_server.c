@@ -588,8 +588,8 @@ static enum outcome check_config(const struct settings *settings) {
 /* A lane waits for a peer only when that peer asks on and on, and does not read the answers: then
  * nng holds on to one answer after the other, each in its lane. When the time is over the peer
  * loses its connection, and all its lanes are free at once. The first half of the lanes can afford
- * to be patient; the rest cannot, or one such peer would keep all the others waiting. But threads of
- * a busy machine wait for tens of milliseconds themselves, and that is no fault of a peer. */
+ * to be patient; the rest cannot, or one such peer would keep all the others waiting. But threads
+ * of a busy machine wait for tens of milliseconds themselves, and that is no fault of a peer. */
 #define SEND_TIMEOUT_MS 250
 #define SEND_TIMEOUT_SHORT_MS 50
 
@@ -1081,9 +1081,9 @@ static void upward_stop(struct service *service) {
         pthread_cond_signal(&upward->wake);
         pthread_mutex_unlock(&service->lock);
         pthread_join(upward->thread, NULL);
-        pthread_cond_destroy(&upward->wake);
     }
-    doorman_carrier_destroy(upward->carrier);
+    doorman_carrier_destroy(upward->carrier); /* which may still signal */
+    if (upward->started) pthread_cond_destroy(&upward->wake);
 }
 
 /* ---- >>text --------------------------------------------------------------------------------- */

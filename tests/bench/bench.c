@@ -168,9 +168,9 @@ static void clean_environment(void) {
     setenv("DOORMAN_HTTP", "off", 1);
 }
 
-/* Memory in pages of 2 MiB, where the kernel has them: of a million holders nearly each is on a small
- * page of its own, of which the processor knows the places of a few thousand. malloc is told by a
- * variable, which it reads when a program starts. Returns if there is nothing to be done. */
+/* Memory in pages of 2 MiB, where the kernel has them: a million holders are on 60,000 small pages,
+ * and the processor remembers where a few thousand are. malloc is told by a variable, which it
+ * reads when a program starts. Returns if there is nothing to be done. */
 static void use_large_pages(char **arguments) {
     static const char name[] = "GLIBC_TUNABLES";
     if (getenv(name) || setenv(name, LARGE_PAGES, 1) != 0) return;

@@ -3,8 +3,8 @@
  * in use, its own heads included.
  *
  * What is measured is the server. A request comes to it from the network, and so from the cache;
- * here holders are chosen at random of a million, so what each keeps is one line of memory, which is
- * fetched while the one before is served. */
+ * here holders are chosen at random of a million, so what each keeps is one line of memory, which
+ * is fetched while the one before is served. */
 #include "bench.h"
 
 #include <malloc.h>

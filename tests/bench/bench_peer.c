@@ -71,7 +71,7 @@ static peer *peer_new(void) {
 }
 
 /* In the child: what it says goes to its log, and it dies with its parent. It leaves the group of
- * the terminal, so that Ctrl-C reaches the parent alone. Its memory is in small pages, as is usual. */
+ * the terminal, so that Ctrl-C reaches the parent alone. Its memory is in small pages, as usual. */
 static void peer_become(const peer *p, const char *const *arguments) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpgid(0, 0);

@@ -354,6 +354,26 @@ static void while_learning_leases_of_other_nodes_are_not_believed(void **state) 
     world_stop(w);
 }
 
+/* R8: a predecessor may have had a configuration with longer leases already, which this server loads
+ * while it learns. It then learns for as long as those last. */
+static void a_longer_lease_that_is_loaded_late_is_learned_of_too(void **state) {
+    (void)state;
+    const doorman_algorithm quick = {.lease_length = 20 * SECOND};
+    const doorman_algorithm slow = {.lease_length = 60 * SECOND};
+    world *w = world_start(100, &quick);
+    holder a = {.id = "a", .wants = 70};
+    assert_about(gets(w, &a), 0);
+    w->now += 10 * SECOND;
+    reload(w, config_of(100, &slow));
+    w->now += 52 * SECOND;
+    a.has.id = 0;
+    assert_about(gets(w, &a), 0);
+    w->now += SECOND;
+    a.has.id = 0;
+    assert_about(gets(w, &a), 70);
+    world_stop(w);
+}
+
 /* R8: a predecessor that went earlier shortens the learning; a duration given replaces it. */
 static void learning_counts_from_when_the_predecessor_went(void **state) {
     (void)state;
@@ -908,6 +928,7 @@ int main(void) {
         cmocka_unit_test(a_new_master_gives_back_what_holders_say_they_have),
         cmocka_unit_test(while_learning_no_claim_is_believed_beyond_the_capacity),
         cmocka_unit_test(while_learning_leases_of_other_nodes_are_not_believed),
+        cmocka_unit_test(a_longer_lease_that_is_loaded_late_is_learned_of_too),
         cmocka_unit_test(learning_counts_from_when_the_predecessor_went),
         cmocka_unit_test(a_late_copy_of_a_request_frees_nothing),
         cmocka_unit_test(what_is_in_flight_stays_counted),
