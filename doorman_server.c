@@ -2644,19 +2644,21 @@ static int base64_value(char digit) {
     return at ? (int)(at - digits) : -1;
 }
 
-/* What is no digit ends the text; there is room for three quarters of it. */
-static size_t base64_read(const char *from, char *out) {
+/* Up to the first character that is no digit: the padding, or the end.
+ *   room      in bytes, of which one is for a 0 at the end
+ *   returns   the number of bytes; room: they do not fit */
+static size_t base64_read(char *bytes, size_t room, const char *text) {
     unsigned bits = 0, held = 0;
-    size_t bytes = 0;
-    for (int value = 0; (value = base64_value(*from)) >= 0; from++) {
+    size_t count = 0;
+    for (int value = 0; count < room && (value = base64_value(*text)) >= 0; text++) {
         bits = (bits << 6 | (unsigned)value) & 0xffffff;
         held += 6;
         if (held < 8) continue;
         held -= 8;
-        out[bytes++] = (char)(bits >> held & 0xff);
+        bytes[count++] = (char)(bits >> held & 0xff);
     }
-    out[bytes] = 0;
-    return bytes;
+    if (count < room) bytes[count] = 0;
+    return count;
 }
 
 /* Takes as long whichever byte is wrong. */
@@ -2677,7 +2679,7 @@ static bool token_given(const char *token, const char *head) {
         return token_equal(token, value + 7, strlen(value + 7));
     }
     if (strncasecmp(value, "Basic ", 6) != 0) return false;
-    size_t bytes = base64_read(value + 6, pair);
+    size_t bytes = base64_read(pair, sizeof pair, value + 6);
     const char *colon = (const char *)memchr(pair, ':', bytes);
     size_t before = colon ? (size_t)(colon - pair) + 1 : bytes;
     return token_equal(token, pair + before, bytes - before);
