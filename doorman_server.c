@@ -4206,8 +4206,8 @@ static void service_say_started(const struct service *service) {
         snprintf(source, sizeof source, "%zu", count);
     }
     const char *http = service->http && service->http->address[0] ? service->http->address : "off";
-    say(service->settings, LEVEL_INFO, "serving", "version", DOORMAN_VERSION, "id", service->id,
-        "node", service->node, "http", http, "listen", addresses, "advertise", service->advertise,
+    say(service->settings, LEVEL_INFO, "serving", "version", DOORMAN_VERSION, "http", http, "id",
+        service->id, "node", service->node, "listen", addresses, "advertise", service->advertise,
         parents->count > 0 ? "parent" : "resources", source, END);
 }
 
