@@ -1003,7 +1003,7 @@ DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 /* Reads a message, and takes all memory that its answer will need.
  *   text      borrowed for the call
  *   returns   OK | what is wrong with it; the other steps may follow all the same, and _write tells
- *   cost      O(bytes), and O(keys log keys) where an object has more than 16: 0.85 us a resource */
+ *   cost      O(bytes), and O(keys log keys) where an object has more than 16: 0.85 us an ask */
 DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange,
                                                       const char *text, size_t bytes);
 
@@ -2992,14 +2992,14 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
  * K3 A redirect is followed at once, five in a row, never from TLS to plain text.
  * R2 An answer counts if it is to the last request, once; and, holding by holding, not if the lease
  *    that was reported has ended meanwhile.
- * R3 What a holder claims to have, it binds itself to before it says so: of a client its capacity, or
- *    what is in flight; of a node its capacity, or what it counts for its own holders. Who wants
- *    less gives back first, unless nobody answers at present: a new master could not know of it, and
- *    not give it to anybody. It claims no more than its granter counts for it, K: units in flight
- *    since a lease that has ended are nobody's, and a new master must not believe in them. They are
- *    told as outstanding.
- * R9 Ends never move back; a holder counts from the sending. Where K falls, what it was still counts
- *    until the end of the lease that it came with: K'.
+ * R3 What a holder claims to have, it binds itself to before it says so: of a client its capacity,
+ *    or what is in flight; of a node its capacity, or what it counts for its own holders. Who wants
+ *    less gives back first, unless nobody answers at present: a new master could not know of it,
+ *    and not give it to anybody. It claims no more than its granter counts for it, K: units in
+ *    flight since a lease that has ended are nobody's, and a new master must not believe in them.
+ *    They are told as outstanding.
+ * R9 Ends never move back; a holder counts from the sending. Where K falls, what it was still
+ *    counts until the end of the lease that it came with: K'.
  * R10 A release names its lease, is tried once, and only when nothing of the lease is in use.
  */
 
@@ -3331,8 +3331,8 @@ static double doorman__holding_bind(doorman__holding *holding, doorman_time now)
     return claim;
 }
 
-/* R9: K is to become less, while what it was may be in use until the end of its lease. Where there are
- * too many steps the two oldest become one: the larger amount, until the later end. */
+/* R9: K is to become less, while what it was may be in use until the end of its lease. Where there
+ * are too many steps the two oldest become one: the larger amount, until the later end. */
 static void doorman__holding_cut(doorman__holding *holding, doorman_time now) {
     doorman__past *past = holding->past;
     (void)doorman__holding_counted(holding, now); /* without those that have ended */
@@ -3401,8 +3401,8 @@ static void doorman__asker_collect(doorman_asker *asker, doorman__holding *holdi
     asker->demand_count += ask->wants_count;
 }
 
-/* K1: what is due, and if anything is, what is past half its interval. False: not all that is due had
- * room. */
+/* K1: what is due, and if anything is, what is past half its interval. False: not all that is due
+ * had room. */
 static bool doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) {
     bool room = true;
     asker->demand_count = 0;
@@ -3660,20 +3660,20 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * C7 Resources, holders of one and resources of one holder are bounded; past that a resource is
  *    refused (FULL), and nobody loses a lease.
  *
- * The tree. A server with a parent has a holding (see asking) for each book: its own lease, of which
- * C is the capacity and K what the parent counts.
+ * The tree. A server with a parent has a holding (see asking) for each book: its own lease, of
+ * which C is the capacity and K what the parent counts.
  *
- * T1 It asks its parent for all its resources together, what its holders want in groups; sooner when
- *    they want more than there is, though not within the minimum interval.
+ * T1 It asks its parent for all its resources together, what its holders want in groups; sooner
+ *    when they want more than there is, though not within the minimum interval.
  * T2 Fair across the tree: the terms of the parent are those of the node, as long as they fit into
  *    its lease; else it solves for itself. What they leave, since something has changed since they
- *    were made, is divided in proportion to what is still wanted: it would lie idle until the parent
- *    is asked again.
- *       A group of demands is one demand at the parent: exact, unless the level falls into the midst
- *    of the group. So there is a boundary at the level of the last answer, and others around it, the
- *    closer the nearer. To treat the demands of a group as equal overstates what they take (which is
- *    concave in the level), so that the level found is too low if anything: round by round it comes
- *    to the exact one from below, as Newton's steps do, and rests there.
+ *    were made, is divided in proportion to what is still wanted: it would lie idle until the
+ *    parent is asked again.
+ *       A group of demands is one demand at the parent: exact, unless the level falls into the
+ *    midst of the group. So there is a boundary at the level of the last answer, and others around
+ *    it, the closer the nearer. To treat the demands of a group as equal overstates what they take
+ *    (which is concave in the level), so that the level found is too low if anything: round by
+ *    round it comes to the exact one from below, as Newton's steps do, and rests there.
  * T3 Algorithm and parameters are the parent's; the refresh interval falls by decay_factor a level.
  * T4 Without a lease of its own a node gives none: TRY_LATER. At the first request for a resource
  *    it asks at once.

@@ -12,9 +12,9 @@
  * T4 At a node's first request for a resource it asks its parent at once.
  * T5 The processes of a node ask its parent under its one name.
  * V1 SIGHUP loads the configuration anew, and so does a change of the file, also where another one
- *    took its place, or of etcd's key; one that is wrong is refused, and the last one stays. SIGTERM
- *    and SIGINT finish what is in progress, give up mastership, and end the process with exit
- *    code 0.
+ *    took its place, or of etcd's key; one that is wrong is refused, and the last one stays.
+ *    SIGTERM and SIGINT finish what is in progress, give up mastership, and end the process with
+ *    exit code 0.
  * V2 With an election a server is master for as long as etcd's lease on a key is its own, and
  *    stops, by its own clock, before etcd can give the key to another one.
  * V3 HTTP tells people, Prometheus and programs how it goes, and takes the protocol's messages.
