@@ -248,6 +248,7 @@ void sim_mix_amount(sim_world *world, double amount);
 
 size_t sim_add_node(sim_world *world, size_t parent, size_t process_count);
 void sim_add_resource(sim_world *world);
+size_t sim_resource_index(const sim_world *world, const char *resource_id);
 sim_client *sim_add_client(sim_world *world, size_t node, sim_clock clock);
 void sim_add_version(sim_world *world, const sim_rules *rules);
 void sim_load(sim_world *world, size_t process); /* the configuration in force */

@@ -15,12 +15,6 @@ static bool exceeds(double amount, double bound) {
 
 static bool differs(double a, double b) { return exceeds(a, b) || exceeds(b, a); }
 
-static size_t resource_index(const sim_world *world, const char *resource_id) {
-    size_t index = 0;
-    while (strcmp(world->resources[index], resource_id) != 0) index++;
-    return index;
-}
-
 /* Amounts are parts of a whole. */
 static bool whole(const doorman_algorithm *algorithm) {
     return algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
@@ -74,7 +68,7 @@ void sim_look(sim_world *world, size_t index) {
     for (size_t i = 0; i < world->resource_count; i++) process->learned_at[i] = 0;
     if (!process->server) return;
     while (doorman_server_next_resource(process->server, &cursor, &resource, local)) {
-        process->learned_at[resource_index(world, resource.resource_id)] = resource.learned_at;
+        process->learned_at[sim_resource_index(world, resource.resource_id)] = resource.learned_at;
     }
 }
 
@@ -210,7 +204,7 @@ void sim_check_answers(sim_world *world, const sim_message *asked, const sim_mes
     const sim_process *process = &world->processes[asked->process];
     for (size_t i = 0; i < answered->response.answer_count; i++) {
         const doorman_ask *ask = &asked->asks[i];
-        size_t resource = resource_index(world, ask->resource_id);
+        size_t resource = sim_resource_index(world, ask->resource_id);
         if (ask->learning) world->kept[resource] = true;
         if (answered->answers[i].grant != DOORMAN_GRANTED) continue;
         check_answer(world, process, ask, &answered->answers[i], asked->request.holder_id,
@@ -285,7 +279,7 @@ static bool overdrawn(const sim_world *world, size_t node, size_t resource,
 static void check_holders(sim_world *world, const sim_process *process,
                           const doorman_server_resource *resource, doorman_time local,
                           const sim_counts *counts) {
-    size_t index = resource_index(world, resource->resource_id);
+    size_t index = sim_resource_index(world, resource->resource_id);
     const char *holder = NULL;
     double held = 0;
     if (local < resource->learned_at || isinf(capacity_limit(world, index))) return;

@@ -387,7 +387,7 @@ static void set_up_faults(sim_world *world, const sim_story *story) {
 
 /* Most clients ask a leaf. One that roams goes between two nodes. */
 static size_t random_node(const sim_world *world, uint64_t *dice) {
-    size_t leaves[SIM_NODES], count = 0;
+    size_t leaves[SIM_NODES] = {0}, count = 0;
     for (size_t i = 0; i < world->node_count; i++) {
         bool leaf = true;
         for (size_t j = 0; j < world->node_count; j++) leaf = leaf && world->nodes[j].parent != i;

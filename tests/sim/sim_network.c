@@ -44,13 +44,6 @@ static void carry(sim_world *world, sim_party party) {
 
 /* ---- copies */
 
-static size_t resource_index(const sim_world *world, const char *resource_id) {
-    for (size_t i = 0; i < world->resource_count; i++) {
-        if (strcmp(world->resources[i], resource_id) == 0) return i;
-    }
-    return SIM_NONE;
-}
-
 static size_t process_at(const sim_world *world, const char *address) {
     for (size_t i = 0; i < world->process_count; i++) {
         if (strcmp(world->processes[i].address, address) == 0) return i;
@@ -60,7 +53,7 @@ static size_t process_at(const sim_world *world, const char *address) {
 
 /* A name of the world's own, equal to one that somebody said. */
 static const char *known_name(const sim_world *world, const char *name) {
-    size_t resource = resource_index(world, name), process = process_at(world, name);
+    size_t resource = sim_resource_index(world, name), process = process_at(world, name);
     if (resource != SIM_NONE) return world->resources[resource];
     if (process != SIM_NONE) return world->processes[process].address;
     for (size_t i = 0; i < world->client_count; i++) {
@@ -213,7 +206,7 @@ static void note_taken(sim_world *world, const sim_message *message, size_t inde
                  answer->resource_id, id);
         return;
     }
-    size_t resource = resource_index(world, answer->resource_id);
+    size_t resource = sim_resource_index(world, answer->resource_id);
     doorman_resource_info info = {0};
     bool leased = sim_leased(world, message->asker.index, resource, &info);
     double left = leased ? seconds(info.expires_at - local_time(world, message->asker)) : 0;
@@ -240,7 +233,7 @@ static void take_leases(sim_world *world, const sim_message *message, const bool
     size_t node = world->processes[message->process].node;
     for (size_t i = 0; i < message->response.answer_count; i++) {
         const doorman_answer *answer = &message->answers[i];
-        size_t resource = resource_index(world, answer->resource_id);
+        size_t resource = sim_resource_index(world, answer->resource_id);
         sim_use *use = &world->clients[message->asker.index].uses[resource];
         if (answer->grant != DOORMAN_GRANTED) continue;
         bool renewed = (before[resource] || use->abandoned > 0) && use->node == node;

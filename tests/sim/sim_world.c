@@ -175,6 +175,13 @@ void sim_add_resource(sim_world *world) {
     snprintf(world->resources[index], sizeof world->resources[index], "r%zu", index);
 }
 
+size_t sim_resource_index(const sim_world *world, const char *resource_id) {
+    for (size_t i = 0; i < world->resource_count; i++) {
+        if (strcmp(world->resources[i], resource_id) == 0) return i;
+    }
+    return SIM_NONE;
+}
+
 /* A configuration that gives each resource its rules. */
 void sim_add_version(sim_world *world, const sim_rules *rules) {
     assert(world->version_count < SIM_VERSIONS);
