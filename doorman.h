@@ -1424,9 +1424,11 @@ static inline void doorman__sip_take(uint64_t v[4], uint64_t word) {
 
 /* Eight bytes, the lowest first. Compilers make one load of it, where the machine has such. */
 static inline uint64_t doorman__word(const unsigned char *data) {
-    return (uint64_t)data[0] | (uint64_t)data[1] << 8 | (uint64_t)data[2] << 16 |
-           (uint64_t)data[3] << 24 | (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
-           (uint64_t)data[6] << 48 | (uint64_t)data[7] << 56;
+    uint64_t seven = (uint64_t)data[0] | (uint64_t)data[1] << 8 | (uint64_t)data[2] << 16 |
+                     (uint64_t)data[3] << 24 | (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
+                     (uint64_t)data[6] << 48;
+    /* cppcheck-suppress arrayIndexOutOfBounds ; it does not see that there are eight */
+    return seven | (uint64_t)data[7] << 56;
 }
 
 static uint64_t doorman__hash_bytes(const uint64_t key[2], const unsigned char *data,
