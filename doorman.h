@@ -3771,8 +3771,8 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
 /* When new resources of a template of a new configuration will have learned, which is still to be
  * put in the place of the last one. Where that had the same glob it is as it was; but a predecessor
  * that is still learned of may have had the new configuration, with longer leases, already. Else
- * they were those of other templates, or of none: then they were given what they asked for, and must
- * learn for as long as any lease that was given may last (G5). */
+ * they were those of other templates, or of none: then they were given what they asked for, and
+ * must learn for as long as any lease that was given may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t place) {
     const doorman_config *last = server->config;
@@ -4409,7 +4409,8 @@ static const doorman__owner doorman__upward_owner = {.look = doorman__upward_che
                                                      .closed = doorman__upward_closed};
 
 /* T8: the longest way below this node, from what its children say. What is not heard of for a
- * minute is forgotten: a child that goes, or bears a wrong name, must not stop this node for ever. */
+ * minute is forgotten: a child that goes, or bears a wrong name, must not stop this node for
+ * ever. */
 static void doorman__server_note_path(doorman_server *server, const doorman_request *request) {
     size_t count = request->path_count;
     bool shorter = count + 1 < server->asker.path_count && server->now < server->below_until;

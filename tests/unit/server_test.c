@@ -354,8 +354,8 @@ static void while_learning_leases_of_other_nodes_are_not_believed(void **state) 
     world_stop(w);
 }
 
-/* R8: a predecessor may have had a configuration with longer leases already, which this server loads
- * while it learns. It then learns for as long as those last. */
+/* R8: a predecessor may have had a configuration with longer leases already, which this server
+ * loads while it learns. It then learns for as long as those last. */
 static void a_longer_lease_that_is_loaded_late_is_learned_of_too(void **state) {
     (void)state;
     const doorman_algorithm quick = {.lease_length = 20 * SECOND};

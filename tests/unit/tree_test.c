@@ -471,8 +471,8 @@ static void what_nobody_wants_any_more_is_given_back(void **state) {
     fell(f);
 }
 
-/* R10: a node that learns does not know whom its lease is for, so it does not give it back, although
- * nobody has asked it yet. */
+/* R10: a node that learns does not know whom its lease is for, so it does not give it back,
+ * although nobody has asked it yet. */
 static void a_node_that_learns_releases_nothing(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -691,8 +691,8 @@ static void a_claim_without_end_ends(void **state) {
     fell(f);
 }
 
-/* T8: a child that bears the name of its grandparent, or did, does not stop its parent for ever; one
- * that bears the name of its parent's parent is refused at once. */
+/* T8: one message of a child that bears the root's name does not stop its parent for ever; one that
+ * bears the name of its parent's parent is refused at once. */
 static void a_wrong_name_is_no_lasting_harm(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -720,7 +720,7 @@ static void a_wrong_name_is_no_lasting_harm(void **state) {
     fell(f);
 }
 
-/* Sums that no amount can say: all clients want the largest amount, of what is no part of a whole. */
+/* Sums that no amount can say: all want the largest amount of what is no part of a whole. */
 static void the_largest_sums_come_to_an_end(void **state) {
     (void)state;
     doorman_algorithm algorithm = fair;
