@@ -153,8 +153,8 @@ mutant no-expiry 'S2: expiry is forgotten' \
     'if (server->now < record->end) break;' \
     'if (server->now >= 0) break;'
 mutant rate-fast 'L1: a rate lets a tenth more through' \
-    'n * limit->unit_time;' \
-    'n * limit->unit_time * 0.9;'
+    'n * limit->unit_time, limit->most);' \
+    'n * limit->unit_time * 0.9, limit->most);'
 
 echo "$missed not found"
 [ $missed = 0 ]
