@@ -2561,7 +2561,7 @@ typedef struct doorman__book {
     size_t terms_count;        /* 0: to be made anew */
     const doorman_terms *told; /* of a node: the last terms of its parent */
     size_t told_count;
-    double keep;                    /* K of a node: see asking; else unbound */
+    double keep;                    /* K of a node: see asking */
     struct doorman__upward *upward; /* of a node: its own lease; NULL: a root */
     doorman_time learned_at;
     doorman__total spare; /* while it learns: what holders have given back to this master */
@@ -2831,11 +2831,13 @@ static double doorman__book_subclients(const doorman__book *book) {
     return (double)(book->index.subclients + book->asides_want.subclients);
 }
 
-/* The terms that the parent told, if they fit into what there is. What they leave, until the parent
- * is asked again, is divided in proportion to what is still wanted. */
+/* The terms that the parent told, if they fit into what there is within a thousandth: leases are cut
+ * to what is free anyway, while to solve alone for so little would leave the way to the common level
+ * for good, where a reserve is shared. What they leave, until the parent is asked again, is divided
+ * in proportion to what is still wanted. */
 static bool doorman__book_take_told(doorman__book *book, double capacity) {
     double sum = doorman__terms_sum(book->told, book->told_count, &book->index);
-    if (sum < 0 || sum > capacity * (1 + 1e-9)) return false;
+    if (sum < 0 || sum > capacity * (1 + 1e-3)) return false;
     double unmet = doorman__index_wants(&book->index) - sum;
     double part = unmet > 0 ? doorman__min(1, doorman__max(0, (capacity - sum) / unmet)) : 0;
     memcpy(book->terms, book->told, book->told_count * sizeof *book->terms);
