@@ -2831,10 +2831,10 @@ static double doorman__book_subclients(const doorman__book *book) {
     return (double)(book->index.subclients + book->asides_want.subclients);
 }
 
-/* The terms that the parent told, if they fit into what there is within a thousandth: leases are cut
- * to what is free anyway, while to solve alone for so little would leave the way to the common level
- * for good, where a reserve is shared. What they leave, until the parent is asked again, is divided
- * in proportion to what is still wanted. */
+/* The terms that the parent told, if they fit into what there is within a thousandth: leases are
+ * cut to what is free anyway, while to solve alone for so little would leave the way to the common
+ * level for good, where a reserve is shared. What they leave, until the parent is asked again, is
+ * divided in proportion to what is still wanted. */
 static bool doorman__book_take_told(doorman__book *book, double capacity) {
     double sum = doorman__terms_sum(book->told, book->told_count, &book->index);
     if (sum < 0 || sum > capacity * (1 + 1e-3)) return false;
