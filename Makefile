@@ -77,11 +77,13 @@ TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
 TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
 
+TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(REPLAYS) build/sim/sim
 # The longest first, as they run side by side.
-test: $(TESTS) $(TEST_SERVERS) $(TEST_SHELL) build/sim/sim ## all; SEED=N repeats the random ones
+test: $(TESTS) $(TEST_TOOLS) ## all; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh $(TESTS) \
-	    tests/shell_check.sh tests/deploy_check.sh tests/browser_check.sh tests/text_check.sh
+	    tests/shell_check.sh tests/deploy_check.sh tests/browser_check.sh \
+	    tests/fuzz/replay.sh tests/text_check.sh
 
 $(TESTS): LIBRARIES += -lcmocka -lm
 build/plain/%: tests/%.c $(TEST_SOURCES) | deps
@@ -127,17 +129,46 @@ build/sim/sim: $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 	$(say)
 	@$(C) -O2 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) -lm
 
-# Any bytes as a message, for a while; what it finds stands in build/fuzz.
+# The harnesses of tests/fuzz: each with libFuzzer for a while, from its seeds on; and each as a
+# program that runs files again, for `make test`. What is found stands in build/fuzz.
+HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
+FUZZ ?= $(HARNESSES)
 SECONDS ?= 60
-fuzz: build/fuzz/message ## any bytes as a message to a server: libFuzzer, for SECONDS=60
-	@mkdir -p build/fuzz/corpus
-	@cd build/fuzz && ./message -max_total_time=$(SECONDS) -max_len=4096 -verbosity=1 \
-	    -print_final_stats=1 corpus ../../tests/fuzz/message
+FUZZ_FLAGS = -max_total_time=$(SECONDS) -timeout=20 -rss_limit_mb=2048 -print_final_stats=1
+FUZZ_FLAGS_answer = -max_len=4096 -dict=../../tests/fuzz/json.dict
+FUZZ_FLAGS_configuration = $(FUZZ_FLAGS_answer)
+FUZZ_FLAGS_message = $(FUZZ_FLAGS_answer)
+FUZZ_FLAGS_calls = -max_len=1024
+FUZZ_FLAGS_glob = -max_len=520 -use_value_profile=1
+FUZZ_FLAGS_system = -max_len=8192 -len_control=0
+REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
+SIM_SOURCES = $(addprefix tests/sim/sim_,world.c network.c check.c)
 
-build/fuzz/message: tests/fuzz/message.c doorman.h | build_deps
+fuzz: $(FUZZ:%=fuzz_%) ## any bytes to all that takes bytes: libFuzzer; SECONDS=60 FUZZ=glob
+
+fuzz_%: build/fuzz/%
+	@mkdir -p build/fuzz/corpus/$*
+	@cd build/fuzz && echo "fuzz $*, $(SECONDS) s" && \
+	    { ./$* $(FUZZ_FLAGS) $(FUZZ_FLAGS_$*) -artifact_prefix=$*- corpus/$* ../../tests/fuzz/$* || \
+	    { echo "again: build/fuzz/$* build/fuzz/$*-... (the file named above)"; exit 1; }; }
+
+build/fuzz/%: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) doorman.h | build_deps
 	@sh .ci/deps fuzzer
 	$(say)
-	@clang -std=c11 -O1 -g -fsanitize=fuzzer,address,undefined -I. $(CPPFLAGS) $< -o $@ -lcjson
+	@clang -std=c11 -D_DEFAULT_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined \
+	    -fno-sanitize-recover=all -I. $(WARNINGS) $(CPPFLAGS) $< $(filter %.o,$^) -o $@ -lcjson -lm
+
+$(REPLAYS): build/asan/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(TEST_SOURCES) | deps
+	$(say)
+	@$(C) $(CFLAGS) $(filter-out %/sim_faults.c,$(filter %.c,$^)) -o $@ $(LDFLAGS) -lcjson -lm
+
+# A bound on steps counts calls; the simulator is only the world that the state machines live in.
+build/fuzz/glob build/asan/fuzz/glob: CPPFLAGS += -finstrument-functions
+build/asan/fuzz/system: $(SIM_SOURCES) tests/sim/sim_faults.c
+build/fuzz/system: tests/sim/sim_faults.c $(SIM_SOURCES:tests/sim/%.c=build/fuzz/%.o)
+build/fuzz/sim_%.o: tests/sim/sim_%.c tests/sim/sim.h doorman.h
+	$(say)
+	@clang -std=c11 -O2 -g -I. $(CPPFLAGS) -c $< -o $@
 
 lint = if command -v $(1) >/dev/null; then echo $(1); $(1) $(2); \
     else echo "$(1) is not installed: left out"; fi

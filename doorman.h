@@ -1358,8 +1358,10 @@ static int doorman__glob_bracket(const char **glob, uint32_t character) {
     return found != negated;
 }
 
-/* Does one element of a glob, not `*`, match the character at *id? Moves both past what matched. */
-static bool doorman__glob_step(const char **glob, const char **id) {
+/* Does one element of a glob, not `*`, match the character at *id? Moves both past what matched.
+ * *open, at first NULL, becomes where the first bracket begins that has no end: then those behind
+ * have none either, and need not look for it again. */
+static bool doorman__glob_step(const char **glob, const char **id, const char **open) {
     const char *pattern = *glob, *text = *id;
     if (!*text || !*pattern) return false;
     uint32_t character = doorman__character(&text);
@@ -1367,8 +1369,9 @@ static bool doorman__glob_step(const char **glob, const char **id) {
     bool matches = false;
     if (element == '?') {
         matches = true;
-    } else if (element == '[') {
+    } else if (element == '[' && (!*open || pattern < *open)) {
         int inside = doorman__glob_bracket(&pattern, character);
+        if (inside < 0) *open = pattern;
         matches = inside < 0 ? character == '[' : inside;
     } else {
         if (element == '\\' && *pattern) element = doorman__character(&pattern);
@@ -1384,14 +1387,14 @@ static bool doorman__glob_step(const char **glob, const char **id) {
  * Only the last `*` ever needs a second try: whatever an earlier one could have swallowed more, the
  * last one can swallow instead. So this is O(glob * id), without recursion. */
 static bool doorman__glob_match(const char *glob, const char *id) {
-    const char *star = NULL, *resume = NULL;
+    const char *star = NULL, *resume = NULL, *open = NULL;
     for (;;) {
         if (*glob == '*') {
             star = ++glob;
             resume = id;
         } else if (!*glob && !*id) {
             return true;
-        } else if (!doorman__glob_step(&glob, &id)) {
+        } else if (!doorman__glob_step(&glob, &id, &open)) {
             if (!star || !*resume) return false;
             (void)doorman__character(&resume);
             glob = star;

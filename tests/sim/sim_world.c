@@ -6,14 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- dice: splitmix64 */
-
-uint64_t sim_random(uint64_t *dice) {
-    uint64_t x = *dice += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
+/* ---- dice */
 
 double sim_unit(uint64_t *dice) { return (double)(sim_random(dice) >> 11) / 9007199254740992.0; }
 
