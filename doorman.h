@@ -4147,7 +4147,7 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
     memset(server->places, 0, place_count * sizeof *server->places);
     for (size_t i = 0; i < request->ask_count; i++) {
         const char *id = request->asks[i].resource_id;
-        size_t at = server->slots[i].hash & (place_count - 1);
+        size_t at = (size_t)server->slots[i].hash & (place_count - 1);
         for (; server->places[at]; at = (at + 1) & (place_count - 1)) {
             size_t other = server->places[at] - 1;
             if (server->slots[other].hash != server->slots[i].hash) continue;
