@@ -149,8 +149,9 @@
  *     Sections 1 to 9 read no clock. What depends on time takes `now`, always last, in nanoseconds
  *     on any clock that never goes back; if it does, time stands still. A lease is over at
  *     now >= its end. The same calls with the same `now` and seeds give the same results, on every
- *     machine. Programs should use a clock that goes on while the machine is suspended: a lease
- *     that slept is over. What is `..._due` says when an object next wants to be called.
+ *     machine (on 32-bit x86 with -msse2 -mfpmath=sse: without, amounts differ in their last bits).
+ *     Programs should use a clock that goes on while the machine is suspended: a lease that slept
+ *     is over. What is `..._due` says when an object next wants to be called.
  *
  * LIMITS
  *
