@@ -149,8 +149,9 @@
  *     Sections 1 to 9 read no clock. What depends on time takes `now`, always last, in nanoseconds
  *     on any clock that never goes back; if it does, time stands still. A lease is over at
  *     now >= its end. The same calls with the same `now` and seeds give the same results, on every
- *     machine. Programs should use a clock that goes on while the machine is suspended: a lease
- *     that slept is over. What is `..._due` says when an object next wants to be called.
+ *     machine (on 32-bit x86 with -msse2 -mfpmath=sse: without, amounts differ in their last bits).
+ *     Programs should use a clock that goes on while the machine is suspended: a lease that slept
+ *     is over. What is `..._due` says when an object next wants to be called.
  *
  * LIMITS
  *
@@ -722,8 +723,17 @@ typedef enum doorman_decision {
     DOORMAN_IMPOSSIBLE /* more than the limiter could ever hold as it is, negative, or NaN */
 } doorman_decision;
 
+/* Private: what threads share in 64 bits stands at a multiple of 8. On 32-bit x86 it need not by
+ * itself, and then who reads it across the border of a cache line can see half of a write. */
+#ifdef __GNUC__
+#define DOORMAN__ALIGNED __attribute__((aligned(8)))
+#else
+#define DOORMAN__ALIGNED
+#endif
+typedef uint64_t DOORMAN__ALIGNED doorman__window_count;
+
 /* Private: an amount, and what follows from it, so that a try need not work it out. */
-typedef struct doorman__limit {
+typedef struct DOORMAN__ALIGNED doorman__limit {
     double amount, unit_time; /* of a rate: what a unit costs, in 1/256 ns; */
     int64_t unit_price;       /* the same, rounded up */
     int64_t most;             /* of a rate: what can be saved; of a gauge: units / 4096 */
@@ -739,13 +749,13 @@ typedef struct doorman__allowance {
 } doorman__allowance;
 
 /* Private: what is asked of a limiter, in units / 4096; they wrap. */
-typedef struct doorman__usage {
+typedef struct DOORMAN__ALIGNED doorman__usage {
     uint64_t allowed, refused, excess;
     uint8_t lenient; /* DOORMAN__SHADOW, DOORMAN__KILLED */
 } doorman__usage;
 
 /* Private: who waits for a limiter. `units` is atomic; the rest is guarded by the agent's mutex. */
-typedef struct doorman__queue {
+typedef struct DOORMAN__ALIGNED doorman__queue {
     uint64_t units;      /* in units / 4096 */
     uint64_t units_peak; /* the most there were, for the wants; and in all, in units * seconds, */
     double area;         /* up to the last change */
@@ -833,7 +843,7 @@ DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
  *   memory    40 bytes
  *   fails     with a burst of the capacity, which may come once and once more after a rest
  *   cost      one compare-and-swap, as for all buckets */
-typedef struct doorman__meter { /* private */
+typedef struct DOORMAN__ALIGNED doorman__meter { /* private */
     uint64_t paid_until;
     double unit_time;
     int64_t saved_most, debt_most, wait_most;
@@ -902,7 +912,8 @@ DOORMAN_API doorman_time doorman_debt_bucket_delay(const doorman_debt_bucket *bu
  *             beginning of the next
  *   cost      a division, and one compare-and-swap */
 typedef struct doorman_fixed_window {
-    uint64_t most, count;
+    uint64_t most;
+    doorman__window_count count;
     doorman_time length;
 } doorman_fixed_window;
 
@@ -922,7 +933,8 @@ DOORMAN_API doorman_time doorman_fixed_window_delay(const doorman_fixed_window *
  *   fails     where they did not: in the worst case nearly twice the limit, or a refusal too many
  *   cost      two divisions, and one compare-and-swap */
 typedef struct doorman_sliding_window {
-    uint64_t most, count[2];
+    uint64_t most;
+    doorman__window_count count[2];
     doorman_time length;
 } doorman_sliding_window;
 
@@ -937,19 +949,23 @@ DOORMAN_API doorman_time doorman_sliding_window_delay(const doorman_sliding_wind
  * minute: 1:00:01 and 1:00:30 are allowed; 1:00:50 is the third of its minute, refused, and
  * remembered; at 1:01:40 only that one is less than a minute old, and one more is allowed.
  *   limit     1 to 1e8
- *   arrivals  room for `limit` times, borrowed for as long as the log is used
+ *   arrivals  room for `limit` times, borrowed for as long as the log is used; refused unless at a
+ *             multiple of 8 bytes, where variables of this type, and what malloc returns, are
  *   n         rounded up to whole units
  *   holds     the limit in any window, exactly
  *   memory    32 bytes, and 8 for each unit of the limit
  *   fails     in memory; and who goes on trying while refused is refused for ever
  *   cost      two locked instructions for each unit */
-typedef struct doorman_sliding_log {
+typedef doorman_time DOORMAN__ALIGNED doorman_arrival;
+
+typedef struct DOORMAN__ALIGNED doorman_sliding_log {
     uint64_t limit, next;
-    doorman_time length, *arrivals;
+    doorman_time length;
+    doorman_arrival *arrivals;
 } doorman_sliding_log;
 
 DOORMAN_API doorman_status doorman_sliding_log_init(doorman_sliding_log *log, size_t limit,
-                                                    doorman_time length, doorman_time *arrivals);
+                                                    doorman_time length, doorman_arrival *arrivals);
 DOORMAN_API doorman_decision doorman_sliding_log_try(doorman_sliding_log *log, double n,
                                                      doorman_time now);
 DOORMAN_API doorman_time doorman_sliding_log_delay(const doorman_sliding_log *log, double n,
@@ -4151,7 +4167,7 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
     memset(server->places, 0, place_count * sizeof *server->places);
     for (size_t i = 0; i < request->ask_count; i++) {
         const char *id = request->asks[i].resource_id;
-        size_t at = server->slots[i].hash & (place_count - 1);
+        size_t at = (size_t)server->slots[i].hash & (place_count - 1);
         for (; server->places[at]; at = (at + 1) & (place_count - 1)) {
             size_t other = server->places[at] - 1;
             if (server->slots[other].hash != server->slots[i].hash) continue;
@@ -5499,7 +5515,7 @@ typedef struct doorman__place {
         rest; /* of the window, by this clock: more than its length where others are later */
 } doorman__place;
 
-static doorman__place doorman__window_place(const uint64_t *counts, size_t count,
+static doorman__place doorman__window_place(const doorman__window_count *counts, size_t count,
                                             doorman_time length, doorman_time now) {
     uint64_t window = (uint64_t)(now / length), ahead = 0;
     for (size_t i = 0; i < count; i++) {
@@ -5518,8 +5534,8 @@ static uint64_t doorman__window_units(uint64_t count, uint64_t window) {
 }
 
 /* Adds to a count, if it is then at most `most`. */
-static doorman_decision doorman__window_take(uint64_t *count, uint64_t window, uint64_t units,
-                                             uint64_t most) {
+static doorman_decision doorman__window_take(doorman__window_count *count, uint64_t window,
+                                             uint64_t units, uint64_t most) {
     uint64_t before = __atomic_load_n(count, __ATOMIC_RELAXED), after = 0;
     do {
         after = doorman__window_units(before, window) + units;
@@ -5622,9 +5638,9 @@ doorman_time doorman_sliding_window_delay(const doorman_sliding_window *window, 
  * a window, so no window has more than there are places. */
 
 doorman_status doorman_sliding_log_init(doorman_sliding_log *log, size_t limit, doorman_time length,
-                                        doorman_time *arrivals) {
+                                        doorman_arrival *arrivals) {
     bool valid = limit > 0 && doorman__window_valid((double)limit, length);
-    if (!valid) return DOORMAN_INVALID_ARGUMENT;
+    if (!valid || (uintptr_t)arrivals % sizeof *arrivals != 0) return DOORMAN_INVALID_ARGUMENT;
     *log = (doorman_sliding_log){.limit = limit, .length = length, .arrivals = arrivals};
     for (size_t i = 0; i < limit; i++) arrivals[i] = -length; /* over at 0 */
     return DOORMAN_OK;
@@ -5641,7 +5657,7 @@ doorman_decision doorman_sliding_log_try(doorman_sliding_log *log, double n, doo
     uint64_t next = __atomic_fetch_add(&log->next, units, __ATOMIC_RELAXED);
     doorman_decision decision = DOORMAN_ALLOWED;
     for (; units > 0; units--, next++) {
-        doorman_time *place = &log->arrivals[next % log->limit];
+        doorman_arrival *place = &log->arrivals[next % log->limit];
         doorman_time before = __atomic_load_n(place, __ATOMIC_RELAXED);
         while (!__atomic_compare_exchange_n(place, &before, doorman__later(before, now), true,
                                             __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
