@@ -557,6 +557,31 @@ static void waiters_for_a_rate_take_turns(void **state) {
     doorman_agent_stop(agent);
 }
 
+/* L2: a time-out is never early, and 2 ms late at most: a busy machine adds what it likes, but not to
+ * each of so many. */
+static void a_wait_ends_when_its_time_is_over(void **state) {
+    (void)state;
+    enum { TRIES = 500 };
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *none = open_as(agent, "none", 1, DOORMAN_PESSIMISTIC, 0);
+    for (int gauge = 0; gauge < 2; gauge++) {
+        doorman_time least = DOORMAN_NEVER;
+        for (int i = 0; i < TRIES && least > 2 * MILLISECOND; i++) {
+            doorman_time timeout = (1 + i % 10) * MILLISECOND, from = doorman_clock();
+            assert_int_equal(gauge ? doorman_agent_gauge_wait(agent, none, 1, timeout)
+                                   : doorman_agent_rate_wait(agent, none, 1, timeout),
+                             DOORMAN_TIMED_OUT);
+            doorman_time late = doorman_clock() - from - timeout;
+            assert_true(late >= 0);
+            if (late < least) least = late;
+        }
+        assert_true(least <= 2 * MILLISECOND);
+    }
+    doorman_agent_stop(agent);
+}
+
 /* L1: "a blocked waiter sees a new rate at once". At the old one it would wait for an hour. Many
  * rounds: without a wake-up each would last a nap of a second. */
 static void a_blocked_waiter_sees_a_new_rate(void **state) {
@@ -934,6 +959,7 @@ int main(void) {
         cmocka_unit_test(stop_and_close_send_waiters_away),
         cmocka_unit_test(waiters_are_served_in_the_order_of_their_coming),
         cmocka_unit_test(waiters_for_a_rate_take_turns),
+        cmocka_unit_test(a_wait_ends_when_its_time_is_over),
         cmocka_unit_test(a_blocked_waiter_sees_a_new_rate),
         cmocka_unit_test(a_blocked_waiter_sees_the_first_lease),
         cmocka_unit_test(every_wait_counts_once_as_demand),
