@@ -128,7 +128,7 @@ build/sim/sim: $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
 FUZZ ?= $(HARNESSES)
 SECONDS ?= 60
-FUZZ_FLAGS = -max_total_time=$(SECONDS) -timeout=20 -rss_limit_mb=2048 -print_final_stats=1
+FUZZ_FLAGS = -max_total_time=$(SECONDS) -timeout=60 -rss_limit_mb=2048 -print_final_stats=1
 FUZZ_FLAGS_answer = -max_len=4096 -dict=../../tests/fuzz/json.dict
 FUZZ_FLAGS_configuration = $(FUZZ_FLAGS_answer)
 FUZZ_FLAGS_message = $(FUZZ_FLAGS_answer)

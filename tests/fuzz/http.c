@@ -104,7 +104,7 @@ static bool body_there(const char *body, size_t length) {
 }
 
 /* One answer. Returns where it ends; NULL: its head is not whole. The word "<zz" is none of the
- * server's, so that on a page it could only be an id, or a part of a query, that was not escaped. */
+ * server's, so that on a page it could only be an id, or part of a query, that was not escaped. */
 static const char *check_answer(const char *at) {
     must(strncmp(at, "HTTP/1.1 ", 9) == 0);
     const char *end = strstr(at, "\r\n\r\n"), *line = strstr(at, "\r\n");
