@@ -132,6 +132,25 @@ static void check_output(void) {
     while (at && *at) at = check_answer(at);
 }
 
+/* Leases with names that need care wherever they are shown. */
+static void lease(struct service *service) {
+    static const char *const holders[] = {"<zz", "\"'&", "client"};
+    doorman_response response;
+    doorman_demand demand = {.wants = 4, .subclients = 1, .priority = 2};
+    doorman_ask asks[] = {{.resource_id = "db"}, {.resource_id = "x\"\\<zz"}};
+    for (size_t i = 0; i < 2; i++) {
+        asks[i].wants = &demand;
+        asks[i].wants_count = 1;
+    }
+    for (size_t i = 0; i < 3; i++) {
+        doorman_request request = {.method = DOORMAN_GET_CAPACITY, .holder_id = holders[i]};
+        request.asks = asks;
+        request.ask_count = 2;
+        must(doorman_server_handle(service->server, &request, &response, NULL, doorman_clock()) ==
+             DOORMAN_OK);
+    }
+}
+
 static void start(struct service *service, const char *token) {
     static const char config[] =
         "{\"resources\":[{\"identifier_glob\":\"db\",\"description\":\"<b>\\\"'&\","
@@ -142,6 +161,7 @@ static void start(struct service *service, const char *token) {
     options.on_event = on_event;
     options.context = service;
     service->server = fuzz_server(&options);
+    lease(service);
     service->id = "id";
     service->node = "node";
     service->advertise = "tcp://doorman.example:15000";
