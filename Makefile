@@ -17,6 +17,11 @@ EXAMPLES = $(patsubst %.c,build/%,$(filter-out $(if $(HAS_LIBEDIT),,%/doorman_sh
     $(wildcard examples/*.c)))
 CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null),build/examples/gauge_guard)
 
+# One goal is built in parallel, several, as `make clean test`, one after the other. -j goes before.
+ifeq ($(filter-out 0,$(MAKELEVEL))$(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGOALS)),)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
+endif
+
 .PHONY: all demo test bench sim fuzz lint install uninstall deps build_deps clean help
 .DELETE_ON_ERROR:
 
@@ -65,19 +70,20 @@ build/plain/%: CFLAGS = -O2 -g -Werror
 build/asan/%: CFLAGS = $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-recover=all
 build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 
-PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/unit/*_test.c tests/system/*_test.c))
+PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/system/*_test.c tests/unit/*_test.c))
 THREADED = $(filter unit/limiters_test system/%,$(PROGRAMS))
-TESTS = $(PROGRAMS:%=build/plain/%) $(PROGRAMS:%=build/asan/%) $(THREADED:%=build/tsan/%)
+TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(PROGRAMS:%=build/plain/%)
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
 TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
 
 TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(REPLAYS) build/sim/sim
+# The longest first, as they run side by side.
 test: $(TESTS) $(TEST_TOOLS) ## all; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
-	    sh tests/run.sh $(TESTS) tests/shell_check.sh tests/deploy_check.sh \
-	    tests/browser_check.sh tests/sim/check.sh tests/fuzz/replay.sh \
-	    tests/compile_check.sh tests/text_check.sh
+	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh $(TESTS) \
+	    tests/shell_check.sh tests/deploy_check.sh tests/browser_check.sh \
+	    tests/fuzz/replay.sh tests/text_check.sh
 
 $(TESTS): LIBRARIES += -lcmocka -lm
 build/plain/%: tests/%.c $(TEST_SOURCES) | deps

@@ -325,7 +325,7 @@ void sim_start_process(sim_world *world, size_t index) {
     process->machine.life++;
     process->machine.still_until = 0;
     process->seen_term = 0;
-    uint64_t dice = world->seed ^ (index << 32 | process->machine.life);
+    uint64_t dice = world->seed ^ ((uint64_t)index << 32 | process->machine.life);
     const char *parents[SIM_PROCESSES];
     doorman_server_options options = {.node = node->name};
     options.seed[0] = sim_random(&dice);

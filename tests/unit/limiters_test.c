@@ -599,7 +599,7 @@ typedef struct subject {
     doorman_fixed_window fixed;
     doorman_sliding_window sliding;
     doorman_sliding_log log;
-    doorman_time arrivals[LIMIT];
+    doorman_arrival arrivals[LIMIT];
     doorman_time length, wait_max;
     int64_t per_second, capacity, debt_max; /* of buckets, in units */
 } subject;
@@ -746,7 +746,7 @@ static void each_classical_limiter_does_what_its_definition_says(void **state) {
 /* The example of the comment: 2 a minute. */
 static void a_log_remembers_whom_it_refuses(void **state) {
     (void)state;
-    doorman_time arrivals[2];
+    doorman_arrival arrivals[2];
     doorman_sliding_log log;
     assert_int_equal(doorman_sliding_log_init(&log, 2, MINUTE, arrivals), DOORMAN_OK);
     assert_int_equal(doorman_sliding_log_try(&log, 1, CLOCK(60, 1)), DOORMAN_ALLOWED);
@@ -833,7 +833,7 @@ static void classical_limiters_that_make_no_sense_are_refused(void **state) {
     doorman_fixed_window fixed;
     doorman_sliding_window sliding;
     doorman_sliding_log log;
-    doorman_time arrivals[1];
+    doorman_arrival arrivals[2], *askew = (doorman_arrival *)(void *)((char *)arrivals + 4);
     const doorman_status wrong = DOORMAN_INVALID_ARGUMENT;
     for (size_t i = 0; i < sizeof no_rate / sizeof *no_rate; i++) {
         assert_int_equal(doorman_token_bucket_init(&token, no_rate[i], 1, 0), wrong);
@@ -853,6 +853,7 @@ static void classical_limiters_that_make_no_sense_are_refused(void **state) {
     assert_int_equal(doorman_token_bucket_init(&token, 1e-9, 1, 0), wrong); /* 30 years */
     assert_int_equal(doorman_token_bucket_init(&token, 1e12, 1e15, 0), DOORMAN_OK);
     assert_int_equal(doorman_sliding_log_init(&log, 0, SECOND, arrivals), wrong);
+    assert_int_equal(doorman_sliding_log_init(&log, 1, SECOND, askew), wrong);
 }
 
 /* L2: n of nothing, of no amount, and of too much; a clock that stands still, or jumps a year. */

@@ -744,7 +744,8 @@ static void the_largest_sums_come_to_an_end(void **state) {
     fell(f);
 }
 
-/* A node whose parent refuses a resource forgets it when nobody asks for it any more. */
+/* A node forgets a resource that nobody asks for any more, also if it learns, and a request for it is
+ * under way when the last record ends, which is never answered, and refused when sent again. */
 static void what_is_refused_above_is_forgotten(void **state) {
     (void)state;
     forest *f = plant(NULL, 0);
@@ -755,10 +756,13 @@ static void what_is_refused_above_is_forgotten(void **state) {
     doorman_config_destroy(f->config);
     f->config = config;
     int leaf = add_node(f, 0);
-    f->cut[leaf] = true;
     ask_as(f, leaf, "c", "db", 1, (doorman_lease){.id = 0});
+    doorman_asker *asker = doorman_server_asker(f->nodes[leaf].server);
+    doorman_request request;
+    assert_int_equal(doorman_asker_request(asker, &request, f->now), DOORMAN_OK);
+    assert_int_not_equal(request.sequence, 0);
     pass(f, 10, 100);
-    f->cut[leaf] = false;
+    doorman_asker_failed(asker, request.sequence, f->now);
     pass(f, 100, 100);
     doorman_server_resource resource;
     assert_false(resource_of(f, leaf, &resource));
