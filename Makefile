@@ -134,12 +134,13 @@ build/sim/sim: $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
 FUZZ ?= $(HARNESSES)
 SECONDS ?= 60
-FUZZ_FLAGS = -max_total_time=$(SECONDS) -timeout=20 -rss_limit_mb=2048 -print_final_stats=1
+FUZZ_FLAGS = -max_total_time=$(SECONDS) -timeout=60 -rss_limit_mb=2048 -print_final_stats=1
 FUZZ_FLAGS_answer = -max_len=4096 -dict=../../tests/fuzz/json.dict
 FUZZ_FLAGS_configuration = $(FUZZ_FLAGS_answer)
 FUZZ_FLAGS_message = $(FUZZ_FLAGS_answer)
 FUZZ_FLAGS_calls = -max_len=1024
 FUZZ_FLAGS_glob = -max_len=520 -use_value_profile=1
+FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
 REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
 SIM_SOURCES = $(addprefix tests/sim/sim_,world.c network.c check.c)
@@ -156,16 +157,20 @@ build/fuzz/%: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) doorman.h | build_deps
 	@sh .ci/deps fuzzer
 	$(say)
 	@clang -std=c11 -D_DEFAULT_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined \
-	    -fno-sanitize-recover=all -I. $(WARNINGS) $(CPPFLAGS) $< $(filter %.o,$^) -o $@ -lcjson -lm
+	    -fno-sanitize-recover=all -I. -pthread $(WARNINGS) $(CPPFLAGS) $< $(filter %.o,$^) -o $@ \
+	    $(LIBRARIES) -lm
 
 $(REPLAYS): build/asan/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(TEST_SOURCES) | deps
 	$(say)
-	@$(C) $(CFLAGS) $(filter-out %/sim_faults.c,$(filter %.c,$^)) -o $@ $(LDFLAGS) -lcjson -lm
+	@$(C) $(CFLAGS) $(filter-out $(INCLUDED),$(filter %.c,$^)) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
 
+INCLUDED = doorman_server.c tests/sim/sim_faults.c
+build/fuzz/http build/asan/fuzz/http: doorman_server.c
+build/fuzz/system build/asan/fuzz/system: tests/sim/sim_faults.c
 # A bound on steps counts calls; the simulator is only the world that the state machines live in.
 build/fuzz/glob build/asan/fuzz/glob: CPPFLAGS += -finstrument-functions
-build/asan/fuzz/system: $(SIM_SOURCES) tests/sim/sim_faults.c
-build/fuzz/system: tests/sim/sim_faults.c $(SIM_SOURCES:tests/sim/%.c=build/fuzz/%.o)
+build/asan/fuzz/system: $(SIM_SOURCES)
+build/fuzz/system: $(SIM_SOURCES:tests/sim/%.c=build/fuzz/%.o)
 build/fuzz/sim_%.o: tests/sim/sim_%.c tests/sim/sim.h doorman.h
 	$(say)
 	@clang -std=c11 -O2 -g -I. $(CPPFLAGS) -c $< -o $@

@@ -10,7 +10,7 @@ for folder in tests/fuzz/*/; do
             passed=$((passed + 1))
         else
             failed=$((failed + 1))
-            printf '%s\n' "$output"
+            printf '%s\n[  FAILED  ] %s\n' "$output" "$file"
         fi
     done
 done
