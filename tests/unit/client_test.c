@@ -317,60 +317,6 @@ static void a_priority_of_zero_is_not_the_default(void **state) {
     }
 }
 
-/* C4: each allocation fails in turn. */
-static void a_client_that_finds_no_memory_leaves_nothing(void **state) {
-    (void)state;
-    static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
-    const doorman_client_options options = {
-        .client_id = "client", .addresses = addresses, .address_count = 3};
-    size_t before = memory_blocks(), n = 0;
-    doorman_client *client = NULL;
-    do {
-        memory_fails_at(++n);
-        doorman_status status = doorman_client_create(&client, &options, NULL, 0);
-        if (status == DOORMAN_OK) continue;
-        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
-        assert_null(client);
-        assert_int_equal(memory_blocks(), before);
-    } while (!memory_works());
-    assert_int_equal(n, 5); /* the client and three addresses, and then none has failed */
-    doorman_client_destroy(client);
-    doorman_client_destroy(NULL);
-    assert_int_equal(memory_blocks(), before);
-}
-
-/* C4: and a client of many resources goes on as before, each time that one more finds no memory. */
-static void a_resource_that_finds_no_memory_leaves_the_others_as_they_are(void **state) {
-    (void)state;
-    world w;
-    world_start(&w, 100);
-    doorman_client *client = join(&w, "client");
-    size_t failures = 0;
-    for (size_t i = 0; i < 40; i++) {
-        char id[16];
-        snprintf(id, sizeof id, "db/%zu", i);
-        const doorman_resource_options options = {.resource_id = id, .wants = 1};
-        doorman_time due = doorman_client_due(client);
-        size_t n = 0;
-        do {
-            doorman_resource *resource = NULL;
-            memory_fails_at(++n);
-            doorman_status status = doorman_resource_open(&resource, client, &options, NULL, w.now);
-            if (status == DOORMAN_OK) continue;
-            assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
-            assert_null(resource);
-            assert_int_equal(doorman_client_due(client), due);
-            failures++;
-        } while (!memory_works());
-        memory_fails_always(); /* asking needs none */
-        carry(&w, client);
-        (void)memory_works();
-        w.now += MILLISECOND;
-    }
-    assert_true(failures > 40);
-    world_stop(&w);
-}
-
 /* ---- modes ---- */
 
 /* K4 */
@@ -1300,8 +1246,6 @@ int main(void) {
         cmocka_unit_test(a_resource_that_makes_no_sense_is_refused),
         cmocka_unit_test(wants_that_make_no_sense_are_refused),
         cmocka_unit_test(a_priority_of_zero_is_not_the_default),
-        cmocka_unit_test(a_client_that_finds_no_memory_leaves_nothing),
-        cmocka_unit_test(a_resource_that_finds_no_memory_leaves_the_others_as_they_are),
         cmocka_unit_test(a_mode_holds_before_and_after_a_lease_and_never_during_it),
         cmocka_unit_test(limiters_follow_the_mode_and_the_lease),
         cmocka_unit_test(a_safe_capacity_is_heard_from_a_refusal_too),

@@ -767,55 +767,6 @@ static void ids_may_hold_slashes_stars_and_brackets(void **state) {
     world_stop(w);
 }
 
-/* One request about three resources: two known, one new. */
-static doorman_status ask_for_three(world *w, const char *third, doorman_response *response) {
-    const doorman_demand demand = {10, 1, 1};
-    const char *const ids[] = {"one", "two", third};
-    doorman_ask asks[3];
-    for (size_t i = 0; i < 3; i++) {
-        asks[i] = (doorman_ask){.resource_id = ids[i], .wants = &demand, .wants_count = 1};
-    }
-    const doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = "a", .asks = asks, .ask_count = 3};
-    return doorman_server_handle(w->server, &request, response, &w->error, w->now);
-}
-
-/* C4 */
-static void out_of_memory_is_a_status_and_changes_nothing(void **state) {
-    (void)state;
-    world *w = world_start(100, NULL);
-    size_t holders = 0;
-    doorman_status status;
-    size_t nth = 0;
-    do {
-        doorman_response response;
-        memory_fails_at(++nth);
-        status = ask_for_three(w, "three", &response);
-        if (status == DOORMAN_OK) continue;
-        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
-        assert_int_equal(count_resources(w, &holders), 0);
-    } while (!memory_works());
-    assert_int_equal(status, DOORMAN_OK);
-    assert_true(nth > 7); /* three books, three records, a tally */
-    assert_int_equal(count_resources(w, &holders), 3);
-    assert_int_equal(holders, 3);
-    world_stop(w);
-}
-
-/* C4 */
-static void no_memory_for_a_reload_leaves_the_old_configuration(void **state) {
-    (void)state;
-    world *w = world_start(100, NULL);
-    holder a = {.id = "a", .wants = 90};
-    doorman_config *config = config_of(50, NULL);
-    memory_fails_at(1);
-    assert_int_equal(doorman_server_configure(w->server, config, w->now), DOORMAN_OUT_OF_MEMORY);
-    assert_false(memory_works());
-    assert_about(gets(w, &a), 90);
-    doorman_config_destroy(config);
-    world_stop(w);
-}
-
 /* C1: time that goes back stands still. */
 static void time_that_goes_back_stands_still(void **state) {
     (void)state;
@@ -948,8 +899,6 @@ int main(void) {
         cmocka_unit_test(a_refused_resource_leaves_nothing_behind),
         cmocka_unit_test(a_wrong_message_changes_nothing),
         cmocka_unit_test(ids_may_hold_slashes_stars_and_brackets),
-        cmocka_unit_test(out_of_memory_is_a_status_and_changes_nothing),
-        cmocka_unit_test(no_memory_for_a_reload_leaves_the_old_configuration),
         cmocka_unit_test(time_that_goes_back_stands_still),
         cmocka_unit_test(no_two_leases_bear_the_same_id),
         cmocka_unit_test(what_has_expired_is_given_back_by_update),

@@ -423,22 +423,6 @@ static void what_is_no_demand_is_refused_and_writes_nothing(void **state) {
                      DOORMAN_INVALID_ARGUMENT);
 }
 
-/* C4 */
-static void without_memory_nothing_is_solved(void **state) {
-    (void)state;
-    const doorman_algorithm fair = {.reserve = 0};
-    const doorman_demand demand = {1, 1, 1};
-    size_t blocks = memory_blocks(), nth = 0;
-    for (;;) {
-        memory_fails_at(++nth);
-        doorman_status status = solve_one(fair, 1, demand);
-        assert_int_equal(memory_blocks(), blocks);
-        if (memory_works()) break;
-        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
-    }
-    assert_true(nth > 1);
-}
-
 /* ---- the index ----------------------------------------------------------------------------- */
 
 enum { KEPT_MAX = 300, MANY = 100000 };
@@ -736,7 +720,6 @@ int main(void) {
         cmocka_unit_test(terms_are_one_for_all_or_one_for_each_priority_highest_first),
         cmocka_unit_test(no_algorithm_given_is_fair_share_and_no_subclients_are_one),
         cmocka_unit_test(what_is_no_demand_is_refused_and_writes_nothing),
-        cmocka_unit_test(without_memory_nothing_is_solved),
         cmocka_unit_test(the_index_sums_what_is_in_it_and_in_the_end_exactly_nothing),
         cmocka_unit_test(what_was_beside_a_large_demand_is_not_lost_when_it_leaves),
         cmocka_unit_test(without_memory_the_index_is_as_it_was),

@@ -1008,47 +1008,6 @@ static void a_lost_mastership_voids_what_is_under_way(void **state) {
     fell(f);
 }
 
-/* C4: whichever allocation fails, a request of a client to a node, and the node's own, changes
- * nothing, and works when there is memory again. */
-static void without_memory_nothing_changes(void **state) {
-    (void)state;
-    forest *f = plant_one(100, fair);
-    int leaf = add_node(f, 0);
-    add_member(f, leaf, 60, 1);
-    doorman_request request, upward;
-    doorman_response response;
-    doorman_asker *asker = doorman_server_asker(f->nodes[leaf].server);
-    assert_int_equal(
-        doorman_asker_request(doorman_client_asker(f->members[0].client), &request, f->now),
-        DOORMAN_OK);
-    size_t n = 0;
-    doorman_status status = DOORMAN_OK;
-    doorman_server_resource resource;
-    do {
-        memory_fails_at(++n);
-        status = doorman_server_handle(f->nodes[leaf].server, &request, &response, NULL, f->now);
-        if (status != DOORMAN_OK) assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
-        if (status != DOORMAN_OK) assert_false(resource_of(f, leaf, &resource));
-    } while (!memory_works());
-    assert_int_equal(status, DOORMAN_OK);
-    n = 0;
-    do {
-        memory_fails_at(++n);
-        status = doorman_asker_request(asker, &upward, f->now);
-    } while (!memory_works());
-    assert_int_equal(status, DOORMAN_OK);
-    assert_true(upward.sequence);
-    n = 0;
-    do {
-        memory_fails_at(++n);
-        status = doorman_server_handle(f->nodes[0].server, &upward, &response, NULL, f->now);
-        if (status != DOORMAN_OK) assert_false(resource_of(f, 0, &resource));
-    } while (!memory_works());
-    assert_int_equal(status, DOORMAN_OK);
-    assert_exact(response.answers[0].gets.capacity, 60);
-    fell(f);
-}
-
 /* ---- fairness */
 
 /* T2: within 5 %, for every kind, wherever the clients sit, whose wants differ by six orders. */
@@ -1118,7 +1077,6 @@ int main(void) {
         cmocka_unit_test(many_resources_are_asked_for_in_parts),
         cmocka_unit_test(a_node_has_a_configuration_or_a_parent),
         cmocka_unit_test(a_lost_mastership_voids_what_is_under_way),
-        cmocka_unit_test(without_memory_nothing_changes),
         cmocka_unit_test(a_tree_shares_as_one_server_would),
     };
     return run_all(tests);
