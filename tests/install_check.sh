@@ -62,8 +62,8 @@ all_in_c() {
 
 # shellcheck disable=SC2046
 all_in_cxx() {
-    compile_c -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c -c "$prefix/include/doorman.h" \
-        -o all.o &&
+    compile_c -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c -c \
+        "$prefix/include/doorman.h" -o all.o &&
         compile_cxx gauge_guard.cpp all.o $(pkg-config --cflags --libs --static doorman) -o guard
 }
 
