@@ -77,13 +77,13 @@ TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
 TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
 
-TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(REPLAYS) build/sim/sim
+TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(REPLAYS) build/sim/sim build/doorman_server
 # The longest first, as they run side by side.
 test: $(TESTS) $(TEST_TOOLS) ## all; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh $(TESTS) \
 	    tests/shell_check.sh tests/deploy_check.sh tests/browser_check.sh \
-	    tests/fuzz/replay.sh tests/text_check.sh
+	    tests/install_check.sh tests/fuzz/replay.sh tests/text_check.sh
 
 $(TESTS): LIBRARIES += -lcmocka -lm
 build/plain/%: tests/%.c $(TEST_SOURCES) | deps
@@ -218,13 +218,19 @@ lint: ## clang-format, cppcheck and shellcheck, where they are installed
 	    --enable=performance --enable=portability -I. $(wildcard *.c examples/*.c*))
 	@$(call lint,shellcheck,$(SCRIPTS))
 
-install: build/doorman_server ## the header and the server to PREFIX (/usr/local), below DESTDIR
-	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/bin
+# The pkg-config file says where the header is and, from the header, which version.
+install: build/doorman_server ## header, server, pkg-config file: to PREFIX (/usr/local), in DESTDIR
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,include bin share/pkgconfig)
 	install -m 644 doorman.h $(DESTDIR)$(PREFIX)/include
 	install -m 755 build/doorman_server $(DESTDIR)$(PREFIX)/bin
+	version=$$(sed -n 's/^#define DOORMAN_VERSION "\(.*\)"$$/\1/p' doorman.h) && \
+	    sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" doorman.pc.in \
+	    >$(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
+	chmod 644 $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 
 uninstall: ## undo it
-	rm -f $(DESTDIR)$(PREFIX)/include/doorman.h $(DESTDIR)$(PREFIX)/bin/doorman_server
+	rm -f $(DESTDIR)$(PREFIX)/include/doorman.h $(DESTDIR)$(PREFIX)/bin/doorman_server \
+	    $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 
 # What is missing is installed before anything is built; `make demo` needs less than `make test`.
 build_deps:
