@@ -21,7 +21,8 @@
  * V4 Metrics by Prometheus' conventions.
  * V5 A message is 4 MiB at most. A peer that sends rubbish, or goes away half-way, costs no one
  *    else anything.
- * V6 Log lines are logfmt on standard error. A trouble that repeats is said once a minute.
+ * V6 Log lines are logfmt on standard error. A trouble that repeats is said once a minute. Nobody
+ *    waits for the log: what finds no room is lost, and counted.
  * V7 Exit codes: 0 done, 1 failure, 2 wrong use; each with one line that says what, and what to do.
  *
  * In order: flags, log, etcd, configuration, state, the way of one request, upward, election, what
@@ -34,6 +35,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
@@ -48,6 +50,9 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
@@ -514,7 +519,7 @@ static void settings_uninit(struct settings *settings) {
 /* One line is one event, in logfmt: key=value, values in quotes where they need them (V6). */
 
 struct line {
-    char text[4096]; /* what does not fit is cut off */
+    char text[PIPE_BUF]; /* what does not fit is cut off */
     size_t bytes;
 };
 
@@ -572,23 +577,61 @@ static void line_add_time(struct line *line) {
 
 #define END ((const char *)0) /* of the pairs */
 
-/* Logs a message and pairs of key and value, both texts, up to END. The line goes out in one write,
- * so that lines of two threads, or of two processes, do not mix. */
+static void line_start(struct line *line, enum level level, const char *message) {
+    line->bytes = 0;
+    line_add_time(line);
+    line_add_pair(line, "level", level_names[level]);
+    line_add_pair(line, "msg", message);
+}
+
+/* The lines that were lost. */
+static struct lost {
+    pthread_mutex_t lock; /* also from the look for room to the write */
+    uint64_t count;
+} lost = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* A line goes out in one write, so that lines of two threads, or of two processes, do not mix.
+ * Nobody waits for it, least of all with the lock of the service: a pipe that nobody reads, or a
+ * disk that is full, takes no line. A pipe that has room takes PIPE_BUF bytes, which a line is at
+ * most; a socket, such as systemd gives, is asked in its own way. */
+static bool line_write(struct line *line) {
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (line->bytes == sizeof line->text) line->bytes--;
+    line_add(line, "\n", 1);
+    ssize_t wrote = send(out.fd, line->text, line->bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (wrote < 0 && errno == ENOTSOCK && poll(&out, 1, 0) == 1) {
+        wrote = write(out.fd, line->text, line->bytes);
+    }
+    return wrote == (ssize_t)line->bytes;
+}
+
+/* Says first what was lost before, if anything was. */
+static void line_send(struct line *line) {
+    struct line before;
+    char count[24];
+    pthread_mutex_lock(&lost.lock);
+    if (lost.count > 0) {
+        snprintf(count, sizeof count, "%" PRIu64, lost.count);
+        line_start(&before, LEVEL_WARNING, "lines of this log found no room and are lost");
+        line_add_pair(&before, "count", count);
+        if (line_write(&before)) lost.count = 0;
+    }
+    if (lost.count > 0 || !line_write(line)) lost.count++;
+    pthread_mutex_unlock(&lost.lock);
+}
+
+/* Logs a message and pairs of key and value, both texts, up to END. */
 __attribute__((sentinel)) static void say(const struct settings *settings, enum level level,
                                           const char *message, ...) {
-    struct line line = {.bytes = 0};
+    struct line line;
     va_list pairs;
     va_start(pairs, message);
     if (level >= settings->log_level) {
-        line_add_time(&line);
-        line_add_pair(&line, "level", level_names[level]);
-        line_add_pair(&line, "msg", message);
+        line_start(&line, level, message);
         for (const char *key = NULL; (key = va_arg(pairs, const char *)) != NULL;) {
             line_add_pair(&line, key, va_arg(pairs, const char *));
         }
-        if (line.bytes == sizeof line.text) line.bytes--;
-        line_add(&line, "\n", 1);
-        fwrite(line.text, 1, line.bytes, stderr);
+        line_send(&line);
     }
     va_end(pairs);
 }
