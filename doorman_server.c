@@ -2023,9 +2023,43 @@ static bool query_read(const char *query, const char *name, char *out, size_t ro
 
 /* ---- >>survey ------------------------------------------------------------------------------- */
 /* What the pages and the metrics tell, copied while the lock is held, so that all the writing goes
- * on without it. A walk takes some 0.2 us a resource or lease, and at most so many are copied: who
- * has more is told a part of them, by name, and the sum of the rest. */
+ * on without it. At most so many are copied: who has more is told a part of them, by name, and the
+ * sum of the rest.
+ *
+ * A walk takes some 0.2 us a resource, or several where these are new to the caches, so that it is
+ * made in slices. Between them whoever waits for the lock has it: it is not enough to let go of it,
+ * as who sleeps wakes up too late to catch it. */
 #define ROWS_MAX 100000
+#define SLICE 1000 /* resources at once: less than 5 ms, with their leases that have ended */
+#define SLICE_NAP_MS 1
+
+/* Lets others have the lock for a moment. */
+static void service_yield(struct service *service) {
+    pthread_mutex_unlock(&service->lock);
+    nng_msleep(SLICE_NAP_MS);
+    pthread_mutex_lock(&service->lock);
+}
+
+/* Calls for each resource until that says false, with the lock held, but not from one slice to the
+ * next. */
+static void service_walk(struct service *service,
+                         bool (*visit)(void *context, const doorman_server_resource *info),
+                         void *context) {
+    doorman_walk walk;
+    doorman_server_resource info;
+    doorman_time now = doorman_clock();
+    doorman_server_walk_start(service->server, &walk);
+    bool more = doorman_server_walk_next(service->server, &walk, &info, now);
+    for (size_t count = 1; more; count++) {
+        more = visit(context, &info);
+        if (count % SLICE == 0) {
+            service_yield(service);
+            now = doorman_clock();
+        }
+        more = more && doorman_server_walk_next(service->server, &walk, &info, now);
+    }
+    doorman_server_walk_end(service->server, &walk);
+}
 
 struct row {
     char *id;
@@ -2035,6 +2069,8 @@ struct row {
 };
 
 struct survey {
+    const char *filter; /* part of the ids of the rows, */
+    size_t limit;       /* and how many there may be */
     doorman_time now;
     bool is_master, stopping, has_rest;
     char master[DOORMAN_ID_BYTES_MAX + 1]; /* "": nobody knows */
@@ -2128,26 +2164,31 @@ static void survey_mastership(struct survey *survey, struct service *service) {
     snprintf(survey->master, sizeof survey->master, "%s", master);
 }
 
+static bool survey_visit(void *context, const doorman_server_resource *info) {
+    struct survey *survey = (struct survey *)context;
+    survey_count(survey, info);
+    if (strstr(info->resource_id, survey->filter)) {
+        survey->match_count++;
+        if (survey->row_count < survey->limit) {
+            survey_add_row(survey, info);
+        } else {
+            struct row row = row_make(info);
+            survey_add_rest(survey, &row);
+        }
+    }
+    return true;
+}
+
 /* Looks at all resources, which takes as long as there are of them.
  *   filter   part of the ids of those that are wanted
  *   limit    of rows; of those beyond it there is the sum */
 static void survey_take(struct survey *survey, struct service *service, const char *filter,
                         size_t limit) {
-    const void *cursor = NULL;
-    doorman_server_resource info;
+    survey->filter = filter;
+    survey->limit = limit;
     pthread_mutex_lock(&service->lock);
     survey_mastership(survey, service);
-    while (doorman_server_next_resource(service->server, &cursor, &info, survey->now)) {
-        survey_count(survey, &info);
-        if (!strstr(info.resource_id, filter)) continue;
-        survey->match_count++;
-        if (survey->row_count < limit) {
-            survey_add_row(survey, &info);
-        } else {
-            struct row row = row_make(&info);
-            survey_add_rest(survey, &row);
-        }
-    }
+    service_walk(service, survey_visit, survey);
     pthread_mutex_unlock(&service->lock);
 }
 
@@ -2170,6 +2211,7 @@ struct lease_row {
 
 /* One resource and its leases. */
 struct leases {
+    const char *resource_id;
     doorman_time now;
     bool found;
     struct row resource;
@@ -2192,21 +2234,22 @@ static void leases_add(struct leases *leases, const doorman_server_lease *info) 
     }
 }
 
+static bool leases_visit(void *context, const doorman_server_resource *info) {
+    struct leases *leases = (struct leases *)context;
+    const char *description = info->settings->description;
+    leases->found = strcmp(info->resource_id, leases->resource_id) == 0;
+    if (leases->found) leases->resource = row_make(info);
+    if (leases->found && description) leases->description = strdup(description);
+    return !leases->found;
+}
+
 static void leases_take(struct leases *leases, struct service *service, const char *resource_id) {
     const void *cursor = NULL;
-    doorman_server_resource info;
     doorman_server_lease lease;
+    leases->resource_id = resource_id;
     pthread_mutex_lock(&service->lock);
+    service_walk(service, leases_visit, leases);
     leases->now = doorman_clock();
-    while (!leases->found &&
-           doorman_server_next_resource(service->server, &cursor, &info, leases->now)) {
-        if (strcmp(info.resource_id, resource_id) != 0) continue;
-        const char *description = info.settings->description;
-        leases->found = true;
-        leases->resource = row_make(&info);
-        if (description) leases->description = strdup(description);
-    }
-    cursor = NULL;
     while (leases->found && leases->row_count < ROWS_MAX &&
            doorman_server_next_lease(service->server, resource_id, &cursor, &lease, leases->now)) {
         leases_add(leases, &lease);
@@ -2258,15 +2301,15 @@ static void past_add(struct past *past, float has, float wants) {
 }
 
 /* The first resources, and nothing of the rest: nobody waits for this one. */
+static bool history_visit(void *context, const doorman_server_resource *info) {
+    struct survey *survey = (struct survey *)context;
+    survey_add_row(survey, info);
+    return survey->row_count < HISTORY_MAX && !survey->failed;
+}
+
 static void history_take(struct survey *survey, struct service *service) {
-    const void *cursor = NULL;
-    doorman_server_resource info;
     pthread_mutex_lock(&service->lock);
-    survey->now = doorman_clock();
-    while (survey->row_count < HISTORY_MAX && !survey->failed &&
-           doorman_server_next_resource(service->server, &cursor, &info, survey->now)) {
-        survey_add_row(survey, &info);
-    }
+    service_walk(service, history_visit, survey);
     pthread_mutex_unlock(&service->lock);
 }
 
@@ -3228,22 +3271,25 @@ static void json_template(struct text *text, const doorman_template *settings, c
     text_add(text, "}");
 }
 
+static bool json_visit(void *context, const doorman_server_resource *info) {
+    struct text *text = (struct text *)context;
+    if (text->buffer.bytes > 0 && text->buffer.text[text->buffer.bytes - 1] == '}') {
+        text_add(text, ",");
+    }
+    json_template(text, info->settings, info->resource_id, escape_glob);
+    return true;
+}
+
 /* With the lock held. A node with a parent has one template for each resource. */
 static void json_templates(struct text *text, struct service *service) {
     size_t count = 0;
-    const void *cursor = NULL;
-    doorman_server_resource info;
-    doorman_time now = doorman_clock();
     const doorman_template *templates = NULL;
     if (service->config) templates = doorman_config_templates(service->config, &count);
     for (size_t i = 0; i < count; i++) {
         if (i) text_add(text, ",");
         json_template(text, &templates[i], templates[i].identifier_glob, escape_json);
     }
-    while (!service->config && doorman_server_next_resource(service->server, &cursor, &info, now)) {
-        if (count++) text_add(text, ",");
-        json_template(text, info.settings, info.resource_id, escape_glob);
-    }
+    if (!service->config) service_walk(service, json_visit, text);
 }
 
 static void answer_config(struct service *service, const struct call *call, struct reply *reply) {
