@@ -1045,6 +1045,11 @@ static enum outcome check_config(const struct settings *settings) {
 
 #define QUIET (60 * DOORMAN_SECOND) /* between two lines about the same trouble */
 
+/* So many leases have to go before memory is given back: some MB; and so long it is not done again.
+ */
+#define TRIM_LEASES 10000
+#define TRIM_INTERVAL (10 * DOORMAN_SECOND)
+
 struct lane {
     struct service *service;
     nng_ctx context;
@@ -1199,6 +1204,8 @@ struct service {
     doorman_config *config;
     doorman_server *server;
     struct trouble troubles[TROUBLE_COUNT];
+    uint64_t gone_count;   /* leases, since memory was given back */
+    doorman_time trim_due; /* not before */
     bool stopping;
     struct loading loading;
     struct upward upward;
@@ -1227,6 +1234,7 @@ static void on_event(void *context, const doorman_event *event) {
     struct service *service = (struct service *)context;
     if (event->kind == DOORMAN_EVENT_EXPIRED) {
         char amount[32];
+        service->gone_count++;
         snprintf(amount, sizeof amount, "%.15g", event->amount);
         say(service->settings, LEVEL_DEBUG, trouble_texts[event->kind], "resource",
             event->resource_id, "holder", event->holder_id, "amount", amount, END);
@@ -1379,6 +1387,8 @@ static doorman_status service_answer(struct service *service, doorman_json_excha
     doorman_time now = doorman_clock();
     if (!service->stopping) {
         doorman_json_exchange_decide(exchange, service->server, now);
+        bool releases = exchange->request.method == DOORMAN_RELEASE_CAPACITY;
+        if (read == DOORMAN_OK && releases) service->gone_count += exchange->request.ask_count;
         upward_hurry(service);
     }
     pthread_mutex_unlock(&service->lock);
@@ -1650,7 +1660,9 @@ static void election_move(struct service *service, const struct finding *to, doo
         mastership.address = NULL; /* it is no address, so nobody can be sent there */
         doorman_server_set_master(service->server, &mastership, now);
     }
-    bool lapsed = election->state == ELECTION_MASTER && now >= election->until;
+    bool was_master = election->state == ELECTION_MASTER;
+    bool lapsed = was_master && now >= election->until;
+    if (was_master && to->state != ELECTION_MASTER) service->gone_count += TRIM_LEASES; /* or all */
     bool news = lapsed || to->state != election->state || strcmp(to->address, election->address);
     election->state = to->state;
     election->until = to->until;
@@ -4424,10 +4436,29 @@ static void service_sample(struct service *service, doorman_time now) {
     }
 }
 
+/* What has become free is in pieces between what is not, and the C library keeps it. To look for
+ * whole pages takes tens of milliseconds, in which who wants memory may wait; so it is done after
+ * many leases have gone, and not soon again. */
+static void service_trim(struct service *service, doorman_time now) {
+#ifdef __GLIBC__
+    pthread_mutex_lock(&service->lock);
+    bool due = service->gone_count >= TRIM_LEASES && now >= service->trim_due;
+    if (due) service->gone_count = 0;
+    if (due) service->trim_due = now + TRIM_INTERVAL;
+    pthread_mutex_unlock(&service->lock);
+    if (due) malloc_trim(0);
+#else
+    (void)service, (void)now;
+#endif
+}
+
 static void service_tick(struct service *service) {
     pthread_mutex_lock(&service->lock);
     doorman_time now = doorman_clock();
-    if (doorman_server_due(service->server) <= now) doorman_server_update(service->server, now);
+    while (doorman_server_due(service->server) <= now) {
+        doorman_server_update(service->server, now);
+        service_yield(service);
+    }
     for (int kind = 0; kind < TROUBLE_COUNT; kind++) {
         trouble_say(service, kind, NULL, NULL, NULL, now);
     }
@@ -4451,6 +4482,7 @@ static void service_run(struct service *service, const sigset_t *signals) {
         if (got == SIGHUP) service_reload(service);
         service_watch_config(service);
         service_tick(service);
+        service_trim(service, doorman_clock());
         service_sample(service, doorman_clock());
     }
     say(service->settings, LEVEL_INFO, "stopping", "signal", got == SIGTERM ? "SIGTERM" : "SIGINT",
