@@ -92,7 +92,8 @@
  *     shares         doorman_shares_solve    doorman_terms_target
  *     asking         doorman_asker_address  _request  _response  _failed  _due
  *     server         doorman_server_create  _destroy  _configure  _set_master  _handle  _due
- *                    _update  _asker  _next_resource  _next_lease
+ *                    _update  _asker  _next_resource  _next_lease  _walk_start  _walk_next
+ *                    _walk_end
  *     client         doorman_client_create  _destroy  _asker  _due  _update  _kill_switch
  *                    doorman_resource_open  _close  _set_wants  _read  _rate  _gauge
  *     limiters       doorman_rate_init  _try  _delay  _shadow  _count
@@ -558,8 +559,9 @@ DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
                                                  doorman_time now);
 
 /* When doorman_server_update has something to do: memory to give back, a mastership that ends.
- * Answers do not depend on it. Stale after any call on the server. An update that is due is
- * O(resources), and O(log holders) for each lease that has ended. */
+ * Answers do not depend on it. Stale after any call on the server. An update looks at 10,000
+ * resources and leases that have ended at most, which takes some milliseconds; where there are more
+ * it is due again at once. */
 DOORMAN_API doorman_time doorman_server_due(const doorman_server *server);
 DOORMAN_API void doorman_server_update(doorman_server *server, doorman_time now);
 
@@ -601,6 +603,21 @@ DOORMAN_API bool doorman_server_next_resource(doorman_server *server, const void
 DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
                                            const void **cursor, doorman_server_lease *out,
                                            doorman_time now);
+
+/* The place of a walk over the resources between whose steps there may be other calls on the
+ * server: for who must not keep others waiting. Its fields are the library's. */
+typedef struct doorman_walk {
+    void *next;
+    struct doorman_walk *other;
+} doorman_walk;
+
+/* Starts a walk in the caller's memory, which is the server's until the walk has been ended; takes
+ * its next step, false: there is none; and ends it, before the server is destroyed. Resources that
+ * come or go meanwhile may be in it or not, all the others are in it once. O(1) a step. */
+DOORMAN_API void doorman_server_walk_start(doorman_server *server, doorman_walk *walk);
+DOORMAN_API bool doorman_server_walk_next(doorman_server *server, doorman_walk *walk,
+                                          doorman_server_resource *out, doorman_time now);
+DOORMAN_API void doorman_server_walk_end(doorman_server *server, doorman_walk *walk);
 
 /* ---- client, the public part --------------------------------------------------------------- */
 
@@ -3724,6 +3741,9 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
 /* How long a holder waits at most before it asks again a node that has no lease. */
 #define DOORMAN__PUT_OFF_MAX (4 * DOORMAN_SECOND)
 
+/* What an update looks at: some milliseconds. */
+#define DOORMAN__SWEEP_MAX ((size_t)10000)
+
 /* How many resources a holder has: one for each holder of the server. */
 typedef struct doorman__tally {
     doorman__link
@@ -3767,6 +3787,10 @@ struct doorman_server {
     doorman_time drains_at;   /* leases under configurations before this one have ended by then */
     doorman__table books, tallies;
     doorman__book *first, *last;
+    doorman_walk *walks; /* under way */
+    doorman_walk sweep;  /* of an update that has more to do; one of these while it is */
+    bool sweeping;
+    doorman_time sweep_due; /* of what the sweep has seen */
     uint64_t lease_count;
     doorman__slot *slots;
     size_t *places;       /* of the slots, by the hash of the resource */
@@ -3825,6 +3849,9 @@ static void doorman__server_free_book(doorman_server *server, doorman__book *boo
         doorman__server_remove_record(server, book, record);
     }
     assert(book->records.count == 0);
+    for (doorman_walk *walk = server->walks; walk; walk = walk->other) {
+        if (walk->next == book) walk->next = book->next;
+    }
     *(book->previous ? &book->previous->next : &server->first) = book->next;
     *(book->next ? &book->next->previous : &server->last) = book->previous;
     doorman__table_remove(&server->books, &book->link);
@@ -3849,15 +3876,23 @@ static void doorman__server_remove_book(doorman_server *server, doorman__book *b
     }
 }
 
-/* S2. */
-static void doorman__server_expire(doorman_server *server, doorman__book *book) {
-    for (doorman__record *record = NULL; (record = doorman__book_first(book));) {
+/* S2. Not more than so many; returns their number. */
+static size_t doorman__server_expire_some(doorman_server *server, doorman__book *book,
+                                          size_t most) {
+    size_t count = 0;
+    for (doorman__record *record = NULL; count < most && (record = doorman__book_first(book));) {
         if (server->now < record->end) break;
         doorman__server_event(server, DOORMAN_EVENT_EXPIRED, book->resource_id, record->holder_id,
                               record->given);
         book->expired_count++;
         doorman__server_remove_record(server, book, record);
+        count++;
     }
+    return count;
+}
+
+static void doorman__server_expire(doorman_server *server, doorman__book *book) {
+    doorman__server_expire_some(server, book, SIZE_MAX);
 }
 
 static void doorman__server_forget(doorman_server *server) {
@@ -4962,6 +4997,7 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
 }
 
 doorman_time doorman_server_due(const doorman_server *server) {
+    if (server->sweeping) return 0; /* at once, by whatever clock */
     if (doorman__server_is_root(server)) return server->due;
     return doorman__earlier(server->due, doorman_asker_due(&server->asker));
 }
@@ -4970,37 +5006,69 @@ doorman_asker *doorman_server_asker(doorman_server *server) {
     return doorman__server_is_root(server) ? NULL : &server->asker;
 }
 
-/* Gives memory back, at most once a second: who looks at one resource has expired it already. */
+void doorman_server_walk_start(doorman_server *server, doorman_walk *walk) {
+    *walk = (doorman_walk){server->first, server->walks};
+    server->walks = walk;
+}
+
+void doorman_server_walk_end(doorman_server *server, doorman_walk *walk) {
+    doorman_walk **at = &server->walks;
+    while (*at != walk) at = &(*at)->other;
+    *at = walk->other;
+}
+
+/* One resource of a sweep: its leases that have ended, or so many of them; and it itself, where
+ * nobody holds anything of it. Returns how much that was. */
+static size_t doorman__server_sweep_book(doorman_server *server, doorman__book *book, size_t most) {
+    size_t count = doorman__server_expire_some(server, book, most);
+    const doorman__record *first = doorman__book_first(book);
+    if (first && server->now >= first->end) return count;
+    server->sweep.next = book->next;
+    if (first) {
+        server->sweep_due = doorman__earlier(server->sweep_due, first->end);
+    } else {
+        doorman_time again = doorman__after(server->now, DOORMAN__PUT_OFF_MAX);
+        if (book->upward) server->sweep_due = doorman__earlier(server->sweep_due, again);
+        doorman__server_remove_book(server, book);
+    }
+    return count + 1;
+}
+
+/* Gives memory back, a sweep over all resources at most once a second: who looks at one of them has
+ * expired it already. A sweep takes as many updates as it needs, so that others can have the server
+ * in between. What becomes due meanwhile is for the next one. */
 void doorman_server_update(doorman_server *server, doorman_time now) {
     now = doorman__server_now(server, now);
     doorman__server_check_mastership(server);
-    if (now < server->due) return;
-    doorman_time due = DOORMAN_NEVER;
-    for (doorman__book *book = server->first, *next = NULL; book; book = next) {
-        next = book->next;
-        doorman__server_expire(server, book);
-        const doorman__record *first = doorman__book_first(book);
-        if (first) {
-            due = doorman__earlier(due, first->end);
-        } else {
-            bool root = !book->upward;
-            doorman__server_remove_book(server, book);
-            if (!root) due = doorman__earlier(due, doorman__after(now, DOORMAN__PUT_OFF_MAX));
-        }
+    if (!server->sweeping && now < server->due) return;
+    if (!server->sweeping) {
+        doorman_server_walk_start(server, &server->sweep);
+        server->sweeping = true;
+        server->due = server->sweep_due = DOORMAN_NEVER;
     }
-    if (server->first) due = doorman__later(due, doorman__after(now, DOORMAN_SECOND));
-    server->due = server->mine ? doorman__earlier(due, server->mine_until) : due;
+    for (size_t left = DOORMAN__SWEEP_MAX; left > 0 && server->sweep.next;) {
+        doorman__book *book = (doorman__book *)server->sweep.next;
+        size_t count = doorman__server_sweep_book(server, book, left);
+        left = count < left ? left - count : 0;
+    }
+    if (server->sweep.next) return;
+    doorman_server_walk_end(server, &server->sweep);
+    server->sweeping = false;
+    server->due = doorman__earlier(server->due, server->sweep_due);
+    if (server->first) {
+        server->due = doorman__later(server->due, doorman__after(now, DOORMAN_SECOND));
+    }
+    if (server->mine) server->due = doorman__earlier(server->due, server->mine_until);
 }
 
-bool doorman_server_next_resource(doorman_server *server, const void **cursor,
-                                  doorman_server_resource *out, doorman_time now) {
-    now = doorman__server_now(server, now);
-    doorman__server_check_mastership(server);
-    doorman__book *book = server->first;
-    if (*cursor && book) book = ((const doorman__book *)*cursor)->next;
-    while (book && book->upward && book->upward->holding.closing) book = book->next;
-    *cursor = book;
-    if (!book) return false;
+static bool doorman__book_open(const doorman__book *book) {
+    return !book->upward || !book->upward->holding.closing;
+}
+
+/* What is told of a resource. */
+static void doorman__server_tell(doorman_server *server, doorman__book *book,
+                                 doorman_server_resource *out) {
+    doorman_time now = server->now;
     doorman__server_expire(server, book);
     const doorman__holding *holding = book->upward ? &book->upward->holding : NULL;
     bool leased = !holding || doorman__holding_live(holding, now);
@@ -5018,7 +5086,29 @@ bool doorman_server_next_resource(doorman_server *server, const void **cursor,
                                      .expired_count = book->expired_count,
                                      .learned_at = book->learned_at};
     out->has_safe_capacity = doorman__book_safe_capacity(book, now, &out->safe_capacity);
-    return true;
+}
+
+bool doorman_server_next_resource(doorman_server *server, const void **cursor,
+                                  doorman_server_resource *out, doorman_time now) {
+    doorman__server_now(server, now);
+    doorman__server_check_mastership(server);
+    doorman__book *book = server->first;
+    if (*cursor && book) book = ((const doorman__book *)*cursor)->next;
+    while (book && !doorman__book_open(book)) book = book->next;
+    *cursor = book;
+    if (book) doorman__server_tell(server, book, out);
+    return book != NULL;
+}
+
+bool doorman_server_walk_next(doorman_server *server, doorman_walk *walk,
+                              doorman_server_resource *out, doorman_time now) {
+    doorman__server_now(server, now);
+    doorman__server_check_mastership(server);
+    doorman__book *book = (doorman__book *)walk->next;
+    while (book && !doorman__book_open(book)) book = book->next;
+    walk->next = book ? book->next : NULL;
+    if (book) doorman__server_tell(server, book, out);
+    return book != NULL;
 }
 
 bool doorman_server_next_lease(doorman_server *server, const char *resource_id, const void **cursor,

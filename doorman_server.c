@@ -21,7 +21,8 @@
  * V4 Metrics by Prometheus' conventions.
  * V5 A message is 4 MiB at most. A peer that sends rubbish, or goes away half-way, costs no one
  *    else anything.
- * V6 Log lines are logfmt on standard error. A trouble that repeats is said once a minute.
+ * V6 Log lines are logfmt on standard error. A trouble that repeats is said once a minute. Nobody
+ *    waits for the log: what finds no room is lost, and counted.
  * V7 Exit codes: 0 done, 1 failure, 2 wrong use; each with one line that says what, and what to do.
  *
  * In order: flags, log, etcd, configuration, state, the way of one request, upward, election, what
@@ -34,6 +35,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
@@ -48,6 +50,9 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
@@ -514,7 +519,7 @@ static void settings_uninit(struct settings *settings) {
 /* One line is one event, in logfmt: key=value, values in quotes where they need them (V6). */
 
 struct line {
-    char text[4096]; /* what does not fit is cut off */
+    char text[PIPE_BUF]; /* what does not fit is cut off */
     size_t bytes;
 };
 
@@ -572,23 +577,61 @@ static void line_add_time(struct line *line) {
 
 #define END ((const char *)0) /* of the pairs */
 
-/* Logs a message and pairs of key and value, both texts, up to END. The line goes out in one write,
- * so that lines of two threads, or of two processes, do not mix. */
+static void line_start(struct line *line, enum level level, const char *message) {
+    line->bytes = 0;
+    line_add_time(line);
+    line_add_pair(line, "level", level_names[level]);
+    line_add_pair(line, "msg", message);
+}
+
+/* The lines that were lost. */
+static struct lost {
+    pthread_mutex_t lock; /* also from the look for room to the write */
+    uint64_t count;
+} lost = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* A line goes out in one write, so that lines of two threads, or of two processes, do not mix.
+ * Nobody waits for it, least of all with the lock of the service: a pipe that nobody reads, or a
+ * disk that is full, takes no line. A pipe that has room takes PIPE_BUF bytes, which a line is at
+ * most; a socket, such as systemd gives, is asked in its own way. */
+static bool line_write(struct line *line) {
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (line->bytes == sizeof line->text) line->bytes--;
+    line_add(line, "\n", 1);
+    ssize_t wrote = send(out.fd, line->text, line->bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (wrote < 0 && errno == ENOTSOCK && poll(&out, 1, 0) == 1) {
+        wrote = write(out.fd, line->text, line->bytes);
+    }
+    return wrote == (ssize_t)line->bytes;
+}
+
+/* Says first what was lost before, if anything was. */
+static void line_send(struct line *line) {
+    struct line before;
+    char count[24];
+    pthread_mutex_lock(&lost.lock);
+    if (lost.count > 0) {
+        snprintf(count, sizeof count, "%" PRIu64, lost.count);
+        line_start(&before, LEVEL_WARNING, "lines of this log found no room and are lost");
+        line_add_pair(&before, "count", count);
+        if (line_write(&before)) lost.count = 0;
+    }
+    if (lost.count > 0 || !line_write(line)) lost.count++;
+    pthread_mutex_unlock(&lost.lock);
+}
+
+/* Logs a message and pairs of key and value, both texts, up to END. */
 __attribute__((sentinel)) static void say(const struct settings *settings, enum level level,
                                           const char *message, ...) {
-    struct line line = {.bytes = 0};
+    struct line line;
     va_list pairs;
     va_start(pairs, message);
     if (level >= settings->log_level) {
-        line_add_time(&line);
-        line_add_pair(&line, "level", level_names[level]);
-        line_add_pair(&line, "msg", message);
+        line_start(&line, level, message);
         for (const char *key = NULL; (key = va_arg(pairs, const char *)) != NULL;) {
             line_add_pair(&line, key, va_arg(pairs, const char *));
         }
-        if (line.bytes == sizeof line.text) line.bytes--;
-        line_add(&line, "\n", 1);
-        fwrite(line.text, 1, line.bytes, stderr);
+        line_send(&line);
     }
     va_end(pairs);
 }
@@ -1002,6 +1045,11 @@ static enum outcome check_config(const struct settings *settings) {
 
 #define QUIET (60 * DOORMAN_SECOND) /* between two lines about the same trouble */
 
+/* So many leases have to go before memory is given back: some MB; and so long it is not done again.
+ */
+#define TRIM_LEASES 10000
+#define TRIM_INTERVAL (10 * DOORMAN_SECOND)
+
 struct lane {
     struct service *service;
     nng_ctx context;
@@ -1159,6 +1207,8 @@ struct service {
     doorman_config *config;
     doorman_server *server;
     struct trouble troubles[TROUBLE_COUNT];
+    uint64_t gone_count;   /* leases, since memory was given back */
+    doorman_time trim_due; /* not before */
     bool stopping;
     struct loading loading;
     struct upward upward;
@@ -1187,6 +1237,7 @@ static void on_event(void *context, const doorman_event *event) {
     struct service *service = (struct service *)context;
     if (event->kind == DOORMAN_EVENT_EXPIRED) {
         char amount[32];
+        service->gone_count++;
         snprintf(amount, sizeof amount, "%.15g", event->amount);
         say(service->settings, LEVEL_DEBUG, trouble_texts[event->kind], "resource",
             event->resource_id, "holder", event->holder_id, "amount", amount, END);
@@ -1339,6 +1390,8 @@ static doorman_status service_answer(struct service *service, doorman_json_excha
     doorman_time now = doorman_clock();
     if (!service->stopping) {
         doorman_json_exchange_decide(exchange, service->server, now);
+        bool releases = exchange->request.method == DOORMAN_RELEASE_CAPACITY;
+        if (read == DOORMAN_OK && releases) service->gone_count += exchange->request.ask_count;
         upward_hurry(service);
     }
     pthread_mutex_unlock(&service->lock);
@@ -1610,7 +1663,9 @@ static void election_move(struct service *service, const struct finding *to, doo
         mastership.address = NULL; /* it is no address, so nobody can be sent there */
         doorman_server_set_master(service->server, &mastership, now);
     }
-    bool lapsed = election->state == ELECTION_MASTER && now >= election->until;
+    bool was_master = election->state == ELECTION_MASTER;
+    bool lapsed = was_master && now >= election->until;
+    if (was_master && to->state != ELECTION_MASTER) service->gone_count += TRIM_LEASES; /* or all */
     bool news = lapsed || to->state != election->state || strcmp(to->address, election->address);
     election->state = to->state;
     election->until = to->until;
@@ -1983,9 +2038,43 @@ static bool query_read(const char *query, const char *name, char *out, size_t ro
 
 /* ---- >>survey ------------------------------------------------------------------------------- */
 /* What the pages and the metrics tell, copied while the lock is held, so that all the writing goes
- * on without it. A walk takes some 0.2 us a resource or lease, and at most so many are copied: who
- * has more is told a part of them, by name, and the sum of the rest. */
+ * on without it. At most so many are copied: who has more is told a part of them, by name, and the
+ * sum of the rest.
+ *
+ * A walk takes some 0.2 us a resource, or several where these are new to the caches, so that it is
+ * made in slices. Between them whoever waits for the lock has it: it is not enough to let go of it,
+ * as who sleeps wakes up too late to catch it. */
 #define ROWS_MAX 100000
+#define SLICE 1000 /* resources at once: less than 5 ms, with their leases that have ended */
+#define SLICE_NAP_MS 1
+
+/* Lets others have the lock for a moment. */
+static void service_yield(struct service *service) {
+    pthread_mutex_unlock(&service->lock);
+    nng_msleep(SLICE_NAP_MS);
+    pthread_mutex_lock(&service->lock);
+}
+
+/* Calls for each resource until that says false, with the lock held, but not from one slice to the
+ * next. */
+static void service_walk(struct service *service,
+                         bool (*visit)(void *context, const doorman_server_resource *info),
+                         void *context) {
+    doorman_walk walk;
+    doorman_server_resource info;
+    doorman_time now = doorman_clock();
+    doorman_server_walk_start(service->server, &walk);
+    bool more = doorman_server_walk_next(service->server, &walk, &info, now);
+    for (size_t count = 1; more; count++) {
+        more = visit(context, &info);
+        if (count % SLICE == 0) {
+            service_yield(service);
+            now = doorman_clock();
+        }
+        more = more && doorman_server_walk_next(service->server, &walk, &info, now);
+    }
+    doorman_server_walk_end(service->server, &walk);
+}
 
 struct row {
     char *id;
@@ -1995,6 +2084,8 @@ struct row {
 };
 
 struct survey {
+    const char *filter; /* part of the ids of the rows, */
+    size_t limit;       /* and how many there may be */
     doorman_time now;
     bool is_master, stopping, has_rest;
     char master[DOORMAN_ID_BYTES_MAX + 1]; /* "": nobody knows */
@@ -2088,26 +2179,31 @@ static void survey_mastership(struct survey *survey, struct service *service) {
     snprintf(survey->master, sizeof survey->master, "%s", master);
 }
 
+static bool survey_visit(void *context, const doorman_server_resource *info) {
+    struct survey *survey = (struct survey *)context;
+    survey_count(survey, info);
+    if (strstr(info->resource_id, survey->filter)) {
+        survey->match_count++;
+        if (survey->row_count < survey->limit) {
+            survey_add_row(survey, info);
+        } else {
+            struct row row = row_make(info);
+            survey_add_rest(survey, &row);
+        }
+    }
+    return true;
+}
+
 /* Looks at all resources, which takes as long as there are of them.
  *   filter   part of the ids of those that are wanted
  *   limit    of rows; of those beyond it there is the sum */
 static void survey_take(struct survey *survey, struct service *service, const char *filter,
                         size_t limit) {
-    const void *cursor = NULL;
-    doorman_server_resource info;
+    survey->filter = filter;
+    survey->limit = limit;
     pthread_mutex_lock(&service->lock);
     survey_mastership(survey, service);
-    while (doorman_server_next_resource(service->server, &cursor, &info, survey->now)) {
-        survey_count(survey, &info);
-        if (!strstr(info.resource_id, filter)) continue;
-        survey->match_count++;
-        if (survey->row_count < limit) {
-            survey_add_row(survey, &info);
-        } else {
-            struct row row = row_make(&info);
-            survey_add_rest(survey, &row);
-        }
-    }
+    service_walk(service, survey_visit, survey);
     pthread_mutex_unlock(&service->lock);
 }
 
@@ -2130,6 +2226,7 @@ struct lease_row {
 
 /* One resource and its leases. */
 struct leases {
+    const char *resource_id;
     doorman_time now;
     bool found;
     struct row resource;
@@ -2152,21 +2249,22 @@ static void leases_add(struct leases *leases, const doorman_server_lease *info) 
     }
 }
 
+static bool leases_visit(void *context, const doorman_server_resource *info) {
+    struct leases *leases = (struct leases *)context;
+    const char *description = info->settings->description;
+    leases->found = strcmp(info->resource_id, leases->resource_id) == 0;
+    if (leases->found) leases->resource = row_make(info);
+    if (leases->found && description) leases->description = strdup(description);
+    return !leases->found;
+}
+
 static void leases_take(struct leases *leases, struct service *service, const char *resource_id) {
     const void *cursor = NULL;
-    doorman_server_resource info;
     doorman_server_lease lease;
+    leases->resource_id = resource_id;
     pthread_mutex_lock(&service->lock);
+    service_walk(service, leases_visit, leases);
     leases->now = doorman_clock();
-    while (!leases->found &&
-           doorman_server_next_resource(service->server, &cursor, &info, leases->now)) {
-        if (strcmp(info.resource_id, resource_id) != 0) continue;
-        const char *description = info.settings->description;
-        leases->found = true;
-        leases->resource = row_make(&info);
-        if (description) leases->description = strdup(description);
-    }
-    cursor = NULL;
     while (leases->found && leases->row_count < ROWS_MAX &&
            doorman_server_next_lease(service->server, resource_id, &cursor, &lease, leases->now)) {
         leases_add(leases, &lease);
@@ -2218,15 +2316,15 @@ static void past_add(struct past *past, float has, float wants) {
 }
 
 /* The first resources, and nothing of the rest: nobody waits for this one. */
+static bool history_visit(void *context, const doorman_server_resource *info) {
+    struct survey *survey = (struct survey *)context;
+    survey_add_row(survey, info);
+    return survey->row_count < HISTORY_MAX && !survey->failed;
+}
+
 static void history_take(struct survey *survey, struct service *service) {
-    const void *cursor = NULL;
-    doorman_server_resource info;
     pthread_mutex_lock(&service->lock);
-    survey->now = doorman_clock();
-    while (survey->row_count < HISTORY_MAX && !survey->failed &&
-           doorman_server_next_resource(service->server, &cursor, &info, survey->now)) {
-        survey_add_row(survey, &info);
-    }
+    service_walk(service, history_visit, survey);
     pthread_mutex_unlock(&service->lock);
 }
 
@@ -3188,22 +3286,25 @@ static void json_template(struct text *text, const doorman_template *settings, c
     text_add(text, "}");
 }
 
+static bool json_visit(void *context, const doorman_server_resource *info) {
+    struct text *text = (struct text *)context;
+    if (text->buffer.bytes > 0 && text->buffer.text[text->buffer.bytes - 1] == '}') {
+        text_add(text, ",");
+    }
+    json_template(text, info->settings, info->resource_id, escape_glob);
+    return true;
+}
+
 /* With the lock held. A node with a parent has one template for each resource. */
 static void json_templates(struct text *text, struct service *service) {
     size_t count = 0;
-    const void *cursor = NULL;
-    doorman_server_resource info;
-    doorman_time now = doorman_clock();
     const doorman_template *templates = NULL;
     if (service->config) templates = doorman_config_templates(service->config, &count);
     for (size_t i = 0; i < count; i++) {
         if (i) text_add(text, ",");
         json_template(text, &templates[i], templates[i].identifier_glob, escape_json);
     }
-    while (!service->config && doorman_server_next_resource(service->server, &cursor, &info, now)) {
-        if (count++) text_add(text, ",");
-        json_template(text, info.settings, info.resource_id, escape_glob);
-    }
+    if (!service->config) service_walk(service, json_visit, text);
 }
 
 static void answer_config(struct service *service, const struct call *call, struct reply *reply) {
@@ -4338,10 +4439,29 @@ static void service_sample(struct service *service, doorman_time now) {
     }
 }
 
+/* What has become free is in pieces between what is not, and the C library keeps it. To look for
+ * whole pages takes tens of milliseconds, in which who wants memory may wait; so it is done after
+ * many leases have gone, and not soon again. */
+static void service_trim(struct service *service, doorman_time now) {
+#ifdef __GLIBC__
+    pthread_mutex_lock(&service->lock);
+    bool due = service->gone_count >= TRIM_LEASES && now >= service->trim_due;
+    if (due) service->gone_count = 0;
+    if (due) service->trim_due = now + TRIM_INTERVAL;
+    pthread_mutex_unlock(&service->lock);
+    if (due) malloc_trim(0);
+#else
+    (void)service, (void)now;
+#endif
+}
+
 static void service_tick(struct service *service) {
     pthread_mutex_lock(&service->lock);
     doorman_time now = doorman_clock();
-    if (doorman_server_due(service->server) <= now) doorman_server_update(service->server, now);
+    while (doorman_server_due(service->server) <= now) {
+        doorman_server_update(service->server, now);
+        service_yield(service);
+    }
     for (int kind = 0; kind < TROUBLE_COUNT; kind++) {
         trouble_say(service, kind, NULL, NULL, NULL, now);
     }
@@ -4365,6 +4485,7 @@ static void service_run(struct service *service, const sigset_t *signals) {
         if (got == SIGHUP) service_reload(service);
         service_watch_config(service);
         service_tick(service);
+        service_trim(service, doorman_clock());
         service_sample(service, doorman_clock());
     }
     say(service->settings, LEVEL_INFO, "stopping", "signal", got == SIGTERM ? "SIGTERM" : "SIGINT",

@@ -822,6 +822,98 @@ static void what_has_expired_is_given_back_by_update(void **state) {
     world_stop(w);
 }
 
+/* S2: nobody waits for all of it. Answers do not depend on what is left. */
+static void an_update_does_a_part_of_much_work_and_is_due_again_at_once(void **state) {
+    (void)state;
+    enum { HOLDERS = 25000 };
+    world *w = world_start(100, NULL);
+    holder late = {.id = "late", .wants = 100};
+    for (int i = 0; i < HOLDERS; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "h%d", i);
+        doorman_answer answer;
+        assert_int_equal(ask_for(w, "other", &(holder){.id = id, .wants = 1}, &answer), DOORMAN_OK);
+    }
+    w->now += 63 * SECOND;
+    int updates = 0;
+    for (; doorman_server_due(w->server) <= w->now && updates < 10; updates++) {
+        size_t before = w->events[DOORMAN_EVENT_EXPIRED];
+        doorman_server_update(w->server, w->now);
+        assert_true(w->events[DOORMAN_EVENT_EXPIRED] - before <= 10000);
+        if (updates == 0) assert_about(gets(w, &late), 100);
+    }
+    assert_int_equal(updates, 3);
+    assert_int_equal(w->events[DOORMAN_EVENT_EXPIRED], HOLDERS);
+    size_t holders = 0;
+    assert_int_equal(count_resources(w, &holders), 1);
+    assert_int_equal(holders, 1);
+    world_stop(w);
+}
+
+/* A holder asks for resource number so. */
+static void ask_number(world *w, int number) {
+    char id[16];
+    doorman_answer answer;
+    snprintf(id, sizeof id, "%d", number);
+    assert_int_equal(ask_for(w, id, &(holder){.id = "h", .wants = 1}, &answer), DOORMAN_OK);
+}
+
+/* Takes so many steps of a walk, and counts how often each resource was seen. */
+static void walk_on(world *w, doorman_walk *walk, int steps, int *seen) {
+    doorman_server_resource resource;
+    for (int i = 0; i < steps; i++) {
+        if (!doorman_server_walk_next(w->server, walk, &resource, w->now)) return;
+        seen[atoi(resource.resource_id)]++;
+    }
+}
+
+/* Every other resource goes, and one comes, when a walk is at each of its places; beside it there
+ * is another one, at another place. */
+static void a_walk_sees_what_stays_once_whatever_comes_and_goes(void **state) {
+    (void)state;
+    enum { COUNT = 9 };
+    for (int place = 0; place <= COUNT; place++) {
+        int seen[2][COUNT + 1] = {{0}};
+        doorman_walk walks[2];
+        world *w = world_start(100, NULL);
+        for (int i = 0; i < COUNT; i++) ask_number(w, i);
+        w->now += 30 * SECOND;
+        for (int i = 0; i < COUNT; i += 2) ask_number(w, i);
+        for (int i = 0; i < 2; i++) doorman_server_walk_start(w->server, &walks[i]);
+        walk_on(w, &walks[0], place, seen[0]);
+        walk_on(w, &walks[1], COUNT / 2, seen[1]);
+        w->now += 40 * SECOND;
+        doorman_server_update(w->server, w->now);
+        ask_number(w, COUNT);
+        for (int i = 0; i < 2; i++) {
+            walk_on(w, &walks[i], 2 * COUNT, seen[i]);
+            doorman_server_walk_end(w->server, &walks[i]);
+            for (int k = 0; k < COUNT; k++) {
+                bool before = k < (i == 0 ? place : COUNT / 2);
+                assert_int_equal(seen[i][k], k % 2 == 0 || before);
+            }
+            assert_true(seen[i][COUNT] <= 1);
+        }
+        world_stop(w);
+    }
+}
+
+/* Who is not master any more has nothing to be walked over. */
+static void a_walk_ends_with_the_mastership(void **state) {
+    (void)state;
+    doorman_walk walk;
+    doorman_server_resource resource;
+    world *w = world_start(100, NULL);
+    for (int i = 0; i < 3; i++) ask_number(w, i);
+    doorman_server_walk_start(w->server, &walk);
+    assert_true(doorman_server_walk_next(w->server, &walk, &resource, w->now));
+    const doorman_mastership nobody = {.until = 0};
+    assert_int_equal(doorman_server_set_master(w->server, &nobody, w->now), DOORMAN_OK);
+    assert_false(doorman_server_walk_next(w->server, &walk, &resource, w->now));
+    doorman_server_walk_end(w->server, &walk);
+    world_stop(w);
+}
+
 /* C9, A4, T7: random holders, some of whom forget, overstate, release, or vanish; sums against a
  * recount over the leases, and the invariant of the leases section, at every step. */
 static void sums_equal_a_recount_over_random_histories(void **state) {
@@ -902,6 +994,9 @@ int main(void) {
         cmocka_unit_test(time_that_goes_back_stands_still),
         cmocka_unit_test(no_two_leases_bear_the_same_id),
         cmocka_unit_test(what_has_expired_is_given_back_by_update),
+        cmocka_unit_test(an_update_does_a_part_of_much_work_and_is_due_again_at_once),
+        cmocka_unit_test(a_walk_sees_what_stays_once_whatever_comes_and_goes),
+        cmocka_unit_test(a_walk_ends_with_the_mastership),
         cmocka_unit_test(sums_equal_a_recount_over_random_histories),
     };
     return run_all(tests);
