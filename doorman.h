@@ -561,9 +561,9 @@ DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
 /* When doorman_server_update has something to do: memory to give back, a mastership that ends.
  * Answers do not depend on it. Stale after any call on the server. An update looks at 10,000
  * resources and leases that have ended at most, which takes some milliseconds; where there are more
- * it is due again at once. */
+ * it is due again at once, and returns true. */
 DOORMAN_API doorman_time doorman_server_due(const doorman_server *server);
-DOORMAN_API void doorman_server_update(doorman_server *server, doorman_time now);
+DOORMAN_API bool doorman_server_update(doorman_server *server, doorman_time now);
 
 /* What carries the requests of a node to its parent: see doorman_asker. The server's, and gone with
  * it; NULL: this is a root. doorman_server_due says when it is due, too. */
@@ -5037,10 +5037,10 @@ static size_t doorman__server_sweep_book(doorman_server *server, doorman__book *
 /* Gives memory back, a sweep over all resources at most once a second: who looks at one of them has
  * expired it already. A sweep takes as many updates as it needs, so that others can have the server
  * in between. What becomes due meanwhile is for the next one. */
-void doorman_server_update(doorman_server *server, doorman_time now) {
+bool doorman_server_update(doorman_server *server, doorman_time now) {
     now = doorman__server_now(server, now);
     doorman__server_check_mastership(server);
-    if (!server->sweeping && now < server->due) return;
+    if (!server->sweeping && now < server->due) return false;
     if (!server->sweeping) {
         doorman_server_walk_start(server, &server->sweep);
         server->sweeping = true;
@@ -5051,7 +5051,7 @@ void doorman_server_update(doorman_server *server, doorman_time now) {
         size_t count = doorman__server_sweep_book(server, book, left);
         left = count < left ? left - count : 0;
     }
-    if (server->sweep.next) return;
+    if (server->sweep.next) return true;
     doorman_server_walk_end(server, &server->sweep);
     server->sweeping = false;
     server->due = doorman__earlier(server->due, server->sweep_due);
@@ -5059,6 +5059,7 @@ void doorman_server_update(doorman_server *server, doorman_time now) {
         server->due = doorman__later(server->due, doorman__after(now, DOORMAN_SECOND));
     }
     if (server->mine) server->due = doorman__earlier(server->due, server->mine_until);
+    return false;
 }
 
 static bool doorman__book_open(const doorman__book *book) {

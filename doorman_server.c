@@ -4458,10 +4458,8 @@ static void service_trim(struct service *service, doorman_time now) {
 static void service_tick(struct service *service) {
     pthread_mutex_lock(&service->lock);
     doorman_time now = doorman_clock();
-    while (doorman_server_due(service->server) <= now) {
-        doorman_server_update(service->server, now);
-        service_yield(service);
-    }
+    bool due = doorman_server_due(service->server) <= now;
+    while (due && doorman_server_update(service->server, now)) service_yield(service);
     for (int kind = 0; kind < TROUBLE_COUNT; kind++) {
         trouble_say(service, kind, NULL, NULL, NULL, now);
     }
