@@ -4368,7 +4368,8 @@ static enum outcome service_start(struct service *service) {
 }
 
 /* Also after a start that came half-way. Closing the socket ends what the lanes wait for, and
- * freeing an aio waits for its last step. */
+ * freeing an aio waits for its last step. nng_fini is not called: nng 1.5 closes connections with
+ * TLS in a thread of its own, and frees there what that still uses. */
 static void service_stop(struct service *service) {
     http_stop(service);
     nng_close(service->socket);
@@ -4382,7 +4383,6 @@ static void service_stop(struct service *service) {
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
     tls_stop(service);
-    nng_fini();
 }
 
 /* ---- >>signals ------------------------------------------------------------------------------ */
