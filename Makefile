@@ -17,7 +17,7 @@ EXAMPLES = $(patsubst %.c,build/%,$(filter-out $(if $(HAS_LIBEDIT),,%/doorman_sh
     $(wildcard examples/*.c)))
 CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null),build/examples/gauge_guard)
 
-.PHONY: all demo test bench sim fuzz lint install uninstall deps build_deps clean help
+.PHONY: all demo test matrix bench sim fuzz lint install uninstall deps build_deps clean help
 .DELETE_ON_ERROR:
 
 all: build/doorman_server $(EXAMPLES) $(CXX_EXAMPLES) ## the server and the examples (default)
@@ -90,6 +90,11 @@ $(TEST_SERVERS): doorman_server.c doorman.h | deps
 $(TEST_SHELL): LIBRARIES += -ledit
 $(TEST_SHELL): examples/doorman_shell.c doorman.h | deps
 	$(build)
+
+# Every compiler, at every level of optimization; of `make test` it is a part.
+matrix: build/sim/sim | deps ## the header by each compiler, in each way, in some minutes
+	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
+	    sh tests/compile_check.sh --all
 
 C_SOURCES = $(wildcard *.[ch] examples/*.[ch]* tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh)
