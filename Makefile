@@ -22,7 +22,7 @@ ifeq ($(filter-out 0,$(MAKELEVEL))$(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGO
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
 
-.PHONY: all demo test coverage bench sim fuzz lint install uninstall deps build_deps clean help
+.PHONY: all demo test coverage matrix bench sim fuzz lint install uninstall deps build_deps clean help
 .DELETE_ON_ERROR:
 
 all: build/doorman_server $(EXAMPLES) $(CXX_EXAMPLES) ## the server and the examples (default)
@@ -129,6 +129,11 @@ $(COVERAGE_SIM): LIBRARIES = -lm
 $(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 	$(say)
 	@$(C) $(CFLAGS) $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
+
+# Every compiler, at every level of optimization; of `make test` it is a part.
+matrix: build/sim/sim | deps ## the header by each compiler, in each way, in some minutes
+	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
+	    sh tests/compile_check.sh --all
 
 C_SOURCES = $(wildcard *.[ch] examples/*.[ch]* tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh)
