@@ -17,7 +17,7 @@ EXAMPLES = $(patsubst %.c,build/%,$(filter-out $(if $(HAS_LIBEDIT),,%/doorman_sh
     $(wildcard examples/*.c)))
 CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null),build/examples/gauge_guard)
 
-.PHONY: all demo test bench sim fuzz lint install uninstall deps build_deps clean help
+.PHONY: all demo test abuse bench sim fuzz lint install uninstall deps build_deps clean help
 .DELETE_ON_ERROR:
 
 all: build/doorman_server $(EXAMPLES) $(CXX_EXAMPLES) ## the server and the examples (default)
@@ -89,6 +89,11 @@ $(TEST_SERVERS): doorman_server.c doorman.h | deps
 $(TEST_SHELL): LIBRARIES += -ledit
 $(TEST_SHELL): examples/doorman_shell.c doorman.h | deps
 	$(build)
+
+# The same in whole sizes: a million leases, floods of half a minute, a hundred deaths in MINUTES.
+MINUTES ?= 10
+abuse: build/plain/system/abuse_test build/plain/doorman_server ## system tests of abuse at full size
+	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
 
 C_SOURCES = $(wildcard *.[ch] examples/*.[ch]* tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh)
