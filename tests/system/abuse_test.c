@@ -25,12 +25,12 @@ static struct sizes {
     bool whole;
     int peers, flood_seconds, resources, holders, lease_seconds, kills, kill_seconds;
 } sizes = {.peers = 1000,
-           .flood_seconds = 4,
+           .flood_seconds = 3,
            .resources = 20000,
            .holders = 10,
            .lease_seconds = 4,
-           .kills = 4,
-           .kill_seconds = 8};
+           .kills = 3,
+           .kill_seconds = 5};
 
 static void sizes_read(void) {
     const char *minutes = getenv("ABUSE_MINUTES");
@@ -388,7 +388,7 @@ static void whoever_sends_a_byte_at_a_time_is_answered_and_keeps_nobody_waiting(
                 assert_true(raw_send(nng[i], text + at - sizeof head, 1));
             }
         }
-        witness_for(&witness, 0.01);
+        witness_for(&witness, 0.005);
     }
     for (int i = 0; i < COUNT; i++) {
         assert_true(message_receive(nng[i], answer, sizeof answer));
