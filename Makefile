@@ -22,7 +22,8 @@ ifeq ($(filter-out 0,$(MAKELEVEL))$(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGO
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
 
-.PHONY: all demo test coverage matrix bench sim fuzz lint install uninstall deps build_deps clean help
+.PHONY: all demo test coverage matrix abuse bench sim fuzz lint install uninstall deps build_deps \
+    clean help
 .DELETE_ON_ERROR:
 
 all: build/doorman_server $(EXAMPLES) $(CXX_EXAMPLES) ## the server and the examples (default)
@@ -62,7 +63,8 @@ build/examples/gauge_guard: examples/gauge_guard.cpp build/doorman.o
 	@$(CXX11) $(CXXFLAGS) $^ -o $@ $(LDFLAGS) $(LIBRARIES)
 
 # Tests are built in three flavors, each in a folder of build/ with a server of the same flavor. All
-# run plain and with ASan and UBSan, those with threads with TSan too. Warnings are errors where no
+# run plain and with ASan and UBSan, those with threads with TSan too, but for the tests of abuse,
+# which take a minute and a half there. Warnings are errors where no
 # sanitizer is in the way: with one, gcc sees truncations that cannot be.
 FLAVORS = plain asan tsan
 SANITIZED = -O1 -g -fno-omit-frame-pointer -Wno-unknown-warning-option -Wno-format-truncation
@@ -71,7 +73,7 @@ build/asan/%: CFLAGS = $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-r
 build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 
 PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/system/*_test.c tests/unit/*_test.c))
-THREADED = $(filter unit/limiters_test system/%,$(PROGRAMS))
+THREADED = $(filter-out system/abuse_test,$(filter unit/limiters_test system/%,$(PROGRAMS)))
 TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(PROGRAMS:%=build/plain/%)
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
@@ -134,6 +136,11 @@ $(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 matrix: build/sim/sim | deps ## the header by each compiler, in each way, in some minutes
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/compile_check.sh --all
+
+# The same in whole sizes: a million leases, floods of half a minute, a hundred deaths in MINUTES.
+MINUTES ?= 10
+abuse: build/plain/system/abuse_test build/plain/doorman_server ## system tests of abuse at full size
+	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
 
 C_SOURCES = $(wildcard *.[ch] examples/*.[ch]* tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh)

@@ -1209,6 +1209,7 @@ struct service {
     struct trouble troubles[TROUBLE_COUNT];
     uint64_t gone_count;   /* leases, since memory was given back */
     doorman_time trim_due; /* not before */
+    bool trim_again;       /* even if no more leases go */
     bool stopping;
     struct loading loading;
     struct upward upward;
@@ -4441,13 +4442,18 @@ static void service_sample(struct service *service, doorman_time now) {
 
 /* What has become free is in pieces between what is not, and the C library keeps it. To look for
  * whole pages takes tens of milliseconds, in which who wants memory may wait; so it is done after
- * many leases have gone, and not soon again. */
+ * many leases have gone, and not soon again; but once more then, for what was freed a little later,
+ * such as the history of their resources. */
 static void service_trim(struct service *service, doorman_time now) {
 #ifdef __GLIBC__
     pthread_mutex_lock(&service->lock);
-    bool due = service->gone_count >= TRIM_LEASES && now >= service->trim_due;
-    if (due) service->gone_count = 0;
-    if (due) service->trim_due = now + TRIM_INTERVAL;
+    bool many = service->gone_count >= TRIM_LEASES;
+    bool due = (many || service->trim_again) && now >= service->trim_due;
+    if (due) {
+        service->trim_again = many;
+        service->trim_due = now + TRIM_INTERVAL;
+        service->gone_count = 0;
+    }
     pthread_mutex_unlock(&service->lock);
     if (due) malloc_trim(0);
 #else
@@ -4483,8 +4489,8 @@ static void service_run(struct service *service, const sigset_t *signals) {
         if (got == SIGHUP) service_reload(service);
         service_watch_config(service);
         service_tick(service);
-        service_trim(service, doorman_clock());
         service_sample(service, doorman_clock());
+        service_trim(service, doorman_clock());
     }
     say(service->settings, LEVEL_INFO, "stopping", "signal", got == SIGTERM ? "SIGTERM" : "SIGINT",
         END);
