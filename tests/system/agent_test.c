@@ -659,6 +659,25 @@ static void every_wait_counts_once_as_demand(void **state) {
     doorman_agent_stop(agent);
 }
 
+/* L2: who gives up has been counted when it leaves the line. After that the resource may be closed by
+ * somebody who had only waited for that. */
+static void who_has_left_the_line_touches_the_resource_no_more(void **state) {
+    (void)state;
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_PESSIMISTIC, 0);
+    for (int gauge = 0; gauge < 2; gauge++) {
+        doorman__waiter waiter = {.resource = resource, .gauge = gauge, .n = 0.5};
+        waiter.queue = gauge ? &resource->gauge.queue : &resource->rate.queue;
+        const doorman__usage *usage = gauge ? &resource->gauge.usage : &resource->rate.usage;
+        assert_int_equal(doorman__waiter_stand(agent, &waiter, doorman_clock() + MILLISECOND),
+                         DOORMAN_TIMED_OUT);
+        assert_true(usage->refused == doorman__units(0.5));
+    }
+    doorman_agent_stop(agent);
+}
+
 /* L5: who waits goes at once, for either limiter, and in whatever line; and who comes need not. */
 static void the_kill_switch_lets_waiters_through(void **state) {
     (void)state;
@@ -963,6 +982,7 @@ int main(void) {
         cmocka_unit_test(a_blocked_waiter_sees_a_new_rate),
         cmocka_unit_test(a_blocked_waiter_sees_the_first_lease),
         cmocka_unit_test(every_wait_counts_once_as_demand),
+        cmocka_unit_test(who_has_left_the_line_touches_the_resource_no_more),
         cmocka_unit_test(the_kill_switch_lets_waiters_through),
         cmocka_unit_test(waiters_pass_at_the_rate_and_not_above_it),
         cmocka_unit_test(nobody_rushes_who_woke_late_and_nothing_is_lost),
