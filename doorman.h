@@ -7795,10 +7795,10 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
                          : doorman__waiter_try_rate(waiter, delay, last, now);
 }
 
-/* What was not to be had in time is demand too. Whoever has left the line must not touch
+/* What was not to be had in time, or ever, is demand too. Whoever has left the line must not touch
  * the resource any more, which may be closed from then on; so in the line this is called before. */
 static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
-    if (status != DOORMAN_TIMED_OUT) return;
+    if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
     doorman_resource *resource = waiter->resource;
     doorman__usage *usage = waiter->gauge ? &resource->gauge.usage : &resource->rate.usage;
     (void)doorman__count(usage, doorman__units(waiter->n), DOORMAN_REFUSED);

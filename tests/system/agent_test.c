@@ -678,6 +678,27 @@ static void who_has_left_the_line_touches_the_resource_no_more(void **state) {
     doorman_agent_stop(agent);
 }
 
+/* L4: what can never be had is asked for all the same, as it is by a try; or wants that follow use
+ * would never grow to where it can. */
+static void a_wait_for_more_than_there_can_be_counts_as_demand(void **state) {
+    (void)state;
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", 5, DOORMAN_OPTIMISTIC, 0);
+    for (doorman_time timeout = 0; timeout <= PATIENCE; timeout += PATIENCE) {
+        doorman_resource_info before = read_info(agent, resource);
+        assert_int_equal(doorman_agent_rate_wait(agent, resource, 6, timeout),
+                         DOORMAN_RESOURCE_EXHAUSTED);
+        assert_int_equal(doorman_agent_gauge_wait(agent, resource, 6, timeout),
+                         DOORMAN_RESOURCE_EXHAUSTED);
+        doorman_resource_info after = read_info(agent, resource);
+        assert_true(after.rate.refused >= before.rate.refused + 6);
+        assert_true(after.gauge.refused >= before.gauge.refused + 6);
+    }
+    doorman_agent_stop(agent);
+}
+
 /* L5: who waits goes at once, for either limiter, and in whatever line; and who comes need not. */
 static void the_kill_switch_lets_waiters_through(void **state) {
     (void)state;
@@ -983,6 +1004,7 @@ int main(void) {
         cmocka_unit_test(a_blocked_waiter_sees_the_first_lease),
         cmocka_unit_test(every_wait_counts_once_as_demand),
         cmocka_unit_test(who_has_left_the_line_touches_the_resource_no_more),
+        cmocka_unit_test(a_wait_for_more_than_there_can_be_counts_as_demand),
         cmocka_unit_test(the_kill_switch_lets_waiters_through),
         cmocka_unit_test(waiters_pass_at_the_rate_and_not_above_it),
         cmocka_unit_test(nobody_rushes_who_woke_late_and_nothing_is_lost),
