@@ -7774,17 +7774,19 @@ static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, do
     return DOORMAN_OK;
 }
 
+/* Looks first, as for a rate; in the parts that the gauge counts in, or one of the two would see room
+ * where the other does not. */
 static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, doorman_time *delay,
                                                 doorman_time now) {
     doorman_gauge *gauge = &waiter->resource->gauge;
     doorman__limit limit;
     (void)doorman__allowance_read(&gauge->allowance, &limit, now);
-    bool open = doorman__unlimited(limit.amount) || doorman__lenient(&gauge->usage);
-    bool possible = open || limit.amount <= 0 || waiter->n <= limit.amount;
-    bool room = doorman__gauge_in_flight(gauge) + waiter->n <= limit.amount;
+    bool lenient = doorman__lenient(&gauge->usage);
+    int64_t parts = (int64_t)doorman__units(waiter->n);
+    int64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST);
     *delay = DOORMAN_NEVER; /* when something changes */
-    if (!possible) return DOORMAN_RESOURCE_EXHAUSTED;
-    if (!room && !open) return DOORMAN_UNAVAILABLE;
+    if (!lenient && limit.most > 0 && parts > limit.most) return DOORMAN_RESOURCE_EXHAUSTED;
+    if (!lenient && in_flight > limit.most - parts) return DOORMAN_UNAVAILABLE;
     bool allowed = doorman_gauge_try(gauge, waiter->n, now) == DOORMAN_ALLOWED;
     return allowed ? DOORMAN_OK : DOORMAN_UNAVAILABLE;
 }
