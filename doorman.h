@@ -7865,17 +7865,19 @@ static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, do
     return DOORMAN_OK;
 }
 
+/* Looks first, as for a rate; in the parts that the gauge counts in, or one of the two would see room
+ * where the other does not. */
 static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, doorman_time *delay,
                                                 doorman_time now) {
     doorman_gauge *gauge = &waiter->resource->gauge;
     doorman__limit limit;
     (void)doorman__allowance_read(&gauge->allowance, &limit, now);
-    bool open = doorman__unlimited(limit.amount) || doorman__lenient(&gauge->usage);
-    bool possible = open || limit.amount <= 0 || waiter->n <= limit.amount;
-    bool room = doorman__gauge_in_flight(gauge) + waiter->n <= limit.amount;
+    bool lenient = doorman__lenient(&gauge->usage);
+    int64_t parts = (int64_t)doorman__units(waiter->n);
+    int64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST);
     *delay = DOORMAN_NEVER; /* when something changes */
-    if (!possible) return DOORMAN_RESOURCE_EXHAUSTED;
-    if (!room && !open) return DOORMAN_UNAVAILABLE;
+    if (!lenient && limit.most > 0 && parts > limit.most) return DOORMAN_RESOURCE_EXHAUSTED;
+    if (!lenient && in_flight > limit.most - parts) return DOORMAN_UNAVAILABLE;
     bool allowed = doorman_gauge_try(gauge, waiter->n, now) == DOORMAN_ALLOWED;
     return allowed ? DOORMAN_OK : DOORMAN_UNAVAILABLE;
 }
@@ -7884,6 +7886,15 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
                                           bool last, doorman_time now) {
     return waiter->gauge ? doorman__waiter_try_gauge(waiter, delay, now)
                          : doorman__waiter_try_rate(waiter, delay, last, now);
+}
+
+/* What was not to be had in time, or ever, is demand too. Whoever has left the line must not touch
+ * the resource any more, which may be closed from then on; so in the line this is called before. */
+static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
+    if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
+    doorman_resource *resource = waiter->resource;
+    doorman__usage *usage = waiter->gauge ? &resource->gauge.usage : &resource->rate.usage;
+    (void)doorman__count(usage, doorman__units(waiter->n), DOORMAN_REFUSED);
 }
 
 /* In the line, until it is this one's turn and there is enough, or until `end`. */
@@ -7902,6 +7913,7 @@ static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waite
         doorman_time until = doorman__earlier(end, doorman__after(now, delay));
         doorman__agent_sleep(agent, &waiter->turn, until, now);
     }
+    doorman__waiter_count(waiter, status);
     doorman__line_leave(agent, waiter);
     pthread_mutex_unlock(&agent->mutex);
     pthread_cond_destroy(&waiter->turn);
@@ -7910,32 +7922,32 @@ static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waite
 
 /* Takes no mutex where nobody waits and there is enough. */
 static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
-                                          doorman__usage *usage, doorman_time timeout) {
+                                          doorman_time timeout) {
     doorman_time now = doorman_clock(), delay = 0;
     doorman_status status = DOORMAN_UNAVAILABLE;
     if (!doorman__amount_valid(waiter->n)) return DOORMAN_INVALID_ARGUMENT;
     if (waiter->n <= 0) return DOORMAN_OK;
     bool line = doorman__queue_units(waiter->queue) > 0;
     if (!line) status = doorman__waiter_try(waiter, &delay, timeout <= 0, now);
-    if (status != DOORMAN_UNAVAILABLE) return status;
-    status = DOORMAN_TIMED_OUT;
-    if (timeout > 0) status = doorman__waiter_stand(agent, waiter, doorman__after(now, timeout));
-    if (status != DOORMAN_TIMED_OUT) return status;
-    (void)doorman__count(usage, doorman__units(waiter->n), DOORMAN_REFUSED);
+    if (status == DOORMAN_UNAVAILABLE && timeout > 0) {
+        return doorman__waiter_stand(agent, waiter, doorman__after(now, timeout));
+    }
+    if (status == DOORMAN_UNAVAILABLE) status = DOORMAN_TIMED_OUT;
+    doorman__waiter_count(waiter, status);
     return status;
 }
 
 doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman_resource *resource, double n,
                                        doorman_time timeout) {
     doorman__waiter waiter = {.resource = resource, .queue = &resource->rate.queue, .n = n};
-    return doorman__agent_wait(agent, &waiter, &resource->rate.usage, timeout);
+    return doorman__agent_wait(agent, &waiter, timeout);
 }
 
 doorman_status doorman_agent_gauge_wait(doorman_agent *agent, doorman_resource *resource, double n,
                                         doorman_time timeout) {
     doorman__waiter waiter = {.resource = resource, .queue = &resource->gauge.queue, .n = n};
     waiter.gauge = true;
-    return doorman__agent_wait(agent, &waiter, &resource->gauge.usage, timeout);
+    return doorman__agent_wait(agent, &waiter, timeout);
 }
 
 void doorman_agent_gauge_release(doorman_agent *agent, doorman_resource *resource, double n) {

@@ -659,6 +659,67 @@ static void every_wait_counts_once_as_demand(void **state) {
     doorman_agent_stop(agent);
 }
 
+/* L2: who gives up has been counted when it leaves the line. After that the resource may be closed by
+ * somebody who had only waited for that. */
+static void who_has_left_the_line_touches_the_resource_no_more(void **state) {
+    (void)state;
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_PESSIMISTIC, 0);
+    for (int gauge = 0; gauge < 2; gauge++) {
+        doorman__waiter waiter = {.resource = resource, .gauge = gauge, .n = 0.5};
+        waiter.queue = gauge ? &resource->gauge.queue : &resource->rate.queue;
+        const doorman__usage *usage = gauge ? &resource->gauge.usage : &resource->rate.usage;
+        assert_int_equal(doorman__waiter_stand(agent, &waiter, doorman_clock() + MILLISECOND),
+                         DOORMAN_TIMED_OUT);
+        assert_true(usage->refused == doorman__units(0.5));
+    }
+    doorman_agent_stop(agent);
+}
+
+/* L4: what can never be had is asked for all the same, as it is by a try; or wants that follow use
+ * would never grow to where it can. */
+static void a_wait_for_more_than_there_can_be_counts_as_demand(void **state) {
+    (void)state;
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", 5, DOORMAN_OPTIMISTIC, 0);
+    for (doorman_time timeout = 0; timeout <= PATIENCE; timeout += PATIENCE) {
+        doorman_resource_info before = read_info(agent, resource);
+        assert_int_equal(doorman_agent_rate_wait(agent, resource, 6, timeout),
+                         DOORMAN_RESOURCE_EXHAUSTED);
+        assert_int_equal(doorman_agent_gauge_wait(agent, resource, 6, timeout),
+                         DOORMAN_RESOURCE_EXHAUSTED);
+        doorman_resource_info after = read_info(agent, resource);
+        assert_true(after.rate.refused >= before.rate.refused + 6);
+        assert_true(after.gauge.refused >= before.gauge.refused + 6);
+    }
+    doorman_agent_stop(agent);
+}
+
+/* L2: a gauge counts in 1/4096, rounded up, and so it does for those who wait. A third does not fit
+ * into a third, and it says so; nor two tenths into a little more than two tenths, and to have looked
+ * is no second demand. */
+static void a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in(void **state) {
+    (void)state;
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *third = open_as(agent, "third", 1.0 / 3, DOORMAN_OPTIMISTIC, 0);
+    doorman_resource *fifth = open_as(agent, "fifth", 0.2001, DOORMAN_OPTIMISTIC, 0);
+    assert_int_equal(doorman_gauge_try(doorman_resource_gauge(third), 1.0 / 3, doorman_clock()),
+                     DOORMAN_IMPOSSIBLE);
+    assert_int_equal(doorman_agent_gauge_wait(agent, third, 1.0 / 3, MILLISECOND),
+                     DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(doorman_agent_gauge_wait(agent, fifth, 0.1, 0), DOORMAN_OK);
+    assert_int_equal(doorman_agent_gauge_wait(agent, fifth, 0.1, MILLISECOND), DOORMAN_TIMED_OUT);
+    assert_true(doorman_resource_gauge(fifth)->usage.refused == doorman__units(0.1));
+    doorman_agent_gauge_release(agent, fifth, 0.1);
+    doorman_agent_stop(agent);
+}
+
 /* L5: who waits goes at once, for either limiter, and in whatever line; and who comes need not. */
 static void the_kill_switch_lets_waiters_through(void **state) {
     (void)state;
@@ -963,6 +1024,9 @@ int main(void) {
         cmocka_unit_test(a_blocked_waiter_sees_a_new_rate),
         cmocka_unit_test(a_blocked_waiter_sees_the_first_lease),
         cmocka_unit_test(every_wait_counts_once_as_demand),
+        cmocka_unit_test(who_has_left_the_line_touches_the_resource_no_more),
+        cmocka_unit_test(a_wait_for_more_than_there_can_be_counts_as_demand),
+        cmocka_unit_test(a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in),
         cmocka_unit_test(the_kill_switch_lets_waiters_through),
         cmocka_unit_test(waiters_pass_at_the_rate_and_not_above_it),
         cmocka_unit_test(nobody_rushes_who_woke_late_and_nothing_is_lost),
