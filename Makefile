@@ -110,7 +110,7 @@ COVERAGE_SIM = build/coverage/sim/sim
 build/coverage/%: CC = gcc
 build/coverage/%: CFLAGS = -O0 -g --coverage
 
-coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## how much of doorman.h the tests reach
+coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## how much of doorman.h is tested
 	@sh .ci/deps gcovr
 	@find build/coverage -name '*.gcda' -delete
 	@sh tests/run.sh $(COVERAGE_TESTS)

@@ -1355,7 +1355,7 @@ static bool doorman__id_valid(const char *id) {
         while (*id >= 0x20 && *id < 0x7f) id++; /* as nearly all are; ends at the end */
         if (id == end) return true;
         if (!doorman__utf8_next(&id, end, &code)) return false;
-        if (code < 0x20 || (code >= 0x7f && code < 0xa0)) return false;
+        if (code < 0xa0) return false; /* a control character: others are gone over already */
     }
 }
 #define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
@@ -1597,6 +1597,10 @@ static doorman__total doorman__total_of(double amount) {
     return (doorman__total){whole >> 16, whole << 48 | part};
 }
 
+static bool doorman__total_less(doorman__total a, doorman__total b) {
+    return a.high < b.high || (a.high == b.high && a.low < b.low);
+}
+
 static void doorman__total_add(doorman__total *total, double amount) {
     doorman__total more = doorman__total_of(amount);
     total->low += more.low;
@@ -1605,7 +1609,7 @@ static void doorman__total_add(doorman__total *total, double amount) {
 
 static void doorman__total_subtract(doorman__total *total, double amount) {
     doorman__total less = doorman__total_of(amount);
-    assert(total->high > less.high || (total->high == less.high && total->low >= less.low));
+    assert(!doorman__total_less(*total, less));
     total->high -= less.high + (total->low < less.low);
     total->low -= less.low;
 }
@@ -1618,10 +1622,8 @@ static double doorman__total_value(doorman__total total) {
 static double doorman__total_floor(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
-    doorman__total check = doorman__total_of(value);
-    while (check.high > total.high || (check.high == total.high && check.low > total.low)) {
+    while (doorman__total_less(total, doorman__total_of(value))) {
         value -= value * (DBL_EPSILON / 2); /* the next smaller double */
-        check = doorman__total_of(value);
     }
     return value;
 }
@@ -1630,10 +1632,8 @@ static double doorman__total_floor(doorman__total total) {
 static double doorman__total_ceil(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
-    doorman__total check = doorman__total_of(value);
-    while (check.high < total.high || (check.high == total.high && check.low < total.low)) {
+    while (doorman__total_less(doorman__total_of(value), total)) {
         value += value * DBL_EPSILON; /* the next larger double, or the one after that */
-        check = doorman__total_of(value);
     }
     return value;
 }
@@ -1641,7 +1641,7 @@ static double doorman__total_ceil(doorman__total total) {
 /* What is left of a capacity: max(0, capacity - total), rounded down. */
 static double doorman__total_left(doorman__total total, double capacity) {
     doorman__total all = doorman__total_of(capacity);
-    if (all.high < total.high || (all.high == total.high && all.low <= total.low)) return 0;
+    if (!doorman__total_less(total, all)) return 0;
     doorman__total left = {all.high - total.high - (all.low < total.low), all.low - total.low};
     return doorman__total_floor(left);
 }
@@ -2091,7 +2091,7 @@ static bool doorman__index_reserve(doorman__index *index, int band, const doorma
         return node != NULL;
     }
     bool done = !doorman__node_full(node) || doorman__index_add_spare(index, node->height + 1u);
-    while (done && node) {
+    while (done) {
         if (doorman__node_full(node)) done = doorman__index_add_spare(index, node->height);
         if (node->height == 0) break;
         doorman__inner *inner = doorman__as_inner(node);
@@ -4938,7 +4938,7 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     bool again = turn.named && turn.now - record->granted_at < minimum;
     if (!leased) {
         doorman__turn_put_off(&turn, answer);
-    } else if (again && turn.now < record->lease_end) {
+    } else if (again) {
         answer->gets = doorman__turn_repeat(&turn);
     } else {
         answer->gets = doorman__turn_grant(&turn);
@@ -5913,7 +5913,6 @@ static doorman__use doorman__sample_use(const doorman__sample *old, const doorma
                                         double workers, double least) {
     double seconds = (double)(new_->at - old->at) / (double)DOORMAN_SECOND;
     doorman__use use = {.seconds = seconds};
-    if (seconds <= 0) return use;
     double allowed = (double)(new_->allowed - old->allowed) / DOORMAN__UNIT;
     double refused = (double)(new_->refused - old->refused) / DOORMAN__UNIT;
     double gauge_refused = (double)(new_->gauge_refused - old->gauge_refused) / DOORMAN__UNIT;
@@ -6614,7 +6613,7 @@ static bool doorman__key_is(const char *key, const char *name, size_t bytes) {
 
 /* Behind the name of a field, in a list of fields as doorman__read takes it. */
 static const char *doorman__name_end(const char *fields) {
-    while (*fields && *fields != ':' && *fields != '?') fields++;
+    while (*fields != ':' && *fields != '?') fields++;
     return fields;
 }
 
@@ -6716,12 +6715,11 @@ static void doorman__read_seconds(const doorman__field *field, bool positive, do
  * where it goes:
  *   s  const char **, borrowed from the tree     d  doorman_time *, more than 0
  *   a  double *, an amount                       t  doorman_time *, at least 0
- *   n  double *, any number                      i  uint64_t *, a lease id
- *   r  double *, from 0 to 1                     p  int *, a priority; 1 where absent
- *   c  double *, a number of clients             b  bool *
- *   o  doorman__field *, to be read by the caller
- * N and T are n and t with a bool * before: was it there? A list that begins with `!` is complete:
- * other keys are refused. */
+ *   r  double *, from 0 to 1                     i  uint64_t *, a lease id
+ *   c  double *, a number of clients             p  int *, a priority; 1 where absent
+ *   b  bool *                                    o  doorman__field *, read by the caller
+ *   N  bool *, was it there? and double *, any number; T the same, and as t
+ * A list that begins with `!` is complete: other keys are refused. */
 static void doorman__read(const doorman__field *object, const char *fields, ...) {
     va_list targets;
     va_start(targets, fields);
@@ -6732,8 +6730,10 @@ static void doorman__read(const doorman__field *object, const char *fields, ...)
         if (*at++ == ':' && !field.value) doorman__read_fail(&field, "is missing");
         switch (*at++) {
         case 's': doorman__read_string(&field, va_arg(targets, const char **)); break;
-        case 'N': *va_arg(targets, bool *) = field.value != NULL; /* fall through */
-        case 'n': (void)doorman__read_number(&field, va_arg(targets, double *)); break;
+        case 'N':
+            *va_arg(targets, bool *) = field.value != NULL;
+            (void)doorman__read_number(&field, va_arg(targets, double *));
+            break;
         case 'a': doorman__read_amount(&field, va_arg(targets, double *)); break;
         case 'r': doorman__read_part(&field, va_arg(targets, double *)); break;
         case 'c': doorman__read_clients(&field, va_arg(targets, double *)); break;

@@ -774,6 +774,25 @@ static void a_sliding_window_counts_a_part_of_the_last(void **state) {
     assert_int_equal(doorman_sliding_window_delay(&window, 1, CLOCK(61, 18)), 6 * SECOND); /* 3 */
 }
 
+/* L2: whose clock is a little behind stays in the window that others have come to; one that is far
+ * behind has jumped, and begins anew. */
+static void a_clock_that_is_behind_opens_no_window_again(void **state) {
+    (void)state;
+    doorman_fixed_window fixed;
+    doorman_sliding_window sliding;
+    assert_int_equal(doorman_fixed_window_init(&fixed, 10, SECOND, 0), DOORMAN_OK);
+    assert_int_equal(doorman_sliding_window_init(&sliding, 10, SECOND, 0), DOORMAN_OK);
+    assert_int_equal(doorman_fixed_window_try(&fixed, 10, MINUTE), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_sliding_window_try(&sliding, 10, MINUTE), DOORMAN_ALLOWED);
+    doorman_time behind = MINUTE - SECOND / 4;
+    assert_int_equal(doorman_fixed_window_try(&fixed, 1, behind), DOORMAN_REFUSED);
+    assert_int_equal(doorman_fixed_window_delay(&fixed, 1, behind), SECOND + SECOND / 4);
+    assert_int_equal(doorman_sliding_window_try(&sliding, 1, behind), DOORMAN_REFUSED);
+    assert_true(doorman_sliding_window_delay(&sliding, 1, behind) > SECOND + SECOND / 4);
+    assert_int_equal(doorman_fixed_window_try(&fixed, 10, MINUTE * 60), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_fixed_window_try(&fixed, 10, MINUTE), DOORMAN_ALLOWED);
+}
+
 /* Where it fails, as its comment says. */
 static void a_fixed_window_lets_twice_its_limit_through_at_the_border(void **state) {
     (void)state;
@@ -854,6 +873,15 @@ static void classical_limiters_that_make_no_sense_are_refused(void **state) {
     assert_int_equal(doorman_token_bucket_init(&token, 1e12, 1e15, 0), DOORMAN_OK);
     assert_int_equal(doorman_sliding_log_init(&log, 0, SECOND, arrivals), wrong);
     assert_int_equal(doorman_sliding_log_init(&log, 1, SECOND, askew), wrong);
+    const doorman_debt_options no_debts[] = {
+        {.units_per_second = 1},
+        {.units_per_second = 1, .debt_max = -1},
+        {.units_per_second = 1, .debt_max = 1, .wait_max = -1},
+        {.units_per_second = 0, .debt_max = 1, .wait_max = SECOND}};
+    for (size_t i = 0; i < sizeof no_debts / sizeof *no_debts; i++) {
+        doorman_debt_bucket debt;
+        assert_int_equal(doorman_debt_bucket_init(&debt, &no_debts[i], 0), wrong);
+    }
 }
 
 /* L2: n of nothing, of no amount, and of too much; a clock that stands still, or jumps a year. */
@@ -1110,6 +1138,7 @@ int main(void) {
         cmocka_unit_test(each_classical_limiter_does_what_its_definition_says),
         cmocka_unit_test(a_log_remembers_whom_it_refuses),
         cmocka_unit_test(a_sliding_window_counts_a_part_of_the_last),
+        cmocka_unit_test(a_clock_that_is_behind_opens_no_window_again),
         cmocka_unit_test(a_fixed_window_lets_twice_its_limit_through_at_the_border),
         cmocka_unit_test(who_comes_after_a_debt_waits_for_it),
         cmocka_unit_test(a_leaky_bucket_lets_out_evenly_what_came_at_once),
