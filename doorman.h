@@ -5508,6 +5508,12 @@ doorman_time doorman_debt_bucket_delay(const doorman_debt_bucket *bucket, double
 #define DOORMAN__WINDOW_UNITS ((UINT64_C(1) << 40) - 1)
 #define DOORMAN__WINDOW_LIMIT_MAX 1e8
 
+/* How many windows later others were who have counted; 0: none. */
+static uint64_t doorman__window_ahead(uint64_t count, uint64_t window) {
+    uint64_t by = ((count >> 40) - window) & DOORMAN__WINDOWS;
+    return by < 256 ? by : 0;
+}
+
 /* Where the clock is, or, if that is later, where others are who have counted. */
 typedef struct doorman__place {
     uint64_t window;
@@ -5519,9 +5525,9 @@ static doorman__place doorman__window_place(const doorman__window_count *counts,
                                             doorman_time length, doorman_time now) {
     uint64_t window = (uint64_t)(now / length), ahead = 0;
     for (size_t i = 0; i < count; i++) {
-        uint64_t its = __atomic_load_n(&counts[i], __ATOMIC_RELAXED) >> 40;
-        uint64_t by = (its - window) & DOORMAN__WINDOWS;
-        if (by < 256 && by > ahead) ahead = by;
+        uint64_t at = __atomic_load_n(&counts[i], __ATOMIC_RELAXED);
+        uint64_t by = doorman__window_ahead(at, window);
+        if (by > ahead) ahead = by;
     }
     doorman_time rest = length - now % length + (doorman_time)ahead * length;
     return (doorman__place){(window + ahead) & DOORMAN__WINDOWS, rest};
@@ -5533,17 +5539,21 @@ static uint64_t doorman__window_units(uint64_t count, uint64_t window) {
     return count >> 40 == (window & DOORMAN__WINDOWS) ? count & DOORMAN__WINDOW_UNITS : 0;
 }
 
-/* Adds to a count, if it is then at most `most`. */
-static doorman_decision doorman__window_take(doorman__window_count *count, uint64_t window,
-                                             uint64_t units, uint64_t most) {
+/* Adds to a count, if it is then at most `most`. false: others have begun a later window meanwhile,
+ * whose count must not be lost, and the caller looks again where it is. */
+static bool doorman__window_take(doorman__window_count *count, uint64_t window, uint64_t units,
+                                 uint64_t most, doorman_decision *decision) {
     uint64_t before = __atomic_load_n(count, __ATOMIC_RELAXED), after = 0;
+    *decision = DOORMAN_REFUSED;
     do {
+        if (doorman__window_ahead(before, window) > 0) return false;
         after = doorman__window_units(before, window) + units;
-        if (after > most) return DOORMAN_REFUSED;
+        if (after > most) return true;
         after |= window << 40;
     } while (!__atomic_compare_exchange_n(count, &before, after, true, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
-    return DOORMAN_ALLOWED;
+    *decision = DOORMAN_ALLOWED;
+    return true;
 }
 
 /* Can n units be allowed at all? */
@@ -5567,8 +5577,13 @@ doorman_status doorman_fixed_window_init(doorman_fixed_window *window, double li
 doorman_decision doorman_fixed_window_try(doorman_fixed_window *window, double n,
                                           doorman_time now) {
     if (!doorman__window_possible(window->most, n)) return DOORMAN_IMPOSSIBLE;
-    doorman__place place = doorman__window_place(&window->count, 1, window->length, now);
-    return doorman__window_take(&window->count, place.window, doorman__units(n), window->most);
+    doorman_decision decision;
+    doorman__place place;
+    do {
+        place = doorman__window_place(&window->count, 1, window->length, now);
+    } while (!doorman__window_take(&window->count, place.window, doorman__units(n), window->most,
+                                   &decision));
+    return decision;
 }
 
 doorman_time doorman_fixed_window_delay(const doorman_fixed_window *window, double n,
@@ -5609,13 +5624,18 @@ static uint64_t doorman__sliding_units(const doorman_sliding_window *window, uin
 doorman_decision doorman_sliding_window_try(doorman_sliding_window *window, double n,
                                             doorman_time now) {
     if (!doorman__window_possible(window->most, n)) return DOORMAN_IMPOSSIBLE;
-    doorman__place place = doorman__window_place(window->count, 2, window->length, now);
-    uint64_t last = doorman__sliding_units(window, place.window - 1);
-    uint64_t carried = doorman__window_carry(last, place.rest, window->length);
     if (n <= 0) return DOORMAN_ALLOWED;
-    if (carried > window->most) return DOORMAN_REFUSED;
-    return doorman__window_take(&window->count[place.window & 1], place.window, doorman__units(n),
-                                window->most - carried);
+    doorman_decision decision;
+    doorman__place place;
+    uint64_t last, carried;
+    do {
+        place = doorman__window_place(window->count, 2, window->length, now);
+        last = doorman__sliding_units(window, place.window - 1);
+        carried = doorman__window_carry(last, place.rest, window->length);
+        if (carried > window->most) return DOORMAN_REFUSED;
+    } while (!doorman__window_take(&window->count[place.window & 1], place.window,
+                                   doorman__units(n), window->most - carried, &decision));
+    return decision;
 }
 
 doorman_time doorman_sliding_window_delay(const doorman_sliding_window *window, double n,
