@@ -5203,24 +5203,39 @@ static doorman__limit doorman__rate_limit(const doorman_rate *rate, double amoun
     return limit;
 }
 
+/* What was saved up at a rate is worth as many units at a higher one, and one at least: so it is less
+ * time. (At a lower one it is the same time, and fewer units.) */
+static void doorman__limit_carry(doorman__limit *after, const doorman__limit *before) {
+    if (!(after->amount > before->amount)) return;
+    double depth = (double)before->most * (before->amount / after->amount);
+    if (before->most < 0) depth = 0;
+    int64_t most = doorman__round_up(doorman__max(depth, doorman__min(after->unit_time, 9e18)));
+    if (most < after->most) after->most = most;
+}
+
 /* Writes what a rate follows. One that rises must not make more units of the time that was saved up
  * at the old one: that is cut in proportion, before the new rate is known to anybody. (One that
- * falls makes fewer.) */
+ * falls makes fewer.) And one that rises by itself, at `until`, does not let more be saved up than
+ * before until it is set again. */
 static void doorman__rate_set(doorman_rate *rate, double amount, doorman_time until, double after,
                               doorman_time now) {
     doorman__limit old,
         limits[2] = {doorman__rate_limit(rate, amount), doorman__rate_limit(rate, after)};
+    const doorman__limit *next = &limits[now >= until];
     (void)doorman__allowance_read(&rate->allowance, &old, now);
-    double part = limits[now >= until].unit_time / old.unit_time;
+    double part = next->unit_time / old.unit_time;
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
     uint64_t ticks = doorman__ticks(now), later = 0;
     do {
         int64_t most = old.most < 0 ? INT64_C(1) << 62 : old.most;
         int64_t saved = doorman__saved(paid, ticks, most, DOORMAN__FUTURE);
-        if (!(part < 1) || saved <= 0) break;
-        later = ticks - (uint64_t)((double)saved * part);
+        if (!(part <= 1) || saved <= 0) break;
+        int64_t kept = (int64_t)((double)saved * part);
+        if (part >= 1 && doorman__saved(paid, ticks, next->most, DOORMAN__FUTURE) <= saved) break;
+        later = ticks - (uint64_t)kept;
     } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, later, true, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
+    if (now < until) doorman__limit_carry(&limits[1], &limits[0]);
     doorman__allowance_set(&rate->allowance, limits[0], until, limits[1]);
 }
 

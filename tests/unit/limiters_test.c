@@ -277,6 +277,29 @@ static void an_expired_lease_is_seen_at_once(void **state) {
     }
 }
 
+/* L1: nor is what was saved worth more when the lease ends and leaves more to the application, as a
+ * safe capacity can; all of a crowd would bring a burst with it when its server is gone. */
+static void the_end_of_a_lease_does_not_enlarge_what_was_saved(void **state) {
+    (void)state;
+    static const double leases[] = {0, 5, 10, 50};
+    for (size_t i = 0; i < sizeof leases / sizeof *leases; i++) {
+        int saved = (int)fmax(1, leases[i] / 10); /* one unit may always be */
+        doorman_rate rate = rate_of(0, 0, 0);
+        doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0);
+        int allowed = count_allowed(&rate, 200, MINUTE); /* nobody has said so yet */
+        assert_in_range(allowed, 1, saved);
+        doorman__rate_set(&rate, 0, 0, 1000, MINUTE);
+        assert_in_range(allowed + count_allowed(&rate, 200, MINUTE), 1, saved);
+        int later = count_allowed(&rate, 200, MINUTE + 50 * MILLISECOND);
+        assert_in_range(later, 50, 50);
+        assert_int_equal(count_allowed(&rate, 200, 2 * MINUTE), 100);
+        rate = rate_of(0, 0, 0);
+        doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0);
+        doorman__rate_set(&rate, 0, 0, 1000, MINUTE); /* said before anybody comes */
+        assert_in_range(count_allowed(&rate, 200, MINUTE), 0, saved);
+    }
+}
+
 /* ---- L1: clocks ---- */
 
 /* C1: two threads read the clock, and the one that read it first comes second. */
@@ -1120,6 +1143,7 @@ int main(void) {
         cmocka_unit_test(a_slow_rate_still_lets_one_unit_through),
         cmocka_unit_test(a_smaller_lease_shrinks_what_was_saved),
         cmocka_unit_test(an_expired_lease_is_seen_at_once),
+        cmocka_unit_test(the_end_of_a_lease_does_not_enlarge_what_was_saved),
         cmocka_unit_test(a_clock_that_goes_back_a_little_takes_nothing_away),
         cmocka_unit_test(no_clock_can_stop_what_is_unlimited),
         cmocka_unit_test(a_year_of_silence_is_one_burst),
