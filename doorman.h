@@ -7640,6 +7640,7 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
 /* Somebody in the line, on the stack of the thread that waits. */
 typedef struct doorman__waiter {
     struct doorman__waiter *previous, *next;
+    doorman_agent *agent;
     doorman_resource *resource; /* NULL: sent away */
     bool gauge;                 /* else the rate */
     doorman__queue *queue;      /* the limiter's; in the line it stands for the limiter */
@@ -7842,13 +7843,9 @@ static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status 
 }
 
 /* In the line, until it is this one's turn and there is enough, or until `end`. */
-static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waiter *waiter,
-                                            doorman_time end) {
+static doorman_status doorman__waiter_stay(doorman_agent *agent, doorman__waiter *waiter,
+                                           doorman_time end) {
     doorman_status status = DOORMAN_UNAVAILABLE;
-    if (pthread_cond_init(&waiter->turn, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
-    pthread_mutex_lock(&agent->mutex);
-    doorman__line_join(agent, waiter);
-    if (agent->stop_by != DOORMAN_NEVER) doorman__line_dismiss(agent, NULL);
     while (waiter->resource) {
         doorman_time now = doorman_clock(), delay = DOORMAN_NEVER;
         if (waiter->first) status = doorman__waiter_try(waiter, &delay, now >= end, now);
@@ -7858,9 +7855,29 @@ static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waite
         doorman__agent_sleep(agent, &waiter->turn, until, now);
     }
     doorman__waiter_count(waiter, status);
-    doorman__line_leave(agent, waiter);
-    pthread_mutex_unlock(&agent->mutex);
+    return status;
+}
+
+static void doorman__waiter_go(void *context) {
+    doorman__waiter *waiter = (doorman__waiter *)context;
+    doorman__line_leave(waiter->agent, waiter);
+    pthread_mutex_unlock(&waiter->agent->mutex);
     pthread_cond_destroy(&waiter->turn);
+}
+
+/* It leaves also where its thread is cancelled: that wakes with the mutex, and must not end with it,
+ * nor with its stack in the line. */
+static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waiter *waiter,
+                                            doorman_time end) {
+    doorman_status status;
+    if (pthread_cond_init(&waiter->turn, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
+    waiter->agent = agent;
+    pthread_mutex_lock(&agent->mutex);
+    doorman__line_join(agent, waiter);
+    if (agent->stop_by != DOORMAN_NEVER) doorman__line_dismiss(agent, NULL);
+    pthread_cleanup_push(doorman__waiter_go, waiter);
+    status = doorman__waiter_stay(agent, waiter, end);
+    pthread_cleanup_pop(1);
     return status;
 }
 
