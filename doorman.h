@@ -692,10 +692,11 @@ DOORMAN_API doorman_status doorman_resource_set_wants(doorman_resource *resource
 /* What became of the units that a limiter was asked for, from its beginning. In units, to be
  * exported as counters: each is kept to 1/4096, and starts again from 0 after 2^52. */
 typedef struct doorman_counts {
-    double allowed;      /* exact, whatever the number of threads */
-    double refused;      /* calls that are refused at the very same moment may count as one */
-    double excess;       /* let through all the same: by shadow mode, or the kill switch */
-    uint64_t waits;      /* calls that had to wait, those that timed out too, */
+    double allowed; /* exact, whatever the number of threads */
+    double refused; /* an estimate where many threads are refused without pause: one that is stopped
+                       while it counts takes back what others have counted meanwhile */
+    double excess;  /* let through all the same: by shadow mode, or the kill switch */
+    uint64_t waits; /* calls that had to wait, those that timed out too, */
     doorman_time waited; /* and for how long in all, not counting those that still do */
 } doorman_counts;
 
@@ -792,8 +793,12 @@ DOORMAN_API doorman_status doorman_rate_init(doorman_rate *rate, double units_pe
 
 /* May n units be used now? Takes them if so.
  * In any time t at most rate * (t + burst) units are let through (L1), where a burst shorter than
- * one unit's time counts as that long: else a slow rate could never let one unit through.
+ * one unit's time counts as that long: else a slow rate could never let one unit through. A unit's
+ * time is kept to 1/256 ns, rounded up: single units pass at 2.5e11 a second at most, 0.04 % too
+ * slowly at 1e8; and below 3e-8 a second, one in a year, no whole one passes.
  *   n         [0, 1e15], a real number; 0 is always allowed
+ *   returns   IMPOSSIBLE: more than rate * burst, and than one unit. What is not allowed counts as
+ *             refused, that too
  *   cost      no lock and no system call; one compare-and-swap where allowed
  *   source    GCRA (ITU-T I.371), with a saved time in place of a bucket of cells */
 DOORMAN_API doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now);
@@ -813,7 +818,8 @@ DOORMAN_API doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, d
 DOORMAN_API void doorman_gauge_release(doorman_gauge *gauge, double n);
 
 /* Shadow mode, to see what a limit would do: what would be refused is let through, and counted as
- * excess. (Not what is no amount.) Waits end at once, and delays are 0. Any thread, at any time. */
+ * excess. (Not what is no amount.) Who comes to wait does not, who waits already is let through
+ * within a second, and delays are 0. Any thread, at any time. */
 DOORMAN_API void doorman_rate_shadow(doorman_rate *rate, bool on);
 DOORMAN_API void doorman_gauge_shadow(doorman_gauge *gauge, bool on);
 
@@ -831,7 +837,8 @@ DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
  *
  *   init    OK | INVALID_ARGUMENT: a rate must be in (0, 1e15], a limit in its range, a length in
  *           (0, 1e8 s], and what a bucket can hold, or owe, worth 1e7 s of its rate at most
- *   try     takes n if it is allowed. IMPOSSIBLE: it could never be; a try of 0 is allowed
+ *   try     takes n if it is allowed. IMPOSSIBLE: it could never be; a try of 0 is allowed. *wait,
+ *           where there is one, is written on ALLOWED, and must not be NULL
  *   delay   how long until n would be allowed, if nobody else came; takes nothing. DOORMAN_NEVER:
  *           it could never be
  *
@@ -1077,12 +1084,14 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                doorman_error *error);
 
 /* Wakes all waiters with UNAVAILABLE, releases all leases (waiting a second at most for the
- * server), and frees the agent with its resources. NULL is fine. */
+ * server), and frees the agent with its resources. Nobody else may be in a call, or begin one, but
+ * for waits that stand in line. NULL is fine. */
 DOORMAN_API void doorman_agent_stop(doorman_agent *agent);
 
 /* As doorman_resource_open, _close, _set_wants and _read, and with what these return. Do not use a
- * resource, or its limiters, after its last close. on_change comes from the agent's thread, or from
- * within a call of these. */
+ * resource, or its limiters, after its last close, which sends who waits away with UNAVAILABLE.
+ * on_change comes from the agent's thread, or from within a call of these, and must not call the
+ * agent. */
 DOORMAN_API doorman_status doorman_agent_open(doorman_resource **out, doorman_agent *agent,
                                               const doorman_resource_options *options,
                                               doorman_error *error);
@@ -1096,7 +1105,8 @@ DOORMAN_API void doorman_agent_read(doorman_agent *agent, const doorman_resource
 DOORMAN_API void doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
 /* Waits until n units of the resource's rate may be used, and takes them. First come, first served
- * among those who wait; a change of the lease is seen at once.
+ * among those who wait (who tries does not stand in line, and takes what there is); a change of the
+ * lease is seen at once. A thread may be cancelled while it waits.
  *   timeout   0: do not wait; DOORMAN_NEVER: for as long as it takes
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is more than the rate's
  *             burst can ever hold) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent stops) */
