@@ -709,10 +709,11 @@ DOORMAN_API doorman_status doorman_resource_set_wants(doorman_resource *resource
 /* What became of the units that a limiter was asked for, from its beginning. In units, to be
  * exported as counters: each is kept to 1/4096, and starts again from 0 after 2^52. */
 typedef struct doorman_counts {
-    double allowed;      /* exact, whatever the number of threads */
-    double refused;      /* calls that are refused at the very same moment may count as one */
-    double excess;       /* let through all the same: by shadow mode, or the kill switch */
-    uint64_t waits;      /* calls that had to wait, those that timed out too, */
+    double allowed; /* exact, whatever the number of threads */
+    double refused; /* an estimate where many threads are refused without pause: one that is stopped
+                       while it counts takes back what others have counted meanwhile */
+    double excess;  /* let through all the same: by shadow mode, or the kill switch */
+    uint64_t waits; /* calls that had to wait, those that timed out too, */
     doorman_time waited; /* and for how long in all, not counting those that still do */
 } doorman_counts;
 
@@ -809,8 +810,12 @@ DOORMAN_API doorman_status doorman_rate_init(doorman_rate *rate, double units_pe
 
 /* May n units be used now? Takes them if so.
  * In any time t at most rate * (t + burst) units are let through (L1), where a burst shorter than
- * one unit's time counts as that long: else a slow rate could never let one unit through.
+ * one unit's time counts as that long: else a slow rate could never let one unit through. A unit's
+ * time is kept to 1/256 ns, rounded up: single units pass at 2.5e11 a second at most, 0.04 % too
+ * slowly at 1e8; and below 3e-8 a second, one in a year, no whole one passes.
  *   n         [0, 1e15], a real number; 0 is always allowed
+ *   returns   IMPOSSIBLE: more than rate * burst, and than one unit. What is not allowed counts as
+ *             refused, that too
  *   cost      no lock and no system call; one compare-and-swap where allowed
  *   source    GCRA (ITU-T I.371), with a saved time in place of a bucket of cells */
 DOORMAN_API doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now);
@@ -830,7 +835,8 @@ DOORMAN_API doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, d
 DOORMAN_API void doorman_gauge_release(doorman_gauge *gauge, double n);
 
 /* Shadow mode, to see what a limit would do: what would be refused is let through, and counted as
- * excess. (Not what is no amount.) Waits end at once, and delays are 0. Any thread, at any time. */
+ * excess. (Not what is no amount.) Who comes to wait does not, who waits already is let through
+ * within a second, and delays are 0. Any thread, at any time. */
 DOORMAN_API void doorman_rate_shadow(doorman_rate *rate, bool on);
 DOORMAN_API void doorman_gauge_shadow(doorman_gauge *gauge, bool on);
 
@@ -848,7 +854,8 @@ DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
  *
  *   init    OK | INVALID_ARGUMENT: a rate must be in (0, 1e15], a limit in its range, a length in
  *           (0, 1e8 s], and what a bucket can hold, or owe, worth 1e7 s of its rate at most
- *   try     takes n if it is allowed. IMPOSSIBLE: it could never be; a try of 0 is allowed
+ *   try     takes n if it is allowed. IMPOSSIBLE: it could never be; a try of 0 is allowed. *wait,
+ *           where there is one, is written on ALLOWED, and must not be NULL
  *   delay   how long until n would be allowed, if nobody else came; takes nothing. DOORMAN_NEVER:
  *           it could never be
  *
@@ -1094,12 +1101,14 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                doorman_error *error);
 
 /* Wakes all waiters with UNAVAILABLE, releases all leases (waiting a second at most for the
- * server), and frees the agent with its resources. NULL is fine. */
+ * server), and frees the agent with its resources. Nobody else may be in a call, or begin one, but
+ * for waits that stand in line. NULL is fine. */
 DOORMAN_API void doorman_agent_stop(doorman_agent *agent);
 
 /* As doorman_resource_open, _close, _set_wants and _read, and with what these return. Do not use a
- * resource, or its limiters, after its last close. on_change comes from the agent's thread, or from
- * within a call of these. */
+ * resource, or its limiters, after its last close, which sends who waits away with UNAVAILABLE.
+ * on_change comes from the agent's thread, or from within a call of these, and must not call the
+ * agent. */
 DOORMAN_API doorman_status doorman_agent_open(doorman_resource **out, doorman_agent *agent,
                                               const doorman_resource_options *options,
                                               doorman_error *error);
@@ -1113,7 +1122,8 @@ DOORMAN_API void doorman_agent_read(doorman_agent *agent, const doorman_resource
 DOORMAN_API void doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
 /* Waits until n units of the resource's rate may be used, and takes them. First come, first served
- * among those who wait; a change of the lease is seen at once.
+ * among those who wait (who tries does not stand in line, and takes what there is); a change of the
+ * lease is seen at once. A thread may be cancelled while it waits.
  *   timeout   0: do not wait; DOORMAN_NEVER: for as long as it takes
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is more than the rate's
  *             burst can ever hold) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent stops) */
@@ -5294,24 +5304,39 @@ static doorman__limit doorman__rate_limit(const doorman_rate *rate, double amoun
     return limit;
 }
 
+/* What was saved up at a rate is worth as many units at a higher one, and one at least: so it is less
+ * time. (At a lower one it is the same time, and fewer units.) */
+static void doorman__limit_carry(doorman__limit *after, const doorman__limit *before) {
+    if (!(after->amount > before->amount)) return;
+    double depth = (double)before->most * (before->amount / after->amount);
+    if (before->most < 0) depth = 0;
+    int64_t most = doorman__round_up(doorman__max(depth, doorman__min(after->unit_time, 9e18)));
+    if (most < after->most) after->most = most;
+}
+
 /* Writes what a rate follows. One that rises must not make more units of the time that was saved up
  * at the old one: that is cut in proportion, before the new rate is known to anybody. (One that
- * falls makes fewer.) */
+ * falls makes fewer.) And one that rises by itself, at `until`, does not let more be saved up than
+ * before until it is set again. */
 static void doorman__rate_set(doorman_rate *rate, double amount, doorman_time until, double after,
                               doorman_time now) {
     doorman__limit old,
         limits[2] = {doorman__rate_limit(rate, amount), doorman__rate_limit(rate, after)};
+    const doorman__limit *next = &limits[now >= until];
     (void)doorman__allowance_read(&rate->allowance, &old, now);
-    double part = limits[now >= until].unit_time / old.unit_time;
+    double part = next->unit_time / old.unit_time;
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
     uint64_t ticks = doorman__ticks(now), later = 0;
     do {
         int64_t most = old.most < 0 ? INT64_C(1) << 62 : old.most;
         int64_t saved = doorman__saved(paid, ticks, most, DOORMAN__FUTURE);
-        if (!(part < 1) || saved <= 0) break;
-        later = ticks - (uint64_t)((double)saved * part);
+        if (!(part <= 1) || saved <= 0) break;
+        int64_t kept = (int64_t)((double)saved * part);
+        if (part >= 1 && doorman__saved(paid, ticks, next->most, DOORMAN__FUTURE) <= saved) break;
+        later = ticks - (uint64_t)kept;
     } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, later, true, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
+    if (now < until) doorman__limit_carry(&limits[1], &limits[0]);
     doorman__allowance_set(&rate->allowance, limits[0], until, limits[1]);
 }
 
@@ -5599,6 +5624,12 @@ doorman_time doorman_debt_bucket_delay(const doorman_debt_bucket *bucket, double
 #define DOORMAN__WINDOW_UNITS ((UINT64_C(1) << 40) - 1)
 #define DOORMAN__WINDOW_LIMIT_MAX 1e8
 
+/* How many windows later others were who have counted; 0: none. */
+static uint64_t doorman__window_ahead(uint64_t count, uint64_t window) {
+    uint64_t by = ((count >> 40) - window) & DOORMAN__WINDOWS;
+    return by < 256 ? by : 0;
+}
+
 /* Where the clock is, or, if that is later, where others are who have counted. */
 typedef struct doorman__place {
     uint64_t window;
@@ -5610,9 +5641,9 @@ static doorman__place doorman__window_place(const doorman__window_count *counts,
                                             doorman_time length, doorman_time now) {
     uint64_t window = (uint64_t)(now / length), ahead = 0;
     for (size_t i = 0; i < count; i++) {
-        uint64_t its = __atomic_load_n(&counts[i], __ATOMIC_RELAXED) >> 40;
-        uint64_t by = (its - window) & DOORMAN__WINDOWS;
-        if (by < 256 && by > ahead) ahead = by;
+        uint64_t at = __atomic_load_n(&counts[i], __ATOMIC_RELAXED);
+        uint64_t by = doorman__window_ahead(at, window);
+        if (by > ahead) ahead = by;
     }
     doorman_time rest = length - now % length + (doorman_time)ahead * length;
     return (doorman__place){(window + ahead) & DOORMAN__WINDOWS, rest};
@@ -5624,17 +5655,21 @@ static uint64_t doorman__window_units(uint64_t count, uint64_t window) {
     return count >> 40 == (window & DOORMAN__WINDOWS) ? count & DOORMAN__WINDOW_UNITS : 0;
 }
 
-/* Adds to a count, if it is then at most `most`. */
-static doorman_decision doorman__window_take(doorman__window_count *count, uint64_t window,
-                                             uint64_t units, uint64_t most) {
+/* Adds to a count, if it is then at most `most`. false: others have begun a later window meanwhile,
+ * whose count must not be lost, and the caller looks again where it is. */
+static bool doorman__window_take(doorman__window_count *count, uint64_t window, uint64_t units,
+                                 uint64_t most, doorman_decision *decision) {
     uint64_t before = __atomic_load_n(count, __ATOMIC_RELAXED), after = 0;
+    *decision = DOORMAN_REFUSED;
     do {
+        if (doorman__window_ahead(before, window) > 0) return false;
         after = doorman__window_units(before, window) + units;
-        if (after > most) return DOORMAN_REFUSED;
+        if (after > most) return true;
         after |= window << 40;
     } while (!__atomic_compare_exchange_n(count, &before, after, true, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
-    return DOORMAN_ALLOWED;
+    *decision = DOORMAN_ALLOWED;
+    return true;
 }
 
 /* Can n units be allowed at all? */
@@ -5658,8 +5693,13 @@ doorman_status doorman_fixed_window_init(doorman_fixed_window *window, double li
 doorman_decision doorman_fixed_window_try(doorman_fixed_window *window, double n,
                                           doorman_time now) {
     if (!doorman__window_possible(window->most, n)) return DOORMAN_IMPOSSIBLE;
-    doorman__place place = doorman__window_place(&window->count, 1, window->length, now);
-    return doorman__window_take(&window->count, place.window, doorman__units(n), window->most);
+    doorman_decision decision;
+    doorman__place place;
+    do {
+        place = doorman__window_place(&window->count, 1, window->length, now);
+    } while (!doorman__window_take(&window->count, place.window, doorman__units(n), window->most,
+                                   &decision));
+    return decision;
 }
 
 doorman_time doorman_fixed_window_delay(const doorman_fixed_window *window, double n,
@@ -5700,13 +5740,18 @@ static uint64_t doorman__sliding_units(const doorman_sliding_window *window, uin
 doorman_decision doorman_sliding_window_try(doorman_sliding_window *window, double n,
                                             doorman_time now) {
     if (!doorman__window_possible(window->most, n)) return DOORMAN_IMPOSSIBLE;
-    doorman__place place = doorman__window_place(window->count, 2, window->length, now);
-    uint64_t last = doorman__sliding_units(window, place.window - 1);
-    uint64_t carried = doorman__window_carry(last, place.rest, window->length);
     if (n <= 0) return DOORMAN_ALLOWED;
-    if (carried > window->most) return DOORMAN_REFUSED;
-    return doorman__window_take(&window->count[place.window & 1], place.window, doorman__units(n),
-                                window->most - carried);
+    doorman_decision decision;
+    doorman__place place;
+    uint64_t last, carried;
+    do {
+        place = doorman__window_place(window->count, 2, window->length, now);
+        last = doorman__sliding_units(window, place.window - 1);
+        carried = doorman__window_carry(last, place.rest, window->length);
+        if (carried > window->most) return DOORMAN_REFUSED;
+    } while (!doorman__window_take(&window->count[place.window & 1], place.window,
+                                   doorman__units(n), window->most - carried, &decision));
+    return decision;
 }
 
 doorman_time doorman_sliding_window_delay(const doorman_sliding_window *window, double n,
@@ -7696,6 +7741,7 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
 /* Somebody in the line, on the stack of the thread that waits. */
 typedef struct doorman__waiter {
     struct doorman__waiter *previous, *next;
+    doorman_agent *agent;
     doorman_resource *resource; /* NULL: sent away */
     bool gauge;                 /* else the rate */
     doorman__queue *queue;      /* the limiter's; in the line it stands for the limiter */
@@ -7898,13 +7944,9 @@ static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status 
 }
 
 /* In the line, until it is this one's turn and there is enough, or until `end`. */
-static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waiter *waiter,
-                                            doorman_time end) {
+static doorman_status doorman__waiter_stay(doorman_agent *agent, doorman__waiter *waiter,
+                                           doorman_time end) {
     doorman_status status = DOORMAN_UNAVAILABLE;
-    if (pthread_cond_init(&waiter->turn, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
-    pthread_mutex_lock(&agent->mutex);
-    doorman__line_join(agent, waiter);
-    if (agent->stop_by != DOORMAN_NEVER) doorman__line_dismiss(agent, NULL);
     while (waiter->resource) {
         doorman_time now = doorman_clock(), delay = DOORMAN_NEVER;
         if (waiter->first) status = doorman__waiter_try(waiter, &delay, now >= end, now);
@@ -7914,9 +7956,29 @@ static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waite
         doorman__agent_sleep(agent, &waiter->turn, until, now);
     }
     doorman__waiter_count(waiter, status);
-    doorman__line_leave(agent, waiter);
-    pthread_mutex_unlock(&agent->mutex);
+    return status;
+}
+
+static void doorman__waiter_go(void *context) {
+    doorman__waiter *waiter = (doorman__waiter *)context;
+    doorman__line_leave(waiter->agent, waiter);
+    pthread_mutex_unlock(&waiter->agent->mutex);
     pthread_cond_destroy(&waiter->turn);
+}
+
+/* It leaves also where its thread is cancelled: that wakes with the mutex, and must not end with it,
+ * nor with its stack in the line. */
+static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waiter *waiter,
+                                            doorman_time end) {
+    doorman_status status;
+    if (pthread_cond_init(&waiter->turn, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
+    waiter->agent = agent;
+    pthread_mutex_lock(&agent->mutex);
+    doorman__line_join(agent, waiter);
+    if (agent->stop_by != DOORMAN_NEVER) doorman__line_dismiss(agent, NULL);
+    pthread_cleanup_push(doorman__waiter_go, waiter);
+    status = doorman__waiter_stay(agent, waiter, end);
+    pthread_cleanup_pop(1);
     return status;
 }
 

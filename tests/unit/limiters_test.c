@@ -277,6 +277,29 @@ static void an_expired_lease_is_seen_at_once(void **state) {
     }
 }
 
+/* L1: nor is what was saved worth more when the lease ends and leaves more to the application, as a
+ * safe capacity can; all of a crowd would bring a burst with it when its server is gone. */
+static void the_end_of_a_lease_does_not_enlarge_what_was_saved(void **state) {
+    (void)state;
+    static const double leases[] = {0, 5, 10, 50};
+    for (size_t i = 0; i < sizeof leases / sizeof *leases; i++) {
+        int saved = (int)fmax(1, leases[i] / 10); /* one unit may always be */
+        doorman_rate rate = rate_of(0, 0, 0);
+        doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0);
+        int allowed = count_allowed(&rate, 200, MINUTE); /* nobody has said so yet */
+        assert_in_range(allowed, 1, saved);
+        doorman__rate_set(&rate, 0, 0, 1000, MINUTE);
+        assert_in_range(allowed + count_allowed(&rate, 200, MINUTE), 1, saved);
+        int later = count_allowed(&rate, 200, MINUTE + 50 * MILLISECOND);
+        assert_in_range(later, 50, 50);
+        assert_int_equal(count_allowed(&rate, 200, 2 * MINUTE), 100);
+        rate = rate_of(0, 0, 0);
+        doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0);
+        doorman__rate_set(&rate, 0, 0, 1000, MINUTE); /* said before anybody comes */
+        assert_in_range(count_allowed(&rate, 200, MINUTE), 0, saved);
+    }
+}
+
 /* ---- L1: clocks ---- */
 
 /* C1: two threads read the clock, and the one that read it first comes second. */
@@ -1007,6 +1030,38 @@ static void sixteen_threads_share_the_classical_limiters_exactly(void **state) {
     }
 }
 
+static void *grab_from_windows(void *context) {
+    crowd *c = context;
+    doorman_time wait;
+    crowd_gather(c);
+    while (!atomic_load(&c->stop)) {
+        doorman_time now = atomic_load(&c->clock);
+        bool allowed = subject_try(c->subject, 1, &wait, now) == DOORMAN_ALLOWED;
+        if (allowed) atomic_fetch_add(&c->allowed, 1);
+        atomic_fetch_add(&c->tries, 1);
+    }
+    return NULL;
+}
+
+/* L1: a window holds its limit also where threads that are still in the one before come in between.
+ * (Without the second look of a try, this fails in nine runs of ten.) */
+static void no_thread_forgets_what_others_have_counted_in_the_next_window(void **state) {
+    (void)state;
+    enum { WINDOWS = 200 };
+    pthread_t threads[THREADS];
+    subject s = subject_of(FIXED, 0);
+    crowd c = {.subject = &s};
+    crowd_start(&c, threads, grab_from_windows);
+    for (int i = 1; i < WINDOWS; i++) {
+        long long enough = atomic_load(&c.tries) + 10 * LIMIT;
+        while (atomic_load(&c.tries) < enough) sched_yield();
+        atomic_store(&c.clock, i * s.length);
+    }
+    atomic_store(&c.stop, true);
+    crowd_join(threads);
+    assert_in_range(atomic_load(&c.allowed), LIMIT, WINDOWS * LIMIT);
+}
+
 static void *grab_until_stopped(void *context) {
     crowd *c = context;
     crowd_gather(c);
@@ -1116,6 +1171,7 @@ int main(void) {
         cmocka_unit_test(a_slow_rate_still_lets_one_unit_through),
         cmocka_unit_test(a_smaller_lease_shrinks_what_was_saved),
         cmocka_unit_test(an_expired_lease_is_seen_at_once),
+        cmocka_unit_test(the_end_of_a_lease_does_not_enlarge_what_was_saved),
         cmocka_unit_test(a_clock_that_goes_back_a_little_takes_nothing_away),
         cmocka_unit_test(no_clock_can_stop_what_is_unlimited),
         cmocka_unit_test(a_year_of_silence_is_one_burst),
@@ -1146,6 +1202,7 @@ int main(void) {
         cmocka_unit_test(classical_limiters_bear_any_amount_and_clock),
         cmocka_unit_test(sixteen_threads_share_one_burst_exactly),
         cmocka_unit_test(sixteen_threads_share_the_classical_limiters_exactly),
+        cmocka_unit_test(no_thread_forgets_what_others_have_counted_in_the_next_window),
         cmocka_unit_test(sixteen_threads_stay_within_a_rate_that_changes),
         cmocka_unit_test(sixteen_threads_never_hold_more_than_a_gauge_has),
         cmocka_unit_test(a_claim_misses_no_unit_in_flight),
