@@ -36,7 +36,7 @@
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
 
-#define PATIENCE_MS 20000 /* for what must happen; long, as machines are slow at times */
+#define PATIENCE_MS 60000 /* for what must happen; long, as machines are slow at times */
 #define PROCESS_MAX 32    /* in one test */
 #define ARGUMENT_MAX 32
 
@@ -333,6 +333,26 @@ static inline int port_listen(int *port) {
     assert_int_equal(listen(fd, 8), 0);
     *port = ntohs(address.sin_port);
     return fd;
+}
+
+/* A port for a program that cannot be told to take any: below those that the system gives out for
+ * port 0 and to whoever connects, and others in each process, as tests run side by side. */
+static inline int port_free(void) {
+    enum { FIRST = 10000, COUNT = 22000, EACH = 31 };
+    static int used;
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int tries = 0; tries < COUNT; tries++) {
+        int port = FIRST + (int)((getpid() * (int64_t)EACH + used++) % COUNT);
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_true(fd >= 0);
+        address.sin_port = htons((uint16_t)port);
+        bool free = bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
+        close(fd);
+        if (free) return port;
+    }
+    fail_msg("no port is free");
+    return 0;
 }
 
 /* A port that takes connections and never says a word. */
