@@ -892,7 +892,8 @@ static void a_carrier_says_what_became_of_a_request(void **state) {
     host_stop(&right);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_application_is_let_through_at_the_rate_of_its_lease),
         cmocka_unit_test(a_wait_that_makes_no_sense_is_refused_at_once),

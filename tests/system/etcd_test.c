@@ -280,10 +280,15 @@ static struct server member_by_tcp(const struct member *member) {
     return server;
 }
 
+/* nng 1.5 can lose a connection on a machine that is very busy, so that no answer comes. */
 static bool member_is_master(const struct member *member) {
-    cJSON *reply = ask(&member->server, "{\"discovery\":{}}");
-    bool master = cJSON_IsTrue(find(reply, "discovery.is_master"));
-    cJSON_Delete(reply);
+    char *reply = NULL;
+    for (int i = 0; i < TRIES && !reply; i++) {
+        reply = ask_within(member->server.url, "{\"discovery\":{}}", 16, PATIENCE_MS / TRIES);
+    }
+    assert_non_null(reply);
+    bool master = strstr(reply, "\"is_master\":true") != NULL;
+    free(reply);
     return master;
 }
 
@@ -590,7 +595,8 @@ static void with_an_election_an_address_that_others_cannot_reach_is_wrong_use(vo
 
 #define TEST(name) cmocka_unit_test_teardown(name, crowd_clean)
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]); /* "a_master*" */
     const struct CMUnitTest tests[] = {
         TEST(a_master_that_is_killed_and_one_that_is_told_to_end_have_successors),
         TEST(a_key_that_is_given_back_is_taken_at_once),

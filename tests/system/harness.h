@@ -261,23 +261,30 @@ static inline void server_stop(struct server *server) {
 
 /* One request on a connection of its own, of any bytes; the caller frees the reply. NULL: none came
  * in time. */
-static inline char *ask_bytes(const char *url, const char *text, size_t bytes) {
+static inline char *ask_within(const char *url, const char *text, size_t bytes, int ms) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     char *reply = NULL, *copy = NULL;
     size_t reply_bytes = 0;
     assert_int_equal(nng_req0_open(&socket), 0);
-    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, PATIENCE_MS);
-    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, PATIENCE_MS);
+    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, ms);
+    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, ms);
     nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
     nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, 0);
-    if (nng_dial(socket, url, NULL, 0) == 0 &&
-        nng_send(socket, (void *)(uintptr_t)text, bytes, 0) == 0 &&
-        nng_recv(socket, &reply, &reply_bytes, NNG_FLAG_ALLOC) == 0) {
+    int error = nng_dial(socket, url, NULL, 0);
+    if (error == 0) error = nng_send(socket, (void *)(uintptr_t)text, bytes, 0);
+    if (error == 0) error = nng_recv(socket, &reply, &reply_bytes, NNG_FLAG_ALLOC);
+    if (error == 0) {
         copy = strndup(reply, reply_bytes);
         nng_free(reply, reply_bytes);
+    } else {
+        print_message("%s: %s\n", url, nng_strerror(error));
     }
     nng_close(socket);
     return copy;
+}
+
+static inline char *ask_bytes(const char *url, const char *text, size_t bytes) {
+    return ask_within(url, text, bytes, PATIENCE_MS);
 }
 
 /* A request whose answer must come, as a tree; the caller deletes it. */

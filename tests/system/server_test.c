@@ -821,7 +821,8 @@ static void what_is_below_the_log_level_is_not_said(void **state) {
 
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         TEST(a_request_over_nng_gets_a_lease),
         TEST(discovery_names_the_master),

@@ -295,7 +295,8 @@ static void a_parent_that_cannot_be_one_is_wrong_use(void **state) {
 
 #define TEST(name) cmocka_unit_test_teardown(name, crowd_clean)
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         TEST(a_tree_shares_as_one_server_would_and_never_gives_more_than_there_is),
         TEST(a_leaf_is_killed_and_comes_back),
