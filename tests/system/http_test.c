@@ -375,13 +375,7 @@ static void prometheus_scrapes_the_metrics(void **state) {
     if (!have("prometheus")) skip();
     struct site site = site_start(CONFIG("100", ""), NULL);
     want(&site, ASK("a", "db/orders", "30"));
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t bytes = sizeof address;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, bytes), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
-    close(fd);
+    int port = port_free();
     struct process *process = process_new();
     char config[512], file[128], data[128], listen[64];
     snprintf(config, sizeof config,
@@ -391,7 +385,7 @@ static void prometheus_scrapes_the_metrics(void **state) {
     file_write(process->config, config);
     snprintf(file, sizeof file, "--config.file=%s", process->config);
     snprintf(data, sizeof data, "--storage.tsdb.path=%s/data", process->folder);
-    snprintf(listen, sizeof listen, "--web.listen-address=127.0.0.1:%d", ntohs(address.sin_port));
+    snprintf(listen, sizeof listen, "--web.listen-address=127.0.0.1:%d", port);
     file_write(process->out, "");
     file_write(process->err, "");
     process->pid = fork();
@@ -401,8 +395,7 @@ static void prometheus_scrapes_the_metrics(void **state) {
         process_become(process, argv, environ);
     }
     struct site prometheus = {.http = {process, ""}};
-    snprintf(prometheus.http.url, sizeof prometheus.http.url, "tcp://127.0.0.1:%d",
-             ntohs(address.sin_port));
+    snprintf(prometheus.http.url, sizeof prometheus.http.url, "tcp://127.0.0.1:%d", port);
     process_await(process, "Server is ready to receive web requests", 1);
     bool found = false;
     for (int waited = 0; !found && waited < PATIENCE_MS; waited += 200) {
@@ -873,6 +866,17 @@ static void await_capacity(const struct site *site, double capacity) {
     assert_true(now == capacity);
 }
 
+/* Writes to the configuration's file itself, while the server stands still: it might see half. */
+static void config_rewrite(const struct site *site, const char *config) {
+    const struct process *process = site->server.process;
+    int status = 0;
+    process_signal(process, SIGSTOP);
+    assert_int_equal(waitpid(process->pid, &status, WUNTRACED), process->pid);
+    assert_true(WIFSTOPPED(status));
+    file_write(process->config, config);
+    process_signal(process, SIGCONT);
+}
+
 /* V1: also one that another file took the place of. */
 static void a_changed_file_is_loaded_however_it_changed(void **state) {
     (void)state;
@@ -883,7 +887,7 @@ static void a_changed_file_is_loaded_however_it_changed(void **state) {
     snprintf(second, sizeof second, "%s/second", site.server.process->folder);
     snprintf(link_path, sizeof link_path, "%s/link", site.server.process->folder);
     want(&site, ASK("a", "db", "30"));
-    file_write(path, CONFIG("200", ""));
+    config_rewrite(&site, CONFIG("200", ""));
     await_capacity(&site, 200);
     file_write(first, CONFIG("300", ""));
     assert_int_equal(rename(first, path), 0);
@@ -911,14 +915,14 @@ static void a_changed_file_that_is_wrong_is_shown_and_the_last_one_stays(void **
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
     want(&site, ASK("a", "db", "30"));
-    file_write(site.server.process->config, CONFIG("\"<b>\"", ""));
+    config_rewrite(&site, CONFIG("\"<b>\"", ""));
     process_await(site.server.process, "configuration refused", 1);
     assert_true(metric(&site, "doorman_server_config_last_reload_successful") == 0);
     expect(&site, "/", HOST, 200, "resources[0].capacity");
     await_capacity(&site, 100);
     sleep_ms(2500);
     assert_int_equal(process_said(site.server.process, "configuration refused"), 1);
-    file_write(site.server.process->config, CONFIG("70", ""));
+    config_rewrite(&site, CONFIG("70", ""));
     await_capacity(&site, 70);
     assert_true(metric(&site, "doorman_server_config_last_reload_successful") == 1);
     char *page = get(&site, "/", HOST);
@@ -1088,7 +1092,7 @@ static void the_limits_can_be_set(void **state) {
     struct pollfd peers[3];
     for (int i = 0; i < 3; i++)
         peers[i] = (struct pollfd){.fd = raw_greet(&site.server), .events = POLLIN};
-    assert_int_equal(poll(peers, 3, 10000), 1);
+    assert_int_equal(poll(peers, 3, PATIENCE_MS), 1);
     for (int i = 0; i < 3; i++) {
         if (peers[i].revents) assert_true(raw_hung_up(peers[i].fd));
         close(peers[i].fd);
