@@ -1611,7 +1611,8 @@ static void election_move(struct service *service, const struct finding *to, doo
         doorman_server_set_master(service->server, &mastership, now);
     }
     bool lapsed = election->state == ELECTION_MASTER && now >= election->until;
-    bool news = lapsed || to->state != election->state || strcmp(to->address, election->address);
+    bool news =
+        lapsed || to->state != election->state || strcmp(to->address, election->address) != 0;
     election->state = to->state;
     election->until = to->until;
     snprintf(election->address, sizeof election->address, "%s", to->address);
