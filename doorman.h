@@ -7369,8 +7369,8 @@ static void doorman__put_answer(doorman__writer *out, const doorman_answer *answ
                  ",'gets':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t,'refresh_interval':%t",
                  gets->id, gets->node, gets->capacity, gets->expires_in, gets->refresh_interval);
     if (gets->keep > gets->capacity) doorman__put(out, ",'keep':%n", gets->keep);
-    double end = (double)(epoch + gets->expires_in / DOORMAN_SECOND);
-    if (epoch) doorman__put(out, ",'expiry_time':%n", end);
+    int64_t end = epoch + gets->expires_in / DOORMAN_SECOND;
+    if (epoch) doorman__put(out, ",'expiry_time':%n", (double)end);
     doorman__put(out, "}");
 }
 

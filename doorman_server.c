@@ -1667,7 +1667,8 @@ static void election_move(struct service *service, const struct finding *to, doo
     bool was_master = election->state == ELECTION_MASTER;
     bool lapsed = was_master && now >= election->until;
     if (was_master && to->state != ELECTION_MASTER) service->gone_count += TRIM_LEASES; /* or all */
-    bool news = lapsed || to->state != election->state || strcmp(to->address, election->address);
+    bool news =
+        lapsed || to->state != election->state || strcmp(to->address, election->address) != 0;
     election->state = to->state;
     election->until = to->until;
     snprintf(election->address, sizeof election->address, "%s", to->address);

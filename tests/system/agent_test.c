@@ -590,14 +590,14 @@ static void waiters_for_a_rate_take_turns(void **state) {
  * each of so many. */
 static void a_wait_ends_when_its_time_is_over(void **state) {
     (void)state;
-    enum { TRIES = 500 };
+    enum { WAITS = 500 };
     char url[64];
     nobody(url);
     doorman_agent *agent = start(url);
     doorman_resource *none = open_as(agent, "none", 1, DOORMAN_PESSIMISTIC, 0);
     for (int gauge = 0; gauge < 2; gauge++) {
         doorman_time least = DOORMAN_NEVER;
-        for (int i = 0; i < TRIES && least > 2 * MILLISECOND; i++) {
+        for (int i = 0; i < WAITS && least > 2 * MILLISECOND; i++) {
             doorman_time timeout = (1 + i % 10) * MILLISECOND, from = doorman_clock();
             assert_int_equal(gauge ? doorman_agent_gauge_wait(agent, none, 1, timeout)
                                    : doorman_agent_rate_wait(agent, none, 1, timeout),
