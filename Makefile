@@ -17,7 +17,13 @@ EXAMPLES = $(patsubst %.c,build/%,$(filter-out $(if $(HAS_LIBEDIT),,%/doorman_sh
     $(wildcard examples/*.c)))
 CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null),build/examples/gauge_guard)
 
-.PHONY: all demo test abuse bench sim fuzz lint install uninstall deps build_deps clean help
+# One goal is built in parallel, several, as `make clean test`, one after the other. -j goes before.
+ifeq ($(filter-out 0,$(MAKELEVEL))$(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGOALS)),)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
+endif
+
+.PHONY: all demo test coverage matrix abuse bench sim fuzz lint install uninstall deps build_deps \
+    clean help
 .DELETE_ON_ERROR:
 
 all: build/doorman_server $(EXAMPLES) $(CXX_EXAMPLES) ## the server and the examples (default)
@@ -66,17 +72,20 @@ build/plain/%: CFLAGS = -O2 -g -Werror
 build/asan/%: CFLAGS = $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-recover=all
 build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 
-PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/unit/*_test.c tests/system/*_test.c))
+PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/system/*_test.c tests/unit/*_test.c))
 THREADED = $(filter-out system/abuse_test,$(filter unit/limiters_test system/%,$(PROGRAMS)))
-TESTS = $(PROGRAMS:%=build/plain/%) $(PROGRAMS:%=build/asan/%) $(THREADED:%=build/tsan/%)
+TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(PROGRAMS:%=build/plain/%)
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
 TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
 
-test: $(TESTS) $(TEST_SERVERS) $(TEST_SHELL) build/sim/sim ## all; SEED=N repeats the random ones
+TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(REPLAYS) build/sim/sim build/doorman_server
+# The longest first, as they run side by side.
+test: $(TESTS) $(TEST_TOOLS) ## all; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
-	    sh tests/run.sh $(TESTS) tests/shell_check.sh tests/deploy_check.sh \
-	    tests/browser_check.sh tests/sim/check.sh tests/compile_check.sh tests/text_check.sh
+	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh $(TESTS) \
+	    tests/shell_check.sh tests/deploy_check.sh tests/browser_check.sh \
+	    tests/install_check.sh tests/fuzz/replay.sh tests/text_check.sh
 
 $(TESTS): LIBRARIES += -lcmocka -lm
 build/plain/%: tests/%.c $(TEST_SOURCES) | deps
@@ -90,6 +99,43 @@ $(TEST_SERVERS): doorman_server.c doorman.h | deps
 $(TEST_SHELL): LIBRARIES += -ledit
 $(TEST_SHELL): examples/doorman_shell.c doorman.h | deps
 	$(build)
+
+# Which lines and branches of the header are reached, by the programs that reach them together: the
+# unit tests, the simulator, and two system tests, for agents and for TLS. An assertion holds, so no
+# other branch is asked of it. Line by line: build/coverage/report/index.html.
+COVERED = $(filter unit/%,$(PROGRAMS)) system/agent_test system/http_test
+COVERAGE_TESTS = $(COVERED:%=build/coverage/%)
+COVERAGE_SERVER = build/coverage/doorman_server
+COVERAGE_SIM = build/coverage/sim/sim
+build/coverage/%: CC = gcc
+build/coverage/%: CFLAGS = -O0 -g --coverage
+
+coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## how much of doorman.h is tested
+	@sh .ci/deps gcovr
+	@find build/coverage -name '*.gcda' -delete
+	@sh tests/run.sh $(COVERAGE_TESTS)
+	@echo '$(COVERAGE_SIM) faults; its log is $(COVERAGE_SIM).log'
+	@$(COVERAGE_SIM) faults --jobs $$(nproc 2>/dev/null || echo 1) --seeds 200 \
+	    >$(COVERAGE_SIM).log 2>&1
+	@mkdir -p build/coverage/report
+	@gcovr --filter doorman.h --exclude-branches-by-pattern '^ *assert\(' \
+	    --html-details build/coverage/report/index.html --print-summary \
+	    --fail-under-line 95 --fail-under-branch 85 build/coverage
+
+$(COVERAGE_TESTS): LIBRARIES += -lcmocka -lm
+build/coverage/%: tests/%.c $(TEST_SOURCES) | deps
+	$(build)
+$(COVERAGE_SERVER): doorman_server.c doorman.h | deps
+	$(build)
+$(COVERAGE_SIM): LIBRARIES = -lm
+$(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
+	$(say)
+	@$(C) $(CFLAGS) $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
+
+# Every compiler, at every level of optimization; of `make test` it is a part.
+matrix: build/sim/sim | deps ## the header by each compiler, in each way, in some minutes
+	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
+	    sh tests/compile_check.sh --all
 
 # The same in whole sizes: a million leases, floods of half a minute, a hundred deaths in MINUTES.
 MINUTES ?= 10
@@ -127,17 +173,51 @@ build/sim/sim: $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 	$(say)
 	@$(C) -O2 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) -lm
 
-# Any bytes as a message, for a while; what it finds stands in build/fuzz.
+# The harnesses of tests/fuzz: each with libFuzzer for a while, from its seeds on; and each as a
+# program that runs files again, for `make test`. What is found stands in build/fuzz.
+HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
+FUZZ ?= $(HARNESSES)
 SECONDS ?= 60
-fuzz: build/fuzz/message ## any bytes as a message to a server: libFuzzer, for SECONDS=60
-	@mkdir -p build/fuzz/corpus
-	@cd build/fuzz && ./message -max_total_time=$(SECONDS) -max_len=4096 -verbosity=1 \
-	    -print_final_stats=1 corpus ../../tests/fuzz/message
+FUZZ_FLAGS = -max_total_time=$(SECONDS) -timeout=60 -rss_limit_mb=2048 -print_final_stats=1
+FUZZ_FLAGS_answer = -max_len=4096 -dict=../../tests/fuzz/json.dict
+FUZZ_FLAGS_configuration = $(FUZZ_FLAGS_answer)
+FUZZ_FLAGS_message = $(FUZZ_FLAGS_answer)
+FUZZ_FLAGS_calls = -max_len=1024
+FUZZ_FLAGS_glob = -max_len=520 -use_value_profile=1
+FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
+FUZZ_FLAGS_system = -max_len=8192 -len_control=0
+REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
+SIM_SOURCES = $(addprefix tests/sim/sim_,world.c network.c check.c)
 
-build/fuzz/message: tests/fuzz/message.c doorman.h | build_deps
+fuzz: $(FUZZ:%=fuzz_%) ## any bytes to all that takes bytes: libFuzzer; SECONDS=60 FUZZ=glob
+
+fuzz_%: build/fuzz/%
+	@mkdir -p build/fuzz/corpus/$*
+	@cd build/fuzz && echo "fuzz $*, $(SECONDS) s" && \
+	    { ./$* $(FUZZ_FLAGS) $(FUZZ_FLAGS_$*) -artifact_prefix=$*- corpus/$* ../../tests/fuzz/$* || \
+	    { echo "again: build/fuzz/$* build/fuzz/$*-... (the file named above)"; exit 1; }; }
+
+build/fuzz/%: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) doorman.h | build_deps
 	@sh .ci/deps fuzzer
 	$(say)
-	@clang -std=c11 -O1 -g -fsanitize=fuzzer,address,undefined -I. $(CPPFLAGS) $< -o $@ -lcjson
+	@clang -std=c11 -D_DEFAULT_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined \
+	    -fno-sanitize-recover=all -I. -pthread $(WARNINGS) $(CPPFLAGS) $< $(filter %.o,$^) -o $@ \
+	    $(LIBRARIES) -lm
+
+$(REPLAYS): build/asan/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(TEST_SOURCES) | deps
+	$(say)
+	@$(C) $(CFLAGS) $(filter-out $(INCLUDED),$(filter %.c,$^)) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
+
+INCLUDED = doorman_server.c tests/sim/sim_faults.c
+build/fuzz/http build/asan/fuzz/http: doorman_server.c
+build/fuzz/system build/asan/fuzz/system: tests/sim/sim_faults.c
+# A bound on steps counts calls; the simulator is only the world that the state machines live in.
+build/fuzz/glob build/asan/fuzz/glob: CPPFLAGS += -finstrument-functions
+build/asan/fuzz/system: $(SIM_SOURCES)
+build/fuzz/system: $(SIM_SOURCES:tests/sim/%.c=build/fuzz/%.o)
+build/fuzz/sim_%.o: tests/sim/sim_%.c tests/sim/sim.h doorman.h
+	$(say)
+	@clang -std=c11 -O2 -g -I. $(CPPFLAGS) -c $< -o $@
 
 lint = if command -v $(1) >/dev/null; then echo $(1); $(1) $(2); \
     else echo "$(1) is not installed: left out"; fi
@@ -150,13 +230,19 @@ lint: ## clang-format, cppcheck and shellcheck, where they are installed
 	    --enable=performance --enable=portability -I. $(wildcard *.c examples/*.c*))
 	@$(call lint,shellcheck,$(SCRIPTS))
 
-install: build/doorman_server ## the header and the server to PREFIX (/usr/local), below DESTDIR
-	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/bin
+# The pkg-config file says where the header is and, from the header, which version.
+install: build/doorman_server ## header, server, pkg-config file: to PREFIX (/usr/local), in DESTDIR
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,include bin share/pkgconfig)
 	install -m 644 doorman.h $(DESTDIR)$(PREFIX)/include
 	install -m 755 build/doorman_server $(DESTDIR)$(PREFIX)/bin
+	version=$$(sed -n 's/^#define DOORMAN_VERSION "\(.*\)"$$/\1/p' doorman.h) && \
+	    sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" doorman.pc.in \
+	    >$(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
+	chmod 644 $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 
 uninstall: ## undo it
-	rm -f $(DESTDIR)$(PREFIX)/include/doorman.h $(DESTDIR)$(PREFIX)/bin/doorman_server
+	rm -f $(DESTDIR)$(PREFIX)/include/doorman.h $(DESTDIR)$(PREFIX)/bin/doorman_server \
+	    $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 
 # What is missing is installed before anything is built; `make demo` needs less than `make test`.
 build_deps:

@@ -1133,12 +1133,15 @@ static const char *const call_names[CALL_COUNT] = {
 static const double bucket_bounds[BUCKET_COUNT] = {
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.5, 2.5};
 
+/* Of all threads. On 32-bit x86 it would not be aligned by itself. */
+typedef uint64_t counter __attribute__((aligned(8)));
+
 struct counts {
-    uint64_t requests[CALL_COUNT][DOORMAN_STATUS_COUNT];
-    uint64_t buckets[CALL_COUNT][BUCKET_COUNT + 1]; /* the last is for all that took longer */
-    uint64_t nanoseconds[CALL_COUNT];
-    uint64_t parent[DOORMAN_STATUS_COUNT];
-    uint64_t unmatched;
+    counter requests[CALL_COUNT][DOORMAN_STATUS_COUNT];
+    counter buckets[CALL_COUNT][BUCKET_COUNT + 1]; /* the last is for all that took longer */
+    counter nanoseconds[CALL_COUNT];
+    counter parent[DOORMAN_STATUS_COUNT];
+    counter unmatched;
 };
 
 /* One state of a file. */
@@ -1166,7 +1169,7 @@ struct call {
     const struct route *route; /* NULL: none, or a method of the protocol */
 };
 
-static void count_add(uint64_t *count, uint64_t more) {
+static void count_add(counter *count, uint64_t more) {
     __atomic_fetch_add(count, more, __ATOMIC_RELAXED);
 }
 
@@ -2397,7 +2400,7 @@ static void metrics_one(struct text *text, const char *name, const char *help, d
     text_addf(text, "doorman_%s %.17g\n", name, value);
 }
 
-static uint64_t count_read(const uint64_t *count) {
+static uint64_t count_read(const counter *count) {
     return __atomic_load_n(count, __ATOMIC_RELAXED);
 }
 
@@ -4366,7 +4369,8 @@ static enum outcome service_start(struct service *service) {
 }
 
 /* Also after a start that came half-way. Closing the socket ends what the lanes wait for, and
- * freeing an aio waits for its last step. */
+ * freeing an aio waits for its last step. nng_fini is not called: nng 1.5 closes connections with
+ * TLS in a thread of its own, and frees there what that still uses. */
 static void service_stop(struct service *service) {
     http_stop(service);
     nng_close(service->socket);
@@ -4380,7 +4384,6 @@ static void service_stop(struct service *service) {
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
     tls_stop(service);
-    nng_fini();
 }
 
 /* ---- >>signals ------------------------------------------------------------------------------ */
@@ -4461,10 +4464,8 @@ static void service_trim(struct service *service, doorman_time now) {
 static void service_tick(struct service *service) {
     pthread_mutex_lock(&service->lock);
     doorman_time now = doorman_clock();
-    while (doorman_server_due(service->server) <= now) {
-        doorman_server_update(service->server, now);
-        service_yield(service);
-    }
+    bool due = doorman_server_due(service->server) <= now;
+    while (due && doorman_server_update(service->server, now)) service_yield(service);
     for (int kind = 0; kind < TROUBLE_COUNT; kind++) {
         trouble_say(service, kind, NULL, NULL, NULL, now);
     }

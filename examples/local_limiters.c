@@ -94,7 +94,7 @@ static void sliding_window(void) {
 }
 
 static void sliding_log(void) {
-    doorman_time room[LIMIT];
+    doorman_arrival room[LIMIT];
     doorman_sliding_log log;
     check(doorman_sliding_log_init(&log, LIMIT, DOORMAN_SECOND, room));
     printf("\nsliding log     ");

@@ -5,24 +5,22 @@
 #
 #   tests/browser_check.sh [doorman_server]
 set -u
+# shellcheck source=tests/check.sh
+. tests/check.sh
 server=${1:-build/plain/doorman_server}
 pictures=build/browser
-passed=0 failed=0
 
-for tool in chromium curl; do
-    if ! command -v $tool >/dev/null; then
-        echo "$tool is not installed: left out"
-        echo "[  PASSED  ] 1 test(s)."
-        exit 0
-    fi
-done
+if ! has chromium || ! has curl; then
+    echo "[  PASSED  ] 1 test(s)."
+    exit 0
+fi
 
-folder=$(mktemp -d)
 mkdir -p "$pictures"
+rm -f "$pictures"/*.png
 cat >"$folder/config.json" <<END
 {"resources": [
   {"identifier_glob": "*", "capacity": 1000, "safe_capacity": 2, "algorithm":
-    {"kind": "FAIR_SHARE", "lease_length": 60, "refresh_interval": 5, "learning_mode_duration": 0,
+    {"kind": "FAIR_SHARE", "lease_length": 3600, "refresh_interval": 5, "learning_mode_duration": 0,
      "parameters": [{"name": "minimum_interval", "value": 0}]}}]}
 END
 "$server" --config "$folder/config.json" --node shop-eu --listen tcp://127.0.0.1:0 \
@@ -30,12 +28,8 @@ END
 pid=$!
 trap 'kill $pid; wait $pid; rm -rf "$folder"' EXIT
 
-site=''
-for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-    site=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$folder/log")
-    if [ "$site" ]; then break; fi
-    sleep 0.5
-done
+await 'msg=serving' "$folder/log"
+site=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$folder/log")
 
 # Three hundred clients, one after the other over one connection, once a round.
 ask() {
@@ -53,38 +47,29 @@ ask() {
 
 # The page as it is after its script has run for a while.
 browse() {
-    timeout 60 chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars \
+    timeout 300 chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars \
         --user-data-dir="$folder/profile" --virtual-time-budget=5000 "$@" 2>/dev/null
-}
-
-check() { # what, text, file
-    if grep -qF -- "$2" "$3"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "$1: '$2' is not there"
-    fi
 }
 
 picture() { # name, width, height, theme (0 is dark), address
     browse --blink-settings=preferredColorScheme="$4" --window-size="$2,$3" \
         --force-device-scale-factor=1.5 --screenshot="$PWD/$pictures/$1.png" "$5" >/dev/null
-    check "a picture of $1" PNG "$pictures/$1.png"
+    check "a picture of $1" grep -qF PNG "$pictures/$1.png"
 }
 
 ask
 
 browse --dump-dom "$site/" >"$folder/page"
-check 'the page' '300 holders' "$folder/page"
-check 'its script runs' '>live</span>' "$folder/page"
-check 'names are text' '&lt;b&gt;&amp;' "$folder/page"
+check 'the page' grep -F '300 holders' "$folder/page"
+check 'its script runs' grep -F '>live</span>' "$folder/page"
+check 'names are text' grep -F '&lt;b&gt;&amp;' "$folder/page"
 
 link=$(sed -n 's/.*href="\(\/resources?resource=db\/orders\)".*/\1/p' "$folder/page")
 browse --dump-dom "$site$link" >"$folder/leases"
-check 'the link to a resource' '1 to 100 of 300 leases' "$folder/leases"
+check 'the link to a resource' grep -F '1 to 100 of 300 leases' "$folder/leases"
 
 browse --dump-dom "$site/?filter=mail" >"$folder/filtered"
-check 'the filter' '1 to 1 of 1 resources' "$folder/filtered"
+check 'the filter' grep -F '1 to 1 of 1 resources' "$folder/filtered"
 
 for theme in 0 1; do
     name=$(if [ $theme = 0 ]; then echo dark; else echo light; fi)
@@ -93,6 +78,4 @@ for theme in 0 1; do
         picture "leases_${name}_$width" $width 900 $theme "$site$link"
     done
 done
-echo "[  PASSED  ] $passed test(s)."
-if [ $failed != 0 ]; then echo "[  FAILED  ] $failed test(s)"; fi
-[ $failed = 0 ]
+check_end

@@ -2,27 +2,9 @@
 # Holds the files of examples/deploy against the tools that will read them, where these are
 # installed, and against the names of the metrics that the server has.
 set -u
+# shellcheck source=tests/check.sh
+. tests/check.sh
 deploy=examples/deploy
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-passed=0 failed=0
-
-check() { # a command
-    if "$@" >"$folder/output" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "[  FAILED  ] $*"
-        cat "$folder/output"
-    fi
-}
-
-# Whether there is a tool. One that is missing is no failure, but is said.
-has() {
-    command -v "$1" >/dev/null && return
-    echo "$1 is not installed: left out"
-    return 1
-}
 
 # What is installed elsewhere is taken from here, so that systemd finds it.
 unit_is_right() {
@@ -42,14 +24,12 @@ metrics_are_known() {
 }
 
 if has promtool; then
-    check promtool check config $deploy/prometheus.yml
-    check promtool check rules $deploy/doorman.rules.yml
-    check promtool test rules tests/deploy/rules_test.yml
+    check 'Prometheus reads its configuration' promtool check config $deploy/prometheus.yml
+    check 'the rules are rules' promtool check rules $deploy/doorman.rules.yml
+    check 'the alerts come when they should' promtool test rules tests/deploy/rules_test.yml
 fi
-if has systemd-analyze; then check unit_is_right; fi
-if has python3; then check python3 -m json.tool $deploy/grafana.json; fi
-check metrics_are_known
+if has systemd-analyze; then check 'systemd reads the unit' unit_is_right; fi
+if has python3; then check 'the dashboard is JSON' python3 -m json.tool $deploy/grafana.json; fi
+check 'every metric is one of the server' metrics_are_known
 
-echo "[  PASSED  ] $passed test(s)."
-[ $failed = 0 ] || echo "[  FAILED  ] $failed test(s)"
-[ $failed = 0 ]
+check_end

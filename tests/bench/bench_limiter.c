@@ -21,7 +21,8 @@ typedef struct limiters {
     doorman_fixed_window fixed;
     doorman_sliding_window sliding;
     doorman_sliding_log log;
-    doorman_time arrivals[LOG_LIMIT], wait;
+    doorman_arrival arrivals[LOG_LIMIT];
+    doorman_time wait;
 } limiters;
 
 static void init_limiters(limiters *l) {

@@ -1,84 +1,179 @@
-/* Any bytes as a message to a server, and as an answer to what a node asks its parent: it answers,
- * keeps its sums, and goes on.
+/* Any lines as messages to a root, and to a node below it that asks that root for what it is asked:
+ * they answer, keep their sums, and go on.
  *
- *     make fuzz [SECONDS=60]                 libFuzzer, with the seeds of tests/fuzz/message
- *     build/fuzz/message FILE...             runs files again, for instance one that it found
- */
+ * A line is a message to the root. `<` before it: to the node below. A digit n before all: 2^n
+ * seconds pass. What the node asks its parent, and hears, goes as text too.
+ *
+ * There are two roots, to which the same happens. One serves a message in one call, the other in
+ * three steps, with an exchange that goes on from message to message: their replies are the same,
+ * to the last byte. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
-#include "doorman.h"
+#include "fuzz.h"
 
-#include <stdlib.h>
+#define LINES 64 /* looked at */
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+typedef struct message_world {
+    doorman_config *config;
+    doorman_server *root, *twin, *leaf;
+    doorman_json_exchange exchange, again;
+    doorman_buffer reply, request;
+    doorman_time now;
+} message_world;
 
-static void must(bool holds) {
-    if (!holds) abort();
-}
-
-static doorman_server *start(doorman_config **config) {
-    doorman_template all = {.identifier_glob = "*", .capacity = 100, .has_algorithm = true};
-    all.algorithm.has_learning_mode_duration = true;
-    doorman_config_options options = {.templates = &all, .template_count = 1};
-    doorman_server *server = NULL;
-    must(doorman_config_create(config, &options, NULL) == DOORMAN_OK);
-    doorman_server_options node = {.node = "root", .config = *config};
-    must(doorman_server_create(&server, &node, NULL, 0) == DOORMAN_OK);
-    doorman_mastership mine = {.address = "here", .until = DOORMAN_NEVER};
-    must(doorman_server_set_master(server, &mine, 0) == DOORMAN_OK);
-    return server;
-}
-
-static doorman_server *start_below(void) {
+static void start(message_world *world) {
+    static const doorman_kind kinds[] = {DOORMAN_PRIORITY_SHARE, DOORMAN_PROPORTIONAL_SHARE,
+                                         DOORMAN_STATIC_SHARE, DOORMAN_NO_ALGORITHM,
+                                         DOORMAN_FAIR_SHARE};
+    static const char *const globs[] = {"pr*", "p*", "s*", "n*", "[!u]*"};
     static const char *const parents[] = {"tcp://above:1"};
-    doorman_server *server = NULL;
-    doorman_server_options node = {.node = "leaf", .parents = parents, .parent_count = 1};
-    must(doorman_server_create(&server, &node, NULL, 0) == DOORMAN_OK);
-    doorman_mastership mine = {.address = "here", .until = DOORMAN_NEVER};
-    must(doorman_server_set_master(server, &mine, 0) == DOORMAN_OK);
-    return server;
+    doorman_template templates[5] = {{0}};
+    for (size_t i = 0; i < 5; i++) {
+        doorman_template *next = &templates[i];
+        *next = (doorman_template){.identifier_glob = globs[i], .capacity = 100};
+        next->has_algorithm = next->algorithm.has_learning_mode_duration = true;
+        next->algorithm.kind = kinds[i];
+        if (i == 0) next->algorithm.reserve = 0.25;
+    }
+    doorman_config_options options = {
+        .templates = templates, .template_count = 5, .reject_unmatched = true};
+    must(doorman_config_create(&world->config, &options, NULL) == DOORMAN_OK);
+    doorman_server_options node = {.node = "root", .config = world->config};
+    node.resource_max = 12;
+    node.holder_max = 6;
+    node.resource_max_per_holder = 5;
+    world->root = fuzz_server(&node);
+    world->twin = fuzz_server(&node);
+    world->leaf = fuzz_server(&(doorman_server_options){
+        .node = "leaf", .parents = parents, .parent_count = 1, .holder_max = 6});
 }
 
-/* A node has asked for one resource, "db", and this is what it hears. */
-static void hear(const char *text, size_t bytes) {
-    static const char ask[] = "{\"get_capacity\":{\"client_id\":\"c\",\"resource\":["
-                              "{\"resource_id\":\"db\",\"wants\":5}]}}";
-    doorman_server *server = start_below();
-    doorman_asker *asker = doorman_server_asker(server);
-    doorman_buffer reply = {0};
+static void stop(message_world *world) {
+    doorman_server_destroy(world->root);
+    doorman_server_destroy(world->twin);
+    doorman_server_destroy(world->leaf);
+    doorman_json_exchange_uninit(&world->exchange);
+    doorman_json_exchange_uninit(&world->again);
+    doorman_buffer_uninit(&world->reply);
+    doorman_buffer_uninit(&world->request);
+    doorman_config_destroy(world->config);
+}
+
+/* What comes back is JSON: an error, or an answer. */
+static bool tells_error(const doorman_buffer *reply) {
+    cJSON *tree = NULL;
+    must(reply->bytes == strlen(reply->text) && reply->bytes <= DOORMAN_MESSAGE_BYTES_MAX);
+    must(doorman__json_parse(&tree, reply->text, reply->bytes, NULL) == DOORMAN_OK);
+    bool error = cJSON_GetObjectItemCaseSensitive(tree, "error") != NULL;
+    cJSON_Delete(tree);
+    return error;
+}
+
+/* Is a request one that the two sides of the library make? Then its ids are valid, and its times
+ * are exact as numbers of seconds, as they are up to 26 days. */
+static bool printable(const doorman_request *request) {
+    bool sound = request->method == DOORMAN_DISCOVERY || doorman__id_valid(request->holder_id);
+    for (size_t i = 0; i < request->path_count; i++) {
+        sound = sound && doorman__id_valid(request->path[i]);
+    }
+    for (size_t i = 0; i < request->ask_count; i++) {
+        const doorman_ask *ask = &request->asks[i];
+        sound = sound && doorman__id_valid(ask->resource_id) &&
+                (!ask->has.node || doorman__id_valid(ask->has.node)) &&
+                ask->has.expires_in <= 26 * 86400 * DOORMAN_SECOND;
+    }
+    return sound;
+}
+
+/* A request that was read is written, read again and written again: the same text. */
+static void check_round_trip(message_world *world, const doorman_request *request) {
+    doorman_buffer second = {NULL, 0, 0};
+    if (!printable(request)) return;
+    must(doorman_json_request(request, &world->request) == DOORMAN_OK);
+    doorman_status status =
+        doorman_json_exchange_read(&world->again, world->request.text, world->request.bytes);
+    must(status == DOORMAN_OK);
+    must(doorman_json_request(&world->again.request, &second) == DOORMAN_OK);
+    must(strcmp(second.text, world->request.text) == 0);
+    doorman_buffer_uninit(&second);
+}
+
+/* Asks both roots. Leaves the reply in world->reply. */
+static void ask_root(message_world *world, const char *text, size_t bytes) {
+    doorman_json_exchange *steps = &world->exchange;
+    doorman_status whole =
+        doorman_json_serve(world->root, text, bytes, &world->reply, 0, world->now);
+    if (doorman_json_exchange_read(steps, text, bytes) == DOORMAN_OK) {
+        check_round_trip(world, &steps->request);
+    }
+    (void)doorman_json_exchange_decide(steps, world->twin, world->now);
+    must(doorman_json_exchange_write(steps, 0) == whole);
+    must(strcmp(steps->reply.text, world->reply.text) == 0);
+    must(tells_error(&world->reply) == (whole != DOORMAN_OK));
+}
+
+static void ask_leaf(message_world *world, const char *text, size_t bytes) {
+    doorman_status status =
+        doorman_json_serve(world->leaf, text, bytes, &world->reply, 0, world->now);
+    must(tells_error(&world->reply) == (status != DOORMAN_OK));
+}
+
+/* The node below asks what is due. Its parent takes nothing amiss, but where somebody else's
+ * message has led the way in a circle. */
+static void carry(message_world *world) {
+    doorman_asker *asker = doorman_server_asker(world->leaf);
+    doorman_buffer text = {NULL, 0, 0};
     doorman_request request;
-    const void *cursor = NULL;
-    doorman_server_resource resource;
-    must(doorman_json_serve(server, ask, sizeof ask - 1, &reply, 0, 0) == DOORMAN_OK);
-    doorman_server_update(server, 0);
-    must(doorman_asker_request(asker, &request, 0) == DOORMAN_OK && request.sequence > 0);
-    (void)doorman_json_response(asker, request.sequence, text, bytes, NULL, 0);
-    must(doorman_json_serve(server, ask, sizeof ask - 1, &reply, 0, DOORMAN_SECOND) == DOORMAN_OK);
-    while (doorman_server_next_resource(server, &cursor, &resource, DOORMAN_SECOND)) {
-        must(resource.capacity >= 0 && resource.capacity <= DOORMAN_AMOUNT_MAX);
-        must(resource.has >= 0 && resource.has <= 5);
+    doorman_server_update(world->leaf, world->now);
+    must(doorman_asker_request(asker, &request, world->now) == DOORMAN_OK);
+    if (request.sequence) {
+        must(doorman_json_request(&request, &text) == DOORMAN_OK);
+        ask_root(world, text.text, text.bytes);
+        doorman_status status = doorman_json_response(asker, request.sequence, world->reply.text,
+                                                      world->reply.bytes, NULL, world->now);
+        must(status == DOORMAN_OK || tells_error(&world->reply));
     }
-    doorman_buffer_uninit(&reply);
-    doorman_server_destroy(server);
+    doorman_buffer_uninit(&text);
 }
 
-/* The same message comes twice, the second time when a new lease may be had. */
+static void check(message_world *world) {
+    must(fuzz_check_server(world->root, true, world->now) ==
+         fuzz_check_server(world->twin, true, world->now));
+    (void)fuzz_check_server(world->leaf, false, world->now);
+}
+
+static void pass(message_world *world, doorman_time time) {
+    world->now += time;
+    doorman_server_update(world->root, world->now);
+    doorman_server_update(world->twin, world->now);
+    carry(world);
+}
+
+/* Some time after the last message nobody has anything, and nothing is known of anybody. */
+static void run_out(message_world *world) {
+    for (int i = 0; i < 8; i++) pass(world, 100 * DOORMAN_SECOND);
+    must(fuzz_check_server(world->leaf, false, world->now) == 0);
+    must(fuzz_check_server(world->root, true, world->now) == 0);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    hear((const char *)data, bytes);
-    doorman_config *config = NULL;
-    doorman_server *server = start(&config);
-    doorman_buffer reply = {0};
-    const void *cursor = NULL;
-    doorman_server_resource resource;
-    for (doorman_time now = 0; now < 20 * DOORMAN_SECOND; now += 10 * DOORMAN_SECOND) {
-        (void)doorman_json_serve(server, (const char *)data, bytes, &reply, 0, now);
-        must(reply.bytes > 0 && reply.bytes == strlen(reply.text));
+    message_world world = {.now = 0};
+    fuzz_text rest = {(const char *)data, bytes}, line;
+    start(&world);
+    for (int i = 0; i < LINES && fuzz_line(&rest, &line); i++) {
+        if (line.bytes && line.text[0] >= '0' && line.text[0] <= '9') {
+            pass(&world, DOORMAN_SECOND << (line.text[0] - '0'));
+            line.text++, line.bytes--;
+        }
+        if (line.bytes && line.text[0] == '<') {
+            ask_leaf(&world, line.text + 1, line.bytes - 1);
+        } else {
+            ask_root(&world, line.text, line.bytes);
+        }
+        carry(&world);
+        check(&world);
     }
-    while (doorman_server_next_resource(server, &cursor, &resource, 10 * DOORMAN_SECOND)) {
-        must(resource.counted <= 100 && resource.has <= resource.counted);
-    }
-    doorman_buffer_uninit(&reply);
-    doorman_server_destroy(server);
-    doorman_config_destroy(config);
+    run_out(&world);
+    stop(&world);
     return 0;
 }

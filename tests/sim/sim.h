@@ -3,6 +3,7 @@
  * servers and clients are the real state machines, while clocks, network, processes and elections
  * are simulated in one thread. The same seed gives the same run, to the last bit.
  *
+ *   sim_dice.c       random numbers; tests/fuzz has dice of its own in their place
  *   sim_world.c      time, clocks, processes and their elections, clients
  *   sim_network.c    messages between those who ask and the processes that they ask
  *   sim_check.c      what must hold at every event, and the shares that must come out
@@ -224,9 +225,12 @@ struct sim_world {
     char failure[300]; /* "": none */
 };
 
-/* ---- sim_world.c */
+/* ---- sim_dice.c */
 
 uint64_t sim_random(uint64_t *dice);
+
+/* ---- sim_world.c */
+
 double sim_unit(uint64_t *dice);                    /* in [0, 1) */
 uint64_t sim_below(uint64_t *dice, uint64_t count); /* in [0, count) */
 double sim_between(uint64_t *dice, double low, double high);

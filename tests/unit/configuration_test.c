@@ -355,31 +355,6 @@ static void there_are_no_more_templates_than_the_bound(void **state) {
     assert_int_equal(create_many(10001, 10001, &error), DOORMAN_OK);
 }
 
-/* C4 */
-static void without_memory_there_is_no_configuration_and_nothing_is_lost(void **state) {
-    (void)state;
-    const doorman_template templates[] = {
-        {.identifier_glob = "db/*", .description = "queries a second", .capacity = 1},
-        {.identifier_glob = "*", .capacity = 2},
-    };
-    const doorman_config_options options = {.templates = templates, .template_count = 2};
-    doorman_config *config = NULL;
-    size_t blocks = memory_blocks(), nth = 0;
-    for (;;) {
-        memory_fails_at(++nth);
-        doorman_status status = doorman_config_create(&config, &options, NULL);
-        if (memory_works()) break;
-        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
-        assert_null(config);
-        assert_int_equal(memory_blocks(), blocks);
-    }
-    assert_true(nth > 1);
-    assert_takes(config, "db/7", 1);
-    doorman_config_destroy(config);
-    doorman_config_destroy(NULL);
-    assert_int_equal(memory_blocks(), blocks);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resource_takes_its_equal_first_and_then_the_first_that_matches),
@@ -394,7 +369,6 @@ int main(void) {
         cmocka_unit_test(templates_that_are_not_there_are_refused),
         cmocka_unit_test(no_two_templates_have_the_same_glob),
         cmocka_unit_test(there_are_no_more_templates_than_the_bound),
-        cmocka_unit_test(without_memory_there_is_no_configuration_and_nothing_is_lost),
     };
     return run_all(tests);
 }

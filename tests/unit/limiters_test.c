@@ -599,7 +599,7 @@ typedef struct subject {
     doorman_fixed_window fixed;
     doorman_sliding_window sliding;
     doorman_sliding_log log;
-    doorman_time arrivals[LIMIT];
+    doorman_arrival arrivals[LIMIT];
     doorman_time length, wait_max;
     int64_t per_second, capacity, debt_max; /* of buckets, in units */
 } subject;
@@ -746,7 +746,7 @@ static void each_classical_limiter_does_what_its_definition_says(void **state) {
 /* The example of the comment: 2 a minute. */
 static void a_log_remembers_whom_it_refuses(void **state) {
     (void)state;
-    doorman_time arrivals[2];
+    doorman_arrival arrivals[2];
     doorman_sliding_log log;
     assert_int_equal(doorman_sliding_log_init(&log, 2, MINUTE, arrivals), DOORMAN_OK);
     assert_int_equal(doorman_sliding_log_try(&log, 1, CLOCK(60, 1)), DOORMAN_ALLOWED);
@@ -772,6 +772,25 @@ static void a_sliding_window_counts_a_part_of_the_last(void **state) {
     assert_int_equal(doorman_sliding_window_try(&more, 0.5 + 1.0 / 4096, CLOCK(61, 18)),
                      DOORMAN_REFUSED);
     assert_int_equal(doorman_sliding_window_delay(&window, 1, CLOCK(61, 18)), 6 * SECOND); /* 3 */
+}
+
+/* L2: whose clock is a little behind stays in the window that others have come to; one that is far
+ * behind has jumped, and begins anew. */
+static void a_clock_that_is_behind_opens_no_window_again(void **state) {
+    (void)state;
+    doorman_fixed_window fixed;
+    doorman_sliding_window sliding;
+    assert_int_equal(doorman_fixed_window_init(&fixed, 10, SECOND, 0), DOORMAN_OK);
+    assert_int_equal(doorman_sliding_window_init(&sliding, 10, SECOND, 0), DOORMAN_OK);
+    assert_int_equal(doorman_fixed_window_try(&fixed, 10, MINUTE), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_sliding_window_try(&sliding, 10, MINUTE), DOORMAN_ALLOWED);
+    doorman_time behind = MINUTE - SECOND / 4;
+    assert_int_equal(doorman_fixed_window_try(&fixed, 1, behind), DOORMAN_REFUSED);
+    assert_int_equal(doorman_fixed_window_delay(&fixed, 1, behind), SECOND + SECOND / 4);
+    assert_int_equal(doorman_sliding_window_try(&sliding, 1, behind), DOORMAN_REFUSED);
+    assert_true(doorman_sliding_window_delay(&sliding, 1, behind) > SECOND + SECOND / 4);
+    assert_int_equal(doorman_fixed_window_try(&fixed, 10, MINUTE * 60), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_fixed_window_try(&fixed, 10, MINUTE), DOORMAN_ALLOWED);
 }
 
 /* Where it fails, as its comment says. */
@@ -833,7 +852,7 @@ static void classical_limiters_that_make_no_sense_are_refused(void **state) {
     doorman_fixed_window fixed;
     doorman_sliding_window sliding;
     doorman_sliding_log log;
-    doorman_time arrivals[1];
+    doorman_arrival arrivals[2], *askew = (doorman_arrival *)(void *)((char *)arrivals + 4);
     const doorman_status wrong = DOORMAN_INVALID_ARGUMENT;
     for (size_t i = 0; i < sizeof no_rate / sizeof *no_rate; i++) {
         assert_int_equal(doorman_token_bucket_init(&token, no_rate[i], 1, 0), wrong);
@@ -853,6 +872,16 @@ static void classical_limiters_that_make_no_sense_are_refused(void **state) {
     assert_int_equal(doorman_token_bucket_init(&token, 1e-9, 1, 0), wrong); /* 30 years */
     assert_int_equal(doorman_token_bucket_init(&token, 1e12, 1e15, 0), DOORMAN_OK);
     assert_int_equal(doorman_sliding_log_init(&log, 0, SECOND, arrivals), wrong);
+    assert_int_equal(doorman_sliding_log_init(&log, 1, SECOND, askew), wrong);
+    const doorman_debt_options no_debts[] = {
+        {.units_per_second = 1},
+        {.units_per_second = 1, .debt_max = -1},
+        {.units_per_second = 1, .debt_max = 1, .wait_max = -1},
+        {.units_per_second = 0, .debt_max = 1, .wait_max = SECOND}};
+    for (size_t i = 0; i < sizeof no_debts / sizeof *no_debts; i++) {
+        doorman_debt_bucket debt;
+        assert_int_equal(doorman_debt_bucket_init(&debt, &no_debts[i], 0), wrong);
+    }
 }
 
 /* L2: n of nothing, of no amount, and of too much; a clock that stands still, or jumps a year. */
@@ -1109,6 +1138,7 @@ int main(void) {
         cmocka_unit_test(each_classical_limiter_does_what_its_definition_says),
         cmocka_unit_test(a_log_remembers_whom_it_refuses),
         cmocka_unit_test(a_sliding_window_counts_a_part_of_the_last),
+        cmocka_unit_test(a_clock_that_is_behind_opens_no_window_again),
         cmocka_unit_test(a_fixed_window_lets_twice_its_limit_through_at_the_border),
         cmocka_unit_test(who_comes_after_a_debt_waits_for_it),
         cmocka_unit_test(a_leaky_bucket_lets_out_evenly_what_came_at_once),

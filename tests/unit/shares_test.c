@@ -423,22 +423,6 @@ static void what_is_no_demand_is_refused_and_writes_nothing(void **state) {
                      DOORMAN_INVALID_ARGUMENT);
 }
 
-/* C4 */
-static void without_memory_nothing_is_solved(void **state) {
-    (void)state;
-    const doorman_algorithm fair = {.reserve = 0};
-    const doorman_demand demand = {1, 1, 1};
-    size_t blocks = memory_blocks(), nth = 0;
-    for (;;) {
-        memory_fails_at(++nth);
-        doorman_status status = solve_one(fair, 1, demand);
-        assert_int_equal(memory_blocks(), blocks);
-        if (memory_works()) break;
-        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
-    }
-    assert_true(nth > 1);
-}
-
 /* ---- the index ----------------------------------------------------------------------------- */
 
 enum { KEPT_MAX = 300, MANY = 100000 };
@@ -604,6 +588,36 @@ static void without_memory_the_index_is_as_it_was(void **state) {
     assert_int_equal(memory_blocks(), blocks);
 }
 
+/* A2. A node that empties between two full ones joins neither of them, and goes. */
+static void a_node_between_full_ones_can_be_emptied(void **state) {
+    (void)state;
+    enum { SPAN = DOORMAN__WIDTH, NODES = 4 };
+    size_t blocks = memory_blocks();
+    doorman__index index = {.spare_leaf = NULL};
+    for (int i = 0; i < NODES * SPAN; i++) { /* ascending: each full node is split in halves */
+        put(&index, 0, &(doorman__demand){i, 1, 1});
+    }
+    doorman__inner *root = doorman__as_inner(index.bands[0]);
+    assert_int_equal(root->node.height, 1);
+    for (size_t at = 0; at < 3; at += 2) { /* fills up the first and the third */
+        const doorman__demand least = root->keys[at];
+        for (int i = 1; root->below[at]->count < DOORMAN__WIDTH; i++) {
+            put(&index, 0, &(doorman__demand){least.wants + i / 100.0, 1, 1});
+        }
+    }
+    size_t nodes = root->node.count, left = doorman__node_sums(&root->node).count;
+    const doorman__node *emptied = root->below[1];
+    for (size_t i = emptied->count; i > 0; i--, left--) {
+        doorman__demand first = doorman__node_demands(root->below[1])[0];
+        doorman__index_remove(&index, 0, &first);
+        assert_int_equal(recount_band(index.bands[0]).count, left - 1);
+    }
+    assert_int_equal(root->node.count, nodes - 1);
+    assert_int_equal(root->below[1]->count, DOORMAN__WIDTH);
+    doorman__index_uninit(&index);
+    assert_int_equal(memory_blocks(), blocks);
+}
+
 /* A2. Every operation goes down one way, or two side by side, through nodes of bounded width; so
  * the worst one is a bound on the height and, of nodes that are hardly filled, on their number. */
 static void check_shape(const doorman__index *index, size_t demands) {
@@ -736,10 +750,10 @@ int main(void) {
         cmocka_unit_test(terms_are_one_for_all_or_one_for_each_priority_highest_first),
         cmocka_unit_test(no_algorithm_given_is_fair_share_and_no_subclients_are_one),
         cmocka_unit_test(what_is_no_demand_is_refused_and_writes_nothing),
-        cmocka_unit_test(without_memory_nothing_is_solved),
         cmocka_unit_test(the_index_sums_what_is_in_it_and_in_the_end_exactly_nothing),
         cmocka_unit_test(what_was_beside_a_large_demand_is_not_lost_when_it_leaves),
         cmocka_unit_test(without_memory_the_index_is_as_it_was),
+        cmocka_unit_test(a_node_between_full_ones_can_be_emptied),
         cmocka_unit_test(the_index_is_shallow_in_whatever_order_demands_come_and_go),
         cmocka_unit_test(demands_that_are_equal_take_the_place_of_one),
         cmocka_unit_test(shares_are_right_whatever_has_come_and_gone),

@@ -15,9 +15,10 @@
  *
  * numbers   random_bits(), random_below(n), random_unit(), random_amount(): one sequence for a
  *           program, from a seed that run_all() prints and takes from the environment: SEED=42
- * memory    memory_fails_at(n): the n-th allocation from now on fails, once; memory_fails_always();
- *           memory_works(): back to normal, true if none has failed since. memory_blocks(): how
- *           many are allocated now. To let each allocation of a call fail in turn:
+ * memory    memory_fails_at(n): the n-th allocation from now on fails, once; memory_fails_from(n):
+ *           and so do all that follow; memory_works(): back to normal, true if none has failed
+ *           since. These are about the thread that calls them. memory_blocks(): how many are
+ *           allocated now, by all threads. To let each allocation of a call fail in turn:
  *
  *               size_t n = 0;
  *               do {
@@ -29,7 +30,7 @@
  * compare   assert_near(actual, expected, relative), assert_about(actual, expected) within one part
  *           in 10^9 (A1), assert_exact(actual, expected): of doubles, and they say both
  *
- * For one thread: the numbers and the count of memory are unguarded.
+ * The numbers are for one thread: they are unguarded.
  */
 #ifndef UNIT_H
 #define UNIT_H
@@ -87,33 +88,28 @@ static inline void unit__seed(void) {
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-static struct {
-    size_t blocks;
+static size_t unit__memory_blocks; /* atomic */
+static _Thread_local struct {
     size_t until_failure; /* 0: none is to fail */
-    bool always, failed;
+    bool on, failed;      /* on: all are to fail after that one */
 } unit__memory;
 
 static inline bool unit__memory_refuses(void) {
-    bool now = unit__memory.until_failure == 1;
-    if (unit__memory.until_failure) unit__memory.until_failure--;
-    if (now || unit__memory.always) unit__memory.failed = true;
-    return now || unit__memory.always;
-}
-
-static inline void *unit_malloc(size_t bytes) {
-    void *block = unit__memory_refuses() ? NULL : malloc(bytes);
-    if (block) unit__memory.blocks++;
-    return block;
+    if (unit__memory.until_failure == 0 || --unit__memory.until_failure > 0) return false;
+    if (unit__memory.on) unit__memory.until_failure = 1;
+    return unit__memory.failed = true;
 }
 
 static inline void *unit_realloc(void *old, size_t bytes) {
     void *block = unit__memory_refuses() ? NULL : realloc(old, bytes);
-    if (block && !old) unit__memory.blocks++;
+    if (block && !old) __atomic_fetch_add(&unit__memory_blocks, 1, __ATOMIC_RELAXED);
     return block;
 }
 
+static inline void *unit_malloc(size_t bytes) { return unit_realloc(NULL, bytes); }
+
 static inline void unit_free(void *block) {
-    if (block) unit__memory.blocks--;
+    if (block) __atomic_fetch_sub(&unit__memory_blocks, 1, __ATOMIC_RELAXED);
     free(block);
 }
 
@@ -121,12 +117,14 @@ static inline void unit_free(void *block) {
 #define DOORMAN_REALLOC(pointer, bytes) unit_realloc(pointer, bytes)
 #define DOORMAN_FREE(pointer) unit_free(pointer)
 
-static inline size_t memory_blocks(void) { return unit__memory.blocks; }
+static inline size_t memory_blocks(void) {
+    return __atomic_load_n(&unit__memory_blocks, __ATOMIC_RELAXED);
+}
 
 static inline bool memory_works(void) {
     bool worked = !unit__memory.failed;
     unit__memory.until_failure = 0;
-    unit__memory.always = unit__memory.failed = false;
+    unit__memory.on = unit__memory.failed = false;
     return worked;
 }
 
@@ -135,9 +133,9 @@ static inline void memory_fails_at(size_t nth) {
     unit__memory.until_failure = nth;
 }
 
-static inline void memory_fails_always(void) {
-    (void)memory_works();
-    unit__memory.always = true;
+static inline void memory_fails_from(size_t nth) {
+    memory_fails_at(nth);
+    unit__memory.on = true;
 }
 
 /* ---- compare ------------------------------------------------------------------------------- */

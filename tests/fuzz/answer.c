@@ -1,0 +1,209 @@
+/* Any lines as answers to what a client and a node have asked: they believe what makes sense,
+ * ask again in time, and always make sense themselves.
+ *
+ * A line is an answer to the client. `<` before it: to the node. A digit n before all: 2^n seconds
+ * pass. Before that again, one of
+ *   o   the client closes the resource "db", or opens it again
+ *   u   it uses half of its gauge, or gives that back
+ *   w   it wants more, or less
+ *   f   what is under way fails, at both
+ *   m   the node loses its mastership, and wins it again */
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#include "fuzz.h"
+
+#define LINES 64 /* looked at */
+
+typedef struct answer_world {
+    doorman_client *client;
+    doorman_resource *database, *gauge; /* NULL: closed */
+    doorman_server *node;
+    double in_flight, wants;
+    uint64_t client_sequence, node_sequence;
+    doorman_time now;
+} answer_world;
+
+static void must_open(answer_world *world, const char *id, doorman_resource **out) {
+    doorman_resource_options options = {
+        .resource_id = id, .wants = world->wants, .safe_capacity = DOORMAN_UNLIMITED};
+    must(doorman_resource_open(out, world->client, &options, NULL, world->now) == DOORMAN_OK);
+}
+
+static void start(answer_world *world) {
+    static const char *const addresses[] = {"tcp://above:1", "tls+tcp://beside:1"};
+    doorman_client_options options = {
+        .client_id = "client", .addresses = addresses, .address_count = 2};
+    world->wants = 5;
+    must(doorman_client_create(&world->client, &options, NULL, 0) == DOORMAN_OK);
+    must_open(world, "db", &world->database);
+    must_open(world, "gauge", &world->gauge);
+    world->node = fuzz_server(
+        &(doorman_server_options){.node = "leaf", .parents = addresses, .parent_count = 2});
+}
+
+static bool amount_or_unlimited(double amount) {
+    return fuzz_amount(amount) || fuzz_same(amount, DOORMAN_UNLIMITED);
+}
+
+static void check_resource(const answer_world *world, const doorman_resource *resource) {
+    doorman_resource_info info;
+    if (!resource) return;
+    doorman_resource_read(resource, &info, world->now);
+    must(info.leased ? fuzz_amount(info.capacity) : amount_or_unlimited(info.capacity));
+    must(fuzz_amount(info.wants) && info.grant >= DOORMAN_GRANTED && info.grant <= DOORMAN_FULL);
+    if (!info.leased) return;
+    must(info.expires_at > world->now);
+    must(info.expires_at <= world->now + DOORMAN_DURATION_MAX);
+}
+
+/* What is asked makes sense to any server, and as text. */
+static void check_request(const doorman_request *request) {
+    doorman_json_exchange exchange = {.decided = false};
+    doorman_buffer text = {NULL, 0, 0};
+    must(doorman_json_request(request, &text) == DOORMAN_OK);
+    must(doorman_json_exchange_read(&exchange, text.text, text.bytes) == DOORMAN_OK);
+    must(exchange.request.method == request->method);
+    must(exchange.request.ask_count == request->ask_count && request->ask_count > 0);
+    for (size_t i = 0; i < request->ask_count; i++) {
+        const doorman_ask *ask = &request->asks[i];
+        if (request->method == DOORMAN_RELEASE_CAPACITY) must(ask->has.id);
+        if (request->method == DOORMAN_RELEASE_CAPACITY || !ask->has.id) continue;
+        must(ask->has.expires_in > 0 && ask->has.expires_in <= DOORMAN_DURATION_MAX);
+        must(fuzz_amount(ask->has.capacity) && fuzz_amount(ask->outstanding));
+    }
+    doorman_json_exchange_uninit(&exchange);
+    doorman_buffer_uninit(&text);
+}
+
+/* The clients of the node, which keeps for itself what it has not been given. */
+static void ask_node(answer_world *world, const char *client, double wants) {
+    doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
+    doorman_ask ask = {.resource_id = "db", .wants = &demand, .wants_count = 1};
+    doorman_request request = {.method = DOORMAN_GET_CAPACITY, .holder_id = client};
+    doorman_response response;
+    request.asks = &ask;
+    request.ask_count = 1;
+    must(doorman_server_handle(world->node, &request, &response, NULL, world->now) == DOORMAN_OK);
+    if (!response.is_master || response.answers->grant != DOORMAN_GRANTED) return;
+    const doorman_lease *gets = &response.answers->gets;
+    must(gets->capacity >= 0 && gets->capacity <= wants);
+    must(gets->expires_in >= 0 && gets->expires_in <= DOORMAN_DURATION_MAX);
+}
+
+/* Who has nothing under way asks, if something is due; and does not want to be called again at
+ * once, without end. */
+static void go_round(answer_world *world) {
+    doorman_request request;
+    doorman_client_update(world->client, world->now);
+    doorman_asker *asker = doorman_client_asker(world->client);
+    must(doorman_asker_request(asker, &request, world->now) == DOORMAN_OK);
+    if (request.sequence) world->client_sequence = request.sequence;
+    if (request.sequence) check_request(&request);
+    must(doorman_client_due(world->client) > world->now);
+
+    ask_node(world, "a", 5);
+    ask_node(world, "b", 3);
+    doorman_server_update(world->node, world->now);
+    asker = doorman_server_asker(world->node);
+    must(doorman_asker_request(asker, &request, world->now) == DOORMAN_OK);
+    if (request.sequence) world->node_sequence = request.sequence;
+    if (request.sequence) check_request(&request);
+    must(doorman_server_due(world->node) > world->now);
+}
+
+static void check(answer_world *world) {
+    const void *cursor = NULL;
+    doorman_server_resource resource;
+    check_resource(world, world->database);
+    check_resource(world, world->gauge);
+    (void)fuzz_check_server(world->node, false, world->now);
+    while (doorman_server_next_resource(world->node, &cursor, &resource, world->now)) {
+        must(resource.has <= 8 && resource.wants <= 8 + 1e-9);
+    }
+}
+
+static void use_gauge(answer_world *world) {
+    doorman_gauge *gauge = doorman_resource_gauge(world->gauge);
+    doorman_resource_info info;
+    if (world->in_flight > 0) {
+        doorman_gauge_release(gauge, world->in_flight);
+        world->in_flight = 0;
+        return;
+    }
+    doorman_resource_read(world->gauge, &info, world->now);
+    double half = fmin(1e12, info.capacity / 2);
+    if (half <= 0) return;
+    must(doorman_gauge_try(gauge, half, world->now) == DOORMAN_ALLOWED);
+    world->in_flight = half;
+}
+
+static void master(answer_world *world, doorman_time until) {
+    doorman_mastership mine = {.address = "here", .until = until};
+    must(doorman_server_set_master(world->node, &mine, world->now) == DOORMAN_OK);
+}
+
+/* What a letter says. False: it says nothing. */
+static bool act(answer_world *world, char letter) {
+    switch (letter) {
+    case 'o':
+        if (world->database) {
+            doorman_resource_close(world->database, world->now);
+            world->database = NULL;
+        } else {
+            must_open(world, "db", &world->database);
+        }
+        return true;
+    case 'u': use_gauge(world); return true;
+    case 'w':
+        world->wants = world->wants < 100 ? 2 * world->wants : 1;
+        must(doorman_resource_set_wants(world->gauge, world->wants, world->now) == DOORMAN_OK);
+        return true;
+    case 'f':
+        doorman_asker_failed(doorman_client_asker(world->client), world->client_sequence,
+                             world->now);
+        doorman_asker_failed(doorman_server_asker(world->node), world->node_sequence, world->now);
+        return true;
+    case 'm':
+        master(world, world->now);
+        go_round(world);
+        master(world, DOORMAN_NEVER);
+        return true;
+    default: return false;
+    }
+}
+
+static void hear(answer_world *world, fuzz_text line) {
+    bool below = line.bytes && line.text[0] == '<';
+    doorman_asker *asker =
+        below ? doorman_server_asker(world->node) : doorman_client_asker(world->client);
+    doorman_error error = {""};
+    doorman_status status =
+        doorman_json_response(asker, below ? world->node_sequence : world->client_sequence,
+                              line.text + below, line.bytes - below, &error, world->now);
+    bool wrong = status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_RESOURCE_EXHAUSTED;
+    must(wrong || status == DOORMAN_OK || status == DOORMAN_STALE);
+    must(wrong == (error.text[0] != 0));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    answer_world world = {.now = 0};
+    fuzz_text rest = {(const char *)data, bytes}, line;
+    start(&world);
+    go_round(&world);
+    for (int i = 0; i < LINES && fuzz_line(&rest, &line); i++) {
+        for (int k = 0; k < 4 && line.bytes && act(&world, line.text[0]); k++) {
+            line.text++, line.bytes--;
+        }
+        if (line.bytes && line.text[0] >= '0' && line.text[0] <= '9') {
+            world.now += DOORMAN_SECOND << (line.text[0] - '0');
+            line.text++, line.bytes--;
+        }
+        go_round(&world);
+        if (line.bytes) hear(&world, line);
+        go_round(&world);
+        check(&world);
+    }
+    doorman_client_destroy(world.client);
+    doorman_server_destroy(world.node);
+    return 0;
+}

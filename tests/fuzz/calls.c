@@ -1,0 +1,359 @@
+/* Any bytes as calls on a root, a node below it and four clients, two of each, and as what becomes
+ * of their messages: two bytes are a call and its argument.
+ *
+ * T7 holds after each: what is leased adds up to no more than there is. So do the sums of both
+ * servers. In the end all is closed, and after a while no server knows of anything. */
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#include "fuzz.h"
+
+#define CLIENTS 4
+#define NODE CLIENTS /* as one who asks */
+#define PARTIES (CLIENTS + 1)
+#define RESOURCES 2
+#define CONFIGS 4
+#define MESSAGES 8 /* under way */
+#define CALLS 1000
+#define CAPACITY 100.0
+
+static const char *const ids[RESOURCES] = {"db", "pr"};
+
+/* A request or an answer, of which there may be any number of copies. */
+typedef struct call_message {
+    doorman_buffer text; /* "": none */
+    bool answer;
+    size_t party;
+    uint64_t life, sequence; /* of who asked */
+} call_message;
+
+typedef struct call_client {
+    doorman_client *client; /* NULL: dead */
+    doorman_resource *resources[RESOURCES];
+    double in_flight; /* of the gauge of the first one */
+} call_client;
+
+typedef struct call_world {
+    doorman_config *configs[CONFIGS];
+    size_t config;
+    doorman_server *root, *node;
+    call_client clients[CLIENTS];
+    uint64_t lives[PARTIES], seed;
+    call_message messages[MESSAGES];
+    size_t newest;
+    doorman_time now;
+} call_world;
+
+/* ---- who there is */
+
+static void add_config(call_world *world, size_t index) {
+    static const doorman_kind kinds[CONFIGS] = {DOORMAN_FAIR_SHARE, DOORMAN_PROPORTIONAL_SHARE,
+                                                DOORMAN_PRIORITY_SHARE, DOORMAN_FAIR_SHARE};
+    doorman_template all = {.identifier_glob = "*", .has_algorithm = true};
+    all.capacity = index < CONFIGS - 1 ? CAPACITY / (double)(index + 1) : 0;
+    all.algorithm.kind = kinds[index];
+    all.algorithm.reserve = index == 2 ? 0.25 : 0;
+    all.algorithm.has_minimum_interval = index == 1; /* and it is 0 */
+    doorman_config_options options = {.templates = &all, .template_count = 1};
+    must(doorman_config_create(&world->configs[index], &options, NULL) == DOORMAN_OK);
+}
+
+static void set_master(call_world *world, doorman_server *server, doorman_time until) {
+    doorman_mastership mastership = {.address = "here", .until = until};
+    must(doorman_server_set_master(server, &mastership, world->now) == DOORMAN_OK);
+}
+
+static void start_root(call_world *world) {
+    doorman_server_options options = {.node = "root", .config = world->configs[world->config]};
+    options.seed[0] = ++world->seed;
+    must(doorman_server_create(&world->root, &options, NULL, world->now) == DOORMAN_OK);
+    set_master(world, world->root, DOORMAN_NEVER);
+}
+
+static void start_node(call_world *world) {
+    static const char *const parents[] = {"tcp://root:1"};
+    doorman_server_options options = {.node = "node", .parents = parents, .parent_count = 1};
+    options.seed[0] = ++world->seed;
+    world->lives[NODE]++;
+    must(doorman_server_create(&world->node, &options, NULL, world->now) == DOORMAN_OK);
+    set_master(world, world->node, DOORMAN_NEVER);
+}
+
+static void open_resource(call_world *world, size_t index, size_t resource) {
+    doorman_resource_options options = {
+        .resource_id = ids[resource], .wants = 10 * (double)(index + 1), .has_priority = true};
+    options.priority = (int)index;
+    call_client *client = &world->clients[index];
+    must(doorman_resource_open(&client->resources[resource], client->client, &options, NULL,
+                               world->now) == DOORMAN_OK);
+}
+
+static void start_client(call_world *world, size_t index) {
+    static const char *const names[CLIENTS] = {"a", "b", "c", "d"};
+    static const char *const addresses[] = {"tcp://here:1"};
+    doorman_client_options options = {
+        .client_id = names[index], .addresses = addresses, .address_count = 1};
+    call_client *client = &world->clients[index];
+    world->lives[index]++;
+    *client = (call_client){.client = NULL};
+    must(doorman_client_create(&client->client, &options, NULL, world->now) == DOORMAN_OK);
+    for (size_t i = 0; i < RESOURCES; i++) open_resource(world, index, i);
+}
+
+static void stop(call_world *world) {
+    for (size_t i = 0; i < CLIENTS; i++) doorman_client_destroy(world->clients[i].client);
+    for (size_t i = 0; i < MESSAGES; i++) doorman_buffer_uninit(&world->messages[i].text);
+    doorman_server_destroy(world->node);
+    doorman_server_destroy(world->root);
+    for (size_t i = 0; i < CONFIGS; i++) doorman_config_destroy(world->configs[i]);
+}
+
+/* ---- messages */
+
+static doorman_asker *asker_of(const call_world *world, size_t party) {
+    if (party == NODE) return doorman_server_asker(world->node);
+    return world->clients[party].client ? doorman_client_asker(world->clients[party].client) : NULL;
+}
+
+/* Two clients ask the root, as the node does; two ask the node. */
+static doorman_server *server_of(const call_world *world, size_t party) {
+    return party < CLIENTS / 2 ? world->node : world->root;
+}
+
+static void send_request(call_world *world, size_t party) {
+    doorman_asker *asker = asker_of(world, party);
+    doorman_request request;
+    if (!asker) return;
+    if (party == NODE) doorman_server_update(world->node, world->now);
+    if (party != NODE) doorman_client_update(world->clients[party].client, world->now);
+    must(doorman_asker_request(asker, &request, world->now) == DOORMAN_OK);
+    must(doorman_asker_due(asker) > world->now);
+    if (!request.sequence) return;
+    world->newest = (world->newest + 1) % MESSAGES;
+    call_message *message = &world->messages[world->newest];
+    must(doorman_json_request(&request, &message->text) == DOORMAN_OK);
+    message->answer = false;
+    message->party = party;
+    message->life = world->lives[party];
+    message->sequence = request.sequence;
+}
+
+/* A request is answered, an answer heard. `keep`: it is still under way afterwards. */
+static void deliver(call_world *world, call_message *message, bool keep) {
+    doorman_buffer text = message->text;
+    doorman_asker *asker = asker_of(world, message->party);
+    if (!text.bytes) return;
+    if (!message->answer) {
+        message->text = (doorman_buffer){NULL, 0, 0};
+        must(doorman_json_serve(server_of(world, message->party), text.text, text.bytes,
+                                &message->text, 0, world->now) == DOORMAN_OK);
+        message->answer = true;
+        doorman_buffer_uninit(&text);
+        return;
+    }
+    if (asker && message->life == world->lives[message->party]) {
+        doorman_status status = doorman_json_response(asker, message->sequence, text.text,
+                                                      text.bytes, NULL, world->now);
+        must(status == DOORMAN_OK || status == DOORMAN_STALE);
+    }
+    if (!keep) message->text.bytes = 0;
+}
+
+/* A request that comes twice has two answers. */
+static void copy_message(call_world *world, const call_message *message) {
+    if (!message->text.bytes) return;
+    world->newest = (world->newest + 1) % MESSAGES;
+    call_message *copy = &world->messages[world->newest];
+    if (copy == message) return;
+    doorman_buffer_uninit(&copy->text);
+    *copy = *message;
+    copy->text.text = (char *)malloc(message->text.capacity);
+    must(copy->text.text != NULL);
+    memcpy(copy->text.text, message->text.text, message->text.bytes + 1);
+}
+
+/* Somebody unknown claims what nobody gave it. */
+static void lie(call_world *world, doorman_server *server, unsigned how) {
+    doorman_demand demand = {.wants = 0, .subclients = 1 + how / 64, .priority = (int)how % 16};
+    doorman_ask ask = {.resource_id = ids[how % RESOURCES], .wants = &demand, .wants_count = 1};
+    doorman_request request = {.method = DOORMAN_GET_CAPACITY, .holder_id = "liar"};
+    const char *path[] = {"liar"};
+    doorman_response response;
+    demand.wants = how % 4 ? 1000.0 / how : 0;
+    ask.has = (doorman_lease){.id = how % 8, .node = how % 3 ? "root" : "node"};
+    ask.has.capacity = how;
+    ask.has.expires_in = how * DOORMAN_SECOND;
+    ask.outstanding = how % 5 ? 0 : how;
+    request.asks = &ask;
+    request.ask_count = 1;
+    request.is_server = how % 7 == 0;
+    ask.learning = request.is_server && how % 2;
+    if (request.is_server) request.path = path;
+    if (request.is_server) request.path_count = 1;
+    if (!request.is_server) demand.subclients = 1;
+    if (how % 11 == 0) request.method = DOORMAN_RELEASE_CAPACITY;
+    if (how % 11 == 0 && !ask.has.id) ask.has.id = 1;
+    must(doorman_server_handle(server, &request, &response, NULL, world->now) == DOORMAN_OK);
+}
+
+/* ---- calls */
+
+static void toggle(call_world *world, size_t index, size_t resource) {
+    call_client *client = &world->clients[index];
+    if (!client->client) return;
+    if (!client->resources[resource]) {
+        open_resource(world, index, resource);
+        return;
+    }
+    if (resource == 0) client->in_flight = 0;
+    doorman_resource_close(client->resources[resource], world->now);
+    client->resources[resource] = NULL;
+}
+
+static void live_or_die(call_world *world, size_t index) {
+    call_client *client = &world->clients[index];
+    if (client->client) {
+        doorman_client_destroy(client->client);
+        *client = (call_client){.client = NULL};
+    } else {
+        start_client(world, index);
+    }
+}
+
+/* A part of what it has, never more than it is leased; or all of it comes back. */
+static void use(call_world *world, size_t index, unsigned part) {
+    call_client *client = &world->clients[index];
+    doorman_resource_info info;
+    if (!client->client || !client->resources[0]) return;
+    doorman_gauge *gauge = doorman_resource_gauge(client->resources[0]);
+    doorman_resource_read(client->resources[0], &info, world->now);
+    if (client->in_flight > 0) {
+        doorman_gauge_release(gauge, info.in_flight);
+        client->in_flight = 0;
+        return;
+    }
+    double amount = floor(info.capacity * part / 64);
+    if (!info.leased || amount <= 0 || info.in_flight > 0) return;
+    must(doorman_gauge_try(gauge, amount, world->now) == DOORMAN_ALLOWED);
+    client->in_flight = amount;
+}
+
+static void want(call_world *world, size_t index, unsigned how) {
+    static const double amounts[] = {0, 1, 10, 33, 95, 105, 1000, 1e15};
+    call_client *client = &world->clients[index];
+    doorman_resource *resource = client->resources[how / 8 % RESOURCES];
+    if (!client->client || !resource) return;
+    must(doorman_resource_set_wants(resource, amounts[how % 8], world->now) == DOORMAN_OK);
+}
+
+static void change_servers(call_world *world, unsigned how) {
+    doorman_server *server = how & 1 ? world->root : world->node;
+    switch (how / 2 % 4) {
+    case 0: /* another process, of which the last one knew nothing */
+        doorman_server_destroy(server);
+        if (how & 1) {
+            start_root(world);
+        } else {
+            start_node(world);
+        }
+        break;
+    case 1: set_master(world, server, world->now); break;
+    case 2: set_master(world, server, DOORMAN_NEVER); break;
+    default:
+        world->config = how / 8 % CONFIGS;
+        must(doorman_server_configure(world->root, world->configs[world->config], world->now) ==
+             DOORMAN_OK);
+        break;
+    }
+}
+
+static void call(call_world *world, unsigned what, unsigned how) {
+    static const doorman_time times[] = {
+        DOORMAN_SECOND / 1000, DOORMAN_SECOND,      6 * DOORMAN_SECOND,  8 * DOORMAN_SECOND,
+        17 * DOORMAN_SECOND,   30 * DOORMAN_SECOND, 61 * DOORMAN_SECOND, 70 * DOORMAN_SECOND};
+    call_message *message = &world->messages[how % MESSAGES];
+    size_t index = how % CLIENTS;
+    switch (what % 16) {
+    case 0:
+    case 1: world->now += times[how % 8]; break;
+    case 2:
+    case 3: send_request(world, how % PARTIES); break;
+    case 4:
+    case 5: deliver(world, &world->messages[world->newest], false); break;
+    case 6: deliver(world, message, how & 64); break;
+    case 7: copy_message(world, message); break;
+    case 8: /* all at once, and in order */
+        send_request(world, how % PARTIES);
+        deliver(world, &world->messages[world->newest], false);
+        deliver(world, &world->messages[world->newest], false);
+        break;
+    case 9: want(world, index, how / CLIENTS); break;
+    case 10: toggle(world, index, how / CLIENTS % RESOURCES); break;
+    case 11: use(world, index, how / CLIENTS); break;
+    case 12: change_servers(world, how); break;
+    case 13: live_or_die(world, index); break;
+    case 14: lie(world, how & 1 ? world->root : world->node, how / 2); break;
+    default:
+        if (message->party == NODE || world->clients[message->party].client) {
+            doorman_asker_failed(asker_of(world, message->party), message->sequence, world->now);
+        }
+        break;
+    }
+}
+
+/* ---- what must hold */
+
+/* T7. Every lease is of at most what the configurations ever had to give. */
+static void check_sum(const call_world *world, size_t resource) {
+    double sum = 0;
+    for (size_t i = 0; i < CLIENTS; i++) {
+        doorman_resource_info info;
+        if (!world->clients[i].resources[resource]) continue;
+        doorman_resource_read(world->clients[i].resources[resource], &info, world->now);
+        must(fuzz_amount(info.capacity));
+        if (info.leased) sum += info.capacity;
+    }
+    must(sum <= CAPACITY + 1e-9);
+}
+
+static void check(call_world *world) {
+    for (size_t i = 0; i < RESOURCES; i++) check_sum(world, i);
+    (void)fuzz_check_server(world->root, false, world->now);
+    (void)fuzz_check_server(world->node, false, world->now);
+}
+
+static void run_out(call_world *world) {
+    set_master(world, world->root, DOORMAN_NEVER);
+    set_master(world, world->node, DOORMAN_NEVER);
+    for (size_t i = 0; i < CLIENTS; i++) {
+        for (size_t k = 0; k < RESOURCES; k++) {
+            if (world->clients[i].resources[k]) toggle(world, i, k);
+        }
+    }
+    for (int i = 0; i < 12; i++) {
+        for (size_t party = 0; party < PARTIES; party++) {
+            send_request(world, party);
+            deliver(world, &world->messages[world->newest], false);
+            deliver(world, &world->messages[world->newest], false);
+        }
+        world->now += 60 * DOORMAN_SECOND;
+        doorman_server_update(world->root, world->now);
+        check(world);
+    }
+    must(fuzz_check_server(world->node, false, world->now) == 0);
+    must(fuzz_check_server(world->root, false, world->now) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    call_world world = {.now = DOORMAN_SECOND};
+    for (size_t i = 0; i < CONFIGS; i++) add_config(&world, i);
+    start_root(&world);
+    start_node(&world);
+    for (size_t i = 0; i < CLIENTS; i++) start_client(&world, i);
+    for (size_t i = 0; i + 1 < bytes && i < (size_t)2 * CALLS; i += 2) {
+        call(&world, data[i], data[i + 1]);
+        check(&world);
+    }
+    run_out(&world);
+    stop(&world);
+    return 0;
+}

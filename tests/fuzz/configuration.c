@@ -1,0 +1,169 @@
+/* Any bytes as a configuration. One that is taken has every field in its range, finds for an id
+ * what the rules say, goes through a server and the node below it unchanged, and into force and out
+ * of it while leases run. */
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#include "fuzz.h"
+
+#define IDS 16
+#define FAR (4 * DOORMAN_DURATION_MAX / 3) /* longer than any lease with its drift */
+
+static const char *const common_ids[] = {"db", "db/orders", "a", "*", "[x]", "\xc3\xa9t\xc3\xa9"};
+
+typedef struct config_world {
+    doorman_config *config, *other;
+    doorman_server *root, *leaf;
+    const char *ids[IDS];
+    size_t id_count;
+    doorman_time now;
+} config_world;
+
+static bool duration(doorman_time time, doorman_time least) {
+    return time >= least && time <= DOORMAN_DURATION_MAX;
+}
+
+static void check_template(const doorman_template *found, bool last) {
+    const doorman_algorithm *algorithm = &found->algorithm;
+    must(doorman__id_valid(found->identifier_glob) && found->description);
+    must(last || strcmp(found->identifier_glob, "*") != 0);
+    must(fuzz_amount(found->capacity) && found->has_algorithm);
+    must(!found->has_safe_capacity || fuzz_amount(found->safe_capacity) ||
+         fuzz_same(found->safe_capacity, DOORMAN_UNLIMITED));
+    must(algorithm->kind >= DOORMAN_FAIR_SHARE && algorithm->kind < DOORMAN_KIND_COUNT);
+    must(algorithm->handover == DOORMAN_CONFIRMED || algorithm->handover == DOORMAN_IMMEDIATE);
+    must(duration(algorithm->lease_length, 1));
+    must(algorithm->refresh_interval >= 1);
+    must(algorithm->refresh_interval <= algorithm->lease_length);
+    must(duration(algorithm->learning_mode_duration, 0) &&
+         duration(algorithm->minimum_interval, 0) &&
+         duration(algorithm->minimum_refresh_interval, 1));
+    must(algorithm->decay_factor > 0 && algorithm->decay_factor <= 1);
+    must(algorithm->reserve >= 0 && algorithm->reserve <= 1);
+}
+
+/* G1, by a second pass over all templates that changes its mind as often as it likes. */
+static void check_find(const doorman_config *config, const char *id) {
+    size_t count = 0;
+    const doorman_template *all = doorman_config_templates(config, &count), *wanted = NULL;
+    for (size_t i = count; i-- > 0;) {
+        if (doorman__glob_match(all[i].identifier_glob, id)) wanted = &all[i];
+    }
+    for (size_t i = count; i-- > 0;) {
+        if (strcmp(all[i].identifier_glob, id) == 0) wanted = &all[i];
+    }
+    must(doorman_config_find(config, id) == wanted);
+}
+
+static void ask(config_world *world, doorman_server *server, double wants) {
+    doorman_response response;
+    doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
+    doorman_ask asks[IDS];
+    for (size_t i = 0; i < world->id_count; i++) {
+        asks[i] = (doorman_ask){.resource_id = world->ids[i], .wants = &demand, .wants_count = 1};
+    }
+    doorman_request request = {.method = DOORMAN_GET_CAPACITY, .holder_id = "client"};
+    request.asks = asks;
+    request.ask_count = world->id_count;
+    must(doorman_server_handle(server, &request, &response, NULL, world->now) == DOORMAN_OK);
+    for (size_t i = 0; i < response.answer_count; i++) {
+        const doorman_answer *answer = &response.answers[i];
+        must(answer->gets.refresh_interval > 0);
+        if (answer->grant != DOORMAN_GRANTED) continue;
+        must(answer->gets.capacity >= 0 && answer->gets.capacity <= wants);
+        must(duration(answer->gets.expires_in, 0));
+    }
+}
+
+/* The node below asks, and takes what it hears, as text. */
+static void carry(config_world *world) {
+    doorman_asker *asker = doorman_server_asker(world->leaf);
+    doorman_buffer text = {NULL, 0, 0}, reply = {NULL, 0, 0};
+    doorman_request request;
+    doorman_server_update(world->leaf, world->now);
+    must(doorman_asker_request(asker, &request, world->now) == DOORMAN_OK);
+    if (request.sequence) {
+        must(doorman_json_request(&request, &text) == DOORMAN_OK);
+        must(doorman_json_serve(world->root, text.text, text.bytes, &reply, 0, world->now) ==
+             DOORMAN_OK);
+        must(doorman_json_response(asker, request.sequence, reply.text, reply.bytes, NULL,
+                                   world->now) == DOORMAN_OK);
+    }
+    doorman_buffer_uninit(&text);
+    doorman_buffer_uninit(&reply);
+}
+
+/* T3: what a node has heard of its parent is what the configuration says, to the nanosecond where
+ * that is an exact number of seconds, as it is up to 26 days. */
+static void check_below(config_world *world) {
+    const void *cursor = NULL;
+    doorman_server_resource below;
+    while (doorman_server_next_resource(world->leaf, &cursor, &below, world->now)) {
+        const doorman_template *found = doorman_config_find(world->config, below.resource_id);
+        const doorman_algorithm *heard = &below.settings->algorithm;
+        if (!found || !below.leased) continue;
+        must(heard->kind == found->algorithm.kind);
+        must(heard->handover == found->algorithm.handover);
+        must(fabs(heard->decay_factor - found->algorithm.decay_factor) <= 0);
+        must(fabs(heard->reserve - found->algorithm.reserve) <= 0);
+        if (found->algorithm.lease_length > 26 * 86400 * DOORMAN_SECOND) continue;
+        must(heard->lease_length == found->algorithm.lease_length);
+    }
+}
+
+/* In steps of 1 s, and then of more than any lease. */
+static void run(config_world *world, const doorman_config *other) {
+    for (int i = 0; i < 6; i++) {
+        world->now += i % 3 ? DOORMAN_SECOND : FAR;
+        ask(world, world->root, i % 2 ? 1e15 : 7);
+        ask(world, world->leaf, i % 2 ? 3 : 1e15);
+        carry(world);
+        check_below(world);
+        (void)fuzz_check_server(world->root, false, world->now);
+        (void)fuzz_check_server(world->leaf, false, world->now);
+        if (i != 4) continue;
+        must(doorman_server_configure(world->root, other, world->now) == DOORMAN_OK);
+        (void)fuzz_check_server(world->root, false, world->now);
+        must(doorman_server_configure(world->root, world->config, world->now) == DOORMAN_OK);
+    }
+}
+
+static void serve(config_world *world) {
+    static const char *const parents[] = {"tcp://above:1"};
+    doorman_template all = {.identifier_glob = "*", .capacity = 10, .has_algorithm = true};
+    all.algorithm.kind = DOORMAN_PRIORITY_SHARE;
+    doorman_config_options options = {.templates = &all, .template_count = 1};
+    must(doorman_config_create(&world->other, &options, NULL) == DOORMAN_OK);
+    doorman_server_options node = {.node = "root", .config = world->config};
+    world->root = fuzz_server(&node);
+    node = (doorman_server_options){.node = "leaf", .parents = parents, .parent_count = 1};
+    world->leaf = fuzz_server(&node);
+    run(world, world->other);
+    must(doorman_server_configure(world->root, world->other, world->now) == DOORMAN_OK);
+    (void)fuzz_check_server(world->root, false, world->now);
+    doorman_server_destroy(world->root);
+    doorman_server_destroy(world->leaf);
+    doorman_config_destroy(world->other);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    config_world world = {.now = 0};
+    doorman_error error = {""};
+    doorman_status status = doorman_json_config(&world.config, (const char *)data, bytes, &error);
+    must((status == DOORMAN_OK) == !error.text[0]);
+    if (status != DOORMAN_OK) return 0;
+    size_t count = 0, common = sizeof common_ids / sizeof *common_ids;
+    const doorman_template *all = doorman_config_templates(world.config, &count);
+    for (size_t i = 0; i < count; i++) check_template(&all[i], i + 1 == count);
+    for (size_t i = 0; i < common; i++) world.ids[world.id_count++] = common_ids[i];
+    for (size_t i = 0; i < count && world.id_count < IDS; i++) {
+        bool known = false;
+        for (size_t k = 0; k < common; k++) {
+            known = known || strcmp(common_ids[k], all[i].identifier_glob) == 0;
+        }
+        if (!known) world.ids[world.id_count++] = all[i].identifier_glob;
+    }
+    for (size_t i = 0; i < world.id_count; i++) check_find(world.config, world.ids[i]);
+    serve(&world);
+    doorman_config_destroy(world.config);
+    return 0;
+}

@@ -1,0 +1,104 @@
+/* What the harnesses share. Each is one function that takes any bytes: libFuzzer calls it with what
+ * it makes up, replay.c with what is in files.
+ *
+ *     make fuzz [SECONDS=60] [FUZZ=message]            all of them, or one
+ *     build/asan/fuzz/message build/fuzz/crash-...     runs files again, for instance what it found
+ */
+#ifndef FUZZ_H
+#define FUZZ_H
+
+#include "doorman.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+/* What must hold, also where assertions are off. */
+#define must(condition) fuzz_must(condition, #condition, __FILE__, __LINE__)
+
+static inline void fuzz_must(bool holds, const char *condition, const char *file, int line) {
+    if (holds) return;
+    fprintf(stderr, "%s:%d: does not hold: %s\n", file, line, condition);
+    abort();
+}
+
+/* A part of the input, up to a character that ends it. */
+typedef struct fuzz_text {
+    const char *text;
+    size_t bytes;
+} fuzz_text;
+
+/* Cuts the next line off. False: there is none. */
+static inline bool fuzz_line(fuzz_text *rest, fuzz_text *line) {
+    if (!rest->bytes) return false;
+    const char *end = (const char *)memchr(rest->text, '\n', rest->bytes);
+    *line = *rest;
+    if (end) line->bytes = (size_t)(end - rest->text);
+    size_t used = line->bytes + (end ? 1 : 0);
+    rest->text += used;
+    rest->bytes -= used;
+    return true;
+}
+
+static inline bool fuzz_same(double a, double b) {
+    return fabs(a - b) <= 1e-9 * fmax(1, fmax(fabs(a), fabs(b)));
+}
+
+static inline bool fuzz_amount(double amount) { return amount >= 0 && amount <= 1e15; }
+
+/* Holds one resource of a server against a recount of its leases. */
+static inline void fuzz_recount(doorman_server *server, const doorman_server_resource *resource,
+                                doorman_time now) {
+    double has = 0, counted = 0, wants = 0, subclients = 0;
+    size_t count = 0;
+    const void *cursor = NULL;
+    doorman_server_lease lease;
+    while (doorman_server_next_lease(server, resource->resource_id, &cursor, &lease, now)) {
+        must(lease.has >= 0 && lease.has <= lease.counted && isfinite(lease.counted));
+        must(lease.expires_at > now);
+        must(lease.subclients >= 1 || (lease.is_server && lease.wants <= 0));
+        has += lease.has;
+        counted += lease.counted;
+        wants += lease.wants;
+        subclients += lease.subclients;
+        count++;
+    }
+    must(count == resource->holder_count);
+    must(fuzz_same(has, resource->has) && fuzz_same(counted, resource->counted));
+    must(fuzz_same(wants, resource->wants) && fuzz_same(subclients, resource->subclients));
+}
+
+/* Does the algorithm divide a whole, so that what is counted stays within it? */
+static inline bool fuzz_whole(const doorman_algorithm *algorithm) {
+    return algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
+}
+
+/* Holds all that a server counts against a recount.
+ *   bounded   nothing is learned and no capacity was ever cut: then the sums are within it */
+static inline size_t fuzz_check_server(doorman_server *server, bool bounded, doorman_time now) {
+    const void *cursor = NULL;
+    doorman_server_resource resource;
+    size_t count = 0;
+    for (; doorman_server_next_resource(server, &cursor, &resource, now); count++) {
+        bool whole = fuzz_whole(&resource.settings->algorithm);
+        must(fuzz_amount(resource.capacity));
+        must(!bounded || !whole || resource.counted <= resource.capacity + 1e-9);
+        must(!resource.has_safe_capacity || resource.safe_capacity >= DOORMAN_UNLIMITED);
+        fuzz_recount(server, &resource, now);
+    }
+    return count;
+}
+
+/* Makes a server the master until the end of time. */
+static inline doorman_server *fuzz_server(const doorman_server_options *options) {
+    doorman_server *server = NULL;
+    doorman_mastership mine = {.address = "here", .until = DOORMAN_NEVER};
+    must(doorman_server_create(&server, options, NULL, 0) == DOORMAN_OK);
+    must(doorman_server_set_master(server, &mine, 0) == DOORMAN_OK);
+    return server;
+}
+
+#endif

@@ -1,0 +1,208 @@
+/* Any bytes as what a connection brings to the HTTP of doorman_server: each request in it has one
+ * answer, which is HTTP, and no byte of a request gets into the head of an answer.
+ *
+ * The first byte says how much comes, or leaves, at once, and whether there is a token. nng's
+ * streams are replaced by the input; everything else is the server's own. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* as doorman_server.c */
+#endif
+#include <nng/nng.h>
+#include <nng/protocol/reqrep0/rep.h>
+#include <nng/protocol/reqrep0/req.h>
+#include <nng/supplemental/tls/tls.h>
+#include <nng/supplemental/util/platform.h>
+
+static void fuzz_set_iov(const nng_iov *iov);
+static void fuzz_wait(bool sends);
+static nng_stream *fuzz_stream_free(nng_stream *stream);
+static size_t fuzz_count(void);
+static int fuzz_result(void);
+
+#define nng_aio_set_timeout(aio, duration) ((void)(aio), (void)(duration))
+#define nng_aio_set_iov(aio, count, iov) fuzz_set_iov(iov)
+#define nng_aio_count(aio) fuzz_count()
+#define nng_aio_result(aio) fuzz_result()
+#define nng_stream_send(stream, aio) fuzz_wait(true)
+#define nng_stream_recv(stream, aio) fuzz_wait(false)
+#define nng_stream_free(stream) fuzz_stream_free(stream)
+#define nng_stream_listener_accept(listener, aio) ((void)(listener))
+#define main server_main
+int server_main(int argc, char **argv);
+#include "doorman_server.c"
+#undef main
+
+#include "fuzz.h"
+
+#define STEPS 4000
+
+/* What the server waits for, and what came of it. */
+static struct {
+    fuzz_text input;
+    nng_iov iov;
+    bool sends, waits;
+    size_t count;
+    int result;
+    doorman_buffer output;
+} wire;
+
+static void fuzz_set_iov(const nng_iov *iov) { wire.iov = *iov; }
+
+static void fuzz_wait(bool sends) {
+    must(!wire.waits && wire.iov.iov_len > 0);
+    wire.waits = true;
+    wire.sends = sends;
+}
+
+static nng_stream *fuzz_stream_free(nng_stream *stream) { return stream; }
+
+static size_t fuzz_count(void) { return wire.count; }
+
+static int fuzz_result(void) { return wire.result; }
+
+/* Does what the server waits for, with so many bytes at most. */
+static void move_bytes(size_t most) {
+    size_t count = wire.iov.iov_len < most ? wire.iov.iov_len : most;
+    wire.waits = false;
+    wire.result = 0;
+    if (wire.sends) {
+        must(doorman__buffer_reserve(&wire.output, wire.output.bytes + count));
+        memcpy(wire.output.text + wire.output.bytes, wire.iov.iov_buf, count);
+        wire.output.bytes += count;
+    } else if (wire.input.bytes) {
+        if (count > wire.input.bytes) count = wire.input.bytes;
+        memcpy(wire.iov.iov_buf, wire.input.text, count);
+        wire.input.text += count;
+        wire.input.bytes -= count;
+    } else {
+        wire.result = NNG_ECLOSED;
+    }
+    wire.count = wire.result ? 0 : count;
+}
+
+/* Is a line of the head of an answer one that the server writes? */
+static bool line_known(const char *line) {
+    static const char *const names[] = {"Content-Type: ",
+                                        "Content-Length: ",
+                                        "Connection: ",
+                                        "Cache-Control: no-store",
+                                        "X-Content-Type-O",
+                                        "Referrer-Policy: no-referrer",
+                                        "Allow: ",
+                                        "WWW-Authenticate",
+                                        "Content-Security-Policy: ",
+                                        "Content-Disposition: "};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strncmp(line, names[i], strlen(names[i])) == 0) return true;
+    }
+    return false;
+}
+
+/* Of an answer to HEAD there is no body, and what follows is the next one. */
+static bool body_there(const char *body, size_t length) {
+    const char *end = (const char *)memchr(body, 0, length);
+    return !end && (!body[length] || strncmp(body + length, "HTTP/1.1 ", 9) == 0);
+}
+
+/* One answer. Returns where it ends; NULL: its head is not whole. The word "<zz" is none of the
+ * server's, so that on a page it could only be an id, or part of a query, that was not escaped. */
+static const char *check_answer(const char *at) {
+    must(strncmp(at, "HTTP/1.1 ", 9) == 0);
+    const char *end = strstr(at, "\r\n\r\n"), *line = strstr(at, "\r\n");
+    size_t length = SIZE_MAX;
+    bool page = false;
+    if (!end) return NULL;
+    for (line += 2; line < end + 2; line = strstr(line, "\r\n") + 2) {
+        must(line_known(line));
+        if (strncmp(line, "Content-Length: ", 16) == 0) length = strtoull(line + 16, NULL, 10);
+        page = page || strncmp(line, "Content-Type: text/html", 23) == 0;
+    }
+    must(length != SIZE_MAX);
+    const char *body = end + 4;
+    if (!body_there(body, length)) return strncmp(body, "HTTP/1.1 ", 9) == 0 ? body : NULL;
+    must(!page || !memmem(body, length, "<zz", 3));
+    return body + length;
+}
+
+static void check_output(void) {
+    if (!wire.output.bytes) return;
+    must(doorman__buffer_reserve(&wire.output, wire.output.bytes + 1));
+    wire.output.text[wire.output.bytes] = 0;
+    must(strlen(wire.output.text) == wire.output.bytes);
+    const char *at = wire.output.text;
+    while (at && *at) at = check_answer(at);
+}
+
+/* Leases with names that need care wherever they are shown. */
+static void lease(struct service *service) {
+    static const char *const holders[] = {"<zz", "\"'&", "client"};
+    doorman_response response;
+    doorman_demand demand = {.wants = 4, .subclients = 1, .priority = 2};
+    doorman_ask asks[] = {{.resource_id = "db"}, {.resource_id = "x\"\\<zz"}};
+    for (size_t i = 0; i < 2; i++) {
+        asks[i].wants = &demand;
+        asks[i].wants_count = 1;
+    }
+    for (size_t i = 0; i < 3; i++) {
+        doorman_request request = {.method = DOORMAN_GET_CAPACITY, .holder_id = holders[i]};
+        request.asks = asks;
+        request.ask_count = 2;
+        must(doorman_server_handle(service->server, &request, &response, NULL, doorman_clock()) ==
+             DOORMAN_OK);
+    }
+}
+
+static void start(struct service *service, const char *token) {
+    static const char config[] =
+        "{\"resources\":[{\"identifier_glob\":\"db\",\"description\":\"<b>\\\"'&\","
+        "\"capacity\":10,\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"learning_mode_duration\":0}},"
+        "{\"identifier_glob\":\"*\",\"capacity\":5}]}";
+    must(doorman_json_config(&service->config, config, sizeof config - 1, NULL) == DOORMAN_OK);
+    doorman_server_options options = {.node = "node", .config = service->config};
+    options.on_event = on_event;
+    options.context = service;
+    service->server = fuzz_server(&options);
+    lease(service);
+    service->id = "id";
+    service->node = "node";
+    service->advertise = "tcp://doorman.example:15000";
+    service->http = (struct http *)calloc(1, sizeof *service->http);
+    service->history = (struct history *)calloc(1, sizeof *service->history);
+    must(service->http && service->history);
+    snprintf(service->http->address, sizeof service->http->address, "http://127.0.0.1:15050");
+    snprintf(service->http->token, sizeof service->http->token, "%s", token);
+    service->http->visits[0].service = service;
+}
+
+static void stop(struct service *service) {
+    doorman_buffer_uninit(&service->http->visits[0].out.buffer);
+    free(service->http->visits[0].in);
+    free(service->http);
+    history_clear(service->history);
+    free(service->history);
+    doorman_server_destroy(service->server);
+    doorman_config_destroy(service->config);
+    doorman_buffer_uninit(&wire.output);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    static const size_t sizes[] = {1, 7, 100, 100000};
+    if (!bytes) return 0;
+    struct settings settings = {.log_level = LEVEL_ERROR, .message_max = 2000};
+    struct service *service = (struct service *)calloc(1, sizeof *service);
+    must(service != NULL);
+    service->settings = &settings;
+    start(service, data[0] & 4 ? "secret" : "");
+    wire.input = (fuzz_text){(const char *)data + 1, bytes - 1};
+    struct visit *visit = http_open(service->http, NULL);
+    visit_read(visit);
+    for (int i = 0; i < STEPS && visit->state != VISIT_FREE; i++) {
+        must(wire.waits);
+        move_bytes(sizes[data[0] & 3]);
+        visit_step(visit);
+    }
+    wire.waits = false;
+    check_output();
+    stop(service);
+    free(service);
+    return 0;
+}

@@ -1,0 +1,96 @@
+#!/bin/sh
+# Installs into a temporary folder, builds and runs programs against what is there, by what
+# pkg-config says and where no other doorman.h can be found, and uninstalls.
+set -u
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+passed=0 failed=0
+unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that calls this one
+
+check() { # a command
+    if "$@" >"$folder/output" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "[  FAILED  ] $*"
+        cat "$folder/output"
+    fi
+}
+
+# shellcheck disable=SC2086 # flags are several words
+compile_c() { (cd "$folder/work" && ${CC:-cc} ${CPPFLAGS:-} -std=c11 "$@"); }
+# shellcheck disable=SC2086
+compile_cxx() { (cd "$folder/work" && ${CXX:-g++} ${CPPFLAGS:-} -std=c++11 "$@"); }
+
+installs() { make CC="${CC:-cc}" CPPFLAGS="${CPPFLAGS:-}" install "$@"; }
+
+# Of DESTDIR nothing but where the files stand may be told.
+is_packed() {
+    installs DESTDIR="$folder/package" PREFIX=/usr
+    (cd "$folder/package" && find . ! -type d | sort) >"$folder/packed"
+    printf './usr/%s\n' bin/doorman_server include/doorman.h share/pkgconfig/doorman.pc |
+        cmp - "$folder/packed" && ! grep -r -I "$folder" "$folder/package"
+}
+
+server_runs() {
+    version=$("$prefix/bin/doorman_server" --version) && echo "$version" &&
+        grep "\"${version##* }\"" "$prefix/include/doorman.h" &&
+        "$prefix/bin/doorman_server" --config config.example.json --check-config
+}
+
+version_is_right() {
+    "$prefix/bin/doorman_server" --version | grep -w -F -e "$(pkg-config --modversion doorman)"
+}
+
+# shellcheck disable=SC2046 # flags are several words
+core_in_c() {
+    compile_c library_only.c $(pkg-config --cflags --libs doorman) -o library_only &&
+        "$folder/work/library_only"
+}
+
+# shellcheck disable=SC2046
+core_in_cxx() {
+    compile_c -DDOORMAN_IMPLEMENTATION -x c -c "$prefix/include/doorman.h" -o core.o &&
+        compile_cxx $(pkg-config --cflags --libs doorman) -x c++ use.c -x none core.o -o use &&
+        "$folder/work/use"
+}
+
+# shellcheck disable=SC2046
+all_in_c() {
+    compile_c rate_client.c $(pkg-config --cflags --libs --static doorman) -o rate_client
+}
+
+# shellcheck disable=SC2046
+all_in_cxx() {
+    compile_c -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c -c \
+        "$prefix/include/doorman.h" -o all.o &&
+        compile_cxx gauge_guard.cpp all.o $(pkg-config --cflags --libs --static doorman) -o guard
+}
+
+nothing_is_left() {
+    make uninstall "$@" && [ -z "$(find "$folder/package" "$prefix" ! -type d)" ]
+}
+
+prefix=$folder/prefix
+mkdir "$folder/work"
+cp examples/library_only.c examples/rate_client.c examples/gauge_guard.cpp tests/compile/use.c \
+    "$folder/work"
+check is_packed
+check installs PREFIX="$prefix"
+check server_runs
+if command -v pkg-config >/dev/null; then
+    export PKG_CONFIG_PATH="$prefix/share/pkgconfig"
+    check version_is_right
+    check core_in_c
+    check core_in_cxx
+    check all_in_c
+    check all_in_cxx
+else
+    echo 'pkg-config is not installed: left out'
+fi
+check make uninstall DESTDIR="$folder/package" PREFIX=/usr
+check nothing_is_left PREFIX="$prefix"
+
+echo "[  PASSED  ] $passed test(s)."
+[ $failed = 0 ] || echo "[  FAILED  ] $failed test(s)"
+[ $failed = 0 ]

@@ -1,0 +1,1138 @@
+/* C4: running out of memory is a status, at any call, and changes nothing. Every public function is
+ * called while its first allocation fails, then its second, and so on until none does; that one
+ * alone, and with all that follow. Each time it says so, all that can be seen is as before, and the
+ * call made again has the outcome that it has without a failure. In the end nothing is left. */
+#include "unit.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman.h"
+
+#include <nng/protocol/reqrep0/rep.h>
+
+#define SECOND DOORMAN_SECOND
+#define MILLISECOND (DOORMAN_SECOND / 1000)
+#define PATIENCE (60 * SECOND)
+#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
+
+/* ---- texts: what is seen, and what came out, to be compared --------------------------------- */
+
+typedef struct text {
+    char *at;
+    size_t bytes, capacity;
+} text;
+
+static void add(text *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(text *to, const char *format, ...) {
+    for (;;) {
+        va_list values;
+        va_start(values, format);
+        size_t room = to->capacity - to->bytes;
+        size_t bytes = (size_t)vsnprintf(to->at ? to->at + to->bytes : NULL, room, format, values);
+        va_end(values);
+        if (bytes < room) {
+            to->bytes += bytes;
+            return;
+        }
+        to->capacity = 2 * (to->capacity + bytes + 1);
+        to->at = realloc(to->at, to->capacity);
+        assert_non_null(to->at);
+    }
+}
+
+static void text_start(text *t) {
+    t->bytes = 0;
+    add(t, "\n");
+}
+
+static void text_end(text *t) {
+    free(t->at);
+    *t = (text){NULL, 0, 0};
+}
+
+/* ---- a scene: a root and a node below it, a client of each ---------------------------------- */
+
+enum { RESOURCES = 2 };
+
+static const char *const resource_ids[2][RESOURCES] = {{"db/1", "disk"}, {"db/1", "net"}};
+
+typedef struct scene {
+    doorman_time now;
+    doorman_config *config, *other_config;
+    doorman_server *root, *node;
+    doorman_client *clients[2]; /* of the root; of the node */
+    doorman_resource *resources[2][RESOURCES];
+
+    /* What the call of a story made. */
+    text outcome;
+    doorman_config *made_config;
+    doorman_server *made_server;
+    doorman_client *made_client;
+    doorman_resource *made_resource;
+    doorman_agent *agent;
+    doorman_carrier *carrier;
+    doorman_buffer reply;
+    doorman_json_exchange exchange;
+
+    /* What was made ready for it. */
+    doorman_request request;
+    doorman_buffer message; /* to the root, or its answer */
+} scene;
+
+static const doorman_template templates[] = {
+    {.identifier_glob = "db/*",
+     .description = "queries a second",
+     .capacity = 100,
+     .has_safe_capacity = true,
+     .safe_capacity = 3,
+     .has_algorithm = true,
+     .algorithm = {.kind = DOORMAN_PRIORITY_SHARE,
+                   .has_learning_mode_duration = true,
+                   .reserve = 0.1}},
+    {.identifier_glob = "disk",
+     .capacity = 40,
+     .has_algorithm = true,
+     .algorithm = {.has_learning_mode_duration = true}},
+    {.identifier_glob = "*",
+     .capacity = 25,
+     .has_algorithm = true,
+     .algorithm = {.kind = DOORMAN_PROPORTIONAL_SHARE, .has_learning_mode_duration = true}},
+};
+static const doorman_config_options all_templates = {.templates = templates,
+                                                     .template_count = COUNT_OF(templates)};
+/* Without the first, and with more of the others. */
+static const doorman_template fewer[] = {
+    {.identifier_glob = "disk", .capacity = 300, .has_algorithm = true},
+    {.identifier_glob = "*", .capacity = 200, .has_algorithm = true},
+};
+
+static const char *const parents[] = {"tcp://root:1", "tcp://root:2"};
+static const char *const children[] = {"tcp://node:1"};
+
+static doorman_server *start_server(const scene *s, const char *name) {
+    bool is_root = strcmp(name, "root") == 0;
+    doorman_server_options options = {.node = name, .seed = {3, 4}};
+    if (is_root) options.config = s->config;
+    if (!is_root) options.parents = parents;
+    if (!is_root) options.parent_count = COUNT_OF(parents);
+    const doorman_mastership mine = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
+    doorman_server *server = NULL;
+    assert_int_equal(doorman_server_create(&server, &options, NULL, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(server, &mine, s->now), DOORMAN_OK);
+    return server;
+}
+
+static void start_client(scene *s, int which) {
+    const doorman_client_options options = {.client_id = which ? "of the node" : "of the root",
+                                            .addresses = which ? children : parents,
+                                            .address_count = 1,
+                                            .seed = 5};
+    assert_int_equal(doorman_client_create(&s->clients[which], &options, NULL, s->now), DOORMAN_OK);
+    for (int i = 0; i < RESOURCES; i++) {
+        const doorman_resource_options resource = {.resource_id = resource_ids[which][i],
+                                                   .wants = 30 + 10 * i};
+        assert_int_equal(doorman_resource_open(&s->resources[which][i], s->clients[which],
+                                               &resource, NULL, s->now),
+                         DOORMAN_OK);
+    }
+}
+
+/* Carries the request that is due, if there is one. */
+static void carry(scene *s, doorman_asker *asker, doorman_server *server) {
+    doorman_request request;
+    doorman_response response;
+    assert_int_equal(doorman_asker_request(asker, &request, s->now), DOORMAN_OK);
+    if (!request.sequence) return;
+    assert_int_equal(doorman_server_handle(server, &request, &response, NULL, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_asker_response(asker, request.sequence, &response, s->now),
+                     DOORMAN_OK);
+}
+
+static void carry_all(scene *s) {
+    for (int round = 0; round < 3; round++, s->now += 5 * SECOND) {
+        carry(s, doorman_client_asker(s->clients[0]), s->root);
+        carry(s, doorman_client_asker(s->clients[1]), s->node);
+        carry(s, doorman_server_asker(s->node), s->root);
+    }
+}
+
+static scene *scene_start(void) {
+    scene *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    s->now = 1000 * SECOND;
+    assert_int_equal(doorman_config_create(&s->config, &all_templates, NULL), DOORMAN_OK);
+    s->root = start_server(s, "root");
+    s->node = start_server(s, "node");
+    start_client(s, 0);
+    start_client(s, 1);
+    carry_all(s);
+    return s;
+}
+
+static void scene_end(scene *s) {
+    doorman_agent_stop(s->agent);
+    doorman_carrier_destroy(s->carrier);
+    doorman_client_destroy(s->made_client);
+    doorman_server_destroy(s->made_server);
+    for (int i = 0; i < 2; i++) doorman_client_destroy(s->clients[i]);
+    doorman_server_destroy(s->node);
+    doorman_server_destroy(s->root);
+    doorman_config_destroy(s->config);
+    doorman_config_destroy(s->other_config);
+    doorman_config_destroy(s->made_config);
+    doorman_buffer_uninit(&s->reply);
+    doorman_buffer_uninit(&s->message);
+    doorman_json_exchange_uninit(&s->exchange);
+    text_end(&s->outcome);
+    free(s);
+}
+
+/* ---- what can be seen ----------------------------------------------------------------------- */
+
+/* The leases of a resource, held against its sums, and at the root against its capacity: a node
+ * whose own lease has ended has none, though records of its holders may last a little longer. */
+static void look_at_resource(text *seen, doorman_server *server,
+                             const doorman_server_resource *resource, doorman_time now) {
+    add(seen,
+        "%s capacity %.17g leased %d %" PRId64 " grant %d expired %" PRIu64 " learns %" PRId64
+        " safe %.17g\n",
+        resource->resource_id, resource->capacity, resource->leased, resource->lease_end,
+        (int)resource->grant, resource->expired_count, resource->learned_at,
+        resource->safe_capacity);
+    double has = 0, counted = 0, wants = 0, subclients = 0;
+    size_t holders = 0;
+    doorman_server_lease lease;
+    const void *cursor = NULL;
+    while (doorman_server_next_lease(server, resource->resource_id, &cursor, &lease, now)) {
+        add(seen,
+            "    %s %d has %.17g counted %.17g wants %.17g of %.17g, %d, %" PRId64 " to %" PRId64
+            "\n",
+            lease.holder_id, lease.is_server, lease.has, lease.counted, lease.wants,
+            lease.subclients, lease.priority, lease.granted_at, lease.expires_at);
+        has += lease.has, counted += lease.counted, wants += lease.wants;
+        subclients += lease.subclients;
+        holders++;
+    }
+    assert_about(resource->has, has);
+    assert_about(resource->counted, counted);
+    assert_about(resource->wants, wants);
+    assert_about(resource->subclients, subclients);
+    assert_int_equal(resource->holder_count, holders);
+    bool is_root = !doorman_server_asker(server);
+    if (is_root) assert_true(resource->counted <= resource->capacity);
+}
+
+static void look_at_server(text *seen, doorman_server *server, doorman_time now) {
+    doorman_server_resource resource;
+    const void *cursor = NULL;
+    while (doorman_server_next_resource(server, &cursor, &resource, now)) {
+        look_at_resource(seen, server, &resource, now);
+    }
+    const doorman_asker *asker = doorman_server_asker(server);
+    if (asker) add(seen, "asks %s\n", doorman_asker_address(asker));
+}
+
+static void look_at_client(text *seen, const scene *s, int which) {
+    for (int i = 0; i < RESOURCES; i++) {
+        doorman_resource_info info;
+        doorman_resource_read(s->resources[which][i], &info, s->now);
+        add(seen,
+            "%s leased %d capacity %.17g wants %.17g until %" PRId64 " grant %d, %" PRIu64
+            " failures\n",
+            info.resource_id, info.leased, info.capacity, info.wants, info.expires_at,
+            (int)info.grant, info.refresh_failures);
+    }
+    add(seen, "due %" PRId64 " at %s\n", doorman_client_due(s->clients[which]),
+        doorman_asker_address(doorman_client_asker(s->clients[which])));
+}
+
+static void look(const scene *s, text *seen) {
+    text_start(seen);
+    look_at_server(seen, s->root, s->now);
+    look_at_server(seen, s->node, s->now);
+    for (int i = 0; i < 2; i++) look_at_client(seen, s, i);
+}
+
+/* ---- stories: a call, and what it comes to -------------------------------------------------- */
+
+typedef struct story {
+    const char *function;             /* whose it is, */
+    const char *promise;              /* of the time without memory */
+    void (*prepare)(scene *s);        /* may be NULL */
+    doorman_status (*call)(scene *s); /* as often as one likes; tells s->outcome what came of it */
+    size_t failures;                  /* so many allocations at least make it fail */
+} story;
+
+/* Tries it in scenes of its own, all alike. `expected`: what is seen after it, and its outcome. */
+static bool story_try(const story *told, size_t nth, bool once, const text *expected,
+                      size_t *failures) {
+    size_t blocks = memory_blocks();
+    text before = {NULL, 0, 0}, after = {NULL, 0, 0};
+    scene *s = scene_start();
+    if (told->prepare) told->prepare(s);
+    look(s, &before);
+    if (once) memory_fails_at(nth);
+    if (!once) memory_fails_from(nth);
+    text_start(&s->outcome);
+    doorman_status status = told->call(s);
+    bool worked = memory_works();
+    if (status != DOORMAN_OK) {
+        assert_false(worked);
+        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
+        ++*failures;
+        look(s, &after);
+        assert_string_equal(after.at, before.at);
+        text_start(&s->outcome);
+        assert_int_equal(told->call(s), DOORMAN_OK);
+    }
+    look(s, &after);
+    add(&after, "%s", s->outcome.at);
+    assert_string_equal(after.at, expected->at);
+    scene_end(s);
+    text_end(&before);
+    text_end(&after);
+    assert_int_equal(memory_blocks(), blocks);
+    return worked;
+}
+
+static void story_test(void **state) {
+    const story *told = (const story *)*state;
+    text expected = {NULL, 0, 0};
+    scene *s = scene_start();
+    if (told->prepare) told->prepare(s);
+    text_start(&s->outcome);
+    assert_int_equal(told->call(s), DOORMAN_OK);
+    look(s, &expected);
+    add(&expected, "%s", s->outcome.at);
+    scene_end(s);
+    for (int once = 0; once < 2; once++) {
+        size_t nth = 1, failures = 0;
+        while (!story_try(told, nth, once, &expected, &failures)) assert_true(++nth < 10000);
+        if (failures < told->failures) {
+            fail_msg("%s: only %zu of %zu allocations fail it", told->function, failures, nth - 1);
+        }
+    }
+    text_end(&expected);
+}
+
+/* ---- stories of configurations and shares */
+
+static void tell_config(text *outcome, const doorman_config *config) {
+    size_t count = 0;
+    const doorman_template *all = doorman_config_templates(config, &count);
+    for (size_t i = 0; i < count; i++) {
+        add(outcome, "%s (%s) %.17g %s %.17g\n", all[i].identifier_glob, all[i].description,
+            all[i].capacity, doorman_kind_name(all[i].algorithm.kind), all[i].algorithm.reserve);
+    }
+}
+
+static doorman_status makes_a_config(scene *s) {
+    doorman_error error = {""};
+    doorman_status status = doorman_config_create(&s->made_config, &all_templates, &error);
+    if (status != DOORMAN_OK) assert_null(s->made_config);
+    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    if (status == DOORMAN_OK) tell_config(&s->outcome, s->made_config);
+    return status;
+}
+
+static doorman_status solves_shares(scene *s) {
+    enum { DEMANDS = 500 };
+    doorman_demand demands[DEMANDS];
+    for (int i = 0; i < DEMANDS; i++) demands[i] = (doorman_demand){i * 37 % 101, 1 + i % 7, i % 3};
+    doorman_terms terms[DOORMAN_TERMS_MAX];
+    size_t count = 77;
+    doorman_status status =
+        doorman_shares_solve(&templates[0].algorithm, 9000, demands, DEMANDS, terms, &count);
+    if (status != DOORMAN_OK) assert_int_equal(count, 77);
+    for (size_t i = 0; status == DOORMAN_OK && i < count; i++) {
+        add(&s->outcome, "%d %.17g %.17g\n", terms[i].priority, terms[i].level, terms[i].slope);
+    }
+    return status;
+}
+
+/* ---- stories of servers */
+
+static doorman_status makes_a_server(scene *s, const doorman_server_options *options) {
+    doorman_error error = {""};
+    doorman_status status = doorman_server_create(&s->made_server, options, &error, s->now);
+    if (status != DOORMAN_OK) assert_null(s->made_server);
+    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    return status;
+}
+
+static doorman_status makes_a_root(scene *s) {
+    const doorman_server_options options = {.node = "new", .config = s->config};
+    return makes_a_server(s, &options);
+}
+
+static doorman_status makes_a_node(scene *s) {
+    const doorman_server_options options = {
+        .node = "new", .parents = parents, .parent_count = COUNT_OF(parents)};
+    return makes_a_server(s, &options);
+}
+
+static void makes_another_config(scene *s) {
+    const doorman_config_options options = {.templates = fewer, .template_count = COUNT_OF(fewer)};
+    assert_int_equal(doorman_config_create(&s->other_config, &options, NULL), DOORMAN_OK);
+}
+
+static doorman_status puts_a_config_into_force(scene *s) {
+    doorman_status status = doorman_server_configure(s->root, s->other_config, s->now);
+    assert_ptr_equal(s->root->config, status == DOORMAN_OK ? s->other_config : s->config);
+    return status;
+}
+
+static void tell_response(text *outcome, const doorman_response *response) {
+    for (size_t i = 0; i < response->answer_count; i++) {
+        const doorman_answer *answer = &response->answers[i];
+        add(outcome, "%s grant %d lease %" PRIu64 " capacity %.17g keep %.17g for %" PRId64 "\n",
+            answer->resource_id, (int)answer->grant, answer->gets.id, answer->gets.capacity,
+            answer->gets.keep, answer->gets.expires_in);
+        for (size_t j = 0; j < answer->terms_count; j++) {
+            add(outcome, "    %d %.17g %.17g\n", answer->terms[j].priority, answer->terms[j].level,
+                answer->terms[j].slope);
+        }
+    }
+}
+
+static doorman_status asks(scene *s, doorman_server *server, const doorman_request *request) {
+    doorman_response response;
+    doorman_error error = {""};
+    doorman_status status = doorman_server_handle(server, request, &response, &error, s->now);
+    if (status == DOORMAN_OK) tell_response(&s->outcome, &response);
+    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    return status;
+}
+
+/* Of a holder who has no lease, or knows of none: two resources that are there, and new ones. */
+enum { MANY = 11 };
+
+static doorman_status asks_for(scene *s, doorman_server *server, const char *holder_id,
+                               size_t count) {
+    static const char *const ids[MANY] = {"db/1", "disk",  "db/2", "tape", "net", "one",
+                                          "two",  "three", "four", "five", "six"};
+    const doorman_demand demand = {12, 1, 3};
+    doorman_ask ask[MANY];
+    for (size_t i = 0; i < count; i++) {
+        ask[i] = (doorman_ask){.resource_id = ids[i], .wants = &demand, .wants_count = 1};
+    }
+    const doorman_request request = {
+        .method = DOORMAN_GET_CAPACITY, .holder_id = holder_id, .asks = ask, .ask_count = count};
+    return asks(s, server, &request);
+}
+
+static doorman_status a_new_client_asks(scene *s) { return asks_for(s, s->root, "new", MANY); }
+static doorman_status a_known_client_asks(scene *s) {
+    return asks_for(s, s->root, "of the root", MANY);
+}
+static doorman_status a_new_client_asks_the_node(scene *s) {
+    return asks_for(s, s->node, "new", MANY);
+}
+
+/* As many groups as a server may have, of all priorities, for a new resource and one that is
+ * there. */
+static doorman_status a_server_asks(scene *s, const char *holder_id) {
+    static const char *const ids[] = {"db/1", "db/9"};
+    doorman_demand groups[DOORMAN__GROUPS_MAX];
+    for (int i = 0; i < DOORMAN__GROUPS_MAX; i++) {
+        groups[i] = (doorman_demand){i * 5 % 97 + 1, 1 + i % 4, i % 16};
+    }
+    doorman_ask ask[2];
+    for (int i = 0; i < 2; i++) {
+        ask[i] = (doorman_ask){
+            .resource_id = ids[i], .wants = groups, .wants_count = DOORMAN__GROUPS_MAX};
+    }
+    const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                     .is_server = true,
+                                     .holder_id = holder_id,
+                                     .path = &holder_id,
+                                     .path_count = 1,
+                                     .asks = ask,
+                                     .ask_count = 2};
+    return asks(s, s->root, &request);
+}
+
+static doorman_status a_new_server_asks(scene *s) { return a_server_asks(s, "new"); }
+static doorman_status a_known_server_asks(scene *s) { return a_server_asks(s, "node"); }
+
+/* More resources than any request before. */
+static doorman_status a_client_releases(scene *s) {
+    static const char *const ids[] = {"db/1", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
+    doorman_server_lease lease;
+    const void *cursor = NULL;
+    doorman_ask ask[COUNT_OF(ids)];
+    for (size_t i = 0; i < COUNT_OF(ids); i++) {
+        ask[i] = (doorman_ask){.resource_id = ids[i], .has.id = 1};
+    }
+    (void)doorman_server_next_lease(s->root, "db/1", &cursor, &lease, s->now);
+    const doorman_request request = {.method = DOORMAN_RELEASE_CAPACITY,
+                                     .holder_id = "of the root",
+                                     .asks = ask,
+                                     .ask_count = COUNT_OF(ids)};
+    return asks(s, s->root, &request);
+}
+
+/* ---- stories of those who ask */
+
+static void tell_request(text *outcome, const doorman_request *request) {
+    add(outcome, "%s, %" PRIu64 "\n", request->holder_id, request->sequence);
+    for (size_t i = 0; i < request->ask_count; i++) {
+        const doorman_ask *ask = &request->asks[i];
+        add(outcome, "%s has %" PRIu64 " %.17g, wants", ask->resource_id, ask->has.id,
+            ask->has.capacity);
+        for (size_t j = 0; j < ask->wants_count; j++) {
+            const doorman_demand *wants = &ask->wants[j];
+            add(outcome, " %.17g/%.17g/%d", wants->wants, wants->subclients, wants->priority);
+        }
+        add(outcome, "\n");
+    }
+}
+
+/* A node that has not asked for anything yet, and a client of it. */
+static void a_new_node_is_asked_for(scene *s, size_t count) {
+    s->made_server = start_server(s, "new");
+    assert_int_equal(asks_for(s, s->made_server, "new", count), DOORMAN_OK);
+    s->now += SECOND;
+}
+
+static void a_new_node_is_asked_for_one(scene *s) { a_new_node_is_asked_for(s, 1); }
+static void a_new_node_is_asked_for_many(scene *s) { a_new_node_is_asked_for(s, MANY); }
+
+static doorman_status makes_up_a_request(scene *s) {
+    doorman_request request;
+    doorman_asker *asker = doorman_server_asker(s->made_server);
+    doorman_status status = doorman_asker_request(asker, &request, s->now);
+    if (status == DOORMAN_OK) tell_request(&s->outcome, &request);
+    if (status != DOORMAN_OK) assert_int_equal(request.sequence, 0);
+    if (status != DOORMAN_OK) assert_true(doorman_asker_due(asker) <= s->now);
+    return status;
+}
+
+static doorman_status makes_a_client(scene *s) {
+    static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
+    const doorman_client_options options = {
+        .client_id = "new", .addresses = addresses, .address_count = COUNT_OF(addresses)};
+    doorman_error error = {""};
+    doorman_status status = doorman_client_create(&s->made_client, &options, &error, s->now);
+    if (status != DOORMAN_OK) assert_null(s->made_client);
+    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    return status;
+}
+
+/* As many resources as the first room for them is for. */
+static void a_client_has_resources(scene *s) {
+    static const char *const ids[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+    doorman_resource *resource = NULL;
+    assert_int_equal(makes_a_client(s), DOORMAN_OK);
+    for (size_t i = 0; i < COUNT_OF(ids); i++) {
+        const doorman_resource_options options = {.resource_id = ids[i], .wants = 7};
+        assert_int_equal(doorman_resource_open(&resource, s->made_client, &options, NULL, s->now),
+                         DOORMAN_OK);
+    }
+}
+
+static doorman_status opens_a_resource(scene *s) {
+    const doorman_resource_options options = {.resource_id = "db/1", .wants = 7};
+    doorman_resource *resource = NULL;
+    doorman_error error = {""};
+    doorman_status status =
+        doorman_resource_open(&resource, s->made_client, &options, &error, s->now);
+    if (status != DOORMAN_OK) assert_null(resource);
+    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    add(&s->outcome, "due %" PRId64 "\n", doorman_client_due(s->made_client));
+    return status;
+}
+
+/* ---- stories of JSON */
+
+static doorman_status reads_a_config(scene *s) {
+    static const char config[] =
+        "{\"resources\":[{\"identifier_glob\":\"db\",\"capacity\":7,\"description\":\"\\u00e9\","
+        "\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"parameters\":[{\"name\":\"reserve\","
+        "\"value\":\"0.5\"}]}},{\"identifier_glob\":\"*\",\"capacity\":1}]}";
+    doorman_error error = {""};
+    doorman_status status = doorman_json_config(&s->made_config, config, sizeof config - 1, &error);
+    if (status != DOORMAN_OK) assert_null(s->made_config);
+    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    if (status == DOORMAN_OK) tell_config(&s->outcome, s->made_config);
+    return status;
+}
+
+/* With so many keys that they are sorted, to find one that comes twice. */
+static const char ask_in_text[] =
+    "{\"get_capacity\":{\"client_id\":\"new\",\"resource\":[{\"resource_id\":\"db/1\",\"wants\":5,"
+    "\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,\"k\":1,"
+    "\"l\":1,\"m\":1,\"n\":1,\"o\":1,\"p\":1,\"q\":1},{\"resource_id\":\"db/2\",\"wants\":50}]}}";
+
+/* Where there is no memory for an answer it is an error, or empty. */
+static void tell_reply(scene *s, const doorman_buffer *reply, doorman_status status) {
+    static const char error[] = "{\"error\":{\"code\":\"INTERNAL\",\"message\":"
+                                "\"no memory; nothing has changed\"}}";
+    if (reply->text) assert_int_equal(strlen(reply->text), reply->bytes);
+    if (status == DOORMAN_OK) add(&s->outcome, "%s\n", reply->text);
+    if (status != DOORMAN_OK && reply->bytes) assert_string_equal(reply->text, error);
+}
+
+static doorman_status is_served(scene *s) {
+    doorman_status status = doorman_json_serve(s->root, ask_in_text, sizeof ask_in_text - 1,
+                                               &s->reply, 1234567890, s->now);
+    tell_reply(s, &s->reply, status);
+    return status;
+}
+
+static doorman_status is_read(scene *s) {
+    return doorman_json_exchange_read(&s->exchange, ask_in_text, sizeof ask_in_text - 1);
+}
+
+/* What was decided stays so, until another message is read. */
+static doorman_status is_decided(scene *s) {
+    doorman_status status = is_read(s);
+    if (status == DOORMAN_OK) status = doorman_json_exchange_decide(&s->exchange, s->root, s->now);
+    if (status == DOORMAN_OK) tell_response(&s->outcome, &s->exchange.response);
+    assert_int_equal(doorman_json_exchange_decide(&s->exchange, s->root, s->now), status);
+    return status;
+}
+
+static doorman_status is_written(scene *s) {
+    doorman_status decided = is_read(s);
+    if (decided == DOORMAN_OK)
+        decided = doorman_json_exchange_decide(&s->exchange, s->root, s->now);
+    doorman_status status = doorman_json_exchange_write(&s->exchange, 0);
+    assert_int_equal(status, decided);
+    tell_reply(s, &s->exchange.reply, status);
+    return status;
+}
+
+static doorman_status tells_an_error(scene *s) {
+    doorman_status status = doorman_json_error(&s->reply, DOORMAN_UNAVAILABLE, "stopping");
+    tell_reply(s, &s->reply, status);
+    return status;
+}
+
+static void a_node_has_a_request(scene *s) {
+    a_new_node_is_asked_for_many(s);
+    assert_int_equal(
+        doorman_asker_request(doorman_server_asker(s->made_server), &s->request, s->now),
+        DOORMAN_OK);
+}
+
+static doorman_status writes_a_request(scene *s) {
+    doorman_status status = doorman_json_request(&s->request, &s->reply);
+    tell_reply(s, &s->reply, status);
+    return status;
+}
+
+static void a_node_has_a_message(scene *s) {
+    a_node_has_a_request(s);
+    assert_int_equal(doorman_json_request(&s->request, &s->message), DOORMAN_OK);
+}
+
+static doorman_status a_node_is_served(scene *s) {
+    doorman_status status =
+        doorman_json_serve(s->root, s->message.text, s->message.bytes, &s->reply, 0, s->now);
+    tell_reply(s, &s->reply, status);
+    return status;
+}
+
+/* The text that answers the next request of an asker. */
+static void is_answered(scene *s, doorman_asker *asker) {
+    assert_int_equal(doorman_asker_request(asker, &s->request, s->now), DOORMAN_OK);
+    assert_true(s->request.sequence);
+    assert_int_equal(doorman_json_request(&s->request, &s->reply), DOORMAN_OK);
+    assert_int_equal(
+        doorman_json_serve(s->root, s->reply.text, s->reply.bytes, &s->message, 0, s->now),
+        DOORMAN_OK);
+}
+
+static void a_client_is_answered(scene *s) {
+    s->now += 20 * SECOND;
+    is_answered(s, doorman_client_asker(s->clients[0]));
+}
+
+static void a_node_is_answered(scene *s) {
+    a_new_node_is_asked_for_many(s);
+    is_answered(s, doorman_server_asker(s->made_server));
+}
+
+/* It is not a failure: the same text can be given again. */
+static doorman_status hears(scene *s, doorman_asker *asker) {
+    doorman_error error = {""};
+    doorman_status status = doorman_json_response(asker, s->request.sequence, s->message.text,
+                                                  s->message.bytes, &error, s->now);
+    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    return status;
+}
+
+static doorman_status a_client_hears(scene *s) {
+    return hears(s, doorman_client_asker(s->clients[0]));
+}
+
+static doorman_status a_node_hears(scene *s) {
+    doorman_status status = hears(s, doorman_server_asker(s->made_server));
+    look_at_server(&s->outcome, s->made_server, s->now);
+    if (status != DOORMAN_OK) text_start(&s->outcome);
+    return status;
+}
+
+/* ---- stories of agents and carriers: what nng allocates itself cannot be made to fail */
+
+static const char *const nobody[] = {"inproc://nobody"};
+
+static doorman_status starts_an_agent(scene *s) {
+    const doorman_client_options options = {
+        .client_id = "new", .addresses = nobody, .address_count = 1, .seed = 6};
+    doorman_error error = {""};
+    doorman_status status = doorman_agent_start(&s->agent, &options, &error);
+    if (status != DOORMAN_OK) assert_null(s->agent);
+    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    return status;
+}
+
+static void an_agent_runs(scene *s) { assert_int_equal(starts_an_agent(s), DOORMAN_OK); }
+
+static doorman_status an_agent_opens(scene *s) {
+    const doorman_resource_options options = {.resource_id = "db/1", .wants = 7};
+    doorman_resource *resource = NULL;
+    doorman_status status = doorman_agent_open(&resource, s->agent, &options, NULL);
+    if (status != DOORMAN_OK) assert_null(resource);
+    return status;
+}
+
+static void ignore_news(void *context) { (void)context; }
+
+static doorman_status makes_a_carrier(scene *s) {
+    const doorman_tls tls = {.authority = "A", .certificate = "B", .key = "C"};
+    const doorman_carrier_options options = {
+        .asker = doorman_client_asker(s->clients[0]), .on_news = ignore_news, .tls = &tls};
+    doorman_status status = doorman_carrier_create(&s->carrier, &options);
+    if (status != DOORMAN_OK) assert_null(s->carrier);
+    return status;
+}
+
+static const story stories[] = {
+    {"doorman_config_create", "no configuration is made", NULL, makes_a_config, 3},
+    {"doorman_shares_solve", "nothing is solved", NULL, solves_shares, 20},
+    {"doorman_server_create", "no root is made", NULL, makes_a_root, 2},
+    {"doorman_server_create", "no node is made", NULL, makes_a_node, 3},
+    {"doorman_server_configure", "the last configuration stays", makes_another_config,
+     puts_a_config_into_force, 1},
+    {"doorman_server_handle", "a new client gets nothing", NULL, a_new_client_asks, 20},
+    {"doorman_server_handle", "a client keeps what it has", NULL, a_known_client_asks, 10},
+    {"doorman_server_handle", "a client of a node gets nothing", NULL, a_new_client_asks_the_node,
+     20},
+    {"doorman_server_handle", "a new server gets nothing", NULL, a_new_server_asks, 40},
+    {"doorman_server_handle", "a server keeps what it has", NULL, a_known_server_asks, 40},
+    {"doorman_server_handle", "nothing is released", NULL, a_client_releases, 1},
+    {"doorman_asker_request", "a node asks for nothing", a_new_node_is_asked_for_one,
+     makes_up_a_request, 1},
+    {"doorman_client_create", "no client is made", NULL, makes_a_client, 4},
+    {"doorman_resource_open", "no resource is opened", a_client_has_resources, opens_a_resource, 3},
+    {"doorman_json_config", "no configuration is read", NULL, reads_a_config, 20},
+    {"doorman_json_serve", "nothing is served", NULL, is_served, 40},
+    {"doorman_json_serve", "a node is served nothing", a_node_has_a_message, a_node_is_served, 60},
+    {"doorman_json_exchange_read", "nothing is read", NULL, is_read, 30},
+    {"doorman_json_exchange_decide", "nothing is decided", NULL, is_decided, 40},
+    {"doorman_json_exchange_write", "what is not decided is not written", NULL, is_written, 40},
+    {"doorman_json_error", "an error is empty", NULL, tells_an_error, 1},
+    {"doorman_json_request", "no request is written", a_node_has_a_request, writes_a_request, 2},
+    {"doorman_json_response", "a client can be told again", a_client_is_answered, a_client_hears,
+     20},
+    {"doorman_json_response", "a node can be told again", a_node_is_answered, a_node_hears, 20},
+    {"doorman_agent_start", "no agent starts", NULL, starts_an_agent, 4},
+    {"doorman_agent_open", "an agent opens nothing", an_agent_runs, an_agent_opens, 3},
+    {"doorman_carrier_create", "no carrier is made", NULL, makes_a_carrier, 4},
+};
+
+/* ---- what needs no memory ------------------------------------------------------------------- */
+
+/* All other functions with a status; agents' waits are those of their limiters. */
+static const char *const no_stories[] = {
+    "doorman_asker_response",      "doorman_server_set_master", "doorman_resource_set_wants",
+    "doorman_rate_init",           "doorman_gauge_init",        "doorman_token_bucket_init",
+    "doorman_leaky_bucket_init",   "doorman_debt_bucket_init",  "doorman_fixed_window_init",
+    "doorman_sliding_window_init", "doorman_sliding_log_init",  "doorman_agent_set_wants",
+    "doorman_agent_rate_wait",     "doorman_agent_gauge_wait",  "doorman_carrier_take",
+};
+
+static void classical_limiters_start(doorman_time now) {
+    doorman_token_bucket token;
+    doorman_leaky_bucket leaky;
+    doorman_debt_bucket debt;
+    doorman_fixed_window fixed;
+    doorman_sliding_window sliding;
+    doorman_sliding_log log;
+    doorman_time arrivals[2];
+    const doorman_debt_options options = {.units_per_second = 1, .debt_max = 1};
+    assert_int_equal(doorman_token_bucket_init(&token, 1, 1, now), DOORMAN_OK);
+    assert_int_equal(doorman_leaky_bucket_init(&leaky, 1, 1, now), DOORMAN_OK);
+    assert_int_equal(doorman_debt_bucket_init(&debt, &options, now), DOORMAN_OK);
+    assert_int_equal(doorman_fixed_window_init(&fixed, 1, SECOND, now), DOORMAN_OK);
+    assert_int_equal(doorman_sliding_window_init(&sliding, 1, SECOND, now), DOORMAN_OK);
+    assert_int_equal(doorman_sliding_log_init(&log, 2, SECOND, arrivals), DOORMAN_OK);
+}
+
+/* Who uses what is there, or gives it back, can go on. */
+static void limiters_and_clients_go_on_without_memory(void **state) {
+    (void)state;
+    scene *s = scene_start();
+    doorman_rate rate;
+    doorman_gauge gauge;
+    doorman_request request;
+    doorman_response response;
+    doorman_asker *asker = doorman_client_asker(s->clients[0]);
+    s->now += 20 * SECOND;
+    memory_fails_from(1);
+    assert_int_equal(doorman_rate_init(&rate, 10, 0, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_gauge_init(&gauge, 10), DOORMAN_OK);
+    classical_limiters_start(s->now);
+    assert_int_equal(doorman_resource_set_wants(s->resources[0][0], 50, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_rate_try(doorman_resource_rate(s->resources[0][0]), 1, s->now),
+                     DOORMAN_ALLOWED);
+    doorman_client_update(s->clients[0], s->now);
+    assert_int_equal(doorman_asker_request(asker, &request, s->now), DOORMAN_OK);
+    assert_true(request.sequence);
+    assert_true(memory_works());
+    assert_int_equal(doorman_server_handle(s->root, &request, &response, NULL, s->now), DOORMAN_OK);
+    memory_fails_from(1);
+    assert_int_equal(doorman_asker_response(asker, request.sequence, &response, s->now),
+                     DOORMAN_OK);
+    doorman_resource_close(s->resources[0][1], s->now);
+    assert_int_equal(doorman_asker_request(asker, &request, s->now), DOORMAN_OK);
+    assert_int_equal(request.method, DOORMAN_RELEASE_CAPACITY);
+    assert_true(memory_works());
+    scene_end(s);
+}
+
+/* A server too, whose leases run out, and whose clients renew theirs: what it has grown to for the
+ * largest request stays. */
+static void a_server_goes_on_without_memory(void **state) {
+    (void)state;
+    scene *s = scene_start();
+    text before = {NULL, 0, 0}, after = {NULL, 0, 0};
+    const doorman_mastership other = {.address = "tcp://other:1"};
+    const doorman_mastership mine = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
+    s->now += 20 * SECOND;
+    memory_fails_from(1);
+    look(s, &before);
+    carry(s, doorman_client_asker(s->clients[0]), s->root);
+    carry(s, doorman_client_asker(s->clients[1]), s->node);
+    carry(s, doorman_server_asker(s->node), s->root);
+    look(s, &after);
+    assert_string_not_equal(before.at, after.at);
+    s->now += 70 * SECOND;
+    doorman_server_update(s->root, s->now);
+    text_start(&after);
+    look_at_server(&after, s->root, s->now);
+    assert_string_equal(after.at, "\n");
+    assert_int_equal(doorman_server_set_master(s->root, &other, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(s->root, &mine, s->now), DOORMAN_OK);
+    assert_true(memory_works());
+    text_end(&before);
+    text_end(&after);
+    scene_end(s);
+}
+
+/* A node that has no room for all that it would ask asks for the rest in its next request. */
+static void what_finds_no_room_in_a_request_is_in_the_next(void **state) {
+    (void)state;
+    scene *s = scene_start();
+    a_new_node_is_asked_for_many(s);
+    doorman_asker *asker = doorman_server_asker(s->made_server);
+    doorman_request request;
+    doorman_response response;
+    size_t expected[] = {1, MANY - 1};
+    for (int i = 0; i < 2; i++) {
+        if (i == 0) memory_fails_at(2);
+        assert_int_equal(doorman_asker_request(asker, &request, s->now), DOORMAN_OK);
+        assert_int_equal(memory_works(), i == 1);
+        assert_int_equal(request.ask_count, expected[i]);
+        assert_int_equal(doorman_server_handle(s->root, &request, &response, NULL, s->now),
+                         DOORMAN_OK);
+        assert_int_equal(doorman_asker_response(asker, request.sequence, &response, s->now),
+                         DOORMAN_OK);
+        assert_int_equal(doorman_asker_due(asker) <= s->now, i == 0);
+    }
+    scene_end(s);
+}
+
+/* An agent that runs, whose thread has memory. */
+static void waits_need_no_memory(void **state) {
+    (void)state;
+    scene *s = scene_start();
+    an_agent_runs(s);
+    doorman_resource *resource = NULL;
+    const doorman_resource_options options = {
+        .resource_id = "db/1", .wants = 7, .safe_capacity = 1000};
+    assert_int_equal(doorman_agent_open(&resource, s->agent, &options, NULL), DOORMAN_OK);
+    memory_fails_from(1);
+    assert_int_equal(doorman_agent_set_wants(s->agent, resource, 8), DOORMAN_OK);
+    assert_int_equal(doorman_agent_rate_wait(s->agent, resource, 0, 0), DOORMAN_OK);
+    assert_int_equal(doorman_agent_rate_wait(s->agent, resource, 100, DOORMAN_NEVER), DOORMAN_OK);
+    assert_int_equal(doorman_agent_rate_wait(s->agent, resource, 5, DOORMAN_NEVER), DOORMAN_OK);
+    assert_int_equal(doorman_agent_gauge_wait(s->agent, resource, 1000, DOORMAN_NEVER), DOORMAN_OK);
+    assert_int_equal(doorman_agent_gauge_wait(s->agent, resource, 1, MILLISECOND),
+                     DOORMAN_TIMED_OUT);
+    doorman_agent_gauge_release(s->agent, resource, 1000);
+    doorman_agent_close(s->agent, resource);
+    assert_true(memory_works());
+    scene_end(s);
+}
+
+/* ---- a carrier, over a real socket ---------------------------------------------------------- */
+
+static const char *const here[] = {"inproc://allocation_test"};
+
+typedef struct carried {
+    scene *s;
+    nng_socket socket;
+    doorman_client *client;
+    doorman_resource *resource;
+    doorman_carrier *carrier;
+    doorman_time now; /* of the client; that of the machine, or later */
+    int news;         /* atomic */
+} carried;
+
+static void count_news(void *context) { __atomic_fetch_add((int *)context, 1, __ATOMIC_SEQ_CST); }
+
+static void carried_start(carried *c) {
+    *c = (carried){.s = scene_start(), .now = doorman_clock()};
+    assert_int_equal(nng_rep0_open(&c->socket), 0);
+    assert_int_equal(nng_socket_set_ms(c->socket, NNG_OPT_RECVTIMEO, 60000), 0);
+    assert_int_equal(nng_listen(c->socket, here[0], NULL, 0), 0);
+    const doorman_client_options who = {
+        .client_id = "new", .addresses = here, .address_count = 1, .request_timeout = PATIENCE};
+    const doorman_resource_options what = {.resource_id = "db/1", .wants = 7};
+    assert_int_equal(doorman_client_create(&c->client, &who, NULL, c->now), DOORMAN_OK);
+    assert_int_equal(doorman_resource_open(&c->resource, c->client, &what, NULL, c->now),
+                     DOORMAN_OK);
+    const doorman_carrier_options options = {
+        .asker = doorman_client_asker(c->client), .on_news = count_news, .context = &c->news};
+    assert_int_equal(doorman_carrier_create(&c->carrier, &options), DOORMAN_OK);
+}
+
+static void carried_end(carried *c) {
+    doorman_carrier_destroy(c->carrier);
+    doorman_client_destroy(c->client);
+    nng_close(c->socket);
+    scene_end(c->s);
+}
+
+static bool carried_leased(const carried *c) {
+    doorman_resource_info info;
+    doorman_resource_read(c->resource, &info, c->now);
+    return info.leased;
+}
+
+/* Sends what was prepared, answers it, and waits until that has come. */
+static void carried_answer(carried *c) {
+    int before = __atomic_load_n(&c->news, __ATOMIC_SEQ_CST);
+    nng_msg *message = NULL;
+    doorman_carrier_send(c->carrier);
+    assert_int_equal(nng_recvmsg(c->socket, &message, 0), 0);
+    doorman_status status = doorman_json_serve(c->s->root, (const char *)nng_msg_body(message),
+                                               nng_msg_len(message), &c->s->reply, 0, c->s->now);
+    assert_int_equal(status, DOORMAN_OK);
+    nng_msg_clear(message);
+    assert_int_equal(nng_msg_append(message, c->s->reply.text, c->s->reply.bytes), 0);
+    assert_int_equal(nng_sendmsg(c->socket, message, 0), 0);
+    doorman_time end = doorman_clock() + PATIENCE;
+    while (__atomic_load_n(&c->news, __ATOMIC_SEQ_CST) == before) {
+        assert_true(doorman_clock() < end);
+        (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
+/* A request that cannot be written has failed, and so has one whose answer cannot be read. Then
+ * nothing has been taken, and the next one has its turn. */
+static bool carries_without_memory(size_t nth, bool once) {
+    size_t blocks = memory_blocks();
+    carried c;
+    carried_start(&c);
+    if (once) memory_fails_at(nth);
+    if (!once) memory_fails_from(nth);
+    bool prepared = doorman_carrier_prepare(c.carrier, c.now);
+    doorman_error error = {""};
+    doorman_status status = DOORMAN_OK;
+    size_t left = unit__memory.until_failure;
+    bool worked = memory_works();
+    assert_int_equal(prepared, worked);
+    if (prepared) {
+        carried_answer(&c);
+        if (once) memory_fails_at(left);
+        if (!once) memory_fails_from(left);
+        status = doorman_carrier_take(c.carrier, &error, c.now);
+        worked = memory_works();
+    }
+    assert_int_equal(carried_leased(&c), worked);
+    assert_int_equal(status, worked || !prepared ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY);
+    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    if (!worked) {
+        assert_true(doorman_client_due(c.client) > c.now); /* it backs off */
+        c.now = doorman_client_due(c.client);
+        assert_true(doorman_carrier_prepare(c.carrier, c.now));
+        carried_answer(&c);
+        assert_int_equal(doorman_carrier_take(c.carrier, NULL, c.now), DOORMAN_OK);
+        assert_true(carried_leased(&c));
+    }
+    carried_end(&c);
+    assert_int_equal(memory_blocks(), blocks);
+    return worked;
+}
+
+static void a_carrier_without_memory_takes_nothing_and_tries_again(void **state) {
+    (void)state;
+    for (int once = 0; once < 2; once++) {
+        size_t nth = 1;
+        while (!carries_without_memory(nth, once)) assert_true(++nth < 1000);
+        assert_true(nth > 20);
+    }
+}
+
+/* A node that finds no memory for a request makes none, until it does; and an answer that nobody has
+ * taken is freed with its carrier. */
+static void a_carrier_of_a_node_waits_for_memory(void **state) {
+    (void)state;
+    scene *s = scene_start();
+    a_new_node_is_asked_for_many(s);
+    const doorman_carrier_options options = {.asker = doorman_server_asker(s->made_server),
+                                             .on_news = ignore_news};
+    assert_int_equal(doorman_carrier_create(&s->carrier, &options), DOORMAN_OK);
+    memory_fails_from(1);
+    assert_false(doorman_carrier_prepare(s->carrier, s->now));
+    assert_false(memory_works());
+    assert_true(doorman_carrier_prepare(s->carrier, s->now));
+    scene_end(s);
+    size_t blocks = memory_blocks();
+    carried c;
+    carried_start(&c);
+    assert_true(doorman_carrier_prepare(c.carrier, c.now));
+    carried_answer(&c);
+    carried_end(&c);
+    assert_int_equal(memory_blocks(), blocks);
+}
+
+/* ---- a server that is short of memory all day ----------------------------------------------- */
+
+enum { HOLDERS = 12, IDS = 5, WANTED = 3 };
+
+/* A request of random holders for some random resources, which claims nothing; some of servers. */
+static doorman_status random_request(scene *s, doorman_server *server) {
+    static const char *const ids[IDS] = {"db/1", "db/2", "disk", "net", "tape"};
+    doorman_demand demands[WANTED][WANTED];
+    doorman_ask ask[WANTED];
+    char holder[16];
+    size_t first = random_below(IDS);
+    const char *name = holder;
+    bool is_server = server == s->root && random_below(3) == 0;
+    snprintf(holder, sizeof holder, "%zu", random_below(HOLDERS));
+    for (size_t i = 0; i < WANTED; i++) {
+        for (size_t j = 0; j < WANTED; j++) {
+            demands[i][j] = (doorman_demand){random_unit() * 40, 1, (int)random_below(4)};
+        }
+        ask[i] = (doorman_ask){.resource_id = ids[(first + i) % IDS],
+                               .wants = demands[i],
+                               .wants_count = is_server ? 1 + random_below(WANTED) : 1,
+                               .learning = is_server && random_below(4) == 0};
+    }
+    const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                     .is_server = is_server,
+                                     .holder_id = holder,
+                                     .path = &name,
+                                     .path_count = is_server ? 1 : 0,
+                                     .asks = ask,
+                                     .ask_count = 1 + random_below(WANTED)};
+    doorman_response response;
+    return doorman_server_handle(server, &request, &response, NULL, s->now);
+}
+
+static void random_holders_and_little_memory_never_break_the_books(void **state) {
+    (void)state;
+    scene *s = scene_start();
+    text before = {NULL, 0, 0}, after = {NULL, 0, 0};
+    size_t refused = 0, done = 0;
+    for (int round = 0; round < 4000; round++) {
+        doorman_server *server = random_below(3) ? s->root : s->node;
+        s->now += (doorman_time)random_below(4) * SECOND;
+        doorman_server_update(server, s->now);
+        look(s, &before);
+        if (random_below(2)) memory_fails_at(1 + random_below(6));
+        doorman_status status = random_request(s, server);
+        (void)memory_works();
+        look(s, &after);
+        if (status == DOORMAN_OK) done++;
+        if (status == DOORMAN_OK) continue;
+        refused++;
+        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
+        assert_string_equal(after.at, before.at);
+    }
+    assert_true(refused > 100 && done > 100);
+    text_end(&before);
+    text_end(&after);
+    scene_end(s);
+}
+
+/* ---- nothing is forgotten ------------------------------------------------------------------- */
+
+static bool is_told_of(const char *function) {
+    bool told = false;
+    for (size_t i = 0; i < COUNT_OF(stories); i++) {
+        told = told || strcmp(stories[i].function, function) == 0;
+    }
+    for (size_t i = 0; i < COUNT_OF(no_stories); i++) {
+        told = told || strcmp(no_stories[i], function) == 0;
+    }
+    return told;
+}
+
+/* A new function that returns a status belongs into one of the two lists. */
+static void each_function_with_a_status_is_told_of(void **state) {
+    (void)state;
+    static const char start[] = "DOORMAN_API doorman_status ";
+    char path[512], line[256], name[64];
+    snprintf(path, sizeof path, "%.*s../../doorman.h",
+             (int)(strlen(__FILE__) - strlen("allocation_test.c")), __FILE__);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    size_t count = 0;
+    while (fgets(line, sizeof line, file)) {
+        if (strncmp(line, start, strlen(start)) != 0) continue;
+        assert_int_equal(sscanf(line + strlen(start), "%63[a-z_]", name), 1);
+        if (!is_told_of(name)) fail_msg("%s has no story", name);
+        count++;
+    }
+    fclose(file);
+    assert_true(count > 30);
+}
+
+/* ---- all ------------------------------------------------------------------------------------ */
+
+static void *cjson_malloc(size_t bytes) { return unit_malloc(bytes); }
+static void cjson_free(void *block) { unit_free(block); }
+
+int main(void) {
+    const struct CMUnitTest others[] = {
+        cmocka_unit_test(limiters_and_clients_go_on_without_memory),
+        cmocka_unit_test(a_server_goes_on_without_memory),
+        cmocka_unit_test(what_finds_no_room_in_a_request_is_in_the_next),
+        cmocka_unit_test(waits_need_no_memory),
+        cmocka_unit_test(a_carrier_without_memory_takes_nothing_and_tries_again),
+        cmocka_unit_test(a_carrier_of_a_node_waits_for_memory),
+        cmocka_unit_test(random_holders_and_little_memory_never_break_the_books),
+        cmocka_unit_test(each_function_with_a_status_is_told_of),
+    };
+    struct CMUnitTest tests[COUNT_OF(stories) + COUNT_OF(others)];
+    cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, cjson_free});
+    memcpy(tests, others, sizeof others);
+    for (size_t i = 0; i < COUNT_OF(stories); i++) {
+        tests[COUNT_OF(others) + i] =
+            (struct CMUnitTest){.name = stories[i].promise,
+                                .test_func = story_test,
+                                .initial_state = (void *)(uintptr_t)&stories[i]};
+    }
+    return run_all(tests);
+}
