@@ -852,9 +852,9 @@ static void a_drift_of_ones_own_is_kept_to(void **state) {
     world_stop(w);
 }
 
-/* A walk sees what there is: nothing of a resource that is not known, and nothing more once the
+/* A list holds what there is: nothing of a resource that is not known, and nothing more once the
  * mastership has passed. */
-static void a_walk_ends_with_the_mastership(void **state) {
+static void a_list_ends_with_the_mastership(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10};
@@ -1117,7 +1117,7 @@ int main(void) {
         cmocka_unit_test(a_wrong_request_changes_nothing),
         cmocka_unit_test(a_server_that_makes_no_sense_is_refused),
         cmocka_unit_test(a_drift_of_ones_own_is_kept_to),
-        cmocka_unit_test(a_walk_ends_with_the_mastership),
+        cmocka_unit_test(a_list_ends_with_the_mastership),
         cmocka_unit_test(ids_may_hold_slashes_stars_and_brackets),
         cmocka_unit_test(time_that_goes_back_stands_still),
         cmocka_unit_test(no_two_leases_bear_the_same_id),
