@@ -641,6 +641,31 @@ static long witness_beside_status(struct witness *witness) {
     return reading.bytes;
 }
 
+/* A configuration that has a thousand templates more in front of the same one is loaded meanwhile:
+ * each resource looks for its template anew. */
+static void witness_beside_reload(struct witness *witness, const char *last) {
+    enum { TEMPLATES = 1000 };
+    const struct process *process = witness->site->server.process;
+    const char *list = strchr(last, '[') + 1;
+    size_t room = TEMPLATES * 64 + strlen(last) + 64;
+    char *config = (char *)malloc(room);
+    assert_non_null(config);
+    size_t bytes = (size_t)snprintf(config, room, "{\"resources\":[");
+    for (int i = 0; i < TEMPLATES; i++) {
+        bytes += (size_t)snprintf(config + bytes, room - bytes,
+                                  "{\"identifier_glob\":\"resource-%d-*\",\"capacity\":1},", i);
+    }
+    snprintf(config + bytes, room - bytes, "%s", list);
+    file_write(process->config, config);
+    process_signal(process, SIGHUP);
+    doorman_time end = doorman_clock() + PATIENCE_MS * (DOORMAN_SECOND / 1000);
+    while (process_said(process, "configuration loaded") == 0 && doorman_clock() < end) {
+        witness_for(witness, 0.05);
+    }
+    assert_true(process_said(process, "configuration loaded") > 0);
+    free(config);
+}
+
 /* C9, S2: the leases end at about the same time, without that anybody asks for those resources
  * again. Of what the server took for them at least three quarters go back to the system; what stays
  * is in pieces between blocks that are still in use. A sanitizer keeps what is freed. */
@@ -664,6 +689,9 @@ static void the_memory_of_all_leases_comes_back_when_they_have_ended(void **stat
     long bytes = witness_beside_status(&witness);
     witness_end(&witness, "the status of all resources");
     assert_true(bytes > sizes.resources);
+    witness = witness_start(&site);
+    witness_beside_reload(&witness, config);
+    witness_end(&witness, "a new configuration");
     witness = witness_start(&site);
     long wanted = before + (peak - before) / 4;
     for (int waited = 0; waited < PATIENCE_MS + sizes.lease_seconds * 2000; waited += 100) {
