@@ -139,7 +139,7 @@ matrix: build/sim/sim | deps ## the header by each compiler, in each way, in som
 
 # The same in whole sizes: a million leases, floods of half a minute, a hundred deaths in MINUTES.
 MINUTES ?= 10
-abuse: build/plain/system/abuse_test build/plain/doorman_server ## system tests of abuse at full size
+abuse: build/plain/system/abuse_test build/plain/doorman_server ## abuse at full size; or MINUTES=N
 	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
 
 C_SOURCES = $(wildcard *.[ch] examples/*.[ch]* tests/*/*.[ch])
