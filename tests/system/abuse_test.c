@@ -1018,14 +1018,24 @@ static void killed_at_random_moments_nothing_is_exceeded_and_all_recover(void **
 
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
-int main(int argc, char **argv) {
+/* As many files as may be; where that is not enough for a thousand connections of each kind there
+ * are fewer. */
+static void files_raise(void) {
     struct rlimit files;
+    const rlim_t kinds = 4, others = 200;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    if (files.rlim_cur >= kinds * (rlim_t)sizes.peers + others) return;
+    sizes.peers = files.rlim_cur > others ? (int)((files.rlim_cur - others) / kinds) : 1;
+    print_message("only %lu files may be open: %d connections of each kind\n",
+                  (unsigned long)files.rlim_cur, sizes.peers);
+}
+
+int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* "floods*" */
     sizes_read();
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        files.rlim_cur = files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
+    files_raise();
     const struct CMUnitTest tests[] = {
         TEST(crowds_that_say_nothing_or_half_of_it_keep_nobody_waiting),
         TEST(whoever_sends_a_byte_at_a_time_is_answered_and_keeps_nobody_waiting),
