@@ -64,8 +64,8 @@ build/examples/gauge_guard: examples/gauge_guard.cpp build/doorman.o
 
 # Tests are built in three flavors, each in a folder of build/ with a server of the same flavor. All
 # run plain and with ASan and UBSan, those with threads with TSan too, but for the tests of abuse,
-# which take a minute and a half there. Warnings are errors where no
-# sanitizer is in the way: with one, gcc sees truncations that cannot be.
+# which take a minute and a half there. Warnings are errors where no sanitizer is in the way: with
+# one, gcc sees truncations that cannot be.
 FLAVORS = plain asan tsan
 SANITIZED = -O1 -g -fno-omit-frame-pointer -Wno-unknown-warning-option -Wno-format-truncation
 build/plain/%: CFLAGS = -O2 -g -Werror
@@ -139,7 +139,7 @@ matrix: build/sim/sim | deps ## the header by each compiler, in each way, in som
 
 # The same in whole sizes: a million leases, floods of half a minute, a hundred deaths in MINUTES.
 MINUTES ?= 10
-abuse: build/plain/system/abuse_test build/plain/doorman_server ## system tests of abuse at full size
+abuse: build/plain/system/abuse_test build/plain/doorman_server ## abuse at full size; or MINUTES=N
 	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
 
 C_SOURCES = $(wildcard *.[ch] examples/*.[ch]* tests/*/*.[ch])

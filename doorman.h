@@ -320,7 +320,9 @@ DOORMAN_API void doorman_config_destroy(doorman_config *config); /* NULL is fine
  * matches (G1).
  *   returns   a template with its defaults filled in, owned by config; NULL: none matches, or
  *             resource_id is no id
- *   cost      O(templates) */
+ *   cost      O(1) for each different length of what globs begin with, up to the first character
+ *             that stands for others, and a match of each glob that begins as the id does; at worst
+ *             O(templates) */
 DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
                                                         const char *resource_id);
 
@@ -1570,8 +1572,9 @@ static doorman__link *doorman__table_same(doorman__link *link, uint64_t hash) {
     return link;
 }
 
-static doorman__link *doorman__table_first(doorman__table *table, uint64_t hash) {
-    return doorman__table_same(*doorman__table_bucket(table, hash), hash);
+static doorman__link *doorman__table_first(const doorman__table *table, uint64_t hash) {
+    size_t place = (size_t)hash & (table->bucket_count - 1);
+    return doorman__table_same(table->buckets ? table->buckets[place] : table->single, hash);
 }
 
 /* What doorman__table_first will read first is on its way from now on. */
@@ -1670,11 +1673,18 @@ static double doorman__total_left(doorman__total total, double capacity) {
  * (G5, reloading, is the server's; G7, the named parameters, is JSON's.)
  */
 
+/* A template is found by its whole glob, or by the start of it, up to the first character that does
+ * not stand for itself: there may be 10,000 templates and a million resources, and most globs start
+ * otherwise than an id does. The tables hold what the configuration says, and nothing of what comes
+ * from the network, so that they need no seed. */
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
     char *strings; /* all globs and descriptions, one after the other */
     bool reject_unmatched;
+    doorman__link *links; /* of each template two: by its glob, and by the start of that */
+    doorman__table globs, starts;
+    bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* the lengths of the starts that there are */
 };
 
 #define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
@@ -1784,6 +1794,22 @@ static const char *doorman__config_string(char **at, const char *text) {
     return copy;
 }
 
+static uint64_t doorman__config_hash(const char *text, size_t bytes) {
+    static const uint64_t key[2] = {0, 0};
+    return doorman__hash_bytes(key, (const unsigned char *)text, bytes);
+}
+
+static void doorman__config_index(doorman_config *config) {
+    for (size_t i = 0; i < config->template_count; i++) {
+        const char *glob = config->templates[i].identifier_glob;
+        size_t start = strcspn(glob, "*?[\\");
+        doorman__link *links = &config->links[2 * i];
+        doorman__table_add(&config->globs, &links[0], doorman__config_hash(glob, strlen(glob)));
+        doorman__table_add(&config->starts, &links[1], doorman__config_hash(glob, start));
+        config->start_bytes[start] = true;
+    }
+}
+
 doorman_status doorman_config_create(doorman_config **out, const doorman_config_options *options,
                                      doorman_error *error) {
     doorman_status status = doorman__config_check(options, error);
@@ -1801,7 +1827,8 @@ doorman_status doorman_config_create(doorman_config **out, const doorman_config_
     config->templates =
         (doorman_template *)doorman__zalloc((count + 1) * sizeof *config->templates);
     config->strings = (char *)doorman__zalloc(bytes);
-    if (!config->templates || !config->strings) {
+    config->links = (doorman__link *)doorman__zalloc((2 * count + 1) * sizeof *config->links);
+    if (!config->templates || !config->strings || !config->links) {
         doorman_config_destroy(config);
         return doorman__no_memory(error);
     }
@@ -1820,6 +1847,7 @@ doorman_status doorman_config_create(doorman_config **out, const doorman_config_
             doorman__algorithm_resolve(copy->has_algorithm ? &copy->algorithm : common);
         copy->has_algorithm = true;
     }
+    doorman__config_index(config);
     *out = config;
     return DOORMAN_OK;
 }
@@ -1828,20 +1856,46 @@ void doorman_config_destroy(doorman_config *config) {
     if (!config) return;
     DOORMAN_FREE(config->templates);
     DOORMAN_FREE(config->strings);
+    DOORMAN_FREE(config->links);
+    doorman__table_uninit(&config->globs);
+    doorman__table_uninit(&config->starts);
     DOORMAN_FREE(config);
+}
+
+/* The template of a link. */
+static size_t doorman__config_place(const doorman_config *config, const doorman__link *link) {
+    return (size_t)(link - config->links) / 2;
+}
+
+/* The first template among those whose globs start with so many bytes of an id, and that match; or
+ * the one that is known. */
+static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
+                                    size_t known) {
+    uint64_t hash = doorman__config_hash(id, bytes);
+    doorman__link *link = doorman__table_first(&config->starts, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        size_t place = doorman__config_place(config, link);
+        if (place > known) continue;
+        if (doorman__glob_match(config->templates[place].identifier_glob, id)) known = place;
+    }
+    return known;
 }
 
 const doorman_template *doorman_config_find(const doorman_config *config, const char *resource_id) {
     if (!doorman__id_valid(resource_id)) return NULL;
-    for (size_t i = 0; i < config->template_count; i++) {
-        const doorman_template *found = &config->templates[i];
-        if (strcmp(found->identifier_glob, resource_id) == 0) return found;
+    size_t bytes = strlen(resource_id), found = config->template_count;
+    uint64_t hash = doorman__config_hash(resource_id, bytes);
+    doorman__link *link = doorman__table_first(&config->globs, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        size_t place = doorman__config_place(config, link);
+        const doorman_template *equal = &config->templates[place];
+        if (strcmp(equal->identifier_glob, resource_id) == 0) return equal;
     }
-    for (size_t i = 0; i < config->template_count; i++) {
-        const doorman_template *found = &config->templates[i];
-        if (doorman__glob_match(found->identifier_glob, resource_id)) return found;
+    for (size_t start = 0; start <= bytes; start++) {
+        if (!config->start_bytes[start]) continue;
+        found = doorman__config_first(config, resource_id, start, found);
     }
-    return NULL;
+    return found < config->template_count ? &config->templates[found] : NULL;
 }
 
 const doorman_template *doorman_config_templates(const doorman_config *config, size_t *count) {
