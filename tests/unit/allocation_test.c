@@ -993,8 +993,8 @@ static void a_carrier_without_memory_takes_nothing_and_tries_again(void **state)
     }
 }
 
-/* A node that finds no memory for a request makes none, until it does; and an answer that nobody has
- * taken is freed with its carrier. */
+/* A node that finds no memory for a request makes none, until it does; and an answer that nobody
+ * has taken is freed with its carrier. */
 static void a_carrier_of_a_node_waits_for_memory(void **state) {
     (void)state;
     scene *s = scene_start();

@@ -504,8 +504,8 @@ static void an_older_allowance_is_claimed_until_its_own_end(void **state) {
     world_stop(&w);
 }
 
-/* R9: a lease that shrinks more often than there is room to remember: what is left out counts as the
- * larger amount for longer, never as less. */
+/* R9: a lease that shrinks more often than there is room to remember: what is left out counts as
+ * the larger amount for longer, never as less. */
 static void an_allowance_that_is_cut_ever_again_is_not_understated(void **state) {
     (void)state;
     enum { CUTS = DOORMAN__PAST_MAX + 4 };

@@ -521,7 +521,7 @@ static void an_amount_is_kept_to_a_multiple_of_2_to_the_minus_48(void **state) {
     assert_exact(doorman__ceil(5e-324), 0x1p-48);
 }
 
-/* C9: totals that no double says, around 2^16, where the high word changes, and beyond all amounts. */
+/* C9: totals that no double says, around 2^16, where the high word changes; and beyond amounts. */
 static void a_total_is_rounded_down_or_up_as_is_safe(void **state) {
     (void)state;
     doorman__total under = {0, UINT64_MAX}, over = {1, 1}, large = {0, 0};

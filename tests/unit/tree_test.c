@@ -787,8 +787,8 @@ static void a_node_gives_up_a_request_after_its_time_out(void **state) {
     fell(f);
 }
 
-/* A node forgets a resource that nobody asks for any more, also if it learns, and a request for it is
- * under way when the last record ends, which is never answered, and refused when sent again. */
+/* A node forgets a resource that nobody asks for any more, also if it learns, and a request for it
+ * is under way when the last record ends, which is never answered, and refused when sent again. */
 static void what_is_refused_above_is_forgotten(void **state) {
     (void)state;
     forest *f = plant(NULL, 0);
