@@ -132,7 +132,7 @@ static void use_gauge(answer_world *world) {
     }
     doorman_resource_read(world->gauge, &info, world->now);
     double half = fmin(1e12, info.capacity / 2);
-    if (half <= 0) return;
+    if (half < 0.5 / 4096) return; /* units are counted in 1/4096 */
     must(doorman_gauge_try(gauge, half, world->now) == DOORMAN_ALLOWED);
     world->in_flight = half;
 }
