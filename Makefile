@@ -22,7 +22,8 @@ ifeq ($(filter-out 0,$(MAKELEVEL))$(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGO
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
 
-.PHONY: all demo test coverage bench sim fuzz lint install uninstall deps build_deps clean help
+.PHONY: all demo test coverage matrix abuse bench sim fuzz lint install uninstall deps build_deps \
+    clean help
 .DELETE_ON_ERROR:
 
 all: build/doorman_server $(EXAMPLES) $(CXX_EXAMPLES) ## the server and the examples (default)
@@ -62,8 +63,9 @@ build/examples/gauge_guard: examples/gauge_guard.cpp build/doorman.o
 	@$(CXX11) $(CXXFLAGS) $^ -o $@ $(LDFLAGS) $(LIBRARIES)
 
 # Tests are built in three flavors, each in a folder of build/ with a server of the same flavor. All
-# run plain and with ASan and UBSan, those with threads with TSan too. Warnings are errors where no
-# sanitizer is in the way: with one, gcc sees truncations that cannot be.
+# run plain and with ASan and UBSan, those with threads with TSan too, but for the tests of abuse,
+# which take a minute and a half there. Warnings are errors where no sanitizer is in the way: with
+# one, gcc sees truncations that cannot be.
 FLAVORS = plain asan tsan
 SANITIZED = -O1 -g -fno-omit-frame-pointer -Wno-unknown-warning-option -Wno-format-truncation
 build/plain/%: CFLAGS = -O2 -g -Werror
@@ -71,7 +73,7 @@ build/asan/%: CFLAGS = $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-r
 build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 
 PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/system/*_test.c tests/unit/*_test.c))
-THREADED = $(filter unit/limiters_test system/%,$(PROGRAMS))
+THREADED = $(filter-out system/abuse_test,$(filter unit/limiters_test system/%,$(PROGRAMS)))
 TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(PROGRAMS:%=build/plain/%)
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
@@ -108,7 +110,7 @@ COVERAGE_SIM = build/coverage/sim/sim
 build/coverage/%: CC = gcc
 build/coverage/%: CFLAGS = -O0 -g --coverage
 
-coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## how much of doorman.h the tests reach
+coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## how much of doorman.h is tested
 	@sh .ci/deps gcovr
 	@find build/coverage -name '*.gcda' -delete
 	@sh tests/run.sh $(COVERAGE_TESTS)
@@ -129,6 +131,16 @@ $(COVERAGE_SIM): LIBRARIES = -lm
 $(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 	$(say)
 	@$(C) $(CFLAGS) $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
+
+# Every compiler, at every level of optimization; of `make test` it is a part.
+matrix: build/sim/sim | deps ## the header by each compiler, in each way, in some minutes
+	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
+	    sh tests/compile_check.sh --all
+
+# The same in whole sizes: a million leases, floods of half a minute, a hundred deaths in MINUTES.
+MINUTES ?= 10
+abuse: build/plain/system/abuse_test build/plain/doorman_server ## abuse at full size; or MINUTES=N
+	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
 
 C_SOURCES = $(wildcard *.[ch] examples/*.[ch]* tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh)
@@ -207,16 +219,28 @@ build/fuzz/sim_%.o: tests/sim/sim_%.c tests/sim/sim.h doorman.h
 	$(say)
 	@clang -std=c11 -O2 -g -I. $(CPPFLAGS) -c $< -o $@
 
-lint = if command -v $(1) >/dev/null; then echo $(1); $(1) $(2); \
+lint = if command -v $(1) >/dev/null; then echo $(1); $(or $(3),$(1) $(2)); \
     else echo "$(1) is not installed: left out"; fi
 
-lint: ## clang-format, cppcheck and shellcheck, where they are installed
+# What clang-tidy reads: the flags after --, as for a compiler. Examples have the header in them, so
+# that the slow part, the analyzer, looks at that once. .clang-tidy and .codespellrc say what is let
+# pass, and why; what cppcheck is to let pass stands at its place. On standard error clang-tidy
+# counts what it does not tell.
+TIDY = -- -x c -std=c11 -D_DEFAULT_SOURCE -I. $(CPPFLAGS)
+TIDY_RUNS = "doorman.h $(TIDY) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG" \
+    "doorman_server.c $(TIDY)" \
+    "--checks=-clang-analyzer-* $(wildcard examples/*.c tests/sim/*.c) $(TIDY)"
+
+lint: ## what clang-tidy, cppcheck and others say, where they are installed
 	@awk 'length > 100 { print FILENAME ":" FNR ": more than 100 columns"; bad = 1 } \
 	    END { exit bad }' $(C_SOURCES) $(SCRIPTS) Makefile
 	@$(call lint,clang-format,--dry-run -Werror $(C_SOURCES))
 	@$(call lint,cppcheck,-q --error-exitcode=1 --inline-suppr --enable=warning \
 	    --enable=performance --enable=portability -I. $(wildcard *.c examples/*.c*))
 	@$(call lint,shellcheck,$(SCRIPTS))
+	@$(call lint,codespell,$(filter-out build,$(wildcard *)) .ci/*)
+	@$(call lint,clang-tidy,,printf '%s\n' $(TIDY_RUNS) | \
+	    xargs -P 2 -I RUN sh -c 'clang-tidy --quiet RUN 2>/dev/null')
 
 # The pkg-config file says where the header is and, from the header, which version.
 install: build/doorman_server ## header, server, pkg-config file: to PREFIX (/usr/local), in DESTDIR

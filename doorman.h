@@ -320,7 +320,9 @@ DOORMAN_API void doorman_config_destroy(doorman_config *config); /* NULL is fine
  * matches (G1).
  *   returns   a template with its defaults filled in, owned by config; NULL: none matches, or
  *             resource_id is no id
- *   cost      O(templates) */
+ *   cost      O(1) for each different length of what globs begin with, up to the first character
+ *             that stands for others, and a match of each glob that begins as the id does; at worst
+ *             O(templates) */
 DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
                                                         const char *resource_id);
 
@@ -709,10 +711,11 @@ DOORMAN_API doorman_status doorman_resource_set_wants(doorman_resource *resource
 /* What became of the units that a limiter was asked for, from its beginning. In units, to be
  * exported as counters: each is kept to 1/4096, and starts again from 0 after 2^52. */
 typedef struct doorman_counts {
-    double allowed;      /* exact, whatever the number of threads */
-    double refused;      /* calls that are refused at the very same moment may count as one */
-    double excess;       /* let through all the same: by shadow mode, or the kill switch */
-    uint64_t waits;      /* calls that had to wait, those that timed out too, */
+    double allowed; /* exact, whatever the number of threads */
+    double refused; /* an estimate where many threads are refused without pause: one that is stopped
+                       while it counts takes back what others have counted meanwhile */
+    double excess;  /* let through all the same: by shadow mode, or the kill switch */
+    uint64_t waits; /* calls that had to wait, those that timed out too, */
     doorman_time waited; /* and for how long in all, not counting those that still do */
 } doorman_counts;
 
@@ -809,8 +812,12 @@ DOORMAN_API doorman_status doorman_rate_init(doorman_rate *rate, double units_pe
 
 /* May n units be used now? Takes them if so.
  * In any time t at most rate * (t + burst) units are let through (L1), where a burst shorter than
- * one unit's time counts as that long: else a slow rate could never let one unit through.
+ * one unit's time counts as that long: else a slow rate could never let one unit through. A unit's
+ * time is kept to 1/256 ns, rounded up: single units pass at 2.5e11 a second at most, 0.04 % too
+ * slowly at 1e8; and below 3e-8 a second, one in a year, no whole one passes.
  *   n         [0, 1e15], a real number; 0 is always allowed
+ *   returns   IMPOSSIBLE: more than rate * burst, and than one unit. What is not allowed counts as
+ *             refused, that too
  *   cost      no lock and no system call; one compare-and-swap where allowed
  *   source    GCRA (ITU-T I.371), with a saved time in place of a bucket of cells */
 DOORMAN_API doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now);
@@ -830,7 +837,8 @@ DOORMAN_API doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, d
 DOORMAN_API void doorman_gauge_release(doorman_gauge *gauge, double n);
 
 /* Shadow mode, to see what a limit would do: what would be refused is let through, and counted as
- * excess. (Not what is no amount.) Waits end at once, and delays are 0. Any thread, at any time. */
+ * excess. (Not what is no amount.) Who comes to wait does not, who waits already is let through
+ * within a second, and delays are 0. Any thread, at any time. */
 DOORMAN_API void doorman_rate_shadow(doorman_rate *rate, bool on);
 DOORMAN_API void doorman_gauge_shadow(doorman_gauge *gauge, bool on);
 
@@ -848,7 +856,8 @@ DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
  *
  *   init    OK | INVALID_ARGUMENT: a rate must be in (0, 1e15], a limit in its range, a length in
  *           (0, 1e8 s], and what a bucket can hold, or owe, worth 1e7 s of its rate at most
- *   try     takes n if it is allowed. IMPOSSIBLE: it could never be; a try of 0 is allowed
+ *   try     takes n if it is allowed. IMPOSSIBLE: it could never be; a try of 0 is allowed. *wait,
+ *           where there is one, is written on ALLOWED, and must not be NULL
  *   delay   how long until n would be allowed, if nobody else came; takes nothing. DOORMAN_NEVER:
  *           it could never be
  *
@@ -1094,12 +1103,14 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                doorman_error *error);
 
 /* Wakes all waiters with UNAVAILABLE, releases all leases (waiting a second at most for the
- * server), and frees the agent with its resources. NULL is fine. */
+ * server), and frees the agent with its resources. Nobody else may be in a call, or begin one, but
+ * for waits that stand in line. NULL is fine. */
 DOORMAN_API void doorman_agent_stop(doorman_agent *agent);
 
 /* As doorman_resource_open, _close, _set_wants and _read, and with what these return. Do not use a
- * resource, or its limiters, after its last close. on_change comes from the agent's thread, or from
- * within a call of these. */
+ * resource, or its limiters, after its last close, which sends who waits away with UNAVAILABLE.
+ * on_change comes from the agent's thread, or from within a call of these, and must not call the
+ * agent. */
 DOORMAN_API doorman_status doorman_agent_open(doorman_resource **out, doorman_agent *agent,
                                               const doorman_resource_options *options,
                                               doorman_error *error);
@@ -1113,7 +1124,8 @@ DOORMAN_API void doorman_agent_read(doorman_agent *agent, const doorman_resource
 DOORMAN_API void doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
 /* Waits until n units of the resource's rate may be used, and takes them. First come, first served
- * among those who wait; a change of the lease is seen at once.
+ * among those who wait (who tries does not stand in line, and takes what there is); a change of the
+ * lease is seen at once. A thread may be cancelled while it waits.
  *   timeout   0: do not wait; DOORMAN_NEVER: for as long as it takes
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is more than the rate's
  *             burst can ever hold) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent stops) */
@@ -1355,7 +1367,7 @@ static bool doorman__id_valid(const char *id) {
         while (*id >= 0x20 && *id < 0x7f) id++; /* as nearly all are; ends at the end */
         if (id == end) return true;
         if (!doorman__utf8_next(&id, end, &code)) return false;
-        if (code < 0x20 || (code >= 0x7f && code < 0xa0)) return false;
+        if (code < 0xa0) return false; /* a control character: others are gone over already */
     }
 }
 #define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
@@ -1560,8 +1572,9 @@ static doorman__link *doorman__table_same(doorman__link *link, uint64_t hash) {
     return link;
 }
 
-static doorman__link *doorman__table_first(doorman__table *table, uint64_t hash) {
-    return doorman__table_same(*doorman__table_bucket(table, hash), hash);
+static doorman__link *doorman__table_first(const doorman__table *table, uint64_t hash) {
+    size_t place = (size_t)hash & (table->bucket_count - 1);
+    return doorman__table_same(table->buckets ? table->buckets[place] : table->single, hash);
 }
 
 /* What doorman__table_first will read first is on its way from now on. */
@@ -1597,6 +1610,10 @@ static doorman__total doorman__total_of(double amount) {
     return (doorman__total){whole >> 16, whole << 48 | part};
 }
 
+static bool doorman__total_less(doorman__total a, doorman__total b) {
+    return a.high < b.high || (a.high == b.high && a.low < b.low);
+}
+
 static void doorman__total_add(doorman__total *total, double amount) {
     doorman__total more = doorman__total_of(amount);
     total->low += more.low;
@@ -1605,7 +1622,7 @@ static void doorman__total_add(doorman__total *total, double amount) {
 
 static void doorman__total_subtract(doorman__total *total, double amount) {
     doorman__total less = doorman__total_of(amount);
-    assert(total->high > less.high || (total->high == less.high && total->low >= less.low));
+    assert(!doorman__total_less(*total, less));
     total->high -= less.high + (total->low < less.low);
     total->low -= less.low;
 }
@@ -1618,10 +1635,8 @@ static double doorman__total_value(doorman__total total) {
 static double doorman__total_floor(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
-    doorman__total check = doorman__total_of(value);
-    while (check.high > total.high || (check.high == total.high && check.low > total.low)) {
+    while (doorman__total_less(total, doorman__total_of(value))) {
         value -= value * (DBL_EPSILON / 2); /* the next smaller double */
-        check = doorman__total_of(value);
     }
     return value;
 }
@@ -1630,10 +1645,8 @@ static double doorman__total_floor(doorman__total total) {
 static double doorman__total_ceil(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
-    doorman__total check = doorman__total_of(value);
-    while (check.high < total.high || (check.high == total.high && check.low < total.low)) {
+    while (doorman__total_less(doorman__total_of(value), total)) {
         value += value * DBL_EPSILON; /* the next larger double, or the one after that */
-        check = doorman__total_of(value);
     }
     return value;
 }
@@ -1641,7 +1654,7 @@ static double doorman__total_ceil(doorman__total total) {
 /* What is left of a capacity: max(0, capacity - total), rounded down. */
 static double doorman__total_left(doorman__total total, double capacity) {
     doorman__total all = doorman__total_of(capacity);
-    if (all.high < total.high || (all.high == total.high && all.low <= total.low)) return 0;
+    if (!doorman__total_less(total, all)) return 0;
     doorman__total left = {all.high - total.high - (all.low < total.low), all.low - total.low};
     return doorman__total_floor(left);
 }
@@ -1660,11 +1673,18 @@ static double doorman__total_left(doorman__total total, double capacity) {
  * (G5, reloading, is the server's; G7, the named parameters, is JSON's.)
  */
 
+/* A template is found by its whole glob, or by the start of it, up to the first character that does
+ * not stand for itself: there may be 10,000 templates and a million resources, and most globs start
+ * otherwise than an id does. The tables hold what the configuration says, and nothing of what comes
+ * from the network, so that they need no seed. */
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
     char *strings; /* all globs and descriptions, one after the other */
     bool reject_unmatched;
+    doorman__link *links; /* of each template two: by its glob, and by the start of that */
+    doorman__table globs, starts;
+    bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* the lengths of the starts that there are */
 };
 
 #define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
@@ -1774,6 +1794,22 @@ static const char *doorman__config_string(char **at, const char *text) {
     return copy;
 }
 
+static uint64_t doorman__config_hash(const char *text, size_t bytes) {
+    static const uint64_t key[2] = {0, 0};
+    return doorman__hash_bytes(key, (const unsigned char *)text, bytes);
+}
+
+static void doorman__config_index(doorman_config *config) {
+    for (size_t i = 0; i < config->template_count; i++) {
+        const char *glob = config->templates[i].identifier_glob;
+        size_t start = strcspn(glob, "*?[\\");
+        doorman__link *links = &config->links[2 * i];
+        doorman__table_add(&config->globs, &links[0], doorman__config_hash(glob, strlen(glob)));
+        doorman__table_add(&config->starts, &links[1], doorman__config_hash(glob, start));
+        config->start_bytes[start] = true;
+    }
+}
+
 doorman_status doorman_config_create(doorman_config **out, const doorman_config_options *options,
                                      doorman_error *error) {
     doorman_status status = doorman__config_check(options, error);
@@ -1791,7 +1827,8 @@ doorman_status doorman_config_create(doorman_config **out, const doorman_config_
     config->templates =
         (doorman_template *)doorman__zalloc((count + 1) * sizeof *config->templates);
     config->strings = (char *)doorman__zalloc(bytes);
-    if (!config->templates || !config->strings) {
+    config->links = (doorman__link *)doorman__zalloc((2 * count + 1) * sizeof *config->links);
+    if (!config->templates || !config->strings || !config->links) {
         doorman_config_destroy(config);
         return doorman__no_memory(error);
     }
@@ -1810,6 +1847,7 @@ doorman_status doorman_config_create(doorman_config **out, const doorman_config_
             doorman__algorithm_resolve(copy->has_algorithm ? &copy->algorithm : common);
         copy->has_algorithm = true;
     }
+    doorman__config_index(config);
     *out = config;
     return DOORMAN_OK;
 }
@@ -1818,20 +1856,46 @@ void doorman_config_destroy(doorman_config *config) {
     if (!config) return;
     DOORMAN_FREE(config->templates);
     DOORMAN_FREE(config->strings);
+    DOORMAN_FREE(config->links);
+    doorman__table_uninit(&config->globs);
+    doorman__table_uninit(&config->starts);
     DOORMAN_FREE(config);
+}
+
+/* The template of a link. */
+static size_t doorman__config_place(const doorman_config *config, const doorman__link *link) {
+    return (size_t)(link - config->links) / 2;
+}
+
+/* The first template among those whose globs start with so many bytes of an id, and that match; or
+ * the one that is known. */
+static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
+                                    size_t known) {
+    uint64_t hash = doorman__config_hash(id, bytes);
+    doorman__link *link = doorman__table_first(&config->starts, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        size_t place = doorman__config_place(config, link);
+        if (place > known) continue;
+        if (doorman__glob_match(config->templates[place].identifier_glob, id)) known = place;
+    }
+    return known;
 }
 
 const doorman_template *doorman_config_find(const doorman_config *config, const char *resource_id) {
     if (!doorman__id_valid(resource_id)) return NULL;
-    for (size_t i = 0; i < config->template_count; i++) {
-        const doorman_template *found = &config->templates[i];
-        if (strcmp(found->identifier_glob, resource_id) == 0) return found;
+    size_t bytes = strlen(resource_id), found = config->template_count;
+    uint64_t hash = doorman__config_hash(resource_id, bytes);
+    doorman__link *link = doorman__table_first(&config->globs, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        size_t place = doorman__config_place(config, link);
+        const doorman_template *equal = &config->templates[place];
+        if (strcmp(equal->identifier_glob, resource_id) == 0) return equal;
     }
-    for (size_t i = 0; i < config->template_count; i++) {
-        const doorman_template *found = &config->templates[i];
-        if (doorman__glob_match(found->identifier_glob, resource_id)) return found;
+    for (size_t start = 0; start <= bytes; start++) {
+        if (!config->start_bytes[start]) continue;
+        found = doorman__config_first(config, resource_id, start, found);
     }
-    return NULL;
+    return found < config->template_count ? &config->templates[found] : NULL;
 }
 
 const doorman_template *doorman_config_templates(const doorman_config *config, size_t *count) {
@@ -2091,7 +2155,7 @@ static bool doorman__index_reserve(doorman__index *index, int band, const doorma
         return node != NULL;
     }
     bool done = !doorman__node_full(node) || doorman__index_add_spare(index, node->height + 1u);
-    while (done && node) {
+    while (done) {
         if (doorman__node_full(node)) done = doorman__index_add_spare(index, node->height);
         if (node->height == 0) break;
         doorman__inner *inner = doorman__as_inner(node);
@@ -4938,7 +5002,7 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     bool again = turn.named && turn.now - record->granted_at < minimum;
     if (!leased) {
         doorman__turn_put_off(&turn, answer);
-    } else if (again && turn.now < record->lease_end) {
+    } else if (again) {
         answer->gets = doorman__turn_repeat(&turn);
     } else {
         answer->gets = doorman__turn_grant(&turn);
@@ -5294,24 +5358,39 @@ static doorman__limit doorman__rate_limit(const doorman_rate *rate, double amoun
     return limit;
 }
 
+/* What was saved up at a rate is worth as many units at a higher one, and one at least: so it is less
+ * time. (At a lower one it is the same time, and fewer units.) */
+static void doorman__limit_carry(doorman__limit *after, const doorman__limit *before) {
+    if (!(after->amount > before->amount)) return;
+    double depth = (double)before->most * (before->amount / after->amount);
+    if (before->most < 0) depth = 0;
+    int64_t most = doorman__round_up(doorman__max(depth, doorman__min(after->unit_time, 9e18)));
+    if (most < after->most) after->most = most;
+}
+
 /* Writes what a rate follows. One that rises must not make more units of the time that was saved up
  * at the old one: that is cut in proportion, before the new rate is known to anybody. (One that
- * falls makes fewer.) */
+ * falls makes fewer.) And one that rises by itself, at `until`, does not let more be saved up than
+ * before until it is set again. */
 static void doorman__rate_set(doorman_rate *rate, double amount, doorman_time until, double after,
                               doorman_time now) {
     doorman__limit old,
         limits[2] = {doorman__rate_limit(rate, amount), doorman__rate_limit(rate, after)};
+    const doorman__limit *next = &limits[now >= until];
     (void)doorman__allowance_read(&rate->allowance, &old, now);
-    double part = limits[now >= until].unit_time / old.unit_time;
+    double part = next->unit_time / old.unit_time;
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
     uint64_t ticks = doorman__ticks(now), later = 0;
     do {
         int64_t most = old.most < 0 ? INT64_C(1) << 62 : old.most;
         int64_t saved = doorman__saved(paid, ticks, most, DOORMAN__FUTURE);
-        if (!(part < 1) || saved <= 0) break;
-        later = ticks - (uint64_t)((double)saved * part);
+        if (!(part <= 1) || saved <= 0) break;
+        int64_t kept = (int64_t)((double)saved * part);
+        if (part >= 1 && doorman__saved(paid, ticks, next->most, DOORMAN__FUTURE) <= saved) break;
+        later = ticks - (uint64_t)kept;
     } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, later, true, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
+    if (now < until) doorman__limit_carry(&limits[1], &limits[0]);
     doorman__allowance_set(&rate->allowance, limits[0], until, limits[1]);
 }
 
@@ -5599,6 +5678,12 @@ doorman_time doorman_debt_bucket_delay(const doorman_debt_bucket *bucket, double
 #define DOORMAN__WINDOW_UNITS ((UINT64_C(1) << 40) - 1)
 #define DOORMAN__WINDOW_LIMIT_MAX 1e8
 
+/* How many windows later others were who have counted; 0: none. */
+static uint64_t doorman__window_ahead(uint64_t count, uint64_t window) {
+    uint64_t by = ((count >> 40) - window) & DOORMAN__WINDOWS;
+    return by < 256 ? by : 0;
+}
+
 /* Where the clock is, or, if that is later, where others are who have counted. */
 typedef struct doorman__place {
     uint64_t window;
@@ -5610,9 +5695,9 @@ static doorman__place doorman__window_place(const doorman__window_count *counts,
                                             doorman_time length, doorman_time now) {
     uint64_t window = (uint64_t)(now / length), ahead = 0;
     for (size_t i = 0; i < count; i++) {
-        uint64_t its = __atomic_load_n(&counts[i], __ATOMIC_RELAXED) >> 40;
-        uint64_t by = (its - window) & DOORMAN__WINDOWS;
-        if (by < 256 && by > ahead) ahead = by;
+        uint64_t at = __atomic_load_n(&counts[i], __ATOMIC_RELAXED);
+        uint64_t by = doorman__window_ahead(at, window);
+        if (by > ahead) ahead = by;
     }
     doorman_time rest = length - now % length + (doorman_time)ahead * length;
     return (doorman__place){(window + ahead) & DOORMAN__WINDOWS, rest};
@@ -5624,17 +5709,21 @@ static uint64_t doorman__window_units(uint64_t count, uint64_t window) {
     return count >> 40 == (window & DOORMAN__WINDOWS) ? count & DOORMAN__WINDOW_UNITS : 0;
 }
 
-/* Adds to a count, if it is then at most `most`. */
-static doorman_decision doorman__window_take(doorman__window_count *count, uint64_t window,
-                                             uint64_t units, uint64_t most) {
+/* Adds to a count, if it is then at most `most`. false: others have begun a later window meanwhile,
+ * whose count must not be lost, and the caller looks again where it is. */
+static bool doorman__window_take(doorman__window_count *count, uint64_t window, uint64_t units,
+                                 uint64_t most, doorman_decision *decision) {
     uint64_t before = __atomic_load_n(count, __ATOMIC_RELAXED), after = 0;
+    *decision = DOORMAN_REFUSED;
     do {
+        if (doorman__window_ahead(before, window) > 0) return false;
         after = doorman__window_units(before, window) + units;
-        if (after > most) return DOORMAN_REFUSED;
+        if (after > most) return true;
         after |= window << 40;
     } while (!__atomic_compare_exchange_n(count, &before, after, true, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
-    return DOORMAN_ALLOWED;
+    *decision = DOORMAN_ALLOWED;
+    return true;
 }
 
 /* Can n units be allowed at all? */
@@ -5658,8 +5747,13 @@ doorman_status doorman_fixed_window_init(doorman_fixed_window *window, double li
 doorman_decision doorman_fixed_window_try(doorman_fixed_window *window, double n,
                                           doorman_time now) {
     if (!doorman__window_possible(window->most, n)) return DOORMAN_IMPOSSIBLE;
-    doorman__place place = doorman__window_place(&window->count, 1, window->length, now);
-    return doorman__window_take(&window->count, place.window, doorman__units(n), window->most);
+    doorman_decision decision;
+    doorman__place place;
+    do {
+        place = doorman__window_place(&window->count, 1, window->length, now);
+    } while (!doorman__window_take(&window->count, place.window, doorman__units(n), window->most,
+                                   &decision));
+    return decision;
 }
 
 doorman_time doorman_fixed_window_delay(const doorman_fixed_window *window, double n,
@@ -5700,13 +5794,18 @@ static uint64_t doorman__sliding_units(const doorman_sliding_window *window, uin
 doorman_decision doorman_sliding_window_try(doorman_sliding_window *window, double n,
                                             doorman_time now) {
     if (!doorman__window_possible(window->most, n)) return DOORMAN_IMPOSSIBLE;
-    doorman__place place = doorman__window_place(window->count, 2, window->length, now);
-    uint64_t last = doorman__sliding_units(window, place.window - 1);
-    uint64_t carried = doorman__window_carry(last, place.rest, window->length);
     if (n <= 0) return DOORMAN_ALLOWED;
-    if (carried > window->most) return DOORMAN_REFUSED;
-    return doorman__window_take(&window->count[place.window & 1], place.window, doorman__units(n),
-                                window->most - carried);
+    doorman_decision decision;
+    doorman__place place;
+    uint64_t last, carried;
+    do {
+        place = doorman__window_place(window->count, 2, window->length, now);
+        last = doorman__sliding_units(window, place.window - 1);
+        carried = doorman__window_carry(last, place.rest, window->length);
+        if (carried > window->most) return DOORMAN_REFUSED;
+    } while (!doorman__window_take(&window->count[place.window & 1], place.window,
+                                   doorman__units(n), window->most - carried, &decision));
+    return decision;
 }
 
 doorman_time doorman_sliding_window_delay(const doorman_sliding_window *window, double n,
@@ -5913,7 +6012,6 @@ static doorman__use doorman__sample_use(const doorman__sample *old, const doorma
                                         double workers, double least) {
     double seconds = (double)(new_->at - old->at) / (double)DOORMAN_SECOND;
     doorman__use use = {.seconds = seconds};
-    if (seconds <= 0) return use;
     double allowed = (double)(new_->allowed - old->allowed) / DOORMAN__UNIT;
     double refused = (double)(new_->refused - old->refused) / DOORMAN__UNIT;
     double gauge_refused = (double)(new_->gauge_refused - old->gauge_refused) / DOORMAN__UNIT;
@@ -6614,7 +6712,7 @@ static bool doorman__key_is(const char *key, const char *name, size_t bytes) {
 
 /* Behind the name of a field, in a list of fields as doorman__read takes it. */
 static const char *doorman__name_end(const char *fields) {
-    while (*fields && *fields != ':' && *fields != '?') fields++;
+    while (*fields != ':' && *fields != '?') fields++;
     return fields;
 }
 
@@ -6716,12 +6814,11 @@ static void doorman__read_seconds(const doorman__field *field, bool positive, do
  * where it goes:
  *   s  const char **, borrowed from the tree     d  doorman_time *, more than 0
  *   a  double *, an amount                       t  doorman_time *, at least 0
- *   n  double *, any number                      i  uint64_t *, a lease id
- *   r  double *, from 0 to 1                     p  int *, a priority; 1 where absent
- *   c  double *, a number of clients             b  bool *
- *   o  doorman__field *, to be read by the caller
- * N and T are n and t with a bool * before: was it there? A list that begins with `!` is complete:
- * other keys are refused. */
+ *   r  double *, from 0 to 1                     i  uint64_t *, a lease id
+ *   c  double *, a number of clients             p  int *, a priority; 1 where absent
+ *   b  bool *                                    o  doorman__field *, read by the caller
+ *   N  bool *, was it there? and double *, any number; T the same, and as t
+ * A list that begins with `!` is complete: other keys are refused. */
 static void doorman__read(const doorman__field *object, const char *fields, ...) {
     va_list targets;
     va_start(targets, fields);
@@ -6732,8 +6829,10 @@ static void doorman__read(const doorman__field *object, const char *fields, ...)
         if (*at++ == ':' && !field.value) doorman__read_fail(&field, "is missing");
         switch (*at++) {
         case 's': doorman__read_string(&field, va_arg(targets, const char **)); break;
-        case 'N': *va_arg(targets, bool *) = field.value != NULL; /* fall through */
-        case 'n': (void)doorman__read_number(&field, va_arg(targets, double *)); break;
+        case 'N':
+            *va_arg(targets, bool *) = field.value != NULL;
+            (void)doorman__read_number(&field, va_arg(targets, double *));
+            break;
         case 'a': doorman__read_amount(&field, va_arg(targets, double *)); break;
         case 'r': doorman__read_part(&field, va_arg(targets, double *)); break;
         case 'c': doorman__read_clients(&field, va_arg(targets, double *)); break;
@@ -7324,8 +7423,8 @@ static void doorman__put_answer(doorman__writer *out, const doorman_answer *answ
                  ",'gets':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t,'refresh_interval':%t",
                  gets->id, gets->node, gets->capacity, gets->expires_in, gets->refresh_interval);
     if (gets->keep > gets->capacity) doorman__put(out, ",'keep':%n", gets->keep);
-    double end = (double)(epoch + gets->expires_in / DOORMAN_SECOND);
-    if (epoch) doorman__put(out, ",'expiry_time':%n", end);
+    int64_t end = epoch + gets->expires_in / DOORMAN_SECOND;
+    if (epoch) doorman__put(out, ",'expiry_time':%n", (double)end);
     doorman__put(out, "}");
 }
 
@@ -7696,6 +7795,7 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
 /* Somebody in the line, on the stack of the thread that waits. */
 typedef struct doorman__waiter {
     struct doorman__waiter *previous, *next;
+    doorman_agent *agent;
     doorman_resource *resource; /* NULL: sent away */
     bool gauge;                 /* else the rate */
     doorman__queue *queue;      /* the limiter's; in the line it stands for the limiter */
@@ -7865,17 +7965,19 @@ static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, do
     return DOORMAN_OK;
 }
 
+/* Looks first, as for a rate; in the parts that the gauge counts in, or one of the two would see room
+ * where the other does not. */
 static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, doorman_time *delay,
                                                 doorman_time now) {
     doorman_gauge *gauge = &waiter->resource->gauge;
     doorman__limit limit;
     (void)doorman__allowance_read(&gauge->allowance, &limit, now);
-    bool open = doorman__unlimited(limit.amount) || doorman__lenient(&gauge->usage);
-    bool possible = open || limit.amount <= 0 || waiter->n <= limit.amount;
-    bool room = doorman__gauge_in_flight(gauge) + waiter->n <= limit.amount;
+    bool lenient = doorman__lenient(&gauge->usage);
+    int64_t parts = (int64_t)doorman__units(waiter->n);
+    int64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST);
     *delay = DOORMAN_NEVER; /* when something changes */
-    if (!possible) return DOORMAN_RESOURCE_EXHAUSTED;
-    if (!room && !open) return DOORMAN_UNAVAILABLE;
+    if (!lenient && limit.most > 0 && parts > limit.most) return DOORMAN_RESOURCE_EXHAUSTED;
+    if (!lenient && in_flight > limit.most - parts) return DOORMAN_UNAVAILABLE;
     bool allowed = doorman_gauge_try(gauge, waiter->n, now) == DOORMAN_ALLOWED;
     return allowed ? DOORMAN_OK : DOORMAN_UNAVAILABLE;
 }
@@ -7886,14 +7988,19 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
                          : doorman__waiter_try_rate(waiter, delay, last, now);
 }
 
+/* What was not to be had in time, or ever, is demand too. Whoever has left the line must not touch
+ * the resource any more, which may be closed from then on; so in the line this is called before. */
+static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
+    if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
+    doorman_resource *resource = waiter->resource;
+    doorman__usage *usage = waiter->gauge ? &resource->gauge.usage : &resource->rate.usage;
+    (void)doorman__count(usage, doorman__units(waiter->n), DOORMAN_REFUSED);
+}
+
 /* In the line, until it is this one's turn and there is enough, or until `end`. */
-static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waiter *waiter,
-                                            doorman_time end) {
+static doorman_status doorman__waiter_stay(doorman_agent *agent, doorman__waiter *waiter,
+                                           doorman_time end) {
     doorman_status status = DOORMAN_UNAVAILABLE;
-    if (pthread_cond_init(&waiter->turn, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
-    pthread_mutex_lock(&agent->mutex);
-    doorman__line_join(agent, waiter);
-    if (agent->stop_by != DOORMAN_NEVER) doorman__line_dismiss(agent, NULL);
     while (waiter->resource) {
         doorman_time now = doorman_clock(), delay = DOORMAN_NEVER;
         if (waiter->first) status = doorman__waiter_try(waiter, &delay, now >= end, now);
@@ -7902,40 +8009,61 @@ static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waite
         doorman_time until = doorman__earlier(end, doorman__after(now, delay));
         doorman__agent_sleep(agent, &waiter->turn, until, now);
     }
-    doorman__line_leave(agent, waiter);
-    pthread_mutex_unlock(&agent->mutex);
+    doorman__waiter_count(waiter, status);
+    return status;
+}
+
+static void doorman__waiter_go(void *context) {
+    doorman__waiter *waiter = (doorman__waiter *)context;
+    doorman__line_leave(waiter->agent, waiter);
+    pthread_mutex_unlock(&waiter->agent->mutex);
     pthread_cond_destroy(&waiter->turn);
+}
+
+/* It leaves also where its thread is cancelled: that wakes with the mutex, and must not end with it,
+ * nor with its stack in the line. */
+static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waiter *waiter,
+                                            doorman_time end) {
+    doorman_status status;
+    if (pthread_cond_init(&waiter->turn, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
+    waiter->agent = agent;
+    pthread_mutex_lock(&agent->mutex);
+    doorman__line_join(agent, waiter);
+    if (agent->stop_by != DOORMAN_NEVER) doorman__line_dismiss(agent, NULL);
+    pthread_cleanup_push(doorman__waiter_go, waiter);
+    status = doorman__waiter_stay(agent, waiter, end);
+    pthread_cleanup_pop(1);
     return status;
 }
 
 /* Takes no mutex where nobody waits and there is enough. */
 static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
-                                          doorman__usage *usage, doorman_time timeout) {
+                                          doorman_time timeout) {
     doorman_time now = doorman_clock(), delay = 0;
     doorman_status status = DOORMAN_UNAVAILABLE;
     if (!doorman__amount_valid(waiter->n)) return DOORMAN_INVALID_ARGUMENT;
     if (waiter->n <= 0) return DOORMAN_OK;
     bool line = doorman__queue_units(waiter->queue) > 0;
     if (!line) status = doorman__waiter_try(waiter, &delay, timeout <= 0, now);
-    if (status != DOORMAN_UNAVAILABLE) return status;
-    status = DOORMAN_TIMED_OUT;
-    if (timeout > 0) status = doorman__waiter_stand(agent, waiter, doorman__after(now, timeout));
-    if (status != DOORMAN_TIMED_OUT) return status;
-    (void)doorman__count(usage, doorman__units(waiter->n), DOORMAN_REFUSED);
+    if (status == DOORMAN_UNAVAILABLE && timeout > 0) {
+        return doorman__waiter_stand(agent, waiter, doorman__after(now, timeout));
+    }
+    if (status == DOORMAN_UNAVAILABLE) status = DOORMAN_TIMED_OUT;
+    doorman__waiter_count(waiter, status);
     return status;
 }
 
 doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman_resource *resource, double n,
                                        doorman_time timeout) {
     doorman__waiter waiter = {.resource = resource, .queue = &resource->rate.queue, .n = n};
-    return doorman__agent_wait(agent, &waiter, &resource->rate.usage, timeout);
+    return doorman__agent_wait(agent, &waiter, timeout);
 }
 
 doorman_status doorman_agent_gauge_wait(doorman_agent *agent, doorman_resource *resource, double n,
                                         doorman_time timeout) {
     doorman__waiter waiter = {.resource = resource, .queue = &resource->gauge.queue, .n = n};
     waiter.gauge = true;
-    return doorman__agent_wait(agent, &waiter, &resource->gauge.usage, timeout);
+    return doorman__agent_wait(agent, &waiter, timeout);
 }
 
 void doorman_agent_gauge_release(doorman_agent *agent, doorman_resource *resource, double n) {

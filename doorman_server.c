@@ -1209,6 +1209,7 @@ struct service {
     struct trouble troubles[TROUBLE_COUNT];
     uint64_t gone_count;   /* leases, since memory was given back */
     doorman_time trim_due; /* not before */
+    bool trim_again;       /* even if no more leases go */
     bool stopping;
     struct loading loading;
     struct upward upward;
@@ -1666,7 +1667,8 @@ static void election_move(struct service *service, const struct finding *to, doo
     bool was_master = election->state == ELECTION_MASTER;
     bool lapsed = was_master && now >= election->until;
     if (was_master && to->state != ELECTION_MASTER) service->gone_count += TRIM_LEASES; /* or all */
-    bool news = lapsed || to->state != election->state || strcmp(to->address, election->address);
+    bool news =
+        lapsed || to->state != election->state || strcmp(to->address, election->address) != 0;
     election->state = to->state;
     election->until = to->until;
     snprintf(election->address, sizeof election->address, "%s", to->address);
@@ -4368,7 +4370,8 @@ static enum outcome service_start(struct service *service) {
 }
 
 /* Also after a start that came half-way. Closing the socket ends what the lanes wait for, and
- * freeing an aio waits for its last step. */
+ * freeing an aio waits for its last step. nng_fini is not called: nng 1.5 closes connections with
+ * TLS in a thread of its own, and frees there what that still uses. */
 static void service_stop(struct service *service) {
     http_stop(service);
     nng_close(service->socket);
@@ -4382,7 +4385,6 @@ static void service_stop(struct service *service) {
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
     tls_stop(service);
-    nng_fini();
 }
 
 /* ---- >>signals ------------------------------------------------------------------------------ */
@@ -4441,13 +4443,18 @@ static void service_sample(struct service *service, doorman_time now) {
 
 /* What has become free is in pieces between what is not, and the C library keeps it. To look for
  * whole pages takes tens of milliseconds, in which who wants memory may wait; so it is done after
- * many leases have gone, and not soon again. */
+ * many leases have gone, and not soon again; but once more then, for what was freed a little later,
+ * such as the history of their resources. */
 static void service_trim(struct service *service, doorman_time now) {
 #ifdef __GLIBC__
     pthread_mutex_lock(&service->lock);
-    bool due = service->gone_count >= TRIM_LEASES && now >= service->trim_due;
-    if (due) service->gone_count = 0;
-    if (due) service->trim_due = now + TRIM_INTERVAL;
+    bool many = service->gone_count >= TRIM_LEASES;
+    bool due = (many || service->trim_again) && now >= service->trim_due;
+    if (due) {
+        service->trim_again = many;
+        service->trim_due = now + TRIM_INTERVAL;
+        service->gone_count = 0;
+    }
     pthread_mutex_unlock(&service->lock);
     if (due) malloc_trim(0);
 #else
@@ -4483,8 +4490,8 @@ static void service_run(struct service *service, const sigset_t *signals) {
         if (got == SIGHUP) service_reload(service);
         service_watch_config(service);
         service_tick(service);
-        service_trim(service, doorman_clock());
         service_sample(service, doorman_clock());
+        service_trim(service, doorman_clock());
     }
     say(service->settings, LEVEL_INFO, "stopping", "signal", got == SIGTERM ? "SIGTERM" : "SIGINT",
         END);

@@ -1,76 +1,188 @@
 #!/bin/sh
 # Compiles and links doorman.h in the ways that it promises to work (C6), without a warning: C99,
-# C++11 and C11, with and without its optional sections, by gcc and by clang where there is one.
+# C++11 and C11, with and without its optional sections, by gcc and clang, for 64 and 32 bits, and
+# for Windows the sections without nng. What is not installed is left out. Programs that need no
+# library are run, with 32 bits too, where they must do the same.
+#
+#   tests/compile_check.sh         each way once, at one level of optimization or another
+#   tests/compile_check.sh --all   all of them at all levels: `make matrix`
+#
+# Each check is a line, made by `table`, of a command for the functions below. Lines are run side by
+# side, each by this script with `--line`.
 
-# shellcheck disable=SC2086 # flags are several words
+# shellcheck disable=SC2086 # compilers and flags are several words
 set -u
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-passed=0 failed=0
+export CPPFLAGS="${CPPFLAGS:-}" WARNINGS="${WARNINGS:-}"
+mingw=x86_64-w64-mingw32
+nng='-DDOORMAN_JSON -DDOORMAN_NNG -D_DEFAULT_SOURCE'
 
-check() { # a command
-    if "$@" >"$folder/output" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "[  FAILED  ] $cc, $cxx: $*"
-        head -20 "$folder/output"
-    fi
+# On 32-bit x86 as everywhere: see "threads and time" in doorman.h.
+sse='-msse2 -mfpmath=sse'
+
+compile_c() { # a compiler with its flags, the standard, the rest
+    compiler=$1 standard=$2
+    shift 2
+    $compiler "-std=$standard" $CPPFLAGS $WARNINGS -Wstrict-prototypes -Wmissing-prototypes \
+        -Werror -I. "$@"
 }
 
-c() { # the standard, the rest
-    standard=$1
-    shift
-    $cc "-std=$standard" $CPPFLAGS $WARNINGS -Wstrict-prototypes -Wmissing-prototypes -Werror -O1 \
-        -I. "$@"
+compile_cxx() { # the same
+    compiler=$1 standard=$2
+    shift 2
+    $compiler "-std=$standard" $CPPFLAGS $WARNINGS -Werror -I. "$@"
 }
 
-cxx() { $cxx -std=c++11 $CPPFLAGS $WARNINGS -Werror -O1 -I. "$@"; }
+public_c() { compile_c "$@" -c -x c doorman.h -o /dev/null; }
+public_cxx() { compile_cxx "$@" -c -x c++ doorman.h -o /dev/null; }
+implementation() { compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman.h -o /dev/null; }
+source_c() { compile_c "$@" -c -o /dev/null; }
 
-works() { # where from, the compilation: what it builds says so itself
-    "$@" -o "$folder/use" && "$folder/use"
+core() { compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman.h -o "$own/core.o"; }
+
+# Sections 1 to 8 keep nothing between calls (C2): the object has no data that can be written. And
+# it calls no libatomic, which nobody should have to link.
+has_no_globals() { core "$@" && ! nm "$own/core.o" | grep -E ' [bBcCdD] | __atomic_'; }
+
+# What is built says so itself; its output is told.
+works() { "$@" -o "$own/use" && "$own/use"; }
+
+works_in_c() { core "$1" c11 -O1 && works compile_c "$1" c99 tests/compile/use.c "$own/core.o"; }
+works_in_cxx() { # the compilers of C and C++
+    core "$1" c11 -O1 &&
+        works compile_cxx "$2" c++11 -x c++ tests/compile/use.c -x none "$own/core.o"
 }
 
-# Sections 1 to 8 keep nothing between calls (C2): the object has no data that can be written.
-has_no_globals() {
-    c c11 -fno-pic -c -x c doorman.h -DDOORMAN_IMPLEMENTATION -o "$folder/core.o" &&
-        ! nm "$folder/core.o" | grep -E ' [bBcCdD] '
+# An example prints with other flags what it prints without them.
+example_is_the_same() { # an example, a compiler, the flags
+    works compile_c "$2" c11 -O1 "$1" >"$own/expected" &&
+        works compile_c "$2 $3" c11 "$1" >"$own/printed" &&
+        cmp "$own/expected" "$own/printed"
 }
 
-compile_sections() { # the optional sections
-    check c c99 -c -x c doorman.h "$@" -o /dev/null
-    check cxx -c -x c++ doorman.h "$@" -o /dev/null
-    set -- -DDOORMAN_IMPLEMENTATION "$@"
-    check c c11 -c -x c doorman.h "$@" -o /dev/null
-    check c c11 -c -x c doorman.h "$@" -DNDEBUG -o /dev/null
-    check c c11 -c -x c doorman.h "$@" -DDOORMAN_STATIC -o /dev/null
+# Random systems and faults: the end of the last line is a hash of all that happened.
+sim() { # a compiler, how many
+    compile_c "$1" c11 -O2 -D_DEFAULT_SOURCE tests/sim/*.c -o "$own/sim" -lm &&
+        "$own/sim" faults --seeds "$2" >"$own/said"
+}
+sim_is_the_same() {
+    sim "$@" && tail -n 1 "$own/said" >"$own/hash" && cat "$own/hash" &&
+        build/sim/sim faults --seeds "$2" | tail -n 1 | cmp - "$own/hash"
 }
 
-compile_all() {
-    compile_sections
-    compile_sections -DDOORMAN_JSON
-    compile_sections -DDOORMAN_JSON -DDOORMAN_NNG -D_DEFAULT_SOURCE
+# The simulator without its processes, as a library: that may have nothing undefined. On Windows
+# printf's format is not checked as the one of C11, and isinf is a macro for floats too.
+links_on_windows() {
+    core "$mingw-gcc" c11 -O2 &&
+        compile_c "$mingw-gcc" c11 -O2 -Wno-format -Wno-float-conversion -shared \
+            tests/sim/sim_[cnsw]*.c "$own/core.o" -o "$own/sim.dll"
+}
 
-    check c c11 -c -x c doorman.h -DDOORMAN_IMPLEMENTATION -o "$folder/doorman.o"
-    check works c c99 tests/compile/use.c "$folder/doorman.o"
-    check works cxx -x c++ tests/compile/use.c -x none "$folder/doorman.o"
-    check works c c11 -DDOORMAN_IMPLEMENTATION tests/compile/use.c
-    check works c c11 -DDOORMAN_IMPLEMENTATION -DDOORMAN_STATIC tests/compile/use.c
-    check has_no_globals
+# ---- the table
 
-    for example in examples/*.c; do
-        check c c11 -D_DEFAULT_SOURCE -c "$example" -o /dev/null
+each_level() { # a line
+    for level in ${all:+-O0 -O1} -O2 ${all:+-O3}; do echo "$* $level"; done
+}
+
+sections() { # a compiler of C and one of C++, and the sections
+    c=$1 cxx=$2
+    shift 2
+    for section; do
+        for standard in c99 c11 c2x; do echo "public_c '$c' $standard $section"; done
+        for standard in c++11 c++20; do echo "public_cxx '$cxx' $standard $section"; done
+        if [ "$all" ]; then
+            for way in '' -DNDEBUG -DDOORMAN_STATIC '-funsigned-char -fshort-enums'; do
+                each_level "implementation '$c' c11 $section $way"
+            done
+        else
+            echo "implementation '$c' c11 -O0 -funsigned-char -fshort-enums $section"
+            echo "implementation '$c' c11 -O1 -DNDEBUG $section"
+            echo "implementation '$c' c11 -O3 -DDOORMAN_STATIC $section"
+        fi
     done
-    check cxx -c examples/gauge_guard.cpp -o /dev/null
 }
 
-cc=${CC:-cc} cxx=${CXX:-g++} CPPFLAGS=${CPPFLAGS:-} WARNINGS=${WARNINGS:-}
-compile_all
-if command -v clang >/dev/null && command -v clang++ >/dev/null; then
-    cc=clang cxx=clang++
-    compile_all
+programs() { # a compiler of C and one of C++
+    echo "works_in_c '$1'"
+    echo "works_in_cxx '$1' '$2'"
+    echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION tests/compile/use.c"
+    echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION -DDOORMAN_STATIC tests/compile/use.c"
+    echo "has_no_globals '$1' c11 -O1 -fno-pic"
+    for example in examples/*.c; do echo "source_c '$1' c11 -D_DEFAULT_SOURCE $example"; done
+    echo "compile_cxx '$2' c++11 -c examples/gauge_guard.cpp -o /dev/null"
+    if [ ! "$all" ]; then return; fi
+    each_level "source_c '$1' c11 -D_DEFAULT_SOURCE doorman_server.c"
+}
+
+for_32_bits() { # a compiler of C and one of C++, for 64
+    can "$1 -m32" "$2 -m32" || return 0
+    sections "$1 -m32" "$2 -m32" "$nng"
+    echo "works_in_cxx '$1 -m32' '$2 -m32'"
+    echo "has_no_globals '$1 -m32' c11 -O1 -fno-pic"
+    each_level "example_is_the_same examples/library_only.c '$1' '-m32 $sse'"
+    each_level "example_is_the_same examples/local_limiters.c '$1' '-m32 $sse'"
+    echo "sim_is_the_same '$1 -m32 $sse' $runs"
+    if [ ! "$all" ]; then return; fi
+    echo "sim '$1 -m32' $runs"
+    each_level "source_c '$1 -m32' c11 -D_DEFAULT_SOURCE doorman_server.c"
+}
+
+for_windows() {
+    can $mingw-gcc $mingw-g++ || return 0
+    sections $mingw-gcc $mingw-g++ "-DDOORMAN_JSON -I$folder"
+    echo links_on_windows
+    for example in examples/l*.c; do
+        echo "compile_c $mingw-gcc c11 -O2 $example -o \"\$own/example.exe\""
+    done
+}
+
+table() {
+    for c in "$CC" $clang; do
+        if [ "$c" = clang ]; then cxx='clang++'; else cxx=$CXX; fi
+        sections "$c" "$cxx" '' -DDOORMAN_JSON "$nng"
+        programs "$c" "$cxx"
+        for_32_bits "$c" "$cxx"
+    done
+    for_windows
+}
+
+# Whether a compiler of C and one of C++ are there and can make programs.
+can() {
+    for compiler in "$1 -x c" "$2 -x c++"; do
+        echo 'int main(void) { return 0; }' | $compiler - -o "$folder/can" 2>/dev/null && continue
+        echo "${compiler% -x*} is not here, or cannot link: left out" >&2
+        return 1
+    done
+}
+
+if [ "${1:-}" = --line ]; then
+    own=$(mktemp -d "$3/XXXXXX")
+    if output=$(eval "$2" 2>&1); then
+        echo passed
+    else
+        printf '[  FAILED  ] %s\n%s\n' "$2" "$(printf '%s\n' "$output" | head -20)"
+    fi
+    rm -rf "$own"
+    exit
 fi
 
+CC=${CC:-cc} CXX=${CXX:-g++} all='' runs=60 clang=''
+if [ "${1:-}" = --all ]; then all=yes runs=1000; fi
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+if [ "$CC" != clang ] && can clang clang++; then clang=clang; fi
+
+# Compilers for Windows do not look where cJSON's header is, which is the same there.
+mkdir "$folder/cjson"
+cjson=$(echo '#include <cjson/cJSON.h>' | $CC $CPPFLAGS -M -x c - | tr ' ' '\n' | grep cJSON.h)
+cp "$cjson" "$folder/cjson"
+
+table >"$folder/table"
+tr '\n' '\0' <"$folder/table" |
+    xargs -0 -P "$(nproc 2>/dev/null || echo 2)" -I LINE sh "$0" --line LINE "$folder" \
+        >"$folder/results"
+grep -v '^passed$' "$folder/results"
+passed=$(grep -c '^passed$' "$folder/results")
+failed=$(($(wc -l <"$folder/table") - passed))
 echo "[  PASSED  ] $passed test(s)."
 [ $failed = 0 ] || echo "[  FAILED  ] $failed test(s)"
 [ $failed = 0 ]

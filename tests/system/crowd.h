@@ -29,6 +29,11 @@ static struct crowd {
     int count;
 } crowd;
 
+/* nng 1.5 can lose a connection that is made the moment its server ends, with its dialer. The tests
+ * of agents count such memory all the same: they have no servers that end. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) { return "leak:libnng.so"; }
+
 /* What has come is looked for every few milliseconds, so no news is needed. */
 static inline void on_news(void *context) { (void)context; }
 

@@ -375,13 +375,7 @@ static void prometheus_scrapes_the_metrics(void **state) {
     if (!have("prometheus")) skip();
     struct site site = site_start(CONFIG("100", ""), NULL);
     want(&site, ASK("a", "db/orders", "30"));
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t bytes = sizeof address;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, bytes), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
-    close(fd);
+    int port = port_free();
     struct process *process = process_new();
     char config[512], file[128], data[128], listen[64];
     snprintf(config, sizeof config,
@@ -391,7 +385,7 @@ static void prometheus_scrapes_the_metrics(void **state) {
     file_write(process->config, config);
     snprintf(file, sizeof file, "--config.file=%s", process->config);
     snprintf(data, sizeof data, "--storage.tsdb.path=%s/data", process->folder);
-    snprintf(listen, sizeof listen, "--web.listen-address=127.0.0.1:%d", ntohs(address.sin_port));
+    snprintf(listen, sizeof listen, "--web.listen-address=127.0.0.1:%d", port);
     file_write(process->out, "");
     file_write(process->err, "");
     process->pid = fork();
@@ -401,8 +395,7 @@ static void prometheus_scrapes_the_metrics(void **state) {
         process_become(process, argv, environ);
     }
     struct site prometheus = {.http = {process, ""}};
-    snprintf(prometheus.http.url, sizeof prometheus.http.url, "tcp://127.0.0.1:%d",
-             ntohs(address.sin_port));
+    snprintf(prometheus.http.url, sizeof prometheus.http.url, "tcp://127.0.0.1:%d", port);
     process_await(process, "Server is ready to receive web requests", 1);
     bool found = false;
     for (int waited = 0; !found && waited < PATIENCE_MS; waited += 200) {
@@ -695,9 +688,9 @@ static bool make_certificates(const char *folder) {
     return system(command) == 0;
 }
 
-/* Asks for discovery over TLS. NULL: was not let in.
- *   folder   of the client's certificate; NULL: it has none
- *   url      "tls+tcp://..." for nng, or of a stream that HTTP is spoken over */
+/* What a client brings.
+ *   authority   the folder of that which it trusts
+ *   folder      of its own certificate; NULL: it has none */
 static nng_tls_config *client_tls(const char *authority, const char *folder) {
     nng_tls_config *tls = NULL;
     char path[128];
@@ -719,15 +712,19 @@ static nng_tls_config *client_tls(const char *authority, const char *folder) {
     return tls;
 }
 
-static bool nng_gets_in(const char *url, const char *authority, const char *folder) {
+/* How long to wait for an answer that must come, or for one that must not. */
+static int patience(bool expected) { return expected ? PATIENCE_MS : 2000; }
+
+/* Is who asks over nng let in, as expected? */
+static void expect_nng(const char *url, const char *authority, const char *folder, bool expected) {
     nng_tls_config *tls = client_tls(authority, folder);
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
     char *reply = NULL, request[] = "{\"discovery\": {}}";
     size_t bytes = 0;
     assert_int_equal(nng_req0_open(&socket), 0);
-    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, 2000);
-    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, 2000);
+    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, patience(expected));
+    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, patience(expected));
     assert_int_equal(nng_dialer_create(&dialer, socket, url), 0);
     assert_int_equal(nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls), 0);
     bool in = nng_dialer_start(dialer, 0) == 0 &&
@@ -736,10 +733,11 @@ static bool nng_gets_in(const char *url, const char *authority, const char *fold
     if (reply) nng_free(reply, bytes);
     nng_close(socket);
     nng_tls_config_free(tls);
-    return in;
+    assert_int_equal(in, expected);
 }
 
-static bool https_gets_in(const struct site *site, const char *authority, const char *folder) {
+static void expect_https(const struct site *site, const char *authority, const char *folder,
+                         bool expected) {
     char command[1024], own[256] = "";
     if (folder) {
         snprintf(own, sizeof own, "--cert %s/own.pem --key %s/own.key", folder, folder);
@@ -748,11 +746,12 @@ static bool https_gets_in(const struct site *site, const char *authority, const 
              "curl -s --cacert %s/ca.pem %s --resolve localhost:%s:127.0.0.1 "
              "https://localhost:%s/healthz 2>/dev/null | grep -qx ok",
              authority, own, strrchr(site->http.url, ':') + 1, strrchr(site->http.url, ':') + 1);
-    return system(command) == 0;
+    assert_int_equal(system(command) == 0, expected);
 }
 
 /* An agent's lease over TLS; with the authority of another it gets none. */
-static bool agent_gets_lease(const char *url, const char *authority, const char *folder) {
+static void expect_agent(const char *url, const char *authority, const char *folder,
+                         bool expected) {
     char path[128];
     snprintf(path, sizeof path, "%s/ca.pem", authority);
     char *ca = file_read(path);
@@ -771,17 +770,16 @@ static bool agent_gets_lease(const char *url, const char *authority, const char 
     free(certificate);
     free(ca);
     assert_int_equal(doorman_agent_open(&resource, agent, &db, NULL), DOORMAN_OK);
-    for (int waited = 0; !info.leased && waited < 2000; waited += 20) {
+    for (int waited = 0; !info.leased && waited < patience(expected); waited += 20) {
         sleep_ms(20);
         doorman_agent_read(agent, resource, &info);
     }
     doorman_agent_stop(agent);
-    return info.leased;
+    assert_int_equal(info.leased, expected);
 }
 
-/* Whether a node below gets a lease of its own.
- *   authority, folder   of its certificates */
-static bool leaf_gets_lease(const char *url, const char *authority, const char *folder) {
+/* Whether a node below gets a lease of its own. */
+static void expect_leaf(const char *url, const char *authority, const char *folder, bool expected) {
     struct process *leaf = process_new();
     char ca[64], cert[64], key[64];
     snprintf(ca, sizeof ca, "%s/ca.pem", authority);
@@ -797,13 +795,14 @@ static bool leaf_gets_lease(const char *url, const char *authority, const char *
     free(said);
     const char request[] = "{\"get_capacity\": " ASK("a", "db", "1") "}";
     free(ask_bytes(listen, request, strlen(request)));
-    for (int waited = 0; waited < 3000 && !process_said(leaf, "the parent answers"); waited += 20) {
+    bool leased = false;
+    for (int waited = 0; !leased && waited < patience(expected); waited += 20) {
         sleep_ms(20);
+        leased = process_said(leaf, "the parent answers") > 0;
     }
-    bool leased = process_said(leaf, "the parent answers") > 0;
     process_signal(leaf, SIGTERM);
     process_end(leaf, 0);
-    return leased;
+    assert_int_equal(leased, expected);
 }
 
 /* V3: with an authority only those with a certificate of it get in; the others notice nothing. */
@@ -834,22 +833,22 @@ static void with_an_authority_only_its_certificates_get_in(void **state) {
         char *said = file_read(site.server.process->err), url[64];
         assert_int_equal(sscanf(strstr(said, "tls+tcp://"), "%63[^, \n]", url), 1);
         free(said);
-        assert_true(nng_gets_in(url, ours, ours));
-        assert_true(https_gets_in(&site, ours, ours));
-        assert_int_equal(nng_gets_in(url, ours, NULL), !with_authority);
-        assert_int_equal(https_gets_in(&site, ours, NULL), !with_authority);
-        assert_int_equal(nng_gets_in(url, ours, others), !with_authority);
-        assert_int_equal(https_gets_in(&site, ours, others), !with_authority);
-        assert_false(nng_gets_in(url, others, ours)); /* the server's is not of that authority */
+        expect_nng(url, ours, ours, true);
+        expect_https(&site, ours, ours, true);
+        expect_nng(url, ours, NULL, !with_authority);
+        expect_https(&site, ours, NULL, !with_authority);
+        expect_nng(url, ours, others, !with_authority);
+        expect_https(&site, ours, others, !with_authority);
+        expect_nng(url, others, ours, false); /* the server's is not of that authority */
         char named[96];
         snprintf(named, sizeof named, "tls+tcp://localhost:%s", strrchr(url, ':') + 1);
-        assert_true(agent_gets_lease(named, ours, ours));
-        assert_false(agent_gets_lease(named, others, ours));
-        assert_false(agent_gets_lease(url, ours, ours)); /* it has no certificate as 127.0.0.1 */
-        assert_true(leaf_gets_lease(named, ours, ours));
-        assert_false(leaf_gets_lease(named, others, ours));
+        expect_agent(named, ours, ours, true);
+        expect_agent(named, others, ours, false);
+        expect_agent(url, ours, ours, false); /* it has no certificate as 127.0.0.1 */
+        expect_leaf(named, ours, ours, true);
+        expect_leaf(named, others, ours, false);
         free(exchange(&site, "GET /healthz HTTP/1.1\r\n\r\n"));
-        assert_true(nng_gets_in(url, ours, ours));
+        expect_nng(url, ours, ours, true);
         server_stop(&site.server);
     }
     snprintf(command, sizeof command, "rm -rf %s %s", ours, others);
@@ -867,6 +866,17 @@ static void await_capacity(const struct site *site, double capacity) {
     assert_true(now == capacity);
 }
 
+/* Writes to the configuration's file itself, while the server stands still: it might see half. */
+static void config_rewrite(const struct site *site, const char *config) {
+    const struct process *process = site->server.process;
+    int status = 0;
+    process_signal(process, SIGSTOP);
+    assert_int_equal(waitpid(process->pid, &status, WUNTRACED), process->pid);
+    assert_true(WIFSTOPPED(status));
+    file_write(process->config, config);
+    process_signal(process, SIGCONT);
+}
+
 /* V1: also one that another file took the place of. */
 static void a_changed_file_is_loaded_however_it_changed(void **state) {
     (void)state;
@@ -877,7 +887,7 @@ static void a_changed_file_is_loaded_however_it_changed(void **state) {
     snprintf(second, sizeof second, "%s/second", site.server.process->folder);
     snprintf(link_path, sizeof link_path, "%s/link", site.server.process->folder);
     want(&site, ASK("a", "db", "30"));
-    file_write(path, CONFIG("200", ""));
+    config_rewrite(&site, CONFIG("200", ""));
     await_capacity(&site, 200);
     file_write(first, CONFIG("300", ""));
     assert_int_equal(rename(first, path), 0);
@@ -905,14 +915,14 @@ static void a_changed_file_that_is_wrong_is_shown_and_the_last_one_stays(void **
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
     want(&site, ASK("a", "db", "30"));
-    file_write(site.server.process->config, CONFIG("\"<b>\"", ""));
+    config_rewrite(&site, CONFIG("\"<b>\"", ""));
     process_await(site.server.process, "configuration refused", 1);
     assert_true(metric(&site, "doorman_server_config_last_reload_successful") == 0);
     expect(&site, "/", HOST, 200, "resources[0].capacity");
     await_capacity(&site, 100);
     sleep_ms(2500);
     assert_int_equal(process_said(site.server.process, "configuration refused"), 1);
-    file_write(site.server.process->config, CONFIG("70", ""));
+    config_rewrite(&site, CONFIG("70", ""));
     await_capacity(&site, 70);
     assert_true(metric(&site, "doorman_server_config_last_reload_successful") == 1);
     char *page = get(&site, "/", HOST);
@@ -1082,7 +1092,7 @@ static void the_limits_can_be_set(void **state) {
     struct pollfd peers[3];
     for (int i = 0; i < 3; i++)
         peers[i] = (struct pollfd){.fd = raw_greet(&site.server), .events = POLLIN};
-    assert_int_equal(poll(peers, 3, 10000), 1);
+    assert_int_equal(poll(peers, 3, PATIENCE_MS), 1);
     for (int i = 0; i < 3; i++) {
         if (peers[i].revents) assert_true(raw_hung_up(peers[i].fd));
         close(peers[i].fd);

@@ -684,7 +684,8 @@ static doorman_status a_node_hears(scene *s) {
 static const char *const nobody[] = {"inproc://nobody"};
 
 static doorman_status starts_an_agent(scene *s) {
-    const doorman_client_options options = {.addresses = nobody, .address_count = 1};
+    const doorman_client_options options = {
+        .client_id = "new", .addresses = nobody, .address_count = 1, .seed = 6};
     doorman_error error = {""};
     doorman_status status = doorman_agent_start(&s->agent, &options, &error);
     if (status != DOORMAN_OK) assert_null(s->agent);
@@ -870,6 +871,7 @@ static void waits_need_no_memory(void **state) {
     assert_int_equal(doorman_agent_open(&resource, s->agent, &options, NULL), DOORMAN_OK);
     memory_fails_from(1);
     assert_int_equal(doorman_agent_set_wants(s->agent, resource, 8), DOORMAN_OK);
+    assert_int_equal(doorman_agent_rate_wait(s->agent, resource, 0, 0), DOORMAN_OK);
     assert_int_equal(doorman_agent_rate_wait(s->agent, resource, 100, DOORMAN_NEVER), DOORMAN_OK);
     assert_int_equal(doorman_agent_rate_wait(s->agent, resource, 5, DOORMAN_NEVER), DOORMAN_OK);
     assert_int_equal(doorman_agent_gauge_wait(s->agent, resource, 1000, DOORMAN_NEVER), DOORMAN_OK);
@@ -991,6 +993,29 @@ static void a_carrier_without_memory_takes_nothing_and_tries_again(void **state)
     }
 }
 
+/* A node that finds no memory for a request makes none, until it does; and an answer that nobody
+ * has taken is freed with its carrier. */
+static void a_carrier_of_a_node_waits_for_memory(void **state) {
+    (void)state;
+    scene *s = scene_start();
+    a_new_node_is_asked_for_many(s);
+    const doorman_carrier_options options = {.asker = doorman_server_asker(s->made_server),
+                                             .on_news = ignore_news};
+    assert_int_equal(doorman_carrier_create(&s->carrier, &options), DOORMAN_OK);
+    memory_fails_from(1);
+    assert_false(doorman_carrier_prepare(s->carrier, s->now));
+    assert_false(memory_works());
+    assert_true(doorman_carrier_prepare(s->carrier, s->now));
+    scene_end(s);
+    size_t blocks = memory_blocks();
+    carried c;
+    carried_start(&c);
+    assert_true(doorman_carrier_prepare(c.carrier, c.now));
+    carried_answer(&c);
+    carried_end(&c);
+    assert_int_equal(memory_blocks(), blocks);
+}
+
 /* ---- a server that is short of memory all day ----------------------------------------------- */
 
 enum { HOLDERS = 12, IDS = 5, WANTED = 3 };
@@ -1096,6 +1121,7 @@ int main(void) {
         cmocka_unit_test(what_finds_no_room_in_a_request_is_in_the_next),
         cmocka_unit_test(waits_need_no_memory),
         cmocka_unit_test(a_carrier_without_memory_takes_nothing_and_tries_again),
+        cmocka_unit_test(a_carrier_of_a_node_waits_for_memory),
         cmocka_unit_test(random_holders_and_little_memory_never_break_the_books),
         cmocka_unit_test(each_function_with_a_status_is_told_of),
     };

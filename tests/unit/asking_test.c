@@ -504,6 +504,35 @@ static void an_older_allowance_is_claimed_until_its_own_end(void **state) {
     world_stop(&w);
 }
 
+/* R9: a lease that shrinks more often than there is room to remember: what is left out counts as
+ * the larger amount for longer, never as less. */
+static void an_allowance_that_is_cut_ever_again_is_not_understated(void **state) {
+    (void)state;
+    enum { CUTS = DOORMAN__PAST_MAX + 4 };
+    world w;
+    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    double kept[CUTS + 1] = {100};
+    doorman_time ends[CUTS + 1] = {w.now + 60 * SECOND};
+    take_units(&w, resource, 100);
+    for (int i = 1; i <= CUTS; i++) {
+        w.now += SECOND;
+        set_wants(&w, resource, 100.0 + 20 * i); /* so that it asks, as soon as it may */
+        wait_for_request(&w);
+        kept[i] = 100 - 10 * i;
+        ends[i] = w.now + 60 * SECOND;
+        give(&w, kept[i]);
+    }
+    for (; w.now < ends[CUTS]; w.now += SECOND) {
+        double least = 0;
+        for (int i = 0; i <= CUTS; i++) {
+            if (w.now < ends[i]) least = doorman__max(least, kept[i]);
+        }
+        doorman__holding *holding = w.asker->first;
+        assert_true(doorman__holding_counted(holding, w.now) >= least);
+    }
+    world_stop(&w);
+}
+
 /* K1, V5: a message stays within its bounds. */
 static void many_resources_go_in_several_requests(void **state) {
     (void)state;
@@ -796,12 +825,19 @@ static void no_redirect_leads_from_tls_to_plain_text(void **state) {
     static const struct {
         const char *from, *to;
         bool followed;
-    } cases[] = {{"tls+tcp://a:1", "tcp://b:1", false},    {"tls+tcp://a:1", "ws://b:1", false},
-                 {"wss://a:1", "tcp://b:1", false},        {"tls+tcp://a:1", "ipc:///b", false},
-                 {"tls+tcp://a:1", "tls+tcp://b:1", true}, {"tls+tcp://a:1", "wss://b:1", true},
-                 {"tcp://a:1", "tls+tcp://b:1", true},     {"tcp://a:1", "tcp://b:1", true},
-                 {"wss4://a:1", "ws4://b:1", false},       {"TLS+TCP://a:1", "tcp://b:1", false},
-                 {"wss://a:1", "wss6://b:1", true}};
+    } cases[] = {{"tls+tcp://a:1", "tcp://b:1", false},
+                 {"tls+tcp://a:1", "ws://b:1", false},
+                 {"wss://a:1", "tcp://b:1", false},
+                 {"tls+tcp://a:1", "ipc:///b", false},
+                 {"tls+tcp://a:1", "tls+tcp://b:1", true},
+                 {"tls+tcp://a:1", "wss://b:1", true},
+                 {"tcp://a:1", "tls+tcp://b:1", true},
+                 {"tcp://a:1", "tcp://b:1", true},
+                 {"wss4://a:1", "ws4://b:1", false},
+                 {"TLS+TCP://a:1", "tcp://b:1", false},
+                 {"wss://a:1", "wss6://b:1", true},
+                 {"wss://a:1", "b", false},
+                 {"a:1", "tls", true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = world_start_at(&cases[i].from, 1);
         open_resource(&w, "db", 10);
@@ -1407,6 +1443,7 @@ int main(void) {
         cmocka_unit_test(units_in_flight_are_claimed_whatever_is_wanted),
         cmocka_unit_test(units_in_flight_since_an_ended_lease_are_told_and_not_claimed),
         cmocka_unit_test(an_older_allowance_is_claimed_until_its_own_end),
+        cmocka_unit_test(an_allowance_that_is_cut_ever_again_is_not_understated),
         cmocka_unit_test(many_resources_go_in_several_requests),
         cmocka_unit_test(none_of_many_resources_is_left_out),
         cmocka_unit_test(failures_back_off_from_one_second_to_a_minute),

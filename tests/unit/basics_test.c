@@ -521,6 +521,19 @@ static void an_amount_is_kept_to_a_multiple_of_2_to_the_minus_48(void **state) {
     assert_exact(doorman__ceil(5e-324), 0x1p-48);
 }
 
+/* C9: totals that no double says, around 2^16, where the high word changes; and beyond amounts. */
+static void a_total_is_rounded_down_or_up_as_is_safe(void **state) {
+    (void)state;
+    doorman__total under = {0, UINT64_MAX}, over = {1, 1}, large = {0, 0};
+    assert_true(doorman__total_floor(under) < 65536 && doorman__total_floor(under) > 65535.9999);
+    assert_exact(doorman__total_ceil(under), 65536);
+    assert_exact(doorman__total_floor(over), 65536);
+    assert_true(doorman__total_ceil(over) > 65536 && doorman__total_ceil(over) < 65536.0001);
+    for (int i = 0; i < 2; i++) doorman__total_add(&large, 1e15);
+    assert_exact(doorman__total_floor(large), 1e15);
+    assert_exact(doorman__total_ceil(large), 1e15);
+}
+
 #ifdef __SIZEOF_INT128__
 __extension__ typedef unsigned __int128 wide;
 
@@ -574,6 +587,7 @@ int main(void) {
         cmocka_unit_test(a_hundred_thousand_amounts_that_come_and_go_leave_exactly_nothing),
         cmocka_unit_test(a_small_amount_beside_a_large_one_is_not_lost),
         cmocka_unit_test(an_amount_is_kept_to_a_multiple_of_2_to_the_minus_48),
+        cmocka_unit_test(a_total_is_rounded_down_or_up_as_is_safe),
 #ifdef __SIZEOF_INT128__
         cmocka_unit_test(what_is_left_is_never_more_than_the_truth),
 #endif

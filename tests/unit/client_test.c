@@ -267,6 +267,7 @@ static void a_resource_that_makes_no_sense_is_refused(void **state) {
         {"wants_initial", {.resource_id = "db", .wants_initial = (double)NAN}},
         {"window", {.resource_id = "db", .window = -1}},
         {"window", {.resource_id = "db", .window = far}},
+        {"window", {.resource_id = "db", .window = 10 * MILLISECOND - 1}},
         {"burst", {.resource_id = "db", .burst = -1}},
         {"burst", {.resource_id = "db", .burst = far}},
         {"mode", {.resource_id = "db", .mode = (doorman_mode)3}},
@@ -383,7 +384,8 @@ static void limiters_follow_the_mode_and_the_lease(void **state) {
         for (int step = 0; step < 3; step++) { /* before, during and after the lease */
             double units = step == 1 ? 20 : cases[i].without;
             if (step == 1) answer_by_hand(&w, client, lease_of(20));
-            w.now += step == 2 ? MINUTE - SECOND : SECOND;
+            if (step == 2) doorman_client_update(client, w.now += MINUTE - SECOND);
+            w.now += SECOND; /* for a higher rate to save up a burst of its own */
             if (units > 0) {
                 assert_int_equal(doorman_rate_try(rate, units, w.now), DOORMAN_ALLOWED);
                 assert_int_equal(doorman_gauge_try(gauge, units, w.now), DOORMAN_ALLOWED);
@@ -910,6 +912,19 @@ static void a_burst_and_then_silence_comes_back_to_the_minimum(void **state) {
     world_stop(&w);
 }
 
+/* L4: a window of a second forgets in a second; one of less than 10 ms is refused above. */
+static void a_shorter_window_forgets_sooner(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.window = SECOND});
+    use_rate(&w, resource, 500, 40 * SECOND);
+    assert_true(read_now(&w, resource).wants > 400);
+    live(&w, SECOND + SECOND / 5);
+    assert_exact(read_now(&w, resource).wants, 1);
+    world_stop(&w);
+}
+
 /* L4: the newest use weighs most. */
 static void a_demand_that_has_changed_is_seen_sooner_than_a_window(void **state) {
     (void)state;
@@ -1269,6 +1284,7 @@ int main(void) {
         cmocka_unit_test(a_loop_that_spins_on_nothing_asks_for_a_few_times_the_minimum),
         cmocka_unit_test(an_idle_resource_keeps_the_minimum),
         cmocka_unit_test(a_burst_and_then_silence_comes_back_to_the_minimum),
+        cmocka_unit_test(a_shorter_window_forgets_sooner),
         cmocka_unit_test(a_demand_that_has_changed_is_seen_sooner_than_a_window),
         cmocka_unit_test(a_gauge_settles_on_what_is_in_flight),
         cmocka_unit_test(a_loop_that_spins_on_a_gauge_does_not_grow_without_bound),

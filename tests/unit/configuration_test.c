@@ -86,6 +86,54 @@ static void a_resource_that_matches_no_glob_has_no_template(void **state) {
     doorman_config_destroy(config);
 }
 
+/* A few characters of few kinds, so that much matches. */
+static void make_text(char *text, const char *characters, size_t most) {
+    size_t bytes = 1 + random_below(most), kinds = strlen(characters);
+    for (size_t i = 0; i < bytes; i++) text[i] = characters[random_below(kinds)];
+    text[bytes] = 0;
+}
+
+/* G1, as it is said. */
+static const doorman_template *find_slowly(const doorman_config *config, const char *id) {
+    for (size_t i = 0; i < config->template_count; i++) {
+        if (strcmp(config->templates[i].identifier_glob, id) == 0) return &config->templates[i];
+    }
+    for (size_t i = 0; i < config->template_count; i++) {
+        const doorman_template *one = &config->templates[i];
+        if (doorman__glob_match(one->identifier_glob, id)) return one;
+    }
+    return NULL;
+}
+
+/* G1: the tables find what a search one by one does. */
+static void the_template_found_is_the_one_that_looking_at_each_finds(void **state) {
+    (void)state;
+    enum { ROUNDS = 300, MOST = 40 };
+    size_t found_count = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        char globs[MOST][16], id[16];
+        doorman_template templates[MOST] = {{.identifier_glob = NULL}};
+        size_t count = 0;
+        for (size_t tries = random_below(MOST); tries > 0; tries--) {
+            bool known = false;
+            make_text(globs[count], "aabbb/*?[]\\", 8);
+            for (size_t i = 0; i < count; i++) known = known || !strcmp(globs[i], globs[count]);
+            if (known || strcmp(globs[count], "*") == 0) continue;
+            templates[count].identifier_glob = globs[count];
+            count++;
+        }
+        doorman_config *config = config_of(templates, count);
+        for (int i = 0; i < 200; i++) {
+            make_text(id, i % 4 ? "aab/" : "ab/*?[]\\", 8);
+            const doorman_template *found = doorman_config_find(config, id);
+            assert_ptr_equal(found, find_slowly(config, id));
+            found_count += found != NULL;
+        }
+        doorman_config_destroy(config);
+    }
+    assert_true(found_count > ROUNDS * 20);
+}
+
 /* ---- defaults ------------------------------------------------------------------------------ */
 
 static const doorman_algorithm *algorithm_of(const doorman_config *config, const char *id) {
@@ -360,6 +408,7 @@ int main(void) {
         cmocka_unit_test(a_resource_takes_its_equal_first_and_then_the_first_that_matches),
         cmocka_unit_test(a_resource_may_be_named_like_a_glob_or_a_path),
         cmocka_unit_test(a_resource_that_matches_no_glob_has_no_template),
+        cmocka_unit_test(the_template_found_is_the_one_that_looking_at_each_finds),
         cmocka_unit_test(without_an_algorithm_a_template_shares_fairly_with_the_defaults),
         cmocka_unit_test(without_an_algorithm_a_template_takes_that_of_the_star),
         cmocka_unit_test(the_default_refresh_interval_is_a_third_of_a_short_lease),

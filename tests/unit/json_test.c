@@ -221,6 +221,7 @@ static const struct {
     {"{\"discovery\":\"\\u0000\"}", WRONG, "byte 20: not JSON"},
     {"{\"discovery\":\"\\ud800\"}", WRONG, "byte 20: not JSON"},
     {"{\"discovery\":\"\\ud800\\u0041\"}", WRONG, "byte 26: not JSON"},
+    {"{\"discovery\":\"\\ud800\\ue000\"}", WRONG, "byte 26: not JSON"},
     {"{\"discovery\":\"\\udc00\\ud800\"}", WRONG, "byte 20: not JSON"},
     {"{\"discovery\":\"\t\"}", WRONG, "byte 14: not JSON"},
     {"{\"discovery\":\"\xc0\x80\"}", WRONG, "byte 14: not JSON"},
@@ -794,6 +795,18 @@ static void a_server_that_releases_says_that_it_is_one(void **state) {
     assert_same_request(&r.request, &request);
     doorman__read_end(&r.reader);
     doorman_buffer_uninit(&text);
+}
+
+static void who_asks_for_the_master_says_nothing_else(void **state) {
+    (void)state;
+    const doorman_request request = {.method = DOORMAN_DISCOVERY};
+    doorman_buffer text = {0};
+    world *w = world_start();
+    assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
+    assert_string_equal(text.text, "{\"discovery\":{}}");
+    assert_non_null(strstr(say(w, text.text), "\"is_master\":true"));
+    doorman_buffer_uninit(&text);
+    world_stop(w);
 }
 
 /* T3: what is as it is by default is not sent, and is there again at the other end. */
@@ -1704,6 +1717,7 @@ int main(void) {
         cmocka_unit_test(numbers_are_written_short),
         cmocka_unit_test(a_server_asks_for_its_clients_in_groups),
         cmocka_unit_test(a_server_that_releases_says_that_it_is_one),
+        cmocka_unit_test(who_asks_for_the_master_says_nothing_else),
         cmocka_unit_test(a_server_is_answered_with_what_it_is_to_share_by),
         cmocka_unit_test(random_messages_come_back_as_they_were_sent),
         cmocka_unit_test(what_a_newer_parent_says_costs_no_lease),

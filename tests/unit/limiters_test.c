@@ -277,6 +277,29 @@ static void an_expired_lease_is_seen_at_once(void **state) {
     }
 }
 
+/* L1: nor is what was saved worth more when the lease ends and leaves more to the application, as a
+ * safe capacity can; all of a crowd would bring a burst with it when its server is gone. */
+static void the_end_of_a_lease_does_not_enlarge_what_was_saved(void **state) {
+    (void)state;
+    static const double leases[] = {0, 5, 10, 50};
+    for (size_t i = 0; i < sizeof leases / sizeof *leases; i++) {
+        int saved = (int)fmax(1, leases[i] / 10); /* one unit may always be */
+        doorman_rate rate = rate_of(0, 0, 0);
+        doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0);
+        int allowed = count_allowed(&rate, 200, MINUTE); /* nobody has said so yet */
+        assert_in_range(allowed, 1, saved);
+        doorman__rate_set(&rate, 0, 0, 1000, MINUTE);
+        assert_in_range(allowed + count_allowed(&rate, 200, MINUTE), 1, saved);
+        int later = count_allowed(&rate, 200, MINUTE + 50 * MILLISECOND);
+        assert_in_range(later, 50, 50);
+        assert_int_equal(count_allowed(&rate, 200, 2 * MINUTE), 100);
+        rate = rate_of(0, 0, 0);
+        doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0);
+        doorman__rate_set(&rate, 0, 0, 1000, MINUTE); /* said before anybody comes */
+        assert_in_range(count_allowed(&rate, 200, MINUTE), 0, saved);
+    }
+}
+
 /* ---- L1: clocks ---- */
 
 /* C1: two threads read the clock, and the one that read it first comes second. */
@@ -774,6 +797,25 @@ static void a_sliding_window_counts_a_part_of_the_last(void **state) {
     assert_int_equal(doorman_sliding_window_delay(&window, 1, CLOCK(61, 18)), 6 * SECOND); /* 3 */
 }
 
+/* L2: whose clock is a little behind stays in the window that others have come to; one that is far
+ * behind has jumped, and begins anew. */
+static void a_clock_that_is_behind_opens_no_window_again(void **state) {
+    (void)state;
+    doorman_fixed_window fixed;
+    doorman_sliding_window sliding;
+    assert_int_equal(doorman_fixed_window_init(&fixed, 10, SECOND, 0), DOORMAN_OK);
+    assert_int_equal(doorman_sliding_window_init(&sliding, 10, SECOND, 0), DOORMAN_OK);
+    assert_int_equal(doorman_fixed_window_try(&fixed, 10, MINUTE), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_sliding_window_try(&sliding, 10, MINUTE), DOORMAN_ALLOWED);
+    doorman_time behind = MINUTE - SECOND / 4;
+    assert_int_equal(doorman_fixed_window_try(&fixed, 1, behind), DOORMAN_REFUSED);
+    assert_int_equal(doorman_fixed_window_delay(&fixed, 1, behind), SECOND + SECOND / 4);
+    assert_int_equal(doorman_sliding_window_try(&sliding, 1, behind), DOORMAN_REFUSED);
+    assert_true(doorman_sliding_window_delay(&sliding, 1, behind) > SECOND + SECOND / 4);
+    assert_int_equal(doorman_fixed_window_try(&fixed, 10, MINUTE * 60), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_fixed_window_try(&fixed, 10, MINUTE), DOORMAN_ALLOWED);
+}
+
 /* Where it fails, as its comment says. */
 static void a_fixed_window_lets_twice_its_limit_through_at_the_border(void **state) {
     (void)state;
@@ -854,6 +896,15 @@ static void classical_limiters_that_make_no_sense_are_refused(void **state) {
     assert_int_equal(doorman_token_bucket_init(&token, 1e12, 1e15, 0), DOORMAN_OK);
     assert_int_equal(doorman_sliding_log_init(&log, 0, SECOND, arrivals), wrong);
     assert_int_equal(doorman_sliding_log_init(&log, 1, SECOND, askew), wrong);
+    const doorman_debt_options no_debts[] = {
+        {.units_per_second = 1},
+        {.units_per_second = 1, .debt_max = -1},
+        {.units_per_second = 1, .debt_max = 1, .wait_max = -1},
+        {.units_per_second = 0, .debt_max = 1, .wait_max = SECOND}};
+    for (size_t i = 0; i < sizeof no_debts / sizeof *no_debts; i++) {
+        doorman_debt_bucket debt;
+        assert_int_equal(doorman_debt_bucket_init(&debt, &no_debts[i], 0), wrong);
+    }
 }
 
 /* L2: n of nothing, of no amount, and of too much; a clock that stands still, or jumps a year. */
@@ -979,6 +1030,38 @@ static void sixteen_threads_share_the_classical_limiters_exactly(void **state) {
     }
 }
 
+static void *grab_from_windows(void *context) {
+    crowd *c = context;
+    doorman_time wait;
+    crowd_gather(c);
+    while (!atomic_load(&c->stop)) {
+        doorman_time now = atomic_load(&c->clock);
+        bool allowed = subject_try(c->subject, 1, &wait, now) == DOORMAN_ALLOWED;
+        if (allowed) atomic_fetch_add(&c->allowed, 1);
+        atomic_fetch_add(&c->tries, 1);
+    }
+    return NULL;
+}
+
+/* L1: a window holds its limit also where threads that are still in the one before come in between.
+ * (Without the second look of a try, this fails in nine runs of ten.) */
+static void no_thread_forgets_what_others_have_counted_in_the_next_window(void **state) {
+    (void)state;
+    enum { WINDOWS = 200 };
+    pthread_t threads[THREADS];
+    subject s = subject_of(FIXED, 0);
+    crowd c = {.subject = &s};
+    crowd_start(&c, threads, grab_from_windows);
+    for (int i = 1; i < WINDOWS; i++) {
+        long long enough = atomic_load(&c.tries) + 10 * LIMIT;
+        while (atomic_load(&c.tries) < enough) sched_yield();
+        atomic_store(&c.clock, i * s.length);
+    }
+    atomic_store(&c.stop, true);
+    crowd_join(threads);
+    assert_in_range(atomic_load(&c.allowed), LIMIT, WINDOWS * LIMIT);
+}
+
 static void *grab_until_stopped(void *context) {
     crowd *c = context;
     crowd_gather(c);
@@ -1088,6 +1171,7 @@ int main(void) {
         cmocka_unit_test(a_slow_rate_still_lets_one_unit_through),
         cmocka_unit_test(a_smaller_lease_shrinks_what_was_saved),
         cmocka_unit_test(an_expired_lease_is_seen_at_once),
+        cmocka_unit_test(the_end_of_a_lease_does_not_enlarge_what_was_saved),
         cmocka_unit_test(a_clock_that_goes_back_a_little_takes_nothing_away),
         cmocka_unit_test(no_clock_can_stop_what_is_unlimited),
         cmocka_unit_test(a_year_of_silence_is_one_burst),
@@ -1110,6 +1194,7 @@ int main(void) {
         cmocka_unit_test(each_classical_limiter_does_what_its_definition_says),
         cmocka_unit_test(a_log_remembers_whom_it_refuses),
         cmocka_unit_test(a_sliding_window_counts_a_part_of_the_last),
+        cmocka_unit_test(a_clock_that_is_behind_opens_no_window_again),
         cmocka_unit_test(a_fixed_window_lets_twice_its_limit_through_at_the_border),
         cmocka_unit_test(who_comes_after_a_debt_waits_for_it),
         cmocka_unit_test(a_leaky_bucket_lets_out_evenly_what_came_at_once),
@@ -1117,6 +1202,7 @@ int main(void) {
         cmocka_unit_test(classical_limiters_bear_any_amount_and_clock),
         cmocka_unit_test(sixteen_threads_share_one_burst_exactly),
         cmocka_unit_test(sixteen_threads_share_the_classical_limiters_exactly),
+        cmocka_unit_test(no_thread_forgets_what_others_have_counted_in_the_next_window),
         cmocka_unit_test(sixteen_threads_stay_within_a_rate_that_changes),
         cmocka_unit_test(sixteen_threads_never_hold_more_than_a_gauge_has),
         cmocka_unit_test(a_claim_misses_no_unit_in_flight),

@@ -752,6 +752,130 @@ static void a_wrong_message_changes_nothing(void **state) {
     world_stop(w);
 }
 
+/* C5: what is wrong beside the asks of a client. */
+static void a_wrong_request_changes_nothing(void **state) {
+    (void)state;
+    static const char *const deep[DOORMAN__PATH_MAX + 1] = {
+        "1", "2", "3", "4", "5", "6", "7", "8", "9", "a", "b", "c", "d", "e", "f", "10", "11"};
+    static const char *const nameless[] = {"child", ""};
+    const doorman_demand two[] = {{1, 1, 1}, {1, 1, 1}}, wrong_first[] = {{-1, 1, 1}, {1, 1, 1}};
+    const doorman_ask none = {.resource_id = "db"};
+    const doorman_ask both = {.resource_id = "db", .wants = two, .wants_count = 2};
+    const doorman_ask bad = {.resource_id = "db", .wants = wrong_first, .wants_count = 2};
+    const doorman_ask nothing = {.resource_id = "db", .has.id = 0};
+    const doorman_ask large = {.resource_id = "db", .has.id = (UINT64_C(1) << 53) + 1};
+    const doorman_method gets = DOORMAN_GET_CAPACITY, releases = DOORMAN_RELEASE_CAPACITY;
+    const struct {
+        doorman_request request;
+        doorman_status status;
+        const char *text;
+    } wrong[] = {
+        {{.method = DOORMAN_METHOD_COUNT}, DOORMAN_NOT_FOUND, "no such method"},
+        {{gets, false, "a", NULL, 0, &none, 1, 0}, DOORMAN_INVALID_ARGUMENT, "resource[0].wants: "},
+        {{gets, false, "a", NULL, 0, &both, 1, 0}, DOORMAN_INVALID_ARGUMENT, "resource[0].wants: "},
+        {{gets, true, "a", nameless, 1, &bad, 1, 0},
+         DOORMAN_INVALID_ARGUMENT,
+         "resource[0].wants[0].wants: "},
+        {{gets, true, "a", deep, DOORMAN__PATH_MAX + 1, &both, 1, 0},
+         DOORMAN_INVALID_ARGUMENT,
+         "path: more than 16 nodes"},
+        {{gets, true, "a", nameless, 2, &both, 1, 0}, DOORMAN_INVALID_ARGUMENT, "path[1]: "},
+        {{releases, false, "a", NULL, 0, &nothing, 1, 0},
+         DOORMAN_INVALID_ARGUMENT,
+         "resource[0].id: "},
+        {{releases, false, "a", NULL, 0, &large, 1, 0},
+         DOORMAN_INVALID_ARGUMENT,
+         "resource[0].id: "},
+    };
+    world *w = world_start(100, NULL);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        doorman_response response;
+        size_t holders = 0;
+        assert_int_equal(
+            doorman_server_handle(w->server, &wrong[i].request, &response, &w->error, w->now),
+            wrong[i].status);
+        assert_ptr_equal(strstr(w->error.text, wrong[i].text), w->error.text);
+        assert_int_equal(count_resources(w, &holders), 0);
+    }
+    world_stop(w);
+}
+
+/* C5: a server that makes no sense is not made, and one that is there is not told nonsense. */
+static void a_server_that_makes_no_sense_is_refused(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    const doorman_config *config = w->config;
+    const struct {
+        const char *field;
+        doorman_server_options options;
+    } wrongs[] = {
+        {"node", {.config = config}},
+        {"node", {.node = "", .config = config}},
+        {"drift", {.node = "n", .config = config, .drift = -0.1}},
+        {"drift", {.node = "n", .config = config, .drift = 1.1}},
+        {"drift", {.node = "n", .config = config, .drift = strtod("nan", NULL)}},
+        {"request_timeout", {.node = "n", .config = config, .request_timeout = -1}},
+    };
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+        doorman_server *server = NULL;
+        doorman_status status =
+            doorman_server_create(&server, &wrongs[i].options, &w->error, w->now);
+        assert_int_equal(status, DOORMAN_INVALID_ARGUMENT);
+        assert_null(server);
+        assert_int_equal(strcspn(w->error.text, ":"), strlen(wrongs[i].field));
+        assert_ptr_equal(strstr(w->error.text, wrongs[i].field), w->error.text);
+    }
+    const doorman_mastership nobodys[] = {{.address = NULL, .until = DOORMAN_NEVER},
+                                          {.address = "a\tb", .until = DOORMAN_NEVER},
+                                          {.address = ""}};
+    for (size_t i = 0; i < sizeof nobodys / sizeof *nobodys; i++) {
+        assert_int_equal(doorman_server_set_master(w->server, &nobodys[i], w->now),
+                         DOORMAN_INVALID_ARGUMENT);
+    }
+    assert_int_equal(doorman_server_configure(w->server, NULL, w->now), DOORMAN_INVALID_ARGUMENT);
+    holder a = {.id = "a", .wants = 10};
+    assert_about(gets(w, &a), 10); /* it is master, with its configuration, as before */
+    world_stop(w);
+}
+
+/* S8: with a drift of 1 a record lasts twice as long as its lease. */
+static void a_drift_of_ones_own_is_kept_to(void **state) {
+    (void)state;
+    const doorman_algorithm quick = {.has_learning_mode_duration = true};
+    world *w = world_start_full(100, &quick, (doorman_server_options){.drift = 1});
+    holder a = {.id = "a", .wants = 10};
+    assert_about(gets(w, &a), 10);
+    w->now += 120 * SECOND - 1;
+    assert_int_equal(seen(w).holder_count, 1);
+    w->now++;
+    assert_int_equal(seen(w).holder_count, 0);
+    world_stop(w);
+}
+
+/* A list holds what there is: nothing of a resource that is not known, and nothing more once the
+ * mastership has passed. */
+static void a_list_ends_with_the_mastership(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 10};
+    doorman_answer answer;
+    doorman_server_resource resource;
+    doorman_server_lease lease;
+    const void *cursor = NULL, *leases = NULL;
+    const doorman_mastership brief = {.address = "tcp://here:1", .until = w->now + 5 * SECOND};
+    assert_int_equal(doorman_server_set_master(w->server, &brief, w->now), DOORMAN_OK);
+    assert_int_equal(ask_for(w, "one", &a, &answer), DOORMAN_OK);
+    assert_int_equal(ask_for(w, "two", &a, &answer), DOORMAN_OK);
+    assert_false(doorman_server_next_lease(w->server, "three", &leases, &lease, w->now));
+    assert_true(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
+    w->now += 5 * SECOND;
+    assert_false(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
+    assert_int_equal(doorman_server_due(w->server), DOORMAN_NEVER);
+    doorman_server_update(w->server, w->now);
+    assert_int_equal(doorman_server_due(w->server), DOORMAN_NEVER);
+    world_stop(w);
+}
+
 /* G1; a fault of the Go server: a slash in an id crashes it where only * is configured. */
 static void ids_may_hold_slashes_stars_and_brackets(void **state) {
     (void)state;
@@ -990,6 +1114,10 @@ int main(void) {
         cmocka_unit_test(bounds_refuse_the_newcomer_and_take_nothing_from_others),
         cmocka_unit_test(a_refused_resource_leaves_nothing_behind),
         cmocka_unit_test(a_wrong_message_changes_nothing),
+        cmocka_unit_test(a_wrong_request_changes_nothing),
+        cmocka_unit_test(a_server_that_makes_no_sense_is_refused),
+        cmocka_unit_test(a_drift_of_ones_own_is_kept_to),
+        cmocka_unit_test(a_list_ends_with_the_mastership),
         cmocka_unit_test(ids_may_hold_slashes_stars_and_brackets),
         cmocka_unit_test(time_that_goes_back_stands_still),
         cmocka_unit_test(no_two_leases_bear_the_same_id),

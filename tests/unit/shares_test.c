@@ -588,6 +588,36 @@ static void without_memory_the_index_is_as_it_was(void **state) {
     assert_int_equal(memory_blocks(), blocks);
 }
 
+/* A2. A node that empties between two full ones joins neither of them, and goes. */
+static void a_node_between_full_ones_can_be_emptied(void **state) {
+    (void)state;
+    enum { SPAN = DOORMAN__WIDTH, NODES = 4 };
+    size_t blocks = memory_blocks();
+    doorman__index index = {.spare_leaf = NULL};
+    for (int i = 0; i < NODES * SPAN; i++) { /* ascending: each full node is split in halves */
+        put(&index, 0, &(doorman__demand){i, 1, 1});
+    }
+    doorman__inner *root = doorman__as_inner(index.bands[0]);
+    assert_int_equal(root->node.height, 1);
+    for (size_t at = 0; at < 3; at += 2) { /* fills up the first and the third */
+        const doorman__demand least = root->keys[at];
+        for (int i = 1; root->below[at]->count < DOORMAN__WIDTH; i++) {
+            put(&index, 0, &(doorman__demand){least.wants + i / 100.0, 1, 1});
+        }
+    }
+    size_t nodes = root->node.count, left = doorman__node_sums(&root->node).count;
+    const doorman__node *emptied = root->below[1];
+    for (size_t i = emptied->count; i > 0; i--, left--) {
+        doorman__demand first = doorman__node_demands(root->below[1])[0];
+        doorman__index_remove(&index, 0, &first);
+        assert_int_equal(recount_band(index.bands[0]).count, left - 1);
+    }
+    assert_int_equal(root->node.count, nodes - 1);
+    assert_int_equal(root->below[1]->count, DOORMAN__WIDTH);
+    doorman__index_uninit(&index);
+    assert_int_equal(memory_blocks(), blocks);
+}
+
 /* A2. Every operation goes down one way, or two side by side, through nodes of bounded width; so
  * the worst one is a bound on the height and, of nodes that are hardly filled, on their number. */
 static void check_shape(const doorman__index *index, size_t demands) {
@@ -723,6 +753,7 @@ int main(void) {
         cmocka_unit_test(the_index_sums_what_is_in_it_and_in_the_end_exactly_nothing),
         cmocka_unit_test(what_was_beside_a_large_demand_is_not_lost_when_it_leaves),
         cmocka_unit_test(without_memory_the_index_is_as_it_was),
+        cmocka_unit_test(a_node_between_full_ones_can_be_emptied),
         cmocka_unit_test(the_index_is_shallow_in_whatever_order_demands_come_and_go),
         cmocka_unit_test(demands_that_are_equal_take_the_place_of_one),
         cmocka_unit_test(shares_are_right_whatever_has_come_and_gone),

@@ -744,8 +744,51 @@ static void the_largest_sums_come_to_an_end(void **state) {
     fell(f);
 }
 
-/* A node forgets a resource that nobody asks for any more, also if it learns, and a request for it is
- * under way when the last record ends, which is never answered, and refused when sent again. */
+/* C7: what a bound of the parent refuses is refused by the node too, in the same words. */
+static void what_is_full_above_is_full_below(void **state) {
+    (void)state;
+    forest *f = plant_one(100, fair);
+    int leaf = add_node(f, 0);
+    f->nodes[0].server->options.resource_max = 1;
+    add_member(f, leaf, 10, 1);
+    pass(f, 5, 100);
+    assert_exact(leased(f, &f->members[0]), 10);
+    doorman_resource *other = NULL;
+    const doorman_resource_options options = {.resource_id = "other", .wants = 1};
+    assert_int_equal(doorman_resource_open(&other, f->members[0].client, &options, NULL, f->now),
+                     DOORMAN_OK);
+    pass(f, 10, 100);
+    doorman_resource_info info;
+    doorman_resource_read(other, &info, f->now);
+    assert_true(info.heard && !info.leased);
+    assert_int_equal(info.grant, DOORMAN_FULL);
+    fell(f);
+}
+
+/* K2: of a node too, a request without an answer has failed after its time-out. */
+static void a_node_gives_up_a_request_after_its_time_out(void **state) {
+    (void)state;
+    const char *parents[] = {"n0"};
+    const doorman_server_options options = {
+        .node = "leaf", .parents = parents, .parent_count = 1, .request_timeout = 2 * SECOND};
+    const doorman_mastership mine = {.address = "leaf", .until = DOORMAN_NEVER};
+    forest *f = plant_one(100, fair);
+    node *leaf = &f->nodes[add_node(f, 0)];
+    doorman_server_destroy(leaf->server);
+    assert_int_equal(doorman_server_create(&leaf->server, &options, NULL, f->now), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(leaf->server, &mine, f->now), DOORMAN_OK);
+    add_member(f, 1, 10, 1);
+    carry(f, doorman_client_asker(f->members[0].client), false);
+    doorman_asker *asker = doorman_server_asker(leaf->server);
+    doorman_request request;
+    assert_int_equal(doorman_asker_request(asker, &request, f->now), DOORMAN_OK);
+    assert_true(request.sequence);
+    assert_int_equal(doorman_asker_due(asker), f->now + 2 * SECOND);
+    fell(f);
+}
+
+/* A node forgets a resource that nobody asks for any more, also if it learns, and a request for it
+ * is under way when the last record ends, which is never answered, and refused when sent again. */
 static void what_is_refused_above_is_forgotten(void **state) {
     (void)state;
     forest *f = plant(NULL, 0);
@@ -921,6 +964,86 @@ static void a_claim_beyond_what_was_given_is_told(void **state) {
     fell(f);
 }
 
+/* The answer to the request of a node, which a story makes wrong. */
+typedef struct told {
+    doorman_response response;
+    doorman_answer answer;
+    doorman_algorithm algorithm;
+    doorman_terms terms[DOORMAN_TERMS_MAX + 1];
+} told;
+
+static void too_many_terms(told *t) { t->answer.terms_count = DOORMAN_TERMS_MAX + 1; }
+static void no_time_to_learn(told *t) { t->answer.has_learn_for = false; }
+static void less_than_no_time(told *t) { t->answer.learn_for = -1; }
+static void low_priority(told *t) { t->terms[0].priority = -2; }
+static void high_priority(told *t) { t->terms[0].priority = DOORMAN_PRIORITY_MAX + 1; }
+static void negative_level(told *t) { t->terms[0].level = -1; }
+static void negative_slope(told *t) { t->terms[0].slope = -0.1; }
+static void steep_slope(told *t) { t->terms[0].slope = 1.1; }
+static void wrong_algorithm(told *t) { t->algorithm.decay_factor = 2; }
+static void for_a_client(told *t) { t->response.is_server = false; }
+
+/* C5: what makes no sense is a failure, and nothing of it is taken. */
+static void wrong_terms_are_not_taken(void **state) {
+    (void)state;
+    static void (*const wrongs[])(told *) = {
+        too_many_terms, no_time_to_learn, less_than_no_time, low_priority,    high_priority,
+        negative_level, negative_slope,   steep_slope,       wrong_algorithm, for_a_client};
+    for (size_t i = 0; i <= sizeof wrongs / sizeof *wrongs; i++) {
+        bool right = i == sizeof wrongs / sizeof *wrongs;
+        forest *f = plant_one(100, fair);
+        int leaf = add_node(f, 0);
+        add_member(f, leaf, 60, 1);
+        carry(f, doorman_client_asker(f->members[0].client), false);
+        doorman_asker *asker = doorman_server_asker(f->nodes[leaf].server);
+        doorman_request request;
+        told t = {.response = {.is_master = false}};
+        assert_int_equal(doorman_asker_request(asker, &request, f->now), DOORMAN_OK);
+        assert_int_equal(
+            doorman_server_handle(f->nodes[0].server, &request, &t.response, NULL, f->now),
+            DOORMAN_OK);
+        t.answer = t.response.answers[0];
+        t.algorithm = *t.answer.algorithm;
+        t.terms[0] = t.answer.terms[0];
+        t.answer.algorithm = &t.algorithm;
+        t.answer.terms = t.terms;
+        t.response.answers = &t.answer;
+        if (!right) wrongs[i](&t);
+        assert_int_equal(doorman_asker_response(asker, request.sequence, &t.response, f->now),
+                         right ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT);
+        doorman_server_resource resource;
+        assert_true(resource_of(f, leaf, &resource));
+        assert_int_equal(resource.leased, right);
+        fell(f);
+    }
+}
+
+/* T2: a parent may tell sixteen levels of its own making. Groups end at some of them, and are no
+ * more than there may be; together they want what all clients want. */
+static void more_levels_than_groups_can_end_at_do_no_harm(void **state) {
+    (void)state;
+    forest *f = plant_one(1e6, fair);
+    int leaf = add_node(f, 0);
+    for (int i = 1; i <= 300; i++) add_member(f, leaf, i, 1);
+    pass(f, 5, 1e6);
+    doorman__book *book = f->nodes[leaf].server->first;
+    for (int i = 0; i < DOORMAN_TERMS_MAX; i++) {
+        book->upward->terms[i] = (doorman_terms){i, 5.0 + i, 0.5};
+    }
+    book->told_count = DOORMAN_TERMS_MAX;
+    f->now += 20 * SECOND;
+    doorman_request request;
+    doorman_asker *asker = doorman_server_asker(f->nodes[leaf].server);
+    assert_int_equal(doorman_asker_request(asker, &request, f->now), DOORMAN_OK);
+    assert_true(request.asks[0].wants_count <= DOORMAN__BAND_GROUPS);
+    double wants = 0;
+    for (size_t i = 0; i < request.asks[0].wants_count; i++) {
+        wants += request.asks[0].wants[i].wants;
+    }
+    assert_about(wants, 300 * 301 / 2);
+    fell(f);
+}
+
 /* An algorithm of a newer parent costs nobody a lease: the terms hold, and it is told. */
 static void an_unknown_algorithm_costs_no_lease(void **state) {
     (void)state;
@@ -958,6 +1081,40 @@ static void many_resources_are_asked_for_in_parts(void **state) {
     }
     assert_int_equal(given, COUNT + 1);
     assert_true(f->largest_request <= 1000);
+    fell(f);
+}
+
+/* T1: so do more demands than fit, of resources that a child wants in many groups. */
+static void many_groups_are_asked_for_in_parts(void **state) {
+    (void)state;
+    enum { COUNT = 150 };
+    forest *f = plant_one(1e6, fair);
+    int leaf = add_node(f, 0);
+    static const char *const path[] = {"child"};
+    static doorman_demand wants[DOORMAN__GROUPS_MAX];
+    doorman_ask asks[COUNT];
+    char ids[COUNT][8];
+    for (int i = 0; i < DOORMAN__GROUPS_MAX; i++) { /* of each priority, from 1e-4 to 1e5 */
+        wants[i] = (doorman_demand){pow(10, i / 16 * 9 / 31.0 - 4), 1, i % 16};
+    }
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(ids[i], sizeof ids[i], "r%d", i);
+        asks[i] = (doorman_ask){
+            .resource_id = ids[i], .wants = wants, .wants_count = DOORMAN__GROUPS_MAX};
+    }
+    doorman_request request = {DOORMAN_GET_CAPACITY, true, "child", path, 1, asks, COUNT, 0};
+    doorman_response response;
+    doorman_server *server = f->nodes[leaf].server;
+    assert_int_equal(doorman_server_handle(server, &request, &response, NULL, f->now), DOORMAN_OK);
+    settle(f);
+    assert_true(f->largest_request < COUNT);
+    const void *cursor = NULL;
+    doorman_server_resource resource;
+    size_t leased = 0;
+    while (doorman_server_next_resource(server, &cursor, &resource, f->now)) {
+        leased += resource.leased;
+    }
+    assert_int_equal(leased, COUNT);
     fell(f);
 }
 
@@ -1067,14 +1224,19 @@ int main(void) {
         cmocka_unit_test(a_claim_without_end_ends),
         cmocka_unit_test(a_wrong_name_is_no_lasting_harm),
         cmocka_unit_test(the_largest_sums_come_to_an_end),
+        cmocka_unit_test(what_is_full_above_is_full_below),
+        cmocka_unit_test(a_node_gives_up_a_request_after_its_time_out),
         cmocka_unit_test(what_is_refused_above_is_forgotten),
         cmocka_unit_test(releases_and_renewals_take_turns),
         cmocka_unit_test(groups_are_demands_of_their_own),
         cmocka_unit_test(a_child_that_learns_is_told_for_how_long),
         cmocka_unit_test(wrong_groups_are_named),
         cmocka_unit_test(a_claim_beyond_what_was_given_is_told),
+        cmocka_unit_test(wrong_terms_are_not_taken),
+        cmocka_unit_test(more_levels_than_groups_can_end_at_do_no_harm),
         cmocka_unit_test(an_unknown_algorithm_costs_no_lease),
         cmocka_unit_test(many_resources_are_asked_for_in_parts),
+        cmocka_unit_test(many_groups_are_asked_for_in_parts),
         cmocka_unit_test(a_node_has_a_configuration_or_a_parent),
         cmocka_unit_test(a_lost_mastership_voids_what_is_under_way),
         cmocka_unit_test(a_tree_shares_as_one_server_would),

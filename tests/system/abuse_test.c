@@ -1,0 +1,1058 @@
+/* Abuse of doorman_server, bounded and on loopback alone: crowds that say nothing or half of it,
+ * floods of rubbish, a million leases, kill -9, a full disk, no more files. Beside it a good client
+ * is asking, and is to be answered within a second.
+ *
+ * `make test` does it in small sizes. `make abuse` does it in whole ones, which takes some minutes
+ * more than ABUSE_MINUTES, those of the killing. SEED=N repeats what is random. */
+#define _GNU_SOURCE
+#include "crowd.h"
+
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+
+#define ANSWER_WITHIN DOORMAN_SECOND /* what a good client is promised, whatever others do */
+
+#define CONFIG(lease_length, refresh_interval, more)                                               \
+    "{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":120,\"algorithm\":{"                  \
+    "\"kind\":\"FAIR_SHARE\",\"lease_length\":" lease_length                                       \
+    ",\"refresh_interval\":" refresh_interval more "}}]}"
+#define NO_LEARNING ",\"learning_mode_duration\":0"
+#define ASK "{\"client_id\":\"good\",\"resource\":[{\"resource_id\":\"good\",\"wants\":1}]}"
+
+/* How much of everything. */
+static struct sizes {
+    bool whole;
+    int peers, flood_seconds, resources, holders, lease_seconds, kills, kill_seconds;
+} sizes = {.peers = 1000,
+           .flood_seconds = 3,
+           .resources = 20000,
+           .holders = 10,
+           .lease_seconds = 4,
+           .kills = 3,
+           .kill_seconds = 5};
+
+static void sizes_read(void) {
+    const char *minutes = getenv("ABUSE_MINUTES");
+    if (!minutes || !*minutes) return;
+    sizes = (struct sizes){.whole = true,
+                           .peers = 1000,
+                           .flood_seconds = 30,
+                           .resources = 100000,
+                           .holders = 10,
+                           .lease_seconds = 30,
+                           .kills = 100,
+                           .kill_seconds = atoi(minutes) * 60};
+}
+
+/* With a sanitizer all takes longer, and what was freed is kept for a while. */
+static bool sanitized(void) {
+    const char *program = getenv("DOORMAN_SERVER");
+    return program && (strstr(program, "asan") || strstr(program, "tsan"));
+}
+
+/* xorshift64*; one state for each thread. */
+static size_t random_below(uint64_t *state, size_t end) {
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return (size_t)((*state * UINT64_C(2685821657736338717)) >> 33) % end;
+}
+
+static uint64_t random_start(void) {
+    const char *seed = getenv("SEED");
+    uint64_t state = seed ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL);
+    print_message("SEED=%llu\n", (unsigned long long)state);
+    return state + !state;
+}
+
+/* ---- servers -------------------------------------------------------------------------------- */
+
+/* A server, and where its HTTP is. */
+struct site {
+    struct server server, http;
+};
+
+static struct site site_start(const char *config) {
+    const char *const more[] = {"--http", "127.0.0.1:0", NULL};
+    struct site site = {.server = server_start(config, more)};
+    char *said = file_read(site.server.process->err);
+    unsigned port = 0;
+    const char *at = strstr(said, " http=");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, " http=http://127.0.0.1:%u", &port), 1);
+    free(said);
+    site.http.process = site.server.process;
+    snprintf(site.http.url, sizeof site.http.url, "tcp://127.0.0.1:%u", port);
+    return site;
+}
+
+/* In KiB. */
+static long resident(const struct site *site) {
+    char path[64], line[256];
+    long kib = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)site->server.process->pid);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) sscanf(line, "VmRSS: %ld", &kib);
+    fclose(file);
+    return kib;
+}
+
+/* The processor time that a server has used, in seconds. */
+static double cpu_seconds(const struct site *site) {
+    char path[64], line[1024] = "";
+    unsigned long user = 0, kernel = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)site->server.process->pid);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof line, file));
+    fclose(file);
+    const char *after = strrchr(line, ')');
+    assert_non_null(after);
+    assert_int_equal(
+        sscanf(after + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel),
+        2);
+    return (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK);
+}
+
+/* ---- connections ---------------------------------------------------------------------------- */
+/* Without assertions, which are for the thread of the tests alone. */
+
+static void set_patience(int fd, int ms) {
+    const struct timeval patience = {ms / 1000, (ms % 1000) * 1000};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+}
+
+/* What is sent in parts must not wait for the acknowledgement of the first. Closing it cuts it, so
+ * that no port is left waiting. -1: cannot connect. */
+static int peer_connect(const struct server *server, int patience_ms) {
+    const struct linger cut = {.l_onoff = 1, .l_linger = 0};
+    const int one = 1;
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    unsigned port = 0;
+    sscanf(server->url, "tcp://127.0.0.1:%u", &port);
+    address.sin_port = htons((uint16_t)port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    set_patience(fd, patience_ms);
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+static bool peer_greet(int fd) {
+    unsigned char answer[8];
+    return raw_send(fd, "\0SP\0\0\x30\0\0", 8) && recv(fd, answer, 8, MSG_WAITALL) == 8;
+}
+
+static bool message_send(int fd, const char *text, size_t bytes) {
+    return raw_send_head(fd, bytes) && raw_send(fd, text, bytes);
+}
+
+/* Takes a message of nng's, of which the beginning is kept as a text. */
+static bool message_receive(int fd, char *text, size_t room) {
+    unsigned char head[12];
+    uint64_t bytes = 0;
+    size_t kept = 0;
+    if (recv(fd, head, sizeof head, MSG_WAITALL) != sizeof head) return false;
+    for (int i = 0; i < 8; i++) bytes = bytes << 8 | head[i];
+    bytes -= 4;
+    while (bytes > 0) {
+        char rest[4096];
+        ssize_t got = recv(fd, rest, bytes < sizeof rest ? (size_t)bytes : sizeof rest, 0);
+        if (got <= 0) return false;
+        size_t fits = (size_t)got < room - 1 - kept ? (size_t)got : room - 1 - kept;
+        memcpy(text + kept, rest, fits);
+        kept += fits;
+        bytes -= (uint64_t)got;
+    }
+    text[kept] = 0;
+    return true;
+}
+
+#define HTTP_HEAD(length)                                                                          \
+    "POST /v1/get_capacity HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"      \
+    "Content-Length: " length "\r\n\r\n"
+
+static size_t http_compose(char *out, size_t room) {
+    return (size_t)snprintf(out, room, HTTP_HEAD("%zu") "%s", strlen(ASK), ASK);
+}
+
+/* Takes an answer of HTTP, head and body, which must fit. */
+static bool http_receive(int fd, char *text, size_t room) {
+    size_t bytes = 0, whole = room;
+    while (bytes < whole) {
+        ssize_t got = recv(fd, text + bytes, room - 1 - bytes, 0);
+        if (got <= 0) return false;
+        bytes += (size_t)got;
+        text[bytes] = 0;
+        const char *end = strstr(text, "\r\n\r\n"), *length = strstr(text, "Content-Length: ");
+        if (end && length) whole = (size_t)(end - text) + 4 + strtoul(length + 16, NULL, 10);
+        if (end && (!length || whole >= room)) return false;
+    }
+    return true;
+}
+
+/* ---- control -------------------------------------------------------------------------------- */
+/* A thread that only sleeps: what it sleeps too long the machine has been too busy for anybody, and
+ * is not to be blamed on the server. */
+
+#define CONTROL_NAP (DOORMAN_SECOND / 100)
+
+static struct control {
+    pthread_t thread;
+    bool stop;                   /* all atomic */
+    doorman_time woke, too_long; /* when it did last; the sum */
+} control;
+
+static void *control_main(void *argument) {
+    (void)argument;
+    doorman_time last = doorman_clock();
+    while (!__atomic_load_n(&control.stop, __ATOMIC_RELAXED)) {
+        sleep_ms((int)(CONTROL_NAP / (DOORMAN_SECOND / 1000)));
+        doorman_time now = doorman_clock(), more = now - last - CONTROL_NAP;
+        if (more > 0) __atomic_fetch_add(&control.too_long, more, __ATOMIC_RELAXED);
+        __atomic_store_n(&control.woke, now, __ATOMIC_RELAXED);
+        last = now;
+    }
+    return NULL;
+}
+
+static void control_start(void) {
+    control = (struct control){.woke = doorman_clock()};
+    assert_int_equal(pthread_create(&control.thread, NULL, control_main, NULL), 0);
+}
+
+static void control_end(void) {
+    __atomic_store_n(&control.stop, true, __ATOMIC_RELAXED);
+    pthread_join(control.thread, NULL);
+}
+
+/* The time for which the machine had no time for the control, up to now. */
+static doorman_time control_stalls(doorman_time now) {
+    doorman_time going_on = now - __atomic_load_n(&control.woke, __ATOMIC_RELAXED) - CONTROL_NAP;
+    return __atomic_load_n(&control.too_long, __ATOMIC_RELAXED) + (going_on > 0 ? going_on : 0);
+}
+
+/* ---- the good client ------------------------------------------------------------------------ */
+
+/* Asks by turns over nng and HTTP, on connections that it keeps; or now and then on another one of
+ * nng's, which may take its time: after a greeting that it does not like nng takes none for 100 ms.
+ */
+struct witness {
+    const struct site *site;
+    bool reconnects;
+    int nng, http; /* the connections; http -1: none at present */
+    int asked, late;
+    doorman_time worst, sum;
+};
+
+static struct witness witness_start(const struct site *site) {
+    struct witness witness = {.site = site, .http = -1};
+    witness.nng = peer_connect(&site->server, PATIENCE_MS);
+    assert_true(witness.nng >= 0 && peer_greet(witness.nng));
+    control_start();
+    return witness;
+}
+
+static bool witness_ask_nng(struct witness *witness) {
+    static const char text[] = "{\"get_capacity\":" ASK "}";
+    char answer[1024];
+    bool anew = witness->reconnects && witness->asked % 10 == 1;
+    if (anew) close(witness->nng);
+    if (anew) witness->nng = peer_connect(&witness->site->server, PATIENCE_MS);
+    return witness->nng >= 0 && (!anew || peer_greet(witness->nng)) &&
+           message_send(witness->nng, text, sizeof text - 1) &&
+           message_receive(witness->nng, answer, sizeof answer) &&
+           strstr(answer, "\"capacity\":1,") != NULL;
+}
+
+/* A connection of HTTP's may have been closed since it was last used: then another one serves. */
+static bool witness_ask_http(struct witness *witness) {
+    char request[512], answer[4096];
+    size_t bytes = http_compose(request, sizeof request);
+    bool answered = false;
+    for (int tries = 0; tries < 2 && !answered; tries++) {
+        if (witness->http < 0) witness->http = peer_connect(&witness->site->http, PATIENCE_MS);
+        answered = witness->http >= 0 && raw_send(witness->http, request, bytes) &&
+                   http_receive(witness->http, answer, sizeof answer);
+        if (!answered && witness->http >= 0) {
+            close(witness->http);
+            witness->http = -1;
+        }
+    }
+    return answered && strstr(answer, "\"capacity\":1,") != NULL;
+}
+
+static void witness_ask(struct witness *witness) {
+    doorman_time began = doorman_clock(), stalls = control_stalls(began);
+    bool over_http = witness->asked++ % 2 == 1;
+    bool answered = over_http ? witness_ask_http(witness) : witness_ask_nng(witness);
+    doorman_time now = doorman_clock(), took = now - began;
+    if (!answered) {
+        fail_msg("no answer to request %d over %s", witness->asked, over_http ? "HTTP" : "nng");
+    }
+    witness->sum += took;
+    if (took > witness->worst) witness->worst = took;
+    if (took - (control_stalls(now) - stalls) > ANSWER_WITHIN) witness->late++;
+}
+
+static void witness_for(struct witness *witness, double seconds) {
+    doorman_time end = doorman_clock() + (doorman_time)(seconds * (double)DOORMAN_SECOND);
+    while (doorman_clock() < end) {
+        witness_ask(witness);
+        sleep_ms(2);
+    }
+}
+
+static void witness_end(struct witness *witness, const char *beside) {
+    const double ms = (double)DOORMAN_SECOND / 1000;
+    control_end();
+    print_message("beside %s: %d answers, after %.2f ms on average and %.0f ms at worst, %d "
+                  "later than 1 s\n",
+                  beside, witness->asked, (double)witness->sum / witness->asked / ms,
+                  (double)witness->worst / ms, witness->late);
+    assert_int_equal(witness->late, 0);
+    close(witness->nng);
+    if (witness->http >= 0) close(witness->http);
+}
+
+/* ---- crowds --------------------------------------------------------------------------------- */
+
+/* Not so fast that the system's queue of those who knock overflows, and they wait for a second. */
+static int *peers_connect(const struct server *server, int count) {
+    int *peers = (int *)malloc((size_t)count * sizeof *peers);
+    assert_non_null(peers);
+    for (int i = 0; i < count; i++) {
+        if (i % 50 == 49) sleep_ms(5);
+        peers[i] = peer_connect(server, PATIENCE_MS);
+        assert_true(peers[i] >= 0);
+    }
+    return peers;
+}
+
+static void peers_close(int *peers, int count) {
+    for (int i = 0; i < count; i++) close(peers[i]);
+    free(peers);
+}
+
+/* V5: a thousand that have said hello and no more, a thousand half-open ones (nothing, half of a
+ * greeting, of a head, of a message), and as many of HTTP, all at once. */
+static void crowds_that_say_nothing_or_half_of_it_keep_nobody_waiting(void **state) {
+    (void)state;
+    static const char *const halves[] = {"", "GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\n",
+                                         HTTP_HEAD("4000000") "{\"client_id\":"};
+    struct site site = site_start(CONFIG("60", "16", NO_LEARNING));
+    struct witness witness = witness_start(&site);
+    int count = sizes.peers;
+    int *idle = peers_connect(&site.server, count), *half = peers_connect(&site.server, count);
+    witness_for(&witness, 0.1);
+    for (int i = 0; i < count; i++) {
+        assert_true(peer_greet(idle[i]));
+        if (i % 4 == 1) assert_true(raw_send(half[i], "\0SP", 3));
+        if (i % 4 >= 2) assert_true(peer_greet(half[i]));
+        if (i % 4 == 2) assert_true(raw_send(half[i], "\0\0\0\0", 4));
+        if (i % 4 == 3) assert_true(raw_send_head(half[i], 4000000) && raw_send(half[i], "{", 1));
+        if (i % 50 == 0) witness_ask(&witness);
+    }
+    int *http = peers_connect(&site.http, 2 * count);
+    for (int i = 0; i < 2 * count; i++) {
+        if (i >= count) raw_send(http[i], halves[i % 4], strlen(halves[i % 4]));
+        if (i % 50 == 0) witness_ask(&witness);
+    }
+    witness_for(&witness, sizes.whole ? sizes.flood_seconds : 1);
+    peers_close(idle, count);
+    peers_close(half, count);
+    peers_close(http, 2 * count);
+    witness_for(&witness, 0.1);
+    witness_end(&witness, "4 crowds that say nothing or half of it");
+    server_stop(&site.server);
+}
+
+/* V5: whoever sends a byte at a time gets its answer in the end, as long as it takes less than half
+ * a minute over HTTP, and keeps nobody waiting. */
+static void whoever_sends_a_byte_at_a_time_is_answered_and_keeps_nobody_waiting(void **state) {
+    (void)state;
+    enum { COUNT = 200 }; /* of each; HTTP takes 256 at once */
+    char head[12] = "", text[] = "{\"get_capacity\":" ASK "}", request[512], answer[4096];
+    struct site site = site_start(CONFIG("60", "16", NO_LEARNING));
+    struct witness witness = witness_start(&site);
+    int *nng = peers_connect(&site.server, COUNT), *http = peers_connect(&site.http, COUNT);
+    size_t bytes = strlen(text), all = http_compose(request, sizeof request);
+    head[7] = (char)(bytes + 4);
+    head[8] = (char)0x80;
+    for (int i = 0; i < COUNT; i++) assert_true(peer_greet(nng[i]));
+    for (size_t at = 0; at < all; at++) {
+        for (int i = 0; i < COUNT; i++) {
+            assert_true(raw_send(http[i], request + at, 1));
+            if (at < sizeof head) assert_true(raw_send(nng[i], head + at, 1));
+            if (at >= sizeof head && at < sizeof head + bytes) {
+                assert_true(raw_send(nng[i], text + at - sizeof head, 1));
+            }
+        }
+        witness_for(&witness, 0.005);
+    }
+    for (int i = 0; i < COUNT; i++) {
+        assert_true(message_receive(nng[i], answer, sizeof answer));
+        assert_non_null(strstr(answer, "\"gets\""));
+        assert_true(http_receive(http[i], answer, sizeof answer));
+        assert_non_null(strstr(answer, "\"gets\""));
+    }
+    peers_close(nng, COUNT);
+    peers_close(http, COUNT);
+    witness_end(&witness, "400 slow senders");
+    server_stop(&site.server);
+}
+
+/* ---- floods --------------------------------------------------------------------------------- */
+
+struct blob {
+    const char *text;
+    size_t bytes;
+};
+
+/* One character so many times between two texts. */
+static struct blob blob_long(const char *before, char character, size_t count, const char *after) {
+    size_t first = strlen(before), last = strlen(after);
+    char *text = (char *)malloc(first + count + last + 1);
+    assert_non_null(text);
+    memcpy(text, before, first);
+    memset(text + first, character, count);
+    memcpy(text + first + count, after, last + 1);
+    return (struct blob){text, first + count + last};
+}
+
+#define BLOB(text)                                                                                 \
+    { text, sizeof text - 1 }
+#define HELLO "\0SP\0\0\x30\0\0"
+
+/* What is no message of the protocol, though nng carries it. The long ones come behind. */
+enum { TEXT_SHORT = 11, TEXT_COUNT = 15 };
+static struct blob texts[TEXT_COUNT] = {
+    BLOB(""),
+    BLOB("rubbish"),
+    BLOB("\0\xff\xfe\x80"),
+    BLOB("{\"get_capacity\":{\"client_id\":\"a\",\"resource\":["),
+    BLOB("{\"get_capacity\":{\"client_id\":7,\"resource\":{}}}"),
+    BLOB("{\"get_capacity\":{\"client_id\":\"a\",\"resource\":[{\"resource_id\":\"a\","
+         "\"wants\":\"1\"}]}}"),
+    BLOB("{\"get_capacity\":{\"client_id\":\"a\",\"resource\":[{\"resource_id\":\"a\","
+         "\"wants\":-1e999}]}}"),
+    BLOB("{\"get_server_capacity\":{\"server_id\":[],\"resource\":null}}"),
+    BLOB("{\"release_capacity\":{\"client_id\":\"a\",\"resource\":[{\"resource_id\":\"a\","
+         "\"id\":9007199254740994}]}}"),
+    BLOB("{\"get_capacity\":{\"client_id\":\"\xed\xa0\x80\",\"resource\":[]}}"),
+    BLOB("{\"conquer\":{}}"),
+};
+
+static void texts_make(void) {
+    static const char ask[] = "{\"get_capacity\":{\"resource\":[],\"client_id\":\"";
+    texts[TEXT_SHORT] = blob_long(ask, 'x', 100000, "\"}}");
+    texts[TEXT_SHORT + 1] = blob_long("", '[', 10000, "");
+    texts[TEXT_SHORT + 2] = blob_long(ask, '\\', 99999, "");
+    texts[TEXT_SHORT + 3] = blob_long("{\"discovery\":[0", ',', 1000000, "]}");
+}
+
+static void texts_free(void) {
+    for (int i = TEXT_SHORT; i < TEXT_COUNT; i++) free((void *)(uintptr_t)texts[i].text);
+}
+
+/* What is nothing of nng's: other greetings, other protocols, and after a right one lengths that
+ * cannot be, or messages without the number of a request. */
+static const struct blob openings[] = {
+    BLOB("GET / HTTP/1.1\r\n\r\n"),
+    BLOB("\0SP\1\0\x30\0\0"),
+    BLOB("\0SP\0\0\x20\0\0"),
+    BLOB("\0SP\0\xff\xff\xff\xff"),
+    BLOB("\x16\3\1\2\0\1\0\1\xfc\3\3"),
+    BLOB(HELLO "\0\0\0\0\0\0\0\0"),
+    BLOB(HELLO "\0\0\0\0\0\0\0\3abc"),
+    BLOB(HELLO "\0\0\0\0\0\0\0\x10\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0\4"),
+    BLOB(HELLO "\0\0\0\0\x7f\xff\xff\xff"),
+    BLOB(HELLO "\xff\xff\xff\xff\xff\xff\xff\xff\x80\0\0\1{}"),
+};
+
+/* What is no request of HTTP, or none that the server takes. */
+static const struct blob requests[] = {
+    BLOB("\r\n\r\n"),
+    BLOB("GET\r\n\r\n"),
+    BLOB("GET / HTTP/9.9\r\nHost: localhost\r\n\r\n"),
+    BLOB("GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n"),
+    BLOB("GET /%00?filter=%zz&page=-1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),
+    BLOB("DELETE / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    BLOB(HTTP_HEAD("18446744073709551616")),
+    BLOB(HTTP_HEAD("-1")),
+    BLOB(HTTP_HEAD("8") "[[[[[[[["),
+    BLOB("POST /v1/discovery HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+         "Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n"),
+};
+
+#define FLOOD_PATIENCE_MS 50 /* for an answer, where there may be none */
+
+struct flood {
+    pthread_t thread;
+    const struct site *site;
+    uint64_t random;
+    bool stop;           /* atomic */
+    unsigned long count; /* of what was sent; atomic */
+};
+
+/* One connection, one thing said, and what is answered: most are cut. */
+static void flood_open(const struct server *server, const struct blob *what) {
+    char answer[4096];
+    int fd = peer_connect(server, FLOOD_PATIENCE_MS);
+    if (fd < 0) return;
+    raw_send(fd, what->text, what->bytes);
+    shutdown(fd, SHUT_WR);
+    while (recv(fd, answer, sizeof answer, 0) > 0) {
+    }
+    close(fd);
+}
+
+/* Many texts on one connection. A long one now and then: they are work. */
+static void flood_talk(struct flood *flood) {
+    char answer[256];
+    int fd = peer_connect(&flood->site->server, PATIENCE_MS);
+    bool goes_on = fd >= 0 && peer_greet(fd);
+    for (int i = 0; i < 1000 && goes_on; i++) {
+        bool any = random_below(&flood->random, 20) == 0;
+        const struct blob *text = &texts[random_below(&flood->random, any ? TEXT_COUNT : 11)];
+        goes_on = message_send(fd, text->text, text->bytes) &&
+                  message_receive(fd, answer, sizeof answer) && strstr(answer, "\"error\"");
+        __atomic_fetch_add(&flood->count, goes_on, __ATOMIC_RELAXED);
+    }
+    if (fd >= 0) close(fd);
+}
+
+static void *flood_main(void *argument) {
+    struct flood *flood = (struct flood *)argument;
+    while (!__atomic_load_n(&flood->stop, __ATOMIC_RELAXED)) {
+        flood_talk(flood);
+        for (int i = 0; i < 20; i++) {
+            size_t any = random_below(&flood->random, sizeof openings / sizeof *openings);
+            flood_open(&flood->site->server, &openings[any]);
+            any = random_below(&flood->random, sizeof requests / sizeof *requests);
+            flood_open(&flood->site->http, &requests[any]);
+            __atomic_fetch_add(&flood->count, 2, __ATOMIC_RELAXED);
+        }
+    }
+    return NULL;
+}
+
+/* V5. */
+static void floods_of_bad_messages_keep_nobody_waiting(void **state) {
+    (void)state;
+    enum { THREADS = 4 };
+    struct flood floods[THREADS];
+    uint64_t random = random_start();
+    unsigned long count = 0;
+    texts_make();
+    struct site site = site_start(CONFIG("60", "16", NO_LEARNING));
+    struct witness witness = witness_start(&site);
+    witness.reconnects = true;
+    for (uint64_t i = 0; i < THREADS; i++) {
+        floods[i] = (struct flood){.site = &site, .random = random + i};
+        assert_int_equal(pthread_create(&floods[i].thread, NULL, flood_main, &floods[i]), 0);
+    }
+    witness_for(&witness, sizes.flood_seconds);
+    for (int i = 0; i < THREADS; i++) {
+        __atomic_store_n(&floods[i].stop, true, __ATOMIC_RELAXED);
+        pthread_join(floods[i].thread, NULL);
+        count += floods[i].count;
+    }
+    print_message("%lu bad messages and connections in %d s\n", count, sizes.flood_seconds);
+    assert_true(count > 1000);
+    witness_end(&witness, "floods");
+    server_stop(&site.server);
+    texts_free();
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+#define BLOCK 500 /* resources in one request */
+
+/* One holder asks for a block of resources. */
+static void fill_block(int fd, char *text, size_t room, int holder, int first) {
+    char answer[64];
+    size_t bytes = (size_t)snprintf(
+        text, room, "{\"get_capacity\":{\"client_id\":\"holder-%d\",\"resource\":[", holder);
+    for (int i = first; i < first + BLOCK; i++) {
+        bytes += (size_t)snprintf(text + bytes, room - bytes,
+                                  "%s{\"resource_id\":\"resource-%d\",\"wants\":20}",
+                                  i > first ? "," : "", i);
+    }
+    bytes += (size_t)snprintf(text + bytes, room - bytes, "]}}");
+    assert_true(bytes < room);
+    assert_true(message_send(fd, text, bytes) && message_receive(fd, answer, sizeof answer));
+    assert_non_null(strstr(answer, "\"response\""));
+}
+
+/* Every holder asks for every resource. */
+static void fill(struct witness *witness) {
+    size_t room = BLOCK * 64 + 256;
+    char *text = (char *)malloc(room);
+    int fd = peer_connect(&witness->site->server, PATIENCE_MS);
+    assert_true(text && fd >= 0 && peer_greet(fd));
+    for (int first = 0; first < sizes.resources; first += BLOCK) {
+        for (int i = 0; i < sizes.holders; i++) fill_block(fd, text, room, i, first);
+        witness_ask(witness);
+    }
+    close(fd);
+    free(text);
+}
+
+/* How much of a status comes, in bytes; a negative number where it breaks off. */
+static long status_read(const struct site *site) {
+    static const char request[] =
+        "GET /v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    char bytes[65536];
+    long sum = 0;
+    ssize_t got = 0;
+    int fd = peer_connect(&site->http, PATIENCE_MS);
+    if (fd < 0 || !raw_send(fd, request, sizeof request - 1)) got = -1;
+    while (got >= 0 && (got = recv(fd, bytes, sizeof bytes, 0)) > 0) sum += got;
+    if (fd >= 0) close(fd);
+    return got < 0 ? -1 : sum;
+}
+
+struct reading {
+    pthread_t thread;
+    const struct site *site;
+    long bytes; /* atomic; 0: not yet */
+};
+
+static void *reading_main(void *argument) {
+    struct reading *reading = (struct reading *)argument;
+    __atomic_store_n(&reading->bytes, status_read(reading->site), __ATOMIC_RELAXED);
+    return NULL;
+}
+
+/* Somebody reads all of the status meanwhile. */
+static long witness_beside_status(struct witness *witness) {
+    struct reading reading = {.site = witness->site};
+    assert_int_equal(pthread_create(&reading.thread, NULL, reading_main, &reading), 0);
+    while (__atomic_load_n(&reading.bytes, __ATOMIC_RELAXED) == 0) witness_for(witness, 0.01);
+    pthread_join(reading.thread, NULL);
+    return reading.bytes;
+}
+
+/* A configuration that has a thousand templates more in front of the same one is loaded meanwhile:
+ * each resource looks for its template anew. */
+static void witness_beside_reload(struct witness *witness, const char *last) {
+    enum { TEMPLATES = 1000 };
+    const struct process *process = witness->site->server.process;
+    const char *list = strchr(last, '[') + 1;
+    size_t room = TEMPLATES * 64 + strlen(last) + 64;
+    char *config = (char *)malloc(room);
+    assert_non_null(config);
+    size_t bytes = (size_t)snprintf(config, room, "{\"resources\":[");
+    for (int i = 0; i < TEMPLATES; i++) {
+        bytes += (size_t)snprintf(config + bytes, room - bytes,
+                                  "{\"identifier_glob\":\"resource-%d-*\",\"capacity\":1},", i);
+    }
+    snprintf(config + bytes, room - bytes, "%s", list);
+    file_write(process->config, config);
+    process_signal(process, SIGHUP);
+    doorman_time end = doorman_clock() + PATIENCE_MS * (DOORMAN_SECOND / 1000);
+    while (process_said(process, "configuration loaded") == 0 && doorman_clock() < end) {
+        witness_for(witness, 0.05);
+    }
+    assert_true(process_said(process, "configuration loaded") > 0);
+    free(config);
+}
+
+/* C9, S2: the leases end at about the same time, without that anybody asks for those resources
+ * again. Of what the server took for them at least three quarters go back to the system; what stays
+ * is in pieces between blocks that are still in use. A sanitizer keeps what is freed. */
+static void the_memory_of_all_leases_comes_back_when_they_have_ended(void **state) {
+    (void)state;
+    char config[512];
+    struct site site;
+    snprintf(config, sizeof config, CONFIG("%d", "1", NO_LEARNING), sizes.lease_seconds);
+    site = site_start(config);
+    struct witness witness = witness_start(&site);
+    witness_for(&witness, 0.2);
+    long before = resident(&site), after = 0;
+    doorman_time began = doorman_clock();
+    fill(&witness);
+    double seconds = (double)(doorman_clock() - began) / (double)DOORMAN_SECOND;
+    long peak = resident(&site);
+    print_message("%d leases of %d resources in %.1f s: %ld KiB before, %ld at the peak\n",
+                  sizes.resources * sizes.holders, sizes.resources, seconds, before, peak);
+    witness_end(&witness, "those who take so many leases");
+    witness = witness_start(&site);
+    long bytes = witness_beside_status(&witness);
+    witness_end(&witness, "the status of all resources");
+    assert_true(bytes > sizes.resources);
+    witness = witness_start(&site);
+    witness_beside_reload(&witness, config);
+    witness_end(&witness, "a new configuration");
+    witness = witness_start(&site);
+    long wanted = before + (peak - before) / 4;
+    for (int waited = 0; waited < PATIENCE_MS + sizes.lease_seconds * 2000; waited += 100) {
+        witness_for(&witness, 0.1);
+        after = resident(&site);
+        if ((sanitized() || after <= wanted) && status_read(&site) < 10000) break;
+    }
+    witness_end(&witness, "the end of all leases");
+    print_message("%ld KiB after they have ended: %ld %% of the growth came back\n", after,
+                  100 * (peak - after) / (peak - before));
+    assert_in_range(status_read(&site), 1, 10000);
+    if (!sanitized()) assert_true(after <= wanted);
+    server_stop(&site.server);
+}
+
+/* ---- a log that cannot be written ----------------------------------------------------------- */
+
+#define CHATTER "exec \"$0\" --config \"$1\" --listen \"$2\" --log-level debug"
+#define NEARLY_FULL                                                                                \
+    (56 << 10) /* of 64 KiB, which a pipe has too: its pages are not filled to the end */
+#define SMALL_DISK "mount -t tmpfs -o size=64k none \"$3\""
+
+/* A server that says much: leases of a second, each of whose ends is a line. What it says goes to
+ * where `process->err` points; it listens at a socket in its folder.
+ *   script   CHATTER, or what brings it about */
+static void chatter_start(struct process *process, const char *script) {
+    char url[96], disk[80];
+    const char *program = getenv("DOORMAN_SERVER");
+    snprintf(url, sizeof url, "ipc://%s", process->socket);
+    snprintf(disk, sizeof disk, "%s/disk", process->folder);
+    mkdir(disk, 0700);
+    file_write(process->config, CONFIG("1", "0.5", NO_LEARNING));
+    const char *const arguments[] = {
+        "-c", script, program ? program : "build/doorman_server", process->config, url, disk, NULL};
+    process_launch(process, "/bin/sh", arguments, NULL);
+}
+
+/* Takes a thousand leases at once. Waits for a server that is still starting. */
+static void chatter_ask(const struct process *process, int round) {
+    char url[96], text[BLOCK * 2 * 64 + 256], *reply = NULL;
+    size_t bytes = (size_t)snprintf(
+        text, sizeof text, "{\"get_capacity\":{\"client_id\":\"holder-%d\",\"resource\":[", round);
+    for (int i = 0; i < 2 * BLOCK; i++) {
+        bytes +=
+            (size_t)snprintf(text + bytes, sizeof text - bytes,
+                             "%s{\"resource_id\":\"resource-%d\",\"wants\":20}", i ? "," : "", i);
+    }
+    snprintf(text + bytes, sizeof text - bytes, "]}}");
+    snprintf(url, sizeof url, "ipc://%s", process->socket);
+    for (int waited = 0; !reply && waited < PATIENCE_MS; waited += 10) {
+        reply = ask_bytes(url, text, strlen(text));
+        if (!reply) sleep_ms(10);
+    }
+    if (!reply) fail_msg("no answer in round %d", round);
+    assert_non_null(strstr(reply, "\"gets\""));
+    free(reply);
+}
+
+/* Some thousand lines of 130 bytes; and the server goes on. */
+static void chatter_go_on(const struct process *process) {
+    int rounds = sizes.whole ? 10 : 1;
+    for (int round = 0; round < rounds; round++) {
+        chatter_ask(process, round);
+        sleep_ms(2200); /* they end; should that take longer, less is said */
+    }
+    chatter_ask(process, rounds);
+}
+
+/* Ends a process as an operator would. */
+static void process_stop(struct process *process) {
+    process_signal(process, SIGTERM);
+    assert_int_equal(process_wait(process), 0);
+}
+
+/* V6. */
+static void a_log_on_a_full_disk_neither_blocks_nor_ends_the_server(void **state) {
+    (void)state;
+    struct process *process = process_new();
+    snprintf(process->err, sizeof process->err, "/dev/full");
+    chatter_start(process, CHATTER);
+    chatter_go_on(process);
+    process_stop(process);
+}
+
+/* V6: on a disk of 64 KiB, in a namespace of the server's own. When somebody makes room it says how
+ * many lines were lost. */
+static void a_log_that_fills_its_disk_goes_on_when_there_is_room(void **state) {
+    (void)state;
+    if (system("unshare -rm mount -t tmpfs -o size=64k none /mnt 2>/dev/null") != 0) {
+        print_message("no namespace with a disk of its own can be made here: left out\n");
+        skip();
+    }
+    struct process *process = process_new();
+    chatter_start(process, "exec unshare -rm sh -c '" SMALL_DISK " && " CHATTER
+                           " 2>>\"$3/log\"' \"$0\" \"$1\" \"$2\" \"$3\"");
+    chatter_ask(process, 0);
+    struct process seen = *process; /* from outside of the namespace */
+    snprintf(seen.err, sizeof seen.err, "/proc/%d/root%.40s/disk/log", (int)process->pid,
+             process->folder);
+    struct stat disk = {.st_size = 0};
+    for (int waited = 0; waited < PATIENCE_MS && disk.st_size < NEARLY_FULL; waited += 10) {
+        assert_int_equal(stat(seen.err, &disk), 0);
+        sleep_ms(10);
+    }
+    assert_in_range(disk.st_size, NEARLY_FULL, 64 << 10);
+    chatter_go_on(process);
+    assert_int_equal(truncate(seen.err, 0), 0);
+    process_signal(process, SIGHUP);
+    process_await(&seen, "lines of this log found no room and are lost\" count=", 1);
+    process_stop(process);
+}
+
+/* V6: of a pipe that is full, and later of one without a reader. */
+static void a_log_that_nobody_reads_neither_blocks_nor_ends_the_server(void **state) {
+    (void)state;
+    char lines[65536];
+    struct process *process = process_new();
+    assert_int_equal(mkfifo(process->err, 0600), 0);
+    int reader = open(process->err, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    assert_true(reader >= 0);
+    chatter_start(process, CHATTER);
+    chatter_ask(process, 0);
+    int bytes = 0;
+    for (int waited = 0; waited < PATIENCE_MS && bytes < NEARLY_FULL; waited += 10) {
+        assert_int_equal(ioctl(reader, FIONREAD, &bytes), 0);
+        sleep_ms(10);
+    }
+    assert_true(bytes >= NEARLY_FULL);
+    chatter_go_on(process);
+    while (read(reader, lines, sizeof lines) > 0) {
+    }
+    process_signal(process, SIGHUP);
+    bool told = false;
+    for (int waited = 0; waited < PATIENCE_MS && !told; waited += 10) {
+        ssize_t got = read(reader, lines, sizeof lines - 1);
+        lines[got > 0 ? got : 0] = 0;
+        told = strstr(lines, "lines of this log found no room and are lost\" count=") != NULL;
+        if (got <= 0) sleep_ms(10);
+    }
+    assert_true(told);
+    close(reader);
+    chatter_go_on(process);
+    process_stop(process);
+}
+
+/* ---- no more files -------------------------------------------------------------------------- */
+
+/* V5: of a server that may open so few files most of those who connect have to wait. */
+static void out_of_files(struct site *site, const struct server *where, const char *what) {
+    enum { COUNT = 120 }; /* less than the system lets wait */
+    const struct rlimit low = {64, 64};
+    struct witness witness = witness_start(site);
+    witness_for(&witness, 0.1);
+    assert_int_equal(prlimit(site->server.process->pid, RLIMIT_NOFILE, &low, NULL), 0);
+    int *peers = peers_connect(where, COUNT);
+    witness_for(&witness, 0.5);
+    double cpu = cpu_seconds(site);
+    doorman_time began = doorman_clock();
+    for (int i = 0; i < 20; i++) {
+        witness_ask(&witness);
+        sleep_ms(100);
+    }
+    double share =
+        (cpu_seconds(site) - cpu) / ((double)(doorman_clock() - began) / (double)DOORMAN_SECOND);
+    print_message("out of files, by %d connections of %s: %.1f %% of a processor\n", COUNT, what,
+                  100 * share);
+    assert_true(share < 0.25);
+    peers_close(peers, COUNT);
+    int late = peer_connect(&site->server, PATIENCE_MS);
+    assert_true(late >= 0 && peer_greet(late));
+    close(late);
+    if (witness.http >= 0) close(witness.http);
+    witness.http = -1;
+    witness_for(&witness, 0.1);
+    witness_end(&witness, what);
+}
+
+static void
+a_server_out_of_files_answers_those_connected_and_takes_others_when_some_are_free(void **state) {
+    (void)state;
+    struct site site = site_start(CONFIG("60", "16", NO_LEARNING));
+    out_of_files(&site, &site.server, "nng");
+    server_stop(&site.server);
+    site = site_start(CONFIG("60", "16", NO_LEARNING));
+    out_of_files(&site, &site.http, "HTTP");
+    server_stop(&site.server);
+}
+
+/* ---- kill -9 -------------------------------------------------------------------------------- */
+
+/* A root and two leaves at sockets in their own folders, where they are found again. */
+enum { ROOT, LEFT, RIGHT, NODES };
+
+struct node {
+    const char *name;
+    struct process *process;
+    char url[96], parent[96]; /* parent "": the root */
+};
+
+static void node_start(struct node *node) {
+    bool root = !node->parent[0];
+    const char *const arguments[] = {"--listen",
+                                     node->url,
+                                     "--node",
+                                     node->name,
+                                     root ? "--config" : "--parent",
+                                     root ? node->process->config : node->parent,
+                                     NULL};
+    process_start(node->process, arguments, NULL);
+}
+
+static void node_kill(struct node *node) {
+    process_signal(node->process, SIGKILL);
+    assert_int_equal(process_wait(node->process), 128 + SIGKILL);
+}
+
+/* Eight clients of the leaves, four of each. */
+static void tree_start(struct node *nodes) {
+    static const char *const names[NODES] = {"root", "left", "right"};
+    for (int i = 0; i < NODES; i++) {
+        nodes[i] = (struct node){.name = names[i], .process = process_new()};
+        snprintf(nodes[i].url, sizeof nodes[i].url, "ipc://%s", nodes[i].process->socket);
+        if (i != ROOT) memcpy(nodes[i].parent, nodes[ROOT].url, sizeof nodes[i].parent);
+        file_write(nodes[i].process->config,
+                   CONFIG("2", "0.5",
+                          ",\"parameters\":[{\"name\":\"minimum_interval\",\"value\":0.1},"
+                          "{\"name\":\"minimum_refresh_interval\",\"value\":0.1}]"));
+        node_start(&nodes[i]);
+    }
+    for (int i = 0; i < CLIENT_MAX; i++) {
+        const char *const addresses[] = {nodes[LEFT + i % 2].url};
+        crowd_add(addresses, 1, 100);
+    }
+}
+
+/* Others who want capacity of other resources, as fast as they get it. */
+struct load {
+    pthread_t thread;
+    const char *url;
+    bool stop;           /* atomic */
+    unsigned long count; /* of answers */
+};
+
+static void *load_main(void *argument) {
+    struct load *load = (struct load *)argument;
+    char text[256], *reply = NULL;
+    size_t bytes = 0;
+    nng_socket socket = NNG_SOCKET_INITIALIZER;
+    if (nng_req0_open(&socket) != 0) return NULL;
+    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, 200);
+    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, 200);
+    nng_socket_set_ms(socket, NNG_OPT_RECONNMINT, 50);
+    nng_dial(socket, load->url, NULL, NNG_FLAG_NONBLOCK);
+    for (unsigned i = 0; !__atomic_load_n(&load->stop, __ATOMIC_RELAXED); i++) {
+        snprintf(text, sizeof text,
+                 "{\"get_capacity\":{\"client_id\":\"load-%u\",\"resource\":[{\"resource_id\":"
+                 "\"load-%u\",\"wants\":%u}]}}",
+                 i % 1000, i % 7, i % 50);
+        if (nng_send(socket, text, strlen(text), 0) != 0 ||
+            nng_recv(socket, &reply, &bytes, NNG_FLAG_ALLOC) != 0) {
+            continue;
+        }
+        nng_free(reply, bytes);
+        load->count++;
+    }
+    nng_close(socket);
+    return NULL;
+}
+
+/* One is killed, now and then two; and started again at some other moment, in which it may not have
+ * been missed yet, or its lease may have ended. Clients change what they want all the time.
+ *   returns   how many were killed */
+static int crowd_suffer(struct node *nodes, uint64_t *random) {
+    size_t victim = random_below(random, NODES), other = random_below(random, 2 * NODES);
+    node_kill(&nodes[victim]);
+    bool two = other < NODES && other != victim;
+    if (two) node_kill(&nodes[other]);
+    crowd_for((doorman_time)random_below(random, 2500) * (DOORMAN_SECOND / 1000));
+    for (int i = 0; i < NODES; i++) {
+        if (nodes[i].process->pid == 0) node_start(&nodes[i]);
+    }
+    crowd_want((int)random_below(random, CLIENT_MAX), (double)random_below(random, 200));
+    return two ? 2 : 1;
+}
+
+static void crowd_recover(void) {
+    for (int i = 0; i < CLIENT_MAX; i++) crowd_want(i, 100);
+    crowd_until(ALL(CAPACITY / CLIENT_MAX));
+}
+
+/* T7, R8, V2: servers of a tree under load are killed at random moments. What the clients have is
+ * added up after each answer; and after every ten rounds they are left alone, until each has its
+ * share again. */
+static void killed_at_random_moments_nothing_is_exceeded_and_all_recover(void **state) {
+    (void)state;
+    struct node nodes[NODES];
+    uint64_t random = random_start();
+    tree_start(nodes);
+    struct load load = {.url = nodes[LEFT].url};
+    assert_int_equal(pthread_create(&load.thread, NULL, load_main, &load), 0);
+    doorman_time began = doorman_clock(), length = sizes.kill_seconds * DOORMAN_SECOND;
+    crowd_until(ALL(CAPACITY / CLIENT_MAX));
+    int deaths = 0;
+    for (int round = 0; round < sizes.kills || doorman_clock() - began < length; round++) {
+        doorman_time due = began + length / sizes.kills * round;
+        doorman_time any = (doorman_time)random_below(&random, 1000) * (DOORMAN_SECOND / 1000);
+        doorman_time now = doorman_clock();
+        crowd_for(any + (due > now ? due - now : 0));
+        deaths += crowd_suffer(nodes, &random);
+        if (round % 10 != 9) continue;
+        crowd_recover();
+        print_message("%d deaths in %.0f s, and all have their shares\n", deaths,
+                      (double)(doorman_clock() - began) / (double)DOORMAN_SECOND);
+    }
+    crowd_recover();
+    __atomic_store_n(&load.stop, true, __ATOMIC_RELAXED);
+    pthread_join(load.thread, NULL);
+    print_message("%d deaths in %.0f s beside %lu answers: never more than the capacity\n", deaths,
+                  (double)(doorman_clock() - began) / (double)DOORMAN_SECOND, load.count);
+    assert_true(load.count > 0);
+    for (int i = NODES - 1; i >= 0; i--) process_stop(nodes[i].process);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
+
+/* As many files as may be; where that is not enough for a thousand connections of each kind there
+ * are fewer. */
+static void files_raise(void) {
+    struct rlimit files;
+    const rlim_t kinds = 4, others = 200;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    if (files.rlim_cur >= kinds * (rlim_t)sizes.peers + others) return;
+    sizes.peers = files.rlim_cur > others ? (int)((files.rlim_cur - others) / kinds) : 1;
+    print_message("only %lu files may be open: %d connections of each kind\n",
+                  (unsigned long)files.rlim_cur, sizes.peers);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]); /* "floods*" */
+    sizes_read();
+    files_raise();
+    const struct CMUnitTest tests[] = {
+        TEST(crowds_that_say_nothing_or_half_of_it_keep_nobody_waiting),
+        TEST(whoever_sends_a_byte_at_a_time_is_answered_and_keeps_nobody_waiting),
+        TEST(floods_of_bad_messages_keep_nobody_waiting),
+        TEST(the_memory_of_all_leases_comes_back_when_they_have_ended),
+        TEST(a_log_on_a_full_disk_neither_blocks_nor_ends_the_server),
+        TEST(a_log_that_fills_its_disk_goes_on_when_there_is_room),
+        TEST(a_log_that_nobody_reads_neither_blocks_nor_ends_the_server),
+        TEST(a_server_out_of_files_answers_those_connected_and_takes_others_when_some_are_free),
+        cmocka_unit_test_teardown(killed_at_random_moments_nothing_is_exceeded_and_all_recover,
+                                  crowd_clean),
+    };
+    doorman_time began = doorman_clock();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    if (sizes.whole) {
+        printf("abuse at full size: %s in %.0f minutes\n", failed ? "FAILED" : "all passed",
+               (double)(doorman_clock() - began) / (60.0 * (double)DOORMAN_SECOND));
+    }
+    return failed;
+}
