@@ -248,7 +248,7 @@ install: build/doorman_server ## header, server, pkg-config file: to PREFIX (/us
 	install -m 644 doorman.h $(DESTDIR)$(PREFIX)/include
 	install -m 755 build/doorman_server $(DESTDIR)$(PREFIX)/bin
 	version=$$(sed -n 's/^#define DOORMAN_VERSION "\(.*\)"$$/\1/p' doorman.h) && \
-	    sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" doorman.pc.in \
+	    sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" examples/deploy/doorman.pc.in \
 	    >$(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 	chmod 644 $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 
