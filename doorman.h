@@ -5258,7 +5258,7 @@ static void doorman__allowance_set(doorman__allowance *allowance, doorman__limit
 
 /* What holds now, and the version of it. The loop ends unless the writer writes twice in the time
  * of this read. A branch for `until`, and no index: it is foreseen, and nothing waits for the
- * clock. */
+ * clock; unless told so a compiler makes it a choice of addresses, which does. */
 static inline uint32_t doorman__allowance_read(const doorman__allowance *allowance,
                                                doorman__limit *out, doorman_time now) {
     uint32_t version;
@@ -5266,7 +5266,8 @@ static inline uint32_t doorman__allowance_read(const doorman__allowance *allowan
         version = __atomic_load_n(&allowance->version, __ATOMIC_ACQUIRE);
         const struct doorman__allowance_slot *slot = &allowance->slot[version & 1];
         const doorman__limit *limit = &slot->limit[0];
-        if (now >= __atomic_load_n(&slot->until, __ATOMIC_ACQUIRE)) limit = &slot->limit[1];
+        bool later = now >= __atomic_load_n(&slot->until, __ATOMIC_ACQUIRE);
+        if (__builtin_expect(later, false)) limit = &slot->limit[1];
         __atomic_load(&limit->amount, &out->amount, __ATOMIC_ACQUIRE);
         __atomic_load(&limit->unit_time, &out->unit_time, __ATOMIC_ACQUIRE);
         out->unit_price = __atomic_load_n(&limit->unit_price, __ATOMIC_ACQUIRE);
