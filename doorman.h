@@ -7767,7 +7767,7 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
  *    one before, less a part that grows with the square of what is saved: at an eighth of the burst
  *    it is all, since on a machine so busy capacity would be lost. In numbers, 10,000 a second,
  *    burst 0.1 s: 2 ms too late are made good by going 3 % faster, 10 ms by going 2.8 times as
- *    fast, and 12.5 ms at once. So 7/8 of the burst stay in reserve for threads that sleep too long.
+ *    fast, and 12.5 ms at once. So 7/8 of the burst stay in reserve for those who sleep too long.
  *
  * Condition variables go by a clock that stands still while the machine is suspended, and ours not;
  * so nobody sleeps longer than a second at a time.
