@@ -229,7 +229,7 @@ lint = if command -v $(1) >/dev/null; then echo $(1); $(or $(3),$(1) $(2)); \
 TIDY = -- -x c -std=c11 -D_DEFAULT_SOURCE -I. $(CPPFLAGS)
 TIDY_RUNS = "doorman.h $(TIDY) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG" \
     "doorman_server.c $(TIDY)" \
-    "--checks=-clang-analyzer-* $(wildcard examples/*.c tests/sim/*.c) $(TIDY)"
+    "--checks=-clang-analyzer-* $(wildcard examples/*.c) $(TIDY)"
 
 lint: ## what clang-tidy, cppcheck and others say, where they are installed
 	@awk 'length > 100 { print FILENAME ":" FNR ": more than 100 columns"; bad = 1 } \
@@ -248,7 +248,7 @@ install: build/doorman_server ## header, server, pkg-config file: to PREFIX (/us
 	install -m 644 doorman.h $(DESTDIR)$(PREFIX)/include
 	install -m 755 build/doorman_server $(DESTDIR)$(PREFIX)/bin
 	version=$$(sed -n 's/^#define DOORMAN_VERSION "\(.*\)"$$/\1/p' doorman.h) && \
-	    sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" doorman.pc.in \
+	    sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" examples/deploy/doorman.pc.in \
 	    >$(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 	chmod 644 $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 

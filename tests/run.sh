@@ -39,7 +39,7 @@ run_one() {
         if [ "$flavor" = tsan ]; then before=$(fixed_addresses); fi
         ;;
     *)
-        label=${program##*/}
+        label=${program#tests/}
         before='sh'
         ;;
     esac

@@ -43,7 +43,7 @@ static void sizes_read(void) {
                            .holders = 10,
                            .lease_seconds = 30,
                            .kills = 100,
-                           .kill_seconds = atoi(minutes) * 60};
+                           .kill_seconds = (int)strtol(minutes, NULL, 10) * 60};
 }
 
 /* With a sanitizer all takes longer, and what was freed is kept for a while. */
@@ -522,7 +522,8 @@ static void flood_talk(struct flood *flood) {
     bool goes_on = fd >= 0 && peer_greet(fd);
     for (int i = 0; i < 1000 && goes_on; i++) {
         bool any = random_below(&flood->random, 20) == 0;
-        const struct blob *text = &texts[random_below(&flood->random, any ? TEXT_COUNT : 11)];
+        const struct blob *text =
+            &texts[random_below(&flood->random, any ? TEXT_COUNT : TEXT_SHORT)];
         goes_on = message_send(fd, text->text, text->bytes) &&
                   message_receive(fd, answer, sizeof answer) && strstr(answer, "\"error\"");
         __atomic_fetch_add(&flood->count, goes_on, __ATOMIC_RELAXED);
@@ -683,6 +684,7 @@ static void the_memory_of_all_leases_comes_back_when_they_have_ended(void **stat
     fill(&witness);
     double seconds = (double)(doorman_clock() - began) / (double)DOORMAN_SECOND;
     long peak = resident(&site);
+    assert_true(peak > before);
     print_message("%d leases of %d resources in %.1f s: %ld KiB before, %ld at the peak\n",
                   sizes.resources * sizes.holders, sizes.resources, seconds, before, peak);
     witness_end(&witness, "those who take so many leases");

@@ -586,8 +586,8 @@ static void waiters_for_a_rate_take_turns(void **state) {
     assert_true(in_order);
 }
 
-/* L2: a time-out is never early, and 2 ms late at most: a busy machine adds what it likes, but not to
- * each of so many. */
+/* L2: a time-out is never early, and 2 ms late at most: a busy machine adds what it likes, but not
+ * to each of so many. */
 static void a_wait_ends_when_its_time_is_over(void **state) {
     (void)state;
     enum { WAITS = 500 };
@@ -698,8 +698,8 @@ static void every_wait_counts_once_as_demand(void **state) {
     doorman_agent_stop(agent);
 }
 
-/* L2: who gives up has been counted when it leaves the line. After that the resource may be closed by
- * somebody who had only waited for that. */
+/* L2: who gives up has been counted when it leaves the line. After that the resource may be closed
+ * by somebody who had only waited for that. */
 static void who_has_left_the_line_touches_the_resource_no_more(void **state) {
     (void)state;
     char url[64];
@@ -739,8 +739,8 @@ static void a_wait_for_more_than_there_can_be_counts_as_demand(void **state) {
 }
 
 /* L2: a gauge counts in 1/4096, rounded up, and so it does for those who wait. A third does not fit
- * into a third, and it says so; nor two tenths into a little more than two tenths, and to have looked
- * is no second demand. */
+ * into a third, and it says so; nor two tenths into a little more than two tenths, and to have
+ * looked is no second demand. */
 static void a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in(void **state) {
     (void)state;
     char url[64];
@@ -770,8 +770,8 @@ static void a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in(void **state) {
 #define ADDRESS_SANITIZED false
 #endif
 
-/* L2: a thread that is cancelled in its wait leaves the line, and nothing locked; the next one has its
- * turn. (AddressSanitizer reports its own stack where any thread is cancelled.) */
+/* L2: a thread that is cancelled in its wait leaves the line, and nothing locked; the next one has
+ * its turn. (AddressSanitizer reports its own stack where any thread is cancelled.) */
 static void a_thread_that_is_cancelled_leaves_the_line(void **state) {
     (void)state;
     if (ADDRESS_SANITIZED) skip();
@@ -845,8 +845,8 @@ static void waiters_pass_at_the_rate_and_not_above_it(void **state) {
 
 #define START (1000 * DOORMAN_SECOND)
 
-/* Waits for unit after unit, with time as a variable, on a machine that wakes who sleeps 50 to 90 us
- * late, and one time in `rare` by up to `late` more. `passed` is when each unit passed. */
+/* Waits for unit after unit, with time as a variable, on a machine that wakes who sleeps 50 to 90
+ * us late, and one time in `rare` by up to `late` more. `passed` is when each unit passed. */
 static size_t pass_on_a_busy_machine(doorman_resource *resource, double *passed, size_t max,
                                      doorman_time end, int rare, doorman_time late) {
     uint64_t random = 1;

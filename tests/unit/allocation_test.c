@@ -999,8 +999,9 @@ static void a_carrier_of_a_node_waits_for_memory(void **state) {
     (void)state;
     scene *s = scene_start();
     a_new_node_is_asked_for_many(s);
-    const doorman_carrier_options options = {.asker = doorman_server_asker(s->made_server),
-                                             .on_news = ignore_news};
+    const doorman_tls tls = {.authority = "A"};
+    const doorman_carrier_options options = {
+        .asker = doorman_server_asker(s->made_server), .on_news = ignore_news, .tls = &tls};
     assert_int_equal(doorman_carrier_create(&s->carrier, &options), DOORMAN_OK);
     memory_fails_from(1);
     assert_false(doorman_carrier_prepare(s->carrier, s->now));
