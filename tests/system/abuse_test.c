@@ -261,16 +261,29 @@ static struct witness witness_start(const struct site *site) {
     return witness;
 }
 
-static bool witness_ask_nng(struct witness *witness) {
+static bool ask_nng(int fd) {
     static const char text[] = "{\"get_capacity\":" ASK "}";
     char answer[1024];
-    bool anew = witness->reconnects && witness->asked % 10 == 1;
-    if (anew) close(witness->nng);
-    if (anew) witness->nng = peer_connect(&witness->site->server, PATIENCE_MS);
-    return witness->nng >= 0 && (!anew || peer_greet(witness->nng)) &&
-           message_send(witness->nng, text, sizeof text - 1) &&
-           message_receive(witness->nng, answer, sizeof answer) &&
+    return message_send(fd, text, sizeof text - 1) && message_receive(fd, answer, sizeof answer) &&
            strstr(answer, "\"capacity\":1,") != NULL;
+}
+
+/* On another connection. nng 1.5 loses one now and then, and never says a word on it: so it is
+ * tried again, soon, as clients do. */
+static bool witness_ask_anew(struct witness *witness) {
+    bool answered = false;
+    for (int tries = 0; tries < 10 && !answered; tries++) {
+        close(witness->nng);
+        witness->nng = peer_connect(&witness->site->server, 400);
+        answered = witness->nng >= 0 && peer_greet(witness->nng) && ask_nng(witness->nng);
+    }
+    if (answered) set_patience(witness->nng, PATIENCE_MS);
+    return answered;
+}
+
+static bool witness_ask_nng(struct witness *witness) {
+    bool anew = witness->reconnects && witness->asked % 10 == 1;
+    return anew ? witness_ask_anew(witness) : ask_nng(witness->nng);
 }
 
 /* A connection of HTTP's may have been closed since it was last used: then another one serves. */
@@ -550,11 +563,12 @@ static void *flood_main(void *argument) {
 static void floods_of_bad_messages_keep_nobody_waiting(void **state) {
     (void)state;
     enum { THREADS = 4 };
-    struct flood floods[THREADS];
+    static struct flood floods[THREADS]; /* these outlive a test that fails */
+    static struct site site;
     uint64_t random = random_start();
     unsigned long count = 0;
     texts_make();
-    struct site site = site_start(CONFIG("60", "16", NO_LEARNING));
+    site = site_start(CONFIG("60", "16", NO_LEARNING));
     struct witness witness = witness_start(&site);
     witness.reconnects = true;
     for (uint64_t i = 0; i < THREADS; i++) {
@@ -990,10 +1004,11 @@ static void crowd_recover(void) {
  * share again. */
 static void killed_at_random_moments_nothing_is_exceeded_and_all_recover(void **state) {
     (void)state;
-    struct node nodes[NODES];
+    static struct node nodes[NODES];
     uint64_t random = random_start();
     tree_start(nodes);
-    struct load load = {.url = nodes[LEFT].url};
+    static struct load load; /* both outlive a test that fails */
+    load = (struct load){.url = nodes[LEFT].url};
     assert_int_equal(pthread_create(&load.thread, NULL, load_main, &load), 0);
     doorman_time began = doorman_clock(), length = sizes.kill_seconds * DOORMAN_SECOND;
     crowd_until(ALL(CAPACITY / CLIENT_MAX));
