@@ -79,6 +79,8 @@ TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
 TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
 
+HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
+REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
 TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(REPLAYS) build/sim/sim build/doorman_server
 # The longest first, as they run side by side.
 test: $(TESTS) $(TEST_TOOLS) ## all; SEED=N repeats the random ones
@@ -175,7 +177,6 @@ build/sim/sim: $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 
 # The harnesses of tests/fuzz: each with libFuzzer for a while, from its seeds on; and each as a
 # program that runs files again, for `make test`. What is found stands in build/fuzz.
-HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
 FUZZ ?= $(HARNESSES)
 SECONDS ?= 60
 FUZZ_FLAGS = -max_total_time=$(SECONDS) -timeout=60 -rss_limit_mb=2048 -print_final_stats=1
@@ -186,7 +187,6 @@ FUZZ_FLAGS_calls = -max_len=1024
 FUZZ_FLAGS_glob = -max_len=520 -use_value_profile=1
 FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
-REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
 SIM_SOURCES = $(addprefix tests/sim/sim_,world.c network.c check.c)
 
 fuzz: $(FUZZ:%=fuzz_%) ## any bytes to all that takes bytes: libFuzzer; SECONDS=60 FUZZ=glob

@@ -233,6 +233,7 @@ uint64_t sim_random(uint64_t *dice);
 
 double sim_unit(uint64_t *dice);                    /* in [0, 1) */
 uint64_t sim_below(uint64_t *dice, uint64_t count); /* in [0, count) */
+size_t sim_pick(uint64_t *dice, size_t count);      /* the same, of things */
 double sim_between(uint64_t *dice, double low, double high);
 doorman_time sim_time_between(uint64_t *dice, doorman_time low, doorman_time high);
 bool sim_strikes(sim_world *world, sim_fault fault, double probability);

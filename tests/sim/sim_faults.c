@@ -151,7 +151,7 @@ static void use_rate(sim_world *world, const sim_event *event) {
     uint64_t *dice = &world->dice;
     doorman_time next = world->now + sim_time_between(dice, SECOND / 100, 4 * SECOND);
     double amount = use->capacity * sim_between(dice, 0, 10);
-    size_t parts = 1 + sim_below(dice, 8);
+    size_t parts = 1 + sim_pick(dice, 8);
     if (world->now < world->end) sim_plan(world, next, *event);
     if (!use->resource || client->machine.still_until || amount <= 0) return;
     doorman_time local = sim_local(&client->machine.clock, world->now);
@@ -176,7 +176,7 @@ static bool belongs(const sim_world *world, size_t node, size_t top) {
 /* Some node with all that is below it cannot reach the others; or it goes right through. */
 static void strike_partition(sim_world *world, uint64_t *dice) {
     bool below = sim_below(dice, 2);
-    size_t top = sim_below(dice, world->node_count);
+    size_t top = sim_pick(dice, world->node_count);
     world->partitioned = !world->partitioned;
     for (size_t i = 0; i < world->client_count; i++) {
         sim_client *client = &world->clients[i];
@@ -199,7 +199,7 @@ static void revive(sim_world *world, const sim_event *event) {
 }
 
 static void strike_kill(sim_world *world, uint64_t *dice) {
-    size_t process = sim_below(dice, world->process_count);
+    size_t process = sim_pick(dice, world->process_count);
     doorman_time back = world->now + sim_time_between(dice, 0, 60 * SECOND);
     if (!world->processes[process].server) return;
     sim_kill_process(world, process);
@@ -208,14 +208,14 @@ static void strike_kill(sim_world *world, uint64_t *dice) {
 }
 
 static void strike_freeze(sim_world *world, uint64_t *dice) {
-    size_t process = sim_below(dice, world->process_count);
+    size_t process = sim_pick(dice, world->process_count);
     const sim_process *struck = &world->processes[process];
     doorman_time until = world->now + sim_time_between(dice, 0, 60 * SECOND);
     if (struck->server && !struck->machine.still_until) sim_freeze_process(world, process, until);
 }
 
 static void strike_stall(sim_world *world, uint64_t *dice) {
-    size_t client = sim_below(dice, world->client_count);
+    size_t client = sim_pick(dice, world->client_count);
     const sim_client *struck = &world->clients[client];
     doorman_time until = world->now + sim_time_between(dice, 0, 60 * SECOND);
     if (struck->client && !struck->machine.still_until) sim_stall_client(world, client, until);
@@ -223,7 +223,7 @@ static void strike_stall(sim_world *world, uint64_t *dice) {
 
 /* A node, and often its parent too: then both learn. */
 static void resign(sim_world *world, uint64_t *dice, doorman_time longest) {
-    size_t node = sim_below(dice, world->node_count), parent = world->nodes[node].parent;
+    size_t node = sim_pick(dice, world->node_count), parent = world->nodes[node].parent;
     sim_resign(world, node, world->now + sim_time_between(dice, 0, longest));
     if (parent == SIM_NONE || sim_below(dice, 3)) return;
     sim_resign(world, parent, world->now + sim_time_between(dice, 0, longest));
@@ -241,7 +241,7 @@ static void end_exile(sim_world *world, const sim_event *event) {
 }
 
 static void strike_exile(sim_world *world, uint64_t *dice) {
-    size_t index = sim_below(dice, world->process_count);
+    size_t index = sim_pick(dice, world->process_count);
     sim_process *process = &world->processes[index];
     doorman_time back = world->now + sim_time_between(dice, 0, 60 * SECOND);
     if (process->exiled) return;
@@ -266,15 +266,15 @@ static void strike_reload(sim_world *world, uint64_t *dice) {
 }
 
 static void strike_spike(sim_world *world, uint64_t *dice) {
-    size_t client = sim_below(dice, world->client_count);
-    size_t resource = sim_below(dice, world->resource_count);
+    size_t client = sim_pick(dice, world->client_count);
+    size_t resource = sim_pick(dice, world->resource_count);
     double wants = random_wants(dice);
     if (sim_below(dice, 2)) wants = world->clients[client].uses[resource].wants * 0.95;
     if (!world->clients[client].machine.still_until) sim_want(world, client, resource, wants);
 }
 
 static void strike_die(sim_world *world, uint64_t *dice) {
-    size_t client = sim_below(dice, world->client_count);
+    size_t client = sim_pick(dice, world->client_count);
     if (world->clients[client].client) {
         sim_kill_client(world, client);
         return;
@@ -292,8 +292,8 @@ static void reopen(sim_world *world, const sim_event *event) {
 
 /* Half of what is closed is opened again soon, while the release may still be on its way. */
 static void strike_close(sim_world *world, uint64_t *dice) {
-    size_t client = sim_below(dice, world->client_count);
-    size_t resource = sim_below(dice, world->resource_count);
+    size_t client = sim_pick(dice, world->client_count);
+    size_t resource = sim_pick(dice, world->resource_count);
     sim_client *struck = &world->clients[client];
     sim_use *use = &struck->uses[resource];
     doorman_resource_info info;
@@ -393,7 +393,7 @@ static size_t random_node(const sim_world *world, uint64_t *dice) {
         for (size_t j = 0; j < world->node_count; j++) leaf = leaf && world->nodes[j].parent != i;
         if (leaf) leaves[count++] = i;
     }
-    size_t any = sim_below(dice, world->node_count), leaf = leaves[sim_below(dice, count)];
+    size_t any = sim_pick(dice, world->node_count), leaf = leaves[sim_pick(dice, count)];
     return sim_below(dice, 4) ? leaf : any;
 }
 
@@ -417,7 +417,7 @@ static void set_up_client(sim_world *world, size_t index) {
     }
 }
 
-static size_t at_most(uint64_t drawn, size_t most) { return drawn < most ? drawn : most; }
+static size_t at_most(uint64_t drawn, size_t most) { return drawn < most ? (size_t)drawn : most; }
 
 /* A quarter of all systems are flat, one root, or two of them if clients roam. Others are trees: as
  * many nodes in a row as there are levels, the rest at random below these. */
@@ -427,8 +427,8 @@ static void set_up_nodes(sim_world *world, const sim_story *story) {
     size_t more = at_most(sim_below(&dice, NODES - levels + 1), story->most[SIM_MOST_NODES] - 1);
     if (levels == 1) more = world->intensity[SIM_ROAM] > 0;
     for (size_t i = 0; i < levels + more && i < story->most[SIM_MOST_NODES]; i++) {
-        size_t parent = i ? i - 1 : SIM_NONE, processes = 1 + sim_below(&dice, 3);
-        if (i >= levels) parent = levels > 1 ? sim_below(&dice, i) : SIM_NONE;
+        size_t parent = i ? i - 1 : SIM_NONE, processes = 1 + sim_pick(&dice, 3);
+        if (i >= levels) parent = levels > 1 ? sim_pick(&dice, i) : SIM_NONE;
         while (i >= levels && levels > 1 && world->nodes[parent].level + 1 >= levels) {
             parent = world->nodes[parent].parent;
         }

@@ -65,11 +65,11 @@ static void walk_wants(sim_world *world, const sim_event *event) {
 }
 
 static size_t any_client(sim_world *world) {
-    return sim_below(&world->fault_dice[SIM_GAP], world->client_count);
+    return sim_pick(&world->fault_dice[SIM_GAP], world->client_count);
 }
 
 static size_t any_node(sim_world *world, size_t first, size_t end) {
-    return first + sim_below(&world->fault_dice[SIM_GAP], end - first);
+    return first + sim_pick(&world->fault_dice[SIM_GAP], end - first);
 }
 
 static void want_more(sim_world *world, const sim_event *event) {

@@ -12,6 +12,8 @@ double sim_unit(uint64_t *dice) { return (double)(sim_random(dice) >> 11) / 9007
 
 uint64_t sim_below(uint64_t *dice, uint64_t count) { return sim_random(dice) % count; }
 
+size_t sim_pick(uint64_t *dice, size_t count) { return (size_t)sim_below(dice, count); }
+
 double sim_between(uint64_t *dice, double low, double high) {
     return low + (high - low) * sim_unit(dice);
 }
@@ -306,7 +308,7 @@ void sim_load(sim_world *world, size_t index) {
 static size_t addresses_of(const sim_world *world, size_t node_index, uint64_t *dice,
                            const char **out) {
     const sim_node *node = &world->nodes[node_index];
-    size_t first = sim_below(dice, node->process_count);
+    size_t first = sim_pick(dice, node->process_count);
     for (size_t i = 0; i < node->process_count; i++) {
         size_t place = (first + i) % node->process_count;
         out[i] = world->processes[node->first_process + place].address;
