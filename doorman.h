@@ -5085,8 +5085,8 @@ void doorman_server_walk_end(doorman_server *server, doorman_walk *walk) {
  * nobody holds anything of it. Returns how much that was. */
 static size_t doorman__server_sweep_book(doorman_server *server, doorman__book *book, size_t most) {
     size_t count = doorman__server_expire_some(server, book, most);
+    if (count == most) return count;
     const doorman__record *first = doorman__book_first(book);
-    if (first && server->now >= first->end) return count;
     server->sweep.next = book->next;
     if (first) {
         server->sweep_due = doorman__earlier(server->sweep_due, first->end);
