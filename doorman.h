@@ -1631,13 +1631,21 @@ static double doorman__total_value(doorman__total total) {
     return (double)total.high * 65536.0 + (double)total.low / DOORMAN__FRACTION;
 }
 
+/* The next smaller double, of one that is more than 0: by its bits, since 32-bit x86 rounds twice,
+ * and then a difference may be the same number again. */
+static double doorman__next_below(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits--;
+    memcpy(&value, &bits, sizeof bits);
+    return value;
+}
+
 /* Rounded down, where no double says it. */
 static double doorman__total_floor(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
-    while (doorman__total_less(total, doorman__total_of(value))) {
-        value -= value * (DBL_EPSILON / 2); /* the next smaller double */
-    }
+    while (doorman__total_less(total, doorman__total_of(value))) value = doorman__next_below(value);
     return value;
 }
 

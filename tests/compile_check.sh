@@ -166,7 +166,7 @@ if [ "${1:-}" = --line ]; then
 fi
 
 CC=${CC:-cc} CXX=${CXX:-g++} all='' runs=60 clang=''
-if [ "${1:-}" = --all ]; then all=yes runs=1000; fi
+if [ "${1:-}" = --all ]; then all=yes runs=200; fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 if [ "$CC" != clang ] && can clang clang++; then clang=clang; fi
