@@ -1125,10 +1125,16 @@ DOORMAN_API void doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
 /* Waits until n units of the resource's rate may be used, and takes them. First come, first served
  * among those who wait (who tries does not stand in line, and takes what there is); a change of the
- * lease is seen at once. A thread may be cancelled while it waits.
- *   timeout   0: do not wait; DOORMAN_NEVER: for as long as it takes
+ * lease is seen at once. Where there is a line, or was one within half of the burst, they go one by
+ * one at the rate, also when more is saved; what threads have slept too long is made good bit by
+ * bit. A thread may be cancelled while it waits.
+ *   n         [0, 1e15], in the resource's units
+ *   timeout   nanoseconds; 0: do not wait; DOORMAN_NEVER: for as long as it takes
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is more than the rate's
- *             burst can ever hold) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent stops) */
+ *             burst can ever hold) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent stops, or the
+ *             resource is closed) | OUT_OF_MEMORY
+ *   cost      about two tries where nobody waits and there is enough; else a mutex, and O(those
+ *             who wait at the agent) */
 DOORMAN_API doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman_resource *resource,
                                                    double n, doorman_time timeout);
 
@@ -5134,14 +5140,12 @@ bool doorman_server_update(doorman_server *server, doorman_time now) {
     return false;
 }
 
-static bool doorman__book_open(const doorman__book *book) {
-    return !book->upward || !book->upward->holding.closing;
-}
-
-/* What is told of a resource. */
-static void doorman__server_tell(doorman_server *server, doorman__book *book,
-                                 doorman_server_resource *out) {
+/* Tells of a resource, or of the next one that this node does not give up. NULL: there is none. */
+static doorman__book *doorman__server_tell(doorman_server *server, doorman__book *book,
+                                           doorman_server_resource *out) {
     doorman_time now = server->now;
+    while (book && book->upward && book->upward->holding.closing) book = book->next;
+    if (!book) return NULL;
     doorman__server_expire(server, book);
     const doorman__holding *holding = book->upward ? &book->upward->holding : NULL;
     bool leased = !holding || doorman__holding_live(holding, now);
@@ -5159,6 +5163,7 @@ static void doorman__server_tell(doorman_server *server, doorman__book *book,
                                      .expired_count = book->expired_count,
                                      .learned_at = book->learned_at};
     out->has_safe_capacity = doorman__book_safe_capacity(book, now, &out->safe_capacity);
+    return book;
 }
 
 bool doorman_server_next_resource(doorman_server *server, const void **cursor,
@@ -5167,9 +5172,7 @@ bool doorman_server_next_resource(doorman_server *server, const void **cursor,
     doorman__server_check_mastership(server);
     doorman__book *book = server->first;
     if (*cursor && book) book = ((const doorman__book *)*cursor)->next;
-    while (book && !doorman__book_open(book)) book = book->next;
-    *cursor = book;
-    if (book) doorman__server_tell(server, book, out);
+    *cursor = book = doorman__server_tell(server, book, out);
     return book != NULL;
 }
 
@@ -5177,10 +5180,8 @@ bool doorman_server_walk_next(doorman_server *server, doorman_walk *walk,
                               doorman_server_resource *out, doorman_time now) {
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
-    doorman__book *book = (doorman__book *)walk->next;
-    while (book && !doorman__book_open(book)) book = book->next;
+    doorman__book *book = doorman__server_tell(server, (doorman__book *)walk->next, out);
     walk->next = book ? book->next : NULL;
-    if (book) doorman__server_tell(server, book, out);
     return book != NULL;
 }
 

@@ -2,20 +2,9 @@
 # Installs into a temporary folder, builds and runs programs against what is there, by what
 # pkg-config says and where no other doorman.h can be found, and uninstalls.
 set -u
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-passed=0 failed=0
+# shellcheck source=tests/check.sh
+. tests/check.sh
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that calls this one
-
-check() { # a command
-    if "$@" >"$folder/output" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "[  FAILED  ] $*"
-        cat "$folder/output"
-    fi
-}
 
 # shellcheck disable=SC2086 # flags are several words
 compile_c() { (cd "$folder/work" && ${CC:-cc} ${CPPFLAGS:-} -std=c11 "$@"); }
@@ -75,22 +64,17 @@ prefix=$folder/prefix
 mkdir "$folder/work"
 cp examples/library_only.c examples/rate_client.c examples/gauge_guard.cpp tests/compile/use.c \
     "$folder/work"
-check is_packed
-check installs PREFIX="$prefix"
-check server_runs
-if command -v pkg-config >/dev/null; then
+check 'a package has what it should, and no path of this machine' is_packed
+check 'all is installed' installs PREFIX="$prefix"
+check 'the server that was installed runs' server_runs
+if has pkg-config; then
     export PKG_CONFIG_PATH="$prefix/share/pkgconfig"
-    check version_is_right
-    check core_in_c
-    check core_in_cxx
-    check all_in_c
-    check all_in_cxx
-else
-    echo 'pkg-config is not installed: left out'
+    check 'the version is that of the header' version_is_right
+    check 'a program in C without libraries' core_in_c
+    check 'a program in C++ without libraries' core_in_cxx
+    check 'a program in C with nng' all_in_c
+    check 'a program in C++ with nng' all_in_cxx
 fi
-check make uninstall DESTDIR="$folder/package" PREFIX=/usr
-check nothing_is_left PREFIX="$prefix"
-
-echo "[  PASSED  ] $passed test(s)."
-[ $failed = 0 ] || echo "[  FAILED  ] $failed test(s)"
-[ $failed = 0 ]
+check 'a package is taken away' make uninstall DESTDIR="$folder/package" PREFIX=/usr
+check 'nothing is left' nothing_is_left PREFIX="$prefix"
+check_end

@@ -88,18 +88,6 @@ static struct site site_start(const char *config) {
     return site;
 }
 
-/* In KiB. */
-static long resident(const struct site *site) {
-    char path[64], line[256];
-    long kib = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)site->server.process->pid);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    while (fgets(line, sizeof line, file)) sscanf(line, "VmRSS: %ld", &kib);
-    fclose(file);
-    return kib;
-}
-
 /* The processor time that a server has used, in seconds. */
 static double cpu_seconds(const struct site *site) {
     char path[64], line[1024] = "";
@@ -693,11 +681,11 @@ static void the_memory_of_all_leases_comes_back_when_they_have_ended(void **stat
     site = site_start(config);
     struct witness witness = witness_start(&site);
     witness_for(&witness, 0.2);
-    long before = resident(&site), after = 0;
+    long before = server_memory(&site.server), after = 0;
     doorman_time began = doorman_clock();
     fill(&witness);
     double seconds = (double)(doorman_clock() - began) / (double)DOORMAN_SECOND;
-    long peak = resident(&site);
+    long peak = server_memory(&site.server);
     assert_true(peak > before);
     print_message("%d leases of %d resources in %.1f s: %ld KiB before, %ld at the peak\n",
                   sizes.resources * sizes.holders, sizes.resources, seconds, before, peak);
@@ -713,7 +701,7 @@ static void the_memory_of_all_leases_comes_back_when_they_have_ended(void **stat
     long wanted = before + (peak - before) / 4;
     for (int waited = 0; waited < PATIENCE_MS + sizes.lease_seconds * 2000; waited += 100) {
         witness_for(&witness, 0.1);
-        after = resident(&site);
+        after = server_memory(&site.server);
         if ((sanitized() || after <= wanted) && status_read(&site) < 10000) break;
     }
     witness_end(&witness, "the end of all leases");

@@ -410,6 +410,18 @@ static inline int raw_greet(const struct server *server) {
     return fd;
 }
 
+/* What a server has of the machine's memory, in KiB. */
+static inline long server_memory(const struct server *server) {
+    char path[64], line[256];
+    long kib = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)server->process->pid);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) sscanf(line, "VmRSS: %ld", &kib);
+    fclose(file);
+    return kib;
+}
+
 /* The head of a message of so many bytes, with the number of its request. */
 static inline bool raw_send_head(int fd, size_t bytes) {
     unsigned char head[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0, 0, 1};

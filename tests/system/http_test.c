@@ -940,17 +940,6 @@ static long slack(void) {
     return sanitized ? 1 << 20 : 32 << 10;
 }
 
-static long resident(const struct site *site) {
-    char path[64], line[256];
-    long kib = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)site->server.process->pid);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    while (fgets(line, sizeof line, file)) sscanf(line, "VmRSS: %ld", &kib);
-    fclose(file);
-    return kib;
-}
-
 /* V5: they cost no one else anything, and of each only so many stay. */
 static void whoever_says_nothing_or_half_of_it_makes_way(void **state) {
     (void)state;
@@ -972,9 +961,9 @@ static void whoever_says_nothing_or_half_of_it_makes_way(void **state) {
         assert_true(cJSON_IsTrue(find(tree, "discovery.is_master")));
         cJSON_Delete(tree);
         for (int i = 0; i < PEERS; i++) close(peers[i]);
-        if (round == 0) first = resident(&site);
+        if (round == 0) first = server_memory(&site.server);
     }
-    assert_in_range(resident(&site), 1, first + slack());
+    assert_in_range(server_memory(&site.server), 1, first + slack());
     server_stop(&site.server);
 }
 
@@ -1006,9 +995,9 @@ static void what_is_too_long_is_refused_and_forgotten(void **state) {
         assert_true(recv(fd, answer, sizeof answer - 1, 0) > 0);
         assert_int_equal(code_of(answer), 431);
         close(fd);
-        if (round == 4) first = resident(&site);
+        if (round == 4) first = server_memory(&site.server);
     }
-    assert_in_range(resident(&site), 1, first + slack());
+    assert_in_range(server_memory(&site.server), 1, first + slack());
     free(body);
     free(path);
     server_stop(&site.server);
