@@ -2594,7 +2594,7 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  *
  * T7 Never a unit more in force than there is. The invariant is: what the holders may use is at
  * most the sum of u, and a grant keeps that sum within the capacity. (After the capacity was cut
- * the sum may be above it; then it only falls.) Why each step keeps it:
+ * the sum may be above it; see "round".) Why each step keeps it:
  *
  *   names    (R1) No two leases of a resource and node bear the same id, across masters and
  *            restarts: 53 bits of a keyed hash of a counter, the key new for each process.
@@ -2604,7 +2604,11 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  *            one lease only fall, so a copy that comes late overstates, which is safe.
  *   grant    (R5) g is at most the target and at most what is free beside all others, C - sum of
  *            their u; or else what this holder may itself still use, min(u, x), which is counted
- *            already. u rises to g at least.
+ *            already. u rises to g at least. In a round (below) g has a second bound.
+ *   age      (R4) A lease that has ended is not in force, whether or not its holder ever confirmed
+ *            a smaller one. So u falls to the largest amount of the leases that may not have ended.
+ *            Without this rule a holder that never confirms would keep its largest lease committed
+ *            for as long as it asks. See "age" below.
  *   learn    (R6) A new master knows nobody. It gives back what holders say they have from this
  *            node, within C: what the claims sum to was within the predecessor's books. Until every
  *            lease that its predecessor can have given has ended nobody grows, but by what others
@@ -2618,6 +2622,59 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  *
  * With `immediate` handover u is g at once: a step sooner, and over the capacity for as long as a
  * holder has not heard of its smaller share.
+ *
+ * Round (R5). After a cut the sum of u is above C. Then min(u, x) alone would not bring it down: it
+ * adds nothing to the sum of u, but each grant is a lease that lasts, and targets move. In numbers,
+ * C falls from 300 to 100 while A and B have 150 each in flight, so u stays 150 for both:
+ *
+ *     A wants 10:     A gets 10                               B gets its target, 90
+ *     A wants 1,000:  A gets its target, 50, within its u     B still has 90: 140 of 100
+ *
+ * and both could be renewed in the same way for ever. So a round begins when a decision finds the
+ * sum of u above C and no round is on, and it ends when a decision finds that the sum fits. For
+ * each holder the round counts v, what leases given in this round commit: v starts at 0, a grant
+ * raises it to g, and whatever lowers u lowers v to u. A grant in a round is also at most C less
+ * the sum of the other holders' v. (v counts g and not `keep`: what is in flight beyond the lease
+ * only drains, since nothing new starts until it fits.)
+ *
+ * Why the leases fit one lease length, with the drift, after the last cut. Let t be the time of
+ * that cut, and count w like v, but only leases given since t. w rises and falls with v and starts
+ * at 0, so w <= v. Each grant since t is at most C - sum of the others' v <= C - sum of the others'
+ * w, so the sum of w never exceeds C. A lease length later every lease in force was given since t,
+ * and is counted in w. What this means for the cases:
+ *
+ *   several cuts    A cut within a round does not restart it. The argument above needs only that v
+ *                   has counted since the last cut or longer. To restart would forget leases from
+ *                   before, which is safe only a lease length later, if there is no cut until then.
+ *   a raise         C is read at each grant. A larger C gives more, and may end the round. After
+ *                   that the sum of u is within C, and R5 alone keeps it there.
+ *   first renewals  All v are 0 at the start. The targets add up to C at most, so while they do not
+ *                   move nobody is cut below its target, whoever renews first.
+ *   nodes           C is the node's own lease, which moves with each of its renewals. It is one cut
+ *                   after the other, and a raise, and both are covered. What the node claims, x, is
+ *                   at least the sum of its u, so its parent's v for it covers all leases below it.
+ *   learning        R6 grants what is free beside u, and u >= v, so it keeps the bound too. v counts
+ *                   these leases, since a round may be on when the learning ends.
+ *   frozen children R7 gives a child that learns what it had. That lease counts in v, so others get
+ *                   less, but v may pass C. It ends when the child has learned, at most one record
+ *                   of its own later; then the child is a holder like any other.
+ *   `immediate`     v is g, as u is. The sum of u can exceed C only by the cut, and the same bound
+ *                   makes it fall.
+ *   priorities      The order of bands is in the targets. A holder of a high priority that renews
+ *                   late finds room for its target, since the targets before it left that.
+ *
+ * A round ends: two lease lengths after the last cut u counts only leases of the round ("age"), and
+ * units in flight that holders still claim.
+ *
+ * Age (R4). Two steps suffice, an older and a newer one. A new step begins when all leases that
+ * were given before the present step have ended; so the present step becomes the older one, and what
+ * was given before it is not in force any more. For each holder `recent` is the largest amount of
+ * its leases in the newest step in which it got one. While that is the book's present step, u covers
+ * older leases too; from the next step on u falls to `recent`. So an amount is counted for two lease
+ * lengths at most. What counts is what a lease commits, max(g, keep), since a holder may claim as
+ * much. Two bits are enough for the number of a step: when two steps have begun after the last lease
+ * of a holder that lease has ended, and its record is removed. `recent` and v are floats, rounded up,
+ * which commits 6e-8 of an amount too much at most, and saves 8 bytes of a million records.
  *
  * C9 Sums are exact totals. S2 Records that have ended are removed by whoever looks, oldest first:
  * the list of records is in order of `end`, so that this is O(1) for each. A configuration that
@@ -2651,12 +2708,18 @@ typedef struct doorman__record {
         *newer; /* by `end`; both NULL and not `oldest`: not listed yet */
     doorman_time granted_at, lease_end, end;
     double given, counted;
-    uint64_t lease_id;     /* 0: it was given none */
-    doorman__child *child; /* of a server; else NULL */
-    double wants;          /* of a client */
-    uint8_t priority;      /* of a client */
-    bool indexed;          /* what a client wants is in the index */
-    bool is_server;
+    float recent;      /* what leases of the newest step that it has one of commit ("age"), */
+    float in_round;    /* and v: what leases of the round `round` commit; both rounded up */
+    uint64_t lease_id; /* 0: it was given none */
+    union {
+        doorman__child *child; /* of a server */
+        double wants;          /* of a client */
+    } demand;
+    uint32_t round;
+    unsigned step : 2;     /* see "age" */
+    unsigned priority : 4; /* of a client */
+    unsigned indexed : 1;  /* what a client wants is in the index */
+    unsigned is_server : 1;
     char holder_id[];
 } doorman__record;
 
@@ -2679,10 +2742,21 @@ typedef struct doorman__book {
     double keep;                    /* K of a node: see asking */
     struct doorman__upward *upward; /* of a node: its own lease; NULL: a root */
     doorman_time learned_at;
-    doorman__total spare; /* while it learns: what holders have given back to this master */
+    doorman__total spare;    /* while it learns: what holders have given back to this master */
+    doorman__total in_round; /* the sum of v */
+    uint32_t round;          /* counts the rounds */
+    bool round_is_on;
+    unsigned step;          /* counts the steps, modulo 4: see "age" */
+    doorman_time older_end; /* the leases of steps before this one have ended by then, */
+    doorman_time last_end;  /* and all leases by then */
     uint64_t expired_count;
     char resource_id[];
 } doorman__book;
+
+/* Of a server; NULL: the record is of a client. */
+static doorman__child *doorman__record_child(const doorman__record *record) {
+    return record->is_server ? record->demand.child : NULL;
+}
 
 static doorman__record *doorman__book_find(doorman__book *book, uint64_t hash,
                                            const char *holder_id, bool is_server) {
@@ -2706,10 +2780,12 @@ static doorman__record *doorman__book_add(doorman__book *book, uint64_t hash, co
     if (!record) return NULL;
     memcpy(record->holder_id, holder_id, id_bytes);
     record->is_server = is_server;
-    if (is_server) record->child = (doorman__child *)doorman__zalloc(sizeof *record->child);
-    if (is_server && !record->child) {
-        DOORMAN_FREE(record);
-        return NULL;
+    if (is_server) {
+        record->demand.child = (doorman__child *)doorman__zalloc(sizeof(doorman__child));
+        if (!record->demand.child) {
+            DOORMAN_FREE(record);
+            return NULL;
+        }
     }
     doorman__table_add(&book->records, &record->link, hash);
     return record;
@@ -2750,13 +2826,40 @@ static void doorman__book_set_end(doorman__book *book, doorman__record *record, 
         book->oldest = record;
     }
     book->newest = record;
+    book->last_end = doorman__later(book->last_end, record->end);
 }
 
+/* The next float that is not less. */
+static float doorman__float_up(double amount) {
+    float rounded = (float)amount;
+    if (rounded >= amount) return rounded;
+    uint32_t bits;
+    memcpy(&bits, &rounded, sizeof bits);
+    bits++;
+    memcpy(&rounded, &bits, sizeof bits);
+    return rounded;
+}
+
+/* v of a holder: 0 where it has no lease of the present round. */
+static double doorman__record_in_round(const doorman__book *book, const doorman__record *record) {
+    return record->round == book->round ? record->in_round : 0;
+}
+
+static void doorman__book_set_in_round(doorman__book *book, doorman__record *record,
+                                       double amount) {
+    doorman__total_subtract(&book->in_round, doorman__record_in_round(book, record));
+    record->round = book->round;
+    record->in_round = doorman__float_up(amount);
+    doorman__total_add(&book->in_round, record->in_round);
+}
+
+/* The only place that changes what is given to a holder, and what is committed for it. */
 static void doorman__book_set_amounts(doorman__book *book, doorman__record *record, double given,
                                       double counted) {
     assert(given >= 0 && counted >= given && counted <= DOORMAN_AMOUNT_MAX);
     if (given < record->given || given > record->given) {
-        if (record->child && record->child->aside) {
+        const doorman__child *child = doorman__record_child(record);
+        if (child && child->aside) {
             doorman__total_subtract(&book->aside, record->given);
             doorman__total_add(&book->aside, given);
             book->terms_count = 0;
@@ -2770,11 +2873,53 @@ static void doorman__book_set_amounts(doorman__book *book, doorman__record *reco
         doorman__total_add(&book->counted, counted);
         record->counted = counted;
     }
+    if (record->recent > counted) record->recent = doorman__float_up(counted);
+    if (doorman__record_in_round(book, record) > counted) {
+        doorman__book_set_in_round(book, record, counted);
+    }
+}
+
+/* Age: where the newest lease of a holder is of an earlier step, those before that step have ended.
+ * A new step begins when all leases of the older one have ended. */
+static void doorman__book_age(doorman__book *book, doorman__record *record, doorman_time now) {
+    if (now >= book->older_end) {
+        book->older_end = book->last_end;
+        book->step = (book->step + 1) % 4;
+    }
+    if (record->step == book->step || record->recent >= record->counted) return;
+    doorman__book_set_amounts(book, record, record->given, record->recent);
+}
+
+/* Begins or ends a round, by what is committed at present. */
+static void doorman__book_check_round(doorman__book *book) {
+    doorman__total capacity = doorman__total_of(book->settings->capacity);
+    bool exceeds = doorman__total_less(capacity, book->counted);
+    if (exceeds && !book->round_is_on) {
+        book->round++;
+        book->in_round = (doorman__total){0, 0};
+    }
+    book->round_is_on = exceeds;
+}
+
+/* Enters a new lease of `given`, of which `keep` is committed. Its end is set after this. With
+ * `immediate` handover the holder is taken to have nothing else. */
+static void doorman__book_commit(doorman__book *book, doorman__record *record, double given,
+                                 double keep) {
+    bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
+    double in_round = immediate ? 0 : doorman__record_in_round(book, record);
+    assert(keep >= given);
+    if (record->step != book->step) record->recent = 0;
+    record->step = book->step & 3;
+    record->recent = doorman__float_up(doorman__max(record->recent, keep));
+    doorman__book_set_amounts(book, record, given,
+                              immediate ? given : doorman__max(record->counted, keep));
+    if (!book->round_is_on) return;
+    doorman__book_set_in_round(book, record, doorman__max(in_round, given));
 }
 
 /* Of a client, which is one subclient. */
 static doorman__demand doorman__record_demand(const doorman__record *record) {
-    return (doorman__demand){record->wants, 1, record->indexed};
+    return (doorman__demand){record->demand.wants, 1, record->indexed};
 }
 
 static bool doorman__demand_same(const doorman__demand *own, int own_priority,
@@ -2804,16 +2949,17 @@ static void doorman__book_unindex(doorman__book *book, const doorman__wishes *wi
 
 /* Takes back what a server offered, see below. */
 static void doorman__book_retract(doorman__book *book, doorman__record *record) {
-    if (!record->child) return;
-    doorman__book_unindex(book, &record->child->offered);
-    record->child->offered.count = 0;
+    doorman__child *child = doorman__record_child(record);
+    if (!child) return;
+    doorman__book_unindex(book, &child->offered);
+    child->offered.count = 0;
 }
 
 /* The demands of a server go into the index beside the last ones, which leave it when these are
  * adopted: so that to adopt them needs no memory. */
 static bool doorman__book_offer(doorman__book *book, doorman__record *record,
                                 const doorman_demand *demands, size_t count) {
-    doorman__wishes *offered = &record->child->offered;
+    doorman__wishes *offered = &record->demand.child->offered;
     void *items = offered->items;
     bool room = doorman__reserve(&items, &offered->capacity, count, sizeof *offered->items);
     offered->items = (doorman__wish *)items;
@@ -2832,12 +2978,12 @@ static bool doorman__book_offer(doorman__book *book, doorman__record *record,
  * retracted. False: no memory, and nothing has changed. */
 static bool doorman__book_reserve(doorman__book *book, doorman__record *record,
                                   const doorman_demand *demands, size_t count) {
-    if (record->child) {
-        return doorman__child_same(record->child, demands, count) ||
+    if (record->is_server) {
+        return doorman__child_same(record->demand.child, demands, count) ||
                doorman__book_offer(book, record, demands, count);
     }
     doorman__demand own = doorman__record_demand(record), next = doorman__demand_of(demands);
-    return doorman__demand_same(&own, record->priority, demands) ||
+    return doorman__demand_same(&own, (int)record->priority, demands) ||
            doorman__index_reserve(&book->index, demands->priority, &next);
 }
 
@@ -2855,7 +3001,7 @@ static void doorman__book_sum_asides(doorman__book *book) {
 /* R7: takes the demands of a server that learns out of the shares, and what it has off the
  * capacity. */
 static void doorman__book_set_aside(doorman__book *book, doorman__record *record) {
-    doorman__child *child = record->child;
+    doorman__child *child = record->demand.child;
     if (child->aside) return;
     doorman__book_unindex(book, &child->now);
     doorman__total_add(&book->aside, record->given);
@@ -2867,7 +3013,7 @@ static void doorman__book_set_aside(doorman__book *book, doorman__record *record
 
 /* Its demands are still those from before, and not in the index. */
 static void doorman__book_end_aside(doorman__book *book, doorman__record *record) {
-    doorman__child *child = record->child, **at = &book->asides;
+    doorman__child *child = record->demand.child, **at = &book->asides;
     doorman__total_subtract(&book->aside, record->given);
     while (*at != child) at = &(*at)->next_aside;
     *at = child->next_aside;
@@ -2880,7 +3026,7 @@ static void doorman__book_end_aside(doorman__book *book, doorman__record *record
 /* Demands that are as they were take no step in the index (A2). */
 static void doorman__book_set_demands(doorman__book *book, doorman__record *record,
                                       const doorman_demand *demands, size_t count) {
-    doorman__child *child = record->child;
+    doorman__child *child = doorman__record_child(record);
     if (child && !doorman__child_same(child, demands, count)) {
         doorman__wishes last = child->now;
         if (child->aside) doorman__book_end_aside(book, record);
@@ -2891,11 +3037,11 @@ static void doorman__book_set_demands(doorman__book *book, doorman__record *reco
     }
     if (child) return;
     doorman__demand own = doorman__record_demand(record), next = doorman__demand_of(demands);
-    if (doorman__demand_same(&own, record->priority, demands)) return;
+    if (doorman__demand_same(&own, (int)record->priority, demands)) return;
     doorman__index_insert(&book->index, demands->priority, &next);
-    if (record->indexed) doorman__index_remove(&book->index, record->priority, &own);
-    record->wants = next.wants;
-    record->priority = (uint8_t)demands->priority;
+    if (record->indexed) doorman__index_remove(&book->index, (int)record->priority, &own);
+    record->demand.wants = next.wants;
+    record->priority = (unsigned)demands->priority & DOORMAN_PRIORITY_MAX;
     record->indexed = true;
     book->terms_count = 0;
 }
@@ -2908,18 +3054,19 @@ static void doorman__child_destroy(doorman__child *child) {
 }
 
 static void doorman__book_remove(doorman__book *book, doorman__record *record) {
-    if (record->child) {
-        if (record->child->aside) doorman__book_end_aside(book, record);
-        doorman__book_unindex(book, &record->child->now);
+    doorman__child *child = doorman__record_child(record);
+    if (child) {
+        if (child->aside) doorman__book_end_aside(book, record);
+        doorman__book_unindex(book, &child->now);
         doorman__book_retract(book, record);
     } else if (record->indexed) {
         doorman__demand own = doorman__record_demand(record);
-        doorman__index_remove(&book->index, record->priority, &own);
+        doorman__index_remove(&book->index, (int)record->priority, &own);
     }
     doorman__book_set_amounts(book, record, 0, 0);
     doorman__table_remove(&book->records, &record->link);
     doorman__book_unlist(book, record);
-    doorman__child_destroy(record->child);
+    doorman__child_destroy(child);
     DOORMAN_FREE(record);
     book->terms_count = 0;
 }
@@ -2979,10 +3126,10 @@ static void doorman__book_solve(doorman__book *book) {
 
 /* What the terms give to a holder: an amount, whatever is free. */
 static double doorman__book_target(doorman__book *book, const doorman__record *record) {
-    const doorman__child *child = record->child;
+    const doorman__child *child = doorman__record_child(record);
     if (child && child->aside) return record->given;
     if (!book->terms_count) doorman__book_solve(book);
-    doorman_demand demand = {record->wants, 1, record->priority};
+    doorman_demand demand = {child ? 0 : record->demand.wants, 1, (int)record->priority};
     double target = 0;
     if (!child) target = doorman_terms_target(book->terms, book->terms_count, &demand);
     for (size_t i = 0; child && i < child->now.count; i++) {
@@ -2994,15 +3141,15 @@ static double doorman__book_target(doorman__book *book, const doorman__record *r
 }
 
 static double doorman__record_wants(const doorman__record *record) {
-    const doorman__child *child = record->child;
-    double wants = child ? 0 : record->wants;
+    const doorman__child *child = doorman__record_child(record);
+    double wants = child ? 0 : record->demand.wants;
     for (size_t i = 0; child && i < child->now.count; i++)
         wants += child->now.items[i].demand.wants;
     return doorman__min(wants, DOORMAN_AMOUNT_MAX);
 }
 
 static double doorman__record_subclients(const doorman__record *record) {
-    const doorman__child *child = record->child;
+    const doorman__child *child = doorman__record_child(record);
     double subclients = child ? 0 : record->indexed;
     for (size_t i = 0; child && i < child->now.count; i++) {
         subclients += child->now.items[i].demand.subclients;
@@ -3016,6 +3163,14 @@ static double doorman__book_left(const doorman__book *book, const doorman__recor
     doorman__total others = book->counted;
     doorman__total_subtract(&others, record->counted);
     return doorman__total_left(others, capacity);
+}
+
+/* C less the sum of v over the others; at least 0. */
+static double doorman__book_left_in_round(const doorman__book *book,
+                                          const doorman__record *record) {
+    doorman__total others = book->in_round;
+    doorman__total_subtract(&others, doorman__record_in_round(book, record));
+    return doorman__total_left(others, book->settings->capacity);
 }
 
 static double doorman__book_free(const doorman__book *book, const doorman__record *record) {
@@ -3048,21 +3203,23 @@ static double doorman__book_held(const doorman__book *book, const doorman__recor
 static double doorman__book_grant(doorman__book *book, doorman__record *record, double target,
                                   double claim) {
     bool whole = doorman__kinds[book->settings->algorithm.kind].whole;
+    bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
     double held = doorman__book_held(book, record, claim);
     double most = doorman__max(doorman__book_free(book, record), held);
+    doorman__book_check_round(book);
+    if (book->round_is_on) most = doorman__min(most, doorman__book_left_in_round(book, record));
     double given = doorman__floor(whole ? doorman__min(target, most) : target);
-    bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
-    double counted = immediate ? given : doorman__max(record->counted, given);
-    doorman__book_set_amounts(book, record, given, counted);
-    return immediate ? given : doorman__max(given, held);
+    double keep = immediate ? given : doorman__max(given, held);
+    doorman__book_commit(book, record, given, keep);
+    return keep;
 }
 
 /* R7. A server that learns gets again what it had, as far as that fits; nothing is confirmed. */
 static double doorman__book_return(doorman__book *book, doorman__record *record) {
     double given = doorman__book_held(book, record, record->given);
-    bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
     doorman__book_set_aside(book, record);
-    doorman__book_set_amounts(book, record, given, immediate ? given : record->counted);
+    doorman__book_check_round(book);
+    doorman__book_commit(book, record, given, given);
     return given;
 }
 
@@ -3076,9 +3233,8 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
     double most = doorman__min(free, doorman__total_floor(book->spare));
     double given = doorman__max(known, doorman__floor(doorman__min(target, most)));
     doorman__total_subtract(&book->spare, given);
-    bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
-    doorman__book_set_amounts(book, record, given,
-                              immediate ? given : doorman__max(record->counted, given));
+    doorman__book_check_round(book);
+    doorman__book_commit(book, record, given, given);
     return given;
 }
 
@@ -4909,6 +5065,7 @@ static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *ans
     if (turn->ours && doorman__book_learning(book, turn->now)) {
         double counted = doorman__max(record->counted, doorman__ceil(turn->ask->has.capacity));
         doorman__book_set_amounts(book, record, record->given, counted);
+        record->recent = doorman__float_up(counted);
         length = doorman__later(length, doorman__earlier(turn->ask->has.expires_in,
                                                          book->settings->algorithm.lease_length));
     }
@@ -4929,6 +5086,7 @@ static doorman_lease doorman__turn_repeat(const doorman__turn *turn) {
     double given = turn->learns ? record->given : doorman__min(record->given, wants);
     double keep = turn->learns ? given : doorman__book_held(book, record, record->counted);
     doorman__book_set_amounts(book, record, given, record->counted);
+    record->recent = doorman__float_up(doorman__max(record->recent, doorman__max(given, keep)));
     return (doorman_lease){.id = record->lease_id,
                            .node = turn->server->node,
                            .capacity = given,
@@ -5004,6 +5162,7 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     bool leased = !book->upward || doorman__upward_renew(book->upward);
     doorman__turn turn = doorman__turn_start(server, request, slot);
     doorman__turn_doubt(&turn, slot->added);
+    doorman__book_age(book, record, turn.now);
     if (turn.back) {
         doorman__book_retract(book, record);
     } else {
@@ -5202,7 +5361,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
                                   .counted = record->counted,
                                   .wants = doorman__record_wants(record),
                                   .subclients = doorman__record_subclients(record),
-                                  .priority = record->priority,
+                                  .priority = (int)record->priority,
                                   .granted_at = record->granted_at,
                                   .expires_at = record->end};
     return true;

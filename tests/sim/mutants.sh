@@ -145,6 +145,12 @@ mutant no-drift 'S8: a record lasts no longer than its lease' \
     'length + doorman__scale(length, server->options.drift);' \
     'length + doorman__scale(length, 0 * server->options.drift);' \
     --faults clock,stall,spike --favour clock,stall
+mutant no-round 'R5: no round after a cut: what holders keep may move with their targets' \
+    'if (book->round_is_on) most = doorman__min(' \
+    'if (book->round_is_on && 0) most = doorman__min('
+mutant age-early 'R4: leases of the older step are forgotten before they have ended' \
+    'if (now >= book->older_end) {' \
+    'if (1) {' --faults careless,spike,loss,delay,hold --favour careless,spike,loss,delay
 mutant no-floor 'G5: after a cut there is less than nothing to give' \
     'double most = doorman__max(doorman__book_free(book, record), held);' \
     'double most = book->settings->capacity - doorman__total_value(book->counted) + record->counted;

@@ -60,7 +60,9 @@
     X(ROAM, "roam", "clients go from one node to another, and say what they hold of the first")    \
     X(CLOSE, "close", "resources are released, and opened again")                                  \
     X(HOLD, "hold", "gauges hold on to what is in flight")                                         \
-    X(ABANDON, "abandon", "resources are closed with units in flight")
+    X(ABANDON, "abandon", "resources are closed with units in flight")                             \
+    X(CARELESS, "careless", "clients name no lease, or the one before the last")                   \
+    X(CUT, "cut", "the capacity falls, several times in a row, and sometimes rises")
 
 #define SIM_FAULT_CODE(code, name, text) SIM_##code,
 typedef enum sim_fault { SIM_FAULTS(SIM_FAULT_CODE) SIM_FAULT_COUNT } sim_fault;
@@ -155,7 +157,8 @@ typedef struct sim_node {
     doorman_time key_until;     /* when it falls, unless it is renewed */
     doorman_time vacant_until;  /* nobody is elected before */
     uint64_t term;              /* masterships so far */
-    double held[SIM_RESOURCES]; /* in use by leases from this node and those below it */
+    double held[SIM_RESOURCES]; /* in use by leases from this node and those below it, */
+    double leases;              /* and what these allow, of the resource that is looked at */
 } sim_node;
 
 /* What a granter counts for a holder, and until when, by the holder's clock. */
@@ -167,6 +170,8 @@ typedef struct sim_cover {
 /* A resource of a client. */
 typedef struct sim_use {
     doorman_resource *resource; /* NULL: closed */
+    uint64_t named_lease;       /* by the last request that named one, */
+    uint64_t earlier_lease;     /* and by one before that */
     bool gauge;                 /* else a rate */
     size_t node;                /* that gave the last lease */
     double wants;
@@ -178,7 +183,8 @@ typedef struct sim_use {
     double abandoned;             /* in flight since it was closed, */
     doorman_time abandoned_until; /* under a lease until then */
     double owed;                  /* came back while it was closed, and nobody could be told */
-    double held;                  /* in use, at the last look */
+    double held;                  /* in use, at the last look, */
+    double lease;                 /* and what its lease allows */
     doorman_time seen_at;         /* the last look, by the client's clock; capacity since, */
     double capacity, peak;        /* and at most since it was opened */
     double budget, passed;        /* of a rate: units that may have passed since then, and have */
@@ -189,6 +195,8 @@ typedef struct sim_client {
     size_t node;  /* whom it asks, */
     size_t other; /* and, where clients roam, also */
     sim_machine machine;
+    double careless;        /* how likely one of its requests is to name a wrong lease, */
+    bool names_earlier;     /* the one before the last; else none */
     doorman_client *client; /* NULL: dead */
     sim_use uses[SIM_RESOURCES];
 } sim_client;
@@ -218,6 +226,7 @@ struct sim_world {
     size_t version_count, version; /* the newest, and the one in force */
     bool kept[SIM_RESOURCES];      /* a child that learns was just given what it had (R7) */
 
+    bool cuts;         /* the diet of this run: see sim_faults.c */
     doorman_time hold; /* of a gauge's units, at most */
     bool verbose;
     char notes[SIM_NOTES][200];

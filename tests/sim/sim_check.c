@@ -38,10 +38,9 @@ static doorman_time drains_in(const sim_rules *rules) {
     return (length + length / 20) * 1000 / SIM_RATE_MIN;
 }
 
-/* When all that was given under each configuration has come to its end. Leases last no shorter than
- * those of earlier configurations, since ends never move back (R9); what a server that learns gives
- * again lasts as long as leases then do; and a cut cannot end what is in flight of a gauge, which a
- * holder goes on claiming. */
+/* When all leases that were given under each configuration have come to their end. Leases last no
+ * shorter than those of earlier configurations, since ends never move back (R9); what a server that
+ * learns gives again lasts as long as leases then do. */
 static void find_ends(const sim_world *world, size_t resource, doorman_time *ends) {
     doorman_time last = 0, longest = 0;
     for (size_t i = 0; i <= world->version; i++) {
@@ -55,7 +54,7 @@ static void find_ends(const sim_world *world, size_t resource, doorman_time *end
         if (version->kept_at[resource] + longest > last) {
             last = version->kept_at[resource] + longest;
         }
-        ends[i] = last + world->hold;
+        ends[i] = last;
     }
 }
 
@@ -92,7 +91,7 @@ static void note_use(sim_world *world, size_t resource) {
     doorman_time ends[SIM_VERSIONS];
     find_ends(world, resource, ends);
     for (size_t i = 0; i < world->version; i++) {
-        if (now <= ends[i]) world->versions[i].kept_at[resource] = now;
+        if (now <= ends[i] + world->hold) world->versions[i].kept_at[resource] = now;
     }
 }
 
@@ -103,15 +102,16 @@ size_t sim_first_version(const sim_world *world) {
         doorman_time ends[SIM_VERSIONS];
         find_ends(world, resource, ends);
         for (size_t i = 0; i < first; i++) {
-            if (world->now <= ends[i]) first = i;
+            if (world->now <= ends[i] + world->hold) first = i;
         }
     }
     return first;
 }
 
-/* The largest capacity that a configuration gave within the last lease length; infinite where one
- * of them promises nothing, or learns for less than the leases of another one last. */
-static double capacity_limit(const sim_world *world, size_t resource) {
+/* The largest capacity that a configuration gave within the last lease length, and for `hold`
+ * after that; infinite where one of them promises nothing, or learns for less than the leases of
+ * another one last. */
+static double capacity_limit(const sim_world *world, size_t resource, doorman_time hold) {
     double limit = 0;
     doorman_time longest = 0, learning_for = DOORMAN_NEVER, ends[SIM_VERSIONS];
     find_ends(world, resource, ends);
@@ -119,7 +119,7 @@ static double capacity_limit(const sim_world *world, size_t resource) {
         const sim_rules *rules = &world->versions[i].rules[resource];
         const doorman_algorithm *algorithm = &rules->algorithm;
         doorman_time given = algorithm->learning_mode_duration;
-        if (world->now > ends[i]) continue;
+        if (world->now > ends[i] + hold) continue;
         limit = fmax(limit, rules->matched && promises(algorithm) ? rules->capacity : INFINITY);
         if (algorithm->lease_length > longest) longest = algorithm->lease_length;
         if (algorithm->has_learning_mode_duration && given < learning_for) learning_for = given;
@@ -282,7 +282,7 @@ static void check_holders(sim_world *world, const sim_process *process,
     size_t index = sim_resource_index(world, resource->resource_id);
     const char *holder = NULL;
     double held = 0;
-    if (local < resource->learned_at || isinf(capacity_limit(world, index))) return;
+    if (local < resource->learned_at || isinf(capacity_limit(world, index, world->hold))) return;
     if (!overdrawn(world, process->node, index, counts, &holder, &held)) return;
     sim_check_sums(world);
     if (!overdrawn(world, process->node, index, counts, &holder, &held)) return;
@@ -348,6 +348,7 @@ static double in_use(sim_world *world, size_t index, size_t resource) {
     bool live = sim_leased(world, index, resource, &info);
     doorman_time local = sim_local(&client->machine.clock, world->now);
     if (use->resource) use->leased = live;
+    use->lease = live ? info.capacity : 0;
     if (local >= use->abandoned_until) use->abandoned = 0;
     if (live && (!(info.capacity >= 0) || isinf(info.capacity))) {
         sim_fail(world, "%s has %g of %s", client->id, info.capacity, info.resource_id);
@@ -380,26 +381,37 @@ static void check_rate(sim_world *world, size_t index, size_t resource) {
     }
 }
 
-/* T7: what is in use by leases of a tree that are in force, by the clocks of those who hold them,
- * adds up to at most the largest capacity that the configuration of its root gave within the last
- * lease length. */
+/* T7: the leases of a tree that are in force, by the clocks of their holders, add up to at most the
+ * largest capacity that the configuration of its root gave within the last lease length. So does
+ * what is in use by them; but a cut cannot end what is in flight of a gauge, which the holder goes
+ * on claiming, so that has time until it is given back. */
 static void check_sums(sim_world *world, size_t resource) {
     note_use(world, resource);
-    double limit = capacity_limit(world, resource);
-    for (size_t i = 0; i < world->node_count; i++) world->nodes[i].held[resource] = 0;
+    double limit = capacity_limit(world, resource, 0);
+    double use_limit = capacity_limit(world, resource, world->hold);
+    for (size_t i = 0; i < world->node_count; i++) {
+        world->nodes[i].held[resource] = world->nodes[i].leases = 0;
+    }
     for (size_t i = 0; i < world->client_count; i++) {
         sim_use *use = &world->clients[i].uses[resource];
         check_rate(world, i, resource);
         use->held = in_use(world, i, resource);
+        world->nodes[world->nodes[use->node].root].leases += use->lease;
         for (size_t node = use->node; node != SIM_NONE; node = world->nodes[node].parent) {
             world->nodes[node].held[resource] += use->held;
         }
     }
     for (size_t i = 0; i < world->node_count; i++) {
         const sim_node *node = &world->nodes[i];
-        if (node->parent != SIM_NONE || !exceeds(node->held[resource], limit)) continue;
-        sim_fail(world, "the leases of %s in force add up to %.9g of %.9g",
-                 world->resources[resource], node->held[resource], limit);
+        if (node->parent != SIM_NONE) continue;
+        if (exceeds(node->leases, limit)) {
+            sim_fail(world, "the leases of %s in force add up to %.9g of %.9g",
+                     world->resources[resource], node->leases, limit);
+        }
+        if (exceeds(node->held[resource], use_limit)) {
+            sim_fail(world, "what is in use of %s by leases adds up to %.9g of %.9g",
+                     world->resources[resource], node->held[resource], use_limit);
+        }
     }
 }
 

@@ -3,7 +3,11 @@
  * A run is a system out of the seed, a time with faults, and a time without, in which every share
  * must come to its exact value. Which kinds of faults happen, and how hard, is drawn for
  * each run anew ("swarm testing", Groce et al. 2012): a bug that needs a certain fault often hides
- * behind the noise of all the others. */
+ * behind the noise of all the others.
+ *
+ * A quarter of the runs has a diet on top of that, for faults of the handover after a cut: the
+ * capacity falls several times in the first part of the run and then stays, while gauges hold on to
+ * what is in flight and all demands move. Half of these have no other kind of fault. */
 #include "sim.h"
 
 #include <inttypes.h>
@@ -255,14 +259,31 @@ static void load(sim_world *world, const sim_event *event) {
 }
 
 /* Processes load a new configuration one by one, within some seconds. */
-static void strike_reload(sim_world *world, uint64_t *dice) {
-    if (world->version_count == SIM_VERSIONS) return;
-    add_version(world, dice, false);
+static void roll_out(sim_world *world, uint64_t *dice) {
     world->version++;
     for (size_t i = 0; i < world->process_count; i++) {
         sim_event event = {.handler = load, .who = i};
         sim_plan(world, world->now + sim_time_between(dice, 0, 5 * SECOND), event);
     }
+}
+
+static void strike_reload(sim_world *world, uint64_t *dice) {
+    if (world->version_count == SIM_VERSIONS) return;
+    add_version(world, dice, false);
+    roll_out(world, dice);
+}
+
+/* Only in the first part of a run, so that the sums have time to fit again. */
+static void strike_cut(sim_world *world, uint64_t *dice) {
+    if (world->version_count == SIM_VERSIONS || world->now > world->end / 3) return;
+    sim_rules rules[SIM_RESOURCES];
+    double factor = sim_below(dice, 5) ? sim_between(dice, 0.2, 0.9) : sim_between(dice, 1, 3);
+    for (size_t i = 0; i < world->resource_count; i++) {
+        rules[i] = world->versions[world->version].rules[i];
+        rules[i].capacity *= factor;
+    }
+    sim_add_version(world, rules);
+    roll_out(world, dice);
 }
 
 static void strike_spike(sim_world *world, uint64_t *dice) {
@@ -324,7 +345,7 @@ static const sim_striker strikers[SIM_FAULT_COUNT] = {
     [SIM_RESIGN] = {strike_resign, 20},       [SIM_GAP] = {strike_gap, 60},
     [SIM_EXILE] = {strike_exile, 20},         [SIM_RELOAD] = {strike_reload, 30},
     [SIM_SPIKE] = {strike_spike, 2},          [SIM_DIE] = {strike_die, 10},
-    [SIM_CLOSE] = {strike_close, 5},
+    [SIM_CLOSE] = {strike_close, 5},          [SIM_CUT] = {strike_cut, 12},
 };
 
 static void strike(sim_world *world, const sim_event *event) {
@@ -373,12 +394,31 @@ static void heal(sim_world *world) {
     sim_note(world, "the faults are over");
 }
 
+/* The diet: see above. */
+static void set_up_cuts(sim_world *world, const sim_story *story) {
+    uint64_t dice = world->seed * 41 + 7;
+    world->cuts = sim_below(&dice, 4) == 0 && story->allowed[SIM_CUT];
+    if (!world->cuts) return;
+    bool alone = sim_below(&dice, 2);
+    for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
+        bool favoured = i == SIM_CUT || i == SIM_SPIKE || i == SIM_HOLD || story->favoured[i];
+        if (alone && i != SIM_CLOCK) world->intensity[i] = 0;
+        if (favoured && story->allowed[i]) world->intensity[i] = 1;
+    }
+}
+
+/* Kinds of faults that came later draw from dice of their own, so that older seeds stay the same
+ * where these kinds do not happen. */
 static void set_up_faults(sim_world *world, const sim_story *story) {
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
-        double intensity = sim_below(&world->dice, 3) ? sim_unit(&world->dice) : 0;
+        bool later = i == SIM_CARELESS || i == SIM_CUT;
+        uint64_t *dice = later ? &world->fault_dice[i] : &world->dice;
+        double intensity = sim_below(dice, later ? 4 : 3) ? sim_unit(dice) : 0;
+        if (later && intensity < 0.7) intensity = 0;
         if (story->favoured[i]) intensity = 1;
         world->intensity[i] = story->allowed[i] ? intensity : 0;
     }
+    set_up_cuts(world, story);
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
         if (!strikers[i].strike || world->intensity[i] <= 0) continue;
         sim_plan(world, 0, (sim_event){.handler = strike, .what = i});
@@ -402,10 +442,14 @@ static void set_up_client(sim_world *world, size_t index) {
     size_t node = random_node(world, &dice), other = random_node(world, &dice);
     sim_client *client = sim_add_client(world, node, random_clock(world));
     if (world->intensity[SIM_ROAM] > 0) client->other = other;
+    uint64_t *careless = &world->fault_dice[SIM_CARELESS];
+    uint64_t habit = sim_below(careless, 4);
+    client->names_earlier = sim_below(careless, 2);
+    client->careless = habit == 0 ? 1 : habit == 1 ? sim_unit(careless) : 0;
     for (size_t i = 0; i < world->resource_count; i++) {
         sim_use *use = &client->uses[i];
         *use = (sim_use){.wants = random_wants(&dice), .priority = (int)sim_below(&dice, 4)};
-        use->gauge = sim_below(&dice, 2);
+        use->gauge = sim_below(&dice, 2) || world->cuts;
         use->node = client->node;
     }
     sim_start_client(world, index);

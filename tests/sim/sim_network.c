@@ -362,6 +362,23 @@ static void on_request(sim_world *world, const sim_event *event) {
 
 /* ---- the loops that carry requests, once around */
 
+/* A careless client tells the truth about what it has, but names no lease, or the one before the
+ * last. So its server must not take what it says for a confirmation. */
+static void forget_lease(sim_world *world, sim_client *client, doorman_ask *ask) {
+    sim_use *use = &client->uses[sim_resource_index(world, ask->resource_id)];
+    uint64_t lease = ask->has.id;
+    if (lease && lease != use->named_lease) {
+        use->earlier_lease = use->named_lease;
+        use->named_lease = lease;
+    }
+    if (!sim_strikes(world, SIM_CARELESS, client->careless)) return;
+    if (client->names_earlier && use->earlier_lease && lease) {
+        ask->has.id = use->earlier_lease;
+    } else {
+        ask->has = (doorman_lease){.id = 0};
+    }
+}
+
 static void send_request(sim_world *world, sim_party party) {
     doorman_asker *asker = asker_of(world, party);
     doorman_request request;
@@ -373,6 +390,11 @@ static void send_request(sim_world *world, sim_party party) {
     message->life = machine_of(world, party)->life;
     message->sent_at = local_time(world, party);
     message->process = process_at(world, doorman_asker_address(asker));
+    bool careless = !party.is_process && world->clients[party.index].careless > 0;
+    for (size_t i = 0; i < request.ask_count && careless; i++) {
+        if (request.method != DOORMAN_GET_CAPACITY) break;
+        forget_lease(world, &world->clients[party.index], &message->asks[i]);
+    }
     deliver(world, on_request, message);
     sim_message_drop(message);
 }

@@ -70,6 +70,7 @@ static gets ask(stage *it, const char *id, double wants, double claim, bool name
     doorman__record *record = find(it, id);
     const doorman_demand demand = {wants, 1, 1};
     set_demand(it, record, &demand);
+    doorman__book_age(it->book, record, it->now);
     if (names_last) doorman__book_confirm(it->book, record, claim);
     double target = doorman__book_target(it->book, record);
     double keep = doorman__book_grant(it->book, record, target, claim);
@@ -117,7 +118,7 @@ static size_t expire(stage *it) {
 static void audit(const stage *it) {
     const doorman__book *book = it->book;
     const doorman__record *older = NULL, *first = doorman__book_first(book);
-    doorman__total given = {0, 0}, counted = {0, 0};
+    doorman__total given = {0, 0}, counted = {0, 0}, in_round = {0, 0};
     double wants = 0, subclients = 0;
     size_t count = 0;
     for (const doorman__record *at = doorman__book_next(book, NULL); at;
@@ -128,15 +129,19 @@ static void audit(const stage *it) {
         assert_true(first->end <= at->end);
         older = at;
         assert_true(at->given >= 0 && at->given <= at->counted);
+        assert_true(at->given <= at->recent && at->recent <= doorman__float_up(at->counted));
+        assert_true(doorman__record_in_round(book, at) <= doorman__float_up(at->counted));
+        doorman__total_add(&in_round, doorman__record_in_round(book, at));
         doorman__total_add(&given, at->given);
         doorman__total_add(&counted, at->counted);
-        wants += at->wants;
+        wants += at->demand.wants;
         subclients += at->indexed;
     }
     assert_true(!book->newest || book->newest == older);
     assert_int_equal(book->records.count, count);
     assert_true(given.high == book->given.high && given.low == book->given.low);
     assert_true(counted.high == book->counted.high && counted.low == book->counted.low);
+    assert_true(in_round.high == book->in_round.high && in_round.low == book->in_round.low);
     assert_near(doorman__book_wants(book), wants, 1e-12);
     assert_exact(doorman__book_subclients(book), subclients);
 }
@@ -354,6 +359,172 @@ static void who_comes_back_without_its_lease_gets_what_is_free(void **state) {
     assert_exact(a.capacity, 10);
     assert_exact(a.keep, 10);
     assert_exact(counted_of(&it, "a"), 50);
+    stage_end(&it);
+}
+
+/* ---- R5: a round, after a cut --------------------------------------------------------------- */
+
+/* Two gauges with 150 units in flight each, for long, on a capacity that falls from 300 to 100. */
+static void stage_cut_with_units_in_flight(stage *it, doorman_handover handover) {
+    stage_start(it, 300, DOORMAN_FAIR_SHARE, handover);
+    assert_exact(ask(it, "a", 150, 0, false).capacity, 150);
+    assert_exact(ask(it, "b", 150, 0, false).capacity, 150);
+    it->now += SECONDS(1);
+    set_capacity(it, 100);
+}
+
+/* T7, R5. Each of these leases alone is within what its holder may still use; together they would
+ * be 140 of 100. */
+static void targets_that_move_after_a_cut_do_not_keep_leases_above_the_capacity(void **state) {
+    (void)state;
+    for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
+        stage it;
+        stage_cut_with_units_in_flight(&it, (doorman_handover)handover);
+        set_demand(&it, find(&it, "b"), &(doorman_demand){1000, 1, 1});
+        it.now += SECONDS(1);
+        gets a = ask(&it, "a", 10, 150, true);
+        assert_exact(a.capacity, 10);
+        assert_exact(a.keep, handover == DOORMAN_CONFIRMED ? 150 : 10);
+        it.now += SECONDS(3);
+        gets b = ask(&it, "b", 1000, 150, true);
+        assert_exact(b.target, 90);
+        assert_exact(b.capacity, 90);
+        it.now += SECONDS(1);
+        a = ask(&it, "a", 1000, 150, true);
+        assert_exact(a.target, 50);
+        assert_true(a.capacity >= 10 && a.capacity + 90 <= 100 + 1e-4);
+        audit(&it);
+        stage_end(&it);
+    }
+}
+
+/* R5. The units in flight come back, the sum fits, and the shares are exact again. */
+static void a_round_ends_when_what_is_committed_fits(void **state) {
+    (void)state;
+    stage it;
+    stage_cut_with_units_in_flight(&it, DOORMAN_CONFIRMED);
+    for (int i = 0; i < 3; i++) {
+        (void)ask(&it, "a", 1000, 150, true);
+        (void)ask(&it, "b", 1000, 150, true);
+    }
+    assert_true(it.book->round_is_on);
+    for (int i = 0; i < 3; i++) {
+        (void)renew(&it, "a", 1000);
+        (void)renew(&it, "b", 1000);
+    }
+    assert_false(it.book->round_is_on);
+    assert_exact(find(&it, "a")->given, 50);
+    assert_exact(find(&it, "b")->given, 50);
+    assert_true(fits(&it));
+    stage_end(&it);
+}
+
+typedef struct gauge_client {
+    const char *id;
+    double capacity, in_flight;
+    doorman_time end;
+    bool names_last; /* else the answer to its last request was lost */
+} gauge_client;
+
+/* It says what it has, and units in flight drain slowly. Some answers are lost. */
+static void gauge_client_asks(stage *it, gauge_client *self) {
+    double capacity = it->now < self->end ? self->capacity : 0;
+    double wants = random_below(2) ? 1000 : random_unit() * 20;
+    self->in_flight = doorman__max(self->in_flight * (0.9 + 0.1 * random_unit()), capacity);
+    bool names_last = self->names_last && it->now < self->end;
+    gets lease = ask(it, self->id, wants, self->in_flight, names_last);
+    self->names_last = random_below(16) > 0;
+    if (!self->names_last) return;
+    self->capacity = lease.capacity;
+    self->end = it->now + LEASE_LENGTH;
+}
+
+/* T7, R5. Cuts, raises, demands that move, answers that are lost: when the last cut is a lease
+ * length ago, with the drift, the leases in force fit. */
+static void a_lease_length_after_the_last_cut_the_leases_fit(void **state) {
+    (void)state;
+    for (int run = 0; run < 400; run++) {
+        gauge_client clients[] = {{.id = "a"}, {.id = "b"}, {.id = "c"}, {.id = "d"}};
+        stage it;
+        stage_start(&it, 1000, (doorman_kind)(run / 3 % 3), DOORMAN_CONFIRMED);
+        doorman_time cut_at = it.now;
+        for (size_t step = 0; step < 400; step++) {
+            it.now += (doorman_time)(random_unit() * 2 * DOORMAN_SECOND);
+            (void)expire(&it);
+            if (step < 200 && random_below(10) == 0) {
+                double capacity = it.settings.capacity * (random_below(4) ? random_unit() : 1.5);
+                if (capacity < it.settings.capacity) cut_at = it.now;
+                set_capacity(&it, capacity);
+            }
+            gauge_client_asks(&it, &clients[random_below(2 + (size_t)run % 3)]);
+            double sum = 0;
+            for (size_t i = 0; i < 4; i++) {
+                if (it.now < clients[i].end) sum += clients[i].capacity;
+            }
+            if (it.now > cut_at + RECORD_LENGTH) assert_true(sum <= it.settings.capacity + 1e-9);
+            audit(&it);
+        }
+        stage_end(&it);
+    }
+}
+
+/* ---- R4: age ------------------------------------------------------------------------------- */
+
+/* R4. A client that names no lease is counted for its largest one for two lease lengths at most,
+ * and then for what it has been given lately. */
+static void what_was_never_confirmed_is_free_when_its_lease_has_ended(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    doorman_time start = it.now, fell_at = 0;
+    assert_exact(ask(&it, "careless", 900, 0, false).capacity, 900);
+    for (; it.now < start + 3 * RECORD_LENGTH; it.now += SECONDS(10)) {
+        assert_exact(ask(&it, "careless", 100, 0, false).capacity, 100);
+        double counted = counted_of(&it, "careless");
+        assert_true(counted >= (it.now < start + LEASE_LENGTH ? 900 : 100));
+        if (!fell_at && counted <= 100) fell_at = it.now;
+        audit(&it);
+    }
+    assert_true(fell_at >= start + RECORD_LENGTH && fell_at <= start + 2 * RECORD_LENGTH);
+    assert_exact(ask(&it, "b", 1000, 0, false).capacity, 900);
+    stage_end(&it);
+}
+
+/* R4. What counts is the largest of the leases that have not ended, also where it is neither the
+ * first nor the last. */
+static void what_is_committed_covers_every_lease_that_has_not_ended(void **state) {
+    (void)state;
+    stage it;
+    stage_start(&it, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    double given[300];
+    doorman_time at[300];
+    for (size_t i = 0; i < 300; i++) {
+        it.now += (doorman_time)(random_unit() * 20 * DOORMAN_SECOND);
+        given[i] = ask(&it, "careless", random_unit() * 1000, 0, false).capacity;
+        at[i] = it.now;
+        double least = 0, most = 0;
+        for (size_t k = 0; k <= i; k++) {
+            if (it.now < at[k] + RECORD_LENGTH) least = doorman__max(least, given[k]);
+            if (it.now < at[k] + 2 * RECORD_LENGTH + SECONDS(20)) {
+                most = doorman__max(most, given[k]);
+            }
+        }
+        assert_true(counted_of(&it, "careless") >= least);
+        assert_true(counted_of(&it, "careless") <= most * (1 + 1e-6));
+    }
+    stage_end(&it);
+}
+
+/* R4. Units in flight that a holder goes on claiming are committed with each of its leases. */
+static void what_is_claimed_does_not_age(void **state) {
+    (void)state;
+    stage it;
+    stage_cut_with_units_in_flight(&it, DOORMAN_CONFIRMED);
+    for (int i = 0; i < 20; i++) {
+        it.now += SECONDS(20);
+        assert_exact(ask(&it, "a", 50, 150, true).keep, 150);
+    }
+    assert_exact(counted_of(&it, "a"), 150);
     stage_end(&it);
 }
 
@@ -612,9 +783,10 @@ static void the_sums_of_a_book_are_those_of_its_records(void **state) {
         const doorman_demand demand = {random_amount(), (double)random_below(2),
                                        (int)random_below(DOORMAN_PRIORITY_MAX + 1)};
         it.now += (doorman_time)random_below((size_t)DOORMAN_SECOND * 3);
-        switch (random_below(8)) {
+        switch (random_below(9)) {
         case 0: doorman__book_remove(it.book, record); break;
         case 1: doorman__book_confirm(it.book, record, random_amount()); break;
+        case 5: doorman__book_age(it.book, record, it.now); break;
         case 2: (void)doorman__book_learn(it.book, record, random_amount(), random_amount()); break;
         case 3: (void)expire(&it); break;
         case 4:
@@ -786,6 +958,12 @@ int main(void) {
         cmocka_unit_test(a_cut_in_capacity_never_gives_a_negative_lease),
         cmocka_unit_test(nobody_is_cut_below_what_it_should_have_and_still_holds),
         cmocka_unit_test(who_comes_back_without_its_lease_gets_what_is_free),
+        cmocka_unit_test(targets_that_move_after_a_cut_do_not_keep_leases_above_the_capacity),
+        cmocka_unit_test(a_round_ends_when_what_is_committed_fits),
+        cmocka_unit_test(a_lease_length_after_the_last_cut_the_leases_fit),
+        cmocka_unit_test(what_was_never_confirmed_is_free_when_its_lease_has_ended),
+        cmocka_unit_test(what_is_committed_covers_every_lease_that_has_not_ended),
+        cmocka_unit_test(what_is_claimed_does_not_age),
         cmocka_unit_test(immediate_handover_counts_what_was_given_last),
         cmocka_unit_test(a_learner_gives_back_what_holders_have_and_nobody_grows),
         cmocka_unit_test(a_learner_believes_no_claim_beyond_its_capacity),

@@ -676,6 +676,69 @@ static void ask_as(forest *f, int at, const char *client_id, const char *resourc
                      DOORMAN_OK);
 }
 
+/* A gauge that is not simulated: its lease, and what it has in flight. */
+typedef struct gauge_client {
+    const char *id;
+    doorman_lease has;
+    char node[DOORMAN_ID_BYTES_MAX + 1];
+    double in_flight;
+} gauge_client;
+
+/* It renews its lease, and takes the answer. */
+static void renew_gauge(forest *f, int at, gauge_client *gauge, double wants) {
+    const doorman_demand demand = {wants, 1, 1};
+    doorman_ask ask = {.resource_id = "db", .wants = &demand, .wants_count = 1, .has = gauge->has};
+    ask.outstanding = gauge->in_flight;
+    ask.has.capacity = fmax(gauge->has.capacity, gauge->in_flight);
+    const doorman_request request = {
+        .method = DOORMAN_GET_CAPACITY, .holder_id = gauge->id, .asks = &ask, .ask_count = 1};
+    doorman_response response;
+    assert_int_equal(doorman_server_handle(f->nodes[at].server, &request, &response, NULL, f->now),
+                     DOORMAN_OK);
+    if (response.answers[0].grant != DOORMAN_GRANTED) return;
+    gauge->has = response.answers[0].gets;
+    strcpy(gauge->node, gauge->has.node);
+    gauge->has.node = gauge->node;
+}
+
+/* T7, R5: the lease of a node falls from 300 to 100 while two gauges below it have 150 units in
+ * flight each. They want now less, now more, so that each has a large target when it renews. The
+ * drift included, their leases fit a lease length after the cut. */
+static void after_a_cut_the_leases_below_a_node_fit_whatever_they_want(void **state) {
+    (void)state;
+    doorman_algorithm algorithm = {
+        .lease_length = 20 * SECOND, .refresh_interval = 4 * SECOND, .has_minimum_interval = true};
+    forest *f = plant_one(300, algorithm);
+    int leaf = add_node(f, 0);
+    gauge_client a = {.id = "a"}, b = {.id = "b"};
+    for (int i = 0; i < 10; i++) {
+        renew_gauge(f, leaf, &a, 150);
+        renew_gauge(f, leaf, &b, 150);
+        pass(f, 1, 300);
+    }
+    assert_exact(a.has.capacity + b.has.capacity, 300);
+    doorman_template cut = {
+        .identifier_glob = "*", .capacity = 100, .has_algorithm = true, .algorithm = algorithm};
+    doorman_config_options options = {.templates = &cut, .template_count = 1};
+    doorman_config *config = NULL;
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_server_configure(f->nodes[0].server, config, f->now), DOORMAN_OK);
+    doorman_config_destroy(f->config);
+    f->config = config;
+    for (int second = 0; second < 120; second++) {
+        a.in_flight = b.in_flight = second < 60 ? 150 : 0;
+        renew_gauge(f, leaf, &a, 10);
+        renew_gauge(f, leaf, &b, 1000);
+        renew_gauge(f, leaf, &a, 1000);
+        pass(f, 1, 300);
+        double sum = a.has.capacity + b.has.capacity;
+        if (second > 25 && sum > 100 * (1 + 1e-12))
+            fail_msg("%g in force, %d s after", sum, second);
+        if (second > 100) assert_true(sum > 90); /* and little of it lies idle */
+    }
+    fell(f);
+}
+
 /* A claim of a lease that lasts for years, while a node has no lease yet, is noted no longer than
  * leases last: it costs others nothing for ever. */
 static void a_claim_without_end_ends(void **state) {
@@ -1221,6 +1284,7 @@ int main(void) {
         cmocka_unit_test(a_loop_is_refused),
         cmocka_unit_test(a_new_master_is_the_same_holder),
         cmocka_unit_test(immediate_handover_comes_to_the_same_shares),
+        cmocka_unit_test(after_a_cut_the_leases_below_a_node_fit_whatever_they_want),
         cmocka_unit_test(a_claim_without_end_ends),
         cmocka_unit_test(a_wrong_name_is_no_lasting_harm),
         cmocka_unit_test(the_largest_sums_come_to_an_end),
