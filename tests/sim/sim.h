@@ -34,6 +34,7 @@
 #define SIM_NOTES 30    /* told of a failure: the last events before it */
 #define SIM_JOBS 64     /* processes that share the runs */
 #define SIM_COVERS 32   /* leases of one holder that have not ended, each smaller than the last */
+#define SIM_RECOUNT 64  /* every so many events what the checks remember is held against all */
 #define SIM_NONE SIZE_MAX
 #define SIM_BURST (5 * DOORMAN_SECOND) /* of rates */
 
@@ -133,6 +134,15 @@ typedef struct sim_version {
     doorman_time kept_at[SIM_RESOURCES]; /* and what was given under it was given again then */
 } sim_version;
 
+/* The largest sum of leases of one resource that is right, and what keeps it so: sim_check.c. */
+typedef struct sim_limit {
+    double amount;
+    bool fresh;                    /* the amount holds, */
+    size_t version;                /* while this configuration is in force, */
+    doorman_time until, pause_max; /* until then, if no more time than this is between two checks */
+    uint32_t used, kept;           /* versions that each check until then notes so, as bits */
+} sim_limit;
+
 typedef struct sim_process {
     char address[32];
     size_t node;
@@ -178,7 +188,8 @@ typedef struct sim_use {
     double abandoned;             /* in flight since it was closed, */
     doorman_time abandoned_until; /* under a lease until then */
     double owed;                  /* came back while it was closed, and nobody could be told */
-    double held;                  /* in use, at the last look */
+    double held;                  /* in use, at the last look, */
+    size_t held_of;               /* by leases of this node */
     doorman_time seen_at;         /* the last look, by the client's clock; capacity since, */
     double capacity, peak;        /* and at most since it was opened */
     double budget, passed;        /* of a rate: units that may have passed since then, and have */
@@ -217,6 +228,13 @@ struct sim_world {
     sim_version versions[SIM_VERSIONS];
     size_t version_count, version; /* the newest, and the one in force */
     bool kept[SIM_RESOURCES];      /* a child that learns was just given what it had (R7) */
+
+    /* Checks look again only at what can have changed: at the uses of a client that was touched,
+     * or whose time has come, and at the limits when the state of a process has changed. */
+    doorman_time checked_at; /* the last check */
+    sim_limit limits[SIM_RESOURCES];
+    doorman_time look_at[SIM_RESOURCES][SIM_CLIENTS]; /* 0: touched */
+    doorman_time first_look_at[SIM_RESOURCES];        /* at most the earliest of them */
 
     doorman_time hold; /* of a gauge's units, at most */
     bool verbose;
@@ -287,7 +305,11 @@ void sim_look(sim_world *world, size_t process);
 void sim_check_books(sim_world *world, size_t process);
 void sim_check_sums(sim_world *world);
 void sim_check_settled(sim_world *world);
-size_t sim_first_version(const sim_world *world);
+size_t sim_first_version(sim_world *world);
+/* Must be called whenever something has called the client or its limiters, or changed its uses. */
+void sim_touch_client(sim_world *world, size_t client);
+/* Must be called whenever a process starts, ends, stops, goes on or loads a configuration. */
+void sim_touch_processes(sim_world *world);
 
 /* ---- sim_scenarios.c and sim_faults.c */
 

@@ -105,6 +105,7 @@ static void give_back(sim_world *world, const sim_event *event) {
     sim_use *use = &world->clients[event->who].uses[event->what];
     double amount = event->amount;
     if (use->opening != event->life) return;
+    sim_touch_client(world, event->who);
     if (use->resource) {
         doorman_gauge_release(doorman_resource_gauge(use->resource), amount);
         sim_note(world, "c%zu gives %.6g of r%zu back", event->who, amount, event->what);
@@ -131,6 +132,7 @@ static void use_gauge(sim_world *world, const sim_event *event) {
     double amount = (double)(int64_t)((info.capacity - info.in_flight) * part * 16) / 16;
     if (amount <= 0) return;
     doorman_gauge *gauge = doorman_resource_gauge(use->resource);
+    sim_touch_client(world, event->who);
     if (doorman_gauge_try(gauge, amount, local) != DOORMAN_ALLOWED) {
         sim_fail(world, "%s has %g of r%zu with %g in flight, and may not use %g", client->id,
                  info.capacity, event->what, info.in_flight, amount);
@@ -161,6 +163,7 @@ static void use_rate(sim_world *world, const sim_event *event) {
         doorman_decision decision = doorman_rate_try(rate, amount / (double)parts, local);
         if (decision == DOORMAN_ALLOWED) use->passed += amount / (double)parts;
     }
+    sim_touch_client(world, event->who);
     if (use->passed <= before) return;
     sim_note(world, "%s lets %.6g of r%zu through", client->id, use->passed - before, event->what);
 }

@@ -271,6 +271,7 @@ static void on_response(sim_world *world, const sim_event *event) {
                  doorman_status_name(status));
     }
     if (status == DOORMAN_OK && !asker.is_process) take_leases(world, message, leased);
+    if (!asker.is_process) sim_touch_client(world, asker.index);
     note_response(world, message, status);
     if (asker.is_process) sim_check_books(world, asker.index);
     carry(world, asker);
@@ -281,6 +282,7 @@ static void on_no_answer(sim_world *world, const sim_event *event) {
     if (asker_misses(world, event)) return;
     doorman_asker_failed(asker_of(world, asker), event->message->sequence,
                          local_time(world, asker));
+    if (!asker.is_process) sim_touch_client(world, asker.index);
     sim_note(world, "%s finds nobody at %s", name_of(world, asker),
              world->processes[event->message->process].address);
     carry(world, asker);
@@ -388,6 +390,7 @@ void sim_carry_client(sim_world *world, size_t index) {
     if (!client->client || machine->still_until) return;
     doorman_time local = sim_local(&machine->clock, world->now);
     doorman_client_update(client->client, local);
+    sim_touch_client(world, index);
     send_request(world, (sim_party){false, index});
     doorman_time due = doorman_client_due(client->client);
     if (due <= local) {
