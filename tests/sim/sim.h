@@ -236,8 +236,8 @@ struct sim_world {
     doorman_time look_at[SIM_RESOURCES][SIM_CLIENTS]; /* 0: touched */
     doorman_time first_look_at[SIM_RESOURCES];        /* at most the earliest of them */
 
-    doorman_time hold; /* of a gauge's units, at most */
-    bool verbose;
+    doorman_time hold;   /* of a gauge's units, at most */
+    bool verbose, quiet; /* prints all notes; takes none */
     char notes[SIM_NOTES][200];
     uint64_t note_count;
     char failure[300]; /* "": none */
@@ -333,6 +333,7 @@ typedef struct sim_story {
     bool favoured[SIM_FAULT_COUNT]; /* those that do, as hard as they can */
     size_t most[SIM_BOUND_COUNT];
     bool verbose, shrink;
+    bool quiet; /* without notes, which take time; who fails is run again with them */
 } sim_story;
 
 int sim_faults(const sim_story *story, uint64_t seeds, uint64_t jobs);

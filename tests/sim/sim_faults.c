@@ -452,6 +452,7 @@ static void set_up(sim_world *world, const sim_story *story) {
     doorman_time longest = (doorman_time)story->most[SIM_MOST_SECONDS] * SECOND;
     if (world->end > longest) world->end = longest;
     world->verbose = story->verbose;
+    world->quiet = story->quiet;
     world->latency = latencies[sim_below(dice, 3)];
     world->ttl = ttls[sim_below(dice, 3)];
     world->hold = (doorman_time)(world->intensity[SIM_HOLD] * 60 * SECOND);
@@ -558,9 +559,15 @@ static void shrink(sim_story *story) {
 
 static const sim_story *under_way;
 
-/* An assertion of the header's has failed. */
+/* An assertion of the header's has failed. Without notes the run starts again, with them, and comes
+ * back to here; nothing of the first one is used any more. */
 static void on_abort(int number) {
     (void)number;
+    if (world.quiet) {
+        sim_story again = *under_way;
+        again.quiet = false;
+        (void)run(&again);
+    }
     snprintf(world.failure, sizeof world.failure, "an assertion failed");
     tell(under_way);
     fflush(stdout);
@@ -571,7 +578,10 @@ static void on_abort(int number) {
 static bool fails(const sim_story *first) {
     sim_story story = *first;
     under_way = &story;
+    story.quiet = !story.verbose;
     if (run(&story)) return false;
+    story.quiet = false;
+    if (!story.verbose) (void)run(&story);
     tell(&story);
     if (!story.shrink) return true;
     puts("\nThe smallest story:");
@@ -581,9 +591,11 @@ static bool fails(const sim_story *first) {
     return true;
 }
 
-/* Same seed, same run (C1). */
+/* Same seed, same run (C1), with notes and without. */
 static bool repeats(const sim_story *story) {
-    (void)run(story);
+    sim_story quiet = *story;
+    quiet.quiet = true;
+    (void)run(&quiet);
     uint64_t hash = world.hash;
     (void)run(story);
     if (hash == world.hash) return true;

@@ -211,6 +211,7 @@ static void note_taken(sim_world *world, const sim_message *message, size_t inde
     bool leased = sim_leased(world, message->asker.index, resource, &info);
     double left = leased ? seconds(info.expires_at - local_time(world, message->asker)) : 0;
     sim_mix_amount(world, leased ? info.capacity : -1);
+    if (world->quiet) return;
     sim_note(world, "%s takes%s %.6g of %s, lease %llx: has %.6g for %.3f s, in flight %.6g", name,
              stale, answer->gets.capacity, answer->resource_id, id, leased ? info.capacity : 0,
              left, info.in_flight);
@@ -300,6 +301,7 @@ static void note_request(sim_world *world, const sim_message *message, bool is_m
         for (size_t j = 0; j < ask->wants_count; j++) sum += ask->wants[j].wants;
         sim_mix(world, ask->has.id);
         sim_mix_amount(world, sum);
+        if (world->quiet) continue;
         if (!release) snprintf(wants, sizeof wants, "wants %.6g, ", sum);
         if (ask->has.id) {
             snprintf(has, sizeof has, "%.6g by lease %llx for %.3f s", ask->has.capacity,

@@ -106,6 +106,7 @@ void sim_run(sim_world *world, doorman_time end) {
 static double seconds(doorman_time time) { return (double)time / (double)DOORMAN_SECOND; }
 
 void sim_note(sim_world *world, const char *format, ...) {
+    if (world->quiet) return;
     char *line = world->notes[world->note_count++ % SIM_NOTES];
     size_t bytes = sizeof world->notes[0];
     int written = snprintf(line, bytes, "%10.3f s  #%-6llu ", seconds(world->now),
