@@ -44,26 +44,43 @@ static void carry(sim_world *world, sim_party party) {
 
 /* ---- copies */
 
-static size_t process_at(const sim_world *world, const char *address) {
-    for (size_t i = 0; i < world->process_count; i++) {
-        if (strcmp(world->processes[i].address, address) == 0) return i;
-    }
-    return SIM_NONE;
+/* The number that a text starts with; moves the text beyond it. */
+static size_t read_index(const char **text) {
+    size_t index = 0;
+    for (; **text >= '0' && **text <= '9'; ++*text) index = 10 * index + (size_t)(**text - '0');
+    return index;
 }
 
-/* A name of the world's own, equal to one that somebody said. */
-static const char *known_name(const sim_world *world, const char *name) {
-    size_t resource = sim_resource_index(world, name), process = process_at(world, name);
-    if (resource != SIM_NONE) return world->resources[resource];
-    if (process != SIM_NONE) return world->processes[process].address;
-    for (size_t i = 0; i < world->client_count; i++) {
-        if (strcmp(world->clients[i].id, name) == 0) return world->clients[i].id;
-    }
-    for (size_t i = 0; i < world->node_count; i++) {
-        if (strcmp(world->nodes[i].name, name) == 0) return world->nodes[i].name;
-    }
+/* A name says what it is of: "r1", "c12", "n3", "n3p0". Returns the world's own, or NULL. */
+static const char *find_name(const sim_world *world, const char *name, size_t *process) {
+    const char *rest = name + 1;
+    size_t index = read_index(&rest);
+    if (*name == 'r') return index < world->resource_count ? world->resources[index] : NULL;
+    if (*name == 'c') return index < world->client_count ? world->clients[index].id : NULL;
+    if (*name != 'n' || index >= world->node_count) return NULL;
+    if (*rest++ != 'p') return world->nodes[index].name;
+    *process = world->nodes[index].first_process + read_index(&rest);
+    return *process < world->process_count ? world->processes[*process].address : NULL;
+}
+
+/* A name of the world's own, equal to one that somebody said; and the process, where it is one. */
+static const char *known_name_of(const sim_world *world, const char *name, size_t *process) {
+    const char *known = find_name(world, name, process);
+    if (known && strcmp(known, name) == 0) return known;
     fprintf(stderr, "nobody has the name %s\n", name);
     abort();
+}
+
+static const char *known_name(const sim_world *world, const char *name) {
+    size_t process = SIM_NONE;
+    return known_name_of(world, name, &process);
+}
+
+static size_t process_at(const sim_world *world, const char *address) {
+    size_t process = SIM_NONE;
+    (void)known_name_of(world, address, &process);
+    assert(process != SIM_NONE);
+    return process;
 }
 
 static void *allocate(size_t count, size_t bytes) {

@@ -172,10 +172,9 @@ void sim_add_resource(sim_world *world) {
 }
 
 size_t sim_resource_index(const sim_world *world, const char *resource_id) {
-    for (size_t i = 0; i < world->resource_count; i++) {
-        if (strcmp(world->resources[i], resource_id) == 0) return i;
-    }
-    return SIM_NONE;
+    size_t index = (size_t)(resource_id[1] - '0'); /* "r0" */
+    assert(index < world->resource_count && strcmp(world->resources[index], resource_id) == 0);
+    return index;
 }
 
 /* A configuration that gives each resource its rules. */
