@@ -173,7 +173,7 @@ endif
 
 build/sim/sim: $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 	$(say)
-	@$(C) -O2 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) -lm
+	@$(C) -O3 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) -lm
 
 # The harnesses of tests/fuzz: each with libFuzzer for a while, from its seeds on; and each as a
 # program that runs files again, for `make test`. What is found stands in build/fuzz.
