@@ -167,7 +167,8 @@ ifdef MUTANTS
 else ifdef FAULTS
 	@build/sim/sim faults --jobs $$(nproc 2>/dev/null || echo 1) $(SIM_SEEDS)
 else
-	@build/sim/sim scenarios $(if $(SEEDS),--seeds $(SEEDS)) --output build/sim
+	@build/sim/sim scenarios --jobs $$(nproc 2>/dev/null || echo 1) \
+	    $(if $(SEEDS),--seeds $(SEEDS)) --output build/sim
 	@sh tests/sim/draw.sh build/sim
 endif
 

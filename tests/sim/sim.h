@@ -313,7 +313,7 @@ void sim_touch_processes(sim_world *world);
 
 /* ---- sim_scenarios.c and sim_faults.c */
 
-int sim_scenarios(uint64_t seeds, const char *folder);
+int sim_scenarios(uint64_t seeds, const char *folder, uint64_t jobs);
 
 /* How large a system may be: an option of the command line, and the least that it can be. */
 #define SIM_BOUNDS(X)                                                                              \
