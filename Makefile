@@ -167,13 +167,14 @@ ifdef MUTANTS
 else ifdef FAULTS
 	@build/sim/sim faults --jobs $$(nproc 2>/dev/null || echo 1) $(SIM_SEEDS)
 else
-	@build/sim/sim scenarios $(if $(SEEDS),--seeds $(SEEDS)) --output build/sim
+	@build/sim/sim scenarios --jobs $$(nproc 2>/dev/null || echo 1) \
+	    $(if $(SEEDS),--seeds $(SEEDS)) --output build/sim
 	@sh tests/sim/draw.sh build/sim
 endif
 
 build/sim/sim: $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 	$(say)
-	@$(C) -O2 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) -lm
+	@$(C) -O3 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) -lm
 
 # The harnesses of tests/fuzz: each with libFuzzer for a while, from its seeds on; and each as a
 # program that runs files again, for `make test`. What is found stands in build/fuzz.

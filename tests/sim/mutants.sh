@@ -4,20 +4,51 @@
 #
 #     tests/sim/mutants.sh [NAME]...        from the top of the repository; no names: all
 #
-# SEEDS (3000) is the number of runs for each. The changes are made to copies of the header below
-# build/sim/mutants. A text to be changed must stand in the header exactly once; blanks and breaks
-# of lines in it may differ. --faults and --favour give a rare story the faults that it needs.
+# SEEDS (3000) is the number of runs for each, JOBS how many are tried side by side: as many as
+# there are processors. For each of them this script calls itself with --one. The changes are made
+# to copies of the header below build/sim/mutants. A text to be changed must stand in the header
+# exactly once; blanks and breaks of lines in it may differ. --faults and --favour give a rare story
+# the faults that it needs.
 set -eu
 seeds=${SEEDS:-3000}
-wanted=" $* "
 folder=build/sim/mutants
 compile="${CC:-cc} -std=c11 -D_DEFAULT_SOURCE -O1"
-missed=0
 
-mkdir -p $folder
-for source in tests/sim/sim_*.c; do
-    $compile -I. -c "$source" -o "$folder/$(basename "$source" .c).o"
-done
+# All of them side by side; what they say is shown in their order.
+try_all() { # name...
+    missed=0
+    mkdir -p $folder
+    for source in tests/sim/sim_*.c; do
+        $compile -I. -c "$source" -o "$folder/$(basename "$source" .c).o"
+    done
+    for name in "$@"; do rm -rf "${folder:?}/$name"; done
+    # shellcheck disable=SC2016 # for the inner shell
+    printf '%s\n' "$@" | xargs -P "${JOBS:-$(nproc 2>/dev/null || echo 1)}" -I NAME \
+        sh -c 'mkdir -p "$2/$3"
+               sh "$1" --one "$3" >"$2/$3/said" 2>&1 || touch "$2/$3/missed"
+               touch "$2/$3/done"' sh "$0" "$folder" NAME &
+    for name in "$@"; do
+        while [ ! -e "$folder/$name/done" ] && kill -0 $! 2>/dev/null; do sleep 0.1; done
+        cat "$folder/$name/said"
+        if [ -e "$folder/$name/missed" ] || [ ! -e "$folder/$name/done" ]; then
+            missed=$((missed + 1))
+        fi
+    done
+    wait
+    echo "$missed not found"
+    [ $missed = 0 ]
+}
+
+if [ "${1:-}" != --one ]; then
+    if [ $# = 0 ]; then
+        # shellcheck disable=SC2046 # the names
+        set -- $(sed -n 's/^mutant \([^ ]*\) .*/\1/p' "$0")
+    fi
+    try_all "$@"
+    exit
+fi
+wanted=$2
+missed=
 
 # A header with one text changed, on standard output.
 change() { # header, old, new
@@ -44,8 +75,7 @@ change() { # header, old, new
 mutant() { # name, what is left out, old text, new text, ..., options of `sim faults`
     name=$1 story=$2
     shift 2
-    if [ "$wanted" != '  ' ] && [ "${wanted#* "$name" }" = "$wanted" ]; then return; fi
-    mkdir -p "$folder/$name"
+    if [ "$name" != "$wanted" ]; then return; fi
     cp doorman.h "$folder/$name/doorman.h"
     while [ $# -ge 2 ] && [ "${1#--}" = "$1" ]; do
         mv "$folder/$name/doorman.h" "$folder/$name/before.h"
@@ -60,9 +90,10 @@ mutant() { # name, what is left out, old text, new text, ..., options of `sim fa
     $compile "$folder/$name/sim.o" $folder/*.o -o "$folder/$name/sim" -lm
     if "$folder/$name/sim" faults --seeds "$seeds" --no-shrink "$@" >"$folder/$name/out" 2>/dev/null
     then
-        missed=$((missed + 1))
+        missed=1
         found="NOT FOUND in $seeds runs"
     else
+        missed=0
         found=$(sed -n 's/^FAILED: seed \([0-9]*\), event [0-9]*: /run \1: /p' "$folder/$name/out")
     fi
     printf '%-16s %s\n%-16s   %s\n' "$name" "$story" '' "$found"
@@ -162,5 +193,5 @@ mutant rate-fast 'L1: a rate lets a tenth more through' \
     'n * limit->unit_time, limit->most);' \
     'n * limit->unit_time * 0.9, limit->most);'
 
-echo "$missed not found"
-[ $missed = 0 ]
+if [ -z "$missed" ]; then echo "$wanted: there is no such mutant"; fi
+[ "$missed" = 0 ]

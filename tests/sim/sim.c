@@ -1,7 +1,7 @@
 /*
  * The command line of the simulator: see sim.h.
  *
- *     sim scenarios [--seeds N] [--output FOLDER]
+ *     sim scenarios [--seeds N] [--output FOLDER] [--jobs N]
  *     sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST] [--levels MOST]
  *         [--nodes MOST] [--clients MOST] [--resources MOST] [--seconds MOST] [--jobs N]
  *         [--verbose] [--no-shrink]
@@ -20,7 +20,7 @@
 static int wrong_use(const char *what) {
     fprintf(stderr,
             "%s\n"
-            "usage: sim scenarios [--seeds N] [--output FOLDER]\n"
+            "usage: sim scenarios [--seeds N] [--output FOLDER] [--jobs N]\n"
             "       sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST]\n"
             "           [--levels MOST] [--nodes MOST] [--clients MOST] [--resources MOST]\n"
             "           [--seconds MOST] [--jobs N] [--verbose] [--no-shrink]\n"
@@ -101,7 +101,7 @@ int main(int argc, char **argv) {
         }
     }
     if (strcmp(argv[1], "scenarios") == 0) {
-        return sim_scenarios(command.seeds ? command.seeds : 10, command.folder);
+        return sim_scenarios(command.seeds ? command.seeds : 10, command.folder, command.jobs);
     }
     if (strcmp(argv[1], "faults") != 0) return wrong_use(argv[1]);
     if (!command.seeds) command.seeds = command.story.seed ? 1 : 1000;

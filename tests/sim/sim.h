@@ -34,6 +34,7 @@
 #define SIM_NOTES 30    /* told of a failure: the last events before it */
 #define SIM_JOBS 64     /* processes that share the runs */
 #define SIM_COVERS 32   /* leases of one holder that have not ended, each smaller than the last */
+#define SIM_RECOUNT 64  /* every so many events what the checks remember is held against all */
 #define SIM_NONE SIZE_MAX
 #define SIM_BURST (5 * DOORMAN_SECOND) /* of rates */
 
@@ -135,6 +136,15 @@ typedef struct sim_version {
     doorman_time kept_at[SIM_RESOURCES]; /* and what was given under it was given again then */
 } sim_version;
 
+/* The largest sums of one resource that are right, and what keeps them so: sim_check.c. */
+typedef struct sim_limit {
+    double leases, amount;         /* of leases, and of what is in use */
+    bool fresh;                    /* the amounts hold, */
+    size_t version;                /* while this configuration is in force, */
+    doorman_time until, pause_max; /* until then, if no more time than this is between two checks */
+    uint32_t used, kept;           /* versions that each check until then notes so, as bits */
+} sim_limit;
+
 typedef struct sim_process {
     char address[32];
     size_t node;
@@ -153,12 +163,12 @@ typedef struct sim_node {
     size_t root;   /* of its tree */
     size_t level;  /* 0: a root */
     size_t first_process, process_count;
-    size_t master;              /* who has the key of the election; SIM_NONE: nobody */
-    doorman_time key_until;     /* when it falls, unless it is renewed */
-    doorman_time vacant_until;  /* nobody is elected before */
-    uint64_t term;              /* masterships so far */
-    double held[SIM_RESOURCES]; /* in use by leases from this node and those below it, */
-    double leases;              /* and what these allow, of the resource that is looked at */
+    size_t master;                /* who has the key of the election; SIM_NONE: nobody */
+    doorman_time key_until;       /* when it falls, unless it is renewed */
+    doorman_time vacant_until;    /* nobody is elected before */
+    uint64_t term;                /* masterships so far */
+    double held[SIM_RESOURCES];   /* in use by leases from this node and those below it, */
+    double leases[SIM_RESOURCES]; /* and what these leases allow */
 } sim_node;
 
 /* What a granter counts for a holder, and until when, by the holder's clock. */
@@ -184,7 +194,8 @@ typedef struct sim_use {
     doorman_time abandoned_until; /* under a lease until then */
     double owed;                  /* came back while it was closed, and nobody could be told */
     double held;                  /* in use, at the last look, */
-    double lease;                 /* and what its lease allows */
+    double lease;                 /* what its lease allows, */
+    size_t held_of;               /* a lease of this node */
     doorman_time seen_at;         /* the last look, by the client's clock; capacity since, */
     double capacity, peak;        /* and at most since it was opened */
     double budget, passed;        /* of a rate: units that may have passed since then, and have */
@@ -226,9 +237,16 @@ struct sim_world {
     size_t version_count, version; /* the newest, and the one in force */
     bool kept[SIM_RESOURCES];      /* a child that learns was just given what it had (R7) */
 
-    bool cuts;         /* the diet of this run: see sim_faults.c */
-    doorman_time hold; /* of a gauge's units, at most */
-    bool verbose;
+    /* Checks look again only at what can have changed: at the uses of a client that was touched,
+     * or whose time has come, and at the limits when the state of a process has changed. */
+    doorman_time checked_at; /* the last check */
+    sim_limit limits[SIM_RESOURCES];
+    doorman_time look_at[SIM_RESOURCES][SIM_CLIENTS]; /* 0: touched */
+    doorman_time first_look_at[SIM_RESOURCES];        /* at most the earliest of them */
+
+    bool cuts;           /* the diet of this run: see sim_faults.c */
+    doorman_time hold;   /* of a gauge's units, at most */
+    bool verbose, quiet; /* prints all notes; takes none */
     char notes[SIM_NOTES][200];
     uint64_t note_count;
     char failure[300]; /* "": none */
@@ -296,11 +314,15 @@ void sim_look(sim_world *world, size_t process);
 void sim_check_books(sim_world *world, size_t process);
 void sim_check_sums(sim_world *world);
 void sim_check_settled(sim_world *world);
-size_t sim_first_version(const sim_world *world);
+size_t sim_first_version(sim_world *world);
+/* Must be called whenever something has called the client or its limiters, or changed its uses. */
+void sim_touch_client(sim_world *world, size_t client);
+/* Must be called whenever a process starts, ends, stops, goes on or loads a configuration. */
+void sim_touch_processes(sim_world *world);
 
 /* ---- sim_scenarios.c and sim_faults.c */
 
-int sim_scenarios(uint64_t seeds, const char *folder);
+int sim_scenarios(uint64_t seeds, const char *folder, uint64_t jobs);
 
 /* How large a system may be: an option of the command line, and the least that it can be. */
 #define SIM_BOUNDS(X)                                                                              \
@@ -320,6 +342,7 @@ typedef struct sim_story {
     bool favoured[SIM_FAULT_COUNT]; /* those that do, as hard as they can */
     size_t most[SIM_BOUND_COUNT];
     bool verbose, shrink;
+    bool quiet; /* without notes, which take time; who fails is run again with them */
 } sim_story;
 
 int sim_faults(const sim_story *story, uint64_t seeds, uint64_t jobs);

@@ -38,9 +38,10 @@ static doorman_time drains_in(const sim_rules *rules) {
     return (length + length / 20) * 1000 / SIM_RATE_MIN;
 }
 
-/* When all leases that were given under each configuration have come to their end. Leases last no
- * shorter than those of earlier configurations, since ends never move back (R9); what a server that
- * learns gives again lasts as long as leases then do. */
+/* When all that was given under each configuration has come to its end. Leases last no shorter than
+ * those of earlier configurations, since ends never move back (R9); what a server that learns gives
+ * again lasts as long as leases then do; and a cut cannot end what is in flight of a gauge, which a
+ * holder goes on claiming. */
 static void find_ends(const sim_world *world, size_t resource, doorman_time *ends) {
     doorman_time last = 0, longest = 0;
     for (size_t i = 0; i <= world->version; i++) {
@@ -54,7 +55,7 @@ static void find_ends(const sim_world *world, size_t resource, doorman_time *end
         if (version->kept_at[resource] + longest > last) {
             last = version->kept_at[resource] + longest;
         }
-        ends[i] = last;
+        ends[i] = last + world->hold;
     }
 }
 
@@ -64,67 +65,149 @@ void sim_look(sim_world *world, size_t index) {
     doorman_time local = sim_local(&process->machine.clock, world->now);
     const void *cursor = NULL;
     doorman_server_resource resource;
-    for (size_t i = 0; i < world->resource_count; i++) process->learned_at[i] = 0;
-    if (!process->server) return;
-    while (doorman_server_next_resource(process->server, &cursor, &resource, local)) {
-        process->learned_at[sim_resource_index(world, resource.resource_id)] = resource.learned_at;
+    doorman_time learned_at[SIM_RESOURCES] = {0};
+    while (process->server &&
+           doorman_server_next_resource(process->server, &cursor, &resource, local)) {
+        learned_at[sim_resource_index(world, resource.resource_id)] = resource.learned_at;
+    }
+    if (memcmp(learned_at, process->learned_at, sizeof learned_at) == 0) return;
+    memcpy(process->learned_at, learned_at, sizeof learned_at);
+    sim_touch_processes(world);
+}
+
+/* ---- limits */
+/*
+ * After each event the configurations that still count are noted. A configuration is used while a
+ * process of a root that runs has it, for that may be master; and what was given under it is kept,
+ * until it has drained, while a server of any node learns: holders then renew what they held, as
+ * far as it fits beside the others that this server has heard of, and the server keeps what it has
+ * of its parent (R7).
+ *
+ * Most events change none of this, so a limit says for how long it holds. While it does, each check
+ * notes the same configurations as used and kept; that is written down when somebody reads it. It
+ * holds until
+ *   - the state of a process changes, which sim_touch_processes says, or another configuration
+ *     comes into force;
+ *   - a child that learns is given what it had (`kept`);
+ *   - the last server has learned, where some configuration is kept meanwhile;
+ *   - an older configuration, not noted any more, has drained.
+ * A configuration that is noted at each check counts in the next one only if it has not drained in
+ * between: no more time may pass from one check to the next than the shortest takes to drain. */
+
+void sim_touch_processes(sim_world *world) {
+    for (size_t i = 0; i < world->resource_count; i++) world->limits[i].fresh = false;
+}
+
+static bool limit_holds(const sim_world *world, size_t resource) {
+    const sim_limit *limit = &world->limits[resource];
+    return limit->fresh && !world->kept[resource] && limit->version == world->version &&
+           world->now <= limit->until && world->now - world->checked_at <= limit->pause_max;
+}
+
+/* Writes down what the checks up to the last one have noted. */
+static void write_noted(sim_world *world, size_t resource) {
+    const sim_limit *limit = &world->limits[resource];
+    for (size_t i = 0; i < world->version_count; i++) {
+        sim_version *version = &world->versions[i];
+        if (limit->used >> i & 1) version->used_at[resource] = world->checked_at;
+        if (limit->kept >> i & 1) version->kept_at[resource] = world->checked_at;
     }
 }
 
-/* Notes which configurations still count. One is used while a process of a root that runs has it,
- * for that may be master; and what was given under it is kept, until it has drained, while a server
- * of any node learns: holders then renew what they held, as far as it fits beside the others that
- * this server has heard of, and the server keeps what it has of its parent (R7). */
-static void note_use(sim_world *world, size_t resource) {
-    doorman_time now = world->now;
-    bool learns = world->kept[resource];
-    world->kept[resource] = false;
+/* Notes the configurations that are used; returns the time until which some server learns. */
+static doorman_time note_used(sim_world *world, size_t resource, uint32_t *used) {
+    doorman_time learns_until = 0;
     for (size_t i = 0; i < world->process_count; i++) {
         const sim_process *process = &world->processes[i];
         if (!process->server || process->machine.still_until) continue;
-        bool root = sim_is_root(world, process);
-        if (root) world->versions[process->version].used_at[resource] = now;
-        doorman_time local = sim_local(&process->machine.clock, now);
-        learns = learns || local < process->learned_at[resource];
+        if (sim_is_root(world, process)) {
+            world->versions[process->version].used_at[resource] = world->now;
+            *used |= UINT32_C(1) << process->version;
+        }
+        if (!process->learned_at[resource]) continue;
+        doorman_time until = sim_global(&process->machine.clock, process->learned_at[resource]);
+        if (until > learns_until) learns_until = until;
     }
-    if (!learns || !world->version) return;
+    return learns_until;
+}
+
+static void note_kept(sim_world *world, size_t resource, uint32_t *kept) {
     doorman_time ends[SIM_VERSIONS];
     find_ends(world, resource, ends);
     for (size_t i = 0; i < world->version; i++) {
-        if (now <= ends[i] + world->hold) world->versions[i].kept_at[resource] = now;
+        if (world->now > ends[i]) continue;
+        world->versions[i].kept_at[resource] = world->now;
+        *kept |= UINT32_C(1) << i;
     }
 }
 
 /* The oldest configuration of which leases may still be in force. */
-size_t sim_first_version(const sim_world *world) {
+size_t sim_first_version(sim_world *world) {
     size_t first = world->version;
     for (size_t resource = 0; resource < world->resource_count; resource++) {
         doorman_time ends[SIM_VERSIONS];
+        write_noted(world, resource);
         find_ends(world, resource, ends);
         for (size_t i = 0; i < first; i++) {
-            if (world->now <= ends[i] + world->hold) first = i;
+            if (world->now <= ends[i]) first = i;
         }
     }
     return first;
 }
 
-/* The largest capacity that a configuration gave within the last lease length, and for `hold`
- * after that; infinite where one of them promises nothing, or learns for less than the leases of
- * another one last. */
-static double capacity_limit(const sim_world *world, size_t resource, doorman_time hold) {
+/* The largest capacity that a configuration gave within the last lease length; infinite where one
+ * of them promises nothing, or learns for less than the leases of another one last. Leases alone
+ * drain `early`: a cut does not end what is in flight of a gauge. */
+static double find_limit(const sim_world *world, size_t resource, const doorman_time *ends,
+                         doorman_time early) {
     double limit = 0;
-    doorman_time longest = 0, learning_for = DOORMAN_NEVER, ends[SIM_VERSIONS];
-    find_ends(world, resource, ends);
+    doorman_time longest = 0, learning_for = DOORMAN_NEVER;
     for (size_t i = 0; i <= world->version; i++) {
         const sim_rules *rules = &world->versions[i].rules[resource];
         const doorman_algorithm *algorithm = &rules->algorithm;
         doorman_time given = algorithm->learning_mode_duration;
-        if (world->now > ends[i] + hold) continue;
+        if (world->now > ends[i] - early) continue;
         limit = fmax(limit, rules->matched && promises(algorithm) ? rules->capacity : INFINITY);
         if (algorithm->lease_length > longest) longest = algorithm->lease_length;
         if (algorithm->has_learning_mode_duration && given < learning_for) learning_for = given;
     }
     return learning_for < longest + longest / 20 ? INFINITY : limit;
+}
+
+/* The limit by what was noted up to the last check. */
+static double capacity_limit(sim_world *world, size_t resource) {
+    doorman_time ends[SIM_VERSIONS];
+    if (limit_holds(world, resource)) return world->limits[resource].amount;
+    write_noted(world, resource);
+    find_ends(world, resource, ends);
+    return find_limit(world, resource, ends, 0);
+}
+
+/* What a check notes, and the limit that follows. Configurations from the oldest that is noted on
+ * count for as long as that one is; of those before it, until they have drained. */
+static void renew_limit(sim_world *world, size_t resource) {
+    sim_limit *limit = &world->limits[resource];
+    doorman_time ends[SIM_VERSIONS];
+    write_noted(world, resource);
+    *limit = (sim_limit){.fresh = !world->kept[resource], .version = world->version};
+    limit->until = limit->pause_max = DOORMAN_NEVER;
+    doorman_time learns_until = note_used(world, resource, &limit->used);
+    bool learns = world->kept[resource] || world->now < learns_until;
+    if (learns && world->version) note_kept(world, resource, &limit->kept);
+    if (learns && world->version) limit->until = learns_until - 1;
+    world->kept[resource] = false;
+    find_ends(world, resource, ends);
+    limit->amount = find_limit(world, resource, ends, 0);
+    limit->leases = find_limit(world, resource, ends, world->hold);
+    for (size_t i = 0; i <= world->version; i++) {
+        doorman_time drained = drains_in(&world->versions[i].rules[resource]);
+        bool noted = (limit->used | limit->kept) & ((UINT64_C(2) << i) - 1);
+        if (drained < limit->pause_max) limit->pause_max = drained;
+        if (noted) continue;
+        if (world->now <= ends[i] && ends[i] < limit->until) limit->until = ends[i];
+        doorman_time early = ends[i] - world->hold;
+        if (world->now <= early && early < limit->until) limit->until = early;
+    }
 }
 
 /* ---- answers */
@@ -282,7 +365,7 @@ static void check_holders(sim_world *world, const sim_process *process,
     size_t index = sim_resource_index(world, resource->resource_id);
     const char *holder = NULL;
     double held = 0;
-    if (local < resource->learned_at || isinf(capacity_limit(world, index, world->hold))) return;
+    if (local < resource->learned_at || isinf(capacity_limit(world, index))) return;
     if (!overdrawn(world, process->node, index, counts, &holder, &held)) return;
     sim_check_sums(world);
     if (!overdrawn(world, process->node, index, counts, &holder, &held)) return;
@@ -341,38 +424,46 @@ static double covered(const sim_use *use, doorman_time local) {
  * Units in flight are in use as far as a lease that has not ended covers them. The others are
  * outside of T7: they were started by the mode of the resource, or under a lease that has ended.
  * Units in flight when a resource is closed are in use until the end of that lease. */
-static double in_use(sim_world *world, size_t index, size_t resource) {
-    sim_client *client = &world->clients[index];
-    sim_use *use = &client->uses[resource];
-    doorman_resource_info info = {0};
-    bool live = sim_leased(world, index, resource, &info);
-    doorman_time local = sim_local(&client->machine.clock, world->now);
-    if (use->resource) use->leased = live;
-    use->lease = live ? info.capacity : 0;
-    if (local >= use->abandoned_until) use->abandoned = 0;
-    if (live && (!(info.capacity >= 0) || isinf(info.capacity))) {
-        sim_fail(world, "%s has %g of %s", client->id, info.capacity, info.resource_id);
-    }
+static double in_use(const sim_use *use, const doorman_resource_info *info, doorman_time local) {
     double most = covered(use, local);
-    return live ? fmax(info.capacity, fmin(info.in_flight, most)) : fmin(use->abandoned, most);
+    if (info->leased) return fmax(info->capacity, fmin(info->in_flight, most));
+    return local < use->abandoned_until ? fmin(use->abandoned, most) : 0;
+}
+
+/* By the client's clock, until when a use is what it is now, if nothing touches the client. */
+static doorman_time unchanged_until(const sim_use *use, const doorman_resource_info *info,
+                                    doorman_time local) {
+    doorman_time until = info->leased ? info->expires_at : DOORMAN_NEVER;
+    if (use->abandoned > 0 && use->abandoned_until < until) until = use->abandoned_until;
+    if (info->in_flight <= 0 && use->abandoned <= 0) return until;
+    for (size_t i = 0; i < use->cover_count; i++) {
+        doorman_time end = use->covers[i].end;
+        if (local < end && end < until) until = end;
+    }
+    return until;
 }
 
 /* L1: a rate has let through at most what it had in all the time since it was opened, and one burst
  * at the largest rate more, or one unit. Without a lease it has what its mode says; that comes into
- * force by itself, and what was saved until then is time, of up to one burst. */
-static void check_rate(sim_world *world, size_t index, size_t resource) {
+ * force by itself, and what was saved until then is time, of up to one burst. Up to the last check
+ * the capacity was that of the last look; since then it was that or what it is now. */
+static void check_rate(sim_world *world, size_t index, size_t resource,
+                       const doorman_resource_info *info, doorman_time local) {
     sim_client *client = &world->clients[index];
     sim_use *use = &client->uses[resource];
     if (!use->resource || use->gauge) return;
-    doorman_resource_info info = {0};
-    doorman_time local = sim_local(&client->machine.clock, world->now);
-    (void)sim_leased(world, index, resource, &info);
-    double time = (double)(local - use->seen_at) / (double)DOORMAN_SECOND;
+    doorman_time checked_at = sim_local(&client->machine.clock, world->checked_at);
     double burst = (double)SIM_BURST / (double)DOORMAN_SECOND;
-    use->budget += time * fmax(use->capacity, info.capacity);
-    if (use->leased && !info.leased) use->budget += fmax(burst * info.capacity, 1);
-    use->peak = fmax(use->peak, info.capacity);
-    use->capacity = info.capacity;
+    if (checked_at > use->seen_at) {
+        double since = (double)(checked_at - use->seen_at) / (double)DOORMAN_SECOND;
+        use->budget += since * use->capacity;
+        use->seen_at = checked_at;
+    }
+    double time = (double)(local - use->seen_at) / (double)DOORMAN_SECOND;
+    use->budget += time * fmax(use->capacity, info->capacity);
+    if (use->leased && !info->leased) use->budget += fmax(burst * info->capacity, 1);
+    use->peak = fmax(use->peak, info->capacity);
+    use->capacity = info->capacity;
     use->seen_at = local;
     double most = use->budget + fmax(burst * use->peak, 1);
     if (exceeds(use->passed, most)) {
@@ -381,42 +472,123 @@ static void check_rate(sim_world *world, size_t index, size_t resource) {
     }
 }
 
+void sim_touch_client(sim_world *world, size_t client) {
+    for (size_t i = 0; i < world->resource_count; i++) {
+        world->look_at[i][client] = world->first_look_at[i] = 0;
+    }
+}
+
+/* Looks at a use again. Does that change the sums? */
+static bool look_at_use(sim_world *world, size_t index, size_t resource) {
+    sim_client *client = &world->clients[index];
+    sim_use *use = &client->uses[resource];
+    doorman_resource_info info = {0};
+    bool live = sim_leased(world, index, resource, &info);
+    doorman_time local = sim_local(&client->machine.clock, world->now);
+    check_rate(world, index, resource, &info, local);
+    if (use->resource) use->leased = live;
+    if (local >= use->abandoned_until) use->abandoned = 0;
+    if (live && (!(info.capacity >= 0) || isinf(info.capacity))) {
+        sim_fail(world, "%s has %g of %s", client->id, info.capacity, info.resource_id);
+    }
+    double held = in_use(use, &info, local);
+    double lease = live ? info.capacity : 0;
+    bool same = held <= use->held && held >= use->held && use->held_of == use->node &&
+                lease <= use->lease && lease >= use->lease;
+    use->held = held;
+    use->lease = lease;
+    use->held_of = use->node;
+    doorman_time until = unchanged_until(use, &info, local);
+    world->look_at[resource][index] = sim_global(&client->machine.clock, until);
+    return !same;
+}
+
+/* Looks again at those that were touched, or whose time has come. Does that change the sums? */
+static bool look_at_uses(sim_world *world, size_t resource) {
+    doorman_time *look_at = world->look_at[resource], first = DOORMAN_NEVER;
+    bool changed = false;
+    if (world->now < world->first_look_at[resource]) return false;
+    for (size_t i = 0; i < world->client_count; i++) {
+        if (world->now >= look_at[i]) changed = look_at_use(world, i, resource) || changed;
+        if (look_at[i] < first) first = look_at[i];
+    }
+    world->first_look_at[resource] = first;
+    return changed;
+}
+
+/* The fast looks against slow ones: is everything as it was at the last look? */
+static void recount(sim_world *world, size_t resource) {
+    sim_limit *limit = &world->limits[resource];
+    double before = limit->amount, leases = limit->leases;
+    bool held = limit->fresh;
+    renew_limit(world, resource);
+    if (held && (limit->amount < before || limit->amount > before || limit->leases < leases ||
+                 limit->leases > leases)) {
+        sim_fail(world, "the simulator missed a change of the limit of %s from %g to %g",
+                 world->resources[resource], before, limit->amount);
+    }
+    for (size_t i = 0; i < world->client_count; i++) {
+        const sim_use *use = &world->clients[i].uses[resource];
+        doorman_resource_info info = {0};
+        (void)sim_leased(world, i, resource, &info);
+        doorman_time local = sim_local(&world->clients[i].machine.clock, world->now);
+        double now = in_use(use, &info, local);
+        bool rate = use->resource && !use->gauge;
+        double lease = info.leased ? info.capacity : 0;
+        if (now <= use->held && now >= use->held && use->held_of == use->node &&
+            lease <= use->lease && lease >= use->lease &&
+            (!use->resource || info.leased == use->leased) &&
+            (!rate || (info.capacity <= use->capacity && info.capacity >= use->capacity))) {
+            continue;
+        }
+        sim_fail(world, "the simulator missed that %s uses %g of %s, not %g", world->clients[i].id,
+                 now, world->resources[resource], use->held);
+    }
+}
+
+static void add_up(sim_world *world, size_t resource) {
+    for (size_t i = 0; i < world->node_count; i++) {
+        world->nodes[i].held[resource] = world->nodes[i].leases[resource] = 0;
+    }
+    for (size_t i = 0; i < world->client_count; i++) {
+        const sim_use *use = &world->clients[i].uses[resource];
+        for (size_t node = use->node; node != SIM_NONE; node = world->nodes[node].parent) {
+            world->nodes[node].held[resource] += use->held;
+            world->nodes[node].leases[resource] += use->lease;
+        }
+    }
+}
+
 /* T7: the leases of a tree that are in force, by the clocks of their holders, add up to at most the
  * largest capacity that the configuration of its root gave within the last lease length. So does
  * what is in use by them; but a cut cannot end what is in flight of a gauge, which the holder goes
- * on claiming, so that has time until it is given back. */
+ * on claiming, so that has time until it is given back. Where nothing has changed, the last check
+ * has said so. */
 static void check_sums(sim_world *world, size_t resource) {
-    note_use(world, resource);
-    double limit = capacity_limit(world, resource, 0);
-    double use_limit = capacity_limit(world, resource, world->hold);
-    for (size_t i = 0; i < world->node_count; i++) {
-        world->nodes[i].held[resource] = world->nodes[i].leases = 0;
-    }
-    for (size_t i = 0; i < world->client_count; i++) {
-        sim_use *use = &world->clients[i].uses[resource];
-        check_rate(world, i, resource);
-        use->held = in_use(world, i, resource);
-        world->nodes[world->nodes[use->node].root].leases += use->lease;
-        for (size_t node = use->node; node != SIM_NONE; node = world->nodes[node].parent) {
-            world->nodes[node].held[resource] += use->held;
-        }
-    }
+    bool same_limit = limit_holds(world, resource);
+    if (!same_limit) renew_limit(world, resource);
+    bool changed = look_at_uses(world, resource);
+    if (changed) add_up(world, resource);
+    if (world->happened % SIM_RECOUNT == 0) recount(world, resource);
+    if (same_limit && !changed) return;
+    const sim_limit *limit = &world->limits[resource];
     for (size_t i = 0; i < world->node_count; i++) {
         const sim_node *node = &world->nodes[i];
         if (node->parent != SIM_NONE) continue;
-        if (exceeds(node->leases, limit)) {
+        if (exceeds(node->leases[resource], limit->leases)) {
             sim_fail(world, "the leases of %s in force add up to %.9g of %.9g",
-                     world->resources[resource], node->leases, limit);
+                     world->resources[resource], node->leases[resource], limit->leases);
         }
-        if (exceeds(node->held[resource], use_limit)) {
+        if (exceeds(node->held[resource], limit->amount)) {
             sim_fail(world, "what is in use of %s by leases adds up to %.9g of %.9g",
-                     world->resources[resource], node->held[resource], use_limit);
+                     world->resources[resource], node->held[resource], limit->amount);
         }
     }
 }
 
 void sim_check_sums(sim_world *world) {
     for (size_t i = 0; i < world->resource_count; i++) check_sums(world, i);
+    world->checked_at = world->now;
 }
 
 /* ---- exact shares: an oracle of its own, by bisection, with nothing in common with the header */

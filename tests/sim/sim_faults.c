@@ -109,6 +109,7 @@ static void give_back(sim_world *world, const sim_event *event) {
     sim_use *use = &world->clients[event->who].uses[event->what];
     double amount = event->amount;
     if (use->opening != event->life) return;
+    sim_touch_client(world, event->who);
     if (use->resource) {
         doorman_gauge_release(doorman_resource_gauge(use->resource), amount);
         sim_note(world, "c%zu gives %.6g of r%zu back", event->who, amount, event->what);
@@ -135,6 +136,7 @@ static void use_gauge(sim_world *world, const sim_event *event) {
     double amount = (double)(int64_t)((info.capacity - info.in_flight) * part * 16) / 16;
     if (amount <= 0) return;
     doorman_gauge *gauge = doorman_resource_gauge(use->resource);
+    sim_touch_client(world, event->who);
     if (doorman_gauge_try(gauge, amount, local) != DOORMAN_ALLOWED) {
         sim_fail(world, "%s has %g of r%zu with %g in flight, and may not use %g", client->id,
                  info.capacity, event->what, info.in_flight, amount);
@@ -165,6 +167,7 @@ static void use_rate(sim_world *world, const sim_event *event) {
         doorman_decision decision = doorman_rate_try(rate, amount / (double)parts, local);
         if (decision == DOORMAN_ALLOWED) use->passed += amount / (double)parts;
     }
+    sim_touch_client(world, event->who);
     if (use->passed <= before) return;
     sim_note(world, "%s lets %.6g of r%zu through", client->id, use->passed - before, event->what);
 }
@@ -493,6 +496,7 @@ static void set_up(sim_world *world, const sim_story *story) {
     doorman_time longest = (doorman_time)story->most[SIM_MOST_SECONDS] * SECOND;
     if (world->end > longest) world->end = longest;
     world->verbose = story->verbose;
+    world->quiet = story->quiet;
     world->latency = latencies[sim_below(dice, 3)];
     world->ttl = ttls[sim_below(dice, 3)];
     world->hold = (doorman_time)(world->intensity[SIM_HOLD] * 60 * SECOND);
@@ -599,9 +603,15 @@ static void shrink(sim_story *story) {
 
 static const sim_story *under_way;
 
-/* An assertion of the header's has failed. */
+/* An assertion of the header's has failed. Without notes the run starts again, with them, and comes
+ * back to here; nothing of the first one is used any more. */
 static void on_abort(int number) {
     (void)number;
+    if (world.quiet) {
+        sim_story again = *under_way;
+        again.quiet = false;
+        (void)run(&again);
+    }
     snprintf(world.failure, sizeof world.failure, "an assertion failed");
     tell(under_way);
     fflush(stdout);
@@ -612,7 +622,10 @@ static void on_abort(int number) {
 static bool fails(const sim_story *first) {
     sim_story story = *first;
     under_way = &story;
+    story.quiet = !story.verbose;
     if (run(&story)) return false;
+    story.quiet = false;
+    if (!story.verbose) (void)run(&story);
     tell(&story);
     if (!story.shrink) return true;
     puts("\nThe smallest story:");
@@ -622,9 +635,11 @@ static bool fails(const sim_story *first) {
     return true;
 }
 
-/* Same seed, same run (C1). */
+/* Same seed, same run (C1), with notes and without. */
 static bool repeats(const sim_story *story) {
-    (void)run(story);
+    sim_story quiet = *story;
+    quiet.quiet = true;
+    (void)run(&quiet);
     uint64_t hash = world.hash;
     (void)run(story);
     if (hash == world.hash) return true;

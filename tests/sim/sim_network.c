@@ -44,26 +44,43 @@ static void carry(sim_world *world, sim_party party) {
 
 /* ---- copies */
 
-static size_t process_at(const sim_world *world, const char *address) {
-    for (size_t i = 0; i < world->process_count; i++) {
-        if (strcmp(world->processes[i].address, address) == 0) return i;
-    }
-    return SIM_NONE;
+/* The number that a text starts with; moves the text beyond it. */
+static size_t read_index(const char **text) {
+    size_t index = 0;
+    for (; **text >= '0' && **text <= '9'; ++*text) index = 10 * index + (size_t)(**text - '0');
+    return index;
 }
 
-/* A name of the world's own, equal to one that somebody said. */
-static const char *known_name(const sim_world *world, const char *name) {
-    size_t resource = sim_resource_index(world, name), process = process_at(world, name);
-    if (resource != SIM_NONE) return world->resources[resource];
-    if (process != SIM_NONE) return world->processes[process].address;
-    for (size_t i = 0; i < world->client_count; i++) {
-        if (strcmp(world->clients[i].id, name) == 0) return world->clients[i].id;
-    }
-    for (size_t i = 0; i < world->node_count; i++) {
-        if (strcmp(world->nodes[i].name, name) == 0) return world->nodes[i].name;
-    }
+/* A name says what it is of: "r1", "c12", "n3", "n3p0". Returns the world's own, or NULL. */
+static const char *find_name(const sim_world *world, const char *name, size_t *process) {
+    const char *rest = name + 1;
+    size_t index = read_index(&rest);
+    if (*name == 'r') return index < world->resource_count ? world->resources[index] : NULL;
+    if (*name == 'c') return index < world->client_count ? world->clients[index].id : NULL;
+    if (*name != 'n' || index >= world->node_count) return NULL;
+    if (*rest++ != 'p') return world->nodes[index].name;
+    *process = world->nodes[index].first_process + read_index(&rest);
+    return *process < world->process_count ? world->processes[*process].address : NULL;
+}
+
+/* A name of the world's own, equal to one that somebody said; and the process, where it is one. */
+static const char *known_name_of(const sim_world *world, const char *name, size_t *process) {
+    const char *known = find_name(world, name, process);
+    if (known && strcmp(known, name) == 0) return known;
     fprintf(stderr, "nobody has the name %s\n", name);
     abort();
+}
+
+static const char *known_name(const sim_world *world, const char *name) {
+    size_t process = SIM_NONE;
+    return known_name_of(world, name, &process);
+}
+
+static size_t process_at(const sim_world *world, const char *address) {
+    size_t process = SIM_NONE;
+    (void)known_name_of(world, address, &process);
+    assert(process != SIM_NONE);
+    return process;
 }
 
 static void *allocate(size_t count, size_t bytes) {
@@ -211,6 +228,7 @@ static void note_taken(sim_world *world, const sim_message *message, size_t inde
     bool leased = sim_leased(world, message->asker.index, resource, &info);
     double left = leased ? seconds(info.expires_at - local_time(world, message->asker)) : 0;
     sim_mix_amount(world, leased ? info.capacity : -1);
+    if (world->quiet) return;
     sim_note(world, "%s takes%s %.6g of %s, lease %llx: has %.6g for %.3f s, in flight %.6g", name,
              stale, answer->gets.capacity, answer->resource_id, id, leased ? info.capacity : 0,
              left, info.in_flight);
@@ -271,6 +289,7 @@ static void on_response(sim_world *world, const sim_event *event) {
                  doorman_status_name(status));
     }
     if (status == DOORMAN_OK && !asker.is_process) take_leases(world, message, leased);
+    if (!asker.is_process) sim_touch_client(world, asker.index);
     note_response(world, message, status);
     if (asker.is_process) sim_check_books(world, asker.index);
     carry(world, asker);
@@ -281,6 +300,7 @@ static void on_no_answer(sim_world *world, const sim_event *event) {
     if (asker_misses(world, event)) return;
     doorman_asker_failed(asker_of(world, asker), event->message->sequence,
                          local_time(world, asker));
+    if (!asker.is_process) sim_touch_client(world, asker.index);
     sim_note(world, "%s finds nobody at %s", name_of(world, asker),
              world->processes[event->message->process].address);
     carry(world, asker);
@@ -298,6 +318,7 @@ static void note_request(sim_world *world, const sim_message *message, bool is_m
         for (size_t j = 0; j < ask->wants_count; j++) sum += ask->wants[j].wants;
         sim_mix(world, ask->has.id);
         sim_mix_amount(world, sum);
+        if (world->quiet) continue;
         if (!release) snprintf(wants, sizeof wants, "wants %.6g, ", sum);
         if (ask->has.id) {
             snprintf(has, sizeof has, "%.6g by lease %llx for %.3f s", ask->has.capacity,
@@ -410,6 +431,7 @@ void sim_carry_client(sim_world *world, size_t index) {
     if (!client->client || machine->still_until) return;
     doorman_time local = sim_local(&machine->clock, world->now);
     doorman_client_update(client->client, local);
+    sim_touch_client(world, index);
     send_request(world, (sim_party){false, index});
     doorman_time due = doorman_client_due(client->client);
     if (due <= local) {

@@ -13,8 +13,14 @@
  * wants and the same mishaps. */
 #include "sim.h"
 
+#include <assert.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #define CAPACITY 500.0
 #define SECONDS ((size_t)3600) /* at most */
@@ -237,46 +243,32 @@ static sim_result evaluate(const sim_course *course, const sim_scenario *scenari
     return result;
 }
 
-static bool run(const sim_scenario *scenario, doorman_handover handover, uint64_t seed,
-                sim_course *course, sim_result *out) {
+/* One run, and what is wrong with it: "" is nothing. */
+typedef struct sim_outcome {
+    sim_result result;
+    char failure[300];
+    atomic_bool done;
+} sim_outcome;
+
+static void run(const sim_scenario *scenario, doorman_handover handover, uint64_t seed,
+                sim_course *course, sim_outcome *out) {
     sim_world *world = malloc(sizeof *world);
     if (!world) abort();
     sim_init(world, seed);
+    world->quiet = true;
     set_up(world, scenario, handover);
     for (size_t second = 0; second <= scenario->seconds; second++) {
         sim_run(world, (doorman_time)second * DOORMAN_SECOND);
         look(world, course, second);
     }
-    *out = evaluate(course, scenario);
-    out->hash = world->hash;
-    if (handover == DOORMAN_CONFIRMED && out->samples_over) {
+    out->result = evaluate(course, scenario);
+    out->result.hash = world->hash;
+    if (handover == DOORMAN_CONFIRMED && out->result.samples_over) {
         sim_fail(world, "over the capacity");
     }
-    bool good = !world->failure[0];
-    if (!good) {
-        printf("scenario %s, seed %llu: %s\n", scenario->name, (unsigned long long)seed,
-               world->failure);
-    }
+    memcpy(out->failure, world->failure, sizeof out->failure);
     sim_uninit(world);
     free(world);
-    return good;
-}
-
-/* ---- what is told */
-
-static int by_size(const void *a, const void *b) {
-    double left = *(const double *)a, right = *(const double *)b;
-    return left < right ? -1 : left > right;
-}
-
-typedef struct spread {
-    double least, median, most;
-} spread;
-
-static spread spread_of(double *values, size_t count) {
-    qsort(values, count, sizeof *values, by_size);
-    double middle = (values[(count - 1) / 2] + values[count / 2]) / 2;
-    return (spread){values[0], middle, values[count - 1]};
 }
 
 /* Time, capacity, wants together, whether some node has no master, and what each part has, stacked.
@@ -303,6 +295,172 @@ static void write_course(const char *folder, const sim_scenario *scenario,
         fputc('\n', file);
     }
     fclose(file);
+}
+
+/* ---- all runs, by several processes */
+/*
+ * The runs are listed first. With one job each is done when its outcome is read; with more, so many
+ * processes do them in this order, each the next one that nobody has begun, and leave the outcomes
+ * in shared memory. Outcomes are read in the same order, so that the output does not depend on the
+ * number of jobs. A process that dies leaves its run without an outcome. */
+
+typedef struct sim_task {
+    const sim_scenario *scenario;
+    doorman_handover handover;
+    uint64_t seed;
+    bool draws; /* writes its course to the folder */
+} sim_task;
+
+typedef struct sim_schedule {
+    sim_task *tasks;
+    size_t count, capacity;
+    size_t read; /* outcomes read so far */
+    const char *folder;
+    uint64_t jobs;
+    pid_t workers[SIM_JOBS]; /* 0: ended */
+    sim_outcome *outcomes;   /* in shared memory, */
+    atomic_size_t *begun;    /* as is how many runs somebody has begun */
+    time_t told_at;
+} sim_schedule;
+
+static void add_task(sim_schedule *plan, sim_task task) {
+    if (plan->count == plan->capacity) {
+        plan->capacity = plan->capacity ? 2 * plan->capacity : 256;
+        plan->tasks = realloc(plan->tasks, plan->capacity * sizeof *plan->tasks);
+        if (!plan->tasks) abort();
+    }
+    plan->tasks[plan->count++] = task;
+}
+
+static void do_task(const sim_schedule *plan, size_t index) {
+    static sim_course course;
+    const sim_task *task = &plan->tasks[index];
+    sim_outcome *outcome = &plan->outcomes[index];
+    run(task->scenario, task->handover, task->seed, &course, outcome);
+    if (task->draws) write_course(plan->folder, task->scenario, &course);
+    atomic_store(&outcome->done, true);
+}
+
+/* Ends when all runs have been begun, or when nobody waits for them any more. */
+static void work(const sim_schedule *plan, pid_t parent) {
+    for (;;) {
+        size_t index = atomic_fetch_add(plan->begun, 1);
+        if (index >= plan->count || getppid() != parent) return;
+        do_task(plan, index);
+    }
+}
+
+static void *share_memory(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) abort();
+    return memory;
+}
+
+static void start_work(sim_schedule *plan) {
+    pid_t parent = getpid();
+    plan->outcomes = share_memory(plan->count * sizeof *plan->outcomes);
+    plan->begun = share_memory(sizeof *plan->begun);
+    plan->told_at = time(NULL);
+    fflush(NULL);
+    for (uint64_t i = 0; i < plan->jobs && plan->jobs > 1; i++) {
+        plan->workers[i] = fork();
+        if (plan->workers[i] < 0) abort();
+        if (plan->workers[i] > 0) continue;
+        work(plan, parent);
+        _Exit(0);
+    }
+}
+
+static bool at_work(sim_schedule *plan) {
+    bool any = false;
+    for (uint64_t i = 0; i < plan->jobs; i++) {
+        pid_t *worker = &plan->workers[i];
+        if (*worker && waitpid(*worker, NULL, WNOHANG) != 0) *worker = 0;
+        any = any || *worker;
+    }
+    return any;
+}
+
+static void tell_progress(sim_schedule *plan) {
+    size_t done = 0;
+    if (time(NULL) - plan->told_at < 2) return;
+    plan->told_at = time(NULL);
+    for (size_t i = 0; i < plan->count; i++) done += atomic_load(&plan->outcomes[i].done);
+    fprintf(stderr, "%zu of %zu runs\n", done, plan->count);
+}
+
+/* The outcome of the next run, which must be of this scenario. What is wrong with it is printed. */
+static const sim_outcome *read_outcome(sim_schedule *plan, const sim_scenario *scenario) {
+    assert(plan->read < plan->count && plan->tasks[plan->read].scenario == scenario);
+    size_t index = plan->read++;
+    sim_outcome *outcome = &plan->outcomes[index];
+    if (plan->jobs == 1) do_task(plan, index);
+    for (bool waits = true; waits && !atomic_load(&outcome->done);) {
+        waits = at_work(plan);
+        if (waits) nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        tell_progress(plan);
+    }
+    tell_progress(plan);
+    if (!atomic_load(&outcome->done)) {
+        snprintf(outcome->failure, sizeof outcome->failure, "the run has not ended");
+    }
+    if (outcome->failure[0]) {
+        printf("scenario %s, seed %llu: %s\n", scenario->name,
+               (unsigned long long)plan->tasks[index].seed, outcome->failure);
+    }
+    return outcome;
+}
+
+static void end_work(sim_schedule *plan) {
+    for (uint64_t i = 0; i < plan->jobs; i++) {
+        if (plan->workers[i]) waitpid(plan->workers[i], NULL, 0);
+    }
+    munmap(plan->outcomes, plan->count * sizeof *plan->outcomes);
+    munmap(plan->begun, sizeof *plan->begun);
+    free(plan->tasks);
+}
+
+/* All seeds of one scenario and handover. */
+static void plan_all(sim_schedule *plan, const sim_scenario *scenario, doorman_handover handover,
+                     size_t seeds, bool draws) {
+    for (size_t i = 0; i < seeds; i++) {
+        add_task(plan, (sim_task){scenario, handover, i + 1, draws && i == 0});
+    }
+}
+
+static size_t runs_of(const sim_scenario *scenario, size_t seeds) {
+    return scenario->seconds < SECONDS ? SHORT_FACTOR * seeds : seeds;
+}
+
+/* In the order of print_scenarios and print_mishaps. */
+static void plan_runs(sim_schedule *plan, size_t seeds) {
+    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
+        size_t runs = runs_of(&scenarios[i], seeds);
+        plan_all(plan, &scenarios[i], DOORMAN_CONFIRMED, runs, true);
+        plan_all(plan, &scenarios[i], DOORMAN_CONFIRMED, 1, false); /* to compare */
+        plan_all(plan, &scenarios[i], DOORMAN_IMMEDIATE, runs, false);
+    }
+    for (size_t i = 0; i < sizeof mishaps / sizeof *mishaps; i++) {
+        plan_all(plan, &mishaps[i], DOORMAN_CONFIRMED, seeds, false);
+        plan_all(plan, &mishaps[i], DOORMAN_IMMEDIATE, seeds, false);
+    }
+}
+
+/* ---- what is told */
+
+static int by_size(const void *a, const void *b) {
+    double left = *(const double *)a, right = *(const double *)b;
+    return left < right ? -1 : left > right;
+}
+
+typedef struct spread {
+    double least, median, most;
+} spread;
+
+static spread spread_of(double *values, size_t count) {
+    qsort(values, count, sizeof *values, by_size);
+    double middle = (values[(count - 1) / 2] + values[count / 2]) / 2;
+    return (spread){values[0], middle, values[count - 1]};
 }
 
 static void print_spread(double *values, size_t count, const char *format) {
@@ -341,14 +499,14 @@ static void print_row(const sim_scenario *scenario, const char *handover, const 
 static const char *const handover_names[] = {"confirmed", "immediate"};
 
 /* All seeds of one scenario and handover. */
-static bool run_all(const sim_scenario *scenario, doorman_handover handover, size_t seeds,
-                    sim_result *results, FILE *csv, const char *folder) {
-    static sim_course course;
+static bool read_all(sim_schedule *plan, const sim_scenario *scenario, doorman_handover handover,
+                     size_t seeds, sim_result *results, FILE *csv) {
     bool good = true;
     for (size_t i = 0; i < seeds; i++) {
-        sim_result *result = &results[i];
-        good = run(scenario, handover, i + 1, &course, result) && good;
-        if (i == 0 && folder) write_course(folder, scenario, &course);
+        const sim_outcome *outcome = read_outcome(plan, scenario);
+        const sim_result *result = &outcome->result;
+        results[i] = *result;
+        good = !outcome->failure[0] && good;
         fprintf(csv, "%s,%zu,%s,%.4f,%zu,%.4f,%.4f,", scenario->name, i + 1,
                 handover_names[handover], result->in_use, result->samples_over, result->largest,
                 result->mean_over);
@@ -358,16 +516,14 @@ static bool run_all(const sim_scenario *scenario, doorman_handover handover, siz
 }
 
 /* Same seed, same run (C1). */
-static bool repeats(const sim_scenario *scenario, const sim_result *first) {
-    static sim_course course;
-    sim_result again;
-    bool good = run(scenario, DOORMAN_CONFIRMED, 1, &course, &again);
-    if (again.hash == first->hash) return good;
+static bool repeats(sim_schedule *plan, const sim_scenario *scenario, const sim_result *first) {
+    const sim_outcome *again = read_outcome(plan, scenario);
+    if (again->result.hash == first->hash) return !again->failure[0];
     printf("scenario %s, seed 1: two runs differ\n", scenario->name);
     return false;
 }
 
-static bool print_scenarios(size_t seeds, FILE *csv, const char *folder) {
+static bool print_scenarios(sim_schedule *plan, size_t seeds, FILE *csv) {
     static sim_result results[SEEDS_MAX];
     bool good = true;
     printf("%zu seeds, of the short ones ten times as many: minimum, median, maximum.\n\n"
@@ -378,17 +534,17 @@ static bool print_scenarios(size_t seeds, FILE *csv, const char *folder) {
            seeds);
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
         const sim_scenario *scenario = &scenarios[i];
-        size_t runs = scenario->seconds < SECONDS ? SHORT_FACTOR * seeds : seeds;
-        good = run_all(scenario, DOORMAN_CONFIRMED, runs, results, csv, folder) && good;
-        good = repeats(scenario, results) && good;
+        size_t runs = runs_of(scenario, seeds);
+        good = read_all(plan, scenario, DOORMAN_CONFIRMED, runs, results, csv) && good;
+        good = repeats(plan, scenario, results) && good;
         print_row(scenario, "confirmed", results, runs);
-        good = run_all(scenario, DOORMAN_IMMEDIATE, runs, results, csv, NULL) && good;
+        good = read_all(plan, scenario, DOORMAN_IMMEDIATE, runs, results, csv) && good;
         print_row(scenario, "immediate", results, runs);
     }
     return good;
 }
 
-static bool print_mishaps(size_t seeds, FILE *csv) {
+static bool print_mishaps(sim_schedule *plan, size_t seeds, FILE *csv) {
     static sim_result results[SEEDS_MAX];
     static double recoveries[SEEDS_MAX];
     bool good = true;
@@ -399,8 +555,8 @@ static bool print_mishaps(size_t seeds, FILE *csv) {
     for (size_t i = 0; i < sizeof mishaps / sizeof *mishaps; i++) {
         printf("%-36s  %8s", mishaps[i].name, mishaps[i].original);
         for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
-            good =
-                run_all(&mishaps[i], (doorman_handover)handover, seeds, results, csv, NULL) && good;
+            good = read_all(plan, &mishaps[i], (doorman_handover)handover, seeds, results, csv) &&
+                   good;
             for (size_t j = 0; j < seeds; j++) recoveries[j] = results[j].recovery;
             print_spread(recoveries, seeds, "  %3.0f %3.0f %3.0f");
         }
@@ -409,7 +565,8 @@ static bool print_mishaps(size_t seeds, FILE *csv) {
     return good;
 }
 
-int sim_scenarios(uint64_t seeds, const char *folder) {
+int sim_scenarios(uint64_t seeds, const char *folder, uint64_t jobs) {
+    static sim_schedule plan;
     char path[300];
     snprintf(path, sizeof path, "%s/scenarios.csv", folder);
     FILE *csv = fopen(path, "w");
@@ -420,8 +577,13 @@ int sim_scenarios(uint64_t seeds, const char *folder) {
     fputs("scenario,seed,handover,in_use_percent,samples_over,largest_percent,mean_over_percent,"
           "recovery_seconds\n",
           csv);
-    bool good = print_scenarios((size_t)seeds, csv, folder);
-    good = print_mishaps((size_t)seeds, csv) && good;
+    plan.folder = folder;
+    plan.jobs = jobs;
+    plan_runs(&plan, (size_t)seeds);
+    start_work(&plan);
+    bool good = print_scenarios(&plan, (size_t)seeds, csv);
+    good = print_mishaps(&plan, (size_t)seeds, csv) && good;
+    end_work(&plan);
     fclose(csv);
     return good ? 0 : 1;
 }

@@ -106,6 +106,7 @@ void sim_run(sim_world *world, doorman_time end) {
 static double seconds(doorman_time time) { return (double)time / (double)DOORMAN_SECOND; }
 
 void sim_note(sim_world *world, const char *format, ...) {
+    if (world->quiet) return;
     char *line = world->notes[world->note_count++ % SIM_NOTES];
     size_t bytes = sizeof world->notes[0];
     int written = snprintf(line, bytes, "%10.3f s  #%-6llu ", seconds(world->now),
@@ -171,15 +172,14 @@ void sim_add_resource(sim_world *world) {
 }
 
 size_t sim_resource_index(const sim_world *world, const char *resource_id) {
-    for (size_t i = 0; i < world->resource_count; i++) {
-        if (strcmp(world->resources[i], resource_id) == 0) return i;
-    }
-    return SIM_NONE;
+    size_t index = (size_t)(resource_id[1] - '0'); /* "r0" */
+    assert(index < world->resource_count && strcmp(world->resources[index], resource_id) == 0);
+    return index;
 }
 
 /* A configuration that gives each resource its rules. */
 void sim_add_version(sim_world *world, const sim_rules *rules) {
-    assert(world->version_count < SIM_VERSIONS);
+    assert(world->version_count < SIM_VERSIONS && SIM_VERSIONS <= 32);
     doorman_template templates[SIM_RESOURCES];
     size_t count = 0;
     sim_version *version = &world->versions[world->version_count++];
@@ -299,6 +299,7 @@ void sim_load(sim_world *world, size_t index) {
         if (doorman_server_configure(process->server, config, local) != DOORMAN_OK) {
             sim_fail(world, "%s refuses a configuration", process->address);
         }
+        sim_touch_processes(world);
         sim_note(world, "%s loads configuration %zu", process->address, process->version);
         sim_check_books(world, index);
     }
@@ -341,6 +342,7 @@ void sim_start_process(sim_world *world, size_t index) {
     }
     doorman_time local = sim_local(&process->machine.clock, world->now);
     if (doorman_server_create(&process->server, &options, NULL, local) != DOORMAN_OK) abort();
+    sim_touch_processes(world);
     sim_note(world, "%s starts", process->address);
     sim_load(world, index);
     sim_event event = {.handler = on_election, .who = index, .life = process->machine.life};
@@ -353,6 +355,7 @@ void sim_kill_process(sim_world *world, size_t index) {
     doorman_server_destroy(process->server);
     process->server = NULL;
     process->machine.still_until = 0;
+    sim_touch_processes(world);
     sim_note(world, "%s dies", process->address);
 }
 
@@ -360,6 +363,7 @@ static void on_thaw(sim_world *world, const sim_event *event) {
     sim_process *process = &world->processes[event->who];
     if (process->machine.life != event->life || !process->machine.still_until) return;
     process->machine.still_until = 0;
+    sim_touch_processes(world);
     sim_note(world, "%s goes on", process->address);
     sim_load(world, event->who);
     sim_carry_process(world, event->who);
@@ -368,6 +372,7 @@ static void on_thaw(sim_world *world, const sim_event *event) {
 void sim_freeze_process(sim_world *world, size_t index, doorman_time until) {
     sim_process *process = &world->processes[index];
     process->machine.still_until = until;
+    sim_touch_processes(world);
     sim_note(world, "%s stands still for %.3f s", process->address, seconds(until - world->now));
     sim_event event = {.handler = on_thaw, .who = index, .life = process->machine.life};
     sim_plan(world, until, event);
@@ -437,6 +442,7 @@ void sim_kill_client(sim_world *world, size_t index) {
         use->abandoned = use->owed = 0;
         use->opening++;
     }
+    sim_touch_client(world, index);
     sim_note(world, "%s dies", client->id);
 }
 
@@ -479,6 +485,7 @@ void sim_open(sim_world *world, size_t index, size_t resource) {
     use->abandoned = use->owed = 0;
     use->seen_at = local;
     use->capacity = use->peak = use->budget = use->passed = 0;
+    sim_touch_client(world, index);
     sim_note(world, "%s opens %s, wants %.6g", client->id, options.resource_id, use->wants);
     sim_carry_client(world, index);
 }
@@ -494,6 +501,7 @@ void sim_close(sim_world *world, size_t index, size_t resource) {
     }
     doorman_resource_close(use->resource, sim_local(&client->machine.clock, world->now));
     use->resource = NULL;
+    sim_touch_client(world, index);
     sim_note(world, "%s closes %s with %.6g in flight", client->id, world->resources[resource],
              info.in_flight);
     sim_carry_client(world, index);
@@ -506,6 +514,7 @@ void sim_want(sim_world *world, size_t index, size_t resource, double wants) {
     if (!client->client || !use->resource) return;
     doorman_time local = sim_local(&client->machine.clock, world->now);
     if (doorman_resource_set_wants(use->resource, wants, local) != DOORMAN_OK) abort();
+    sim_touch_client(world, index);
     sim_note(world, "%s wants %.6g of %s", client->id, wants, world->resources[resource]);
     sim_carry_client(world, index);
 }
