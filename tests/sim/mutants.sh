@@ -122,9 +122,9 @@ mutant learner-confirms 'R7: a node that learns confirms by what it has heard of
 mutant learner-told 'R8: a node that learns is told no more than until its parent has learned' \
     'answer->learn_for = doorman__later(turn->end - turn->now, 0);' \
     'answer->learn_for = 0;'
-mutant end-back 'R9: the end of a lease moves back' \
-    'holding->end = doorman__later(holding->end, end);' \
-    'holding->end = end;' --faults spike,reload,gap,stall,loss --favour reload,stall
+mutant end-back 'R9: the end of a record moves back when leases become shorter' \
+    'if (end <= record->end) return;' \
+    'if (end == record->end) return;' --faults spike,reload,gap,stall,loss --favour reload,stall
 mutant outlive 'S6: a lease outlives that of its granter' \
     'return book->upward ? doorman__earlier(length, book->upward->holding.end - now) : length;' \
     '(void)now; return length;'
