@@ -65,7 +65,8 @@
  *     safe capacity   how much it may use when it has lost its lease and nobody answers
  *     subclients      how many clients a holder stands for: 1
  *     learning        what a new master does for as long as leases of the one before it may last:
- *                     it gives back what holders say they have, and nobody grows
+ *                     it gives back what holders say they have, and nobody grows. A holder without
+ *                     a lease is told to try later, and does meanwhile as its mode says
  *
  *     A lease: from asking to asking again, on the holder's clock and on the server's.
  *
@@ -391,7 +392,7 @@ typedef struct doorman_ask {
 
 typedef enum doorman_grant {
     DOORMAN_GRANTED,
-    DOORMAN_TRY_LATER, /* the server has nothing of its own to give at present */
+    DOORMAN_TRY_LATER, /* the server has no lease of its own, or it learns: see learning */
     DOORMAN_UNMATCHED, /* no template, and the configuration says to reject */
     DOORMAN_FULL       /* a bound of the server would be passed */
 } doorman_grant;
@@ -399,6 +400,7 @@ typedef enum doorman_grant {
 typedef struct doorman_answer {
     const char *resource_id;
     doorman_grant grant;
+    bool learning;      /* the server learns, or has no lease because its parent does */
     doorman_lease gets; /* not GRANTED: refresh_interval alone */
     bool has_safe_capacity;
     double safe_capacity;
@@ -727,6 +729,7 @@ typedef struct doorman_resource_info {
     doorman_time expires_at; /* the lease's end, where leased */
     doorman_grant grant;     /* what the server said last; UNMATCHED and FULL need a person */
     bool heard;              /* it has said anything */
+    bool learning; /* it said that it learns: until that ends, nobody gets more than it had */
     doorman_mode mode;
     doorman_counts rate, gauge;
     uint64_t refresh_failures; /* of the client: requests without an answer that was of use */
@@ -2615,7 +2618,9 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  *            have given back to this very master: who names its lease took it, so that it really
  *            had what it was given, and what it has less of now is free (`spare`). Counting on what
  *            was claimed once, and not on what was taken, would not do: a copy that comes late
- *            overstates.
+ *            overstates. A holder to which nothing can be given gets no lease, and its record stays
+ *            as it is: what it had from the predecessor ends by itself, like a lease that this
+ *            master has not heard of yet.
  *   end      (R9, S8) A record ends later than the lease of the holder, whose clock may run slower
  *            by the drift, and which counts from when it asked. Ends never move back.
  *   release  (R10) names its lease too; a copy that comes late names an old one, and has no effect.
@@ -3224,7 +3229,8 @@ static double doorman__book_return(doorman__book *book, doorman__record *record)
 }
 
 /* R6. The claim names a lease of this node; without one, claim and target are 0. What is given is
- * what the holder has shown to have had, also where it wants less now. */
+ * what the holder has shown to have had, also where it wants less now. Returns 0, and changes
+ * nothing, where there is nothing to give. */
 static double doorman__book_learn(doorman__book *book, doorman__record *record, double target,
                                   double claim) {
     double free = doorman__book_free(book, record);
@@ -3232,6 +3238,7 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
     doorman__total_add(&book->spare, known);
     double most = doorman__min(free, doorman__total_floor(book->spare));
     double given = doorman__max(known, doorman__floor(doorman__min(target, most)));
+    if (given <= 0) return 0;
     doorman__total_subtract(&book->spare, given);
     doorman__book_check_round(book);
     doorman__book_commit(book, record, given, given);
@@ -3295,14 +3302,15 @@ typedef struct doorman__holding {
     double keep;       /* K: what the granter counts for it, */
     size_t past_count; /* K': and counted before, until then; amounts fall, ends rise */
     doorman__past past[DOORMAN__PAST_MAX];
-    double claimed;     /* in the last request that was answered or is under way */
-    double asked_wants; /* the same, the sum */
-    bool reported;      /* the request under way reports a lease */
-    bool asked;         /* it has this holding in it */
-    bool learning;      /* it says that its owner does not know all holders yet (R8) */
-    bool closing;       /* to be released, once nothing of it is in use */
-    bool confirming;    /* the next request is, or the last one was, for the sake of R12 */
-    bool heard;         /* there was an answer */
+    double claimed;      /* in the last request that was answered or is under way */
+    double asked_wants;  /* the same, the sum */
+    bool reported;       /* the request under way reports a lease */
+    bool asked;          /* it has this holding in it */
+    bool learning;       /* it says that its owner does not know all holders yet (R8) */
+    bool closing;        /* to be released, once nothing of it is in use */
+    bool confirming;     /* the next request is, or the last one was, for the sake of R12 */
+    bool heard;          /* there was an answer, */
+    bool granter_learns; /* and the last one said so */
     doorman_time asked_at, refresh_interval; /* see schedule */
     doorman_time ask_at;                     /* when to renew, tell other wants, or release */
     doorman_time confirm_at; /* when to look what there is to confirm; NEVER: nothing */
@@ -3864,6 +3872,7 @@ static void doorman__holding_take(doorman_asker *asker, doorman__holding *holdin
     }
     holding->heard = true;
     holding->grant = answer->grant;
+    holding->granter_learns = answer->learning;
     if (answer->has_safe_capacity) {
         holding->has_safe_capacity = true;
         holding->safe_capacity = answer->safe_capacity;
@@ -3914,8 +3923,11 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * S3 Asked again within the minimum interval (5 s, at most half the refresh interval) by a holder
  *    that names its last lease: that lease again, with what is left of its time, less what was
  *    given back (R11). Who names another lease, or none, is not held back.
- * S4 Learning: see leases, R6. Amounts that are no parts of a whole (STATIC, NO_ALGORITHM) need
- *    none.
+ * S4 Learning: see leases, R6. A holder to which nothing can be given is told TRY_LATER, not 0: so
+ *    it keeps the lease that it may have until that ends, and then does as its mode says, as if the
+ *    server were still away. It is to ask again after its usual interval, or when the learning
+ *    ends. Its wants are noted, nothing is counted for it, and its record ends unless it comes
+ *    again. Amounts that are no parts of a whole (STATIC, NO_ALGORITHM) need no learning.
  * S5 Else the target of the algorithm, cut to what is free, or to what the holder may still use.
  * S6 A lease lasts `lease_length`, but never longer than the server's own; the refresh interval
  *    told is a third of that at most. Who got less than its target by a thousandth comes back after
@@ -3951,7 +3963,7 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  *    round it comes to the exact one from below, as Newton's steps do, and rests there.
  * T3 Algorithm and parameters are the parent's; the refresh interval falls by decay_factor a level.
  * T4 Without a lease of its own a node gives none: TRY_LATER. At the first request for a resource
- *    it asks at once.
+ *    it asks at once. Its holders come again after 1 s, or 4 s where it cannot have a lease sooner.
  * T5 All servers of a node ask under its name, so that a new master inherits the node's lease.
  * T6, R8 A new master says that it learns, until its predecessor's leases have ended. These did not
  *    outlive the node's own lease; so its parent tells it how long the record of that one lasts
@@ -4118,7 +4130,7 @@ static size_t doorman__server_expire_some(doorman_server *server, doorman__book 
         if (server->now < record->end) break;
         doorman__server_event(server, DOORMAN_EVENT_EXPIRED, book->resource_id, record->holder_id,
                               record->given);
-        book->expired_count++;
+        if (record->lease_id) book->expired_count++; /* not one that was put off */
         doorman__server_remove_record(server, book, record);
         count++;
     }
@@ -4872,10 +4884,12 @@ static void doorman__upward_changed(doorman__holding *holding, const doorman_ans
                                   upward->server->node, holding->capacity);
         }
         if (answer->has_learn_for) doorman__upward_learn(upward, answer->learn_for);
-        upward->settings.has_safe_capacity = answer->has_safe_capacity;
-        upward->settings.safe_capacity = answer->safe_capacity;
         for (size_t i = 0; i < answer->terms_count; i++) upward->terms[i] = answer->terms[i];
         book->told_count = answer->terms_count;
+    }
+    if (answer->grant == DOORMAN_GRANTED || answer->has_safe_capacity) {
+        upward->settings.has_safe_capacity = answer->has_safe_capacity;
+        upward->settings.safe_capacity = answer->safe_capacity;
     }
     doorman__upward_follow(upward);
     book->terms_count = 0;
@@ -5039,6 +5053,12 @@ static doorman_time doorman__book_lease_length(const doorman__book *book, doorma
     return book->upward ? doorman__earlier(length, book->upward->holding.end - now) : length;
 }
 
+/* R12: when a holder should come again that may get more then. */
+static doorman_time doorman__book_soon(const doorman_algorithm *algorithm) {
+    return doorman__later(doorman__minimum_interval(algorithm, algorithm->lease_length),
+                          algorithm->minimum_refresh_interval);
+}
+
 /* S6 and R12: when the holder should come again. */
 static doorman_time doorman__book_refresh(const doorman__book *book, const doorman__record *record,
                                           double target, doorman_time now) {
@@ -5046,10 +5066,14 @@ static doorman_time doorman__book_refresh(const doorman__book *book, const doorm
     doorman_time left = record->lease_end - now; /* of a lease that is repeated not all is */
     doorman_time refresh = doorman__earlier(algorithm->refresh_interval, left / 3);
     if (record->given >= target * 0.999) return doorman__later(refresh, 1);
-    doorman_time soon =
-        doorman__later(doorman__minimum_interval(algorithm, algorithm->lease_length),
-                       algorithm->minimum_refresh_interval);
-    return doorman__later(doorman__earlier(refresh, soon), 1);
+    return doorman__later(doorman__earlier(refresh, doorman__book_soon(algorithm)), 1);
+}
+
+/* A holder that is put off is known of until it should have come again, three times over. */
+static void doorman__turn_expect(const doorman__turn *turn, doorman_time length) {
+    doorman_time end = doorman__server_bound(turn->server, length);
+    doorman__book_set_end(turn->book, turn->record, doorman__after(turn->now, end));
+    turn->server->due = doorman__earlier(turn->server->due, turn->record->end);
 }
 
 /* T4: a node without a lease of its own. What the holder claims is noted, so that the claim of the
@@ -5060,7 +5084,8 @@ static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *ans
     const doorman__holding *holding = &book->upward->holding;
     bool alone = turn->server->asker.failures > 0; /* it may take longer */
     bool refused = holding->grant == DOORMAN_UNMATCHED || holding->grant == DOORMAN_FULL;
-    doorman_time interval = alone || refused ? DOORMAN__PUT_OFF_MAX : DOORMAN_SECOND;
+    bool far = holding->ask_at - turn->now > DOORMAN__PUT_OFF_MAX; /* its parent learns */
+    doorman_time interval = alone || refused || far ? DOORMAN__PUT_OFF_MAX : DOORMAN_SECOND;
     doorman_time length = 3 * interval;
     if (turn->ours && doorman__book_learning(book, turn->now)) {
         double counted = doorman__max(record->counted, doorman__ceil(turn->ask->has.capacity));
@@ -5069,12 +5094,9 @@ static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *ans
         length = doorman__later(length, doorman__earlier(turn->ask->has.expires_in,
                                                          book->settings->algorithm.lease_length));
     }
-    if (!record->lease_id) {
-        doorman_time end = doorman__server_bound(turn->server, length);
-        doorman__book_set_end(book, record, doorman__after(turn->now, end));
-        turn->server->due = doorman__earlier(turn->server->due, record->end);
-    }
+    if (!record->lease_id) doorman__turn_expect(turn, length);
     answer->grant = refused ? holding->grant : DOORMAN_TRY_LATER;
+    answer->learning = holding->granter_learns;
     answer->gets.refresh_interval = interval;
 }
 
@@ -5096,17 +5118,35 @@ static doorman_lease doorman__turn_repeat(const doorman__turn *turn) {
                                doorman__book_refresh(book, record, turn->target, turn->now)};
 }
 
-/* S4 or S5: a new lease. */
-static doorman_lease doorman__turn_grant(const doorman__turn *turn) {
+/* S4: gives back what a holder has had. False: there is nothing to give, and it is put off. A
+ * holder of a lease of this node may get what others give back, and comes again soon for it; the
+ * others have to wait until the book has learned. */
+static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_answer *answer,
+                                double *keep) {
+    doorman__book *book = turn->book;
+    double target = turn->ours ? turn->target : 0;
+    double claim = turn->ours ? turn->ask->has.capacity : 0;
+    *keep = again ? turn->record->given : doorman__book_learn(book, turn->record, target, claim);
+    if (*keep > 0) return true;
+    const doorman_algorithm *algorithm = &book->settings->algorithm;
+    doorman_time usual = turn->ours ? doorman__book_soon(algorithm) : algorithm->refresh_interval;
+    doorman_time rest = doorman__earlier(usual, book->learned_at - turn->now);
+    doorman_time interval = doorman__later(rest, doorman__earlier(usual, DOORMAN_SECOND));
+    if (!turn->live) doorman__turn_expect(turn, 3 * interval);
+    answer->grant = DOORMAN_TRY_LATER;
+    answer->gets.refresh_interval = interval;
+    return false;
+}
+
+/* A new lease, of what the record has been given: by S4 where the book learns, else by S5. */
+static doorman_lease doorman__turn_grant(const doorman__turn *turn, double keep) {
     doorman_server *server = turn->server;
     doorman__book *book = turn->book;
     doorman__record *record = turn->record;
     doorman_time now = turn->now, length = doorman__book_lease_length(book, now);
-    double keep = 0, target = turn->target, most = DOORMAN_AMOUNT_MAX;
+    double target = turn->target, most = DOORMAN_AMOUNT_MAX;
     if (!turn->learns) most = doorman__floor(doorman__record_wants(record));
     if (doorman__book_learning(book, now)) {
-        double claim = turn->ours ? turn->ask->has.capacity : 0;
-        keep = doorman__book_learn(book, record, turn->ours ? target : 0, claim);
         target = doorman__record_wants(record);
     } else if (turn->back) {
         keep = doorman__book_return(book, record);
@@ -5150,6 +5190,19 @@ static void doorman__turn_tell(const doorman__turn *turn, doorman_terms *terms,
     answer->learn_for = doorman__later(answer->learn_for, book->learned_at - turn->now);
 }
 
+/* A lease, the last one again, or none. */
+static void doorman__turn_decide(const doorman__turn *turn, bool leased, bool again,
+                                 doorman_answer *answer) {
+    double keep = 0;
+    answer->learning = doorman__book_learning(turn->book, turn->now);
+    if (!leased) {
+        doorman__turn_put_off(turn, answer);
+        return;
+    }
+    if (answer->learning && !doorman__turn_learn(turn, again, answer, &keep)) return;
+    answer->gets = again ? doorman__turn_repeat(turn) : doorman__turn_grant(turn, keep);
+}
+
 static void doorman__server_answer(doorman_server *server, const doorman_request *request,
                                    const doorman__slot *slot, doorman_answer *answer) {
     *answer = (doorman_answer){.resource_id = request->asks[slot->ask_index].resource_id};
@@ -5173,14 +5226,8 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     doorman_time minimum = doorman__minimum_interval(&book->settings->algorithm,
                                                      record->lease_end - record->granted_at);
     bool again = turn.named && turn.now - record->granted_at < minimum;
-    if (!leased) {
-        doorman__turn_put_off(&turn, answer);
-    } else if (again) {
-        answer->gets = doorman__turn_repeat(&turn);
-    } else {
-        answer->gets = doorman__turn_grant(&turn);
-    }
-    if (request->is_server && leased) {
+    doorman__turn_decide(&turn, leased, again, answer);
+    if (request->is_server && answer->grant == DOORMAN_GRANTED) {
         size_t place = slot->ask_index * DOORMAN_TERMS_MAX;
         doorman__turn_tell(&turn, &server->terms[place], answer);
     }
@@ -6126,6 +6173,7 @@ void doorman_resource_read(const doorman_resource *resource, doorman_resource_in
                                    .expires_at = leased ? holding->end : 0,
                                    .grant = holding->grant,
                                    .heard = holding->heard,
+                                   .learning = holding->granter_learns,
                                    .mode = resource->mode,
                                    .refresh_failures = resource->client->asker.failure_count};
     doorman_rate_count(&resource->rate, &out->rate);
@@ -6142,7 +6190,8 @@ static void doorman__resource_publish(doorman_resource *resource, doorman_time n
     doorman__rate_set(&resource->rate, amount, info.expires_at, after, now);
     doorman__gauge_set(&resource->gauge, amount, info.expires_at, after);
     bool same = info.leased == told->leased && info.grant == told->grant &&
-                info.capacity <= told->capacity && info.capacity >= told->capacity;
+                info.learning == told->learning && info.capacity <= told->capacity &&
+                info.capacity >= told->capacity;
     *told = info;
     if (!same && resource->on_change && resource->opened) {
         resource->on_change(resource->context, resource);
@@ -6527,12 +6576,14 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
  * Every resource has its answer, in the same order: `gets`, or `refused` for the reason TRY_LATER,
  * UNMATCHED or FULL. `keep` is there where the server goes on counting more than `capacity`;
  * `expiry_time`, in seconds since 1970, is for people; a `safe_capacity` of -1 is unlimited.
+ * `learning`, false where absent, says that the server learns, or has no lease because its parent
+ * does: a holder that it cannot give back anything is to try later.
  *
  *   {"get_capacity":{"response":[{"resource_id":"db","safe_capacity":10,"gets":{"id":73020,
  *     "node":"eu-1","capacity":60,"keep":80,"expires_in":60,"refresh_interval":16,
  *     "expiry_time":1795219273}}]}}
- *   {"get_capacity":{"response":[{"resource_id":"db","refused":{"reason":"TRY_LATER",
- *     "refresh_interval":1}}]}}
+ *   {"get_capacity":{"response":[{"resource_id":"db","learning":true,"refused":{
+ *     "reason":"TRY_LATER","refresh_interval":16}}]}}
  *
  * get_server_capacity asks on behalf of all the clients below a server, in groups, of which one
  * resource may have 512. `path` are the 1 to 16 nodes that the request came through, the sender
@@ -7338,8 +7389,9 @@ static void doorman__read_policy(const doorman__field *field, doorman_algorithm 
 static void doorman__read_answer(const doorman__field *field, doorman_answer *out) {
     doorman_lease *lease = &out->gets;
     doorman__field gets, refused, reason;
-    doorman__read(field, "resource_id:s safe_capacity?N gets?o refused?o", &out->resource_id,
-                  &out->has_safe_capacity, &out->safe_capacity, &gets, &refused);
+    doorman__read(field, "resource_id:s safe_capacity?N learning?b gets?o refused?o",
+                  &out->resource_id, &out->has_safe_capacity, &out->safe_capacity, &out->learning,
+                  &gets, &refused);
     if (refused.value) {
         doorman__read(&refused, "reason:o refresh_interval:t", &reason, &lease->refresh_interval);
         out->grant = (doorman_grant)(doorman__read_choice(&reason, doorman__reasons, 3) + 1);
@@ -7583,6 +7635,7 @@ static void doorman__put_answer(doorman__writer *out, const doorman_answer *answ
     const doorman_lease *gets = &answer->gets;
     doorman__put(out, "{'resource_id':%s", answer->resource_id);
     if (answer->has_safe_capacity) doorman__put(out, ",'safe_capacity':%n", answer->safe_capacity);
+    if (answer->learning) doorman__put(out, ",'learning':%b", true);
     if (answer->grant != DOORMAN_GRANTED) {
         doorman__put(out, ",'refused':{'reason':%s,'refresh_interval':%t}",
                      doorman__reasons[answer->grant - 1], gets->refresh_interval);

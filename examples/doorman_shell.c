@@ -255,14 +255,15 @@ static void run_get(shell *s, char **words) {
     do {
         usleep(10000);
         doorman_agent_read(l->agent, l->resource, &info);
-    } while (!info.leased && (!info.heard || info.grant == DOORMAN_TRY_LATER) && !interrupted &&
-             doorman_clock() < end);
+    } while (!info.leased && !info.learning && (!info.heard || info.grant == DOORMAN_TRY_LATER) &&
+             !interrupted && doorman_clock() < end);
     if (info.leased) {
         printf("%s has %.6g of %s, and wants %.6g\n", words[1], info.capacity, words[2], wants);
     } else {
         static const char *const why[] = {"no answer", "there is nothing to give now",
                                           "no template matches it", "the server is full"};
-        fail(s, "no lease on %s: %s; the client goes on asking", words[2], why[info.grant]);
+        fail(s, "no lease on %s: %s; the client goes on asking", words[2],
+             info.learning ? "the server is new, and learns who has what" : why[info.grant]);
     }
 }
 

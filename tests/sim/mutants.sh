@@ -156,8 +156,11 @@ mutant learn-shorter 'R6: learning ends after half a lease' \
     'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length));' \
     'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length / 2));'
 mutant learn-grow 'R6: holders grow while a server learns' \
-    'keep = doorman__book_learn(' \
-    'keep = doorman__book_grant('
+    ': doorman__book_learn(book, turn->record' \
+    ': doorman__book_grant(book, turn->record'
+mutant learn-zero 'S4: a holder to which nothing can be given back is told 0' \
+    'if (*keep > 0) return true;' \
+    'if (*keep >= 0) return true;'
 mutant learn-unbound 'R6: claims are given back beyond the capacity' \
     'known = doorman__floor(doorman__min(claim, free));' \
     'known = doorman__floor(claim);'

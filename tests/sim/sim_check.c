@@ -236,7 +236,8 @@ static bool read_book(const sim_process *process, const char *resource_id, const
 /* One lease, when it is given:
  *   - It is a finite amount of at least 0, for a finite time of at least 0.
  *   - It is at most what the holder wants. A server that learns may give back what it had before,
- *     where that is more (it is in flight), but nothing to whom it did not give anything before.
+ *     where that is more (it is in flight), but nothing to whom it did not give anything before:
+ *     a holder to which it gives nothing back gets no lease (S4).
  *   - After a cut nobody is given more until the sum fits: it is at most what the holder says it
  *     has, or else fits into the capacity beside all that is counted for the others. From a server
  *     that learns it fits, unless it is the last lease again.
@@ -250,6 +251,9 @@ static void check_lease(sim_world *world, const sim_book *book, const doorman_as
     if (exceeds(lease->capacity, most)) {
         sim_fail(world, "%s is given %.9g of %s; it wants %.9g, and has %.9g%s", holder,
                  lease->capacity, ask->resource_id, wants, has, ours ? "" : " from elsewhere");
+    }
+    if (learns && !(lease->keep > 0)) {
+        sim_fail(world, "%s is told 0 of %s by a server that learns", holder, ask->resource_id);
     }
     if (!book || !promises(&book->resource.settings->algorithm)) return;
     double claim = fmax(has, ask->outstanding), capacity = book->resource.capacity;

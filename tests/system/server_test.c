@@ -20,7 +20,8 @@
 #define ASK(client, resource, wants)                                                               \
     "{\"get_capacity\":{\"client_id\":\"" client "\",\"resource\":[{\"resource_id\":\"" resource   \
     "\",\"wants\":" wants "}]}}"
-#define GETS "get_capacity.response[0].gets."
+#define RESPONSE "get_capacity.response[0]."
+#define GETS RESPONSE "gets."
 
 /* What a new client gets of a resource. */
 static double capacity_of(const struct server *server, const char *request) {
@@ -96,12 +97,19 @@ static void a_release_frees_the_capacity_of_the_lease_it_names(void **state) {
     server_stop(&server);
 }
 
-/* S4: whoever starts does not know who holds what, and gives nothing new away at first. */
+/* S4: whoever starts does not know who holds what, and gives nothing new away at first. It says so,
+ * and nobody is told 0. */
 static void a_server_that_starts_learns_first(void **state) {
     (void)state;
     struct server server =
         server_start("{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":120}]}", NULL);
-    assert_true(capacity_of(&server, ASK("a", "db/orders", "50")) == 0);
+    cJSON *reply = ask(&server, ASK("a", "db/orders", "50"));
+    const char *reason = cJSON_GetStringValue(find(reply, RESPONSE "refused.reason"));
+    assert_non_null(reason);
+    assert_string_equal(reason, "TRY_LATER");
+    assert_true(number(reply, RESPONSE "refused.refresh_interval") == 16);
+    assert_true(cJSON_IsTrue(find(reply, RESPONSE "learning")));
+    cJSON_Delete(reply);
     server_stop(&server);
 }
 

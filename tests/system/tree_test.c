@@ -254,6 +254,48 @@ static void a_node_asks_at_once_for_what_it_has_not_heard_of(void **state) {
     server_stop(&root.server);
 }
 
+static doorman_resource *agent_open(doorman_agent **agent, const struct node *node, double wants) {
+    const char *const addresses[] = {node->server.url};
+    doorman_client_options who = {.addresses = addresses, .address_count = 1};
+    doorman_resource_options what = {.resource_id = RESOURCE, .wants = wants, .safe_capacity = 40};
+    doorman_resource *resource = NULL;
+    assert_int_equal(doorman_agent_start(agent, &who, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_agent_open(&resource, *agent, &what, NULL), DOORMAN_OK);
+    return resource;
+}
+
+/* S4: a server that comes back is no worse than one that is gone: it takes nothing from a client
+ * that has a lease, nor the safe capacity from one that has none, and says that it learns. */
+static void a_server_that_comes_back_leaves_the_safe_capacity_in_force(void **state) {
+    (void)state;
+    struct node root = {.name = "root", .config = CONFIG("\"learning_mode_duration\":4,")};
+    doorman_agent *old = NULL, *new_ = NULL;
+    doorman_resource_info info = {.leased = false};
+    node_prepare(&root);
+    node_start(&root);
+    doorman_resource *kept = agent_open(&old, &root, 30);
+    doorman_time end = doorman_clock() + PATIENCE_MS * (DOORMAN_SECOND / 1000);
+    while (!info.leased && doorman_clock() < end) {
+        sleep_ms(5);
+        doorman_agent_read(old, kept, &info);
+    }
+    assert_true(info.leased);
+    node_kill(&root);
+    node_start(&root);
+    doorman_resource *fresh = agent_open(&new_, &root, 30);
+    for (bool learned = false; !info.leased || !learned; sleep_ms(5)) {
+        assert_true(doorman_clock() < end);
+        doorman_agent_read(old, kept, &info);
+        assert_true(info.capacity >= 30);
+        doorman_agent_read(new_, fresh, &info);
+        assert_true(info.capacity >= (info.leased ? 30 : 40));
+        learned = learned || info.learning;
+    }
+    doorman_agent_stop(new_);
+    doorman_agent_stop(old);
+    server_stop(&root.server);
+}
+
 /* G8, V1: there is nothing to load, and nothing happens. */
 static void a_node_with_a_parent_has_no_configuration_to_load(void **state) {
     (void)state;
@@ -305,6 +347,7 @@ int main(int argc, char **argv) {
         TEST(an_address_of_the_parent_that_does_not_answer_is_passed_over),
         TEST(two_nodes_below_each_other_say_so_and_give_nothing),
         TEST(a_node_asks_at_once_for_what_it_has_not_heard_of),
+        TEST(a_server_that_comes_back_leaves_the_safe_capacity_in_force),
         TEST(a_node_with_a_parent_has_no_configuration_to_load),
         TEST(a_parent_that_cannot_be_one_is_wrong_use),
     };

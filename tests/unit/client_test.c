@@ -46,14 +46,28 @@ static doorman_config *config_of(double capacity, doorman_time lease_length) {
     return config;
 }
 
-static void world_start(world *w, double capacity) {
-    *w = (world){.now = 1000 * SECOND, .blocks = memory_blocks()};
-    w->config = config_of(capacity, 0);
+static void server_start(world *w) {
     const doorman_server_options options = {
         .node = "root", .config = w->config, .seed = {random_bits(), random_bits()}};
     const doorman_mastership mine = {.address = "tcp://a:1", .until = DOORMAN_NEVER};
     assert_int_equal(doorman_server_create(&w->server, &options, NULL, w->now), DOORMAN_OK);
     assert_int_equal(doorman_server_set_master(w->server, &mine, w->now), DOORMAN_OK);
+}
+
+static void world_start(world *w, double capacity) {
+    *w = (world){.now = 1000 * SECOND, .blocks = memory_blocks()};
+    w->config = config_of(capacity, 0);
+    server_start(w);
+}
+
+/* The server dies, and another one takes its place, which learns for as long as leases last. */
+static void server_restart(world *w, double capacity) {
+    const doorman_template all = {.identifier_glob = "*", .capacity = capacity};
+    const doorman_config_options options = {.templates = &all, .template_count = 1};
+    doorman_server_destroy(w->server);
+    doorman_config_destroy(w->config);
+    assert_int_equal(doorman_config_create(&w->config, &options, NULL), DOORMAN_OK);
+    server_start(w);
 }
 
 /* Every story ends here, so every story checks that nothing leaks. */
@@ -591,6 +605,85 @@ static void a_server_that_is_gone_costs_little_and_is_found_again(void **state) 
     assert_true(read_now(&w, resource).heard);
     live(&w, MINUTE);
     assert_exact(read_now(&w, resource).capacity, 100);
+    world_stop(&w);
+}
+
+/* S4, K4: a server that comes back is no worse than one that is gone. Its clients keep their safe
+ * capacity until it has learned: 40/s are 40/s all the while, in the limiter too. */
+static void a_server_that_learns_leaves_the_safe_capacity_in_force(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    doorman_resource *resource = open_with(
+        &w, join(&w, "client"), (doorman_resource_options){.wants = 100, .safe_capacity = 40});
+    w.down = true;
+    live(&w, 3 * SECOND);
+    w.down = false;
+    server_restart(&w, 1000);
+    doorman_time learned_at = w.now + 63 * SECOND;
+    size_t requests = w.request_count, changes = w.change_count;
+    double used = 0;
+    for (; w.now + SECOND / 20 < learned_at; live(&w, SECOND / 20)) {
+        doorman_resource_info info = read_now(&w, resource);
+        assert_false(info.leased);
+        assert_exact(info.capacity, 40);
+        if (doorman_rate_try(doorman_resource_rate(resource), 2, w.now) == DOORMAN_ALLOWED) {
+            used += 2;
+        }
+    }
+    assert_true(used >= 62 * 40 && used <= 63 * 40 + 4);
+    assert_true(read_now(&w, resource).heard && read_now(&w, resource).learning);
+    assert_int_equal(read_now(&w, resource).grant, DOORMAN_TRY_LATER);
+    assert_int_equal(w.change_count, changes + 1); /* that it learns */
+    assert_in_range(w.request_count - requests, 4, 6);
+    live_until(&w, learned_at + SECOND);
+    assert_exact(read_now(&w, resource).capacity, 100);
+    assert_false(read_now(&w, resource).learning);
+    assert_int_equal(w.change_count, changes + 2);
+    world_stop(&w);
+}
+
+/* S4, S7: while it learns a server knows no safe capacity, and the last one heard stays. */
+static void a_server_that_learns_leaves_the_last_safe_capacity_heard(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    doorman_resource *resource =
+        open_with(&w, join(&w, "client"), (doorman_resource_options){.wants = 100});
+    doorman_resource *other =
+        open_with(&w, join(&w, "other"), (doorman_resource_options){.wants = 100});
+    live(&w, 20 * SECOND);
+    assert_exact(read_now(&w, resource).capacity, 100);
+    w.down = true;
+    live(&w, 2 * MINUTE);
+    assert_exact(read_now(&w, resource).capacity, 500);
+    w.down = false;
+    server_restart(&w, 1000);
+    for (int i = 0; i < 62; i++) {
+        live(&w, SECOND);
+        assert_exact(read_now(&w, resource).capacity, 500);
+        assert_exact(read_now(&w, other).capacity, 500);
+    }
+    live(&w, 62 * SECOND); /* it may have slept for a minute when the server came back: K2 */
+    assert_exact(read_now(&w, resource).capacity, 100);
+    world_stop(&w);
+}
+
+/* S4: a lease goes on while the next server learns, and is given back with its rest. */
+static void a_server_that_learns_gives_a_lease_back(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    doorman_resource *resource =
+        open_with(&w, join(&w, "client"), (doorman_resource_options){.wants = 100});
+    live(&w, 10 * SECOND);
+    server_restart(&w, 1000);
+    live(&w, 40 * SECOND);
+    doorman_resource_info info = read_now(&w, resource);
+    assert_true(info.leased && info.learning);
+    assert_exact(info.capacity, 100);
+    live(&w, 40 * SECOND);
+    assert_false(read_now(&w, resource).learning);
     world_stop(&w);
 }
 
@@ -1271,6 +1364,9 @@ int main(void) {
         cmocka_unit_test(a_lease_that_slept_is_over),
         cmocka_unit_test(leases_do_not_depend_on_what_time_it_is_elsewhere),
         cmocka_unit_test(a_server_that_is_gone_costs_little_and_is_found_again),
+        cmocka_unit_test(a_server_that_learns_leaves_the_safe_capacity_in_force),
+        cmocka_unit_test(a_server_that_learns_leaves_the_last_safe_capacity_heard),
+        cmocka_unit_test(a_server_that_learns_gives_a_lease_back),
         cmocka_unit_test(to_open_twice_gives_one_resource),
         cmocka_unit_test(a_resource_opened_again_takes_the_new_options),
         cmocka_unit_test(a_late_release_does_not_take_a_new_lease_away),

@@ -731,6 +731,7 @@ static void assert_same_answer(const doorman_answer *a, const doorman_answer *b)
     assert_exact(a->gets.capacity, b->gets.capacity);
     assert_exact(a->gets.keep, b->gets.keep);
     assert_int_equal(a->has_safe_capacity, b->has_safe_capacity);
+    assert_int_equal(a->learning, b->learning);
     assert_exact(a->safe_capacity, b->safe_capacity);
     assert_int_equal(a->algorithm == NULL, b->algorithm == NULL);
     if (a->algorithm) assert_same_algorithm(a->algorithm, b->algorithm);
@@ -949,6 +950,7 @@ static void draw_answer(drawn *d, size_t i) {
     } else {
         answer->grant = (doorman_grant)(1 + random_below(3));
     }
+    answer->learning = random_below(2);
     answer->has_safe_capacity = random_below(2);
     if (answer->has_safe_capacity) answer->safe_capacity = random_below(5) ? random_amount() : -1;
     if (random_below(4)) answer->algorithm = &d->algorithms[i];

@@ -316,15 +316,134 @@ static void a_new_master_gives_back_what_holders_say_they_have(void **state) {
     doorman_answer answer = ask(w, &a);
     assert_about(answer.gets.capacity, 60);
     assert_false(answer.has_safe_capacity); /* S7: none while learning */
-    answer = ask(w, &b);
-    assert_about(answer.gets.capacity, 0);
-    assert_true(answer.gets.refresh_interval <= 5 * SECOND); /* and asks again soon */
+    assert_true(answer.learning);
+    assert_int_equal(ask(w, &b).grant, DOORMAN_TRY_LATER);
     w->now += 63 * SECOND - 1;
-    assert_about(gets(w, &b), 0);
+    assert_int_equal(ask(w, &b).grant, DOORMAN_TRY_LATER);
     assert_about(gets(w, &a), 60);
     w->now += 1; /* R8: the longest lease, with the drift */
-    b.has.id = 0;
-    assert_about(gets(w, &b), 40);
+    answer = ask(w, &b);
+    assert_about(answer.gets.capacity, 40);
+    assert_false(answer.learning);
+    world_stop(w);
+}
+
+static const doorman_algorithm learns = {.kind = DOORMAN_FAIR_SHARE};
+
+/* Put off while the server learns: no lease, and when to come again. */
+static void assert_put_off(world *w, holder *h, doorman_time refresh_interval) {
+    doorman_answer answer = ask(w, h);
+    assert_int_equal(answer.grant, DOORMAN_TRY_LATER);
+    assert_true(answer.learning);
+    assert_int_equal(answer.gets.id, 0);
+    assert_int_equal(answer.gets.refresh_interval, refresh_interval);
+}
+
+/* S4: the usual interval, or the end of the learning where that comes first, but not within 1 s. */
+static void a_holder_of_nothing_is_put_off_until_the_learning_ends(void **state) {
+    (void)state;
+    world *w = world_start(100, &learns);
+    holder a = {.id = "a", .wants = 90};
+    assert_put_off(w, &a, 16 * SECOND);
+    w->now += 53 * SECOND;
+    assert_put_off(w, &a, 10 * SECOND);
+    w->now += 10 * SECOND - 1;
+    assert_put_off(w, &a, SECOND);
+    w->now += 1;
+    assert_about(gets(w, &a), 90);
+    world_stop(w);
+}
+
+/* S4: what it wants is known for as long as it comes again, nothing is counted for it, and no lease
+ * has run out when it does not. */
+static void a_holder_that_is_put_off_is_known_and_forgotten(void **state) {
+    (void)state;
+    world *w = world_start(100, &learns);
+    holder a = {.id = "a", .wants = 90}, b = {.id = "b", .wants = 7};
+    assert_put_off(w, &a, 16 * SECOND);
+    assert_put_off(w, &b, 16 * SECOND);
+    assert_about(seen(w).wants, 97);
+    assert_about(seen(w).counted, 0);
+    assert_int_equal(seen(w).holder_count, 2);
+    w->now += 40 * SECOND;
+    assert_put_off(w, &a, 16 * SECOND);
+    w->now += 3 * 16 * SECOND * 21 / 20 - 40 * SECOND - 1;
+    assert_int_equal(seen(w).holder_count, 2);
+    w->now += 1;
+    assert_int_equal(seen(w).holder_count, 1);
+    assert_about(seen(w).wants, 90);
+    assert_int_equal(seen(w).expired_count, 0);
+    world_stop(w);
+}
+
+/* S4, R6: a lease of this node that finds no room any more is not replaced by one of 0. It is as
+ * good as one that has not been heard of: it ends by itself, and nothing is counted for it. */
+static void a_claim_without_room_is_put_off_and_not_counted(void **state) {
+    (void)state;
+    world *w = world_start(100, &learns);
+    holder a = {.id = "a",
+                .wants = 100,
+                .has = {.id = 5, .node = "root", .capacity = 100, .expires_in = SECOND}};
+    holder b = {.id = "b",
+                .wants = 30,
+                .has = {.id = 6, .node = "root", .capacity = 30, .expires_in = SECOND}};
+    assert_about(gets(w, &a), 100);
+    assert_put_off(w, &b, 5 * SECOND);
+    assert_about(seen(w).counted, 100);
+    w->now += 6 * SECOND;
+    a.has.capacity = 80; /* given back: it may be had by who had a lease of this node */
+    assert_about(gets(w, &a), 80);
+    assert_about(gets(w, &b), 20);
+    assert_about(seen(w).counted, 100);
+    world_stop(w);
+}
+
+/* S4: who has given back all that it had holds nothing, but has its lease until that ends. When it
+ * wants something again it may have what was given back. */
+static void a_holder_that_gave_everything_back_may_have_it_again(void **state) {
+    (void)state;
+    world *w = world_start(100, &learns);
+    holder a = {.id = "a",
+                .wants = 60,
+                .has = {.id = 5, .node = "root", .capacity = 60, .expires_in = SECOND}};
+    assert_about(gets(w, &a), 60);
+    uint64_t id = a.has.id;
+    a.wants = a.has.capacity = 0;
+    assert_put_off(w, &a, 5 * SECOND); /* within the minimum interval */
+    w->now += 6 * SECOND;
+    assert_put_off(w, &a, 5 * SECOND);
+    assert_about(seen(w).counted, 0);
+    a.wants = 40;
+    assert_about(gets(w, &a), 40);
+    assert_true(a.has.id != id);
+    world_stop(w);
+}
+
+/* R6, S4: a holder that lost its lease is put off, and what it may still be using is counted. */
+static void a_holder_that_forgot_its_lease_is_put_off_and_counted(void **state) {
+    (void)state;
+    world *w = world_start(100, &learns);
+    holder a = {.id = "a",
+                .wants = 60,
+                .has = {.id = 5, .node = "root", .capacity = 60, .expires_in = SECOND}};
+    assert_about(gets(w, &a), 60);
+    holder again = {.id = "a", .wants = 60};
+    w->now += SECOND;
+    assert_put_off(w, &again, 16 * SECOND);
+    assert_about(seen(w).counted, 60);
+    assert_about(gets(w, &a), 60); /* the lease is still the last one, and can be named */
+    world_stop(w);
+}
+
+/* S4: amounts that are no parts of a whole are given at once. */
+static void where_there_is_nothing_to_learn_nobody_is_put_off(void **state) {
+    (void)state;
+    const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE};
+    world *w = world_start(100, &each);
+    holder a = {.id = "a", .wants = 90};
+    doorman_answer answer = ask(w, &a);
+    assert_about(answer.gets.capacity, 90);
+    assert_false(answer.learning);
     world_stop(w);
 }
 
@@ -1093,6 +1212,12 @@ int main(void) {
         cmocka_unit_test(who_lost_its_lease_is_not_held_back),
         cmocka_unit_test(the_minimum_interval_is_at_most_half_the_refresh_interval),
         cmocka_unit_test(a_new_master_gives_back_what_holders_say_they_have),
+        cmocka_unit_test(a_holder_of_nothing_is_put_off_until_the_learning_ends),
+        cmocka_unit_test(a_holder_that_is_put_off_is_known_and_forgotten),
+        cmocka_unit_test(a_claim_without_room_is_put_off_and_not_counted),
+        cmocka_unit_test(a_holder_that_gave_everything_back_may_have_it_again),
+        cmocka_unit_test(a_holder_that_forgot_its_lease_is_put_off_and_counted),
+        cmocka_unit_test(where_there_is_nothing_to_learn_nobody_is_put_off),
         cmocka_unit_test(while_learning_no_claim_is_believed_beyond_the_capacity),
         cmocka_unit_test(while_learning_leases_of_other_nodes_are_not_believed),
         cmocka_unit_test(a_longer_lease_that_is_loaded_late_is_learned_of_too),

@@ -410,6 +410,65 @@ static void a_root_that_restarts_learns_from_its_children(void **state) {
     fell(f);
 }
 
+static double in_force(const forest *f, const member *m) {
+    doorman_resource_info info;
+    doorman_resource_read(m->resource, &info, f->now);
+    return info.capacity;
+}
+
+/* S4, T4: below a root that learns a new node has no lease. Its clients are put off too, know why,
+ * and do not come all the time; and the safe capacity that is configured reaches them. */
+static void below_a_root_that_learns_clients_are_put_off(void **state) {
+    (void)state;
+    const doorman_template all = {
+        .identifier_glob = "*", .capacity = 100, .has_safe_capacity = true, .safe_capacity = 7};
+    forest *f = plant(&all, 1);
+    restart_node(f, 0);
+    int region = add_node(f, 0), leaf = add_node(f, region);
+    member *m = add_member(f, leaf, 40, 1);
+    doorman_resource_info info;
+    settle(f);
+    pass(f, 3, 100);
+    for (int i = 0; i < 58; i++) {
+        pass(f, 1, 100);
+        doorman_resource_read(m->resource, &info, f->now);
+        assert_false(info.leased);
+        assert_true(info.learning);
+        assert_int_equal(info.grant, DOORMAN_TRY_LATER);
+        assert_exact(info.capacity, 7);
+    }
+    doorman_server_resource resource;
+    assert_true(resource_of(f, 0, &resource));
+    assert_exact(resource.wants, 40);
+    assert_true(resource_of(f, leaf, &resource));
+    assert_int_equal(resource.expired_count, 0);
+    pass(f, 6, 100); /* it learned for 63 s; then a step a level */
+    doorman_resource_read(m->resource, &info, f->now);
+    assert_exact(leased(f, m), 40);
+    assert_false(info.learning);
+    fell(f);
+}
+
+/* S4, R7: a root and a leaf restart, one after the other, while the root learns. The leaf has no
+ * lease then; its clients keep theirs until these end, and are then put off, not told 0. */
+static void a_leaf_that_restarts_below_a_root_that_learns_tells_nobody_0(void **state) {
+    (void)state;
+    forest *f = plant_one(100, fair);
+    int leaf = add_node(f, 0);
+    member *m = add_member(f, leaf, 60, 1);
+    pass(f, 30, 100);
+    restart_node(f, 0);
+    pass(f, 10, 100);
+    restart_node(f, leaf);
+    for (int i = 0; i < 50; i++) {
+        pass(f, 1, 100);
+        assert_true(leased(f, m) > 0 || in_force(f, m) > 0);
+    }
+    pass(f, 70, 100);
+    assert_exact(leased(f, m), 60);
+    fell(f);
+}
+
 /* T7: all servers at once. The clients go on until their leases end, and nothing is exceeded. */
 static void all_servers_may_restart_at_once(void **state) {
     (void)state;
@@ -1272,6 +1331,8 @@ int main(void) {
         cmocka_unit_test(a_leaf_that_was_gone_gives_back_what_was_held),
         cmocka_unit_test(a_leaf_that_learns_gives_nobody_more_than_it_had),
         cmocka_unit_test(a_root_that_restarts_learns_from_its_children),
+        cmocka_unit_test(below_a_root_that_learns_clients_are_put_off),
+        cmocka_unit_test(a_leaf_that_restarts_below_a_root_that_learns_tells_nobody_0),
         cmocka_unit_test(all_servers_may_restart_at_once),
         cmocka_unit_test(a_node_without_a_lease_puts_its_holders_off),
         cmocka_unit_test(what_nobody_wants_any_more_is_given_back),
