@@ -489,6 +489,7 @@ typedef enum doorman_event_kind {
     DOORMAN_EVENT_EXPIRED,       /* a lease ran out */
     DOORMAN_EVENT_FULL,          /* a bound was reached */
     DOORMAN_EVENT_UNKNOWN_KIND,  /* the parent names an algorithm that this node does not know */
+    DOORMAN_EVENT_SHARED_ID,     /* two processes seem to use one id: each uses the whole share */
     DOORMAN_EVENT_COUNT
 } doorman_event_kind;
 
@@ -594,6 +595,7 @@ typedef struct doorman_server_resource {
 typedef struct doorman_server_lease {
     const char *holder_id;
     bool is_server;
+    bool shared;                /* two processes seem to use the id: see DOORMAN_EVENT_SHARED_ID */
     double has, counted, wants; /* in the resource's units, as above */
     double subclients;
     int priority;
@@ -2628,6 +2630,29 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  * With `immediate` handover u is g at once: a step sooner, and over the capacity for as long as a
  * holder has not heard of its smaller share.
  *
+ * Shared ids. T7 assumes that no two processes use one id. If two do, each gets the share of one,
+ * and both use it. That cannot be prevented, but it shows in the leases that requests name. Leases
+ * form chains: a lease continues the chain of the lease that the request for it named. In numbers,
+ * processes A and B, where `4 -> 6` is a request that names lease 4 and is given lease 6:
+ *
+ *     one process, restarted:          none -> 1   1 -> 2   none -> 3   3 -> 4   4 -> 5
+ *     its request 3 -> 4 comes twice:  none -> 3   3 -> 4   3 -> 5      4 -> 6   6 -> 7
+ *     A and B:   A none -> 1   B none -> 2   A 1 -> 3   B 2 -> 4   A 3 -> 5   B 4 -> 6
+ *
+ * One process continues one chain. A copy of an old request, or one that is repeated because its
+ * answer was lost, starts another chain; but a process takes only one of two answers (R2), so one
+ * of the two chains is never continued. After a restart the old chain is not continued. So for each
+ * holder two chains are known, by their last leases, and whether each has been continued. It is a
+ * sign of two processes when a request returns to the chain that the last lease is not of, and both
+ * have been continued; above A 3 -> 5 is the first sign. A single process gives two signs at most
+ * until it restarts again: the last request of its predecessor, where that comes late, and its own
+ * next one. So three signs without a restart in between are reported (>>server, S10). A lossy
+ * network never looks like that. A client that keeps naming the lease before its last one does, and
+ * is reported too.
+ *     Each request that continues the chain of the last lease takes back a quarter of a sign. So
+ * two processes are found where one asks up to eight times as often as the other, and forgotten
+ * seven renewals after one of them has gone.
+ *
  * Round (R5). After a cut the sum of u is above C. Then min(u, x) alone would not bring it down: it
  * adds nothing to the sum of u, but each grant is a lease that lasts, and targets move. In numbers,
  * C falls from 300 to 100 while A and B have 150 each in flight, so u stays 150 for both:
@@ -2725,6 +2750,10 @@ typedef struct doorman__record {
     unsigned priority : 4; /* of a client */
     unsigned indexed : 1;  /* what a client wants is in the index */
     unsigned is_server : 1;
+    unsigned suspicion : 4; /* see "shared ids": 4 for each sign, */
+    unsigned continued : 1; /* the chain of the last lease was continued, */
+    unsigned other_continued : 1;
+    unsigned other_lease : 10; /* and so was the other one; its last lease, the lowest bits */
     char holder_id[];
 } doorman__record;
 
@@ -2794,6 +2823,35 @@ static doorman__record *doorman__book_add(doorman__book *book, uint64_t hash, co
     }
     doorman__table_add(&book->records, &record->link, hash);
     return record;
+}
+
+#define DOORMAN__SIGN 4U
+#define DOORMAN__SUSPICION_MAX 15U
+
+static bool doorman__record_shared(const doorman__record *record) {
+    return record->suspicion > 2 * DOORMAN__SIGN;
+}
+
+/* Shared ids: a request names a lease (0: none), and is about to be given another one. Returns
+ * whether it is a sign that makes for three or more. */
+static bool doorman__record_follow(doorman__record *record, uint64_t named) {
+    bool last = named && named == record->lease_id;
+    bool other = named && !last && (named & 1023U) == record->other_lease;
+    bool sign = other && record->continued && record->other_continued;
+    if (!named) record->suspicion = 0;
+    if (last) {
+        record->continued = 1;
+        if (record->suspicion) record->suspicion--;
+        return false;
+    }
+    record->other_lease = (unsigned)record->lease_id & 1023U;
+    record->other_continued = record->continued;
+    record->continued = other;
+    if (!sign) return false;
+    unsigned suspicion = record->suspicion + DOORMAN__SIGN;
+    record->suspicion =
+        (suspicion < DOORMAN__SUSPICION_MAX ? suspicion : DOORMAN__SUSPICION_MAX) & 15U;
+    return doorman__record_shared(record);
 }
 
 static void doorman__book_unlist(doorman__book *book, doorman__record *record) {
@@ -3939,6 +3997,8 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * S8 The record of a lease lasts 1 + drift times as long as the lease.
  * S9 A claim that there is no record of, outside learning, is told to on_event, and taken for
  *    nothing.
+ * S10 Two processes that seem to use one id (see leases, "shared ids") are told to on_event, at
+ *    each sign of them, and marked among the leases. Nothing else changes for them.
  * R8 Learning ends when every lease that a predecessor can have given has ended: the longest lease
  *    length, with the drift, after it was known to be gone. A shorter learning_mode_duration gives
  *    up T7 for that resource.
@@ -5154,6 +5214,10 @@ static doorman_lease doorman__turn_grant(const doorman__turn *turn, double keep)
     } else {
         keep = doorman__book_grant(book, record, target, turn->claim);
     }
+    if (doorman__record_follow(record, turn->ask->has.id)) {
+        doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, book->resource_id, record->holder_id,
+                              record->given);
+    }
     if (!turn->live) record->end = 0; /* of one that was put off: R9 is for leases */
     record->lease_id = doorman__server_lease_id(server);
     record->granted_at = now;
@@ -5404,6 +5468,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
     if (!record) return false;
     *out = (doorman_server_lease){.holder_id = record->holder_id,
                                   .is_server = record->is_server,
+                                  .shared = doorman__record_shared(record),
                                   .has = record->given,
                                   .counted = record->counted,
                                   .wants = doorman__record_wants(record),

@@ -1073,6 +1073,7 @@ static const char *const trouble_texts[TROUBLE_COUNT] = {
     [DOORMAN_EVENT_EXPIRED] = "a lease has expired",
     [DOORMAN_EVENT_FULL] = "a bound was reached, and a request refused",
     [DOORMAN_EVENT_UNKNOWN_KIND] = "the parent names an algorithm that is not known here",
+    [DOORMAN_EVENT_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
     [TROUBLE_REFUSED] = "a message was refused",
     [TROUBLE_PARENT_SILENT] = "the parent cannot be reached",
     [TROUBLE_PARENT_ANSWER] = "the parent refuses, or its answer makes no sense",
@@ -1141,7 +1142,7 @@ struct counts {
     counter buckets[CALL_COUNT][BUCKET_COUNT + 1]; /* the last is for all that took longer */
     counter nanoseconds[CALL_COUNT];
     counter parent[DOORMAN_STATUS_COUNT];
-    counter unmatched;
+    counter unmatched, shared_id;
 };
 
 /* One state of a file. */
@@ -1244,6 +1245,7 @@ static void on_event(void *context, const doorman_event *event) {
             event->resource_id, "holder", event->holder_id, "amount", amount, END);
     } else {
         if (event->kind == DOORMAN_EVENT_UNMATCHED) count_add(&service->counts.unmatched, 1);
+        if (event->kind == DOORMAN_EVENT_SHARED_ID) count_add(&service->counts.shared_id, 1);
         service->troubles[event->kind].unsaid_count++;
         trouble_say(service, (int)event->kind, "resource", event->resource_id, event->holder_id,
                     doorman_clock());
@@ -2405,6 +2407,12 @@ static uint64_t count_read(const counter *count) {
     return __atomic_load_n(count, __ATOMIC_RELAXED);
 }
 
+static void metrics_count(struct text *text, const char *name, const char *help,
+                          const counter *count) {
+    metrics_head(text, name, "counter", help);
+    text_addf(text, "doorman_%s %" PRIu64 "\n", name, count_read(count));
+}
+
 static void metrics_requests(struct text *text, const struct counts *counts) {
     metrics_head(text, "server_requests_total", "counter", "Messages answered, by how it went.");
     for (int call = 0; call < CALL_COUNT; call++) {
@@ -2553,10 +2561,10 @@ static void answer_metrics(struct service *service, const struct call *call, str
     metrics_one(text, "server_config_last_reload_success_timestamp_seconds",
                 "When the configuration in force was loaded, in seconds since 1970.",
                 (double)loading.loaded_at);
-    metrics_head(text, "server_unmatched_requests_total", "counter",
-                 "Requests for a resource that no template matches.");
-    text_addf(text, "doorman_server_unmatched_requests_total %" PRIu64 "\n",
-              count_read(&service->counts.unmatched));
+    metrics_count(text, "server_unmatched_requests_total",
+                  "Requests for a resource that no template matches.", &service->counts.unmatched);
+    metrics_count(text, "server_shared_id_requests_total",
+                  "Requests that show that two processes use one id.", &service->counts.shared_id);
     metrics_requests(text, &service->counts);
     metrics_durations(text, &service->counts);
     if (has_parent) metrics_parent(text, &service->counts);
@@ -3072,8 +3080,9 @@ static void page_lease(struct text *text, const struct lease_row *row, doorman_t
     const doorman_server_lease *info = &row->info;
     text_add(text, "<tr><td>");
     text_add_escaped(text, row->id, escape_html);
-    text_add(text, info->is_server ? " <span class=soft>(a server)</span></td>" : "</td>");
-    text_add(text, "<td data-name=has>");
+    if (info->is_server) text_add(text, " <span class=soft>(a server)</span>");
+    if (info->shared) text_add(text, " <span class=bad>used by two processes</span>");
+    text_add(text, "</td><td data-name=has>");
     page_amount(text, info->has);
     text_add(text, "</td><td data-name=wants>");
     page_amount(text, info->wants);

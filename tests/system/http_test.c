@@ -354,6 +354,43 @@ static void the_metrics_count_what_happened(void **state) {
     server_stop(&site.server);
 }
 
+/* The next lease of "same", which names the one before. */
+static double renew(const struct site *site, double id) {
+    char body[300];
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"same\", \"resource\": [{\"resource_id\": \"db\", \"wants\": 80, "
+             "\"has\": {\"id\": %.0f, \"node\": \"n\", \"capacity\": 80, \"expires_in\": 60}}]}",
+             id);
+    if (id <= 0) snprintf(body, sizeof body, "%s", ASK("same", "db", "80"));
+    char *answer = post(site, "/v1/get_capacity", HOST JSON, body);
+    cJSON *tree = cJSON_Parse(body_of(answer));
+    double next = number(tree, "response[0].gets.id");
+    cJSON_Delete(tree);
+    free(answer);
+    return next;
+}
+
+/* S10: in the log once a minute, in the metrics, and on the page. */
+static void two_processes_under_one_id_are_seen(void **state) {
+    (void)state;
+    struct site site = site_start(CONFIG("100", ""), (const char *[]){"--node", "n", NULL});
+    double one = renew(&site, 0), two = renew(&site, 0);
+    want(&site, ASK("other", "db", "1"));
+    expect(&site, "/metrics", HOST, 200, "\ndoorman_server_shared_id_requests_total 0\n");
+    for (int i = 0; i < 4; i++) {
+        one = renew(&site, one);
+        two = renew(&site, two);
+    }
+    assert_true(metric(&site, "doorman_server_shared_id_requests_total") == 4);
+    process_await(site.server.process, "two processes seem to use one id", 1);
+    assert_int_equal(process_said(site.server.process, "holder=same"), 1);
+    expect(&site, "/resources?resource=db&filter=same", HOST, 200, "used by two processes");
+    char *page = get(&site, "/resources?resource=db&filter=other", HOST);
+    assert_null(strstr(page, "used by two processes"));
+    free(page);
+    server_stop(&site.server);
+}
+
 /* V4: by Prometheus' conventions, as its own tool sees them. */
 static void promtool_finds_nothing_to_say(void **state) {
     (void)state;
@@ -1101,6 +1138,7 @@ int main(int argc, char **argv) {
         TEST(the_status_names_the_node_its_master_and_every_resource),
         TEST(the_configuration_told_is_one_that_a_server_takes),
         TEST(the_metrics_count_what_happened),
+        TEST(two_processes_under_one_id_are_seen),
         TEST(promtool_finds_nothing_to_say),
         TEST(prometheus_scrapes_the_metrics),
         TEST(a_node_tells_of_its_parent_and_the_lease_from_it),

@@ -1473,6 +1473,7 @@ static void a_wrong_answer_is_a_failure(void **state) {
          "get_capacity: "},
         {ANSWER("\"safe_capacity\":\"2\"," GETS),
          "get_capacity.response[0].safe_capacity: must be a"},
+        {ANSWER("\"learning\":1," GETS), "get_capacity.response[0].learning: must be a boolean"},
         {ANSWER("\"refused\":{\"refresh_interval\":1}"),
          "get_capacity.response[0].refused.reason: is missing"},
         {ANSWER("\"refused\":{\"reason\":\"NO\",\"refresh_interval\":1}"),

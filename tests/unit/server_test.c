@@ -14,12 +14,15 @@ typedef struct world {
     doorman_config *config;
     doorman_server *server;
     doorman_time now;
-    size_t events[DOORMAN_EVENT_FULL + 1];
+    size_t events[DOORMAN_EVENT_COUNT];
+    char holder_id[16]; /* of the last event */
     doorman_error error;
 } world;
 
 static void note_event(void *context, const doorman_event *event) {
-    ((world *)context)->events[event->kind]++;
+    world *w = context;
+    w->events[event->kind]++;
+    snprintf(w->holder_id, sizeof w->holder_id, "%s", event->holder_id);
 }
 
 /* A configuration of one template for every resource; lease 60 s, refresh 16 s. */
@@ -510,6 +513,137 @@ static void learning_counts_from_when_the_predecessor_went(void **state) {
     a.has.id = 0;
     assert_about(gets(w, &a), 70);
     world_stop(w);
+}
+
+/* ---- S10: two processes under one id ---- */
+
+/* Is the holder marked? There must be one. */
+static bool is_shared(world *w, const char *holder_id) {
+    const void *cursor = NULL;
+    doorman_server_lease lease = {.holder_id = ""};
+    do {
+        assert_true(doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now));
+    } while (strcmp(lease.holder_id, holder_id) != 0);
+    return lease.shared;
+}
+
+/* A process asks so many times, as often as it is told to. */
+static void ask_for_a_while(world *w, holder *h, int times) {
+    for (int i = 0; i < times; i++) {
+        (void)ask(w, h);
+        w->now += 8 * SECOND;
+    }
+}
+
+/* S10: the second process is found when it renews its lease for the second time: after two refresh
+ * intervals; and what marks the id goes when one of the two has gone. */
+static void two_processes_under_one_id_are_found(void **state) {
+    (void)state;
+    world *w = world_start(1000, NULL);
+    holder a = {.id = "same", .wants = 800}, b = a, other = {.id = "other", .wants = 10};
+    ask_for_a_while(w, &a, 5);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 0);
+        assert_false(is_shared(w, "same"));
+        assert_about(gets(w, &b), 800); /* each has it: nothing prevents that */
+        w->now += 7 * SECOND;
+        assert_about(gets(w, &a), 800);
+        w->now += 9 * SECOND;
+        (void)ask(w, &other);
+    }
+    assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 1);
+    assert_string_equal(w->holder_id, "same");
+    assert_true(is_shared(w, "same"));
+    assert_false(is_shared(w, "other"));
+    for (int i = 0; i < 5; i++) {
+        (void)ask(w, &b);
+        w->now += 8 * SECOND;
+        (void)ask(w, &a);
+        w->now += 8 * SECOND;
+    }
+    assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 11);
+    ask_for_a_while(w, &a, 6);
+    assert_true(is_shared(w, "same"));
+    ask_for_a_while(w, &a, 1);
+    assert_false(is_shared(w, "same"));
+    assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 11);
+    world_stop(w);
+}
+
+/* S10: also where one asks eight times as often as the other, and when answers are lost. */
+static void two_processes_need_not_ask_by_turns(void **state) {
+    (void)state;
+    world *w = world_start(1000, NULL);
+    holder a = {.id = "same", .wants = 800}, b = a;
+    for (int round = 0; round < 6; round++) {
+        ask_for_a_while(w, &a, 8);
+        if (round < 2) assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 0);
+        (void)ask(w, &b);
+        w->now += SECOND;
+    }
+    assert_true(w->events[DOORMAN_EVENT_SHARED_ID] > 0);
+    world_stop(w);
+    w = world_start(1000, NULL);
+    a.has.id = b.has.id = 0;
+    for (int i = 0; i < 200; i++) {
+        holder copy = i % 2 ? a : b;
+        (void)ask(w, random_below(10) ? (i % 2 ? &a : &b) : &copy);
+        w->now += 5 * SECOND;
+    }
+    assert_true(w->events[DOORMAN_EVENT_SHARED_ID] > 20);
+    world_stop(w);
+}
+
+/* One process over a bad network, which names the lease of the last answer that it took: answers to
+ * its last request alone (R2). */
+typedef struct process {
+    holder now, copies[4]; /* requests that may come again, or late */
+} process;
+
+static void live_through_anything(world *w, process *p) {
+    holder *late = &p->copies[random_below(4)];
+    switch (random_below(8)) {
+    case 0: /* the answer is lost */
+        *late = p->now;
+        (void)ask(w, late);
+        *late = p->now; /* the request, not what it was given */
+        break;
+    case 1: { /* the request comes twice, and either answer is taken */
+        holder first = p->now, second = p->now;
+        *late = p->now;
+        (void)ask(w, &first);
+        (void)ask(w, &second);
+        p->now = random_below(2) ? first : second;
+        p->now.has.node = p->now.node;
+        break;
+    }
+    case 2: { /* an old request comes now, for the first time or again */
+        holder copy = *late;
+        if (copy.id) (void)ask(w, &copy);
+        break;
+    }
+    case 3: /* the request will come late */ *late = p->now; break;
+    case 4: /* it restarts, rarely */
+        if (random_below(4) == 0) p->now.has.id = 0;
+        break;
+    default: (void)ask(w, &p->now); break;
+    }
+    w->now += (doorman_time)random_below(20) * SECOND;
+}
+
+/* S10: whatever a network does to one process, it is not taken for two. */
+static void one_process_is_not_taken_for_two(void **state) {
+    (void)state;
+    for (int run = 0; run < 20; run++) {
+        world *w = world_start(1000, NULL);
+        process p = {.now = {.id = "one", .wants = 800}};
+        for (int i = 0; i < 2000; i++) {
+            if (p.now.has.id && random_below(50) == 0) p.now.has.id = 0; /* its lease ends */
+            live_through_anything(w, &p);
+        }
+        assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 0);
+        world_stop(w);
+    }
 }
 
 /* R4: a claim under an older lease lowers nothing. */
@@ -1222,6 +1356,9 @@ int main(void) {
         cmocka_unit_test(while_learning_leases_of_other_nodes_are_not_believed),
         cmocka_unit_test(a_longer_lease_that_is_loaded_late_is_learned_of_too),
         cmocka_unit_test(learning_counts_from_when_the_predecessor_went),
+        cmocka_unit_test(two_processes_under_one_id_are_found),
+        cmocka_unit_test(two_processes_need_not_ask_by_turns),
+        cmocka_unit_test(one_process_is_not_taken_for_two),
         cmocka_unit_test(a_late_copy_of_a_request_frees_nothing),
         cmocka_unit_test(what_is_in_flight_stays_counted),
         cmocka_unit_test(a_release_names_its_lease),
