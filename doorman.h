@@ -4016,9 +4016,11 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  *    its lease; else it solves for itself. What they leave, since something has changed since they
  *    were made, is divided in proportion to what is still wanted: it would lie idle until the
  *    parent is asked again.
- *       A group of demands is one demand at the parent: exact, unless the level falls into the
- *    midst of the group. So there is a boundary at the level of the last answer, and others around
- *    it, the closer the nearer. To treat the demands of a group as equal overstates what they take
+ *       A group of demands is one demand at the parent: exact, unless a level falls into the midst
+ *    of the group. So there is a boundary at each level of the last answer, and others around the
+ *    first of them, the closer the nearer. The level at which a reserve is shared is among them: it
+ *    matters only where some priority has no more than the reserve, and then it is the level of that
+ *    priority. To treat the demands of a group as equal overstates what they take
  *    (which is concave in the level), so that the level found is too low if anything: round by
  *    round it comes to the exact one from below, as Newton's steps do, and rests there.
  * T3 Algorithm and parameters are the parent's; the refresh interval falls by decay_factor a level.
@@ -5129,7 +5131,8 @@ static doorman_time doorman__book_refresh(const doorman__book *book, const doorm
     return doorman__later(doorman__earlier(refresh, doorman__book_soon(algorithm)), 1);
 }
 
-/* A holder that is put off is known of until it should have come again, three times over. */
+/* A holder that is put off is known of for three times as long as it should take to come again, but
+ * no longer than a lease would have lasted: if it is gone, others want what it wants. */
 static void doorman__turn_expect(const doorman__turn *turn, doorman_time length) {
     doorman_time end = doorman__server_bound(turn->server, length);
     doorman__book_set_end(turn->book, turn->record, doorman__after(turn->now, end));
@@ -5192,7 +5195,8 @@ static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_a
     doorman_time usual = turn->ours ? doorman__book_soon(algorithm) : algorithm->refresh_interval;
     doorman_time rest = doorman__earlier(usual, book->learned_at - turn->now);
     doorman_time interval = doorman__later(rest, doorman__earlier(usual, DOORMAN_SECOND));
-    if (!turn->live) doorman__turn_expect(turn, 3 * interval);
+    doorman_time length = doorman__earlier(3 * interval, algorithm->lease_length);
+    if (!turn->live) doorman__turn_expect(turn, length);
     answer->grant = DOORMAN_TRY_LATER;
     answer->gets.refresh_interval = interval;
     return false;
@@ -5232,8 +5236,9 @@ static doorman_lease doorman__turn_grant(const doorman__turn *turn, double keep)
                            .refresh_interval = doorman__book_refresh(book, record, target, now)};
 }
 
-/* What a server is told beside its lease (T2, T3, R8). Terms that are for all priorities are said
- * for each that it has named. */
+/* What a server hears beside its lease (T2, T3, R8). It hears the terms of every priority, since the
+ * level of a priority that it has no demand of may be that of the reserve, which lies within the
+ * groups of its other demands. Terms for any priority are sent for each that it has named. */
 static void doorman__turn_tell(const doorman__turn *turn, doorman_terms *terms,
                                doorman_answer *answer) {
     doorman__book *book = turn->book;
@@ -5246,6 +5251,12 @@ static void doorman__turn_tell(const doorman__turn *turn, doorman_terms *terms,
         if (!found || doorman__terms_find(terms, answer->terms_count, priority)) continue;
         terms[answer->terms_count] = *found;
         terms[answer->terms_count++].priority = priority;
+    }
+    for (size_t i = 0; i < book->terms_count; i++) {
+        int priority = book->terms[i].priority;
+        if (priority == DOORMAN_ANY_PRIORITY) break;
+        if (doorman__terms_find(terms, answer->terms_count, priority)) continue;
+        terms[answer->terms_count++] = book->terms[i];
     }
     answer->has_learn_for = turn->learns;
     if (!turn->learns) return;

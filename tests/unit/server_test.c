@@ -379,6 +379,21 @@ static void a_holder_that_is_put_off_is_known_and_forgotten(void **state) {
     world_stop(w);
 }
 
+/* S4: a holder that is put off and never comes again is known of no longer than a lease would have
+ * lasted, however long the refresh interval is. */
+static void a_holder_that_is_put_off_keeps_its_share_from_others_for_a_lease_length(void **state) {
+    (void)state;
+    const doorman_algorithm slow = {.lease_length = 60 * SECOND, .refresh_interval = 50 * SECOND};
+    world *w = world_start(100, &slow);
+    holder a = {.id = "a", .wants = 90};
+    assert_put_off(w, &a, 50 * SECOND);
+    w->now += 63 * SECOND - 1;
+    assert_int_equal(seen(w).holder_count, 1);
+    w->now += 1;
+    assert_int_equal(seen(w).holder_count, 0);
+    world_stop(w);
+}
+
 /* S4, R6: a lease of this node that finds no room any more is not replaced by one of 0. It is as
  * good as one that has not been heard of: it ends by itself, and nothing is counted for it. */
 static void a_claim_without_room_is_put_off_and_not_counted(void **state) {
@@ -1348,6 +1363,7 @@ int main(void) {
         cmocka_unit_test(a_new_master_gives_back_what_holders_say_they_have),
         cmocka_unit_test(a_holder_of_nothing_is_put_off_until_the_learning_ends),
         cmocka_unit_test(a_holder_that_is_put_off_is_known_and_forgotten),
+        cmocka_unit_test(a_holder_that_is_put_off_keeps_its_share_from_others_for_a_lease_length),
         cmocka_unit_test(a_claim_without_room_is_put_off_and_not_counted),
         cmocka_unit_test(a_holder_that_gave_everything_back_may_have_it_again),
         cmocka_unit_test(a_holder_that_forgot_its_lease_is_put_off_and_counted),

@@ -706,6 +706,25 @@ static void a_new_master_is_the_same_holder(void **state) {
     fell(f);
 }
 
+/* T2: the level at which a reserve is shared lies among the demands of a priority that has more, and
+ * below a node that has no demand of the priority that has only the reserve. */
+static void a_reserve_is_shared_fairly_across_nodes(void **state) {
+    (void)state;
+    doorman_algorithm algorithm = fair;
+    algorithm.kind = DOORMAN_PRIORITY_SHARE;
+    algorithm.reserve = 0.675;
+    forest *f = plant_one(369, algorithm);
+    int one = add_node(f, 0), two = add_node(f, 0);
+    add_member(f, one, 371, 1);
+    add_member(f, one, 75, 2);
+    add_member(f, one, 48, 2);
+    add_member(f, two, 16, 2);
+    add_member(f, two, 929, 0);
+    pass(f, 120, 369);
+    hold_against_one_server(f, &algorithm, 369, 1e-3);
+    fell(f);
+}
+
 /* Handover as it was: a step sooner. Nothing is asserted of sums that may be exceeded. */
 static void immediate_handover_comes_to_the_same_shares(void **state) {
     (void)state;
@@ -1344,6 +1363,7 @@ int main(void) {
         cmocka_unit_test(amounts_that_are_no_parts_go_through_the_tree),
         cmocka_unit_test(a_loop_is_refused),
         cmocka_unit_test(a_new_master_is_the_same_holder),
+        cmocka_unit_test(a_reserve_is_shared_fairly_across_nodes),
         cmocka_unit_test(immediate_handover_comes_to_the_same_shares),
         cmocka_unit_test(after_a_cut_the_leases_below_a_node_fit_whatever_they_want),
         cmocka_unit_test(a_claim_without_end_ends),
