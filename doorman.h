@@ -3351,6 +3351,9 @@ typedef struct doorman__past {
 
 #define DOORMAN__PAST_MAX 4
 
+/* Wants are met by a lease that is less by a thousandth at most (R12). */
+#define DOORMAN__MET 0.999
+
 typedef struct doorman__holding {
     struct doorman__holding *previous, *next; /* of the asker */
     const char *resource_id;                  /* the owner's */
@@ -3980,7 +3983,11 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * S2 Leases that have expired are gone for whoever looks.
  * S3 Asked again within the minimum interval (5 s, at most half the refresh interval) by a holder
  *    that names its last lease: that lease again, with what is left of its time, less what was
- *    given back (R11). Who names another lease, or none, is not held back.
+ *    given back (R11). A holder that names another lease, or none, is not held back; nor is one
+ *    that had been granted all that it wanted, wants more now, and can have it from what is free,
+ *    while no round is on (see leases). That is a new lease, by R5 like any other: what the holder
+ *    has given back meanwhile is free, or somebody else's, and the old lease never comes again. A
+ *    holder whose wants were not met is held back, so that nobody gains by asking often.
  * S4 Learning: see leases, R6. A holder to which nothing can be given is told TRY_LATER, not 0: so
  *    it keeps the lease that it may have until that ends, and then does as its mode says, as if the
  *    server were still away. It is to ask again after its usual interval, or when the learning
@@ -5181,6 +5188,18 @@ static doorman_lease doorman__turn_repeat(const doorman__turn *turn) {
                                doorman__book_refresh(book, record, turn->target, turn->now)};
 }
 
+/* S3: may a holder grow within the minimum interval? `wanted`: before this request. */
+static bool doorman__turn_grows(const doorman__turn *turn, double wanted) {
+    const doorman__book *book = turn->book;
+    double given = turn->record->given, target = turn->target;
+    if (turn->learns || doorman__book_learning(book, turn->now)) return false;
+    if (given < wanted * DOORMAN__MET || book->round_is_on) return false;
+    if (doorman__kinds[book->settings->algorithm.kind].whole) {
+        target = doorman__min(target, doorman__book_free(book, turn->record));
+    }
+    return target * DOORMAN__MET > given;
+}
+
 /* S4: gives back what a holder has had. False: there is nothing to give, and it is put off. A
  * holder of a lease of this node may get what others give back, and comes again soon for it; the
  * others have to wait until the book has learned. */
@@ -5290,6 +5309,7 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     bool leased = !book->upward || doorman__upward_renew(book->upward);
     doorman__turn turn = doorman__turn_start(server, request, slot);
     doorman__turn_doubt(&turn, slot->added);
+    double wanted = doorman__record_wants(record);
     doorman__book_age(book, record, turn.now);
     if (turn.back) {
         doorman__book_retract(book, record);
@@ -5301,6 +5321,7 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     doorman_time minimum = doorman__minimum_interval(&book->settings->algorithm,
                                                      record->lease_end - record->granted_at);
     bool again = turn.named && turn.now - record->granted_at < minimum;
+    again = again && !doorman__turn_grows(&turn, wanted);
     doorman__turn_decide(&turn, leased, again, answer);
     if (request->is_server && answer->grant == DOORMAN_GRANTED) {
         size_t place = slot->ask_index * DOORMAN_TERMS_MAX;

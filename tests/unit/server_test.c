@@ -251,7 +251,6 @@ static void asked_again_soon_the_lease_in_force_is_repeated(void **state) {
     holder a = {.id = "a", .wants = 40};
     uint64_t first = ask(w, &a).gets.id;
     w->now += 5 * SECOND - 1;
-    a.wants = 90;
     doorman_answer again = ask(w, &a);
     assert_true(again.gets.id == first);
     assert_about(again.gets.capacity, 40);
@@ -259,7 +258,77 @@ static void asked_again_soon_the_lease_in_force_is_repeated(void **state) {
     w->now += 1;
     again = ask(w, &a);
     assert_true(again.gets.id != first);
-    assert_about(again.gets.capacity, 90);
+    assert_about(again.gets.capacity, 40);
+    world_stop(w);
+}
+
+/* S3, L4: a cold start need not wait. */
+static void a_holder_whose_wants_were_met_grows_within_the_interval(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 1}, b = {.id = "b", .wants = 30};
+    uint64_t first = ask(w, &a).gets.id;
+    assert_about(gets(w, &b), 30);
+    w->now += SECOND / 5;
+    a.wants = 1000;
+    doorman_answer grown = ask(w, &a);
+    assert_true(grown.gets.id != first);
+    assert_about(grown.gets.capacity, 70);
+    assert_int_equal(grown.gets.expires_in, 60 * SECOND);
+    assert_about(seen(w).counted, 100);
+    world_stop(w);
+}
+
+/* S3: so that nobody gains by asking often. */
+static void a_holder_whose_wants_were_not_met_is_held_back(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 90}, b = {.id = "b", .wants = 90};
+    assert_about(gets(w, &a), 90);
+    uint64_t first = ask(w, &b).gets.id;
+    a.wants = a.has.capacity = 20;
+    w->now += SECOND;
+    assert_about(gets(w, &a), 20); /* 70 are free */
+    b.wants = 95;
+    doorman_answer again = ask(w, &b);
+    assert_true(again.gets.id == first);
+    assert_about(again.gets.capacity, 10);
+    w->now += 4 * SECOND;
+    assert_about(gets(w, &b), 80);
+    world_stop(w);
+}
+
+/* S3: nor does anybody get a new lease who would not get more. */
+static void a_holder_that_could_not_grow_is_given_its_lease_again(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 50}, b = {.id = "b", .wants = 50};
+    uint64_t first = ask(w, &a).gets.id;
+    assert_about(gets(w, &b), 50);
+    w->now += SECOND;
+    a.wants = 90;
+    doorman_answer again = ask(w, &a);
+    assert_true(again.gets.id == first);
+    assert_about(again.gets.capacity, 50);
+    world_stop(w);
+}
+
+/* R11, T7: what a holder gave back within the interval may be somebody else's. */
+static void what_was_given_back_grows_again_only_from_what_is_free(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 80}, b = {.id = "b", .wants = 50};
+    uint64_t first = ask(w, &a).gets.id;
+    a.wants = a.has.capacity = 30;
+    w->now += SECOND;
+    assert_about(gets(w, &a), 30);
+    assert_about(gets(w, &b), 50);
+    a.wants = 80;
+    w->now += SECOND;
+    doorman_answer grown = ask(w, &a);
+    assert_true(grown.gets.id != first);
+    assert_about(grown.gets.capacity, 50);
+    assert_about(seen(w).counted, 100);
     world_stop(w);
 }
 
@@ -1357,6 +1426,10 @@ int main(void) {
         cmocka_unit_test(a_mastership_ends_by_itself_exactly_at_its_end),
         cmocka_unit_test(a_lease_is_counted_until_its_end_with_the_drift),
         cmocka_unit_test(asked_again_soon_the_lease_in_force_is_repeated),
+        cmocka_unit_test(a_holder_whose_wants_were_met_grows_within_the_interval),
+        cmocka_unit_test(a_holder_whose_wants_were_not_met_is_held_back),
+        cmocka_unit_test(a_holder_that_could_not_grow_is_given_its_lease_again),
+        cmocka_unit_test(what_was_given_back_grows_again_only_from_what_is_free),
         cmocka_unit_test(what_was_given_back_is_not_repeated),
         cmocka_unit_test(who_lost_its_lease_is_not_held_back),
         cmocka_unit_test(the_minimum_interval_is_at_most_half_the_refresh_interval),
