@@ -686,7 +686,11 @@ DOORMAN_API void doorman_client_destroy(doorman_client *client);
 DOORMAN_API doorman_asker *doorman_client_asker(doorman_client *client);
 
 /* When the client wants doorman_client_update and doorman_asker_request to be called next. Stale
- * after any call on the client or its resources. Each is O(resources). */
+ * after any call on the client or its resources. Limiters tell nobody what they refuse, so while
+ * the wants of a resource follow its use this is at most 0.2 s ahead: the caller's thread sleeps
+ * until then, and calls update.
+ *   cost      due O(1); update O(1) where nothing was refused and nothing is due, else
+ *             O(resources) */
 DOORMAN_API doorman_time doorman_client_due(const doorman_client *client);
 DOORMAN_API void doorman_client_update(doorman_client *client, doorman_time now);
 
@@ -745,7 +749,8 @@ DOORMAN_API void doorman_resource_read(const doorman_resource *resource, doorman
 typedef enum doorman_decision {
     DOORMAN_ALLOWED,
     DOORMAN_REFUSED,
-    DOORMAN_IMPOSSIBLE /* more than the limiter could ever hold as it is, negative, or NaN */
+    DOORMAN_IMPOSSIBLE /* more than the limiter could hold at the largest amount that it can ever
+                          follow, negative, or NaN */
 } doorman_decision;
 
 /* Private: what threads share in 64 bits stands at a multiple of 8. On 32-bit x86 it need not by
@@ -773,10 +778,15 @@ typedef struct doorman__allowance {
     } slot[2];
 } doorman__allowance;
 
-/* Private: what is asked of a limiter, in units / 4096; they wrap. */
+/* Private: what is asked of a limiter, in units / 4096; they wrap. And what its client should know
+ * of that, and has to say. */
 typedef struct DOORMAN__ALIGNED doorman__usage {
     uint64_t allowed, refused, excess;
-    uint8_t lenient; /* DOORMAN__SHADOW, DOORMAN__KILLED */
+    doorman_time unmet_since; /* the first refusal since the client looked; 0: none */
+    uint64_t largest;         /* the largest n above one unit since the client's last sample */
+    double ceiling;           /* the largest amount that the limiter can ever follow */
+    uint8_t *client_unmet;    /* set with unmet_since; NULL: of no resource */
+    uint8_t lenient;          /* DOORMAN__SHADOW, DOORMAN__KILLED */
 } doorman__usage;
 
 /* Private: who waits for a limiter. `units` is atomic; the rest is guarded by the agent's mutex. */
@@ -821,8 +831,10 @@ DOORMAN_API doorman_status doorman_rate_init(doorman_rate *rate, double units_pe
  * time is kept to 1/256 ns, rounded up: single units pass at 2.5e11 a second at most, 0.04 % too
  * slowly at 1e8; and below 3e-8 a second, one in a year, no whole one passes.
  *   n         [0, 1e15], a real number; 0 is always allowed
- *   returns   IMPOSSIBLE: more than rate * burst, and than one unit. What is not allowed counts as
- *             refused, that too
+ *   returns   REFUSED: not now; IMPOSSIBLE: more than the burst, and than one unit, at the largest
+ *             rate that there can be. That is the rate of a limiter of its own; of a resource what
+ *             it may want at most (wants_maximum, or wants that are set), or has, if that is more.
+ *             What is not allowed counts as refused
  *   cost      no lock and no system call; one compare-and-swap where allowed
  *   source    GCRA (ITU-T I.371), with a saved time in place of a bucket of cells */
 DOORMAN_API doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now);
@@ -837,8 +849,10 @@ DOORMAN_API doorman_status doorman_gauge_init(doorman_gauge *gauge, double capac
 
 /* May n units start now? Whoever is allowed calls doorman_gauge_release with the same n. What is in
  * flight never exceeds the capacity; when that shrinks, nothing new starts until it fits (L1).
- * Units are counted in 1/4096, rounded up. */
+ * Units are counted in 1/4096, rounded up. IMPOSSIBLE: more than the largest capacity that there
+ * can be, as for a rate. */
 DOORMAN_API doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time now);
+
 DOORMAN_API void doorman_gauge_release(doorman_gauge *gauge, double n);
 
 /* Shadow mode, to see what a limit would do: what would be refused is let through, and counted as
@@ -1135,16 +1149,17 @@ DOORMAN_API void doorman_agent_kill_switch(doorman_agent *agent, bool on);
  * bit. A thread may be cancelled while it waits.
  *   n         [0, 1e15], in the resource's units
  *   timeout   nanoseconds; 0: do not wait; DOORMAN_NEVER: for as long as it takes
- *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is more than the rate's
- *             burst can ever hold) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent stops, or the
- *             resource is closed) | OUT_OF_MEMORY
+ *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is IMPOSSIBLE: see
+ *             doorman_rate_try; where only the lease of today is too small, the call waits for a
+ *             larger one) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent stops, or the resource
+ *             is closed) | OUT_OF_MEMORY
  *   cost      about two tries where nobody waits and there is enough; else a mutex, and O(those
  *             who wait at the agent) */
 DOORMAN_API doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman_resource *resource,
                                                    double n, doorman_time timeout);
 
-/* The same for a gauge, RESOURCE_EXHAUSTED where n is more than its capacity at present. Give back
- * by doorman_agent_gauge_release, which wakes those who wait. */
+/* The same for a gauge. Give the units back by doorman_agent_gauge_release, which wakes those who
+ * wait. */
 DOORMAN_API doorman_status doorman_agent_gauge_wait(doorman_agent *agent,
                                                     doorman_resource *resource, double n,
                                                     doorman_time timeout);
@@ -3324,8 +3339,9 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
  *
  * K1 One bulk request renews all that is past half its interval, when the first is due (up to 5 %
  *    later, by chance); what is new, or wants a tenth more or less, comes sooner, though not within
- *    the minimum interval; a smaller lease is confirmed at once, by a node when what it counts for
- *    its holders has come down to it (R12).
+ *    the minimum interval. A client that was granted all that it wanted, and whose limiters refuse
+ *    something since, comes at once: there may be more (S3). A smaller lease is confirmed at once,
+ *    by a node when what it counts for its holders has come down to it (R12).
  * K2 Failures back off: by chance between 1 s and 2 s, doubling to 60 s, yet at most a quarter of
  *    the time to the end of the first lease, and never less than 1 s. Where somebody answers, but
  *    nobody knows the master, it is 4 s at most: an election is soon over.
@@ -3372,6 +3388,7 @@ typedef struct doorman__holding {
     bool confirming;     /* the next request is, or the last one was, for the sake of R12 */
     bool heard;          /* there was an answer, */
     bool granter_learns; /* and the last one said so */
+    bool met;            /* the last one granted all that was asked for */
     doorman_time asked_at, refresh_interval; /* see schedule */
     doorman_time ask_at;                     /* when to renew, tell other wants, or release */
     doorman_time confirm_at; /* when to look what there is to confirm; NEVER: nothing */
@@ -3559,6 +3576,13 @@ static void doorman__holding_wants(doorman_asker *asker, doorman__holding *holdi
     if (near) return;
     doorman_time minimum = doorman__earlier(5 * DOORMAN_SECOND, holding->refresh_interval / 2);
     doorman__holding_hurry(asker, holding, minimum, now);
+}
+
+/* The owner needs more, and what it asked for last was granted whole: there may be more, and so it
+ * does not wait for the minimum interval (K1). */
+static void doorman__holding_grow(doorman_asker *asker, doorman__holding *holding,
+                                  doorman_time now) {
+    if (holding->met) doorman__holding_hurry(asker, holding, 0, now);
 }
 
 /* The owner is done with it. What is not under way and has no lease goes at once; a lease is
@@ -3934,6 +3958,8 @@ static void doorman__holding_take(doorman_asker *asker, doorman__holding *holdin
     holding->heard = true;
     holding->grant = answer->grant;
     holding->granter_learns = answer->learning;
+    holding->met =
+        answer->grant == DOORMAN_GRANTED && lease->capacity >= holding->asked_wants * DOORMAN__MET;
     if (answer->has_safe_capacity) {
         holding->has_safe_capacity = true;
         holding->safe_capacity = answer->safe_capacity;
@@ -5542,7 +5568,13 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
  *    file is one thread's at a time). Nor a division, and for one unit no fraction: what a limit
  *    means is worked out when it changes. With a clock read that takes 24 ns, and 30 with a
  *    compare-and-swap, a try with its clock read takes 33 ns, or 27 if refused (make bench).
+ * L4 The first refusal since the client looked says when it was, and sets a flag of the client, so
+ *    that the client need not look at all its resources to learn that nothing was refused.
  * L5 Whoever is refused looks whether all is to be let through; who is allowed need not.
+ *
+ * A try is IMPOSSIBLE only where n does not fit into the limiter at its `ceiling`, the largest
+ * amount that it can ever follow. Where only the amount in force is too small it is REFUSED: the
+ * refusal is demand, and a larger lease may come.
  */
 
 #define DOORMAN__UNIT 4096.0 /* limiters count units in parts of this size */
@@ -5631,21 +5663,52 @@ static inline bool doorman__lenient(const doorman__usage *usage) {
     return __atomic_load_n(&usage->lenient, __ATOMIC_RELAXED) != 0;
 }
 
+/* Something could not be had: the client should look soon. The flag comes second, and the client
+ * takes it first, so that it finds the time of whatever has set the flag. */
+static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now) {
+    if (__atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED)) return;
+    __atomic_store_n(&usage->unmet_since, now | 1, __ATOMIC_RELAXED); /* 0 means none */
+    if (usage->client_unmet) __atomic_store_n(usage->client_unmet, 1, __ATOMIC_RELEASE);
+}
+
+/* One unit always fits, where anything does; of larger requests the client has to know the largest.
+ */
+static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t units) {
+    if (__builtin_expect(units <= (uint64_t)DOORMAN__UNIT, true)) return;
+    uint64_t largest = __atomic_load_n(&usage->largest, __ATOMIC_RELAXED);
+    while (largest < units && !__atomic_compare_exchange_n(&usage->largest, &largest, units, true,
+                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
 /* What was allowed is counted exactly: wants follow it. Who is refused changes nothing that threads
  * would have to agree on, so that costs no locked instruction, and two of them at the same moment
  * may count as one. */
 static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
-                                              doorman_decision decision) {
+                                              doorman_decision decision, doorman_time now) {
+    if (decision != DOORMAN_IMPOSSIBLE) doorman__usage_note_size(usage, units);
     if (decision == DOORMAN_ALLOWED) {
         __atomic_fetch_add(&usage->allowed, units, __ATOMIC_RELAXED);
-    } else if (doorman__lenient(usage)) {
+        return DOORMAN_ALLOWED;
+    }
+    doorman__usage_signal(usage, now);
+    if (doorman__lenient(usage)) {
         __atomic_fetch_add(&usage->excess, units, __ATOMIC_RELAXED);
         return DOORMAN_ALLOWED;
-    } else {
-        uint64_t refused = __atomic_load_n(&usage->refused, __ATOMIC_RELAXED);
-        __atomic_store_n(&usage->refused, refused + units, __ATOMIC_RELAXED);
     }
+    uint64_t refused = __atomic_load_n(&usage->refused, __ATOMIC_RELAXED);
+    __atomic_store_n(&usage->refused, refused + units, __ATOMIC_RELAXED);
     return decision;
+}
+
+static double doorman__usage_ceiling(const doorman__usage *usage) {
+    double ceiling;
+    __atomic_load(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
+    return ceiling;
+}
+
+static void doorman__usage_set_ceiling(doorman__usage *usage, double ceiling) {
+    __atomic_store(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
 }
 
 static void doorman__counts_read(const doorman__usage *usage, const doorman__queue *queue,
@@ -5665,7 +5728,8 @@ static void doorman__counts_read(const doorman__usage *usage, const doorman__que
 static doorman__limit doorman__rate_limit(const doorman_rate *rate, double amount) {
     doorman__limit limit = {amount, doorman__unit_time(amount), -1, -1};
     if (!(amount > 0)) return limit;
-    double depth = doorman__max((double)rate->burst * 256, limit.unit_time);
+    double depth = (double)rate->burst * 256;
+    depth = doorman__max(depth, limit.unit_time);
     limit.most = doorman__round_up(doorman__min(depth, 9e18));
     if (limit.unit_time <= 9e18) limit.unit_price = doorman__round_up(limit.unit_time);
     return limit;
@@ -5733,35 +5797,47 @@ doorman_status doorman_rate_init(doorman_rate *rate, double units_per_second, do
     memset(rate, 0, sizeof *rate);
     rate->burst = burst ? burst : DOORMAN_SECOND / 10;
     rate->paid_until = doorman__ticks(now);
+    doorman__usage_set_ceiling(&rate->usage, units_per_second);
     doorman__limit limit = doorman__rate_limit(rate, units_per_second);
     doorman__allowance_set(&rate->allowance, limit, DOORMAN_NEVER, limit);
     return DOORMAN_OK;
 }
 
+/* Could n units be had at the largest rate that there can be? Where that is 0 nobody knows yet. */
+static bool doorman__rate_possible(const doorman_rate *rate, double n) {
+    double ceiling = doorman__usage_ceiling(&rate->usage);
+    if (!(ceiling > 0)) return true;
+    double most = ceiling * ((double)rate->burst / (double)DOORMAN_SECOND);
+    if (!(n * doorman__unit_time(ceiling) <= 9e18)) return false;
+    return n <= doorman__max(most, 1) * (1 + 1e-9);
+}
+
 /* What has no price: no number, nothing, too much, and units of a rate of nothing or of all. */
 static doorman_decision doorman__rate_other(doorman_rate *rate, const doorman__limit *limit,
-                                            double n) {
+                                            double n, doorman_time now) {
     if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
     if (n <= 0) return DOORMAN_ALLOWED;
-    doorman_decision decision = limit->amount > 0 ? DOORMAN_IMPOSSIBLE : DOORMAN_REFUSED;
-    if (doorman__unlimited(limit->amount)) decision = DOORMAN_ALLOWED;
-    return doorman__count(&rate->usage, doorman__units(n), decision);
+    doorman_decision decision = DOORMAN_ALLOWED;
+    if (!doorman__unlimited(limit->amount)) {
+        decision = doorman__rate_possible(rate, n) ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
+    }
+    return doorman__count(&rate->usage, doorman__units(n), decision, now);
 }
 
 doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now) {
     doorman__limit limit;
     (void)doorman__allowance_read(&rate->allowance, &limit, now);
     int64_t price = doorman__rate_price(&limit, n);
-    if (price < 0 || n <= 0) return doorman__rate_other(rate, &limit, n);
+    if (price < 0 || n <= 0) return doorman__rate_other(rate, &limit, n, now);
     uint64_t ticks = doorman__ticks(now), units = doorman__units(n);
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
     int64_t left;
     do {
         left = doorman__saved(paid, ticks, limit.most, DOORMAN__FUTURE) - price;
-        if (left < 0) return doorman__count(&rate->usage, units, DOORMAN_REFUSED);
+        if (left < 0) return doorman__count(&rate->usage, units, DOORMAN_REFUSED, now);
     } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, ticks - (uint64_t)left, true,
                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    return doorman__count(&rate->usage, units, DOORMAN_ALLOWED);
+    return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
 }
 
 doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time now) {
@@ -5804,6 +5880,7 @@ static void doorman__gauge_set(doorman_gauge *gauge, double amount, doorman_time
 doorman_status doorman_gauge_init(doorman_gauge *gauge, double capacity) {
     if (!doorman__safe_capacity_valid(capacity)) return DOORMAN_INVALID_ARGUMENT;
     memset(gauge, 0, sizeof *gauge);
+    doorman__usage_set_ceiling(&gauge->usage, capacity);
     doorman__gauge_set(gauge, capacity, DOORMAN_NEVER, capacity);
     return DOORMAN_OK;
 }
@@ -5827,8 +5904,6 @@ void doorman_gauge_release(doorman_gauge *gauge, double n) {
 }
 
 static doorman_decision doorman__gauge_take(doorman_gauge *gauge, int64_t most, int64_t parts) {
-    if (most == 0) return DOORMAN_REFUSED;
-    if (parts > most) return DOORMAN_IMPOSSIBLE;
     int64_t before = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
     do {
         if (before > most - parts) return DOORMAN_REFUSED;
@@ -5838,13 +5913,21 @@ static doorman_decision doorman__gauge_take(doorman_gauge *gauge, int64_t most, 
     return DOORMAN_ALLOWED;
 }
 
+/* As doorman__rate_possible. */
+static bool doorman__gauge_possible(const doorman_gauge *gauge, int64_t parts) {
+    doorman__limit limit = doorman__gauge_limit(doorman__usage_ceiling(&gauge->usage));
+    return limit.most == 0 || parts <= limit.most;
+}
+
 /* What starts all the same is in flight like anything else. */
 static doorman_decision doorman__gauge_refuse(doorman_gauge *gauge, int64_t parts,
-                                              doorman_decision decision) {
+                                              doorman_time now) {
     const int64_t most = (int64_t)(DOORMAN_AMOUNT_MAX * DOORMAN__UNIT);
     bool lenient = doorman__lenient(&gauge->usage);
+    doorman_decision decision =
+        doorman__gauge_possible(gauge, parts) ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
     if (lenient && doorman__gauge_take(gauge, most, parts) != DOORMAN_ALLOWED) return decision;
-    return doorman__count(&gauge->usage, (uint64_t)parts, decision);
+    return doorman__count(&gauge->usage, (uint64_t)parts, decision, now);
 }
 
 doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time now) {
@@ -5855,9 +5938,9 @@ doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time 
         doorman__limit limit;
         uint32_t version = doorman__allowance_read(&gauge->allowance, &limit, now);
         doorman_decision decision = doorman__gauge_take(gauge, limit.most, parts);
-        if (decision != DOORMAN_ALLOWED) return doorman__gauge_refuse(gauge, parts, decision);
+        if (decision != DOORMAN_ALLOWED) return doorman__gauge_refuse(gauge, parts, now);
         if (version == __atomic_load_n(&gauge->allowance.version, __ATOMIC_SEQ_CST)) {
-            return doorman__count(&gauge->usage, (uint64_t)parts, DOORMAN_ALLOWED);
+            return doorman__count(&gauge->usage, (uint64_t)parts, DOORMAN_ALLOWED, now);
         }
         doorman_gauge_release(gauge, n);
     }
@@ -6199,32 +6282,278 @@ doorman_time doorman_sliding_log_delay(const doorman_sliding_log *log, double n,
  * K6 Wants are set, or follow use between a minimum, which an idle resource keeps so that its first
  *    call need not wait, and a maximum, from an initial value.
  * K7 Nothing that the server does or fails to do blocks or crashes the application.
- * L4 Use is what was allowed and refused over a moving window, the newest counting most, and who is
- *    waiting. A steady demand settles on wants within 10 % of it; a starved one grows until it is
- *    met; a loop that spins on try asks for eight times what it has at most.
+ * L4 Use is what was allowed and refused over a moving window, the newest counting most, and what
+ *    waits: see demand. A steady demand settles on wants within 10 % of it; a starved one grows
+ *    until it is met, or the server has no more.
+ *
+ * How soon a lease follows. A limiter that refuses sets a flag of the client, which looks at it
+ * every 0.2 s, waits until 0.1 s have passed since that refusal, and asks at once if all that it
+ * had asked for was granted. So from idle the whole share of a free resource is there within 250 ms
+ * and one round trip of the first refusal. Until then an idle resource has the lease that it wants,
+ * the minimum, also where its safe capacity is more. To ask for the safe capacity while idle would
+ * be wrong: a capacity divided by the number of clients is all of it, and it would be out with
+ * clients that do not use it. A client that needs it would wait until each of them asks again, up
+ * to a refresh interval, in place of 250 ms. So the safe capacity is the least that a resource asks
+ * for from a refusal on that does not tell how much is missing (callers that wait), while all that
+ * it asks for is granted; then it is not long below it unless others want the capacity.
+ */
+
+/* ---- client: demand */
+/*
+ * How much a resource should want. A pure structure: it is given what the limiters have counted
+ * and what the server has said, and reads no clock and no limiter.
+ *
+ * A sample is taken every tenth of the window. What was refused is demand too, or a starved client
+ * would never grow; but a loop that spins on try is refused a million times for one unit. So it is
+ * believed only until the server has said that there is no more, by granting less than was wanted:
+ * then what is unmet counts seven times what was allowed, or could have been, at most. An endless
+ * demand asks for eight times what it has.
+ *
+ * A loop that waits for each unit is never refused. Of `most` workers, `waiting` wait on average;
+ * if none had to, all would do what the others do: most / (most - waiting) times as much. In
+ * numbers, two workers that are busy for 20 ms with each unit, at 50 a second: one of them is busy,
+ * one waits, and they could do 100. How many there are is taken to be how many have waited at once.
+ * Where all of them wait nobody knows what they could do: that counts seven times what they had, or
+ * could have had, too. (For a gauge refusals count no more than that at any time: a caller that
+ * tries again is no second unit in flight.)
+ *
+ * A request for n units must fit: into a gauge's capacity, or into the burst of a rate, n / burst.
+ * The largest n of the window raises the wants to that, whether it was allowed or refused.
+ *
+ * Between samples, while the server may have more, a look may raise the wants, for the next two
+ * samples: to what has come since the first refusal. That one only starts the time, or one caller
+ * would count as ten a second.
  */
 
 #define DOORMAN__SAMPLES 11
 
+/* The least time since the first refusal that tells a rate. */
+#define DOORMAN__LOOK_MIN (DOORMAN_SECOND / 10)
+
+/* What the limiters of a resource have counted up to some time, rate and gauge. */
+typedef struct doorman__reading {
+    doorman_time at;
+    doorman_time unmet_since; /* the first refusal since the last reading; NEVER: none */
+    uint64_t allowed, refused, gauge_refused; /* in units / 4096; they wrap */
+    double largest; /* n of the rate since the last sample; 0: none above one unit */
+    double gauge_largest;
+    double waited;  /* for the rate, in all, in units * seconds */
+    double waiting; /* for the rate, now; and at most since the last sample */
+    double waiting_peak;
+    double peak;          /* units of the gauge in flight, at most since the last sample */
+    double gauge_waiting; /* units that callers wait for */
+} doorman__reading;
+
+/* What the server has said. */
+typedef struct doorman__supply {
+    double amount;  /* what could be used: what is in force, or the safe capacity, if more */
+    bool exhausted; /* the lease in force is less than what was wanted */
+} doorman__supply;
+
 /* The demand between two samples: units a second of the rate, and the most at once of the gauge. */
 typedef struct doorman__use {
     double seconds, rate, peak;
-    bool unmet, bounded; /* the rate was not enough; and how much is missing is not known */
+    bool unmet, gauge_unmet;
+    bool bounded; /* it is not known how much is missing */
 } doorman__use;
 
-/* What the limiters had counted at some time, and what was wanted since the sample before. */
 typedef struct doorman__sample {
-    doorman_time at;
-    uint64_t allowed, refused, gauge_refused;
-    double queued;           /* how much was waited in all, in units * seconds */
-    double peak, queue_peak; /* units in flight, and waiting, at most since the sample before */
-    doorman__use use;
+    doorman__reading reading;
+    doorman__use use; /* since the sample before */
 } doorman__sample;
 
+typedef struct doorman__estimator {
+    double minimum, maximum;
+    double initial; /* the minimum until then */
+    doorman_time window, initial_until;
+    double burst; /* of the rate, in seconds; 0: it does not depend on the rate */
+    doorman__sample samples[DOORMAN__SAMPLES]; /* a ring; the newest at newest_sample */
+    size_t newest_sample, sample_count;
+    doorman__reading looked; /* the last one */
+    double raised;           /* by a look, until then */
+    doorman_time raised_until;
+    double wants, least; /* the result; and what the largest n needs */
+    bool unmet;          /* something was not to be had, as far as the last reading tells */
+} doorman__estimator;
+
+/* `now`: of the first reading. */
+static void doorman__estimator_init(doorman__estimator *estimator, const doorman__reading *first) {
+    estimator->initial_until = doorman__after(first->at, estimator->window);
+    estimator->newest_sample = 0;
+    estimator->sample_count = 1;
+    estimator->samples[0] = (doorman__sample){.reading = *first};
+    estimator->looked = *first;
+    estimator->raised_until = 0;
+    estimator->wants = estimator->initial;
+    estimator->unmet = false;
+}
+
+static const doorman__sample *doorman__estimator_sample_of(const doorman__estimator *estimator,
+                                                           size_t age) {
+    size_t at = estimator->newest_sample + DOORMAN__SAMPLES - age;
+    return &estimator->samples[at % DOORMAN__SAMPLES];
+}
+
+static doorman_time doorman__estimator_due(const doorman__estimator *estimator) {
+    doorman_time newest = estimator->samples[estimator->newest_sample].reading.at;
+    return doorman__after(newest, estimator->window / 10);
+}
+
+static double doorman__counted_units(uint64_t before, uint64_t after) {
+    return (double)(after - before) / DOORMAN__UNIT;
+}
+
+/* Units of a gauge: those in flight, and those that were refused. */
+static double doorman__gauge_demand(const doorman__reading *reading, double refused, double least,
+                                    const doorman__supply *supply) {
+    double most = 7 * doorman__max(reading->peak, least);
+    if (!supply->exhausted) most = doorman__max(most, reading->gauge_largest);
+    return reading->peak + doorman__min(refused, most);
+}
+
+/*   workers   who have waited at once, in units */
+static doorman__use doorman__use_between(const doorman__reading *old, const doorman__reading *new_,
+                                         double workers, double minimum,
+                                         const doorman__supply *supply) {
+    doorman__use use = {.seconds = (double)(new_->at - old->at) / (double)DOORMAN_SECOND};
+    double least = doorman__max(minimum, supply->amount);
+    double allowed = doorman__counted_units(old->allowed, new_->allowed);
+    double refused = doorman__counted_units(old->refused, new_->refused);
+    double gauge_refused = doorman__counted_units(old->gauge_refused, new_->gauge_refused);
+    double most = 7 * doorman__max(allowed, least * use.seconds), queued = 0;
+    double waiting = (new_->waited - old->waited) / use.seconds, busy = workers - waiting;
+    if (waiting > 0) queued = busy * most > allowed * waiting ? allowed * waiting / busy : most;
+    double unmet = refused + queued;
+    use.unmet = unmet > 0;
+    use.gauge_unmet = gauge_refused > 0 || new_->gauge_waiting > 0;
+    use.bounded = unmet >= 7 * doorman__max(allowed, minimum * use.seconds);
+    use.rate = (allowed + (supply->exhausted ? doorman__min(unmet, most) : unmet)) / use.seconds;
+    use.peak = doorman__gauge_demand(new_, gauge_refused, least, supply);
+    return use;
+}
+
+/* The rate over the window: the newest interval counts fully, the oldest a tenth, and one in which
+ * it is not known how much was missing not at all. */
+static double doorman__estimator_mean(const doorman__estimator *estimator) {
+    double rate = 0, weights = 0;
+    for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
+        const doorman__use *use = &doorman__estimator_sample_of(estimator, age)->use;
+        double weight = use->seconds * (double)(DOORMAN__SAMPLES - 1 - age);
+        if (use->bounded) continue;
+        rate += weight * use->rate;
+        weights += weight;
+    }
+    return weights > 0 ? rate / weights : 0;
+}
+
+/* It rises sooner than it falls: to what is missing in the newest interval, and to what all of the
+ * last three have. */
+static double doorman__estimator_recent(const doorman__estimator *estimator) {
+    double recent = 0, lately = DBL_MAX;
+    for (size_t age = 0; age < 3 && age + 1 < estimator->sample_count; age++) {
+        const doorman__use *use = &doorman__estimator_sample_of(estimator, age)->use;
+        if (age == 0 && use->unmet) recent = use->rate;
+        lately = doorman__min(lately, use->rate);
+        if (age == 2) recent = doorman__max(recent, lately);
+    }
+    return recent;
+}
+
+/* What the largest request of the window needs, a little more than it, as leases are rounded. */
+static double doorman__estimator_least(const doorman__estimator *estimator,
+                                       const doorman__reading *reading) {
+    double largest = reading->largest;
+    for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
+        const doorman__sample *sample = doorman__estimator_sample_of(estimator, age);
+        largest = doorman__max(largest, sample->reading.largest);
+    }
+    if (largest <= 0 || estimator->burst <= 0) return 0;
+    return largest / estimator->burst * (1 + 1e-6);
+}
+
+static void doorman__estimator_conclude(doorman__estimator *estimator,
+                                        const doorman__reading *reading,
+                                        const doorman__supply *supply) {
+    double mean = doorman__estimator_mean(estimator), peak = 0;
+    bool initial = reading->at < estimator->initial_until;
+    double minimum = initial ? estimator->initial : estimator->minimum;
+    double raised = reading->at < estimator->raised_until ? estimator->raised : 0;
+    for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
+        peak = doorman__max(peak, doorman__estimator_sample_of(estimator, age)->use.peak);
+    }
+    peak += reading->gauge_waiting;
+    estimator->least = doorman__estimator_least(estimator, reading);
+    if (supply->exhausted) {
+        double most = doorman__max(mean, doorman__max(estimator->minimum, supply->amount));
+        raised = doorman__min(raised, 8 * most);
+        estimator->least = doorman__min(estimator->least, 8 * most);
+    }
+    /* Some room, so that noise does not cut a steady rate. */
+    double wants = 1.05 * doorman__max(mean, doorman__estimator_recent(estimator));
+    wants = doorman__max(doorman__max(wants, peak), doorman__max(raised, estimator->least));
+    estimator->wants = doorman__max(minimum, doorman__min(estimator->maximum, wants));
+    assert(estimator->wants >= estimator->minimum && estimator->wants <= DOORMAN_AMOUNT_MAX);
+}
+
+/* One sample more, of a reading later than the last one. */
+static void doorman__estimator_sample(doorman__estimator *estimator,
+                                      const doorman__reading *reading,
+                                      const doorman__supply *supply) {
+    const doorman__sample *last = doorman__estimator_sample_of(estimator, 0);
+    assert(reading->at > last->reading.at);
+    double workers = reading->waiting_peak;
+    for (size_t age = 0; age < estimator->sample_count; age++) {
+        const doorman__sample *sample = doorman__estimator_sample_of(estimator, age);
+        workers = doorman__max(workers, sample->reading.waiting_peak);
+    }
+    doorman__sample sample = {.reading = *reading};
+    sample.use = doorman__use_between(&last->reading, reading, workers, estimator->minimum, supply);
+    estimator->newest_sample = (estimator->newest_sample + 1) % DOORMAN__SAMPLES;
+    if (estimator->sample_count < DOORMAN__SAMPLES) estimator->sample_count++;
+    estimator->samples[estimator->newest_sample] = sample;
+    estimator->unmet = sample.use.unmet || sample.use.gauge_unmet;
+    bool look_is_near = reading->at < doorman__after(reading->unmet_since, DOORMAN__LOOK_MIN) &&
+                        reading->unmet_since != DOORMAN_NEVER;
+    if (!look_is_near || supply->exhausted) estimator->looked = *reading;
+    doorman__estimator_conclude(estimator, reading, supply);
+}
+
+/* Between two samples, where something was refused, or waits. */
+static void doorman__estimator_look(doorman__estimator *estimator, const doorman__reading *reading,
+                                    const doorman__supply *supply) {
+    const doorman__reading *last = &estimator->looked;
+    doorman_time since = doorman__earlier(reading->unmet_since, reading->at - DOORMAN__LOOK_MIN);
+    doorman_time before = doorman__earlier(last->at, since);
+    double seconds = (double)(reading->at - since) / (double)DOORMAN_SECOND;
+    double all_seconds = (double)(reading->at - before) / (double)DOORMAN_SECOND;
+    double least = doorman__max(estimator->minimum, supply->amount);
+    double refused = doorman__counted_units(last->refused, reading->refused);
+    double allowed = doorman__counted_units(last->allowed, reading->allowed) / all_seconds;
+    double first = doorman__max(doorman__max(1, last->largest), reading->largest);
+    double more = doorman__max(0, refused - first) / seconds;
+    double waiting = (reading->waited - last->waited) / seconds;
+    bool all_wait = reading->waiting > 0 && waiting >= 0.875 * reading->waiting;
+    if (all_wait) more = doorman__max(more, 7 * doorman__max(allowed, least));
+    double gauge_refused = doorman__counted_units(last->gauge_refused, reading->gauge_refused);
+    double raised = 1.05 * (allowed + more);
+    raised = doorman__max(raised, doorman__gauge_demand(reading, gauge_refused, least, supply));
+    if (reading->at < estimator->raised_until) raised = doorman__max(raised, estimator->raised);
+    estimator->raised = raised;
+    estimator->raised_until = doorman__after(reading->at, estimator->window / 5);
+    estimator->unmet = refused > 0 || gauge_refused > 0 || all_wait || reading->gauge_waiting > 0;
+    estimator->looked = *reading;
+    doorman__estimator_conclude(estimator, reading, supply);
+}
+
+/* ---- client: resources */
+
 struct doorman_client {
-    doorman_asker asker; /* must be first */
-    doorman_time sample_at;
-    bool killed; /* the kill switch */
+    doorman_asker asker;    /* must be first */
+    doorman_time update_at; /* when some resource is due: a sample, a look, the end of a lease; */
+    doorman_time look_at;   /* and when to look whether a limiter has refused */
+    bool following;         /* the wants of some resource follow its use */
+    uint8_t unmet;          /* a limiter has refused; atomic */
+    bool killed;            /* the kill switch */
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
 };
 
@@ -6233,16 +6562,13 @@ struct doorman_resource {
     doorman_client *client;
     size_t opened;
     bool follows;
-    double wants, wants_minimum, wants_maximum;
-    double wants_initial; /* the minimum until then */
-    doorman_time window, initial_until;
+    double wants;
+    doorman__estimator estimator; /* of the wants, while they follow use */
     doorman_mode mode;
     double safe_capacity;
     void (*on_change)(void *context, doorman_resource *resource);
     void *context;
-    doorman_resource_info told;                /* what the application knows */
-    doorman__sample samples[DOORMAN__SAMPLES]; /* a ring; the newest at newest_sample */
-    size_t newest_sample, sample_count;
+    doorman_resource_info told; /* what the application knows */
     doorman_rate rate;
     doorman_gauge gauge;
     char resource_id[];
@@ -6277,6 +6603,14 @@ void doorman_resource_read(const doorman_resource *resource, doorman_resource_in
     doorman_gauge_count(&resource->gauge, &out->gauge);
 }
 
+/* Lets the limiters know how much there can be at most: see doorman__usage. */
+static void doorman__resource_expect(doorman_resource *resource) {
+    double most = resource->follows ? resource->estimator.maximum : resource->wants;
+    most = doorman__max(most, resource->told.capacity);
+    doorman__usage_set_ceiling(&resource->rate.usage, most);
+    doorman__usage_set_ceiling(&resource->gauge.usage, most);
+}
+
 /* Lets the limiters, and then the application, know what is in force. */
 static void doorman__resource_publish(doorman_resource *resource, doorman_time now) {
     const doorman__holding *holding = &resource->holding;
@@ -6290,6 +6624,10 @@ static void doorman__resource_publish(doorman_resource *resource, doorman_time n
                 info.learning == told->learning && info.capacity <= told->capacity &&
                 info.capacity >= told->capacity;
     *told = info;
+    if (info.leased) {
+        resource->client->update_at = doorman__earlier(resource->client->update_at, holding->end);
+    }
+    doorman__resource_expect(resource);
     if (!same && resource->on_change && resource->opened) {
         resource->on_change(resource->context, resource);
     }
@@ -6313,103 +6651,107 @@ static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
            __atomic_load_n(&usage->excess, __ATOMIC_RELAXED);
 }
 
-/* What was refused is demand too, or a starved client would never grow; but a loop that spins on
- * try is refused a million times for one unit. So what is unmet counts seven times what was allowed
- * at most: a real demand is met after a few rounds (a step to the 500-fold after three, at half a
- * refresh interval each), an endless one asks for eight times what it has.
- *
- * A loop that waits for each unit is never refused. Of `most` workers, `waiting` wait on average;
- * if none had to, all would do what the others do: most / (most - waiting) times as much. In
- * numbers, two workers that are busy for 20 ms with each unit, at 50 a second: one of them is busy,
- * one waits, and they could do 100. How many there are is taken to be how many have waited at once.
- */
-static doorman__use doorman__sample_use(const doorman__sample *old, const doorman__sample *new_,
-                                        double workers, double least) {
-    double seconds = (double)(new_->at - old->at) / (double)DOORMAN_SECOND;
-    doorman__use use = {.seconds = seconds};
-    double allowed = (double)(new_->allowed - old->allowed) / DOORMAN__UNIT;
-    double refused = (double)(new_->refused - old->refused) / DOORMAN__UNIT;
-    double gauge_refused = (double)(new_->gauge_refused - old->gauge_refused) / DOORMAN__UNIT;
-    double waiting = (new_->queued - old->queued) / seconds, busy = workers - waiting;
-    double most = 7 * doorman__max(allowed, least * seconds), unmet = refused;
-    if (waiting > 0) unmet += busy * most > allowed * waiting ? allowed * waiting / busy : most;
-    use.unmet = unmet > 0;
-    use.bounded = unmet >= most;
-    use.rate = (allowed + doorman__min(unmet, most)) / seconds;
-    most = 7 * doorman__max(new_->peak, least);
-    use.peak = new_->peak + doorman__min(gauge_refused, most);
-    return use;
+/* When something was refused first since the last reading; NEVER: nothing was. */
+static doorman_time doorman__resource_unmet_since(const doorman_resource *resource) {
+    doorman_time rate = __atomic_load_n(&resource->rate.usage.unmet_since, __ATOMIC_RELAXED);
+    doorman_time gauge = __atomic_load_n(&resource->gauge.usage.unmet_since, __ATOMIC_RELAXED);
+    return doorman__earlier(rate ? rate : DOORMAN_NEVER, gauge ? gauge : DOORMAN_NEVER);
 }
 
-static const doorman__sample *doorman__resource_sampled(const doorman_resource *resource,
-                                                        size_t age) {
-    size_t at = resource->newest_sample + DOORMAN__SAMPLES - age;
-    return &resource->samples[at % DOORMAN__SAMPLES];
+static doorman__reading doorman__resource_reading(const doorman_resource *resource,
+                                                  doorman_time now) {
+    const doorman_rate *rate = &resource->rate;
+    const doorman_gauge *gauge = &resource->gauge;
+    double largest = (double)__atomic_load_n(&rate->usage.largest, __ATOMIC_RELAXED);
+    double gauge_largest = (double)__atomic_load_n(&gauge->usage.largest, __ATOMIC_RELAXED);
+    return (doorman__reading){.at = now,
+                              .unmet_since = doorman__resource_unmet_since(resource),
+                              .allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED),
+                              .refused = doorman__usage_unmet(&rate->usage),
+                              .gauge_refused = doorman__usage_unmet(&gauge->usage),
+                              .largest = largest / DOORMAN__UNIT,
+                              .gauge_largest = gauge_largest / DOORMAN__UNIT,
+                              .waited = doorman__queue_area(&rate->queue, now),
+                              .waiting = doorman__queue_units(&rate->queue),
+                              .waiting_peak = (double)rate->queue.units_peak / DOORMAN__UNIT,
+                              .peak = (double)__atomic_load_n(&gauge->peak, __ATOMIC_RELAXED) /
+                                      DOORMAN__UNIT,
+                              .gauge_waiting = doorman__queue_units(&gauge->queue)};
 }
 
-static void doorman__resource_sample(doorman_resource *resource, doorman_time now) {
+/* The first refusal from here on is the first again. */
+static void doorman__resource_looked(doorman_resource *resource) {
+    __atomic_store_n(&resource->rate.usage.unmet_since, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&resource->gauge.usage.unmet_since, 0, __ATOMIC_RELAXED);
+}
+
+/* Takes the amounts that are of the time since the last sample, which begin again. */
+static void doorman__resource_sampled(doorman_resource *resource, doorman__reading *reading) {
     doorman_rate *rate = &resource->rate;
     doorman_gauge *gauge = &resource->gauge;
     int64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
     int64_t peak = __atomic_exchange_n(&gauge->peak, in_flight, __ATOMIC_RELAXED);
-    doorman__sample sample = {.at = now,
-                              .allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED),
-                              .refused = doorman__usage_unmet(&rate->usage),
-                              .gauge_refused = doorman__usage_unmet(&gauge->usage),
-                              .queued = doorman__queue_area(&rate->queue, now),
-                              .queue_peak = (double)rate->queue.units_peak / DOORMAN__UNIT,
-                              .peak = (double)peak / DOORMAN__UNIT};
-    double workers = sample.queue_peak;
-    for (size_t age = 0; age < resource->sample_count; age++) {
-        workers = doorman__max(workers, doorman__resource_sampled(resource, age)->queue_peak);
-    }
-    if (resource->sample_count > 0) {
-        sample.use = doorman__sample_use(doorman__resource_sampled(resource, 0), &sample, workers,
-                                         resource->wants_minimum);
-    }
+    uint64_t largest = __atomic_exchange_n(&rate->usage.largest, 0, __ATOMIC_RELAXED);
+    uint64_t gauge_largest = __atomic_exchange_n(&gauge->usage.largest, 0, __ATOMIC_RELAXED);
+    reading->peak = (double)peak / DOORMAN__UNIT;
+    reading->largest = (double)largest / DOORMAN__UNIT;
+    reading->gauge_largest = (double)gauge_largest / DOORMAN__UNIT;
     rate->queue.units_peak = __atomic_load_n(&rate->queue.units, __ATOMIC_RELAXED);
-    resource->newest_sample = (resource->newest_sample + 1) % DOORMAN__SAMPLES;
-    if (resource->sample_count < DOORMAN__SAMPLES) resource->sample_count++;
-    resource->samples[resource->newest_sample] = sample;
 }
 
-/* The demand over the window: the newest interval counts fully, the oldest a tenth, and one in
- * which it is not known how much was missing not at all. It rises sooner than it falls: to what is
- * missing in the newest, and to what all of the last three have. */
-static double doorman__resource_use(const doorman_resource *resource) {
-    double rate = 0, raised = 0, lately = DBL_MAX, weights = 0, peak = 0;
-    for (size_t age = 0; age + 1 < resource->sample_count; age++) {
-        const doorman__use *use = &doorman__resource_sampled(resource, age)->use;
-        double weight = use->seconds * (double)(DOORMAN__SAMPLES - 1 - age);
-        peak = doorman__max(peak, use->peak);
-        if (age == 0 && use->unmet) raised = use->rate;
-        if (age < 3) lately = doorman__min(lately, use->rate);
-        if (age == 2) raised = doorman__max(raised, lately);
-        if (use->bounded) continue;
-        rate += weight * use->rate;
-        weights += weight;
-    }
-    if (weights > 0) rate = rate / weights;
-    peak += doorman__queue_units(&resource->gauge.queue);
-    /* Some room, so that noise does not cut a steady rate. */
-    return doorman__max(1.05 * doorman__max(raised, rate), peak);
+static doorman__supply doorman__resource_supply(const doorman_resource *resource,
+                                                doorman_time now) {
+    const doorman__holding *holding = &resource->holding;
+    double safe = holding->has_safe_capacity ? holding->safe_capacity : resource->safe_capacity;
+    bool live = doorman__holding_live(holding, now);
+    return (doorman__supply){.amount = doorman__max(resource->told.capacity, safe),
+                             .exhausted = live && !holding->met};
 }
 
 static void doorman__resource_want(doorman_resource *resource, double wants, doorman_time now) {
     resource->wants = wants;
     doorman__holding_wants(&resource->client->asker, &resource->holding, wants, now);
     if (resource->mode == DOORMAN_OPTIMISTIC) doorman__resource_publish(resource, now);
+    doorman__resource_expect(resource);
 }
 
-static void doorman__resource_follow(doorman_resource *resource, doorman_time now) {
-    const doorman__sample *newest = &resource->samples[resource->newest_sample];
-    if (!resource->follows || now - newest->at < resource->window / 10) return;
-    doorman__resource_sample(resource, now);
-    double use = doorman__resource_use(resource);
-    bool initial = now < resource->initial_until;
-    double least = initial ? resource->wants_initial : resource->wants_minimum;
-    use = doorman__max(least, doorman__min(resource->wants_maximum, use));
-    doorman__resource_want(resource, use, now);
+/* K1: something is refused, and more is wanted than was asked for: by a tenth, or so that a request
+ * fits that does not. */
+static void doorman__resource_grow(doorman_resource *resource, doorman_time now) {
+    doorman__holding *holding = &resource->holding;
+    const doorman__estimator *estimator = &resource->estimator;
+    bool fits = estimator->least <= resource->told.capacity;
+    double worth = fits ? 1.1 : 1 + 1e-9;
+    if (!estimator->unmet || resource->wants <= holding->asked_wants * worth) return;
+    doorman__holding_grow(&resource->client->asker, holding, now);
+}
+
+static doorman_time doorman__resource_look_at(const doorman_resource *resource) {
+    return doorman__after(doorman__resource_unmet_since(resource), DOORMAN__LOOK_MIN);
+}
+
+/* Where the server has no more, what is refused can wait for the next sample. Returns when to
+ * follow again. */
+static doorman_time doorman__resource_follow(doorman_resource *resource, doorman_time now) {
+    doorman__estimator *estimator = &resource->estimator;
+    doorman__supply supply = doorman__resource_supply(resource, now);
+    doorman_time due = doorman__estimator_due(estimator), look = DOORMAN_NEVER;
+    if (!supply.exhausted) look = doorman__resource_look_at(resource);
+    if (now < due && now < look) return doorman__earlier(due, look);
+    doorman__reading reading = doorman__resource_reading(resource, now);
+    if (now >= look) {
+        doorman__resource_looked(resource);
+        doorman__estimator_look(estimator, &reading, &supply);
+        look = DOORMAN_NEVER;
+    }
+    if (now >= due) {
+        if (supply.exhausted) doorman__resource_looked(resource);
+        doorman__resource_sampled(resource, &reading);
+        doorman__estimator_sample(estimator, &reading, &supply);
+    }
+    doorman__resource_want(resource, estimator->wants, now);
+    doorman__resource_grow(resource, now);
+    return doorman__earlier(doorman__estimator_due(estimator), look);
 }
 
 /* ---- client: what asking calls */
@@ -6440,6 +6782,10 @@ static void doorman__client_changed(doorman__holding *holding, const doorman_ans
     /* The wants may have changed while it asked. */
     doorman__holding_wants(&resource->client->asker, holding, resource->wants, now);
     doorman__resource_publish(resource, now);
+    if (!resource->follows || !holding->met) return;
+    doorman__resource_grow(resource, now);
+    doorman_client *client = resource->client;
+    client->update_at = doorman__earlier(client->update_at, doorman__resource_look_at(resource));
 }
 
 static void doorman__client_closed(doorman__holding *holding) {
@@ -6464,7 +6810,7 @@ doorman_status doorman_client_create(doorman_client **out, const doorman_client_
     doorman_client *client = (doorman_client *)doorman__zalloc(sizeof *client);
     if (!client) return doorman__no_memory(error);
     memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
-    client->sample_at = DOORMAN_NEVER;
+    client->update_at = client->look_at = DOORMAN_NEVER;
     client->asker.now = doorman__later(now, 0);
     client->asker.random = options->seed;
     client->asker.timeout =
@@ -6489,31 +6835,38 @@ void doorman_client_destroy(doorman_client *client) {
 
 doorman_asker *doorman_client_asker(doorman_client *client) { return &client->asker; }
 
+/* What has no resources is not due, so that one that ends can tell. */
 doorman_time doorman_client_due(const doorman_client *client) {
-    doorman_time due = doorman__earlier(client->sample_at, doorman_asker_due(&client->asker));
-    const doorman__holding *holding = client->asker.first;
-    for (; holding; holding = holding->next) {
-        const doorman_resource *resource = (const doorman_resource *)(const void *)holding;
-        if (resource->told.leased) due = doorman__earlier(due, holding->end);
-    }
-    return due;
+    doorman_time due = doorman_asker_due(&client->asker);
+    if (!client->asker.first) return due;
+    return doorman__earlier(due, doorman__earlier(client->update_at, client->look_at));
 }
+
+/* How often to look whether a limiter has refused: with LOOK_MIN after it, 250 ms leave some time.
+ */
+#define DOORMAN__LOOK_INTERVAL (DOORMAN_SECOND / 5)
 
 void doorman_client_update(doorman_client *client, doorman_time now) {
     now = doorman__asker_now(&client->asker, now);
-    client->sample_at = DOORMAN_NEVER;
+    bool unmet = __atomic_load_n(&client->unmet, __ATOMIC_RELAXED) &&
+                 __atomic_exchange_n(&client->unmet, 0, __ATOMIC_ACQUIRE);
+    if (client->following) client->look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
+    if (!unmet && now < client->update_at) return;
+    client->update_at = client->look_at = DOORMAN_NEVER;
+    client->following = false;
     doorman__holding *holding = client->asker.first;
     for (; holding; holding = holding->next) {
         doorman_resource *resource = doorman__resource_of(holding);
-        doorman__resource_follow(resource, now);
+        doorman_time due = DOORMAN_NEVER;
+        if (resource->follows) due = doorman__resource_follow(resource, now);
         if (resource->told.leased && !doorman__holding_live(holding, now)) {
             doorman__resource_publish(resource, now);
         }
-        if (!resource->follows) continue;
-        doorman_time sampled = resource->samples[resource->newest_sample].at;
-        client->sample_at =
-            doorman__earlier(client->sample_at, doorman__after(sampled, resource->window / 10));
+        if (resource->told.leased) due = doorman__earlier(due, holding->end);
+        client->update_at = doorman__earlier(client->update_at, due);
+        client->following = client->following || resource->follows;
     }
+    if (client->following) client->look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
 }
 
 static void doorman__resource_killed(doorman_resource *resource, bool on) {
@@ -6571,11 +6924,6 @@ static void doorman__resource_set_options(doorman_resource *resource,
     resource->holding.demand.priority = options->has_priority ? options->priority : 1;
     resource->follows = options->wants <= 0;
     resource->wants = resource->follows ? initial : options->wants;
-    resource->wants_minimum = least;
-    resource->wants_maximum = most;
-    resource->window = options->window ? options->window : 10 * DOORMAN_SECOND;
-    resource->wants_initial = initial;
-    resource->initial_until = doorman__after(now, resource->window);
     resource->mode = options->mode;
     resource->safe_capacity = options->safe_capacity;
     resource->on_change = options->on_change;
@@ -6584,8 +6932,17 @@ static void doorman__resource_set_options(doorman_resource *resource,
     doorman_rate_shadow(&resource->rate, options->shadow);
     doorman_gauge_shadow(&resource->gauge, options->shadow);
     doorman__resource_killed(resource, resource->client->killed);
-    resource->sample_count = 0;
-    doorman__resource_sample(resource, now);
+    doorman__reading first = doorman__resource_reading(resource, now);
+    doorman__resource_looked(resource);
+    doorman__resource_sampled(resource, &first);
+    first.unmet_since = DOORMAN_NEVER;
+    resource->estimator =
+        (doorman__estimator){.minimum = least,
+                             .maximum = most,
+                             .initial = initial,
+                             .window = options->window ? options->window : 10 * DOORMAN_SECOND,
+                             .burst = (double)resource->rate.burst / (double)DOORMAN_SECOND};
+    doorman__estimator_init(&resource->estimator, &first);
     resource->told = (doorman_resource_info){.resource_id = resource->resource_id};
 }
 
@@ -6614,6 +6971,8 @@ doorman_status doorman_resource_open(doorman_resource **out, doorman_client *cli
         resource->holding.resource_id = resource->resource_id;
         (void)doorman_rate_init(&resource->rate, 0, 0, now);
         (void)doorman_gauge_init(&resource->gauge, 0);
+        resource->rate.usage.client_unmet = &client->unmet;
+        resource->gauge.usage.client_unmet = &client->unmet;
         doorman__asker_add(&client->asker, &resource->holding, now);
     }
     *out = resource;
@@ -6626,8 +6985,10 @@ doorman_status doorman_resource_open(doorman_resource **out, doorman_client *cli
         doorman__resource_set_options(resource, options, now);
         doorman__resource_publish(resource, now);
         if (resource->follows) {
-            client->sample_at =
-                doorman__earlier(client->sample_at, doorman__after(now, resource->window / 10));
+            client->following = true;
+            client->look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
+            doorman_time due = doorman__estimator_due(&resource->estimator);
+            client->update_at = doorman__earlier(client->update_at, due);
         }
     }
     return DOORMAN_OK;
@@ -8262,6 +8623,13 @@ static doorman_time doorman__pace_due(const doorman__waiter *waiter, const doorm
     return paced + (doorman_time)(price / 256 * (1 - late * late));
 }
 
+/* A call that waits is demand, as a refusal is. */
+static void doorman__waiter_signal(const doorman__waiter *waiter, doorman__usage *usage,
+                                   doorman_time now) {
+    doorman__usage_note_size(usage, doorman__units(waiter->n));
+    doorman__usage_signal(usage, now);
+}
+
 /* Takes the units if they are to be had; UNAVAILABLE: not yet, perhaps after `delay`. Looks first,
  * for a try that fails counts as demand, and who waits is counted already.
  *   last   it cannot wait any longer, and so for no pace either */
@@ -8271,9 +8639,12 @@ static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, do
     doorman__limit limit;
     (void)doorman__allowance_read(&rate->allowance, &limit, now);
     bool lenient = doorman__lenient(&rate->usage);
-    bool possible = limit.amount <= 0 || doorman__rate_price(&limit, waiter->n) >= 0;
-    if (!possible && !lenient) return DOORMAN_RESOURCE_EXHAUSTED;
+    bool fits = limit.amount <= 0 || doorman__rate_price(&limit, waiter->n) >= 0;
+    if (!fits && !lenient && !doorman__rate_possible(rate, waiter->n)) {
+        return DOORMAN_RESOURCE_EXHAUSTED;
+    }
     *delay = doorman_rate_delay(rate, waiter->n, now);
+    if (*delay > 0) doorman__waiter_signal(waiter, &rate->usage, now);
     doorman_time due = last || lenient ? 0 : doorman__pace_due(waiter, &limit, now);
     if (*delay == 0 && due > now) *delay = due - now;
     if (*delay > 0) return DOORMAN_UNAVAILABLE;
@@ -8295,8 +8666,11 @@ static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, d
     int64_t parts = (int64_t)doorman__units(waiter->n);
     int64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST);
     *delay = DOORMAN_NEVER; /* when something changes */
-    if (!lenient && limit.most > 0 && parts > limit.most) return DOORMAN_RESOURCE_EXHAUSTED;
-    if (!lenient && in_flight > limit.most - parts) return DOORMAN_UNAVAILABLE;
+    if (!lenient && !doorman__gauge_possible(gauge, parts)) return DOORMAN_RESOURCE_EXHAUSTED;
+    if (!lenient && in_flight > limit.most - parts) {
+        doorman__waiter_signal(waiter, &gauge->usage, now);
+        return DOORMAN_UNAVAILABLE;
+    }
     bool allowed = doorman_gauge_try(gauge, waiter->n, now) == DOORMAN_ALLOWED;
     return allowed ? DOORMAN_OK : DOORMAN_UNAVAILABLE;
 }
@@ -8313,7 +8687,8 @@ static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status 
     if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
     doorman_resource *resource = waiter->resource;
     doorman__usage *usage = waiter->gauge ? &resource->gauge.usage : &resource->rate.usage;
-    (void)doorman__count(usage, doorman__units(waiter->n), DOORMAN_REFUSED);
+    doorman_decision decision = status == DOORMAN_TIMED_OUT ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
+    (void)doorman__count(usage, doorman__units(waiter->n), decision, doorman_clock());
 }
 
 /* In the line, until it is this one's turn and there is enough, or until `end`. */

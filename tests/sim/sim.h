@@ -185,6 +185,7 @@ typedef struct sim_use {
     bool gauge;                 /* else a rate */
     size_t node;                /* that gave the last lease */
     double wants;
+    bool follows; /* of a rate: its wants follow its use, and not `wants`, until the faults end */
     int priority;
     uint64_t opening;             /* counts the gauges that it had; units are in flight in one */
     bool leased;                  /* at the last look */

@@ -377,6 +377,16 @@ static doorman_time longest_lease(const sim_world *world) {
     return longest;
 }
 
+/* Wants that followed use, and so asked at any time for more than there is, are set again. */
+static void settle_wants(sim_world *world, size_t client) {
+    for (size_t i = 0; i < world->resource_count; i++) {
+        sim_use *use = &world->clients[client].uses[i];
+        if (!use->follows) continue;
+        use->follows = false;
+        sim_want(world, client, i, use->wants);
+    }
+}
+
 /* The faults are over: what was broken is whole again, and messages are not slow. (Each level asks
  * for its lease again after a third of it, and loses the time of an answer: four levels leave
  * nothing of 12 s where an answer takes 2 s.) */
@@ -393,6 +403,7 @@ static void heal(sim_world *world) {
     for (size_t i = 0; i < world->node_count; i++) world->nodes[i].vacant_until = world->now;
     for (size_t i = 0; i < world->client_count; i++) {
         if (world->clients[i].machine.still_until) sim_kill_client(world, i);
+        settle_wants(world, i);
     }
     sim_note(world, "the faults are over");
 }
@@ -453,6 +464,7 @@ static void set_up_client(sim_world *world, size_t index) {
         sim_use *use = &client->uses[i];
         *use = (sim_use){.wants = random_wants(&dice), .priority = (int)sim_below(&dice, 4)};
         use->gauge = sim_below(&dice, 2) || world->cuts;
+        use->follows = !use->gauge && world->seed / 4 % 4 == 0;
         use->node = client->node;
     }
     sim_start_client(world, index);

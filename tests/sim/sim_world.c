@@ -469,11 +469,13 @@ void sim_open(sim_world *world, size_t index, size_t resource) {
     sim_use *use = &client->uses[resource];
     doorman_resource_options options = {
         .resource_id = world->resources[resource], .has_priority = true, .priority = use->priority};
+    options.wants_maximum = 1e6; /* of those that follow use: some use ten times what they have */
     doorman_time local = sim_local(&client->machine.clock, world->now);
     doorman_status status =
         doorman_resource_open(&use->resource, client->client, &options, NULL, local);
     if (status != DOORMAN_OK) abort();
-    if (doorman_resource_set_wants(use->resource, use->wants, local) != DOORMAN_OK) abort();
+    if (!use->follows && doorman_resource_set_wants(use->resource, use->wants, local) != DOORMAN_OK)
+        abort();
     doorman_resource_info info;
     (void)sim_leased(world, index, resource, &info);
     if (info.in_flight > 0) {
@@ -511,7 +513,7 @@ void sim_want(sim_world *world, size_t index, size_t resource, double wants) {
     sim_client *client = &world->clients[index];
     sim_use *use = &client->uses[resource];
     use->wants = wants;
-    if (!client->client || !use->resource) return;
+    if (!client->client || !use->resource || use->follows) return;
     doorman_time local = sim_local(&client->machine.clock, world->now);
     if (doorman_resource_set_wants(use->resource, wants, local) != DOORMAN_OK) abort();
     sim_touch_client(world, index);

@@ -759,6 +759,68 @@ static void a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in(void **state) {
     doorman_agent_stop(agent);
 }
 
+/* L2, L4: a call that waits is demand: where only the lease of today is too small it waits for a
+ * larger one, and that comes. */
+static void a_wait_for_many_units_waits_for_a_lease_that_holds_them(void **state) {
+    (void)state;
+    host server = {.capacity = 1000};
+    host_start(&server);
+    doorman_agent *agent = start(server.url);
+    doorman_resource *resource = open_as(agent, "db", 0, DOORMAN_SAFE, 0);
+    EVENTUALLY(leased(agent, resource));
+    assert_true(read_info(agent, resource).capacity <= 1);
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, 20, PATIENCE), DOORMAN_OK);
+    assert_true(read_info(agent, resource).capacity >= 200);
+    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 900, PATIENCE), DOORMAN_OK);
+    assert_true(read_info(agent, resource).capacity >= 900);
+    doorman_agent_gauge_release(agent, resource, 900);
+    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1100, 300 * MILLISECOND),
+                     DOORMAN_TIMED_OUT); /* the server has no more today */
+    doorman_agent_stop(agent);
+    host_stop(&server);
+}
+
+/* L4: one caller that waits for each unit, and is busy for no time, has the whole of a free
+ * resource soon; how soon is measured with time as a variable. */
+static void a_loop_of_waits_has_the_whole_of_a_free_resource(void **state) {
+    (void)state;
+    host server = {.capacity = 500};
+    host_start(&server);
+    doorman_agent *agent = start(server.url);
+    doorman_resource *resource = open_as(agent, "db", 0, DOORMAN_SAFE, 0);
+    doorman_time give_up = doorman_clock() + PATIENCE;
+    while (read_info(agent, resource).capacity < 500 && doorman_clock() < give_up) {
+        (void)doorman_agent_rate_wait(agent, resource, 1, 100 * MILLISECOND);
+    }
+    assert_true(read_info(agent, resource).capacity >= 500);
+    doorman_agent_stop(agent);
+    host_stop(&server);
+}
+
+/* K7: an agent that nobody uses wakes some times a second. */
+static void an_idle_agent_with_many_resources_uses_little_time(void **state) {
+    (void)state;
+    enum { RESOURCES = 2000 };
+    char url[64];
+    nobody(url);
+    doorman_agent *agent = start(url);
+    for (int i = 0; i < RESOURCES; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "db/%d", i);
+        (void)open_as(agent, id, 0, DOORMAN_OPTIMISTIC, 0);
+    }
+    nap(500 * MILLISECOND);
+    struct timespec before, after;
+    assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before), 0);
+    for (int i = 0; i < 4; i++) nap(500 * MILLISECOND);
+    assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after), 0);
+    double seconds =
+        (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) / 1e9;
+    print_message("%d idle resources: %.1f ms in 2 s\n", RESOURCES, 1000 * seconds);
+    assert_true(seconds < 0.5);
+    doorman_agent_stop(agent);
+}
+
 #if defined __SANITIZE_ADDRESS__
 #define ADDRESS_SANITIZED true
 #elif defined __has_feature
@@ -807,7 +869,7 @@ static void the_kill_switch_lets_waiters_through(void **state) {
     char url[64];
     nobody(url);
     doorman_agent *agent = start(url);
-    doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_PESSIMISTIC, 0);
+    doorman_resource *resource = open_as(agent, "db", 100, DOORMAN_PESSIMISTIC, 0);
     errand errands[COUNT];
     for (int i = 0; i < COUNT; i++) {
         errands[i] = (errand){.agent = agent, .resource = resource, .gauge = i % 2, .n = 1 + i};
@@ -1115,6 +1177,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_wait_counts_once_as_demand),
         cmocka_unit_test(who_has_left_the_line_touches_the_resource_no_more),
         cmocka_unit_test(a_wait_for_more_than_there_can_be_counts_as_demand),
+        cmocka_unit_test(a_wait_for_many_units_waits_for_a_lease_that_holds_them),
+        cmocka_unit_test(a_loop_of_waits_has_the_whole_of_a_free_resource),
+        cmocka_unit_test(an_idle_agent_with_many_resources_uses_little_time),
         cmocka_unit_test(a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in),
         cmocka_unit_test(a_thread_that_is_cancelled_leaves_the_line),
         cmocka_unit_test(the_kill_switch_lets_waiters_through),

@@ -15,14 +15,14 @@
 
 /* ---- a server, clients, and a wire between them; time is a variable ---- */
 
-enum { CLIENTS = 4 };
+enum { CLIENTS = 4, CLIENTS_MAX = 128 };
 
 typedef struct world {
     doorman_time now;
     doorman_time skew; /* the server's clock is so much ahead */
     doorman_config *config;
     doorman_server *server;
-    doorman_client *clients[CLIENTS];
+    doorman_client *clients[CLIENTS_MAX];
     size_t client_count;
     bool down;            /* the server does not answer */
     unsigned loss;        /* per cent of the requests, and of the answers, that are lost */
@@ -33,17 +33,24 @@ typedef struct world {
     size_t blocks;                 /* allocated before */
 } world;
 
-/* One template for all resources, learned at once. */
-static doorman_config *config_of(double capacity, doorman_time lease_length) {
+/* One template for all resources, learned at once. A safe capacity below 0: none is configured. */
+static doorman_config *config_with(double capacity, double safe_capacity,
+                                   doorman_time lease_length) {
     const doorman_template all = {
         .identifier_glob = "*",
         .capacity = capacity,
+        .has_safe_capacity = safe_capacity >= 0,
+        .safe_capacity = safe_capacity,
         .has_algorithm = true,
         .algorithm = {.lease_length = lease_length, .has_learning_mode_duration = true}};
     const doorman_config_options options = {.templates = &all, .template_count = 1};
     doorman_config *config = NULL;
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
     return config;
+}
+
+static doorman_config *config_of(double capacity, doorman_time lease_length) {
+    return config_with(capacity, -1, lease_length);
 }
 
 static void server_start(world *w) {
@@ -54,11 +61,13 @@ static void server_start(world *w) {
     assert_int_equal(doorman_server_set_master(w->server, &mine, w->now), DOORMAN_OK);
 }
 
-static void world_start(world *w, double capacity) {
+static void world_start_safe(world *w, double capacity, double safe_capacity) {
     *w = (world){.now = 1000 * SECOND, .blocks = memory_blocks()};
-    w->config = config_of(capacity, 0);
+    w->config = config_with(capacity, safe_capacity, 0);
     server_start(w);
 }
+
+static void world_start(world *w, double capacity) { world_start_safe(w, capacity, -1); }
 
 /* The server dies, and another one takes its place, which learns for as long as leases last. */
 static void server_restart(world *w, double capacity) {
@@ -1122,14 +1131,290 @@ static void an_optimist_whose_wants_follow_its_use_is_not_starved(void **state) 
     world_stop(&w);
 }
 
-/* K1, L4: wants that change all the time are no reason to ask all the time. */
+/* K1, L4: wants that change all the time are no reason to ask all the time: only a load that has
+ * grown, while the server may have more, asks sooner, and a few times. */
 static void wants_that_follow_use_keep_the_minimum_interval(void **state) {
     (void)state;
     world w;
     world_start(&w, 1e6);
     doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
-    for (int i = 0; i < 20; i++) use_rate(&w, resource, 1 + (double)random_below(500), 6 * SECOND);
-    assert_in_range(w.request_count, 2, 120 / 5 + 2);
+    for (int i = 0; i < 20; i++) {
+        size_t before = w.request_count;
+        use_rate(&w, resource, 1 + (double)random_below(500), 6 * SECOND);
+        assert_in_range(w.request_count, before, before + 2 + 3);
+    }
+    assert_in_range(w.request_count, 2, 120 / 5 + 2 + 20);
+    world_stop(&w);
+    world_start(&w, 1);
+    resource = follow(&w, (doorman_resource_options){.wants = 0});
+    for (int i = 0; i < 20; i++) use_rate(&w, resource, 2 + (double)random_below(500), 6 * SECOND);
+    assert_in_range(w.request_count, 2, 120 / 5 + 3);
+    world_stop(&w);
+}
+
+/* ---- L4: how soon a lease follows ---- */
+
+/* Tries for n units at a steady rate of tries until a lease of that capacity is there. How long
+ * after the first refusal? */
+static doorman_time time_to_grow(world *w, doorman_resource *resource, double n, double per_second,
+                                 double capacity) {
+    doorman_time start = w->now, refused_at = 0;
+    for (int i = 1; i <= 100000; i++) {
+        live_until(w, start + (doorman_time)(i * 1e9 / per_second));
+        if (refused_at && read_now(w, resource).capacity >= capacity) return w->now - refused_at;
+        doorman_decision decision = doorman_rate_try(doorman_resource_rate(resource), n, w->now);
+        assert_int_not_equal(decision, DOORMAN_IMPOSSIBLE);
+        if (decision == DOORMAN_REFUSED && !refused_at) refused_at = w->now;
+    }
+    return DOORMAN_NEVER;
+}
+
+static const double safe_capacities[] = {-1, 0, 10, 500};
+
+/* L4: from the start, and after any idleness, whatever the safe capacity. */
+static void a_free_resource_is_there_within_250_ms_of_the_first_refusal(void **state) {
+    (void)state;
+    static const doorman_time idle[] = {0, 3 * SECOND, 25 * SECOND, 10 * MINUTE};
+    for (size_t i = 0; i < sizeof safe_capacities / sizeof *safe_capacities; i++) {
+        world w;
+        world_start_safe(&w, 500, safe_capacities[i]);
+        doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+        for (size_t k = 0; k < sizeof idle / sizeof *idle; k++) {
+            live(&w, idle[k]);
+            assert_true(time_to_grow(&w, resource, 1, 2400, 500) <= 250 * MILLISECOND);
+            use_rate(&w, resource, 2400, SECOND * (doorman_time)k);
+        }
+        world_stop(&w);
+    }
+}
+
+/* L4: wherever in the interval between two looks the load begins, and however large it is. */
+static void a_load_that_begins_at_any_time_is_seen_within_250_ms(void **state) {
+    (void)state;
+    static const double loads[] = {60, 200, 2400, 100000};
+    for (int i = 0; i < 200; i++) {
+        world w;
+        world_start(&w, 1000);
+        doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+        double load = loads[i % 4];
+        live(&w, (doorman_time)random_below(12000) * MILLISECOND);
+        doorman_time took = time_to_grow(&w, resource, 1, load, 0.8 * fmin(load, 1000));
+        if (took > (load > 100 ? 250 : 500) * MILLISECOND)
+            fail_msg("%g: %g s", load, (double)took / 1e9);
+        world_stop(&w);
+    }
+}
+
+/* L4, K4: nobody has to be there. */
+static void an_optimist_without_a_server_does_what_it_wants_within_250_ms(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    w.down = true;
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.mode = DOORMAN_OPTIMISTIC});
+    assert_true(time_to_grow(&w, resource, 1, 2400, 2000) <= 250 * MILLISECOND);
+    use_rate(&w, resource, 2400, 2 * SECOND);
+    assert_int_equal(use_rate(&w, resource, 2400, 5 * SECOND), 0);
+    world_stop(&w);
+}
+
+/* L4: idle clients have what they want, the minimum, and hold nothing back; and once they all want
+ * it, it is shared exactly. */
+static void idle_clients_hold_nothing_back_from_a_busy_one(void **state) {
+    (void)state;
+    enum { IDLE = 99 };
+    for (size_t k = 0; k < sizeof safe_capacities / sizeof *safe_capacities; k++) {
+        world w;
+        world_start_safe(&w, 500, safe_capacities[k]);
+        doorman_resource *resources[IDLE + 1];
+        for (size_t i = 0; i <= IDLE; i++) {
+            char id[16];
+            snprintf(id, sizeof id, "client-%zu", i);
+            resources[i] = open_resource(&w, join(&w, id), 0);
+        }
+        live(&w, MINUTE);
+        assert_true(time_to_grow(&w, resources[0], 1, 2400, 500 - IDLE) <= 250 * MILLISECOND);
+        for (size_t i = 1; i <= IDLE; i++) assert_exact(read_now(&w, resources[i]).capacity, 1);
+        for (int ms = 0; ms < 60 * 1000; ms += 10) {
+            live(&w, 10 * MILLISECOND);
+            for (size_t i = 0; i <= IDLE; i++) {
+                (void)doorman_rate_try(doorman_resource_rate(resources[i]), 1, w.now);
+            }
+        }
+        for (size_t i = 0; i <= IDLE; i++) {
+            assert_near(read_now(&w, resources[i]).capacity, 5, 1e-9);
+        }
+        world_stop(&w);
+    }
+}
+
+/* L4: nor do clients that are now and then refused a unit. Each has a unit a second to do, at
+ * random times, and a busy one has what they leave. */
+static void clients_of_little_use_leave_the_rest_to_a_busy_one(void **state) {
+    (void)state;
+    enum { LIGHT = 40 };
+    world w;
+    world_start(&w, 1000);
+    doorman_resource *resources[LIGHT + 1];
+    for (size_t i = 0; i <= LIGHT; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "client-%zu", i);
+        resources[i] = open_resource(&w, join(&w, id), 0);
+    }
+    double sum = 0;
+    enum { STEPS = 12000 };
+    for (int step = 0; step < STEPS; step++) {
+        live(&w, 10 * MILLISECOND);
+        for (int i = 0; i < 50; i++) {
+            (void)doorman_rate_try(doorman_resource_rate(resources[0]), 1, w.now);
+        }
+        for (size_t i = 1; i <= LIGHT; i++) {
+            if (random_below(100)) continue;
+            (void)doorman_rate_try(doorman_resource_rate(resources[i]), 1, w.now);
+        }
+        if (step >= STEPS / 2) sum += read_now(&w, resources[0]).capacity / (STEPS / 2);
+    }
+    assert_in_range((uintmax_t)sum, 750, 1000); /* their share would be 24 each */
+    world_stop(&w);
+}
+
+/* ---- L4: requests for more than one unit ---- */
+
+/* L4: 0.1 s of a rate of n / 0.1 s. Refused is what fits a little later, and not what never can. */
+static void a_request_for_many_units_of_a_free_rate_fits_soon(void **state) {
+    (void)state;
+    for (double n = 1.5; n <= 100; n *= 1.3) {
+        world w;
+        world_start(&w, 1000);
+        doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+        doorman_rate *rate = doorman_resource_rate(resource);
+        for (int k = 0; k < 3; k++) {
+            live(&w, k * 30 * SECOND); /* idle in between */
+            bool allowed = false;
+            for (int i = 0; i < 10 && !allowed; i++) {
+                live(&w, 100 * MILLISECOND);
+                doorman_decision decision = doorman_rate_try(rate, n, w.now);
+                assert_int_not_equal(decision, DOORMAN_IMPOSSIBLE);
+                allowed = decision == DOORMAN_ALLOWED;
+            }
+            assert_true(allowed);
+        }
+        for (int i = 0; i < 20; i++) { /* and goes on to fit */
+            live(&w, 3 * SECOND);
+            assert_int_equal(doorman_rate_try(rate, n, w.now), DOORMAN_ALLOWED);
+        }
+        live(&w, 40 * SECOND);
+        assert_exact(read_now(&w, resource).capacity, 1); /* then it is given back */
+        world_stop(&w);
+    }
+}
+
+/* L4 */
+static void a_request_for_many_units_of_a_free_gauge_fits_soon(void **state) {
+    (void)state;
+    static const double safe[] = {-1, 0};
+    for (double n = 1.5; n <= 1000; n *= 1.7) {
+        for (int s = 0; s < 2; s++) {
+            world w;
+            world_start_safe(&w, 1000, safe[s]);
+            doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+            doorman_gauge *gauge = doorman_resource_gauge(resource);
+            for (int k = 0; k < 3; k++) {
+                live(&w, k * 30 * SECOND);
+                bool allowed = false;
+                for (int i = 0; i < 6 && !allowed; i++) {
+                    live(&w, 100 * MILLISECOND);
+                    doorman_decision decision = doorman_gauge_try(gauge, n, w.now);
+                    assert_int_not_equal(decision, DOORMAN_IMPOSSIBLE);
+                    allowed = decision == DOORMAN_ALLOWED;
+                }
+                assert_true(allowed);
+                doorman_gauge_release(gauge, n);
+            }
+            live(&w, 40 * SECOND);
+            assert_exact(read_now(&w, resource).capacity, 1);
+            world_stop(&w);
+        }
+    }
+}
+
+/* L4: where there is no more, a request that does not fit is refused, and asks for what it needs
+ * while that is within eight times of what there is. */
+static void a_request_for_more_than_the_server_has_does_not_grow_without_bound(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 10);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+    static const double sizes[] = {5, 1e6, 1e13};
+    for (size_t k = 0; k < 3; k++) {
+        for (int i = 0; i < 300; i++) {
+            live(&w, 100 * MILLISECOND);
+            assert_int_equal(doorman_rate_try(doorman_resource_rate(resource), sizes[k], w.now),
+                             DOORMAN_REFUSED);
+        }
+        assert_true(read_now(&w, resource).wants <= 85);
+        assert_exact(read_now(&w, resource).capacity, 10);
+    }
+    world_stop(&w);
+}
+
+/* L2: by what it may want at most, or by wants that are set, and not by the lease of today. */
+static void impossible_is_what_could_never_be_granted(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_maximum = 60});
+    doorman_rate *rate = doorman_resource_rate(resource);
+    doorman_gauge *gauge = doorman_resource_gauge(resource);
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(doorman_rate_try(rate, 6.001, w.now), DOORMAN_IMPOSSIBLE);
+        assert_int_equal(doorman_gauge_try(gauge, 60.001, w.now), DOORMAN_IMPOSSIBLE);
+        if (i < 2) assert_int_equal(doorman_rate_try(rate, 6, w.now), DOORMAN_REFUSED);
+        if (i == 0) assert_int_equal(doorman_gauge_try(gauge, 60, w.now), DOORMAN_REFUSED);
+        live(&w, SECOND / 10);
+    }
+    live(&w, SECOND);
+    assert_int_equal(doorman_rate_try(rate, 6, w.now), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_gauge_try(gauge, 60, w.now), DOORMAN_ALLOWED);
+    set_wants(&w, resource, 10);
+    live(&w, MINUTE);
+    doorman_gauge_release(gauge, 60);
+    assert_int_equal(doorman_rate_try(rate, 1.001, w.now), DOORMAN_IMPOSSIBLE);
+    assert_int_equal(doorman_gauge_try(gauge, 10.001, w.now), DOORMAN_IMPOSSIBLE);
+    set_wants(&w, resource, 20);
+    assert_int_equal(doorman_rate_try(rate, 1.001, w.now), DOORMAN_REFUSED);
+    assert_int_equal(doorman_gauge_try(gauge, 10.001, w.now), DOORMAN_REFUSED);
+    world_stop(&w);
+}
+
+/* ---- L4: what it costs ---- */
+
+/* K7: an idle application asks for nothing but its refreshes, is due five times a second, and looks
+ * at one flag then. */
+static void an_idle_client_does_nothing_but_look(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    doorman_client *client = join(&w, "client");
+    doorman_resource *resource = open_resource(&w, client, 0);
+    live(&w, MINUTE);
+    size_t requests = w.request_count, updates = 0;
+    for (doorman_time end = w.now + 10 * MINUTE; w.now < end; updates++) {
+        carry_all(&w);
+        doorman_time due = doorman_client_due(client);
+        assert_true(due > w.now && due <= w.now + 200 * MILLISECOND);
+        w.now = due;
+    }
+    assert_in_range(updates, 10 * 60 * 5, 10 * 60 * 7);
+    assert_in_range(w.request_count, requests + 30, requests + 10 * 60 / 16 + 1);
+    set_wants(&w, resource, 5); /* what is set follows nothing */
+    live(&w, 20 * SECOND);
+    updates = 0;
+    for (doorman_time end = w.now + MINUTE; w.now < end; updates++) {
+        carry_all(&w);
+        if (doorman_client_due(client) > w.now) w.now = doorman_client_due(client);
+    }
+    assert_in_range(updates, 2, 15);
     world_stop(&w);
 }
 
@@ -1389,6 +1674,16 @@ int main(void) {
         cmocka_unit_test(wants_that_are_set_do_not_follow_use),
         cmocka_unit_test(an_optimist_whose_wants_follow_its_use_is_not_starved),
         cmocka_unit_test(wants_that_follow_use_keep_the_minimum_interval),
+        cmocka_unit_test(a_free_resource_is_there_within_250_ms_of_the_first_refusal),
+        cmocka_unit_test(a_load_that_begins_at_any_time_is_seen_within_250_ms),
+        cmocka_unit_test(an_optimist_without_a_server_does_what_it_wants_within_250_ms),
+        cmocka_unit_test(idle_clients_hold_nothing_back_from_a_busy_one),
+        cmocka_unit_test(clients_of_little_use_leave_the_rest_to_a_busy_one),
+        cmocka_unit_test(a_request_for_many_units_of_a_free_rate_fits_soon),
+        cmocka_unit_test(a_request_for_many_units_of_a_free_gauge_fits_soon),
+        cmocka_unit_test(a_request_for_more_than_the_server_has_does_not_grow_without_bound),
+        cmocka_unit_test(impossible_is_what_could_never_be_granted),
+        cmocka_unit_test(an_idle_client_does_nothing_but_look),
         cmocka_unit_test(wants_settle_on_a_load_that_steps_ramps_spikes_and_stops),
         cmocka_unit_test(wants_settle_where_two_share_what_is_not_enough_for_both),
         cmocka_unit_test(the_kill_switch_lets_everything_through_and_counts),

@@ -1,0 +1,258 @@
+/* The demand of >>client of doorman.h: how much a resource should want, from what its limiters have
+ * counted. A pure structure, so these tests need no client, no limiter and no server. */
+#include "unit.h"
+
+#include <math.h>
+#include <string.h>
+
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman.h"
+
+#define SECOND DOORMAN_SECOND
+#define MILLISECOND (DOORMAN_SECOND / 1000)
+
+/* ---- an estimator, and the reading that comes next ---- */
+
+typedef struct fixture {
+    doorman__estimator estimator;
+    doorman__reading reading;
+    doorman__supply supply;
+} fixture;
+
+/* With a window of 10 s, so that a sample is due every second, and a burst of 0.1 s. */
+static fixture start(double minimum) {
+    fixture f = {.estimator = {.minimum = minimum,
+                               .maximum = 1e15,
+                               .initial = minimum,
+                               .window = 10 * SECOND,
+                               .burst = 0.1},
+                 .reading = {.at = 1000 * SECOND, .unmet_since = DOORMAN_NEVER}};
+    doorman__estimator_init(&f.estimator, &f.reading);
+    return f;
+}
+
+static uint64_t units(double n) { return (uint64_t)(n * 4096); }
+
+/* So much is allowed and refused in this time, the first refusal at its beginning. */
+static void count(fixture *f, double allowed, double refused, doorman_time duration) {
+    f->reading.unmet_since = refused > 0 ? f->reading.at : DOORMAN_NEVER;
+    f->reading.at += duration;
+    f->reading.allowed += units(allowed);
+    f->reading.refused += units(refused);
+}
+
+static double sample(fixture *f) {
+    doorman__estimator_sample(&f->estimator, &f->reading, &f->supply);
+    f->reading.largest = f->reading.gauge_largest = 0;
+    f->reading.peak = f->reading.waiting_peak = 0;
+    return f->estimator.wants;
+}
+
+static double look(fixture *f) {
+    doorman__estimator_look(&f->estimator, &f->reading, &f->supply);
+    return f->estimator.wants;
+}
+
+/* A second. */
+static double live(fixture *f, double allowed, double refused) {
+    count(f, allowed, refused, SECOND);
+    return sample(f);
+}
+
+/* ---- tests ---- */
+
+/* K6 */
+static void without_use_it_wants_the_minimum_after_the_initial_wants(void **state) {
+    (void)state;
+    fixture f = start(2);
+    assert_exact(live(&f, 0, 0), 2);
+    f.estimator.initial = 70;
+    for (int i = 1; i < 9; i++) assert_exact(live(&f, 0, 0), 70);
+    assert_exact(live(&f, 0, 0), 2); /* a window is over */
+    f.estimator.maximum = 50;
+    f.estimator.initial_until = 0;
+    assert_exact(live(&f, 400, 0), 50);
+}
+
+/* L4 */
+static void a_steady_use_settles_on_what_it_is(void **state) {
+    (void)state;
+    for (int i = 0; i < 100; i++) {
+        double rate = pow(10, random_unit() * 6), wants = 0;
+        fixture f = start(0.5);
+        for (int k = 0; k < 20; k++) wants = live(&f, rate, 0);
+        assert_near(wants, fmax(0.5, rate), 0.1);
+    }
+}
+
+/* L4: the counters go round after 2^52 units. */
+static void counters_may_wrap(void **state) {
+    (void)state;
+    fixture f = start(1);
+    f.reading.allowed = f.reading.refused = f.reading.gauge_refused = UINT64_MAX - 4096;
+    doorman__estimator_init(&f.estimator, &f.reading);
+    assert_near(live(&f, 60, 40), 100, 0.1);
+}
+
+/* L4: a refusal is believed, until the server has said that there is no more. */
+static void what_is_refused_counts_until_the_server_has_no_more(void **state) {
+    (void)state;
+    fixture f = start(1);
+    assert_near(live(&f, 10, 2390), 2400, 0.1);
+    f.supply = (doorman__supply){.amount = 100, .exhausted = true};
+    for (int i = 0; i < 20; i++) assert_in_range((uintmax_t)live(&f, 100, 1e6), 800, 850);
+    f.supply = (doorman__supply){.amount = 0, .exhausted = true};
+    double wants = 0;
+    for (int i = 0; i < 20; i++) wants = live(&f, 0, 1e6);
+    assert_near(wants, 7.35, 1e-6); /* seven times the minimum */
+}
+
+/* L4: within 0.1 s, whenever in it the refusals begin. */
+static void a_look_sees_a_rate_within_a_tenth_of_a_second(void **state) {
+    (void)state;
+    for (int ms = 0; ms < 900; ms += 7) {
+        fixture f = start(1);
+        live(&f, 0, 0);
+        count(&f, 0, 0, ms * MILLISECOND);
+        count(&f, 0, 240, 100 * MILLISECOND);
+        assert_near(look(&f), 2400, 0.1);
+        assert_true(f.estimator.unmet);
+        count(&f, 24, 0, (900 - ms) * MILLISECOND);
+        assert_near(sample(&f), 2400, 0.1); /* it holds on, */
+        for (int i = 0; i < 11; i++) live(&f, 0, 0);
+        assert_exact(f.estimator.wants, 1); /* and is forgotten */
+    }
+}
+
+/* L4: one refusal tells no rate; nor does one of many units. */
+static void the_first_refusal_only_starts_the_time(void **state) {
+    (void)state;
+    fixture f = start(1);
+    count(&f, 0, 1, 100 * MILLISECOND);
+    assert_exact(look(&f), 1);
+    count(&f, 0, 50, 100 * MILLISECOND);
+    f.reading.largest = 50;
+    assert_near(look(&f), 500, 1e-3); /* a burst of 50 in 0.1 s is 500 a second */
+    count(&f, 0, 50, 100 * MILLISECOND);
+    assert_near(look(&f), 500, 1e-3);
+}
+
+/* L4: a sample in the midst must not take away what a look needs, nor leave it an older one. */
+static void a_sample_between_a_refusal_and_its_look_takes_nothing_away(void **state) {
+    (void)state;
+    fixture f = start(1);
+    for (int i = 0; i < 5; i++) live(&f, 1, 0);
+    count(&f, 0, 0, 950 * MILLISECOND);
+    count(&f, 0, 120, 50 * MILLISECOND);
+    sample(&f);
+    doorman_time since = f.reading.unmet_since;
+    count(&f, 0, 120, 50 * MILLISECOND);
+    f.reading.unmet_since = since;
+    assert_near(look(&f), 2400, 0.1);
+    f.supply = (doorman__supply){.amount = 500, .exhausted = true};
+    for (int i = 0; i < 20; i++) live(&f, 500, 100000);
+    f.supply.exhausted = false;
+    count(&f, 50, 10, 100 * MILLISECOND);
+    assert_in_range((uintmax_t)look(&f), 500, 8.4 * 500); /* not the two millions from before */
+}
+
+/* L4: the largest n raises the wants until it fits, for a window, and also while it is allowed. */
+static void a_request_for_many_units_must_fit_into_the_burst(void **state) {
+    (void)state;
+    fixture f = start(1);
+    f.reading.largest = 20;
+    assert_near(live(&f, 0, 20), 200, 1e-5);
+    assert_true(f.estimator.wants > 200);
+    for (int i = 0; i < 9; i++) assert_near(live(&f, 1, 0), 200, 1e-5);
+    assert_true(live(&f, 1, 0) < 3);
+    f.reading.largest = 30;
+    assert_near(live(&f, 30, 0), 300, 1e-5);
+    f.estimator.burst = 0; /* in units: any n fits */
+    assert_true(live(&f, 0, 0) <= 33);
+}
+
+/* L4 */
+static void a_request_that_the_server_cannot_meet_is_bounded(void **state) {
+    (void)state;
+    fixture f = start(1);
+    f.supply = (doorman__supply){.amount = 10, .exhausted = true};
+    f.reading.largest = 1e9;
+    assert_true(live(&f, 0, 1e9) <= 84);
+    f.reading.largest = 5;
+    f.supply.amount = 40;
+    assert_true(look(&f) >= 50); /* what is within eight times stays */
+}
+
+/* L4: where all wait nobody knows what they could do; the safe capacity is the least. */
+static void callers_that_wait_ask_for_a_multiple_of_what_could_be(void **state) {
+    (void)state;
+    fixture f = start(1);
+    f.supply.amount = 50;
+    f.reading.unmet_since = f.reading.at;
+    f.reading.at += 100 * MILLISECOND;
+    f.reading.waiting = 3;
+    f.reading.waited += 0.3;
+    double wants = look(&f);
+    assert_true(f.estimator.unmet && wants >= 50 && wants <= 8.4 * 50);
+}
+
+/* L4 */
+static void a_gauge_wants_what_is_in_flight_and_what_waits(void **state) {
+    (void)state;
+    fixture f = start(1);
+    f.reading.peak = 12;
+    assert_exact(live(&f, 0, 0), 12);
+    f.reading.peak = 12;
+    f.reading.gauge_waiting = 5;
+    assert_exact(live(&f, 0, 0), 17);
+    f.reading.gauge_waiting = 0;
+    for (int i = 0; i < 10; i++) live(&f, 0, 0);
+    assert_exact(f.estimator.wants, 1);
+    f.reading.gauge_refused += units(8); /* one of eight */
+    f.reading.gauge_largest = 8;
+    assert_exact(look(&f), 8);
+    f.reading.gauge_refused += units(1e6);
+    assert_exact(live(&f, 0, 0), 8); /* a loop that spins */
+}
+
+/* L4: nothing makes it a number that is none, or more than the bounds. */
+static void wants_stay_within_their_bounds_whatever_is_counted(void **state) {
+    (void)state;
+    for (int i = 0; i < 300; i++) {
+        fixture f = start(1 + random_unit());
+        f.estimator.maximum = fmin(1e15, 5 + random_amount());
+        for (int k = 0; k < 60; k++) {
+            f.supply = (doorman__supply){random_amount(), random_below(2)};
+            f.reading.largest = random_below(2) ? random_amount() : 0;
+            f.reading.gauge_largest = random_below(2) ? random_amount() : 0;
+            f.reading.waiting = f.reading.waiting_peak = random_below(3) ? 0 : random_amount();
+            f.reading.waited += random_below(2) ? random_amount() : 0;
+            f.reading.peak = random_below(2) ? random_amount() : 0;
+            f.reading.gauge_waiting = random_below(4) ? 0 : random_amount();
+            f.reading.gauge_refused += random_bits() >> random_below(64);
+            double many = random_below(2) ? random_amount() / 1e6 : 0;
+            count(&f, many, random_below(2) ? random_amount() / 1e6 : 0,
+                  (doorman_time)(1 + random_below(2000)) * MILLISECOND);
+            double wants = random_below(2) ? look(&f) : sample(&f);
+            assert_true(wants >= f.estimator.minimum && wants <= f.estimator.maximum);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_use_it_wants_the_minimum_after_the_initial_wants),
+        cmocka_unit_test(a_steady_use_settles_on_what_it_is),
+        cmocka_unit_test(counters_may_wrap),
+        cmocka_unit_test(what_is_refused_counts_until_the_server_has_no_more),
+        cmocka_unit_test(a_look_sees_a_rate_within_a_tenth_of_a_second),
+        cmocka_unit_test(the_first_refusal_only_starts_the_time),
+        cmocka_unit_test(a_sample_between_a_refusal_and_its_look_takes_nothing_away),
+        cmocka_unit_test(a_request_for_many_units_must_fit_into_the_burst),
+        cmocka_unit_test(a_request_that_the_server_cannot_meet_is_bounded),
+        cmocka_unit_test(callers_that_wait_ask_for_a_multiple_of_what_could_be),
+        cmocka_unit_test(a_gauge_wants_what_is_in_flight_and_what_waits),
+        cmocka_unit_test(wants_stay_within_their_bounds_whatever_is_counted),
+    };
+    return run_all(tests);
+}
