@@ -97,7 +97,7 @@
  *                    _walk_end
  *     client         doorman_client_create  _destroy  _asker  _due  _update  _kill_switch
  *                    doorman_resource_open  _close  _set_wants  _read  _rate  _gauge
- *     limiters       doorman_rate_init  _try  _delay  _shadow  _count
+ *     limiters       doorman_rate_init  _init_units  _try  _delay  _shadow  _count
  *                    doorman_gauge_init  _try  _release  _shadow  _count
  *                    doorman_token_bucket  doorman_leaky_bucket  doorman_debt_bucket
  *                    doorman_fixed_window  doorman_sliding_window  doorman_sliding_log: _init
@@ -663,6 +663,7 @@ typedef struct doorman_resource_options {
     double wants_initial; /* wants_minimum: the least in the first window */
     doorman_time window;  /* 10 s: how far back use is looked at; 10 ms or more */
     doorman_time burst;   /* 0.1 s: of the rate limiter, see doorman_rate_try */
+    double burst_units;   /* 0: the burst is a time; else this many units, whatever the rate */
     doorman_mode mode;    /* SAFE */
     double safe_capacity; /* 0: in force until a server has said another; or DOORMAN_UNLIMITED */
     bool shadow;          /* see doorman_rate_shadow */
@@ -805,6 +806,7 @@ typedef struct DOORMAN__ALIGNED doorman__queue {
 typedef struct doorman_rate {
     doorman__allowance allowance;
     doorman_time burst;
+    double burst_units;  /* in its place, where it is not 0 */
     uint64_t paid_until; /* 1/256 ns: all units up to then are spent */
     doorman__usage usage;
     doorman__queue queue;
@@ -824,6 +826,11 @@ typedef struct doorman_gauge {
  *   returns   OK | INVALID_ARGUMENT */
 DOORMAN_API doorman_status doorman_rate_init(doorman_rate *rate, double units_per_second,
                                              doorman_time burst, doorman_time now);
+
+/* The same with a burst in units, (0, 1e15]: that many can be saved up, whatever the rate. In any
+ * time t at most rate * t + burst units pass. As any rate it starts empty. */
+DOORMAN_API doorman_status doorman_rate_init_units(doorman_rate *rate, double units_per_second,
+                                                   double burst, doorman_time now);
 
 /* May n units be used now? Takes them if so.
  * In any time t at most rate * (t + burst) units are let through (L1), where a burst shorter than
@@ -5553,6 +5560,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
  *    2 s, is more than a burst of 0.1 s; then 2 s may be saved, or nothing would ever pass.
  *    In numbers, 10 a second, burst 0.1 s: at 5.00 s, paid until 4.00, so 4.90 (the burst); a unit
  *    costs 0.1 and fits exactly: paid until 5.00. The next one is possible at 5.10.
+ *    A burst in units is the time that they take at the rate in force.
  *
  *    The word counts 1/256 ns, round and round in 64 bits, 834 days. What looks like the future by
  *    up to 18 minutes is: another thread read its clock later. All else is the past.
@@ -5729,6 +5737,7 @@ static doorman__limit doorman__rate_limit(const doorman_rate *rate, double amoun
     doorman__limit limit = {amount, doorman__unit_time(amount), -1, -1};
     if (!(amount > 0)) return limit;
     double depth = (double)rate->burst * 256;
+    if (rate->burst_units > 0) depth = rate->burst_units * limit.unit_time;
     depth = doorman__max(depth, limit.unit_time);
     limit.most = doorman__round_up(doorman__min(depth, 9e18));
     if (limit.unit_time <= 9e18) limit.unit_price = doorman__round_up(limit.unit_time);
@@ -5785,29 +5794,37 @@ static inline int64_t doorman__rate_price(const doorman__limit *limit, double n)
     return doorman__price(n * limit->unit_time, limit->most);
 }
 
-static doorman_status doorman__rate_check(double amount, doorman_time burst) {
-    bool valid = doorman__safe_capacity_valid(amount) && doorman__duration_valid(burst);
-    return valid ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT;
+static doorman_status doorman__rate_start(doorman_rate *rate, double amount, doorman_time burst,
+                                          double burst_units, doorman_time now) {
+    if (!doorman__safe_capacity_valid(amount)) return DOORMAN_INVALID_ARGUMENT;
+    memset(rate, 0, sizeof *rate);
+    rate->burst = burst ? burst : DOORMAN_SECOND / 10;
+    rate->burst_units = burst_units;
+    rate->paid_until = doorman__ticks(now);
+    doorman__usage_set_ceiling(&rate->usage, amount);
+    doorman__limit limit = doorman__rate_limit(rate, amount);
+    doorman__allowance_set(&rate->allowance, limit, DOORMAN_NEVER, limit);
+    return DOORMAN_OK;
 }
 
 doorman_status doorman_rate_init(doorman_rate *rate, double units_per_second, doorman_time burst,
                                  doorman_time now) {
-    doorman_status status = doorman__rate_check(units_per_second, burst);
-    if (status != DOORMAN_OK) return status;
-    memset(rate, 0, sizeof *rate);
-    rate->burst = burst ? burst : DOORMAN_SECOND / 10;
-    rate->paid_until = doorman__ticks(now);
-    doorman__usage_set_ceiling(&rate->usage, units_per_second);
-    doorman__limit limit = doorman__rate_limit(rate, units_per_second);
-    doorman__allowance_set(&rate->allowance, limit, DOORMAN_NEVER, limit);
-    return DOORMAN_OK;
+    if (!doorman__duration_valid(burst)) return DOORMAN_INVALID_ARGUMENT;
+    return doorman__rate_start(rate, units_per_second, burst, 0, now);
+}
+
+doorman_status doorman_rate_init_units(doorman_rate *rate, double units_per_second, double burst,
+                                       doorman_time now) {
+    if (!doorman__amount_valid(burst) || !(burst > 0)) return DOORMAN_INVALID_ARGUMENT;
+    return doorman__rate_start(rate, units_per_second, 0, burst, now);
 }
 
 /* Could n units be had at the largest rate that there can be? Where that is 0 nobody knows yet. */
 static bool doorman__rate_possible(const doorman_rate *rate, double n) {
     double ceiling = doorman__usage_ceiling(&rate->usage);
     if (!(ceiling > 0)) return true;
-    double most = ceiling * ((double)rate->burst / (double)DOORMAN_SECOND);
+    double most = rate->burst_units;
+    if (most <= 0) most = ceiling * ((double)rate->burst / (double)DOORMAN_SECOND);
     if (!(n * doorman__unit_time(ceiling) <= 9e18)) return false;
     return n <= doorman__max(most, 1) * (1 + 1e-9);
 }
@@ -6906,6 +6923,10 @@ static doorman_status doorman__resource_check(const doorman_resource_options *op
         field = "window", rule = "must be from 0.01 to 1e8 seconds";
     } else if (!doorman__duration_valid(options->burst)) {
         field = "burst", rule = DOORMAN__DURATION_RULE;
+    } else if (!doorman__amount_valid(options->burst_units)) {
+        field = "burst_units";
+    } else if (options->burst && options->burst_units > 0) {
+        field = "burst_units", rule = "must be 0 where there is a burst: it is one or the other";
     } else if ((unsigned)options->mode > DOORMAN_OPTIMISTIC) {
         field = "mode", rule = "must be SAFE, PESSIMISTIC or OPTIMISTIC";
     } else if (!doorman__safe_capacity_valid(options->safe_capacity)) {
@@ -6929,6 +6950,7 @@ static void doorman__resource_set_options(doorman_resource *resource,
     resource->on_change = options->on_change;
     resource->context = options->context;
     resource->rate.burst = options->burst ? options->burst : DOORMAN_SECOND / 10;
+    resource->rate.burst_units = options->burst_units;
     doorman_rate_shadow(&resource->rate, options->shadow);
     doorman_gauge_shadow(&resource->gauge, options->shadow);
     doorman__resource_killed(resource, resource->client->killed);
@@ -6936,12 +6958,13 @@ static void doorman__resource_set_options(doorman_resource *resource,
     doorman__resource_looked(resource);
     doorman__resource_sampled(resource, &first);
     first.unmet_since = DOORMAN_NEVER;
-    resource->estimator =
-        (doorman__estimator){.minimum = least,
-                             .maximum = most,
-                             .initial = initial,
-                             .window = options->window ? options->window : 10 * DOORMAN_SECOND,
-                             .burst = (double)resource->rate.burst / (double)DOORMAN_SECOND};
+    bool by_rate = !(options->burst_units > 0);
+    resource->estimator = (doorman__estimator){
+        .minimum = least,
+        .maximum = most,
+        .initial = initial,
+        .window = options->window ? options->window : 10 * DOORMAN_SECOND,
+        .burst = by_rate ? (double)resource->rate.burst / (double)DOORMAN_SECOND : 0};
     doorman__estimator_init(&resource->estimator, &first);
     resource->told = (doorman_resource_info){.resource_id = resource->resource_id};
 }

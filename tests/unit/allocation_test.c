@@ -757,6 +757,7 @@ static const char *const no_stories[] = {
     "doorman_leaky_bucket_init",   "doorman_debt_bucket_init",  "doorman_fixed_window_init",
     "doorman_sliding_window_init", "doorman_sliding_log_init",  "doorman_agent_set_wants",
     "doorman_agent_rate_wait",     "doorman_agent_gauge_wait",  "doorman_carrier_take",
+    "doorman_rate_init_units",
 };
 
 static void classical_limiters_start(doorman_time now) {
@@ -788,6 +789,7 @@ static void limiters_and_clients_go_on_without_memory(void **state) {
     s->now += 20 * SECOND;
     memory_fails_from(1);
     assert_int_equal(doorman_rate_init(&rate, 10, 0, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_rate_init_units(&rate, 10, 5, s->now), DOORMAN_OK);
     assert_int_equal(doorman_gauge_init(&gauge, 10), DOORMAN_OK);
     classical_limiters_start(s->now);
     assert_int_equal(doorman_resource_set_wants(s->resources[0][0], 50, s->now), DOORMAN_OK);

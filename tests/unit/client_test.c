@@ -293,6 +293,9 @@ static void a_resource_that_makes_no_sense_is_refused(void **state) {
         {"window", {.resource_id = "db", .window = 10 * MILLISECOND - 1}},
         {"burst", {.resource_id = "db", .burst = -1}},
         {"burst", {.resource_id = "db", .burst = far}},
+        {"burst_units", {.resource_id = "db", .burst_units = -1}},
+        {"burst_units", {.resource_id = "db", .burst_units = 1.1e15}},
+        {"burst_units", {.resource_id = "db", .burst = SECOND, .burst_units = 5}},
         {"mode", {.resource_id = "db", .mode = (doorman_mode)3}},
         {"safe_capacity", {.resource_id = "db", .safe_capacity = -2}},
         {"safe_capacity", {.resource_id = "db", .safe_capacity = (double)NAN}},
@@ -1387,6 +1390,23 @@ static void impossible_is_what_could_never_be_granted(void **state) {
     world_stop(&w);
 }
 
+/* L1, L2: with a burst in units that many fit at any rate, and ask for no more of it. */
+static void a_burst_in_units_fits_at_any_rate(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    doorman_resource *resource = follow(&w, (doorman_resource_options){.burst_units = 20});
+    doorman_rate *rate = doorman_resource_rate(resource);
+    live(&w, 30 * SECOND);
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(doorman_rate_try(rate, 20, w.now), DOORMAN_ALLOWED);
+        assert_int_equal(doorman_rate_try(rate, 20.01, w.now), DOORMAN_IMPOSSIBLE);
+        live(&w, 40 * SECOND);
+        assert_true(read_now(&w, resource).wants <= 2);
+    }
+    world_stop(&w);
+}
+
 /* ---- L4: what it costs ---- */
 
 /* K7: an idle application asks for nothing but its refreshes, is due five times a second, and looks
@@ -1683,6 +1703,7 @@ int main(void) {
         cmocka_unit_test(a_request_for_many_units_of_a_free_gauge_fits_soon),
         cmocka_unit_test(a_request_for_more_than_the_server_has_does_not_grow_without_bound),
         cmocka_unit_test(impossible_is_what_could_never_be_granted),
+        cmocka_unit_test(a_burst_in_units_fits_at_any_rate),
         cmocka_unit_test(an_idle_client_does_nothing_but_look),
         cmocka_unit_test(wants_settle_on_a_load_that_steps_ramps_spikes_and_stops),
         cmocka_unit_test(wants_settle_where_two_share_what_is_not_enough_for_both),

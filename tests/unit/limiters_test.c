@@ -300,6 +300,39 @@ static void the_end_of_a_lease_does_not_enlarge_what_was_saved(void **state) {
     }
 }
 
+/* L1: as many as were asked for, at any rate, and exactly so many. */
+static void a_burst_in_units_is_that_many_at_any_rate(void **state) {
+    (void)state;
+    static const double rates[] = {1e-3, 0.3, 1, 7, 1000, 1e6};
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+        for (int burst = 1; burst <= 1000; burst *= 3) {
+            doorman_rate rate;
+            doorman_time full = (doorman_time)ceil(burst / rates[i] * 1e9) + 1, now = 5 * SECOND;
+            assert_int_equal(doorman_rate_init_units(&rate, rates[i], burst, now), DOORMAN_OK);
+            assert_int_equal(doorman_rate_try(&rate, burst, now + full * 9 / 10), DOORMAN_REFUSED);
+            assert_int_equal(doorman_rate_try(&rate, burst, now + full), DOORMAN_ALLOWED);
+            assert_int_equal(doorman_rate_try(&rate, burst + 0.01, now + full), DOORMAN_IMPOSSIBLE);
+            assert_in_range(count_allowed(&rate, 2000, now + 3 * full), burst - 1, burst);
+        }
+    }
+    doorman_rate half;
+    assert_int_equal(doorman_rate_init_units(&half, 10, 0.5, 0), DOORMAN_OK);
+    assert_int_equal(count_allowed(&half, 5, MINUTE), 1); /* one unit always fits */
+}
+
+/* L1: what was saved is no more units when the rate changes. */
+static void a_burst_in_units_is_not_enlarged_by_a_change(void **state) {
+    (void)state;
+    doorman_rate rate;
+    assert_int_equal(doorman_rate_init_units(&rate, 10, 20, 0), DOORMAN_OK);
+    doorman__rate_set(&rate, 1000, DOORMAN_NEVER, 0, SECOND); /* 10 are saved */
+    assert_int_equal(count_allowed(&rate, 100, SECOND), 10);
+    assert_int_equal(count_allowed(&rate, 100, MINUTE), 20);
+    doorman__rate_set(&rate, 1, 2 * MINUTE, 1000, MINUTE + SECOND);
+    assert_in_range(count_allowed(&rate, 100, MINUTE + SECOND), 0, 20);
+    assert_in_range(count_allowed(&rate, 100, 2 * MINUTE), 0, 20);
+}
+
 /* ---- L1: clocks ---- */
 
 /* C1: two threads read the clock, and the one that read it first comes second. */
@@ -446,6 +479,11 @@ static void limiters_that_make_no_sense_are_refused(void **state) {
     assert_int_equal(doorman_rate_init(&rate, 1, -1, 0), DOORMAN_INVALID_ARGUMENT);
     assert_int_equal(doorman_rate_init(&rate, 1, DOORMAN_DURATION_MAX + 1, 0),
                      DOORMAN_INVALID_ARGUMENT);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(doorman_rate_init_units(&rate, 1, wrong[i], 0), DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(doorman_rate_init_units(&rate, wrong[i], 1, 0), DOORMAN_INVALID_ARGUMENT);
+    }
+    assert_int_equal(doorman_rate_init_units(&rate, 1, 0, 0), DOORMAN_INVALID_ARGUMENT);
     assert_int_equal(doorman_rate_init(&rate, 1e15, DOORMAN_DURATION_MAX, 0), DOORMAN_OK);
     assert_int_equal(doorman_rate_try(&rate, 1, SECOND), DOORMAN_ALLOWED);
 }
@@ -1167,6 +1205,8 @@ int main(void) {
         cmocka_unit_test(a_smaller_lease_shrinks_what_was_saved),
         cmocka_unit_test(an_expired_lease_is_seen_at_once),
         cmocka_unit_test(the_end_of_a_lease_does_not_enlarge_what_was_saved),
+        cmocka_unit_test(a_burst_in_units_is_that_many_at_any_rate),
+        cmocka_unit_test(a_burst_in_units_is_not_enlarged_by_a_change),
         cmocka_unit_test(a_clock_that_goes_back_a_little_takes_nothing_away),
         cmocka_unit_test(no_clock_can_stop_what_is_unlimited),
         cmocka_unit_test(a_year_of_silence_is_one_burst),
