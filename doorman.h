@@ -97,8 +97,8 @@
  *                    _walk_end
  *     client         doorman_client_create  _destroy  _asker  _due  _update  _kill_switch
  *                    doorman_resource_open  _close  _set_wants  _read  _rate  _gauge
- *     limiters       doorman_rate_init  _init_units  _try  _delay  _shadow  _count
- *                    doorman_gauge_init  _try  _release  _shadow  _count
+ *     limiters       doorman_rate_init  _init_units  _try  _decide  _delay  _shadow  _count
+ *                    doorman_gauge_init  _try  _decide  _release  _shadow  _count
  *                    doorman_token_bucket  doorman_leaky_bucket  doorman_debt_bucket
  *                    doorman_fixed_window  doorman_sliding_window  doorman_sliding_log: _init
  *                    _try  _delay
@@ -754,6 +754,17 @@ typedef enum doorman_decision {
                           follow, negative, or NaN */
 } doorman_decision;
 
+/* A decision, and what the headers of a reply need: RateLimit, Retry-After. */
+typedef struct doorman_limiter_result {
+    doorman_decision decision;
+    double limit;             /* in force: units a second, or at once; or DOORMAN_UNLIMITED */
+    double remaining;         /* units that could be had now, after this; or DOORMAN_UNLIMITED */
+    doorman_time retry_after; /* 0: allowed. Else when to try again: when there will be enough, or,
+                                 where the lease is too small, when a new one is expected.
+                                 DOORMAN_NEVER: IMPOSSIBLE, or nothing that is known will change */
+    doorman_time reset_after; /* of a rate: until a whole burst is saved up again; of a gauge 0 */
+} doorman_limiter_result;
+
 /* Private: what threads share in 64 bits stands at a multiple of 8. On 32-bit x86 it need not by
  * itself, and then who reads it across the border of a cache line can see half of a write. */
 #ifdef __GNUC__
@@ -786,6 +797,7 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     doorman_time unmet_since; /* the first refusal since the client looked; 0: none */
     uint64_t largest;         /* the largest n above one unit since the client's last sample */
     double ceiling;           /* the largest amount that the limiter can ever follow */
+    doorman_time refresh_at;  /* when another amount may come; DOORMAN_NEVER: of no resource */
     uint8_t *client_unmet;    /* set with unmet_since; NULL: of no resource */
     uint8_t lenient;          /* DOORMAN__SHADOW, DOORMAN__KILLED */
 } doorman__usage;
@@ -846,6 +858,13 @@ DOORMAN_API doorman_status doorman_rate_init_units(doorman_rate *rate, double un
  *   source    GCRA (ITU-T I.371), with a saved time in place of a bucket of cells */
 DOORMAN_API doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now);
 
+/* As doorman_rate_try, and says how much is left, and when to try again.
+ *   out       required; written whole
+ *   returns   out->decision
+ *   cost      a try and a second look at the limiter, with two divisions */
+DOORMAN_API doorman_decision doorman_rate_decide(doorman_rate *rate, double n,
+                                                 doorman_limiter_result *out, doorman_time now);
+
 /* How long until n units could be allowed, if nobody else took any and the rate stayed as it is;
  * takes nothing. DOORMAN_NEVER: not at this rate. */
 DOORMAN_API doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time now);
@@ -860,6 +879,10 @@ DOORMAN_API doorman_status doorman_gauge_init(doorman_gauge *gauge, double capac
  * can be, as for a rate. */
 DOORMAN_API doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time now);
 
+/* As doorman_gauge_try, and says how much is left, and when to try again: when another lease is
+ * expected, for nobody knows when units will be released. */
+DOORMAN_API doorman_decision doorman_gauge_decide(doorman_gauge *gauge, double n,
+                                                  doorman_limiter_result *out, doorman_time now);
 DOORMAN_API void doorman_gauge_release(doorman_gauge *gauge, double n);
 
 /* Shadow mode, to see what a limit would do: what would be refused is let through, and counted as
@@ -5709,6 +5732,16 @@ static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t un
     return decision;
 }
 
+/* What a refusal that raises the wants waits for: the client looks (0.2 s), and asks. */
+#define DOORMAN__ANSWER_MIN (DOORMAN_SECOND / 4)
+
+/* How long until another amount may come; DOORMAN_NEVER: this limiter is of no resource. */
+static doorman_time doorman__usage_refresh_in(const doorman__usage *usage, doorman_time now) {
+    doorman_time at = __atomic_load_n(&usage->refresh_at, __ATOMIC_RELAXED);
+    if (at == DOORMAN_NEVER) return DOORMAN_NEVER;
+    return at - now > DOORMAN__ANSWER_MIN ? at - now : DOORMAN__ANSWER_MIN;
+}
+
 static double doorman__usage_ceiling(const doorman__usage *usage) {
     double ceiling;
     __atomic_load(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
@@ -5717,6 +5750,12 @@ static double doorman__usage_ceiling(const doorman__usage *usage) {
 
 static void doorman__usage_set_ceiling(doorman__usage *usage, double ceiling) {
     __atomic_store(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
+}
+
+/* Of no resource: the amount in force stays. */
+static void doorman__usage_fix(doorman__usage *usage, double amount) {
+    doorman__usage_set_ceiling(usage, amount);
+    usage->refresh_at = DOORMAN_NEVER;
 }
 
 static void doorman__counts_read(const doorman__usage *usage, const doorman__queue *queue,
@@ -5801,7 +5840,7 @@ static doorman_status doorman__rate_start(doorman_rate *rate, double amount, doo
     rate->burst = burst ? burst : DOORMAN_SECOND / 10;
     rate->burst_units = burst_units;
     rate->paid_until = doorman__ticks(now);
-    doorman__usage_set_ceiling(&rate->usage, amount);
+    doorman__usage_fix(&rate->usage, amount);
     doorman__limit limit = doorman__rate_limit(rate, amount);
     doorman__allowance_set(&rate->allowance, limit, DOORMAN_NEVER, limit);
     return DOORMAN_OK;
@@ -5857,6 +5896,31 @@ doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now
     return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
 }
 
+/* Others may take and give between the try and the look: what is left is of the moment after. */
+doorman_decision doorman_rate_decide(doorman_rate *rate, double n, doorman_limiter_result *out,
+                                     doorman_time now) {
+    doorman_decision decision = doorman_rate_try(rate, n, now);
+    doorman__limit limit;
+    (void)doorman__allowance_read(&rate->allowance, &limit, now);
+    *out = (doorman_limiter_result){decision, limit.amount, limit.amount, 0, 0};
+    if (limit.amount > 0) {
+        uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
+        int64_t saved = doorman__saved(paid, doorman__ticks(now), limit.most, DOORMAN__FUTURE);
+        out->remaining = saved > 0 ? (double)saved / limit.unit_time : 0;
+        out->reset_after = doorman__nanoseconds(limit.most - saved);
+    } else if (!doorman__unlimited(limit.amount)) {
+        out->reset_after = doorman__usage_refresh_in(&rate->usage, now);
+    }
+    if (decision == DOORMAN_ALLOWED) return decision;
+    out->retry_after = DOORMAN_NEVER;
+    if (decision == DOORMAN_IMPOSSIBLE) return decision;
+    out->retry_after = doorman_rate_delay(rate, n, now);
+    if (out->retry_after == DOORMAN_NEVER) {
+        out->retry_after = doorman__usage_refresh_in(&rate->usage, now);
+    }
+    return decision;
+}
+
 doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time now) {
     doorman__limit limit;
     if (!doorman__amount_valid(n)) return DOORMAN_NEVER;
@@ -5897,7 +5961,7 @@ static void doorman__gauge_set(doorman_gauge *gauge, double amount, doorman_time
 doorman_status doorman_gauge_init(doorman_gauge *gauge, double capacity) {
     if (!doorman__safe_capacity_valid(capacity)) return DOORMAN_INVALID_ARGUMENT;
     memset(gauge, 0, sizeof *gauge);
-    doorman__usage_set_ceiling(&gauge->usage, capacity);
+    doorman__usage_fix(&gauge->usage, capacity);
     doorman__gauge_set(gauge, capacity, DOORMAN_NEVER, capacity);
     return DOORMAN_OK;
 }
@@ -5961,6 +6025,22 @@ doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time 
         }
         doorman_gauge_release(gauge, n);
     }
+}
+
+doorman_decision doorman_gauge_decide(doorman_gauge *gauge, double n, doorman_limiter_result *out,
+                                      doorman_time now) {
+    doorman_decision decision = doorman_gauge_try(gauge, n, now);
+    doorman__limit limit;
+    (void)doorman__allowance_read(&gauge->allowance, &limit, now);
+    *out = (doorman_limiter_result){decision, limit.amount, limit.amount, 0, 0};
+    if (!doorman__unlimited(limit.amount)) {
+        out->remaining = doorman__max(limit.amount - doorman__gauge_in_flight(gauge), 0);
+    }
+    if (decision == DOORMAN_IMPOSSIBLE) out->retry_after = DOORMAN_NEVER;
+    if (decision == DOORMAN_REFUSED) {
+        out->retry_after = doorman__usage_refresh_in(&gauge->usage, now);
+    }
+    return decision;
 }
 
 void doorman_gauge_shadow(doorman_gauge *gauge, bool on) {
@@ -6620,12 +6700,22 @@ void doorman_resource_read(const doorman_resource *resource, doorman_resource_in
     doorman_gauge_count(&resource->gauge, &out->gauge);
 }
 
-/* Lets the limiters know how much there can be at most: see doorman__usage. */
+/* Lets the limiters know how much there can be at most, and when another amount may come: see
+ * doorman__usage. */
 static void doorman__resource_expect(doorman_resource *resource) {
+    const doorman__holding *holding = &resource->holding;
+    const doorman_asker *asker = &resource->client->asker;
     double most = resource->follows ? resource->estimator.maximum : resource->wants;
     most = doorman__max(most, resource->told.capacity);
-    doorman__usage_set_ceiling(&resource->rate.usage, most);
-    doorman__usage_set_ceiling(&resource->gauge.usage, most);
+    doorman_time at = holding->ask_at;
+    if (asker->state == DOORMAN__WAITING) at = doorman__later(at, asker->retry_at);
+    if (resource->follows && holding->met) at = 0; /* as soon as the refusal is seen */
+    if (at == DOORMAN_NEVER) at = 0;
+    doorman__usage *usages[2] = {&resource->rate.usage, &resource->gauge.usage};
+    for (int i = 0; i < 2; i++) {
+        doorman__usage_set_ceiling(usages[i], most);
+        __atomic_store_n(&usages[i]->refresh_at, at, __ATOMIC_RELAXED);
+    }
 }
 
 /* Lets the limiters, and then the application, know what is in force. */

@@ -1407,6 +1407,45 @@ static void a_burst_in_units_fits_at_any_rate(void **state) {
     world_stop(&w);
 }
 
+/* ---- L2: decisions for the headers of a reply ---- */
+
+/* L2: when another lease is expected, where the one in force is too small. */
+static void a_refusal_says_when_to_try_again(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 1000);
+    doorman_resource *follower = follow(&w, (doorman_resource_options){.wants = 0});
+    doorman_resource *other = open_resource(&w, join(&w, "other"), 0.5);
+    doorman_limiter_result result;
+    w.down = true;
+    assert_int_equal(doorman_rate_decide(doorman_resource_rate(other), 1, &result, w.now),
+                     DOORMAN_REFUSED); /* no lease yet, and nobody answers */
+    assert_in_range(result.retry_after, 1, 2 * SECOND);
+    live(&w, MINUTE);
+    (void)doorman_gauge_decide(doorman_resource_gauge(other), 0.5, &result, w.now);
+    assert_in_range(result.retry_after, 1, 61 * SECOND);
+    w.down = false;
+    live(&w, 2 * MINUTE);
+    assert_int_equal(doorman_rate_decide(doorman_resource_rate(follower), 20, &result, w.now),
+                     DOORMAN_REFUSED);
+    assert_exact(result.limit, 1);
+    assert_int_equal(result.retry_after, 250 * MILLISECOND);
+    assert_int_equal(doorman_gauge_decide(doorman_resource_gauge(follower), 20, &result, w.now),
+                     DOORMAN_REFUSED);
+    assert_exact(result.remaining, 1);
+    assert_int_equal(result.retry_after, 250 * MILLISECOND);
+    live(&w, result.retry_after);
+    live(&w, 100 * MILLISECOND); /* what was saved at a rate of 1 is little */
+    assert_int_equal(doorman_rate_decide(doorman_resource_rate(follower), 20, &result, w.now),
+                     DOORMAN_ALLOWED);
+    assert_int_equal(doorman_gauge_decide(doorman_resource_gauge(follower), 20, &result, w.now),
+                     DOORMAN_ALLOWED);
+    assert_int_equal(doorman_gauge_decide(doorman_resource_gauge(other), 0.75, &result, w.now),
+                     DOORMAN_IMPOSSIBLE);
+    assert_true(result.retry_after == DOORMAN_NEVER);
+    world_stop(&w);
+}
+
 /* ---- L4: what it costs ---- */
 
 /* K7: an idle application asks for nothing but its refreshes, is due five times a second, and looks
@@ -1704,6 +1743,7 @@ int main(void) {
         cmocka_unit_test(a_request_for_more_than_the_server_has_does_not_grow_without_bound),
         cmocka_unit_test(impossible_is_what_could_never_be_granted),
         cmocka_unit_test(a_burst_in_units_fits_at_any_rate),
+        cmocka_unit_test(a_refusal_says_when_to_try_again),
         cmocka_unit_test(an_idle_client_does_nothing_but_look),
         cmocka_unit_test(wants_settle_on_a_load_that_steps_ramps_spikes_and_stops),
         cmocka_unit_test(wants_settle_where_two_share_what_is_not_enough_for_both),

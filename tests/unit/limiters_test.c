@@ -333,6 +333,57 @@ static void a_burst_in_units_is_not_enlarged_by_a_change(void **state) {
     assert_in_range(count_allowed(&rate, 100, 2 * MINUTE), 0, 20);
 }
 
+/* L2: what the headers of a reply need. */
+static void a_decision_tells_what_is_left_and_when_to_come_again(void **state) {
+    (void)state;
+    doorman_limiter_result result;
+    doorman_rate rate = rate_of(10, SECOND, 0);
+    assert_int_equal(doorman_rate_decide(&rate, 4, &result, MINUTE), DOORMAN_ALLOWED);
+    assert_int_equal(result.decision, DOORMAN_ALLOWED);
+    assert_exact(result.limit, 10);
+    assert_about(result.remaining, 6);
+    assert_int_equal(result.retry_after, 0);
+    assert_int_equal(result.reset_after, 400 * MILLISECOND);
+    assert_int_equal(doorman_rate_decide(&rate, 8, &result, MINUTE), DOORMAN_REFUSED);
+    assert_about(result.remaining, 6);
+    assert_int_equal(result.retry_after, 200 * MILLISECOND);
+    assert_int_equal(doorman_rate_try(&rate, 8, MINUTE + result.retry_after - 1), DOORMAN_REFUSED);
+    assert_int_equal(doorman_rate_try(&rate, 8, MINUTE + result.retry_after), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_rate_decide(&rate, 11, &result, MINUTE), DOORMAN_IMPOSSIBLE);
+    assert_true(result.retry_after == DOORMAN_NEVER);
+    rate = rate_of(DOORMAN_UNLIMITED, 0, 0);
+    assert_int_equal(doorman_rate_decide(&rate, 1e9, &result, 0), DOORMAN_ALLOWED);
+    assert_exact(result.remaining, DOORMAN_UNLIMITED);
+    rate = rate_of(0, 0, 0);
+    assert_int_equal(doorman_rate_decide(&rate, 1, &result, 0), DOORMAN_REFUSED);
+    assert_exact(result.remaining, 0);
+    assert_true(result.retry_after == DOORMAN_NEVER); /* it is of no resource: nothing will come */
+    doorman_rate_shadow(&rate, true);
+    assert_int_equal(doorman_rate_decide(&rate, 1, &result, 0), DOORMAN_ALLOWED);
+    assert_int_equal(result.retry_after, 0);
+}
+
+/* L2 */
+static void a_decision_of_a_gauge_tells_what_is_left(void **state) {
+    (void)state;
+    doorman_limiter_result result;
+    doorman_gauge gauge = gauge_of(10);
+    assert_int_equal(doorman_gauge_decide(&gauge, 7, &result, 0), DOORMAN_ALLOWED);
+    assert_exact(result.limit, 10);
+    assert_exact(result.remaining, 3);
+    assert_int_equal(result.retry_after, 0);
+    assert_int_equal(doorman_gauge_decide(&gauge, 4, &result, 0), DOORMAN_REFUSED);
+    assert_exact(result.remaining, 3);
+    assert_true(result.retry_after == DOORMAN_NEVER);
+    assert_int_equal(doorman_gauge_decide(&gauge, 11, &result, 0), DOORMAN_IMPOSSIBLE);
+    doorman__gauge_set(&gauge, 5, DOORMAN_NEVER, 5); /* it shrinks below what is in flight */
+    assert_int_equal(doorman_gauge_decide(&gauge, 8, &result, 0), DOORMAN_REFUSED);
+    assert_exact(result.remaining, 0);
+    gauge = gauge_of(DOORMAN_UNLIMITED);
+    assert_int_equal(doorman_gauge_decide(&gauge, 7, &result, 0), DOORMAN_ALLOWED);
+    assert_exact(result.remaining, DOORMAN_UNLIMITED);
+}
+
 /* ---- L1: clocks ---- */
 
 /* C1: two threads read the clock, and the one that read it first comes second. */
@@ -1207,6 +1258,8 @@ int main(void) {
         cmocka_unit_test(the_end_of_a_lease_does_not_enlarge_what_was_saved),
         cmocka_unit_test(a_burst_in_units_is_that_many_at_any_rate),
         cmocka_unit_test(a_burst_in_units_is_not_enlarged_by_a_change),
+        cmocka_unit_test(a_decision_tells_what_is_left_and_when_to_come_again),
+        cmocka_unit_test(a_decision_of_a_gauge_tells_what_is_left),
         cmocka_unit_test(a_clock_that_goes_back_a_little_takes_nothing_away),
         cmocka_unit_test(no_clock_can_stop_what_is_unlimited),
         cmocka_unit_test(a_year_of_silence_is_one_burst),
