@@ -128,6 +128,11 @@
  *                              malloc, realloc, free; all three or none
  *     NDEBUG                   no assertions; they are for our own mistakes alone, never for input
  *
+ *     A file that includes the header several times defines the section macros before the first
+ *     include. With DOORMAN_NNG the implementation needs names of POSIX: under -std=c11 define
+ *     _DEFAULT_SOURCE before the first system header, or include doorman.h before it. Where any of
+ *     this is missed the compiler says so.
+ *
  * MEMORY
  *
  *     What is created is destroyed by its twin. Limiters of no resource are in the caller's memory.
@@ -196,6 +201,23 @@
 #define _DEFAULT_SOURCE /* POSIX names, under -std=c11 too */
 #endif
 
+/* The macros that choose the sections must be the same for each include of a file: the first one
+ * declares the sections, and a later one cannot add to them. */
+#if defined DOORMAN_NNG && !defined DOORMAN_JSON
+#error "doorman.h: DOORMAN_NNG needs DOORMAN_JSON"
+#endif
+#ifdef DOORMAN_H
+#if defined DOORMAN_JSON && !defined DOORMAN__DECLARES_JSON
+#error "doorman.h: define DOORMAN_JSON before the first include of doorman.h"
+#endif
+#if defined DOORMAN_NNG && !defined DOORMAN__DECLARES_NNG
+#error "doorman.h: define DOORMAN_NNG before the first include of doorman.h"
+#endif
+#if defined DOORMAN_STATIC && !defined DOORMAN__DECLARES_STATIC
+#error "doorman.h: define DOORMAN_STATIC before the first include of doorman.h"
+#endif
+#endif
+
 #ifndef DOORMAN_H
 #define DOORMAN_H
 
@@ -204,6 +226,7 @@
 #include <stdint.h>
 
 #ifdef DOORMAN_STATIC
+#define DOORMAN__DECLARES_STATIC
 #define DOORMAN_API static __attribute__((unused))
 #else
 #define DOORMAN_API extern
@@ -1003,6 +1026,7 @@ DOORMAN_API doorman_time doorman_sliding_log_delay(const doorman_sliding_log *lo
                                                    doorman_time now);
 
 #ifdef DOORMAN_JSON
+#define DOORMAN__DECLARES_JSON
 /* ---- JSON, the public part ------------------------------------------------------------------ */
 
 /* Text that grows; zero-initialised by the caller, reused at will. text ends with a NUL that bytes
@@ -1087,6 +1111,7 @@ DOORMAN_API doorman_status doorman_json_response(doorman_asker *asker, uint64_t 
 #endif /* DOORMAN_JSON */
 
 #ifdef DOORMAN_NNG
+#define DOORMAN__DECLARES_NNG
 /* ---- nng, the public part ------------------------------------------------------------------- */
 
 /* A client that runs: its own clock, one thread, one connection. All calls may come from any
@@ -1219,10 +1244,14 @@ DOORMAN_API const char *doorman_carrier_address(const doorman_carrier *carrier);
 #include <float.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#ifndef DOORMAN_MALLOC
-#include <stdlib.h>
+#if defined DOORMAN_MALLOC || defined DOORMAN_REALLOC || defined DOORMAN_FREE
+#if !defined DOORMAN_MALLOC || !defined DOORMAN_REALLOC || !defined DOORMAN_FREE
+#error "doorman.h: define all of DOORMAN_MALLOC, DOORMAN_REALLOC and DOORMAN_FREE, or none"
+#endif
+#else
 #define DOORMAN_MALLOC(bytes) malloc(bytes)
 #define DOORMAN_REALLOC(pointer, bytes) realloc(pointer, bytes)
 #define DOORMAN_FREE(pointer) free(pointer)
@@ -6634,7 +6663,6 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
 
 #ifdef DOORMAN_JSON
 #include <cjson/cJSON.h>
-#include <stdlib.h>
 
 /* ---- >>json --------------------------------------------------------------------------------- */
 /*
@@ -8073,10 +8101,6 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
  * stopped.
  */
 
-#ifndef DOORMAN_JSON
-#error "doorman.h: DOORMAN_NNG needs DOORMAN_JSON"
-#endif
-
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
 #include <nng/supplemental/tls/tls.h>
@@ -8086,7 +8110,9 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
 #include <time.h>
 #include <unistd.h>
 
-#ifndef CLOCK_MONOTONIC
+/* A system header that came before this file has settled which names the system declares. glibc
+ * defines __USE_MISC where it has seen _DEFAULT_SOURCE. */
+#if !defined CLOCK_MONOTONIC || (defined __GLIBC__ && !defined __USE_MISC)
 #error "doorman.h: with -std=c11, put #define _DEFAULT_SOURCE before the first #include"
 #endif
 
