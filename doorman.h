@@ -91,6 +91,7 @@
  *     status         doorman_status_name  _text
  *     configuration  doorman_config_create  _destroy  _find  _templates    doorman_kind_name
  *     shares         doorman_shares_solve    doorman_terms_target
+ *     messages       doorman_method_name
  *     asking         doorman_asker_address  _request  _response  _failed  _due
  *     server         doorman_server_create  _destroy  _configure  _set_master  _handle  _due
  *                    _update  _asker  _next_resource  _next_lease  _walk_start  _walk_next
@@ -440,6 +441,10 @@ typedef enum doorman_method {
     DOORMAN_RELEASE_CAPACITY,
     DOORMAN_METHOD_COUNT
 } doorman_method;
+
+/* The name on the wire: "discovery", "get_capacity", "get_server_capacity" (is_server) or
+ * "release_capacity"; "?" for no method. A static string. */
+DOORMAN_API const char *doorman_method_name(doorman_method method, bool is_server);
 
 typedef struct doorman_request {
     doorman_method method;
@@ -3461,6 +3466,13 @@ struct doorman_asker {
     doorman_demand *demands; /* of a server's request, one ask after the other */
     size_t demands_capacity, demand_count;
 };
+
+const char *doorman_method_name(doorman_method method, bool is_server) {
+    static const char *const names[] = {"discovery", "get_capacity", "release_capacity"};
+    bool server = is_server && method == DOORMAN_GET_CAPACITY;
+    if ((unsigned)method >= DOORMAN_METHOD_COUNT) return "?";
+    return server ? "get_server_capacity" : names[method];
+}
 
 static void doorman__asker_move(doorman_asker *asker, doorman__asker_state state) {
     static const bool legal[3][3] = {
@@ -7343,15 +7355,6 @@ doorman_status doorman_json_config(doorman_config **out, const char *text, size_
     return doorman__read_end(&reader);
 }
 
-static const char *doorman__method_name(doorman_method method, bool is_server) {
-    static const char *const names[DOORMAN_METHOD_COUNT] = {[DOORMAN_DISCOVERY] = "discovery",
-                                                            [DOORMAN_GET_CAPACITY] = "get_capacity",
-                                                            [DOORMAN_RELEASE_CAPACITY] =
-                                                                "release_capacity"};
-    bool server = is_server && method == DOORMAN_GET_CAPACITY;
-    return server ? "get_server_capacity" : names[method];
-}
-
 /* Grants, but the first. */
 static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
 
@@ -7367,10 +7370,10 @@ static doorman_method doorman__read_method(const doorman__field *root, bool *is_
         return DOORMAN_DISCOVERY;
     }
     *body = doorman__field_of(root, only->string, strlen(only->string));
-    *is_server = strcmp(only->string, doorman__method_name(DOORMAN_GET_CAPACITY, true)) == 0;
+    *is_server = strcmp(only->string, doorman_method_name(DOORMAN_GET_CAPACITY, true)) == 0;
     if (*is_server) return DOORMAN_GET_CAPACITY;
     for (int i = 0; i < DOORMAN_METHOD_COUNT; i++) {
-        const char *name = doorman__method_name((doorman_method)i, false);
+        const char *name = doorman_method_name((doorman_method)i, false);
         if (strcmp(only->string, name) == 0) return (doorman_method)i;
     }
     reader->status =
@@ -7800,7 +7803,7 @@ static void doorman__put_policy(doorman__writer *out, const doorman_answer *answ
 static void doorman__put_response(doorman__writer *out, const doorman_response *response,
                                   int64_t epoch) {
     bool discovery = response->method == DOORMAN_DISCOVERY;
-    doorman__put(out, "{%s:{", doorman__method_name(response->method, response->is_server));
+    doorman__put(out, "{%s:{", doorman_method_name(response->method, response->is_server));
     const char *master = response->master_address;
     if (discovery) doorman__put(out, "'is_master':%b,", response->is_master);
     if (discovery || !response->is_master) {
@@ -7872,7 +7875,7 @@ static void doorman__put_holder(doorman__writer *out, const doorman_request *req
 doorman_status doorman_json_request(const doorman_request *request, doorman_buffer *text) {
     doorman__writer out = doorman__put_start(text);
     bool asks = request->method != DOORMAN_DISCOVERY;
-    doorman__put(&out, "{%s:{", doorman__method_name(request->method, request->is_server));
+    doorman__put(&out, "{%s:{", doorman_method_name(request->method, request->is_server));
     if (asks) doorman__put_holder(&out, request);
     if (asks) doorman__put(&out, ",'resource':[");
     for (size_t i = 0; i < request->ask_count; i++) {
@@ -7902,7 +7905,7 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
                              "%s.resource: its answer could be larger than 4 MiB",
-                             doorman__method_name(request->method, request->is_server));
+                             doorman_method_name(request->method, request->is_server));
     }
     return doorman__buffer_reserve(reply, bytes) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
@@ -8015,7 +8018,7 @@ doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doo
         doorman__exchange_keep(exchange);
     } else {
         doorman__fail(&exchange->error, status, "%s.%s",
-                      doorman__method_name(request->method, request->is_server), below.text);
+                      doorman_method_name(request->method, request->is_server), below.text);
     }
     return exchange->status = status;
 }
@@ -8061,7 +8064,7 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
         reader.status = doorman_asker_response(asker, sequence, &response, now);
         if (reader.status == DOORMAN_INVALID_ARGUMENT) {
             doorman__fail(error, reader.status, "%s: does not answer what was asked",
-                          doorman__method_name(response.method, response.is_server));
+                          doorman_method_name(response.method, response.is_server));
         }
     } else if (reader.status != DOORMAN_OUT_OF_MEMORY) {
         doorman_asker_failed(asker, sequence, now);

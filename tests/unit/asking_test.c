@@ -1422,8 +1422,20 @@ static void the_same_seed_tells_the_same_story(void **state) {
     assert_memory_equal(times[0], times[1], sizeof times[0]);
 }
 
+static void every_method_has_the_name_that_it_has_on_the_wire(void **state) {
+    (void)state;
+    assert_string_equal(doorman_method_name(DOORMAN_DISCOVERY, false), "discovery");
+    assert_string_equal(doorman_method_name(DOORMAN_DISCOVERY, true), "discovery");
+    assert_string_equal(doorman_method_name(DOORMAN_GET_CAPACITY, false), "get_capacity");
+    assert_string_equal(doorman_method_name(DOORMAN_GET_CAPACITY, true), "get_server_capacity");
+    assert_string_equal(doorman_method_name(DOORMAN_RELEASE_CAPACITY, false), "release_capacity");
+    assert_string_equal(doorman_method_name(DOORMAN_METHOD_COUNT, true), "?");
+    assert_string_equal(doorman_method_name((doorman_method)-1, false), "?");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_method_has_the_name_that_it_has_on_the_wire),
         cmocka_unit_test(a_new_resource_asks_at_once),
         cmocka_unit_test(nothing_is_asked_while_an_answer_is_awaited),
         cmocka_unit_test(one_request_renews_all_that_is_past_half_its_interval),
