@@ -295,7 +295,8 @@ typedef enum doorman_kind {
 
 typedef enum doorman_handover { DOORMAN_CONFIRMED, DOORMAN_IMMEDIATE } doorman_handover;
 
-/* How one resource is shared. A field that is zero means its default. */
+/* How one resource is shared. A field that is zero means its default. A field that would have no
+ * effect is refused: a value without its has_ field, a reserve without PRIORITY_SHARE. */
 typedef struct doorman_algorithm {
     doorman_kind kind;                     /* FAIR_SHARE */
     doorman_handover handover;             /* CONFIRMED */
@@ -532,7 +533,7 @@ typedef struct doorman_server_options {
     const doorman_config *config; /* of a root; borrowed until the next configure, or destroy */
     const char *const *parents;   /* else the addresses of its parent: 1 to 16, tried in turn */
     size_t parent_count;
-    doorman_time request_timeout; /* 5 s: of a request to the parent */
+    doorman_time request_timeout; /* 5 s: of a request to the parent; a root must leave it 0 */
     uint64_t seed[2]; /* of hash tables and lease ids: must be random, and new for each process */
     double drift;     /* 0.05: how far clock rates may differ, (0, 1] */
     size_t resource_max;                                         /* 1,000,000 */
@@ -675,27 +676,37 @@ typedef struct doorman_client_options {
     size_t address_count;
     uint64_t seed;                /* of the jitter */
     doorman_time request_timeout; /* 5 s */
-    const doorman_tls *tls;       /* of an agent, where addresses are of TLS */
+    const doorman_tls *tls;       /* of an agent alone, where addresses are of TLS */
 } doorman_client_options;
 
 typedef struct doorman_client doorman_client;
 typedef struct doorman_resource doorman_resource;
 
+typedef struct doorman_resource_info doorman_resource_info;
+
+/* A field that would have no effect is refused: a priority without has_priority, wants_minimum,
+ * wants_initial or window beside wants, a safe_capacity where the mode is not SAFE. (A context
+ * without on_change is let be.) */
 typedef struct doorman_resource_options {
     const char *resource_id; /* required */
     bool has_priority;       /* else 1 */
     int priority;
     double wants;         /* 0: follow the use of the limiters, within the next three */
     double wants_minimum; /* 1: what an idle resource keeps */
-    double wants_maximum; /* 1e15 */
+    double wants_maximum; /* 1e15: wants that are set must not exceed it either */
     double wants_initial; /* wants_minimum: the least in the first window */
     doorman_time window;  /* 10 s: how far back use is looked at; 10 ms or more */
     doorman_time burst;   /* 0.1 s: of the rate limiter, see doorman_rate_try */
     doorman_mode mode;    /* SAFE */
     double safe_capacity; /* 0: in force until a server has said another; or DOORMAN_UNLIMITED */
     bool shadow;          /* see doorman_rate_shadow */
-    void (*on_change)(void *context, doorman_resource *resource); /* capacity or state changed */
-    void *context; /* on_change comes from within a call, and must not call the client */
+    /* Called when `leased`, `grant` or `capacity` has changed; info says what they are now, and is
+     * borrowed for the call. The call comes from within a call on the client or the agent, which
+     * waits for it, so it should return soon. It may use limiters (try, delay, release, count). It
+     * must not call the client; a call of the agent does nothing and returns DEADLOCK. Nor may it
+     * wait for a thread that calls either of them. */
+    void (*on_change)(void *context, const doorman_resource_info *info);
+    void *context;
 } doorman_resource_options;
 
 /* Makes a client. It does nothing by itself: see doorman_asker.
@@ -722,9 +733,12 @@ DOORMAN_API void doorman_client_update(doorman_client *client, doorman_time now)
  * everything through, and count it. Leases go on as ever. */
 DOORMAN_API void doorman_client_kill_switch(doorman_client *client, bool on);
 
-/* Opens a resource. One that is open already is given again and counted; the options of the first
- * opening hold.
+/* Opens a resource. A resource that is open already is returned again and counted, and the options
+ * of the first opening stay in force. Where the new ones differ, the call still returns OK;
+ * `options_differ` of doorman_resource_info is true until the last close, and error, if not NULL,
+ * names the first field that differs ("" where none does).
  *   out       written on OK alone
+ *   error     also written on OK, see above
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY
  *   cost      O(resources of the client) */
 DOORMAN_API doorman_status doorman_resource_open(doorman_resource **out, doorman_client *client,
@@ -736,7 +750,7 @@ DOORMAN_API doorman_status doorman_resource_open(doorman_resource **out, doorman
 DOORMAN_API void doorman_resource_close(doorman_resource *resource, doorman_time now);
 
 /* Sets what is wanted, in the resource's units; from then on it does not follow use.
- *   returns   OK | INVALID_ARGUMENT (not in [0, 1e15]) */
+ *   returns   OK | INVALID_ARGUMENT (not in [0, wants_maximum]) */
 DOORMAN_API doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants,
                                                       doorman_time now);
 
@@ -751,7 +765,7 @@ typedef struct doorman_counts {
     doorman_time waited; /* and for how long in all, not counting those that still do */
 } doorman_counts;
 
-typedef struct doorman_resource_info {
+struct doorman_resource_info {
     const char *resource_id;
     bool leased;     /* else capacity is by the mode */
     double capacity; /* in force now; DOORMAN_UNLIMITED by a safe capacity alone */
@@ -763,7 +777,8 @@ typedef struct doorman_resource_info {
     doorman_mode mode;
     doorman_counts rate, gauge;
     uint64_t refresh_failures; /* of the client: requests without an answer that was of use */
-} doorman_resource_info;
+    bool options_differ;       /* a later opening gave other options, which are not in force */
+};
 
 DOORMAN_API void doorman_resource_read(const doorman_resource *resource, doorman_resource_info *out,
                                        doorman_time now);
@@ -1316,6 +1331,7 @@ static doorman_time doorman__earlier(doorman_time a, doorman_time b) { return a 
 static doorman_time doorman__later(doorman_time a, doorman_time b) { return a > b ? a : b; }
 static double doorman__min(double a, double b) { return a < b ? a : b; }
 static double doorman__max(double a, double b) { return a > b ? a : b; }
+static bool doorman__equal(double a, double b) { return a <= b && a >= b; }
 
 /* A part of a duration; factor in [0, 2]. */
 static doorman_time doorman__scale(doorman_time duration, double factor) {
@@ -1791,6 +1807,31 @@ static doorman_status doorman__algorithm_check(const doorman_algorithm *algorith
                          field, rule);
 }
 
+/* Fields that nothing would look at. (Not asked of what a parent tells, which may know more.) */
+static const char *doorman__template_unused(const doorman_template *template_) {
+    const doorman_algorithm *given = &template_->algorithm;
+    bool has_durations = given->lease_length || given->refresh_interval ||
+                         given->minimum_refresh_interval || given->has_learning_mode_duration ||
+                         given->has_minimum_interval;
+    bool has_algorithm = has_durations || given->kind != DOORMAN_FAIR_SHARE ||
+                         given->handover != DOORMAN_CONFIRMED || given->decay_factor > 0 ||
+                         given->reserve > 0;
+    if (!template_->has_safe_capacity && !doorman__equal(template_->safe_capacity, 0)) {
+        return "safe_capacity: needs has_safe_capacity";
+    }
+    if (!given->has_learning_mode_duration && given->learning_mode_duration) {
+        return "algorithm.learning_mode_duration: needs has_learning_mode_duration";
+    }
+    if (!given->has_minimum_interval && given->minimum_interval) {
+        return "algorithm.minimum_interval: needs has_minimum_interval";
+    }
+    if (!template_->has_algorithm && has_algorithm) return "algorithm: needs has_algorithm";
+    if (given->reserve > 0 && given->kind != DOORMAN_PRIORITY_SHARE) {
+        return "algorithm.reserve: only PRIORITY_SHARE has one";
+    }
+    return NULL;
+}
+
 static doorman_status doorman__template_check(const doorman_template *template_, size_t index,
                                               bool last, doorman_error *error) {
     const char *field = NULL, *rule = NULL;
@@ -1808,8 +1849,10 @@ static doorman_status doorman__template_check(const doorman_template *template_,
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources[%zu].%s: %s", index, field,
                              rule);
     }
-    if (!template_->has_algorithm) return DOORMAN_OK;
-    return doorman__algorithm_check(&template_->algorithm, index, error);
+    doorman_status status = doorman__algorithm_check(&template_->algorithm, index, error);
+    const char *unused = doorman__template_unused(template_);
+    if (status != DOORMAN_OK || !unused) return status;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources[%zu].%s", index, unused);
 }
 
 static doorman_status doorman__config_check(const doorman_config_options *options,
@@ -4270,6 +4313,8 @@ static doorman_status doorman__server_check_options(const doorman_server_options
         wrong = "request_timeout: " DOORMAN__DURATION_RULE;
     } else if (options->parent_count == 0 && !options->config) {
         wrong = "config: must not be NULL, unless there are parents";
+    } else if (options->parent_count == 0 && options->request_timeout) {
+        wrong = "request_timeout: must be 0 where there are no parents";
     } else if (options->parent_count > 0 && options->config) {
         wrong = "config: must be NULL, as its parent tells it";
     }
@@ -6215,7 +6260,8 @@ doorman_time doorman_sliding_log_delay(const doorman_sliding_log *log, double n,
  *
  * R3 A client claims max(capacity, in flight), and who wants less than it has gives back first.
  * K4 Modes, and on_change when capacity or its kind changes.
- * K5 To open twice gives one resource; the last close releases it.
+ * K5 To open twice gives one resource, with the options of the first opening, and says where those of
+ *    the second differ; the last close releases it.
  * K6 Wants are set, or follow use between a minimum, which an idle resource keeps so that its first
  *    call need not wait, and a maximum, from an initial value.
  * K7 Nothing that the server does or fails to do blocks or crashes the application.
@@ -6258,9 +6304,9 @@ struct doorman_resource {
     doorman_time window, initial_until;
     doorman_mode mode;
     double safe_capacity;
-    void (*on_change)(void *context, doorman_resource *resource);
-    void *context;
-    doorman_resource_info told;                /* what the application knows */
+    doorman_resource_options options; /* of the first opening, with the defaults filled in */
+    bool options_differ;              /* those of a later one do */
+    doorman_resource_info told;       /* what the application knows */
     doorman__sample samples[DOORMAN__SAMPLES]; /* a ring; the newest at newest_sample */
     size_t newest_sample, sample_count;
     doorman_rate rate;
@@ -6292,6 +6338,7 @@ void doorman_resource_read(const doorman_resource *resource, doorman_resource_in
                                    .heard = holding->heard,
                                    .learning = holding->granter_learns,
                                    .mode = resource->mode,
+                                   .options_differ = resource->options_differ,
                                    .refresh_failures = resource->client->asker.failure_count};
     doorman_rate_count(&resource->rate, &out->rate);
     doorman_gauge_count(&resource->gauge, &out->gauge);
@@ -6310,8 +6357,8 @@ static void doorman__resource_publish(doorman_resource *resource, doorman_time n
                 info.learning == told->learning && info.capacity <= told->capacity &&
                 info.capacity >= told->capacity;
     *told = info;
-    if (!same && resource->on_change && resource->opened) {
-        resource->on_change(resource->context, resource);
+    if (!same && resource->options.on_change && resource->opened) {
+        resource->options.on_change(resource->options.context, &info);
     }
 }
 
@@ -6481,6 +6528,9 @@ doorman_status doorman_client_create(doorman_client **out, const doorman_client_
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "request_timeout: %s",
                              DOORMAN__DURATION_RULE);
     }
+    if (options->tls) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "tls: must be NULL but for an agent");
+    }
     doorman_client *client = (doorman_client *)doorman__zalloc(sizeof *client);
     if (!client) return doorman__no_memory(error);
     memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
@@ -6549,60 +6599,117 @@ void doorman_client_kill_switch(doorman_client *client, bool on) {
     }
 }
 
+/* How much to want. */
+static const char *doorman__resource_check_wants(const doorman_resource_options *options,
+                                                 const char **rule) {
+    double least = options->wants_minimum > 0 ? options->wants_minimum : 1;
+    double most = options->wants_maximum > 0 ? options->wants_maximum : DOORMAN_AMOUNT_MAX;
+    *rule = DOORMAN__AMOUNT_RULE;
+    if (!doorman__amount_valid(options->wants)) return "wants";
+    if (!doorman__amount_valid(options->wants_minimum)) return "wants_minimum";
+    if (!doorman__amount_valid(options->wants_maximum)) return "wants_maximum";
+    if (!doorman__amount_valid(options->wants_initial)) return "wants_initial";
+    *rule = "must be from 0.01 to 1e8 seconds";
+    if (!doorman__duration_valid(options->window)) return "window";
+    if (options->window && options->window < DOORMAN_SECOND / 100) return "window";
+    if (options->wants > 0) {
+        *rule = "must be at most wants_maximum";
+        if (options->wants > most) return "wants";
+        *rule = "must be 0 beside wants, which then do not follow use";
+        if (options->wants_minimum > 0) return "wants_minimum";
+        if (options->wants_initial > 0) return "wants_initial";
+        return options->window ? "window" : NULL;
+    }
+    *rule = "must be at least wants_minimum (1 where that is 0)";
+    if (most < least) return "wants_maximum";
+    if (options->wants_initial > 0 && options->wants_initial < least) return "wants_initial";
+    *rule = "must be at most wants_maximum";
+    return options->wants_initial > most ? "wants_initial" : NULL;
+}
+
 static doorman_status doorman__resource_check(const doorman_resource_options *options,
                                               doorman_error *error) {
-    const char *field = NULL, *rule = DOORMAN__AMOUNT_RULE;
-    double least = options->wants_minimum > 0 ? options->wants_minimum : 1;
+    const char *rule = NULL, *field = doorman__resource_check_wants(options, &rule);
     if (!doorman__id_valid(options->resource_id)) {
         field = "resource_id", rule = DOORMAN__ID_RULE;
-    } else if (options->has_priority &&
-               (options->priority < 0 || options->priority > DOORMAN_PRIORITY_MAX)) {
+    } else if (!options->has_priority && options->priority) {
+        field = "priority", rule = "needs has_priority";
+    } else if (options->priority < 0 || options->priority > DOORMAN_PRIORITY_MAX) {
         field = "priority", rule = "must be from 0 to 15";
-    } else if (!doorman__amount_valid(options->wants)) {
-        field = "wants";
-    } else if (!doorman__amount_valid(options->wants_minimum)) {
-        field = "wants_minimum";
-    } else if (!doorman__amount_valid(options->wants_maximum)) {
-        field = "wants_maximum";
-    } else if (options->wants_maximum > 0 && options->wants_maximum < least) {
-        field = "wants_maximum", rule = "must be at least wants_minimum (1 where that is 0)";
-    } else if (!doorman__amount_valid(options->wants_initial)) {
-        field = "wants_initial";
-    } else if (!doorman__duration_valid(options->window) ||
-               (options->window && options->window < DOORMAN_SECOND / 100)) {
-        field = "window", rule = "must be from 0.01 to 1e8 seconds";
     } else if (!doorman__duration_valid(options->burst)) {
         field = "burst", rule = DOORMAN__DURATION_RULE;
     } else if ((unsigned)options->mode > DOORMAN_OPTIMISTIC) {
         field = "mode", rule = "must be SAFE, PESSIMISTIC or OPTIMISTIC";
     } else if (!doorman__safe_capacity_valid(options->safe_capacity)) {
         field = "safe_capacity", rule = "must be -1 (unlimited), or a finite number from 0 to 1e15";
+    } else if (options->mode != DOORMAN_SAFE && !doorman__equal(options->safe_capacity, 0)) {
+        field = "safe_capacity", rule = "must be 0 where the mode is not SAFE";
     }
     if (!field) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
 }
 
+/* With the defaults in place of zeros, so that what is given can be compared with what is in force.
+ */
+static doorman_resource_options doorman__resource_resolve(const doorman_resource_options *given) {
+    doorman_resource_options all = *given;
+    all.resource_id = NULL; /* borrowed */
+    if (!given->has_priority) all.priority = 1;
+    if (given->wants_minimum <= 0) all.wants_minimum = 1;
+    if (given->wants_maximum <= 0) all.wants_maximum = DOORMAN_AMOUNT_MAX;
+    if (given->wants_initial <= 0) all.wants_initial = all.wants_minimum;
+    if (!given->window) all.window = 10 * DOORMAN_SECOND;
+    if (!given->burst) all.burst = DOORMAN_SECOND / 10;
+    return all;
+}
+
+/* The first field in which two of these differ; NULL: none. */
+static const char *doorman__resource_difference(const doorman_resource_options *a,
+                                                const doorman_resource_options *b) {
+    if (a->priority != b->priority) return "priority";
+    if (!doorman__equal(a->wants, b->wants)) return "wants";
+    if (!doorman__equal(a->wants_minimum, b->wants_minimum)) return "wants_minimum";
+    if (!doorman__equal(a->wants_maximum, b->wants_maximum)) return "wants_maximum";
+    if (!doorman__equal(a->wants_initial, b->wants_initial)) return "wants_initial";
+    if (a->window != b->window) return "window";
+    if (a->burst != b->burst) return "burst";
+    if (a->mode != b->mode) return "mode";
+    if (!doorman__equal(a->safe_capacity, b->safe_capacity)) return "safe_capacity";
+    if (a->shadow != b->shadow) return "shadow";
+    if (a->on_change != b->on_change) return "on_change";
+    return a->context != b->context ? "context" : NULL;
+}
+
+/* Opened again. */
+static void doorman__resource_compare(doorman_resource *resource,
+                                      const doorman_resource_options *given, doorman_error *error) {
+    doorman_resource_options all = doorman__resource_resolve(given);
+    const char *field = doorman__resource_difference(&resource->options, &all);
+    if (error) error->text[0] = 0;
+    if (!field) return;
+    resource->options_differ = true;
+    doorman__fail(error, DOORMAN_OK, "%s: not as in the first opening, whose options hold", field);
+}
+
 static void doorman__resource_set_options(doorman_resource *resource,
                                           const doorman_resource_options *options,
                                           doorman_time now) {
-    double least = options->wants_minimum > 0 ? options->wants_minimum : 1;
-    double most = options->wants_maximum > 0 ? options->wants_maximum : DOORMAN_AMOUNT_MAX;
-    double initial = doorman__max(least, doorman__min(most, options->wants_initial));
-    resource->holding.demand.priority = options->has_priority ? options->priority : 1;
-    resource->follows = options->wants <= 0;
-    resource->wants = resource->follows ? initial : options->wants;
-    resource->wants_minimum = least;
-    resource->wants_maximum = most;
-    resource->window = options->window ? options->window : 10 * DOORMAN_SECOND;
-    resource->wants_initial = initial;
-    resource->initial_until = doorman__after(now, resource->window);
-    resource->mode = options->mode;
-    resource->safe_capacity = options->safe_capacity;
-    resource->on_change = options->on_change;
-    resource->context = options->context;
-    resource->rate.burst = options->burst ? options->burst : DOORMAN_SECOND / 10;
-    doorman_rate_shadow(&resource->rate, options->shadow);
-    doorman_gauge_shadow(&resource->gauge, options->shadow);
+    doorman_resource_options all = doorman__resource_resolve(options);
+    resource->options = all;
+    resource->options_differ = false;
+    resource->holding.demand.priority = all.priority;
+    resource->follows = all.wants <= 0;
+    resource->wants = resource->follows ? all.wants_initial : all.wants;
+    resource->wants_minimum = all.wants_minimum;
+    resource->wants_maximum = all.wants_maximum;
+    resource->window = all.window;
+    resource->wants_initial = all.wants_initial;
+    resource->initial_until = doorman__after(now, all.window);
+    resource->mode = all.mode;
+    resource->safe_capacity = all.safe_capacity;
+    resource->rate.burst = all.burst;
+    doorman_rate_shadow(&resource->rate, all.shadow);
+    doorman_gauge_shadow(&resource->gauge, all.shadow);
     doorman__resource_killed(resource, resource->client->killed);
     resource->sample_count = 0;
     doorman__resource_sample(resource, now);
@@ -6637,7 +6744,9 @@ doorman_status doorman_resource_open(doorman_resource **out, doorman_client *cli
         doorman__asker_add(&client->asker, &resource->holding, now);
     }
     *out = resource;
-    if (resource->opened++ == 0) {
+    if (resource->opened++ > 0) {
+        doorman__resource_compare(resource, options, error);
+    } else {
         doorman__holding *holding = &resource->holding;
         doorman__holding_set_closing(&client->asker, holding, false);
         holding->confirming = false;
@@ -6664,7 +6773,8 @@ void doorman_resource_close(doorman_resource *resource, doorman_time now) {
 doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants,
                                           doorman_time now) {
     now = doorman__asker_now(&resource->client->asker, now);
-    if (!doorman__amount_valid(wants)) return DOORMAN_INVALID_ARGUMENT;
+    bool valid = doorman__amount_valid(wants) && wants <= resource->wants_maximum;
+    if (!valid) return DOORMAN_INVALID_ARGUMENT;
     resource->follows = false;
     doorman__resource_want(resource, wants, now);
     return DOORMAN_OK;
@@ -8658,6 +8768,7 @@ static doorman_status doorman__agent_create_client(doorman_agent *agent,
     doorman__agent_default_id(id, random[0]);
     if (!own.client_id) own.client_id = id;
     if (!own.seed) own.seed = random[1];
+    own.tls = NULL; /* the carrier's */
     return doorman_client_create(&agent->client, &own, error, doorman_clock());
 }
 

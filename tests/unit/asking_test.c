@@ -47,8 +47,8 @@ static void world_stop(world *w) {
     assert_int_equal(memory_blocks(), w->blocks);
 }
 
-static void note_change(void *context, doorman_resource *resource) {
-    (void)resource;
+static void note_change(void *context, const doorman_resource_info *info) {
+    (void)info;
     ((world *)context)->change_count++;
 }
 
