@@ -106,8 +106,9 @@
  *     JSON           doorman_json_config  _serve  _error  _request  _response
  *                    doorman_json_exchange_read  _decide  _write  _uninit
  *                    doorman_buffer_uninit
- *     nng            doorman_agent_start  _stop  _open  _close  _set_wants  _read  _kill_switch
- *                    _rate_wait  _gauge_wait  _gauge_release    doorman_clock    doorman_random
+ *     nng            doorman_agent_start  _shutdown  _stop  _read_info  _open  _close  _set_wants
+ *                    _read  _kill_switch  _rate_wait  _gauge_wait  _gauge_release
+ *                    doorman_clock    doorman_random
  *                    doorman_carrier_create  _destroy  _prepare  _send  _take  _address
  *
  *     Three ways to use it:
@@ -152,7 +153,8 @@
  *
  *     A server, or a client with its asker and resources, is one thread's at a time: the caller
  *     locks. Limiters (try, delay, release) and configurations may be used by any number of threads
- *     at once. An agent may be used by any thread.
+ *     at once. An agent may be used by any thread, but not in a child process that inherited it:
+ *     see doorman_agent_start.
  *
  *     Sections 1 to 9 read no clock. What depends on time takes `now`, always last, in nanoseconds
  *     on any clock that never goes back; if it does, time stands still. A lease is over at
@@ -264,7 +266,8 @@ typedef int64_t doorman_time;
     X(DOORMAN_UNAVAILABLE, "UNAVAILABLE", "not at present: stopping, or no way to reach it")       \
     X(DOORMAN_STALE, "STALE", "the answer is not to the last request, and was dropped")            \
     X(DOORMAN_TIMED_OUT, "TIMED_OUT", "the time given has passed")                                 \
-    X(DOORMAN_OUT_OF_MEMORY, "OUT_OF_MEMORY", "no memory; nothing has changed")
+    X(DOORMAN_OUT_OF_MEMORY, "OUT_OF_MEMORY", "no memory; nothing has changed")                    \
+    X(DOORMAN_DEADLOCK, "DEADLOCK", "called from on_change, it would wait for itself")
 
 #define DOORMAN__STATUS_CODE(code, name, text) code,
 typedef enum doorman_status {
@@ -1135,7 +1138,14 @@ DOORMAN_API doorman_status doorman_json_response(doorman_asker *asker, uint64_t 
 /* ---- nng, the public part ------------------------------------------------------------------- */
 
 /* A client that runs: its own clock, one thread, one connection. All calls may come from any
- * thread; none but the waits blocks, and no wait waits for a server when there is capacity. */
+ * thread; none but the waits blocks, and no wait waits for a server when there is capacity.
+ *
+ * Besides what stands with each call, any call returns
+ *   DEADLOCK      from within an on_change of this agent. The call has done nothing
+ *   UNAVAILABLE   in the child process of a fork that came after doorman_agent_start. The call has
+ *                 done nothing, and all limiters of the agent refuse there for good: the lease is
+ *                 the parent's. What the child has inherited is not freed; it goes with the process
+ */
 typedef struct doorman_agent doorman_agent;
 
 /* The clock of an agent's limiters: CLOCK_BOOTTIME where there is one, else CLOCK_MONOTONIC. */
@@ -1145,33 +1155,69 @@ DOORMAN_API doorman_time doorman_clock(void);
 DOORMAN_API bool doorman_random(void *out, size_t bytes);
 
 /* Starts an agent. Servers need not be there yet.
- *   options   as for doorman_client_create, but client_id NULL means host:pid: and 64 random bits,
- *             and a seed of 0 a random one
- *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (no thread, or no random bits) */
+ *   options   as for doorman_client_create, but client_id NULL means host:pid: and 64 bits that the
+ *             system draws anew for each agent, and a seed of 0 a random one. An address is one
+ *             that nng can reach: tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME,
+ *             ws://HOST:PORT/PATH or wss://HOST:PORT/PATH. tls+tcp and wss need tls
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (no thread, no random bits, or
+ *             this process is the child of one that had used nng before the fork: nng works in a
+ *             child only where the parent had made no agent and no carrier, nor used nng itself) */
 DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                const doorman_client_options *options,
                                                doorman_error *error);
 
-/* Wakes all waiters with UNAVAILABLE, releases all leases (waiting a second at most for the
- * server), and frees the agent with its resources. Nobody else may be in a call, or begin one, but
- * for waits that stand in line. NULL is fine. */
-DOORMAN_API void doorman_agent_stop(doorman_agent *agent);
+/* The first of two steps to stop: wakes all waits with UNAVAILABLE, and from then on every wait and
+ * doorman_agent_open returns UNAVAILABLE at once. All other calls work as before. Any thread may
+ * call it, any number of times. Threads that wait for ever are stopped like this:
+ *
+ *     each thread     while (doorman_agent_rate_wait(agent, resource, 1, DOORMAN_NEVER) ==
+ *                            DOORMAN_OK) act();
+ *     the last one    doorman_agent_shutdown(agent);
+ *                     pthread_join(...);              each thread
+ *                     doorman_agent_stop(agent);
+ *
+ *   returns   OK */
+DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
 
-/* As doorman_resource_open, _close, _set_wants and _read, and with what these return. Do not use a
- * resource, or its limiters, after its last close, which sends who waits away with UNAVAILABLE.
- * on_change comes from the agent's thread, or from within a call of these, and must not call the
- * agent. */
+/* The second step, which does the first where it has not been done: releases all leases (waiting a
+ * second at most for the server), and frees the agent with its resources. No other thread may be in
+ * a call, or begin one, except for waits that are already blocked. NULL is fine.
+ *   returns   OK | DEADLOCK, UNAVAILABLE: see above; then nothing is freed */
+DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
+
+/* How an agent is doing, for logs and health checks. */
+typedef struct doorman_agent_info {
+    char client_id[DOORMAN_ID_BYTES_MAX + 1];
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the request under way, or the next one */
+    bool connected;                         /* there is a connection to it, as far as nng knows */
+    bool failing;                           /* the last request had no answer that was of use */
+    doorman_error last_error;               /* why the last one failed that did; "": none has */
+    doorman_time last_error_at;             /* on doorman_clock; 0: none has */
+    doorman_time next_refresh; /* when the next request is sent, or the one under way times out;
+                                   DOORMAN_NEVER: there is nothing to ask for */
+} doorman_agent_info;
+
+/* Reads it.
+ *   out       written on OK alone
+ *   returns   OK
+ *   cost      a mutex */
+DOORMAN_API doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out);
+
+/* As doorman_resource_open, _close, _set_wants and _read, and with what these return, or OK. Do not
+ * use a resource, or its limiters, after its last close, which sends who waits away with
+ * UNAVAILABLE. on_change comes from the agent's thread, or from within a call of these. */
 DOORMAN_API doorman_status doorman_agent_open(doorman_resource **out, doorman_agent *agent,
                                               const doorman_resource_options *options,
                                               doorman_error *error);
-DOORMAN_API void doorman_agent_close(doorman_agent *agent, doorman_resource *resource);
+DOORMAN_API doorman_status doorman_agent_close(doorman_agent *agent, doorman_resource *resource);
 DOORMAN_API doorman_status doorman_agent_set_wants(doorman_agent *agent, doorman_resource *resource,
                                                    double wants);
-DOORMAN_API void doorman_agent_read(doorman_agent *agent, const doorman_resource *resource,
-                                    doorman_resource_info *out);
+DOORMAN_API doorman_status doorman_agent_read(doorman_agent *agent,
+                                              const doorman_resource *resource,
+                                              doorman_resource_info *out);
 
-/* As doorman_client_kill_switch; and all who wait are let through. */
-DOORMAN_API void doorman_agent_kill_switch(doorman_agent *agent, bool on);
+/* As doorman_client_kill_switch; and all who wait are let through. OK */
+DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
 /* Waits until n units of the resource's rate may be used, and takes them. First come, first served
  * among those who wait (who tries does not stand in line, and takes what there is); a change of the
@@ -1181,8 +1227,8 @@ DOORMAN_API void doorman_agent_kill_switch(doorman_agent *agent, bool on);
  *   n         [0, 1e15], in the resource's units
  *   timeout   nanoseconds; 0: do not wait; DOORMAN_NEVER: for as long as it takes
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is more than the rate's
- *             burst can ever hold) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent stops, or the
- *             resource is closed) | OUT_OF_MEMORY
+ *             burst can ever hold) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent is shut down, or
+ *             the resource is closed) | OUT_OF_MEMORY
  *   cost      about two tries where nobody waits and there is enough; else a mutex, and O(those
  *             who wait at the agent) */
 DOORMAN_API doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman_resource *resource,
@@ -1193,8 +1239,8 @@ DOORMAN_API doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman
 DOORMAN_API doorman_status doorman_agent_gauge_wait(doorman_agent *agent,
                                                     doorman_resource *resource, double n,
                                                     doorman_time timeout);
-DOORMAN_API void doorman_agent_gauge_release(doorman_agent *agent, doorman_resource *resource,
-                                             double n);
+DOORMAN_API doorman_status doorman_agent_gauge_release(doorman_agent *agent,
+                                                       doorman_resource *resource, double n);
 
 /* What takes the requests of an asker to whom it names, one at a time over one connection, and
  * brings the answers. An agent has one; a node with a parent needs one of its own. It has no
@@ -1222,7 +1268,7 @@ typedef struct doorman_carrier_options {
 /* Makes a carrier, which connects when there is something to send.
  *   out       written on OK alone; the caller destroys it
  *   options   borrowed for the call
- *   returns   OK | OUT_OF_MEMORY */
+ *   returns   OK | OUT_OF_MEMORY | UNAVAILABLE (after a fork, see doorman_agent_start) */
 DOORMAN_API doorman_status doorman_carrier_create(doorman_carrier **out,
                                                   const doorman_carrier_options *options);
 
@@ -6260,8 +6306,8 @@ doorman_time doorman_sliding_log_delay(const doorman_sliding_log *log, double n,
  *
  * R3 A client claims max(capacity, in flight), and who wants less than it has gives back first.
  * K4 Modes, and on_change when capacity or its kind changes.
- * K5 To open twice gives one resource, with the options of the first opening, and says where those of
- *    the second differ; the last close releases it.
+ * K5 To open twice gives one resource with the options of the first opening, and reports where
+ *    those of the second differ; the last close releases it.
  * K6 Wants are set, or follow use between a minimum, which an idle resource keeps so that its first
  *    call need not wait, and a maximum, from an initial value.
  * K7 Nothing that the server does or fails to do blocks or crashes the application.
@@ -6290,7 +6336,8 @@ typedef struct doorman__sample {
 struct doorman_client {
     doorman_asker asker; /* must be first */
     doorman_time sample_at;
-    bool killed; /* the kill switch */
+    bool killed;    /* the kill switch */
+    bool notifying; /* an on_change is being called; atomic */
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
 };
 
@@ -6358,9 +6405,22 @@ static void doorman__resource_publish(doorman_resource *resource, doorman_time n
                 info.capacity >= told->capacity;
     *told = info;
     if (!same && resource->options.on_change && resource->opened) {
+        __atomic_store_n(&resource->client->notifying, true, __ATOMIC_RELAXED);
         resource->options.on_change(resource->options.context, &info);
+        __atomic_store_n(&resource->client->notifying, false, __ATOMIC_RELAXED);
     }
 }
+
+#ifdef DOORMAN_NNG
+/* From here on its limiters allow nothing, also in shadow mode or with the kill switch on. Nothing
+ * of the resource may be called afterwards, except its limiters. */
+static void doorman__resource_disable(doorman_resource *resource) {
+    doorman__limit none = doorman__rate_limit(&resource->rate, 0);
+    doorman__allowance_set(&resource->rate.allowance, none, DOORMAN_NEVER, none);
+    doorman__gauge_set(&resource->gauge, 0, DOORMAN_NEVER, 0);
+    resource->rate.usage.lenient = resource->gauge.usage.lenient = 0;
+}
+#endif
 
 /* ---- client: wants that follow use */
 
@@ -8210,8 +8270,19 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
  * Condition variables go by a clock that stands still while the machine is suspended, and ours not;
  * so nobody sleeps longer than a second at a time.
  *
- * The thread does not come along through fork(): in the child an agent must not be touched, nor
- * stopped.
+ * on_change is called with the mutex locked. The mutex checks for errors, so that a call from
+ * within on_change is told DEADLOCK instead of waiting for itself. A wait that needs no mutex asks
+ * `notifying` first, so that it is refused as well.
+ *
+ * Fork. A child process has the memory of its parent, and none of its threads: an agent's client
+ * would go on using a lease that the parent still uses, and nng ends any process that calls it in a
+ * child of one that had used it. Limiters are read without a lock and without a system call, so
+ * they cannot compare process ids. So there is one handler (pthread_atfork) that runs in the child
+ * before fork returns: it marks each agent as inherited, and sets each of its limiters to refuse.
+ * For this it must find the agents; therefore this section, alone in this file, has a variable,
+ * doorman__process: the list of the agents of this process. Before the fork the handler locks the
+ * list and each agent, so that the child finds them whole. None of these mutexes is used in the
+ * child again, except that of the list. Cost in the child: O(resources).
  */
 
 #include <nng/nng.h>
@@ -8248,11 +8319,17 @@ struct doorman_agent {
     pthread_condattr_t monotonic;
     pthread_cond_t wake; /* the thread */
     pthread_cond_t left; /* the last of the line has */
+    doorman_agent *next; /* in the list of the process */
+    bool locked_by_fork; /* while it forks */
+    bool inherited;      /* this is the child of the process that started it */
+    bool closed;         /* no wait begins any more; atomic */
     doorman_client *client;
     doorman__waiter *first, *last; /* the line */
     doorman_time stop_by;          /* DOORMAN_NEVER: it is not to stop */
     bool news;                     /* for the thread, which may not be asleep */
     doorman_carrier *carrier;      /* the thread's own */
+    doorman_error last_error;
+    doorman_time last_error_at; /* 0: there was none */
 };
 
 static doorman_time doorman__clock_read(clockid_t clock) {
@@ -8278,6 +8355,89 @@ bool doorman_random(void *out, size_t bytes) {
         bytes -= part;
     }
     return true;
+}
+
+/* ---- nng: processes that fork */
+
+static struct doorman__process {
+    pthread_mutex_t mutex; /* guards the rest */
+    doorman_agent *agents; /* those that run in this process, linked by `next` */
+    bool has_handlers;     /* of fork, from the first use of nng on */
+    bool lost_nng;         /* a child, whose parent had used nng */
+} doorman__process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+/* An agent whose on_change forks is locked by this thread already. */
+static void doorman__fork_prepare(void) {
+    pthread_mutex_lock(&doorman__process.mutex);
+    for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
+        agent->locked_by_fork = pthread_mutex_lock(&agent->mutex) == 0;
+    }
+}
+
+static void doorman__fork_parent(void) {
+    for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
+        if (agent->locked_by_fork) pthread_mutex_unlock(&agent->mutex);
+    }
+    pthread_mutex_unlock(&doorman__process.mutex);
+}
+
+static void doorman__fork_child(void) {
+    for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
+        agent->inherited = true;
+        doorman__holding *holding = agent->client->asker.first;
+        for (; holding; holding = holding->next) {
+            doorman__resource_disable(doorman__resource_of(holding));
+        }
+    }
+    doorman__process.agents = NULL;
+    doorman__process.lost_nng = true;
+    pthread_mutex_unlock(&doorman__process.mutex);
+}
+
+/* Called before the first call of nng. UNAVAILABLE: this process must not call it. */
+static doorman_status doorman__process_use_nng(void) {
+    struct doorman__process *process = &doorman__process;
+    pthread_mutex_lock(&process->mutex);
+    if (!process->has_handlers) {
+        process->has_handlers =
+            pthread_atfork(doorman__fork_prepare, doorman__fork_parent, doorman__fork_child) == 0;
+    }
+    doorman_status status = process->has_handlers ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+    if (process->lost_nng) status = DOORMAN_UNAVAILABLE;
+    pthread_mutex_unlock(&process->mutex);
+    return status;
+}
+
+static void doorman__process_add(doorman_agent *agent) {
+    pthread_mutex_lock(&doorman__process.mutex);
+    agent->next = doorman__process.agents;
+    doorman__process.agents = agent;
+    pthread_mutex_unlock(&doorman__process.mutex);
+}
+
+static void doorman__process_remove(doorman_agent *agent) {
+    pthread_mutex_lock(&doorman__process.mutex);
+    doorman_agent **at = &doorman__process.agents;
+    while (*at != agent) at = &(*at)->next;
+    *at = agent->next;
+    pthread_mutex_unlock(&doorman__process.mutex);
+}
+
+/* ---- nng: what every call of an agent begins with */
+
+/* OK: the caller has the mutex. `inherited` is written before fork returns, and never else. */
+static doorman_status doorman__agent_lock(doorman_agent *agent) {
+    if (agent->inherited) return DOORMAN_UNAVAILABLE;
+    return pthread_mutex_lock(&agent->mutex) == 0 ? DOORMAN_OK : DOORMAN_DEADLOCK;
+}
+
+/* The same for a call that takes the mutex only if it must. The caller does not have it. */
+static doorman_status doorman__agent_admit(doorman_agent *agent) {
+    if (agent->inherited) return DOORMAN_UNAVAILABLE;
+    if (!__atomic_load_n(&agent->client->notifying, __ATOMIC_RELAXED)) return DOORMAN_OK;
+    doorman_status status = doorman__agent_lock(agent);
+    if (status == DOORMAN_OK) pthread_mutex_unlock(&agent->mutex);
+    return status;
 }
 
 /* Sleeps until then, or for less: callers look again at everything, the clock included. */
@@ -8464,9 +8624,13 @@ static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waite
     doorman_status status;
     if (pthread_cond_init(&waiter->turn, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
     waiter->agent = agent;
-    pthread_mutex_lock(&agent->mutex);
+    status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) {
+        pthread_cond_destroy(&waiter->turn);
+        return status;
+    }
     doorman__line_join(agent, waiter);
-    if (agent->stop_by != DOORMAN_NEVER) doorman__line_dismiss(agent, NULL);
+    if (agent->closed) doorman__line_dismiss(agent, NULL);
     pthread_cleanup_push(doorman__waiter_go, waiter);
     status = doorman__waiter_stay(agent, waiter, end);
     pthread_cleanup_pop(1);
@@ -8477,10 +8641,13 @@ static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waite
 static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
                                           doorman_time timeout) {
     doorman_time now = doorman_clock(), delay = 0;
-    doorman_status status = DOORMAN_UNAVAILABLE;
+    doorman_status status = doorman__agent_admit(agent);
+    if (status != DOORMAN_OK) return status;
+    if (__atomic_load_n(&agent->closed, __ATOMIC_RELAXED)) return DOORMAN_UNAVAILABLE;
     if (!doorman__amount_valid(waiter->n)) return DOORMAN_INVALID_ARGUMENT;
     if (waiter->n <= 0) return DOORMAN_OK;
     bool line = doorman__queue_units(waiter->queue) > 0;
+    status = DOORMAN_UNAVAILABLE;
     if (!line) status = doorman__waiter_try(waiter, &delay, timeout <= 0, now);
     if (status == DOORMAN_UNAVAILABLE && timeout > 0) {
         return doorman__waiter_stand(agent, waiter, doorman__after(now, timeout));
@@ -8503,12 +8670,17 @@ doorman_status doorman_agent_gauge_wait(doorman_agent *agent, doorman_resource *
     return doorman__agent_wait(agent, &waiter, timeout);
 }
 
-void doorman_agent_gauge_release(doorman_agent *agent, doorman_resource *resource, double n) {
+doorman_status doorman_agent_gauge_release(doorman_agent *agent, doorman_resource *resource,
+                                           double n) {
+    doorman_status status = doorman__agent_admit(agent);
+    if (status != DOORMAN_OK) return status;
     doorman_gauge_release(&resource->gauge, n);
-    if (doorman__queue_units(&resource->gauge.queue) <= 0) return;
-    pthread_mutex_lock(&agent->mutex);
+    if (doorman__queue_units(&resource->gauge.queue) <= 0) return DOORMAN_OK;
+    status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
     doorman__line_serve(agent->first, &resource->gauge.queue);
     pthread_mutex_unlock(&agent->mutex);
+    return DOORMAN_OK;
 }
 
 /* ---- nng: the carrier */
@@ -8523,12 +8695,13 @@ struct doorman_carrier {
     char *pem[3];                           /* authority, certificate, key; NULL: none */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the last request */
     bool connected;                         /* to it; else the socket is of no use */
-    uint64_t sequence;                      /* of the request under way; 0: none */
-    doorman_time deadline;                  /* for its answer */
-    bool sending;                           /* else receiving */
-    int result;                             /* nng's: why it failed, or 0 */
-    nng_msg *reply;                         /* where it did not */
-    bool over;                              /* atomic */
+    int pipe;              /* the id of the connection that nng has made to it; 0: none; atomic */
+    uint64_t sequence;     /* of the request under way; 0: none */
+    doorman_time deadline; /* for its answer */
+    bool sending;          /* else receiving */
+    int result;            /* nng's: why it failed, or 0 */
+    nng_msg *reply;        /* where it did not */
+    bool over;             /* atomic */
 };
 
 static void doorman__carrier_finish(doorman_carrier *carrier, int result, nng_msg *reply) {
@@ -8570,6 +8743,8 @@ static bool doorman__carrier_copy_tls(doorman_carrier *carrier, const doorman_tl
 
 doorman_status doorman_carrier_create(doorman_carrier **out,
                                       const doorman_carrier_options *options) {
+    doorman_status status = doorman__process_use_nng();
+    if (status != DOORMAN_OK) return status;
     doorman_carrier *carrier = (doorman_carrier *)doorman__zalloc(sizeof *carrier);
     if (!carrier || nng_aio_alloc(&carrier->aio, doorman__carrier_on_aio, carrier) != 0 ||
         (options->tls && !doorman__carrier_copy_tls(carrier, options->tls))) {
@@ -8610,6 +8785,18 @@ static int doorman__carrier_create_tls(doorman_carrier *carrier, nng_tls_config 
     return error;
 }
 
+/* In a thread of nng's: there is a connection now, or this one is gone. */
+static void doorman__carrier_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
+    doorman_carrier *carrier = (doorman_carrier *)context;
+    int id = nng_pipe_id(pipe);
+    if (event == NNG_PIPE_EV_ADD_POST) {
+        __atomic_store_n(&carrier->pipe, id, __ATOMIC_RELAXED);
+    } else {
+        (void)__atomic_compare_exchange_n(&carrier->pipe, &id, 0, false, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED);
+    }
+}
+
 static int doorman__carrier_dial(doorman_carrier *carrier) {
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
     nng_tls_config *tls = NULL;
@@ -8628,6 +8815,7 @@ static int doorman__carrier_dial(doorman_carrier *carrier) {
  *   returns   nng's error, or 0 */
 static int doorman__carrier_connect(doorman_carrier *carrier) {
     nng_close(carrier->socket); /* the first time there is none, and nng says so */
+    __atomic_store_n(&carrier->pipe, 0, __ATOMIC_RELAXED);
     int error = nng_req0_open(&carrier->socket);
     if (error != 0) return error;
     nng_socket socket = carrier->socket;
@@ -8635,9 +8823,19 @@ static int doorman__carrier_connect(doorman_carrier *carrier) {
     error = nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
     if (error == 0) error = nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000);
     if (error == 0) error = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max);
+    for (int i = 0; error == 0 && i < 2; i++) {
+        nng_pipe_ev event = i ? NNG_PIPE_EV_REM_POST : NNG_PIPE_EV_ADD_POST;
+        error = nng_pipe_notify(socket, event, doorman__carrier_on_pipe, carrier);
+    }
     if (error == 0) error = doorman__carrier_dial(carrier);
     carrier->connected = error == 0;
     return error;
+}
+
+/* The connection is of no use any more; the next request makes another one. */
+static void doorman__carrier_disconnect(doorman_carrier *carrier) {
+    carrier->connected = false;
+    __atomic_store_n(&carrier->pipe, 0, __ATOMIC_RELAXED);
 }
 
 bool doorman_carrier_prepare(doorman_carrier *carrier, doorman_time now) {
@@ -8652,7 +8850,7 @@ bool doorman_carrier_prepare(doorman_carrier *carrier, doorman_time now) {
         return false;
     }
     const char *address = doorman_asker_address(asker);
-    if (strcmp(carrier->address, address) != 0) carrier->connected = false;
+    if (strcmp(carrier->address, address) != 0) doorman__carrier_disconnect(carrier);
     memcpy(carrier->address, address, strlen(address) + 1);
     carrier->sequence = request.sequence;
     carrier->deadline = doorman_asker_due(asker);
@@ -8697,7 +8895,7 @@ doorman_status doorman_carrier_take(doorman_carrier *carrier, doorman_error *err
     }
     if (status != DOORMAN_OK) {
         doorman_asker_failed(asker, carrier->sequence, now);
-        carrier->connected = false;
+        doorman__carrier_disconnect(carrier);
     }
     carrier->sequence = 0;
     carrier->reply = NULL;
@@ -8723,6 +8921,18 @@ static void doorman__agent_ask(doorman_agent *agent, doorman_time now) {
     pthread_mutex_lock(&agent->mutex);
 }
 
+/* A server that answers that nobody is known to be master has failed, as far as the client goes. */
+static void doorman__agent_take(doorman_agent *agent, doorman_time now) {
+    doorman_error error = {""};
+    uint64_t before = agent->client->asker.failure_count;
+    (void)doorman_carrier_take(agent->carrier, &error, now);
+    if (agent->client->asker.failure_count == before) return;
+    if (!error.text[0]) doorman__fail(&error, DOORMAN_OK, "it knows no master");
+    doorman__fail(&agent->last_error, DOORMAN_OK, "%s: %.*s", agent->carrier->address,
+                  (int)(sizeof error.text - sizeof agent->carrier->address - 2), error.text);
+    agent->last_error_at = now;
+}
+
 /* When the agent is to stop all resources are closed, and the client is due no more once they are
  * released. */
 static void *doorman__agent_main(void *context) {
@@ -8731,7 +8941,7 @@ static void *doorman__agent_main(void *context) {
     for (;;) {
         doorman_time now = doorman_clock();
         agent->news = false;
-        (void)doorman_carrier_take(agent->carrier, NULL, now);
+        doorman__agent_take(agent, now);
         doorman_client_update(agent->client, now);
         doorman__line_wake(agent);
         doorman__agent_ask(agent, now);
@@ -8745,7 +8955,10 @@ static void *doorman__agent_main(void *context) {
     return NULL;
 }
 
-/* "HOST:PID:RANDOM": a valid id, whatever the host calls itself. */
+/* "HOST:PID:RANDOM": a valid id, whatever the host calls itself. Host and process are for people:
+ * in containers both may be the same. The 64 bits come from the system for each agent, not from a
+ * state that a fork or an image of a machine would copy: among a million agents at once two are the
+ * same with a probability of 3e-8. */
 static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
     char host[200] = "";
     if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);
@@ -8782,6 +8995,71 @@ static doorman_status doorman__agent_create_carrier(doorman_agent *agent, const 
     return status == DOORMAN_OK ? DOORMAN_OK : doorman__no_memory(error);
 }
 
+/* Whether nng has such a transport, which it can tell without the network. */
+static doorman_status doorman__agent_check_address(nng_socket socket, const char *address,
+                                                   bool has_tls, size_t index,
+                                                   doorman_error *error) {
+    nng_dialer dialer = NNG_DIALER_INITIALIZER;
+    int result = nng_dialer_create(&dialer, socket, address);
+    if (result == NNG_ENOMEM) return doorman__no_memory(error);
+    if (result != 0) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "addresses[%zu]: '%s': %s: must be tcp://HOST:PORT, "
+                             "tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME, ws://HOST:PORT/PATH "
+                             "or wss://HOST:PORT/PATH",
+                             index, address, nng_strerror(result));
+    }
+    nng_dialer_close(dialer);
+    if (has_tls || !doorman__tls(address)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "addresses[%zu]: '%s' needs options.tls",
+                         index, address);
+}
+
+static doorman_status doorman__agent_check_tls(const doorman_tls *tls, doorman_error *error) {
+    const char *field = "authority";
+    if (!tls->authority) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "tls.authority: must not be NULL");
+    }
+    if (!tls->certificate != !tls->key) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "tls.%s: must not be NULL beside %s",
+                             tls->key ? "certificate" : "key", tls->key ? "key" : "certificate");
+    }
+    nng_tls_config *config = NULL;
+    int result = nng_tls_config_alloc(&config, NNG_TLS_MODE_CLIENT);
+    if (result == 0) result = nng_tls_config_ca_chain(config, tls->authority, NULL);
+    if (result == 0 && tls->certificate) {
+        field = "certificate";
+        result = nng_tls_config_own_cert(config, tls->certificate, tls->key, NULL);
+    }
+    if (config) nng_tls_config_free(config);
+    if (result == 0) return DOORMAN_OK;
+    if (result == NNG_ENOMEM) return doorman__no_memory(error);
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "tls.%s: %s", field,
+                         nng_strerror(result));
+}
+
+/* What doorman_client_create does not know of: what nng can do. */
+static doorman_status doorman__agent_check(const doorman_client_options *options,
+                                           doorman_error *error) {
+    nng_socket socket = NNG_SOCKET_INITIALIZER;
+    doorman_status status = DOORMAN_OK;
+    if (nng_req0_open(&socket) != 0) return doorman__no_memory(error);
+    if (options->tls) status = doorman__agent_check_tls(options->tls, error);
+    for (size_t i = 0; status == DOORMAN_OK && i < options->address_count; i++) {
+        status =
+            doorman__agent_check_address(socket, options->addresses[i], options->tls, i, error);
+    }
+    nng_close(socket);
+    return status;
+}
+
+static doorman_status doorman__agent_use_nng(doorman_error *error) {
+    doorman_status status = doorman__process_use_nng();
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    if (status == DOORMAN_OK) return status;
+    return doorman__fail(error, status, "the parent of this process had used nng before the fork");
+}
+
 /* The thread is not there, or no more; nng's may be, until the carrier is destroyed. */
 static void doorman__agent_free(doorman_agent *agent) {
     doorman_carrier_destroy(agent->carrier);
@@ -8795,9 +9073,13 @@ static void doorman__agent_free(doorman_agent *agent) {
 
 /* What is there when a later one fails holds nothing yet that would have to be given back. */
 static bool doorman__agent_init(doorman_agent *agent) {
+    pthread_mutexattr_t checks;
     agent->stop_by = DOORMAN_NEVER;
-    return pthread_mutex_init(&agent->mutex, NULL) == 0 &&
-           pthread_condattr_init(&agent->monotonic) == 0 &&
+    bool done = pthread_mutexattr_init(&checks) == 0 &&
+                pthread_mutexattr_settype(&checks, PTHREAD_MUTEX_ERRORCHECK) == 0 &&
+                pthread_mutex_init(&agent->mutex, &checks) == 0;
+    pthread_mutexattr_destroy(&checks);
+    return done && pthread_condattr_init(&agent->monotonic) == 0 &&
            pthread_condattr_setclock(&agent->monotonic, CLOCK_MONOTONIC) == 0 &&
            pthread_cond_init(&agent->wake, &agent->monotonic) == 0 &&
            pthread_cond_init(&agent->left, &agent->monotonic) == 0;
@@ -8815,17 +9097,21 @@ static bool doorman__agent_launch(doorman_agent *agent) {
 
 doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_options *options,
                                    doorman_error *error) {
+    doorman_status status = doorman__agent_use_nng(error);
+    if (status != DOORMAN_OK) return status;
     doorman_agent *agent = (doorman_agent *)doorman__zalloc(sizeof *agent);
     if (!agent || !doorman__agent_init(agent)) {
         DOORMAN_FREE(agent);
         return doorman__no_memory(error);
     }
-    doorman_status status = doorman__agent_create_client(agent, options, error);
+    status = doorman__agent_create_client(agent, options, error);
+    if (status == DOORMAN_OK) status = doorman__agent_check(options, error);
     if (status == DOORMAN_OK) status = doorman__agent_create_carrier(agent, options->tls, error);
     if (status == DOORMAN_OK && !doorman__agent_launch(agent)) {
         status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
     }
     if (status == DOORMAN_OK) {
+        doorman__process_add(agent);
         *out = agent;
     } else {
         doorman__agent_free(agent);
@@ -8843,61 +9129,116 @@ static void doorman__agent_close_all(doorman_agent *agent, doorman_time now) {
     }
 }
 
-void doorman_agent_stop(doorman_agent *agent) {
-    if (!agent) return;
-    pthread_mutex_lock(&agent->mutex);
+/* With the mutex. */
+static void doorman__agent_close_line(doorman_agent *agent) {
+    __atomic_store_n(&agent->closed, true, __ATOMIC_RELAXED);
+    doorman__line_dismiss(agent, NULL);
+}
+
+doorman_status doorman_agent_shutdown(doorman_agent *agent) {
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
+    doorman__agent_close_line(agent);
+    pthread_mutex_unlock(&agent->mutex);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_agent_stop(doorman_agent *agent) {
+    if (!agent) return DOORMAN_OK;
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
     doorman_time now = doorman_clock();
     agent->stop_by = doorman__after(now, DOORMAN_SECOND);
-    doorman__line_dismiss(agent, NULL);
+    doorman__agent_close_line(agent);
     doorman__agent_close_all(agent, now);
     doorman__agent_notify(agent);
     while (agent->first) pthread_cond_wait(&agent->left, &agent->mutex);
     pthread_mutex_unlock(&agent->mutex);
     pthread_join(agent->thread, NULL);
+    doorman__process_remove(agent);
     doorman__agent_free(agent);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out) {
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
+    const doorman_asker *asker = &agent->client->asker;
+    memset(out, 0, sizeof *out);
+    memcpy(out->client_id, agent->client->client_id, sizeof out->client_id);
+    snprintf(out->address, sizeof out->address, "%s", doorman_asker_address(asker));
+    bool same = strcmp(out->address, agent->carrier->address) == 0;
+    out->connected = same && __atomic_load_n(&agent->carrier->pipe, __ATOMIC_RELAXED) != 0;
+    out->failing = asker->failures > 0;
+    out->last_error = agent->last_error;
+    out->last_error_at = agent->last_error_at;
+    out->next_refresh = doorman_asker_due(asker);
+    pthread_mutex_unlock(&agent->mutex);
+    return DOORMAN_OK;
 }
 
 /* ---- nng: the resources */
 
+/* For a call with an error text. */
+static doorman_status doorman__agent_enter(doorman_agent *agent, doorman_error *error) {
+    doorman_status status = doorman__agent_lock(agent);
+    if (status == DOORMAN_DEADLOCK) {
+        return doorman__fail(error, status, "%s", doorman_status_text(status));
+    }
+    if (status != DOORMAN_OK) {
+        return doorman__fail(error, status, "the agent is that of the parent process");
+    }
+    if (!agent->closed) return DOORMAN_OK;
+    pthread_mutex_unlock(&agent->mutex);
+    return doorman__fail(error, DOORMAN_UNAVAILABLE, "the agent is shut down");
+}
+
 doorman_status doorman_agent_open(doorman_resource **out, doorman_agent *agent,
                                   const doorman_resource_options *options, doorman_error *error) {
-    pthread_mutex_lock(&agent->mutex);
-    doorman_status status =
-        doorman_resource_open(out, agent->client, options, error, doorman_clock());
+    doorman_status status = doorman__agent_enter(agent, error);
+    if (status != DOORMAN_OK) return status;
+    status = doorman_resource_open(out, agent->client, options, error, doorman_clock());
     doorman__agent_notify(agent);
     pthread_mutex_unlock(&agent->mutex);
     return status;
 }
 
-void doorman_agent_close(doorman_agent *agent, doorman_resource *resource) {
-    pthread_mutex_lock(&agent->mutex);
+doorman_status doorman_agent_close(doorman_agent *agent, doorman_resource *resource) {
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
     if (resource->opened == 1) doorman__line_dismiss(agent, resource);
     doorman_resource_close(resource, doorman_clock());
     doorman__agent_notify(agent);
     pthread_mutex_unlock(&agent->mutex);
+    return DOORMAN_OK;
 }
 
 doorman_status doorman_agent_set_wants(doorman_agent *agent, doorman_resource *resource,
                                        double wants) {
-    pthread_mutex_lock(&agent->mutex);
-    doorman_status status = doorman_resource_set_wants(resource, wants, doorman_clock());
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
+    status = doorman_resource_set_wants(resource, wants, doorman_clock());
     doorman__agent_notify(agent);
     pthread_mutex_unlock(&agent->mutex);
     return status;
 }
 
-void doorman_agent_read(doorman_agent *agent, const doorman_resource *resource,
-                        doorman_resource_info *out) {
-    pthread_mutex_lock(&agent->mutex);
+doorman_status doorman_agent_read(doorman_agent *agent, const doorman_resource *resource,
+                                  doorman_resource_info *out) {
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
     doorman_resource_read(resource, out, doorman_clock());
     pthread_mutex_unlock(&agent->mutex);
+    return DOORMAN_OK;
 }
 
-void doorman_agent_kill_switch(doorman_agent *agent, bool on) {
-    pthread_mutex_lock(&agent->mutex);
+doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
     doorman_client_kill_switch(agent->client, on);
     doorman__line_wake(agent);
     pthread_mutex_unlock(&agent->mutex);
+    return DOORMAN_OK;
 }
 #endif /* DOORMAN_NNG */
 

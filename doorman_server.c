@@ -3360,6 +3360,7 @@ static int status_code(doorman_status status) {
     case DOORMAN_STALE:
     case DOORMAN_TIMED_OUT:
     case DOORMAN_OUT_OF_MEMORY:
+    case DOORMAN_DEADLOCK:
     case DOORMAN_STATUS_COUNT:
     default: return 500;
     }

@@ -741,8 +741,8 @@ static void to_open_twice_gives_one_resource(void **state) {
     world_stop(&w);
 }
 
-/* K5: a second opening says where its options differ, and changes nothing. What comes to the same is
- * not another option. */
+/* K5: a second opening says where its options differ, and changes nothing. A default that is
+ * spelled out does not differ. */
 static void other_options_on_a_second_opening_are_reported(void **state) {
     (void)state;
     static int other;
