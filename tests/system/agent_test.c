@@ -42,8 +42,9 @@ typedef enum behaviour { SERVES, IS_SILENT, TALKS_RUBBISH } behaviour;
 typedef struct host {
     char url[64]; /* kept when it stops, so that it can come back */
     double capacity;
-    doorman_time lease_length; /* 0: two seconds */
-    char redirect[64];         /* whom it says to be the master; "": itself */
+    doorman_time lease_length;     /* 0: two seconds */
+    doorman_time refresh_interval; /* 0: 300 ms */
+    char redirect[64];             /* whom it says to be the master; "": itself */
     int behaviour;
     int request_count, connection_count;
     pthread_mutex_t mutex; /* guards the server */
@@ -84,7 +85,8 @@ static void host_create_server(host *self) {
     doorman_template all = {.identifier_glob = "*", .capacity = self->capacity};
     all.has_algorithm = true;
     all.algorithm.lease_length = self->lease_length ? self->lease_length : 2 * DOORMAN_SECOND;
-    all.algorithm.refresh_interval = 300 * MILLISECOND;
+    all.algorithm.refresh_interval =
+        self->refresh_interval ? self->refresh_interval : 300 * MILLISECOND;
     all.algorithm.minimum_refresh_interval = 100 * MILLISECOND;
     all.algorithm.has_learning_mode_duration = true;
     all.algorithm.has_minimum_interval = true;
@@ -1458,6 +1460,81 @@ static void calls_from_many_threads_get_on_with_each_other(void **state) {
     host_stop(&server);
 }
 
+/* ---- many resources ---- */
+
+static int by_time(const void *a, const void *b) {
+    doorman_time first = *(const doorman_time *)a, second = *(const doorman_time *)b;
+    return (first > second) - (first < second);
+}
+
+static void print_times(const char *what, doorman_time *times, size_t count) {
+    qsort(times, count, sizeof *times, by_time);
+    print_message("%-20s %6zu calls, us: median %.1f, 99 %% %.1f, 99.9 %% %.1f, longest %.1f\n",
+                  what, count, (double)times[count / 2] / 1e3,
+                  (double)times[count * 99 / 100] / 1e3, (double)times[count * 999 / 1000] / 1e3,
+                  (double)times[count - 1] / 1e3);
+}
+
+#define TIMED(times, call)                                                                         \
+    do {                                                                                           \
+        doorman_time from_ = doorman_clock();                                                      \
+        assert_int_equal(call, DOORMAN_OK);                                                        \
+        (times) = doorman_clock() - from_;                                                         \
+    } while (0)
+
+/* All have leases, with as few requests as there must be, and the calls do not get in each other's
+ * way: how long they take is printed, but not asserted, as it depends on the machine. */
+static void an_agent_with_many_resources_serves_each(void **state) {
+    (void)state;
+    enum { RESOURCES = 10000 };
+    static doorman_resource *resources[RESOURCES];
+    static doorman_time opens[RESOURCES], reads[RESOURCES], wants[RESOURCES];
+    static doorman_time infos[RESOURCES], closes[RESOURCES];
+    host server = {.capacity = 1000, .lease_length = 10 * PATIENCE};
+    server.refresh_interval = 2 * DOORMAN_SECOND;
+    host_start(&server);
+    doorman_agent *agent = start_with(server.url, 10 * DOORMAN_SECOND);
+    for (size_t i = 0; i < RESOURCES; i++) {
+        char id[32];
+        snprintf(id, sizeof id, "resource/%zu", i);
+        doorman_resource_options options = {.resource_id = id};
+        TIMED(opens[i], doorman_agent_open(&resources[i], agent, &options, NULL));
+    }
+    for (size_t i = 0; i < RESOURCES; i++) EVENTUALLY(leased(agent, resources[i]));
+    int before = host_requests(&server);
+    for (size_t i = 0; i < RESOURCES; i++) {
+        doorman_resource *resource = resources[i * 7919 % RESOURCES];
+        doorman_resource_info info;
+        doorman_agent_info state_;
+        TIMED(reads[i], doorman_agent_read(agent, resource, &info));
+        TIMED(infos[i], doorman_agent_read_info(agent, &state_));
+        TIMED(wants[i], doorman_agent_set_wants(agent, resource, 2));
+        assert_true(info.leased);
+        nap(MILLISECOND / 4);
+    }
+    print_message("%d requests meanwhile\n", host_requests(&server) - before);
+    for (size_t i = 0; i < RESOURCES; i++) EVENTUALLY(read_info(agent, resources[i]).capacity == 2);
+    pthread_mutex_lock(&server.mutex);
+    const void *cursor = NULL;
+    doorman_server_resource each;
+    size_t count = 0;
+    while (doorman_server_next_resource(server.server, &cursor, &each, doorman_clock())) {
+        if (each.holder_count == 1) count++;
+    }
+    pthread_mutex_unlock(&server.mutex);
+    assert_int_equal(count, RESOURCES);
+    for (size_t i = 0; i < RESOURCES; i++) {
+        TIMED(closes[i], doorman_agent_close(agent, resources[i]));
+    }
+    assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
+    print_times("open", opens, RESOURCES);
+    print_times("read", reads, RESOURCES);
+    print_times("read_info", infos, RESOURCES);
+    print_times("set_wants", wants, RESOURCES);
+    print_times("close", closes, RESOURCES);
+    host_stop(&server);
+}
+
 /* STYLE 6: what is wrong leaves nothing behind. */
 static void an_agent_that_cannot_start_says_why(void **state) {
     (void)state;
@@ -1630,6 +1707,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(nobody_rushes_who_woke_late_and_nothing_is_lost),
         cmocka_unit_test(many_threads_never_have_more_than_the_gauge_allows),
         cmocka_unit_test(calls_from_many_threads_get_on_with_each_other),
+        cmocka_unit_test(an_agent_with_many_resources_serves_each),
         cmocka_unit_test(an_agent_that_cannot_start_says_why),
         cmocka_unit_test(an_address_that_nng_cannot_reach_is_refused_at_the_start),
         cmocka_unit_test(a_carrier_says_what_became_of_a_request),

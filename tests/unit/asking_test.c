@@ -544,8 +544,8 @@ static void many_resources_go_in_several_requests(void **state) {
         snprintf(id, sizeof id, "db/%zu", i);
         resources[i] = open_resource(&w, id, 1);
     }
-    static const size_t parts[] = {1000, 1000, 500};
-    for (size_t i = 0; i < 3; i++) {
+    static const size_t parts[] = {500, 500, 500, 500, 500};
+    for (size_t i = 0; i < 5; i++) {
         assert_true(asks(&w));
         assert_int_equal(w.request.ask_count, parts[i]);
         give(&w, 1);
@@ -555,7 +555,7 @@ static void many_resources_go_in_several_requests(void **state) {
         assert_true(read_now(&w, resources[i]).leased);
         doorman_resource_close(resources[i], w.now);
     }
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 5; i++) {
         assert_true(asks(&w));
         assert_int_equal(w.request.ask_count, parts[i]);
         answer_release(&w);
