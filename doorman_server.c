@@ -3360,16 +3360,18 @@ static int status_code(doorman_status status) {
     case DOORMAN_STALE:
     case DOORMAN_TIMED_OUT:
     case DOORMAN_OUT_OF_MEMORY:
+    case DOORMAN_DEADLOCK:
     case DOORMAN_STATUS_COUNT:
     default: return 500;
     }
 }
 
-/* Takes the method's key off an answer, {"METHOD":ANSWER}; an error keeps its own. */
+/* Removes the method's key from an answer, {"METHOD":ANSWER}. An error keeps its own key, and
+ * without a method the answer stays whole. */
 static void answer_unwrap(struct text *text, const doorman_buffer *reply, const char *method,
                           doorman_status status) {
-    size_t around = strlen(method) + 4;
-    if (status == DOORMAN_OK && reply->bytes > around) {
+    size_t around = method ? strlen(method) + 4 : 0;
+    if (method && status == DOORMAN_OK && reply->bytes > around) {
         text_add_bytes(text, reply->text + around, reply->bytes - around - 1);
     } else {
         text_add_bytes(text, reply->text, reply->bytes);
@@ -3377,13 +3379,15 @@ static void answer_unwrap(struct text *text, const doorman_buffer *reply, const 
     text_add(text, "\n");
 }
 
+/* A path that is a method has the inner object as its body, and is answered with one. The path /v1
+ * takes and answers the whole message, as every other transport does. */
 static void answer_method(struct service *service, const struct call *call, struct reply *reply) {
-    const char *method = call->path + strlen("/v1/");
+    const char *method = strcmp(call->path, "/v1") == 0 ? NULL : call->path + strlen("/v1/");
     struct text wrapped = {.failed = false};
     doorman_json_exchange exchange = {.status = DOORMAN_OK};
-    text_addf(&wrapped, "{\"%s\":", method);
+    if (method) text_addf(&wrapped, "{\"%s\":", method);
     text_add_bytes(&wrapped, call->body, call->body_bytes);
-    text_add(&wrapped, "}");
+    if (method) text_add(&wrapped, "}");
     if (wrapped.failed) {
         reply->text.failed = true;
     } else {
@@ -3554,9 +3558,9 @@ static const struct route *route_find(const char *path) {
     return found;
 }
 
-/* Is it one of the methods of the protocol? */
+/* Does the path take messages of the protocol: /v1, or /v1/ and the name of a method? */
 static bool path_is_method(const char *path) {
-    bool found = false;
+    bool found = strcmp(path, "/v1") == 0;
     for (int i = 0; strncmp(path, "/v1/", 4) == 0 && i < CALL_UNKNOWN; i++) {
         found = found || strcmp(path + 4, call_names[i]) == 0;
     }

@@ -37,6 +37,25 @@ public_cxx() { compile_cxx "$@" -c -x c++ doorman.h -o /dev/null; }
 implementation() { compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman.h -o /dev/null; }
 source_c() { compile_c "$@" -c -o /dev/null; }
 
+# A program of these lines. One that must not compile is refused with a text of the header's.
+program() { printf '%s\n' "$@" >"$own/program.c"; }
+is_refused() { # what the compiler must say, a compiler, the lines
+    wanted=$1 compiler=$2
+    shift 2
+    program "$@"
+    if compile_c "$compiler" c11 -c "$own/program.c" -o /dev/null 2>"$own/said"; then
+        echo "compiled, and should not have"
+        return 1
+    fi
+    grep -F "$wanted" "$own/said" || { cat "$own/said" && return 1; }
+}
+is_accepted() { # a compiler, the lines
+    compiler=$1
+    shift
+    program "$@"
+    compile_c "$compiler" c11 -c "$own/program.c" -o /dev/null
+}
+
 core() { compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman.h -o "$own/core.o"; }
 
 # Sections 1 to 8 keep nothing between calls (C2): the object has no data that can be written. And
@@ -101,6 +120,36 @@ sections() { # a compiler of C and one of C++, and the sections
     done
 }
 
+# Macros that are missing, incomplete, or defined too late.
+macros() { # a compiler of C
+    include="'#include \"doorman.h\"'" implement="'#define DOORMAN_IMPLEMENTATION'"
+    malloc="'#define DOORMAN_MALLOC(bytes) my_malloc(bytes)'"
+    realloc="'#define DOORMAN_REALLOC(pointer, bytes) my_realloc(pointer, bytes)'"
+    free="'#define DOORMAN_FREE(pointer) my_free(pointer)'"
+    declare="'#include <stddef.h>' 'void *my_malloc(size_t bytes);' \
+        'void *my_realloc(void *pointer, size_t bytes);' 'void my_free(void *pointer);'"
+    for two in "$malloc $realloc" "$malloc $free" "$realloc $free" "$free"; do
+        echo "is_refused 'or none' '$1' $declare $implement $two $include"
+    done
+    echo "is_accepted '$1' $declare $implement $malloc $realloc $free $include"
+    with_json="'#define DOORMAN_JSON'" with_nng="'#define DOORMAN_NNG'"
+    as_static="'#define DOORMAN_STATIC'"
+    first='before the first include of doorman.h'
+    echo "is_refused 'needs DOORMAN_JSON' '$1' $with_nng $include"
+    echo "is_refused 'DOORMAN_JSON $first' '$1' $include $with_json $include"
+    echo "is_refused 'DOORMAN_JSON $first' '$1' $include $implement $with_json $include"
+    echo "is_refused 'DOORMAN_NNG $first' '$1' $with_json $include $implement $with_nng $include"
+    echo "is_refused 'DOORMAN_STATIC $first' '$1' $include $as_static $include"
+    twice="$with_json $with_nng $include $include $implement $include"
+    echo "is_refused _DEFAULT_SOURCE '$1' $twice"
+    echo "is_accepted '$1' '#define _DEFAULT_SOURCE' $twice"
+    all_of_it="$implement $with_json $with_nng $include"
+    echo "is_refused _DEFAULT_SOURCE '$1' '#include <stdio.h>' $all_of_it"
+    posix="'#define _POSIX_C_SOURCE 200809L'"
+    echo "is_refused _DEFAULT_SOURCE '$1' $posix '#include <stdio.h>' $all_of_it"
+    echo "is_accepted '$1' $all_of_it '#include <stdio.h>'"
+}
+
 programs() { # a compiler of C and one of C++
     echo "works_in_c '$1'"
     echo "works_in_cxx '$1' '$2'"
@@ -140,6 +189,7 @@ table() {
         if [ "$c" = clang ]; then cxx='clang++'; else cxx=$CXX; fi
         sections "$c" "$cxx" '' -DDOORMAN_JSON "$nng"
         programs "$c" "$cxx"
+        macros "$c"
         for_32_bits "$c" "$cxx"
     done
     for_windows

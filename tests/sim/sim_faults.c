@@ -56,8 +56,10 @@ static doorman_algorithm random_algorithm(uint64_t *dice) {
         sim_time_between(dice, algorithm.lease_length / 12, algorithm.lease_length);
     algorithm.has_minimum_interval = sim_below(dice, 2);
     algorithm.minimum_interval = sim_time_between(dice, 0, 5 * SECOND);
+    if (!algorithm.has_minimum_interval) algorithm.minimum_interval = 0;
     algorithm.has_learning_mode_duration = sim_below(dice, 16) == 0;
     algorithm.learning_mode_duration = sim_time_between(dice, 0, 2 * algorithm.lease_length);
+    if (!algorithm.has_learning_mode_duration) algorithm.learning_mode_duration = 0;
     if (algorithm.kind == DOORMAN_PRIORITY_SHARE) algorithm.reserve = sim_unit(dice);
     if (sim_below(dice, 2)) algorithm.decay_factor = sim_between(dice, 0.25, 1);
     return algorithm;

@@ -511,6 +511,29 @@ static void the_methods_answer_over_http_as_they_do_over_nng(void **state) {
     server_stop(&site.server);
 }
 
+/* The path /v1 takes what every other transport takes. */
+static void a_whole_message_is_posted_as_it_is_sent_elsewhere(void **state) {
+    (void)state;
+    struct site site = site_start(CONFIG("100", ""), NULL);
+    char *elsewhere = ask_bytes(site.server.url, "{\"discovery\": {}}", 17);
+    char *answer = post(&site, "/v1", HOST JSON, "{\"discovery\": {}}");
+    assert_int_equal(code_of(answer), 200);
+    const char *body = body_of(answer);
+    assert_memory_equal(body, elsewhere, strlen(elsewhere));
+    assert_string_equal(body + strlen(elsewhere), "\n");
+    free(answer);
+    free(elsewhere);
+    const char *wants = "{\"get_capacity\": " ASK("a", "db", "30") "}";
+    expect_post(&site, "/v1", HOST JSON, wants, 200, "{\"get_capacity\":{\"response\"");
+    expect_post(&site, "/v1", HOST JSON, "{\"get_capacity\": {}}", 400, "get_capacity.client_id");
+    expect_post(&site, "/v1", HOST JSON, "{\"nothing\": {}}", 404, "NOT_FOUND");
+    expect_post(&site, "/v1", HOST JSON, "", 400, "INVALID_ARGUMENT");
+    expect_post(&site, "/v1", HOST, wants, 415, "UNSUPPORTED_MEDIA_TYPE");
+    expect(&site, "/v1", HOST, 405, "Allow: POST");
+    expect_post(&site, "/v1/", HOST JSON, wants, 404, "NOT_FOUND");
+    server_stop(&site.server);
+}
+
 static void what_is_wrong_with_a_request_is_said_by_its_code(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
@@ -1143,6 +1166,7 @@ int main(int argc, char **argv) {
         TEST(prometheus_scrapes_the_metrics),
         TEST(a_node_tells_of_its_parent_and_the_lease_from_it),
         TEST(the_methods_answer_over_http_as_they_do_over_nng),
+        TEST(a_whole_message_is_posted_as_it_is_sent_elsewhere),
         TEST(what_is_wrong_with_a_request_is_said_by_its_code),
         TEST(a_connection_serves_one_request_after_the_other_however_they_are_cut),
         TEST(a_web_page_cannot_reach_the_server_through_a_browser),

@@ -750,14 +750,16 @@ static const story stories[] = {
 
 /* ---- what needs no memory ------------------------------------------------------------------- */
 
-/* All other functions with a status; agents' waits are those of their limiters. */
+/* All other functions with a status. */
 static const char *const no_stories[] = {
-    "doorman_asker_response",      "doorman_server_set_master", "doorman_resource_set_wants",
-    "doorman_rate_init",           "doorman_gauge_init",        "doorman_token_bucket_init",
-    "doorman_leaky_bucket_init",   "doorman_debt_bucket_init",  "doorman_fixed_window_init",
-    "doorman_sliding_window_init", "doorman_sliding_log_init",  "doorman_agent_set_wants",
-    "doorman_agent_rate_wait",     "doorman_agent_gauge_wait",  "doorman_carrier_take",
-    "doorman_rate_init_units",
+    "doorman_asker_response",      "doorman_server_set_master",   "doorman_resource_set_wants",
+    "doorman_rate_init",           "doorman_gauge_init",          "doorman_token_bucket_init",
+    "doorman_leaky_bucket_init",   "doorman_debt_bucket_init",    "doorman_fixed_window_init",
+    "doorman_sliding_window_init", "doorman_sliding_log_init",    "doorman_agent_set_wants",
+    "doorman_agent_rate_wait",     "doorman_agent_gauge_wait",    "doorman_carrier_take",
+    "doorman_rate_init_units",     "doorman_agent_shutdown",      "doorman_agent_stop",
+    "doorman_agent_read_info",     "doorman_agent_close",         "doorman_agent_read",
+    "doorman_agent_kill_switch",   "doorman_agent_gauge_release",
 };
 
 static void classical_limiters_start(doorman_time now) {
@@ -879,8 +881,14 @@ static void waits_need_no_memory(void **state) {
     assert_int_equal(doorman_agent_gauge_wait(s->agent, resource, 1000, DOORMAN_NEVER), DOORMAN_OK);
     assert_int_equal(doorman_agent_gauge_wait(s->agent, resource, 1, MILLISECOND),
                      DOORMAN_TIMED_OUT);
-    doorman_agent_gauge_release(s->agent, resource, 1000);
-    doorman_agent_close(s->agent, resource);
+    assert_int_equal(doorman_agent_gauge_release(s->agent, resource, 1000), DOORMAN_OK);
+    doorman_resource_info read;
+    doorman_agent_info info;
+    assert_int_equal(doorman_agent_read(s->agent, resource, &read), DOORMAN_OK);
+    assert_int_equal(doorman_agent_read_info(s->agent, &info), DOORMAN_OK);
+    assert_int_equal(doorman_agent_kill_switch(s->agent, false), DOORMAN_OK);
+    assert_int_equal(doorman_agent_close(s->agent, resource), DOORMAN_OK);
+    assert_int_equal(doorman_agent_shutdown(s->agent), DOORMAN_OK);
     assert_true(memory_works());
     scene_end(s);
 }

@@ -47,8 +47,8 @@ static void world_stop(world *w) {
     assert_int_equal(memory_blocks(), w->blocks);
 }
 
-static void note_change(void *context, doorman_resource *resource) {
-    (void)resource;
+static void note_change(void *context, const doorman_resource_info *info) {
+    (void)info;
     ((world *)context)->change_count++;
 }
 
@@ -544,8 +544,8 @@ static void many_resources_go_in_several_requests(void **state) {
         snprintf(id, sizeof id, "db/%zu", i);
         resources[i] = open_resource(&w, id, 1);
     }
-    static const size_t parts[] = {1000, 1000, 500};
-    for (size_t i = 0; i < 3; i++) {
+    static const size_t parts[] = {500, 500, 500, 500, 500};
+    for (size_t i = 0; i < 5; i++) {
         assert_true(asks(&w));
         assert_int_equal(w.request.ask_count, parts[i]);
         give(&w, 1);
@@ -555,7 +555,7 @@ static void many_resources_go_in_several_requests(void **state) {
         assert_true(read_now(&w, resources[i]).leased);
         doorman_resource_close(resources[i], w.now);
     }
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 5; i++) {
         assert_true(asks(&w));
         assert_int_equal(w.request.ask_count, parts[i]);
         answer_release(&w);
@@ -1422,8 +1422,20 @@ static void the_same_seed_tells_the_same_story(void **state) {
     assert_memory_equal(times[0], times[1], sizeof times[0]);
 }
 
+static void every_method_has_the_name_that_it_has_on_the_wire(void **state) {
+    (void)state;
+    assert_string_equal(doorman_method_name(DOORMAN_DISCOVERY, false), "discovery");
+    assert_string_equal(doorman_method_name(DOORMAN_DISCOVERY, true), "discovery");
+    assert_string_equal(doorman_method_name(DOORMAN_GET_CAPACITY, false), "get_capacity");
+    assert_string_equal(doorman_method_name(DOORMAN_GET_CAPACITY, true), "get_server_capacity");
+    assert_string_equal(doorman_method_name(DOORMAN_RELEASE_CAPACITY, false), "release_capacity");
+    assert_string_equal(doorman_method_name(DOORMAN_METHOD_COUNT, true), "?");
+    assert_string_equal(doorman_method_name((doorman_method)-1, false), "?");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_method_has_the_name_that_it_has_on_the_wire),
         cmocka_unit_test(a_new_resource_asks_at_once),
         cmocka_unit_test(nothing_is_asked_while_an_answer_is_awaited),
         cmocka_unit_test(one_request_renews_all_that_is_past_half_its_interval),

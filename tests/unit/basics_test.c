@@ -567,8 +567,51 @@ static void what_is_left_is_never_more_than_the_truth(void **state) {
 }
 #endif
 
+/* ---- timers ---- */
+
+enum { TIMERS = 60 };
+
+/* The first by a look at each. */
+static const doorman__timer *first_of(const doorman__timer *timers) {
+    const doorman__timer *first = NULL;
+    for (size_t i = 0; i < TIMERS; i++) {
+        const doorman__timer *each = &timers[i];
+        if (!each->place) continue;
+        bool earlier = !first || each->at < first->at;
+        if (earlier || (each->at == first->at && each->order < first->order)) first = each;
+    }
+    return first;
+}
+
+static void the_first_timer_is_the_earliest_and_then_the_oldest(void **state) {
+    (void)state;
+    doorman__timers timers = {.count = 0};
+    doorman__timer all[TIMERS] = {{.at = 0}};
+    assert_true(doorman__timers_reserve(&timers, TIMERS));
+    assert_true(doorman__timers_due(&timers) == DOORMAN_NEVER);
+    for (int round = 0; round < 20000; round++) {
+        doorman__timer *one = &all[random_below(TIMERS)];
+        size_t choice = random_below(4);
+        doorman_time at = choice ? (doorman_time)random_below(30) : DOORMAN_NEVER;
+        uint64_t order = one->order;
+        bool same = one->place && one->at == at;
+        if (choice == 1 && one->place) doorman__timer_clear(&timers, one);
+        if (choice != 1) doorman__timer_set(&timers, one, at);
+        if (choice != 1 && same) assert_true(one->order == order);
+        assert_ptr_equal(doorman__timers_first(&timers), first_of(all));
+        size_t count = 0;
+        for (size_t i = 0; i < TIMERS; i++) {
+            if (all[i].place) assert_ptr_equal(timers.heap[all[i].place - 1], &all[i]);
+            if (all[i].place) count++;
+        }
+        assert_int_equal(timers.count, count);
+    }
+    doorman__timers_uninit(&timers);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_timer_is_the_earliest_and_then_the_oldest),
         cmocka_unit_test(every_status_has_a_name_and_a_text_of_its_own),
         cmocka_unit_test(a_number_that_is_no_status_has_a_name_too),
         cmocka_unit_test(a_time_after_the_end_of_time_is_never),

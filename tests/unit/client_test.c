@@ -24,11 +24,12 @@ typedef struct world {
     doorman_server *server;
     doorman_client *clients[CLIENTS_MAX];
     size_t client_count;
-    bool down;            /* the server does not answer */
-    unsigned loss;        /* per cent of the requests, and of the answers, that are lost */
-    bool lets_go;         /* without a lease, applications give up what they have in flight */
-    size_t request_count; /* that clients have made */
-    size_t change_count;  /* calls of on_change */
+    bool down;                /* the server does not answer */
+    unsigned loss;            /* per cent of the requests, and of the answers, that are lost */
+    bool lets_go;             /* without a lease, applications give up what they have in flight */
+    size_t request_count;     /* that clients have made */
+    size_t change_count;      /* calls of on_change */
+    doorman_resource *opened; /* the last one */
     doorman_resource_info changed; /* what the last one could read */
     size_t blocks;                 /* allocated before */
 } world;
@@ -40,7 +41,7 @@ static doorman_config *config_with(double capacity, double safe_capacity,
         .identifier_glob = "*",
         .capacity = capacity,
         .has_safe_capacity = safe_capacity >= 0,
-        .safe_capacity = safe_capacity,
+        .safe_capacity = safe_capacity >= 0 ? safe_capacity : 0,
         .has_algorithm = true,
         .algorithm = {.lease_length = lease_length, .has_learning_mode_duration = true}};
     const doorman_config_options options = {.templates = &all, .template_count = 1};
@@ -96,12 +97,12 @@ static doorman_client *join(world *w, const char *client_id) {
     return *client;
 }
 
-static void note_change(void *context, doorman_resource *resource) {
+static void note_change(void *context, const doorman_resource_info *info) {
     world *w = context;
     w->change_count++;
-    doorman_resource_read(resource, &w->changed, w->now);
-    if (w->lets_go && !w->changed.leased) {
-        doorman_gauge_release(doorman_resource_gauge(resource), w->changed.in_flight);
+    w->changed = *info;
+    if (w->lets_go && !info->leased) {
+        doorman_gauge_release(doorman_resource_gauge(w->opened), info->in_flight);
     }
 }
 
@@ -112,6 +113,7 @@ static doorman_resource *open_with(world *w, doorman_client *client,
     options.on_change = note_change;
     options.context = w;
     assert_int_equal(doorman_resource_open(&resource, client, &options, NULL, w->now), DOORMAN_OK);
+    w->opened = resource;
     return resource;
 }
 
@@ -226,6 +228,7 @@ static void assert_names(const doorman_error *error, const char *field) {
 /* C5 */
 static void a_client_that_makes_no_sense_is_refused(void **state) {
     (void)state;
+    const doorman_tls tls = {.authority = "A"};
     static const char *const good[] = {"tcp://a:1"}, *const bad[] = {"tcp://a:1", "", NULL};
     char too_long[DOORMAN_ID_BYTES_MAX + 2] = {0};
     memset(too_long, 'x', sizeof too_long - 1);
@@ -247,6 +250,7 @@ static void a_client_that_makes_no_sense_is_refused(void **state) {
          {.client_id = "c", .addresses = good, .address_count = 1, .request_timeout = -1}},
         {"request_timeout",
          {.client_id = "c", .addresses = good, .address_count = 1, .request_timeout = INT64_MAX}},
+        {"tls", {.client_id = "c", .addresses = good, .address_count = 1, .tls = &tls}},
     };
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
         doorman_client *client = NULL;
@@ -276,10 +280,24 @@ static void a_resource_that_makes_no_sense_is_refused(void **state) {
         {"resource_id", {.resource_id = "a\nb"}},
         {"priority", {.resource_id = "db", .has_priority = true, .priority = -1}},
         {"priority", {.resource_id = "db", .has_priority = true, .priority = 16}},
+        {"priority: needs has_priority", {.resource_id = "db", .priority = 1}},
         {"wants", {.resource_id = "db", .wants = -1}},
         {"wants", {.resource_id = "db", .wants = (double)NAN}},
         {"wants", {.resource_id = "db", .wants = (double)INFINITY}},
         {"wants", {.resource_id = "db", .wants = 1.1e15}},
+        {"wants: must be at most wants_maximum",
+         {.resource_id = "db", .wants = 61, .wants_maximum = 60}},
+        {"wants_minimum: must be 0 beside wants",
+         {.resource_id = "db", .wants = 7, .wants_minimum = 1}},
+        {"wants_initial: must be 0 beside wants",
+         {.resource_id = "db", .wants = 7, .wants_initial = 7}},
+        {"window: must be 0 beside wants", {.resource_id = "db", .wants = 7, .window = SECOND}},
+        {"wants_initial: must be at most wants_maximum",
+         {.resource_id = "db", .wants_initial = 61, .wants_maximum = 60}},
+        {"wants_initial: must be at least wants_minimum",
+         {.resource_id = "db", .wants_initial = 4, .wants_minimum = 5}},
+        {"wants_initial: must be at least wants_minimum",
+         {.resource_id = "db", .wants_initial = 0.5}},
         {"wants_minimum", {.resource_id = "db", .wants_minimum = -1}},
         {"wants_minimum", {.resource_id = "db", .wants_minimum = (double)NAN}},
         {"wants_maximum", {.resource_id = "db", .wants_maximum = -1}},
@@ -298,6 +316,10 @@ static void a_resource_that_makes_no_sense_is_refused(void **state) {
         {"burst_units", {.resource_id = "db", .burst = SECOND, .burst_units = 5}},
         {"mode", {.resource_id = "db", .mode = (doorman_mode)3}},
         {"safe_capacity", {.resource_id = "db", .safe_capacity = -2}},
+        {"safe_capacity: must be 0 where the mode is not SAFE",
+         {.resource_id = "db", .mode = DOORMAN_PESSIMISTIC, .safe_capacity = 5}},
+        {"safe_capacity: must be 0 where the mode is not SAFE",
+         {.resource_id = "db", .mode = DOORMAN_OPTIMISTIC, .safe_capacity = DOORMAN_UNLIMITED}},
         {"safe_capacity", {.resource_id = "db", .safe_capacity = (double)NAN}},
     };
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
@@ -325,6 +347,12 @@ static void wants_that_make_no_sense_are_refused(void **state) {
                          DOORMAN_INVALID_ARGUMENT);
         assert_exact(read_now(&w, resource).wants, 7);
     }
+    resource = NULL;
+    const doorman_resource_options bounded = {.resource_id = "disk", .wants_maximum = 60};
+    assert_int_equal(doorman_resource_open(&resource, w.clients[0], &bounded, NULL, w.now),
+                     DOORMAN_OK);
+    assert_int_equal(doorman_resource_set_wants(resource, 61, w.now), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_resource_set_wants(resource, 60, w.now), DOORMAN_OK);
     world_stop(&w);
 }
 
@@ -360,8 +388,8 @@ static void a_mode_holds_before_and_after_a_lease_and_never_during_it(void **sta
         {DOORMAN_SAFE, 5, 0, 5, 0},
         {DOORMAN_SAFE, DOORMAN_UNLIMITED, -2, DOORMAN_UNLIMITED, DOORMAN_UNLIMITED},
         {DOORMAN_SAFE, 5, DOORMAN_UNLIMITED, 5, DOORMAN_UNLIMITED},
-        {DOORMAN_PESSIMISTIC, 5, 8, 0, 0},
-        {DOORMAN_OPTIMISTIC, 5, 8, 100, 100},
+        {DOORMAN_PESSIMISTIC, 0, 8, 0, 0},
+        {DOORMAN_OPTIMISTIC, 0, 8, 100, 100},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w;
@@ -393,8 +421,8 @@ static void limiters_follow_the_mode_and_the_lease(void **state) {
         double safe_capacity, without;
     } cases[] = {{DOORMAN_SAFE, 5, 5},
                  {DOORMAN_SAFE, DOORMAN_UNLIMITED, 100},
-                 {DOORMAN_PESSIMISTIC, 5, 0},
-                 {DOORMAN_OPTIMISTIC, 5, 50}};
+                 {DOORMAN_PESSIMISTIC, 0, 0},
+                 {DOORMAN_OPTIMISTIC, 0, 50}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w;
         world_start(&w, 100);
@@ -723,6 +751,56 @@ static void to_open_twice_gives_one_resource(void **state) {
     assert_int_equal(holder_count(&w), 0);
     assert_int_equal(doorman_client_due(client), DOORMAN_NEVER);
     world_stop(&w);
+}
+
+/* K5: a second opening says where its options differ, and changes nothing. A default that is
+ * spelled out does not differ. */
+static void other_options_on_a_second_opening_are_reported(void **state) {
+    (void)state;
+    static int other;
+    static const struct {
+        const char *field;
+        doorman_resource_options options;
+    } others[] = {
+        {"priority", {.has_priority = true, .priority = 2}},
+        {"wants", {.wants = 7}},
+        {"wants_minimum", {.wants_minimum = 2, .wants_initial = 3}},
+        {"wants_maximum", {.wants_maximum = 9}},
+        {"wants_initial", {.wants_initial = 4}},
+        {"window", {.window = SECOND}},
+        {"burst", {.burst = SECOND}},
+        {"mode", {.mode = DOORMAN_OPTIMISTIC}},
+        {"safe_capacity", {.safe_capacity = 1}},
+        {"shadow", {.shadow = true}},
+        {"on_change", {.on_change = note_change}},
+        {"context", {.context = &other}},
+        {"", {.resource_id = "db"}},
+        {"", {.has_priority = true, .priority = 1, .wants_minimum = 1, .wants_maximum = 1e15}},
+        {"", {.wants_initial = 1, .window = 10 * SECOND, .burst = SECOND / 10}},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        world w;
+        world_start(&w, 100);
+        doorman_client *client = join(&w, "client");
+        const doorman_resource_options first = {.resource_id = "db"};
+        doorman_resource_options second = others[i].options;
+        second.resource_id = "db";
+        doorman_resource *one = NULL, *two = NULL;
+        doorman_error error = {"of another call"};
+        assert_int_equal(doorman_resource_open(&one, client, &first, NULL, w.now), DOORMAN_OK);
+        assert_false(read_now(&w, one).options_differ);
+        assert_int_equal(doorman_resource_open(&two, client, &second, &error, w.now), DOORMAN_OK);
+        assert_ptr_equal(one, two);
+        assert_names(&error, others[i].field);
+        assert_int_equal(read_now(&w, one).options_differ, others[i].field[0] != 0);
+        assert_int_equal(doorman_resource_open(&two, client, &first, &error, w.now), DOORMAN_OK);
+        assert_string_equal(error.text, "");
+        assert_exact(read_now(&w, one).wants, 1);
+        for (int opening = 0; opening < 3; opening++) doorman_resource_close(one, w.now);
+        assert_int_equal(doorman_resource_open(&one, client, &second, NULL, w.now), DOORMAN_OK);
+        assert_false(read_now(&w, one).options_differ);
+        world_stop(&w);
+    }
 }
 
 /* K5: a resource that is opened again has the options of that opening. */
@@ -1084,7 +1162,7 @@ static void wants_stay_between_their_bounds(void **state) {
     world_start(&w, 1e6);
     doorman_resource *resource = follow(
         &w,
-        (doorman_resource_options){.wants_minimum = 5, .wants_maximum = 60, .wants_initial = 1000});
+        (doorman_resource_options){.wants_minimum = 5, .wants_maximum = 60, .wants_initial = 60});
     assert_exact(read_now(&w, resource).wants, 60);
     use_rate(&w, resource, 200, MINUTE);
     assert_exact(read_now(&w, resource).wants, 60);
@@ -1712,6 +1790,7 @@ int main(void) {
         cmocka_unit_test(a_server_that_learns_leaves_the_last_safe_capacity_heard),
         cmocka_unit_test(a_server_that_learns_gives_a_lease_back),
         cmocka_unit_test(to_open_twice_gives_one_resource),
+        cmocka_unit_test(other_options_on_a_second_opening_are_reported),
         cmocka_unit_test(a_resource_opened_again_takes_the_new_options),
         cmocka_unit_test(a_late_release_does_not_take_a_new_lease_away),
         cmocka_unit_test(two_clients_of_one_process_are_two_holders),

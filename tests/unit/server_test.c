@@ -1152,6 +1152,7 @@ static void a_server_that_makes_no_sense_is_refused(void **state) {
         {"drift", {.node = "n", .config = config, .drift = 1.1}},
         {"drift", {.node = "n", .config = config, .drift = strtod("nan", NULL)}},
         {"request_timeout", {.node = "n", .config = config, .request_timeout = -1}},
+        {"request_timeout", {.node = "n", .config = config, .request_timeout = DOORMAN_SECOND}},
     };
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
         doorman_server *server = NULL;

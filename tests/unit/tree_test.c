@@ -585,7 +585,7 @@ static void safe_capacities_go_down_the_tree(void **state) {
         doorman_template all = {.identifier_glob = "*",
                                 .capacity = 100,
                                 .has_safe_capacity = given,
-                                .safe_capacity = 7,
+                                .safe_capacity = given ? 7 : 0,
                                 .has_algorithm = true,
                                 .algorithm = fair};
         forest *f = plant(&all, 1);
