@@ -3125,8 +3125,8 @@ static void doorman__book_commit(doorman__book *book, doorman__record *record, d
  * it some seconds later, and keeps it for 60 / 0.2 = 300 s. 99.4 % of the units are in use.
  *
  * In a tree the target of a child is the sum of its clients' targets, so the child takes turns too.
- * Its clients' shares are of the units that it has at the time, and sum to these; so their means
- * follow its mean.
+ * Its clients have what it has at the time in proportion to their shares; so their means follow its
+ * mean.
  */
 
 /* Room for the turns of a holder. False: no memory. */
@@ -3441,11 +3441,13 @@ static double doorman__book_subclients(const doorman__book *book) {
 
 /* The terms that the parent told, if they fit into what there is within a thousandth: leases are
  * cut to what is free anyway, while to solve alone for so little would leave the way to the common
- * level for good, where a reserve is shared. What they leave, until the parent is asked again, is
+ * level for good, where a reserve is shared. (In whole units the lease is the sum rounded down or
+ * up, so there they fit within a unit.) What they leave, until the parent is asked again, is
  * divided in proportion to what is still wanted. */
 static bool doorman__book_take_told(doorman__book *book, double capacity) {
     double sum = doorman__terms_sum(book->told, book->told_count, &book->index);
-    if (sum < 0 || sum > capacity * (1 + 1e-3)) return false;
+    double most = capacity * (1 + 1e-3) + book->settings->whole;
+    if (sum < 0 || sum > most) return false;
     double unmet = doorman__index_wants(&book->index) - sum;
     double part = unmet > 0 ? doorman__min(1, doorman__max(0, (capacity - sum) / unmet)) : 0;
     memcpy(book->terms, book->told, book->told_count * sizeof *book->terms);
