@@ -2834,6 +2834,7 @@ typedef struct doorman__rotation {
     double service_at; /* of the book: `service` */
     double clock_at;   /* and `clock` */
     float owed;        /* whole units that it lacks and is to get before others get more */
+    bool is_pressing;  /* what it is owed is pressing */
     bool waits;        /* it has no more than its target rounded down, and is behind */
     bool served;       /* it has had a unit since it came */
 } doorman__rotation;
@@ -2870,7 +2871,7 @@ typedef struct doorman__book {
     doorman__total owed;
     double service, clock; /* seconds of service for each unit of a share, and of time */
     size_t waiting;        /* holders with turns that wait, */
-    size_t newcomers;      /* and those that are owed units, and had none yet */
+    size_t pressing;       /* and holders that are owed something that is pressing */
     doorman_time clock_until, unmet_since; /* 0: the clock stands; what is owed can be met */
     char resource_id[];
 } doorman__book;
@@ -3108,10 +3109,10 @@ static void doorman__book_commit(doorman__book *book, doorman__record *record, d
  *
  *   and which has more than f   goes down to f if more units are owed than are idle, and its own
  *                               lag is below a bound: -turn, rising by a turn in each lease length
- *                               that units are owed in vain; or, where one is owed to a newcomer,
- *                               0, rising by a turn in each refresh interval. Also if none is idle,
- *                               a holder waits that is behind, and its own lag is below -2 turns.
- *                               Else it keeps f + 1
+ *                               that units are owed in vain; or, where a holder lacks its target
+ *                               rounded down, or its first unit, 0, rising by a turn in each
+ *                               refresh interval. Also if none is idle, a holder waits that is
+ *                               behind, and its own lag is below -2 turns. Else it keeps f + 1
  *   and which has f or less     is given f + 1 if it is owed a unit, if its lag is half a turn, or
  *                               if more units are idle than are owed to others; else f
  *
@@ -3183,12 +3184,13 @@ static void doorman__rotation_set_share(doorman__book *book, doorman__rotation *
 }
 
 static void doorman__rotation_set_owed(doorman__book *book, doorman__rotation *rotation,
-                                       double owed) {
-    if (!rotation->served && rotation->owed > 0) book->newcomers--;
-    if (!rotation->served && owed > 0) book->newcomers++;
+                                       double owed, bool is_pressing) {
     doorman__total_subtract(&book->owed, (double)rotation->owed);
+    book->pressing -= rotation->is_pressing;
     rotation->owed = (float)owed; /* 24 bits of it are enough */
+    rotation->is_pressing = is_pressing;
     doorman__total_add(&book->owed, (double)rotation->owed);
+    book->pressing += rotation->is_pressing;
 }
 
 static void doorman__rotation_set_waits(doorman__book *book, doorman__rotation *rotation,
@@ -3203,19 +3205,20 @@ static void doorman__rotation_end(doorman__book *book, const doorman__record *re
     if (!rotation) return;
     doorman__rotation_settle(book, rotation);
     doorman__rotation_set_share(book, rotation, 0);
-    doorman__rotation_set_owed(book, rotation, 0);
+    doorman__rotation_set_owed(book, rotation, 0, false);
     doorman__rotation_set_waits(book, rotation, false);
     doorman__table_remove(&book->rotations, &rotation->link);
     DOORMAN_FREE(rotation);
 }
 
-/* After a grant, of which so many units were due. */
+/* After a grant, of which so many units were due. It is pressing that a holder has its target
+ * rounded down, and a first unit. */
 static void doorman__rotation_granted(doorman__book *book, doorman__rotation *rotation,
                                       double due) {
-    double given = rotation->record->given;
-    doorman__rotation_set_owed(book, rotation, 0);
+    double given = rotation->record->given, base = doorman__whole_floor(rotation->share);
+    bool is_pressing = given < due && (rotation->share <= 0 || given < base || !rotation->served);
+    doorman__rotation_set_owed(book, rotation, doorman__max(0, due - given), is_pressing);
     if (given > 0) rotation->served = true;
-    doorman__rotation_set_owed(book, rotation, doorman__max(0, due - given));
 }
 
 /* The target in whole units of a holder with turns, whose exact target is base and a fraction; due:
@@ -3231,9 +3234,9 @@ static double doorman__book_take_turn(doorman__book *book, doorman__rotation *ro
     double turn = (double)algorithm->lease_length / (double)(2 * DOORMAN_SECOND);
     doorman__rotation_set_waits(book, rotation, given <= base && rotation->lag > 0);
     if (given > base) {
-        doorman_time pace = book->newcomers ? algorithm->refresh_interval : algorithm->lease_length;
+        doorman_time pace = book->pressing ? algorithm->refresh_interval : algorithm->lease_length;
         double bound = turn * (double)(now - book->unmet_since) / (double)pace;
-        if (!book->newcomers) bound -= turn;
+        if (!book->pressing) bound -= turn;
         bool gives_up = unmet && rotation->lag <= bound;
         if (gives_up) book->unmet_since = now;
         bool far_ahead = book->waiting && idle < 1 && rotation->lag <= -2 * turn;

@@ -1445,7 +1445,7 @@ static void audit_turns(forest *f, int at) {
     doorman_server *server = f->nodes[at].server;
     doorman__book *book = server->first;
     doorman__total shares = {0, 0}, counted = {0, 0}, owed = {0, 0};
-    size_t waiting = 0, newcomers = 0, count = 0;
+    size_t waiting = 0, pressing = 0, count = 0;
     double lags = 0, largest = 0;
     doorman__book_tick(book, false, f->now);
     for (doorman__record *r = NULL; count < book->records.count; count++) {
@@ -1454,7 +1454,7 @@ static void audit_turns(forest *f, int at) {
         assert_non_null(rotation);
         doorman__rotation_settle(book, rotation);
         waiting += rotation->waits;
-        newcomers += rotation->owed > 0 && !rotation->served;
+        pressing += rotation->is_pressing;
         doorman__total_add(&owed, (double)rotation->owed);
         if (rotation->share <= 0) continue;
         doorman__total_add(&shares, rotation->share);
@@ -1464,7 +1464,7 @@ static void audit_turns(forest *f, int at) {
     }
     assert_int_equal(book->rotations.count, book->records.count);
     assert_int_equal(waiting, book->waiting);
-    assert_int_equal(newcomers, book->newcomers);
+    assert_int_equal(pressing, book->pressing);
     assert_memory_equal(&owed, &book->owed, sizeof owed);
     assert_memory_equal(&shares, &book->turn_shares, sizeof shares);
     assert_memory_equal(&counted, &book->turn_counted, sizeof counted);
