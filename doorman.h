@@ -899,7 +899,8 @@ DOORMAN_API void doorman_rate_count(const doorman_rate *rate, doorman_counts *ou
 DOORMAN_API void doorman_gauge_count(const doorman_gauge *gauge, doorman_counts *out);
 
 /* The limiters of a resource: as many threads and callers as like share them. They end with the
- * last close of the resource. */
+ * last close of the resource. A gauge needs leases of whole units, as a template with "whole": true
+ * gives them: without it on_change comes once, and then gauge_is_divided is true. */
 DOORMAN_API doorman_rate *doorman_resource_rate(doorman_resource *resource);
 DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
 
