@@ -320,6 +320,7 @@ typedef struct doorman_template {
     double capacity;             /* in the resource's own units, [0, 1e15] */
     bool has_safe_capacity;      /* else capacity / subclients */
     double safe_capacity;        /* [0, 1e15], or DOORMAN_UNLIMITED */
+    bool whole;                  /* leases are of whole units, as gauges need; else of any amount */
     bool has_algorithm;          /* else that of the template "*", or the defaults */
     doorman_algorithm algorithm;
 } doorman_template;
@@ -432,6 +433,7 @@ typedef struct doorman_answer {
     doorman_lease gets; /* not GRANTED: refresh_interval alone */
     bool has_safe_capacity;
     double safe_capacity;
+    bool whole;                         /* leases of this resource are of whole units */
     const doorman_algorithm *algorithm; /* to a server, and the rest too */
     const doorman_terms *terms;
     size_t terms_count;
@@ -784,6 +786,8 @@ struct doorman_resource_info {
     doorman_grant grant;     /* what the server said last; UNMATCHED and FULL need a person */
     bool heard;              /* it has said anything */
     bool learning; /* it said that it learns: until that ends, nobody gets more than it had */
+    bool whole;    /* leases are of whole units: the template says "whole": true */
+    bool gauge_is_divided; /* the gauge is used, but they are not: a unit may never be free */
     doorman_mode mode;
     doorman_counts rate, gauge;
     uint64_t refresh_failures; /* of the client: requests without an answer that was of use */
@@ -943,7 +947,8 @@ DOORMAN_API void doorman_rate_count(const doorman_rate *rate, doorman_counts *ou
 DOORMAN_API void doorman_gauge_count(const doorman_gauge *gauge, doorman_counts *out);
 
 /* The limiters of a resource: as many threads and callers as like share them. They end with the
- * last close of the resource. */
+ * last close of the resource. A gauge needs leases of whole units, as a template with "whole": true
+ * gives them: without it on_change comes once, and then gauge_is_divided is true. */
 DOORMAN_API doorman_rate *doorman_resource_rate(doorman_resource *resource);
 DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
 
@@ -2011,6 +2016,9 @@ static const char *doorman__template_unused(const doorman_template *template_) {
     return NULL;
 }
 
+/* Is an amount not an integer? DOORMAN_UNLIMITED is one. */
+static bool doorman__divides(double amount) { return amount > (double)(int64_t)amount; }
+
 static doorman_status doorman__template_check(const doorman_template *template_, size_t index,
                                               bool last, doorman_error *error) {
     const char *field = NULL, *rule = NULL;
@@ -2023,6 +2031,11 @@ static doorman_status doorman__template_check(const doorman_template *template_,
     } else if (template_->has_safe_capacity &&
                !doorman__safe_capacity_valid(template_->safe_capacity)) {
         field = "safe_capacity", rule = "must be -1 (unlimited), or a finite number from 0 to 1e15";
+    } else if (template_->whole && doorman__divides(template_->capacity)) {
+        field = "capacity", rule = "must be an integer, since \"whole\" is true";
+    } else if (template_->whole && template_->has_safe_capacity &&
+               doorman__divides(template_->safe_capacity)) {
+        field = "safe_capacity", rule = "must be an integer, since \"whole\" is true";
     }
     if (field) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources[%zu].%s: %s", index, field,
@@ -2223,7 +2236,7 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
  * A2 A change of a demand costs O(log n) in the number of holders, for every kind; a renewal that
  *    changes nothing costs a look into a hash table and at the terms.
  * A3 A new kind is one function and one row of doorman__kinds; nothing else knows the kinds.
- * A4 Nobody gets more than it wants.
+ * A4 Nobody gets more than it wants; of whole units (A5, see leases) no more than that rounded up.
  */
 
 /* A demand, as the index keeps it: by value, so that equal ones are one entry, with their count.
@@ -2799,9 +2812,19 @@ static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
     return sum;
 }
 
-static doorman__demand doorman__demand_of(const doorman_demand *demand) {
+/* Amounts are at most 1e15, so that all integers up to them are exact. */
+static double doorman__whole_floor(double amount) { return (double)(uint64_t)amount; }
+
+static double doorman__whole_ceil(double amount) {
+    double floor = doorman__whole_floor(amount);
+    return floor < amount ? floor + 1 : floor;
+}
+
+/* Of a resource in whole units a demand is rounded up: a holder that wants 2.3 units needs 3. */
+static doorman__demand doorman__demand_of(const doorman_demand *demand, bool whole) {
     double subclients = demand->subclients > 0 ? demand->subclients : 1;
-    return (doorman__demand){demand->wants, (uint32_t)subclients, 1};
+    double wants = whole ? doorman__whole_ceil(demand->wants) : demand->wants;
+    return (doorman__demand){wants, (uint32_t)subclients, 1};
 }
 
 static doorman_status doorman__demand_check(const doorman_demand *demand, const char *path,
@@ -2833,7 +2856,7 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
     if (status != DOORMAN_OK) return status;
     doorman__index index = {.spare_leaf = NULL};
     for (size_t i = 0; i < demand_count && status == DOORMAN_OK; i++) {
-        doorman__demand demand = doorman__demand_of(&demands[i]);
+        doorman__demand demand = doorman__demand_of(&demands[i], false);
         if (doorman__index_reserve(&index, demands[i].priority, &demand)) {
             doorman__index_insert(&index, demands[i].priority, &demand);
         } else {
@@ -3015,6 +3038,21 @@ typedef struct doorman__record {
     char holder_id[];
 } doorman__record;
 
+/* The turns of a holder at units that do not divide: see "leases: whole units". It is beside the
+ * record, so that other resources need no memory for it; it takes 80 bytes, its place included. */
+typedef struct doorman__rotation {
+    doorman__link link; /* in the book's table; must be first */
+    const doorman__record *record;
+    double share;      /* the exact target at the last grant; 0: an integer, there are no turns */
+    double lag;        /* units * seconds that it is behind its share, at the next two, */
+    double service_at; /* of the book: `service` */
+    double clock_at;   /* and `clock` */
+    float owed;        /* whole units that it lacks and is to get before others get more */
+    bool is_pressing;  /* what it is owed is pressing */
+    bool waits;        /* it has no more than its target rounded down, and is behind */
+    bool served;       /* it has had a unit since it came */
+} doorman__rotation;
+
 typedef struct doorman__book {
     doorman__link link; /* in the server's table; must be first */
     struct doorman__book *previous, *next;
@@ -3042,6 +3080,13 @@ typedef struct doorman__book {
     doorman_time older_end; /* the leases of steps before this one have ended by then, */
     doorman_time last_end;  /* and all leases by then */
     uint64_t expired_count;
+    doorman__table rotations; /* of a resource in whole units, one for each holder */
+    doorman__total turn_shares, turn_counted; /* of the holders with turns: shares, and `counted` */
+    doorman__total owed;
+    double service, clock; /* seconds of service for each unit of a share, and of time */
+    size_t waiting;        /* holders with turns that wait, */
+    size_t pressing;       /* and holders that are owed something that is pressing */
+    doorman_time clock_until, unmet_since; /* 0: the clock stands; what is owed can be met */
     char resource_id[];
 } doorman__book;
 
@@ -3174,6 +3219,19 @@ static void doorman__book_set_in_round(doorman__book *book, doorman__record *rec
     doorman__total_add(&book->in_round, record->in_round);
 }
 
+/* NULL: the resource is not in whole units. */
+static doorman__rotation *doorman__book_rotation(const doorman__book *book,
+                                                 const doorman__record *record) {
+    uint64_t hash = record->link.hash;
+    doorman__link *link = NULL;
+    if (book->rotations.count) link = doorman__table_first(&book->rotations, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        doorman__rotation *rotation = (doorman__rotation *)(void *)link;
+        if (rotation->record == record) return rotation;
+    }
+    return NULL;
+}
+
 /* The only place that changes what is given to a holder, and what is committed for it. */
 static void doorman__book_set_amounts(doorman__book *book, doorman__record *record, double given,
                                       double counted) {
@@ -3190,6 +3248,11 @@ static void doorman__book_set_amounts(doorman__book *book, doorman__record *reco
         record->given = given;
     }
     if (counted < record->counted || counted > record->counted) {
+        const doorman__rotation *rotation = doorman__book_rotation(book, record);
+        if (rotation && rotation->share > 0) {
+            doorman__total_subtract(&book->turn_counted, record->counted);
+            doorman__total_add(&book->turn_counted, counted);
+        }
         doorman__total_subtract(&book->counted, record->counted);
         doorman__total_add(&book->counted, counted);
         record->counted = counted;
@@ -3238,24 +3301,197 @@ static void doorman__book_commit(doorman__book *book, doorman__record *record, d
     doorman__book_set_in_round(book, record, doorman__max(in_round, given));
 }
 
+/* ---- leases: whole units */
+/*
+ * A5 Where `whole` is true leases are of whole units. Targets stay exact; where one is no integer,
+ * as 20 units for 25 clients, 0.8 for each, the holder takes turns: at any time it has its target
+ * rounded down or rounded up, and the mean over time is the target.
+ *
+ * Each holder with turns has a share (its exact target) and a lag: by how many units * seconds it
+ * is behind its share. Its lag grows by share * (gain of `service`) - counted * (time passed).
+ * `service` is what one unit of share has received: each second it gains the sum of `counted` over
+ * the sum of the shares, of all holders with turns. Therefore:
+ *   - The lags sum to 0, however much of the capacity is in use. (The lag of a holder that goes is
+ *     passed on to the others.) A holder with a bounded lag has a mean in proportion to its share.
+ *   - A renewal settles one lag in O(1), and no other holder is visited (A2).
+ *   - What a holder withholds counts, not what it was told: a gauge whose units are in flight for
+ *     long, or a holder that confirms nothing, gets no more than its share by that.
+ *
+ * A holder is owed a unit when its lag has reached half a lease length of one unit, the `turn`, or
+ * when it has had no unit since it came. A unit that no lease has is idle. At its renewal a holder
+ * whose target is f plus a fraction
+ *
+ *   and which has more than f   goes down to f if more units are owed than are idle, and its own
+ *                               lag is below a bound: -turn, rising by a turn in each lease length
+ *                               that units are owed in vain; or, where a holder lacks its target
+ *                               rounded down, or its first unit, 0, rising by a turn in each
+ *                               refresh interval. Also if none is idle, a holder waits that is
+ *                               behind, and its own lag is below -2 turns. Else it keeps f + 1
+ *   and which has f or less     is given f + 1 if it is owed a unit, if its lag is half a turn, or
+ *                               if more units are idle than are owed to others; else f
+ *
+ * and R5 cuts that to what is free, like every grant. So a unit changes hands for a holder that is
+ * behind, by a cut and its confirmation (R4), and an idle unit that nobody is owed goes to the
+ * first holder that asks. As the lags sum to 0, somebody is ahead while somebody is behind; the
+ * bound rises without end, so that a unit is given up in any case.
+ *
+ * In numbers: 25 clients, 20 units, leases of 60 s, refreshed every 16 s. The lag of a client goes
+ * from about -30 to +30 in 60 / 0.8 = 75 s without a unit; at its next renewal it is owed one, has
+ * it some seconds later, and keeps it for 60 / 0.2 = 300 s. 99.4 % of the units are in use.
+ *
+ * In a tree the target of a child is the sum of its clients' targets, so the child takes turns too.
+ * Its clients have what it has at the time in proportion to their shares; so their means follow its
+ * mean.
+ */
+
+/* Room for the turns of a holder. False: no memory. */
+static bool doorman__rotation_reserve(doorman__book *book, const doorman__record *record) {
+    if (doorman__book_rotation(book, record)) return true;
+    doorman__rotation *rotation = (doorman__rotation *)doorman__zalloc(sizeof *rotation);
+    if (!rotation) return false;
+    rotation->record = record;
+    rotation->service_at = book->service;
+    rotation->clock_at = book->clock;
+    doorman__table_add(&book->rotations, &rotation->link, record->link.hash);
+    return true;
+}
+
+/* Comes before any change of shares or of what is counted. The clock stands while the book learns:
+ * what holders have then is not by its decision. */
+static void doorman__book_tick(doorman__book *book, bool learning, doorman_time now) {
+    if (!book->settings->whole) return;
+    doorman_time passed = book->clock_until && !learning ? now - book->clock_until : 0;
+    double shares = doorman__total_value(book->turn_shares);
+    book->clock_until = now;
+    if (shares <= 0) return;
+    double seconds = (double)passed / (double)DOORMAN_SECOND;
+    book->clock += seconds;
+    book->service += seconds * (doorman__total_value(book->turn_counted) / shares);
+}
+
+static void doorman__rotation_settle(const doorman__book *book, doorman__rotation *rotation) {
+    if (rotation->share > 0) {
+        rotation->lag += rotation->share * (book->service - rotation->service_at) -
+                         rotation->record->counted * (book->clock - rotation->clock_at);
+    }
+    rotation->service_at = book->service;
+    rotation->clock_at = book->clock;
+}
+
+/* Of a lag that is settled. Without turns there is none: it is passed on. */
+static void doorman__rotation_set_share(doorman__book *book, doorman__rotation *rotation,
+                                        double share) {
+    double counted = rotation->record->counted;
+    if (rotation->share > 0) {
+        doorman__total_subtract(&book->turn_shares, rotation->share);
+        doorman__total_subtract(&book->turn_counted, counted);
+    }
+    rotation->share = share;
+    if (share > 0) {
+        doorman__total_add(&book->turn_shares, share);
+        doorman__total_add(&book->turn_counted, counted);
+        return;
+    }
+    double others = doorman__total_value(book->turn_shares);
+    if (others > 0) book->service += rotation->lag / others;
+    rotation->lag = 0;
+}
+
+static void doorman__rotation_set_owed(doorman__book *book, doorman__rotation *rotation,
+                                       double owed, bool is_pressing) {
+    doorman__total_subtract(&book->owed, (double)rotation->owed);
+    book->pressing -= rotation->is_pressing;
+    rotation->owed = (float)owed; /* 24 bits of it are enough */
+    rotation->is_pressing = is_pressing;
+    doorman__total_add(&book->owed, (double)rotation->owed);
+    book->pressing += rotation->is_pressing;
+}
+
+static void doorman__rotation_set_waits(doorman__book *book, doorman__rotation *rotation,
+                                        bool waits) {
+    book->waiting -= rotation->waits;
+    rotation->waits = waits;
+    book->waiting += rotation->waits;
+}
+
+static void doorman__rotation_end(doorman__book *book, const doorman__record *record) {
+    doorman__rotation *rotation = doorman__book_rotation(book, record);
+    if (!rotation) return;
+    doorman__rotation_settle(book, rotation);
+    doorman__rotation_set_share(book, rotation, 0);
+    doorman__rotation_set_owed(book, rotation, 0, false);
+    doorman__rotation_set_waits(book, rotation, false);
+    doorman__table_remove(&book->rotations, &rotation->link);
+    DOORMAN_FREE(rotation);
+}
+
+/* After a grant, of which so many units were due. It is pressing that a holder has its target
+ * rounded down, and a first unit. */
+static void doorman__rotation_granted(doorman__book *book, doorman__rotation *rotation,
+                                      double due) {
+    double given = rotation->record->given, base = doorman__whole_floor(rotation->share);
+    bool is_pressing = given < due && (rotation->share <= 0 || given < base || !rotation->served);
+    doorman__rotation_set_owed(book, rotation, doorman__max(0, due - given), is_pressing);
+    if (given > 0) rotation->served = true;
+}
+
+/* The target in whole units of a holder with turns, whose exact target is base and a fraction; due:
+ * less an idle unit that it may have, but is not owed. */
+static double doorman__book_take_turn(doorman__book *book, doorman__rotation *rotation, double base,
+                                      double *due, doorman_time now) {
+    const doorman_algorithm *algorithm = &book->settings->algorithm;
+    double given = rotation->record->given;
+    double owed = doorman__total_value(book->owed) - (double)rotation->owed; /* to others */
+    double idle = book->settings->capacity - doorman__total_value(book->given);
+    bool unmet = idle < owed;
+    if (!unmet || !book->unmet_since) book->unmet_since = unmet ? now : 0;
+    double turn = (double)algorithm->lease_length / (double)(2 * DOORMAN_SECOND);
+    doorman__rotation_set_waits(book, rotation, given <= base && rotation->lag > 0);
+    if (given > base) {
+        doorman_time pace = book->pressing ? algorithm->refresh_interval : algorithm->lease_length;
+        double bound = turn * (double)(now - book->unmet_since) / (double)pace;
+        if (!book->pressing) bound -= turn;
+        bool gives_up = unmet && rotation->lag <= bound;
+        if (gives_up) book->unmet_since = now;
+        bool far_ahead = book->waiting && idle < 1 && rotation->lag <= -2 * turn;
+        return *due = gives_up || far_ahead ? base : base + 1;
+    }
+    bool is_owed = rotation->lag >= turn || !rotation->served;
+    bool spare = idle - (base - given) >= owed + 1;
+    *due = is_owed ? base + 1 : base;
+    return is_owed || spare || rotation->lag >= turn / 2 ? base + 1 : base;
+}
+
+/* The target in whole units, to be followed by doorman__rotation_granted. What rounding leaves
+ * beside an integer is no share; and amounts that are no parts of a whole need no turns. */
+static double doorman__book_whole_target(doorman__book *book, doorman__rotation *rotation,
+                                         double target, double *due, doorman_time now) {
+    double play = 1e-6 + 1e-9 * target, base = doorman__whole_floor(target + play);
+    bool turns = target - base > play && doorman__kinds[book->settings->algorithm.kind].whole;
+    doorman__rotation_set_share(book, rotation, turns ? target : 0);
+    if (turns) return doorman__book_take_turn(book, rotation, base, due, now);
+    doorman__rotation_set_waits(book, rotation, false);
+    return *due = base;
+}
+
 /* Of a client, which is one subclient. */
 static doorman__demand doorman__record_demand(const doorman__record *record) {
     return (doorman__demand){record->demand.wants, 1, record->indexed};
 }
 
 static bool doorman__demand_same(const doorman__demand *own, int own_priority,
-                                 const doorman_demand *demand) {
-    doorman__demand next = doorman__demand_of(demand);
+                                 const doorman_demand *demand, bool whole) {
+    doorman__demand next = doorman__demand_of(demand, whole);
     return own->count && own->wants <= next.wants && own->wants >= next.wants &&
            own->subclients == next.subclients && own_priority == demand->priority;
 }
 
 static bool doorman__child_same(const doorman__child *child, const doorman_demand *demands,
-                                size_t count) {
+                                size_t count, bool whole) {
     bool same = count == child->now.count && !child->aside;
     for (size_t i = 0; same && i < count; i++) {
         const doorman__wish *wish = &child->now.items[i];
-        same = doorman__demand_same(&wish->demand, wish->priority, &demands[i]);
+        same = doorman__demand_same(&wish->demand, wish->priority, &demands[i], whole);
     }
     return same;
 }
@@ -3282,10 +3518,11 @@ static bool doorman__book_offer(doorman__book *book, doorman__record *record,
                                 const doorman_demand *demands, size_t count) {
     doorman__wishes *offered = &record->demand.child->offered;
     void *items = offered->items;
+    bool whole = book->settings->whole;
     bool room = doorman__reserve(&items, &offered->capacity, count, sizeof *offered->items);
     offered->items = (doorman__wish *)items;
     for (size_t i = 0; i < count && room; i++) {
-        doorman__wish wish = {doorman__demand_of(&demands[i]), demands[i].priority};
+        doorman__wish wish = {doorman__demand_of(&demands[i], whole), demands[i].priority};
         room = doorman__index_reserve(&book->index, wish.priority, &wish.demand);
         if (!room) break;
         doorman__index_insert(&book->index, wish.priority, &wish.demand);
@@ -3299,12 +3536,14 @@ static bool doorman__book_offer(doorman__book *book, doorman__record *record,
  * retracted. False: no memory, and nothing has changed. */
 static bool doorman__book_reserve(doorman__book *book, doorman__record *record,
                                   const doorman_demand *demands, size_t count) {
+    bool whole = book->settings->whole;
+    if (whole && !doorman__rotation_reserve(book, record)) return false;
     if (record->is_server) {
-        return doorman__child_same(record->demand.child, demands, count) ||
+        return doorman__child_same(record->demand.child, demands, count, whole) ||
                doorman__book_offer(book, record, demands, count);
     }
-    doorman__demand own = doorman__record_demand(record), next = doorman__demand_of(demands);
-    return doorman__demand_same(&own, (int)record->priority, demands) ||
+    doorman__demand own = doorman__record_demand(record), next = doorman__demand_of(demands, whole);
+    return doorman__demand_same(&own, (int)record->priority, demands, whole) ||
            doorman__index_reserve(&book->index, demands->priority, &next);
 }
 
@@ -3348,7 +3587,8 @@ static void doorman__book_end_aside(doorman__book *book, doorman__record *record
 static void doorman__book_set_demands(doorman__book *book, doorman__record *record,
                                       const doorman_demand *demands, size_t count) {
     doorman__child *child = doorman__record_child(record);
-    if (child && !doorman__child_same(child, demands, count)) {
+    bool whole = book->settings->whole;
+    if (child && !doorman__child_same(child, demands, count, whole)) {
         doorman__wishes last = child->now;
         if (child->aside) doorman__book_end_aside(book, record);
         doorman__book_unindex(book, &child->now);
@@ -3357,8 +3597,8 @@ static void doorman__book_set_demands(doorman__book *book, doorman__record *reco
         child->offered = last;
     }
     if (child) return;
-    doorman__demand own = doorman__record_demand(record), next = doorman__demand_of(demands);
-    if (doorman__demand_same(&own, (int)record->priority, demands)) return;
+    doorman__demand own = doorman__record_demand(record), next = doorman__demand_of(demands, whole);
+    if (doorman__demand_same(&own, (int)record->priority, demands, whole)) return;
     doorman__index_insert(&book->index, demands->priority, &next);
     if (record->indexed) doorman__index_remove(&book->index, (int)record->priority, &own);
     record->demand.wants = next.wants;
@@ -3384,6 +3624,7 @@ static void doorman__book_remove(doorman__book *book, doorman__record *record) {
         doorman__demand own = doorman__record_demand(record);
         doorman__index_remove(&book->index, (int)record->priority, &own);
     }
+    doorman__rotation_end(book, record);
     doorman__book_set_amounts(book, record, 0, 0);
     doorman__table_remove(&book->records, &record->link);
     doorman__book_unlist(book, record);
@@ -3402,6 +3643,7 @@ static void doorman__book_drain(doorman__book *book) {
 static void doorman__book_set_template(doorman__book *book, const doorman_template *settings) {
     doorman_time before = book->settings->algorithm.lease_length;
     if (settings->algorithm.lease_length < before) doorman__book_drain(book);
+    if (!settings->whole) book->clock_until = 0;
     book->settings = settings;
     book->terms_count = 0;
 }
@@ -3416,11 +3658,13 @@ static double doorman__book_subclients(const doorman__book *book) {
 
 /* The terms that the parent told, if they fit into what there is within a thousandth: leases are
  * cut to what is free anyway, while to solve alone for so little would leave the way to the common
- * level for good, where a reserve is shared. What they leave, until the parent is asked again, is
+ * level for good, where a reserve is shared. (In whole units the lease is the sum rounded down or
+ * up, so there they fit within a unit.) What they leave, until the parent is asked again, is
  * divided in proportion to what is still wanted. */
 static bool doorman__book_take_told(doorman__book *book, double capacity) {
     double sum = doorman__terms_sum(book->told, book->told_count, &book->index);
-    if (sum < 0 || sum > capacity * (1 + 1e-3)) return false;
+    double most = capacity * (1 + 1e-3) + book->settings->whole;
+    if (sum < 0 || sum > most) return false;
     double unmet = doorman__index_wants(&book->index) - sum;
     double part = unmet > 0 ? doorman__min(1, doorman__max(0, (capacity - sum) / unmet)) : 0;
     memcpy(book->terms, book->told, book->told_count * sizeof *book->terms);
@@ -3502,9 +3746,18 @@ static bool doorman__book_learning(const doorman__book *book, doorman_time now) 
     return now < book->learned_at && doorman__kinds[book->settings->algorithm.kind].whole;
 }
 
+/* What a lease can be of: whole units, or what the sums are exact for. */
+static double doorman__book_round_down(const doorman__book *book, double amount) {
+    return book->settings->whole ? doorman__whole_floor(amount) : doorman__floor(amount);
+}
+
+static double doorman__book_round_up(const doorman__book *book, double amount) {
+    return book->settings->whole ? doorman__whole_ceil(amount) : doorman__ceil(amount);
+}
+
 /* R4. The claim comes from a holder that named the last lease. */
 static void doorman__book_confirm(doorman__book *book, doorman__record *record, double claim) {
-    double counted = doorman__min(record->counted, doorman__ceil(claim));
+    double counted = doorman__min(record->counted, doorman__book_round_up(book, claim));
     if (record->given > counted) {
         doorman__total_add(&book->spare, record->given);
         doorman__total_subtract(&book->spare, counted);
@@ -3529,7 +3782,7 @@ static double doorman__book_grant(doorman__book *book, doorman__record *record, 
     double most = doorman__max(doorman__book_free(book, record), held);
     doorman__book_check_round(book);
     if (book->round_is_on) most = doorman__min(most, doorman__book_left_in_round(book, record));
-    double given = doorman__floor(whole ? doorman__min(target, most) : target);
+    double given = doorman__book_round_down(book, whole ? doorman__min(target, most) : target);
     double keep = immediate ? given : doorman__max(given, held);
     doorman__book_commit(book, record, given, keep);
     return keep;
@@ -3538,6 +3791,7 @@ static double doorman__book_grant(doorman__book *book, doorman__record *record, 
 /* R7. A server that learns gets again what it had, as far as that fits; nothing is confirmed. */
 static double doorman__book_return(doorman__book *book, doorman__record *record) {
     double given = doorman__book_held(book, record, record->given);
+    given = doorman__book_round_down(book, given);
     doorman__book_set_aside(book, record);
     doorman__book_check_round(book);
     doorman__book_commit(book, record, given, given);
@@ -3550,10 +3804,10 @@ static double doorman__book_return(doorman__book *book, doorman__record *record)
 static double doorman__book_learn(doorman__book *book, doorman__record *record, double target,
                                   double claim) {
     double free = doorman__book_free(book, record);
-    double known = doorman__floor(doorman__min(claim, free));
+    double known = doorman__book_round_down(book, doorman__min(claim, free));
     doorman__total_add(&book->spare, known);
     double most = doorman__min(free, doorman__total_floor(book->spare));
-    double given = doorman__max(known, doorman__floor(doorman__min(target, most)));
+    double given = doorman__max(known, doorman__book_round_down(book, doorman__min(target, most)));
     if (given <= 0) return 0;
     doorman__total_subtract(&book->spare, given);
     doorman__book_check_round(book);
@@ -3646,6 +3900,7 @@ typedef struct doorman__holding {
     doorman_time ask_at;                     /* when to renew, tell other wants, or release */
     doorman_time confirm_at; /* when to look what there is to confirm; NEVER: nothing */
     doorman_grant grant;
+    bool whole; /* leases are of whole units, by the last answer */
     bool has_safe_capacity;
     double safe_capacity;
     doorman_demand demand; /* what `prepare` fills in: the wants, of all together, */
@@ -3862,6 +4117,7 @@ static void doorman__holding_hurry(doorman_asker *asker, doorman__holding *holdi
 /* The owner wants another amount. Only a change of more than a tenth is worth a message (K1). */
 static void doorman__holding_wants(doorman_asker *asker, doorman__holding *holding, double wants,
                                    doorman_time now) {
+    if (holding->whole) wants = doorman__whole_ceil(wants);
     double tenth = holding->asked_wants / 10;
     bool near = wants <= holding->asked_wants + tenth && wants >= holding->asked_wants - tenth;
     if (near) return;
@@ -4250,6 +4506,7 @@ static void doorman__holding_take(doorman_asker *asker, doorman__holding *holdin
         holding->safe_capacity = answer->safe_capacity;
     }
     if (answer->grant == DOORMAN_GRANTED) {
+        holding->whole = answer->whole;
         doorman__holding_replace(holding, lease, doorman__after(asker->sent_at, lease->expires_in),
                                  asker->now);
     }
@@ -4307,11 +4564,13 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  * S5 Else the target of the algorithm, cut to what is free, or to what the holder may still use.
  * S6 A lease lasts `lease_length`, but never longer than the server's own; the refresh interval
  *    told is a third of that at most. Who got less than its target by a thousandth comes back after
- *    the minimum interval (R12).
+ *    the minimum interval (R12). Of whole units a holder does so only while it is owed one (A5, see
+ *    leases) and no more are owed than there are: the others wait for their turns in peace.
  * S7 Safe capacity: the template's; else the capacity divided by the subclients known, the one who
  *    asks included; and none while learning, where amounts are no parts of a whole, or to a server.
  *    A node has no more than its clients want: there it is at least the level that its parent told,
- *    and none where that would be 0.
+ *    and none where that would be 0. Of whole units it is rounded down, to 0 where there are more
+ *    clients than units: a unit for each would be more than there is.
  * S8 The record of a lease lasts 1 + drift times as long as the lease.
  * S9 A claim that there is no record of, outside learning, is told to on_event, and taken for
  *    nothing.
@@ -4467,6 +4726,7 @@ static void doorman__server_uncount(doorman_server *server, uint64_t hash) {
 static void doorman__server_remove_record(doorman_server *server, doorman__book *book,
                                           doorman__record *record) {
     doorman__server_uncount(server, record->link.hash);
+    doorman__book_tick(book, doorman__book_learning(book, server->now), server->now);
     doorman__book_remove(book, record);
 }
 
@@ -4482,6 +4742,7 @@ static void doorman__server_free_book(doorman_server *server, doorman__book *boo
     *(book->next ? &book->next->previous : &server->last) = book->previous;
     doorman__table_remove(&server->books, &book->link);
     doorman__table_uninit(&book->records);
+    doorman__table_uninit(&book->rotations);
     doorman__index_uninit(&book->index);
     DOORMAN_FREE(book->upward);
     DOORMAN_FREE(book);
@@ -5072,9 +5333,10 @@ static void doorman__upward_follow(doorman__upward *upward) {
     doorman__book *book = upward->book;
     const doorman__holding *holding = &upward->holding;
     double capacity = upward->settings.capacity;
-    bool same = holding->capacity >= capacity && holding->capacity <= capacity;
+    double next = doorman__book_round_down(book, holding->capacity); /* an old parent divides it */
+    bool same = next >= capacity && next <= capacity;
     if (!same) book->terms_count = 0;
-    upward->settings.capacity = holding->capacity;
+    upward->settings.capacity = next;
     book->keep = holding->keep;
 }
 
@@ -5266,6 +5528,8 @@ static void doorman__upward_changed(doorman__holding *holding, const doorman_ans
                                   upward->server->node, holding->capacity);
         }
         if (answer->has_learn_for) doorman__upward_learn(upward, answer->learn_for);
+        upward->settings.whole = answer->whole;
+        if (!answer->whole) book->clock_until = 0;
         for (size_t i = 0; i < answer->terms_count; i++) upward->terms[i] = answer->terms[i];
         book->told_count = answer->terms_count;
     }
@@ -5343,6 +5607,7 @@ static bool doorman__book_safe_capacity(const doorman__book *book, doorman_time 
     for (size_t i = 0; i < book->told_count; i++) {
         *out = doorman__max(*out, book->told[i].level);
     }
+    if (settings->whole) *out = doorman__whole_floor(*out);
     return !book->upward || *out > 0;
 }
 
@@ -5353,6 +5618,7 @@ typedef struct doorman__turn {
     const doorman_ask *ask;
     doorman__book *book;
     doorman__record *record;
+    doorman__rotation *rotation; /* NULL: the resource is not in whole units */
     doorman_time now;
     doorman_time end; /* of the record of what the holder has had; 0: nothing */
     double claim;     /* x */
@@ -5374,6 +5640,7 @@ static doorman__turn doorman__turn_start(doorman_server *server, const doorman_r
                           .ask = ask,
                           .book = slot->book,
                           .record = record,
+                          .rotation = doorman__book_rotation(slot->book, record),
                           .now = server->now,
                           .end = live ? record->end : 0,
                           .live = live};
@@ -5448,7 +5715,13 @@ static doorman_time doorman__book_refresh(const doorman__book *book, const doorm
     const doorman_algorithm *algorithm = &book->settings->algorithm;
     doorman_time left = record->lease_end - now; /* of a lease that is repeated not all is */
     doorman_time refresh = doorman__earlier(algorithm->refresh_interval, left / 3);
-    if (record->given >= target * 0.999) return doorman__later(refresh, 1);
+    bool enough = record->given >= target * 0.999;
+    if (book->settings->whole && !doorman__book_learning(book, now)) {
+        double owed = doorman__total_value(book->owed);
+        double most = doorman__max(book->settings->capacity, (double)book->records.count / 8);
+        enough = doorman__book_rotation(book, record)->owed <= 0 || owed > most;
+    }
+    if (enough) return doorman__later(refresh, 1);
     return doorman__later(doorman__earlier(refresh, doorman__book_soon(algorithm)), 1);
 }
 
@@ -5490,6 +5763,7 @@ static doorman_lease doorman__turn_repeat(const doorman__turn *turn) {
     doorman__record *record = turn->record;
     double wants = doorman__floor(doorman__record_wants(record));
     double given = turn->learns ? record->given : doorman__min(record->given, wants);
+    given = doorman__book_round_down(book, given);
     double keep = turn->learns ? given : doorman__book_held(book, record, record->counted);
     doorman__book_set_amounts(book, record, given, record->counted);
     record->recent = doorman__float_up(doorman__max(record->recent, doorman__max(given, keep)));
@@ -5521,6 +5795,7 @@ static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_a
                                 double *keep) {
     doorman__book *book = turn->book;
     double target = turn->ours ? turn->target : 0;
+    if (book->settings->whole) target = doorman__whole_ceil(target);
     double claim = turn->ours ? turn->ask->has.capacity : 0;
     *keep = again ? turn->record->given : doorman__book_learn(book, turn->record, target, claim);
     if (*keep > 0) return true;
@@ -5549,7 +5824,11 @@ static doorman_lease doorman__turn_grant(const doorman__turn *turn, double keep)
         keep = doorman__book_return(book, record);
         target = record->given;
     } else {
+        double due = 0;
+        doorman__rotation *turns = book->settings->whole ? turn->rotation : NULL;
+        if (turns) target = doorman__book_whole_target(book, turns, target, &due, now);
         keep = doorman__book_grant(book, record, target, turn->claim);
+        if (turns) doorman__rotation_granted(book, turns, due);
     }
     if (doorman__record_follow(record, turn->ask->has.id)) {
         doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, book->resource_id, record->holder_id,
@@ -5624,6 +5903,8 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     doorman__turn turn = doorman__turn_start(server, request, slot);
     doorman__turn_doubt(&turn, slot->added);
     double wanted = doorman__record_wants(record);
+    doorman__book_tick(book, doorman__book_learning(book, turn.now), turn.now);
+    if (turn.rotation) doorman__rotation_settle(book, turn.rotation);
     doorman__book_age(book, record, turn.now);
     if (turn.back) {
         doorman__book_retract(book, record);
@@ -5641,6 +5922,7 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
         size_t place = slot->ask_index * DOORMAN_TERMS_MAX;
         doorman__turn_tell(&turn, &server->terms[place], answer);
     }
+    answer->whole = book->settings->whole;
     answer->has_safe_capacity = doorman__book_safe_capacity(book, turn.now, &answer->safe_capacity);
     if (request->is_server) answer->has_safe_capacity = book->settings->has_safe_capacity;
     if (book->upward) doorman__upward_look(book->upward);
@@ -6632,6 +6914,7 @@ doorman_time doorman_sliding_log_delay(const doorman_sliding_log *log, double n,
  * The limiters follow it by themselves: see there.
  *
  * R3 A client claims max(capacity, in flight), and who wants less than it has gives back first.
+ * A5 What it wants of a resource in whole units it rounds up, as the server does.
  * K4 Modes, and on_change when capacity or its kind changes.
  * K5 To open twice gives one resource with the options of the first opening, and reports where
  *    those of the second differ; the last close releases it.
@@ -6923,6 +7206,7 @@ struct doorman_resource {
     doorman_client *client;
     size_t opened;
     bool follows;
+    bool has_gauge; /* the application has asked for the gauge; by any thread, at any time */
     double wants;
     doorman__estimator estimator; /* of the wants, while they follow use */
     doorman_mode mode;
@@ -6958,9 +7242,12 @@ void doorman_resource_read(const doorman_resource *resource, doorman_resource_in
                                    .grant = holding->grant,
                                    .heard = holding->heard,
                                    .learning = holding->granter_learns,
+                                   .whole = holding->whole,
                                    .mode = resource->mode,
                                    .options_differ = resource->options_differ,
                                    .refresh_failures = resource->client->asker.failure_count};
+    bool has_gauge = __atomic_load_n(&resource->has_gauge, __ATOMIC_RELAXED);
+    out->gauge_is_divided = has_gauge && leased && !holding->whole;
     doorman_rate_count(&resource->rate, &out->rate);
     doorman_gauge_count(&resource->gauge, &out->gauge);
 }
@@ -7002,9 +7289,11 @@ static void doorman__resource_publish(doorman_resource *resource, doorman_time n
     double after = doorman__resource_fallback(resource);
     doorman__rate_set(&resource->rate, amount, info.expires_at, after, now);
     doorman__gauge_set(&resource->gauge, amount, info.expires_at, after);
+    info.gauge_is_divided = info.gauge_is_divided || told->gauge_is_divided; /* told once */
     bool same = info.leased == told->leased && info.grant == told->grant &&
-                info.learning == told->learning && info.capacity <= told->capacity &&
-                info.capacity >= told->capacity;
+                info.learning == told->learning &&
+                info.gauge_is_divided == told->gauge_is_divided &&
+                info.capacity <= told->capacity && info.capacity >= told->capacity;
     *told = info;
     doorman__resource_set_wake(resource);
     doorman__resource_expect(resource);
@@ -7162,10 +7451,12 @@ static doorman_resource *doorman__resource_of(doorman__holding *holding) {
 static void doorman__client_prepare(doorman__holding *holding, doorman_time now) {
     doorman_resource *resource = doorman__resource_of(holding);
     bool live = doorman__holding_live(holding, now);
-    holding->demand.wants = resource->wants;
+    double wants = resource->wants;
+    if (holding->whole) wants = doorman__whole_ceil(wants);
+    holding->demand.wants = wants;
     bool alone = resource->client->asker.failures > 0; /* nobody to give anything back to */
-    if (live && !alone && resource->wants < holding->capacity) {
-        holding->capacity = resource->wants;
+    if (live && !alone && wants < holding->capacity) {
+        holding->capacity = wants;
         doorman__resource_publish(resource, now);
     }
     holding->outstanding = doorman__gauge_in_flight(&resource->gauge);
@@ -7516,7 +7807,11 @@ doorman_status doorman_resource_set_wants(doorman_resource *resource, double wan
 }
 
 doorman_rate *doorman_resource_rate(doorman_resource *resource) { return &resource->rate; }
-doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &resource->gauge; }
+
+doorman_gauge *doorman_resource_gauge(doorman_resource *resource) {
+    __atomic_store_n(&resource->has_gauge, true, __ATOMIC_RELAXED);
+    return &resource->gauge;
+}
 
 #ifdef DOORMAN_JSON
 #include <cjson/cJSON.h>
@@ -7536,7 +7831,8 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
  *
  * Every resource has its answer, in the same order: `gets`, or `refused` for the reason TRY_LATER,
  * UNMATCHED or FULL. `keep` is there where the server goes on counting more than `capacity`;
- * `expiry_time`, in seconds since 1970, is for people; a `safe_capacity` of -1 is unlimited.
+ * `expiry_time`, in seconds since 1970, is for people; a `safe_capacity` of -1 is unlimited. Where
+ * leases are of whole units `gets` has `whole`, which is true; what is wanted is then rounded up.
  * `learning`, false where absent, says that the server learns, or has no lease because its parent
  * does: a holder that it cannot give back anything is to try later.
  *
@@ -7556,9 +7852,10 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
  *     "has":{"id":5521,"node":"eu","capacity":750,"expires_in":55}}]}}
  *
  * Its answers say besides what the parent shares by: its `algorithm`, of which defaults are left
- * out, and the `terms` of each priority, or of all where they name none. `learn_for` tells a server
- * that learns for how long it should. A child passes over a parameter that it does not know, and an
- * algorithm of a kind that it does not know: its parent may be newer.
+ * out, and with it `whole`, as above; and the `terms` of each priority, or of all where they name
+ * none. `learn_for` tells a server that learns for how long it should. A child passes over a
+ * parameter that it does not know, and an algorithm of a kind that it does not know: its parent may
+ * be newer.
  *
  *   {"get_server_capacity":{"response":[{"resource_id":"db","gets":{"id":5522,"node":"eu",
  *     "capacity":720,"keep":750,"expires_in":60,"refresh_interval":8},"algorithm":{
@@ -8176,9 +8473,10 @@ static bool doorman__read_algorithm(const doorman__field *field, bool strict,
 
 static void doorman__read_template(const doorman__field *field, doorman_template *out) {
     doorman__field algorithm;
-    doorman__read(field, "!identifier_glob:s description?s capacity:a safe_capacity?N algorithm?o",
+    doorman__read(field,
+                  "!identifier_glob:s description?s capacity:a safe_capacity?N whole?b algorithm?o",
                   &out->identifier_glob, &out->description, &out->capacity, &out->has_safe_capacity,
-                  &out->safe_capacity, &algorithm);
+                  &out->safe_capacity, &out->whole, &algorithm);
     out->has_algorithm = algorithm.value != NULL;
     if (out->has_algorithm) (void)doorman__read_algorithm(&algorithm, true, &out->algorithm);
 }
@@ -8323,6 +8621,7 @@ static void doorman__read_policy(const doorman__field *field, doorman_algorithm 
     doorman__field settings, list, priority;
     doorman__read(field, "algorithm?o terms?o learn_for?T", &settings, &list, &out->has_learn_for,
                   &out->learn_for);
+    if (settings.value) doorman__read(&settings, "whole?b", &out->whole);
     if (settings.value && doorman__read_algorithm(&settings, false, algorithm)) {
         *algorithm = doorman__algorithm_resolve(algorithm);
         out->algorithm = algorithm;
@@ -8350,9 +8649,9 @@ static void doorman__read_answer(const doorman__field *field, doorman_answer *ou
         return;
     }
     if (!gets.value) doorman__read_fail(&gets, "is missing");
-    doorman__read(&gets, "id:i node:s capacity:a keep?a expires_in:t refresh_interval:t",
+    doorman__read(&gets, "id:i node:s capacity:a keep?a expires_in:t refresh_interval:t whole?b",
                   &lease->id, &lease->node, &lease->capacity, &lease->keep, &lease->expires_in,
-                  &lease->refresh_interval);
+                  &lease->refresh_interval, &out->whole);
     lease->keep = doorman__max(lease->keep, lease->capacity);
 }
 
@@ -8583,7 +8882,8 @@ static doorman__writer doorman__put_start(doorman_buffer *buffer) {
     return (doorman__writer){buffer, false};
 }
 
-static void doorman__put_answer(doorman__writer *out, const doorman_answer *answer, int64_t epoch) {
+static void doorman__put_answer(doorman__writer *out, const doorman_answer *answer, bool is_server,
+                                int64_t epoch) {
     const doorman_lease *gets = &answer->gets;
     doorman__put(out, "{'resource_id':%s", answer->resource_id);
     if (answer->has_safe_capacity) doorman__put(out, ",'safe_capacity':%n", answer->safe_capacity);
@@ -8599,15 +8899,18 @@ static void doorman__put_answer(doorman__writer *out, const doorman_answer *answ
     if (gets->keep > gets->capacity) doorman__put(out, ",'keep':%n", gets->keep);
     int64_t end = epoch + gets->expires_in / DOORMAN_SECOND;
     if (epoch) doorman__put(out, ",'expiry_time':%n", (double)end);
+    if (answer->whole && !is_server) doorman__put(out, ",'whole':%b", true);
     doorman__put(out, "}");
 }
 
 /* What is as it is by default is left out. */
-static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm *given) {
+static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm *given,
+                                   bool whole) {
     const doorman_algorithm none = {.reserve = 0}, usual = doorman__algorithm_resolve(&none);
     const doorman_algorithm all = doorman__algorithm_resolve(given);
     doorman__put(out, ",'algorithm':{'kind':%s,'lease_length':%t,'refresh_interval':%t",
                  doorman_kind_name(all.kind), all.lease_length, all.refresh_interval);
+    if (whole) doorman__put(out, ",'whole':%b", true);
     if (all.has_learning_mode_duration) {
         doorman__put(out, ",'learning_mode_duration':%t", all.learning_mode_duration);
     }
@@ -8631,7 +8934,7 @@ static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm
 
 /* What a server is told besides, to share by. */
 static void doorman__put_policy(doorman__writer *out, const doorman_answer *answer) {
-    if (answer->algorithm) doorman__put_algorithm(out, answer->algorithm);
+    if (answer->algorithm) doorman__put_algorithm(out, answer->algorithm, answer->whole);
     if (answer->terms_count) doorman__put(out, ",'terms':[");
     for (size_t i = 0; i < answer->terms_count; i++) {
         const doorman_terms *terms = &answer->terms[i];
@@ -8659,7 +8962,7 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
         doorman__put(out, "'response':[");
         for (size_t i = 0; i < response->answer_count; i++) {
             doorman__put(out, "%,");
-            doorman__put_answer(out, &response->answers[i], epoch);
+            doorman__put_answer(out, &response->answers[i], response->is_server, epoch);
             if (response->is_server) doorman__put_policy(out, &response->answers[i]);
             doorman__put(out, "}");
         }
@@ -8738,11 +9041,11 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
 
 /* Takes the memory for an answer before anything is done: where there is none, or the answer could
  * be more than a message may be, nothing has been done (C4). An id takes twice its bytes if all of
- * it is escaped; the rest of an answer, the node's name too, is within 800. To a server, the
- * algorithm takes 500, and 16 terms 80 each. */
+ * it is escaped; the rest of an answer, the node's name too, is within 820. To a server, the
+ * algorithm takes 520, and 16 terms 80 each. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
-    size_t bytes = 1024, rest = request->is_server ? 800 + 500 + 16 * 80 : 800;
+    size_t bytes = 1024, rest = request->is_server ? 820 + 520 + 16 * 80 : 820;
     for (size_t i = 0; i < request->ask_count; i++) {
         size_t id_bytes = strlen(request->asks[i].resource_id);
         bytes += rest + 2 * (id_bytes < DOORMAN_ID_BYTES_MAX ? id_bytes : DOORMAN_ID_BYTES_MAX);
@@ -9377,7 +9680,8 @@ doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman_resource *r
 
 doorman_status doorman_agent_gauge_wait(doorman_agent *agent, doorman_resource *resource, double n,
                                         doorman_time timeout) {
-    doorman__waiter waiter = {.resource = resource, .queue = &resource->gauge.queue, .n = n};
+    doorman__waiter waiter = {
+        .resource = resource, .queue = &doorman_resource_gauge(resource)->queue, .n = n};
     waiter.gauge = true;
     return doorman__agent_wait(agent, &waiter, timeout);
 }

@@ -3293,6 +3293,7 @@ static void json_template(struct text *text, const doorman_template *settings, c
         text_add(text, ",\"safe_capacity\":");
         json_number(text, settings->safe_capacity);
     }
+    if (settings->whole) text_add(text, ",\"whole\":true");
     json_algorithm(text, &settings->algorithm);
     text_add(text, "}");
 }

@@ -42,6 +42,7 @@ typedef struct lease {
     char client_id[DOORMAN_ID_BYTES_MAX + 1], resource_id[DOORMAN_ID_BYTES_MAX + 1];
     doorman_agent *agent;
     doorman_resource *resource;
+    bool is_warned; /* about parts of units */
     struct lease *next;
 } lease;
 
@@ -242,6 +243,18 @@ static void print_leases(lease **at, const char *resource_id) {
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
+/* Once for a resource: a gauge could not use what it has. */
+static void warn_of_parts(shell *s, lease *l, const doorman_resource_info *info) {
+    if (info->whole || info->capacity <= (double)(int64_t)info->capacity) return;
+    for (lease **at = &s->first, *other; (other = *find(at, NULL, l->resource_id));) {
+        if (other->is_warned) return;
+        at = &other->next;
+    }
+    printf("note: %s is not in whole units; a gauge needs \"whole\": true in its template\n",
+           l->resource_id);
+    l->is_warned = true;
+}
+
 /* Waits for the first answer. Later changes of what is wanted go with the client's next request. */
 static void run_get(shell *s, char **words) {
     double wants = 0;
@@ -259,6 +272,7 @@ static void run_get(shell *s, char **words) {
              !interrupted && doorman_clock() < end);
     if (info.leased) {
         printf("%s has %.6g of %s, and wants %.6g\n", words[1], info.capacity, words[2], wants);
+        warn_of_parts(s, l, &info);
     } else {
         static const char *const why[] = {"no answer", "there is nothing to give now",
                                           "no template matches it", "the server is full"};

@@ -47,10 +47,17 @@ static void *do_transactions(void *argument) {
 
 /* A line a second, for ten seconds. */
 static void watch(work *w) {
+    bool is_told = false;
     for (int second = 1; second <= 10; second++) {
         sleep_for(DOORMAN_SECOND);
         doorman_resource_info info;
         doorman_agent_read(w->agent, w->resource, &info);
+        if (info.gauge_is_divided && !is_told) {
+            fputs("gauge_client: leases are not of whole units, and a part of a unit is of no use; "
+                  "the resource's template needs \"whole\": true\n",
+                  stderr);
+            is_told = true;
+        }
         printf("%2d s: %d transactions done, %g in flight, %s of %g at once\n", second,
                atomic_exchange(&w->transactions, 0), info.in_flight,
                info.leased ? "a lease" : "without a lease, the safe capacity", info.capacity);

@@ -50,6 +50,7 @@ static void add_config(call_world *world, size_t index) {
                                                 DOORMAN_PRIORITY_SHARE, DOORMAN_FAIR_SHARE};
     doorman_template all = {.identifier_glob = "*", .has_algorithm = true};
     all.capacity = index < CONFIGS - 1 ? CAPACITY / (double)(index + 1) : 0;
+    all.whole = index == 1;
     all.algorithm.kind = kinds[index];
     all.algorithm.reserve = index == 2 ? 0.25 : 0;
     all.algorithm.has_minimum_interval = index == 1; /* and it is 0 */

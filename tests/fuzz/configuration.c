@@ -29,6 +29,7 @@ static void check_template(const doorman_template *found, bool last) {
     must(fuzz_amount(found->capacity) && found->has_algorithm);
     must(!found->has_safe_capacity || fuzz_amount(found->safe_capacity) ||
          fuzz_same(found->safe_capacity, DOORMAN_UNLIMITED));
+    must(!found->whole || !doorman__divides(found->capacity));
     must(algorithm->kind >= DOORMAN_FAIR_SHARE && algorithm->kind < DOORMAN_KIND_COUNT);
     must(algorithm->handover == DOORMAN_CONFIRMED || algorithm->handover == DOORMAN_IMMEDIATE);
     must(duration(algorithm->lease_length, 1));

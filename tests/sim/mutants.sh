@@ -162,8 +162,8 @@ mutant learn-zero 'S4: a holder to which nothing can be given back is told 0' \
     'if (*keep > 0) return true;' \
     'if (*keep >= 0) return true;'
 mutant learn-unbound 'R6: claims are given back beyond the capacity' \
-    'known = doorman__floor(doorman__min(claim, free));' \
-    'known = doorman__floor(claim);'
+    'known = doorman__book_round_down(book, doorman__min(claim, free));' \
+    'known = doorman__book_round_down(book, claim);'
 mutant learn-spare 'R6: what a claim overstated is given to others' \
     'if (record->given > counted) { doorman__total_add(&book->spare, record->given);' \
     'if (record->counted > counted) { doorman__total_add(&book->spare, record->counted);' \
@@ -185,6 +185,14 @@ mutant no-round 'R5: no round after a cut: what holders keep may move with their
 mutant age-early 'R4: leases of the older step are forgotten before they have ended' \
     'if (now >= book->older_end) {' \
     'if (1) {' --faults careless,spike,loss,delay,hold --favour careless,spike,loss,delay
+mutant whole-parts 'A5: a claim on a part of a unit confirms that the unit is free' \
+    'doorman__min(record->counted, doorman__book_round_up(book, claim));' \
+    'doorman__min(record->counted, doorman__book_round_down(book, claim));' \
+    --favour whole,hold
+mutant whole-idle 'A5: the units that do not divide are given to nobody' \
+    'if (turns) target = doorman__book_whole_target(book, turns, target, &due, now);' \
+    'if (turns) (void)doorman__book_whole_target(book, turns, target, &due, now);' \
+    --favour whole
 mutant no-floor 'G5: after a cut there is less than nothing to give' \
     'double most = doorman__max(doorman__book_free(book, record), held);' \
     'double most = book->settings->capacity - doorman__total_value(book->counted) + record->counted;

@@ -63,7 +63,8 @@
     X(HOLD, "hold", "gauges hold on to what is in flight")                                         \
     X(ABANDON, "abandon", "resources are closed with units in flight")                             \
     X(CARELESS, "careless", "clients name no lease, or the one before the last")                   \
-    X(CUT, "cut", "the capacity falls, several times in a row, and sometimes rises")
+    X(CUT, "cut", "the capacity falls, several times in a row, and sometimes rises")               \
+    X(WHOLE, "whole", "resources are in whole units, or change to that and back")
 
 #define SIM_FAULT_CODE(code, name, text) SIM_##code,
 typedef enum sim_fault { SIM_FAULTS(SIM_FAULT_CODE) SIM_FAULT_COUNT } sim_fault;
@@ -125,6 +126,7 @@ typedef struct sim_machine {
 /* What one configuration says of one resource. */
 typedef struct sim_rules {
     bool matched; /* there is a template */
+    bool whole;   /* in whole units */
     double capacity;
     doorman_algorithm algorithm;
 } sim_rules;

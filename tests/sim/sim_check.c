@@ -235,9 +235,11 @@ static bool read_book(const sim_process *process, const char *resource_id, const
 
 /* One lease, when it is given:
  *   - It is a finite amount of at least 0, for a finite time of at least 0.
- *   - It is at most what the holder wants. A server that learns may give back what it had before,
- *     where that is more (it is in flight), but nothing to whom it did not give anything before:
- *     a holder to which it gives nothing back gets no lease (S4).
+ *   - Where the resource is in whole units it is an integer (A5).
+ *   - It is at most what the holder wants; in whole units at most that rounded up. A server that
+ *     learns may give back what it had before, where that is more (it is in flight), but nothing to
+ *     a holder to which it did not give anything before: a holder to which it gives nothing back
+ *     gets no lease (S4).
  *   - After a cut nobody is given more until the sum fits: it is at most what the holder says it
  *     has, or else fits into the capacity beside all that is counted for the others. From a server
  *     that learns it fits, unless it is the last lease again.
@@ -246,7 +248,9 @@ static void check_lease(sim_world *world, const sim_book *book, const doorman_as
                         const doorman_answer *answer, const char *holder, bool ours, bool learns) {
     const doorman_lease *lease = &answer->gets;
     double has = ask->has.id ? ask->has.capacity : 0, wants = 0;
-    for (size_t i = 0; i < ask->wants_count; i++) wants += ask->wants[i].wants;
+    for (size_t i = 0; i < ask->wants_count; i++) {
+        wants += answer->whole ? ceil(ask->wants[i].wants) : ask->wants[i].wants;
+    }
     double most = !learns ? wants : ours ? fmax(wants, has) : 0;
     if (exceeds(lease->capacity, most)) {
         sim_fail(world, "%s is given %.9g of %s; it wants %.9g, and has %.9g%s", holder,
@@ -257,6 +261,7 @@ static void check_lease(sim_world *world, const sim_book *book, const doorman_as
     }
     if (!book || !promises(&book->resource.settings->algorithm)) return;
     double claim = fmax(has, ask->outstanding), capacity = book->resource.capacity;
+    if (answer->whole) claim = ceil(claim); /* all that is committed is whole */
     bool more = exceeds(lease->capacity, learns && lease->id != ask->has.id ? 0 : claim);
     if (more && exceeds(lease->capacity + book->others, capacity)) {
         sim_fail(world, "%s has %.9g of %s and is given %.9g beside %.9g of others; there is %.9g",
@@ -280,6 +285,10 @@ static void check_answer(sim_world *world, const sim_process *process, const doo
     if (root && known && differs(book.resource.capacity, rules->capacity)) {
         sim_fail(world, "%s has %.9g of %s to give, the configuration %.9g", process->address,
                  book.resource.capacity, ask->resource_id, rules->capacity);
+    }
+    if (answer->whole && lease->capacity > floor(lease->capacity)) {
+        sim_fail(world, "%s is given %.17g of %s, which is in whole units", holder, lease->capacity,
+                 ask->resource_id);
     }
     if (ask->learning) return;
     bool learns =
@@ -690,29 +699,37 @@ static void share(demand *demands, size_t count, const sim_rules *rules) {
 /* Some time after the last fault: every share is within 5 % of the one that a single server would
  * have given to all clients of the tree (T2), and all together within a thousandth, so that all
  * capacity that is wanted is in use. (A holder that lacks less than a thousandth is not told to
- * come back sooner, R12.) */
+ * come back sooner, R12.) In whole units a holder has its share rounded down or up, once more for
+ * each level above it, and two units and a tenth of all may be changing hands. */
 static void check_settled(sim_world *world, size_t root, size_t resource) {
+    const sim_rules *rules = &world->versions[world->version].rules[resource];
+    bool units = rules->matched && rules->whole;
     demand demands[SIM_CLIENTS];
     size_t count = 0;
     double wanted = 0, sum = 0;
     for (size_t i = 0; i < world->client_count; i++) {
         const sim_use *use = &world->clients[i].uses[resource];
         if (!use->resource || world->nodes[use->node].root != root) continue;
-        demands[count++] = (demand){i, use->wants, 0, use->priority};
+        double wants = units ? ceil(use->wants) : use->wants;
+        demands[count++] = (demand){i, wants, 0, use->priority};
     }
-    share(demands, count, &world->versions[world->version].rules[resource]);
+    share(demands, count, rules);
     for (size_t i = 0; i < count; i++) {
         doorman_resource_info info;
         bool leased = sim_leased(world, demands[i].client, resource, &info);
         double has = leased ? info.capacity : 0, exact = demands[i].share;
         wanted += exact;
         sum += has;
-        if (!leased || fabs(has - exact) > 0.05 * exact + SLACK) {
+        if (units && has > floor(has)) {
+            sim_fail(world, "%s has %.6g of %s, which is in whole units",
+                     world->clients[demands[i].client].id, has, world->resources[resource]);
+        }
+        if (!leased || fabs(has - exact) > 0.05 * exact + (units ? SIM_LEVELS : SLACK)) {
             sim_fail(world, "long after the last fault %s has %.6g of %s, its share is %.6g",
                      world->clients[demands[i].client].id, has, world->resources[resource], exact);
         }
     }
-    if (fabs(sum - wanted) > 0.001 * wanted + SLACK) {
+    if (fabs(sum - wanted) > 0.001 * wanted + (units ? 2 + 0.1 * wanted : SLACK)) {
         sim_fail(world, "long after the last fault %.6g of %s is in use, wanted is %.6g", sum,
                  world->resources[resource], wanted);
     }

@@ -78,6 +78,15 @@ static double random_wants(uint64_t *dice) {
     return sim_between(dice, 1, choice < 3 ? 150 : 1000);
 }
 
+/* Some resources are in whole units, often of few: then most shares are no integers. */
+static void draw_whole(sim_world *world, sim_rules *rules, bool first) {
+    uint64_t *dice = &world->fault_dice[SIM_WHOLE];
+    bool few = sim_below(dice, 2), change = sim_below(dice, first ? 2 : 8) == 0;
+    if (world->intensity[SIM_WHOLE] <= 0 || !change) return;
+    rules->whole = !rules->whole;
+    if (rules->whole && few) rules->capacity /= 16;
+}
+
 /* The next configuration: each resource keeps its rules, or has one of them changed, or all. */
 static void add_version(sim_world *world, uint64_t *dice, bool first) {
     sim_rules rules[SIM_RESOURCES];
@@ -85,12 +94,16 @@ static void add_version(sim_world *world, uint64_t *dice, bool first) {
         if (!first) rules[i] = world->versions[world->version_count - 1].rules[i];
         uint64_t choice = sim_below(dice, 8);
         if (first || choice == 0) {
-            rules[i] = (sim_rules){true, random_capacity(dice), random_algorithm(dice)};
+            bool units = !first && rules[i].whole;
+            rules[i] = (sim_rules){.matched = true, .whole = units};
+            rules[i].capacity = random_capacity(dice);
+            rules[i].algorithm = random_algorithm(dice);
         } else if (choice < 4) {
             rules[i].capacity = random_capacity(dice);
         } else if (choice == 4 || !rules[i].matched) {
             rules[i].matched = !rules[i].matched;
         }
+        draw_whole(world, &rules[i], first);
     }
     sim_add_version(world, rules);
 }
@@ -427,7 +440,7 @@ static void set_up_cuts(sim_world *world, const sim_story *story) {
  * where these kinds do not happen. */
 static void set_up_faults(sim_world *world, const sim_story *story) {
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
-        bool later = i == SIM_CARELESS || i == SIM_CUT;
+        bool later = i == SIM_CARELESS || i == SIM_CUT || i == SIM_WHOLE;
         uint64_t *dice = later ? &world->fault_dice[i] : &world->dice;
         double intensity = sim_below(dice, later ? 4 : 3) ? sim_unit(dice) : 0;
         if (later && intensity < 0.7) intensity = 0;

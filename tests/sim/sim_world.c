@@ -2,6 +2,7 @@
 #include "sim.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,9 +187,11 @@ void sim_add_version(sim_world *world, const sim_rules *rules) {
     memset(templates, 0, sizeof templates);
     for (size_t i = 0; i < world->resource_count; i++) {
         version->rules[i] = rules[i];
+        if (rules[i].whole) version->rules[i].capacity = floor(rules[i].capacity);
         if (!rules[i].matched) continue;
         templates[count++] = (doorman_template){.identifier_glob = world->resources[i],
-                                                .capacity = rules[i].capacity,
+                                                .capacity = version->rules[i].capacity,
+                                                .whole = rules[i].whole,
                                                 .has_algorithm = true,
                                                 .algorithm = rules[i].algorithm};
     }

@@ -96,10 +96,12 @@ static const doorman_template templates[] = {
                    .reserve = 0.1}},
     {.identifier_glob = "disk",
      .capacity = 40,
+     .whole = true,
      .has_algorithm = true,
      .algorithm = {.has_learning_mode_duration = true}},
     {.identifier_glob = "*",
      .capacity = 25,
+     .whole = true,
      .has_algorithm = true,
      .algorithm = {.kind = DOORMAN_PROPORTIONAL_SHARE, .has_learning_mode_duration = true}},
 };

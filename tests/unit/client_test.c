@@ -218,6 +218,57 @@ static void sleep_until_due(world *w, doorman_client *client) {
     if (due > w->now) w->now = due;
 }
 
+/* A5: an application that opens a gauge on a resource that is cut into fractions is told so, once.
+ */
+static void a_gauge_without_whole_units_is_told_once(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client *client = join(&w, "client");
+    doorman_resource *resource = open_with(&w, client, (doorman_resource_options){.wants = 2});
+    answer_by_hand(&w, client, lease_of(0.8));
+    assert_false(read_now(&w, resource).gauge_is_divided);
+    (void)doorman_resource_gauge(resource);
+    size_t before = w.change_count;
+    for (int i = 0; i < 3; i++) {
+        w.now += 20 * SECOND;
+        answer_by_hand(&w, client, lease_of(0.8));
+        assert_int_equal(w.change_count, before + 1);
+        assert_true(w.changed.gauge_is_divided && !w.changed.whole);
+    }
+    w.now += 20 * SECOND;
+    doorman_answer whole = lease_of(1);
+    whole.whole = true;
+    answer_by_hand(&w, client, whole);
+    assert_true(read_now(&w, resource).whole);
+    assert_false(read_now(&w, resource).gauge_is_divided);
+    world_stop(&w);
+}
+
+/* A5: what is wanted of whole units is rounded up, so that no unit is given back in part. */
+static void whole_units_are_wanted_whole(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client *client = join(&w, "client");
+    doorman_resource *resource = open_resource(&w, client, 2.3);
+    doorman_answer whole = lease_of(3);
+    whole.whole = true;
+    answer_by_hand(&w, client, whole);
+    sleep_until_due(&w, client);
+    answer_by_hand(&w, client, whole);
+    assert_true(doorman_client_due(client) >= w.now + 16 * SECOND); /* nothing has changed */
+    sleep_until_due(&w, client);
+    doorman_request request;
+    assert_int_equal(doorman_asker_request(doorman_client_asker(client), &request, w.now),
+                     DOORMAN_OK);
+    assert_exact(request.asks->wants->wants, 3);
+    assert_exact(request.asks->has.capacity, 3);
+    assert_exact(read_now(&w, resource).capacity, 3);
+    assert_exact(read_now(&w, resource).wants, 2.3);
+    world_stop(&w);
+}
+
 /* ---- options ---- */
 
 static void assert_names(const doorman_error *error, const char *field) {
@@ -1772,6 +1823,8 @@ static void the_mode_and_failures_to_refresh_can_be_read(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_gauge_without_whole_units_is_told_once),
+        cmocka_unit_test(whole_units_are_wanted_whole),
         cmocka_unit_test(a_client_that_makes_no_sense_is_refused),
         cmocka_unit_test(a_resource_that_makes_no_sense_is_refused),
         cmocka_unit_test(wants_that_make_no_sense_are_refused),

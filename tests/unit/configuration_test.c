@@ -224,6 +224,7 @@ static void what_is_given_is_kept_as_it_was_given_and_nothing_is_borrowed(void *
         .identifier_glob = glob,
         .description = description,
         .capacity = DOORMAN_AMOUNT_MAX,
+        .whole = true,
         .has_safe_capacity = true, /* 0 means something here, and in the next two */
         .has_algorithm = true,
         .algorithm = {.kind = DOORMAN_PRIORITY_SHARE,
@@ -249,6 +250,7 @@ static void what_is_given_is_kept_as_it_was_given_and_nothing_is_borrowed(void *
     assert_string_equal(kept->identifier_glob, "db/[0-9]*");
     assert_string_equal(kept->description, "queries a second");
     assert_exact(kept->capacity, DOORMAN_AMOUNT_MAX);
+    assert_true(kept->whole);
     assert_true(kept->has_safe_capacity);
     assert_exact(kept->safe_capacity, 0);
     assert_int_equal(kept->algorithm.kind, given.kind);
@@ -314,6 +316,9 @@ static const struct {
     {WITH(.minimum_interval = 1), "algorithm.minimum_interval: needs has_minimum_interval"},
     {WITH(.kind = DOORMAN_PROPORTIONAL_SHARE, .reserve = 0.5),
      "algorithm.reserve: only PRIORITY_SHARE has one"},
+    {{.identifier_glob = "b", .capacity = 2.5, .whole = true}, "capacity: must be an integer"},
+    {{.identifier_glob = "b", .whole = true, .has_safe_capacity = true, .safe_capacity = 0.5},
+     "safe_capacity: must be an integer"},
     {WITH(.kind = DOORMAN_KIND_COUNT), "algorithm.kind: "},
     {WITH(.kind = (doorman_kind)-1), "algorithm.kind: "},
     {WITH(.handover = (doorman_handover)2), "algorithm.handover: must be"},

@@ -143,6 +143,29 @@ static void a_resource_that_is_refused_says_why_and_others_are_answered(void **s
     world_stop(w);
 }
 
+/* A5: a client hears it with its lease, a server with the algorithm. */
+static void whole_units_are_told(void **state) {
+    (void)state;
+    static const char config[] = "{\"resources\":[{\"identifier_glob\":\"db\",\"capacity\":20,"
+                                 "\"whole\":true,\"algorithm\":{\"kind\":\"FAIR_SHARE\","
+                                 "\"learning_mode_duration\":0}}]}";
+    world *w = world_start();
+    doorman_config *whole = NULL;
+    assert_int_equal(doorman_json_config(&whole, config, sizeof config - 1, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_server_configure(w->server, whole, w->now), DOORMAN_OK);
+    assert_string_equal(without_ids(say(w, DB("\"wants\":2.5"))),
+                        "{\"get_capacity\":{\"response\":[{\"resource_id\":\"db\","
+                        "\"safe_capacity\":20,\"gets\":{\"id\":#,\"node\":\"ro\\\"ot\","
+                        "\"capacity\":3,\"expires_in\":60,\"refresh_interval\":16,"
+                        "\"whole\":true}}]}}");
+    const char *told = say(w, SERVER_DB("\"wants\":[{\"num_clients\":2,\"wants\":2}]"));
+    assert_non_null(strstr(told,
+                           "\"refresh_interval\":16,\"whole\":true,\"learning_mode_duration\":"
+                           "0,\"parameters\":[]"));
+    world_stop(w);
+    doorman_config_destroy(whole);
+}
+
 /* S1: on every method. */
 static void a_server_that_is_not_master_says_who_is(void **state) {
     (void)state;
@@ -733,6 +756,7 @@ static void assert_same_answer(const doorman_answer *a, const doorman_answer *b)
     assert_int_equal(a->has_safe_capacity, b->has_safe_capacity);
     assert_int_equal(a->learning, b->learning);
     assert_exact(a->safe_capacity, b->safe_capacity);
+    assert_int_equal(a->whole, b->whole);
     assert_int_equal(a->algorithm == NULL, b->algorithm == NULL);
     if (a->algorithm) assert_same_algorithm(a->algorithm, b->algorithm);
     assert_int_equal(a->terms_count, b->terms_count);
@@ -954,6 +978,7 @@ static void draw_answer(drawn *d, size_t i) {
     answer->has_safe_capacity = random_below(2);
     if (answer->has_safe_capacity) answer->safe_capacity = random_below(5) ? random_amount() : -1;
     if (random_below(4)) answer->algorithm = &d->algorithms[i];
+    answer->whole = answer->algorithm && random_below(2);
     d->algorithms[i] = draw_algorithm();
     answer->terms = d->terms[i];
     answer->terms_count = random_below(DOORMAN_TERMS_MAX + 1);
@@ -1013,7 +1038,16 @@ static void what_a_newer_parent_says_costs_no_lease(void **state) {
         "\"algorithm\":{\"kind\":\"STATIC\",\"lease_length\":20,\"refresh_interval\":4,\"x\":[],"
         "\"parameters\":[{\"name\":\"x\",\"value\":{}},{\"name\":\"reserve\",\"value\":0.5,"
         "\"unit\":1}]}");
+    static const char *const whole[] = {
+        SERVER_ANSWER("\"algorithm\":{\"kind\":\"BETTER_SHARE\",\"whole\":true}"),
+        SERVER_ANSWER("\"algorithm\":{\"kind\":\"STATIC\",\"whole\":true}"),
+    };
     reading r;
+    for (size_t i = 0; i < COUNT(whole); i++) { /* A5: also where the kind is not known */
+        assert_int_equal(read_response(&r, whole[i], strlen(whole[i])), DOORMAN_OK);
+        assert_true(r.response.answers->whole);
+        doorman__read_end(&r.reader);
+    }
     for (size_t i = 0; i < COUNT(unknown); i++) {
         assert_int_equal(read_response(&r, unknown[i], strlen(unknown[i])), DOORMAN_OK);
         assert_null(r.response.answers->algorithm);
@@ -1038,6 +1072,7 @@ static const struct {
     {SERVER_ANSWER("\"algorithm\":1"), AT("algorithm: must be an object")},
     {SERVER_ANSWER("\"algorithm\":{}"), AT("algorithm.kind: is missing")},
     {SERVER_ANSWER("\"algorithm\":{\"kind\":1}"), AT("algorithm.kind: must be a string")},
+    {POLICY("\"whole\":0"), AT("algorithm.whole: must be a boolean")},
     {POLICY("\"lease_length\":0"), AT("algorithm.lease_length: must be more than 0")},
     {POLICY("\"refresh_interval\":\"1\""), AT("algorithm.refresh_interval: must be a number")},
     {POLICY("\"learning_mode_duration\":-1"), AT("algorithm.learning_mode_duration: must be from")},
@@ -1471,6 +1506,9 @@ static void a_wrong_answer_is_a_failure(void **state) {
         {ANSWER("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
                 "\"refresh_interval\":0}"),
          "get_capacity: "},
+        {ANSWER("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
+                "\"refresh_interval\":1,\"whole\":1}"),
+         "get_capacity.response[0].gets.whole: must be a boolean"},
         {ANSWER("\"safe_capacity\":\"2\"," GETS),
          "get_capacity.response[0].safe_capacity: must be a"},
         {ANSWER("\"learning\":1," GETS), "get_capacity.response[0].learning: must be a boolean"},
@@ -1552,7 +1590,7 @@ static void a_configuration_says_all_there_is_to_say(void **state) {
         "\"parameters\":[{\"name\":\"lease_duration_secs\",\"value\":\"20\"},"
         "{\"name\":\"refresh_interval\",\"value\":4},"
         "{\"name\":\"handover\",\"value\":\"confirmed\"}]}},"
-        "{\"identifier_glob\":\"c\",\"capacity\":1}]}";
+        "{\"identifier_glob\":\"c\",\"capacity\":1,\"whole\":true}]}";
     doorman_config *config = load(text, NULL);
     assert_non_null(config);
     size_t count = 0;
@@ -1580,6 +1618,7 @@ static void a_configuration_says_all_there_is_to_say(void **state) {
     assert_false(second->has_learning_mode_duration);
     assert_false(all[1].has_safe_capacity);
     assert_int_equal(all[2].algorithm.kind, DOORMAN_FAIR_SHARE);
+    assert_true(!all[0].whole && !all[1].whole && all[2].whole);
     doorman_config_destroy(config);
 }
 
@@ -1620,6 +1659,9 @@ static const struct {
     {CONFIG(",\"capacity\":1"), AT "capacity: comes twice"},
     {CONFIG(",\"description\":1"), AT "description: must be a string"},
     {CONFIG(",\"safe_capacity\":-2"), AT "safe_capacity: must be -1"},
+    {CONFIG(",\"whole\":1"), AT "whole: must be a boolean"},
+    {CONFIG(",\"whole\":true,\"safe_capacity\":2.5"), AT "safe_capacity: must be an integer"},
+    {ALGORITHM(KIND "\"whole\":true"), IN "whole: is not known"},
     {CONFIG(",\"algorithm\":\"STATIC\""), AT "algorithm: must be an object"},
     {ALGORITHM(""), IN "kind: is missing"},
     {ALGORITHM("\"kind\":\"BEST\""), IN "kind: must be one of FAIR_SHARE, PROPORTIONAL_SHARE, "
@@ -1703,6 +1745,7 @@ int main(void) {
     cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, cjson_free});
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lease_is_answered_with_all_its_fields),
+        cmocka_unit_test(whole_units_are_told),
         cmocka_unit_test(a_resource_that_is_refused_says_why_and_others_are_answered),
         cmocka_unit_test(a_server_that_is_not_master_says_who_is),
         cmocka_unit_test(what_is_released_is_free),

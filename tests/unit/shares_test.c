@@ -677,12 +677,12 @@ static void demands_that_are_equal_take_the_place_of_one(void **state) {
 /* ---- shares of an index that changes ------------------------------------------------------- */
 
 static void index_put(doorman__index *index, const doorman_demand *demand) {
-    doorman__demand own = doorman__demand_of(demand);
+    doorman__demand own = doorman__demand_of(demand, false);
     put(index, demand->priority, &own);
 }
 
 static void index_take(doorman__index *index, const doorman_demand *demand) {
-    doorman__demand own = doorman__demand_of(demand);
+    doorman__demand own = doorman__demand_of(demand, false);
     doorman__index_remove(index, demand->priority, &own);
 }
 

@@ -38,6 +38,7 @@ typedef struct forest {
     member *members;
     size_t member_count, member_capacity;
     bool cut[NODES_MAX];    /* the way from this node to its parent */
+    bool divide_leases;     /* of nodes, as a parent would that knows nothing of whole units */
     bool hide_algorithm;    /* in answers, as if it were unknown */
     uint64_t joined;        /* clients, so far */
     size_t largest_request; /* asks in one */
@@ -176,6 +177,10 @@ static bool carry(forest *f, doorman_asker *asker, bool cut) {
     }
     for (size_t i = 0; f->hide_algorithm && i < response.answer_count; i++) {
         ((doorman_answer *)(uintptr_t)response.answers)[i].algorithm = NULL;
+    }
+    for (size_t i = 0; f->divide_leases && request.is_server && i < response.answer_count; i++) {
+        doorman_lease *lease = &((doorman_answer *)(uintptr_t)response.answers)[i].gets;
+        if (lease->capacity > 0) lease->capacity -= 0.5;
     }
     assert_int_equal(doorman_asker_response(asker, request.sequence, &response, f->now),
                      DOORMAN_OK);
@@ -1340,6 +1345,277 @@ static void a_tree_shares_as_one_server_would(void **state) {
     }
 }
 
+/* ---- whole units (A5) ------------------------------------------------------------------------ */
+
+#define WATCHED 32
+#define STEPS_PER_SECOND 4
+#define STEPS_MAX (STEPS_PER_SECOND * 20000)
+
+static const doorman_algorithm usual = {.lease_length = 60 * DOORMAN_SECOND,
+                                        .refresh_interval = 16 * DOORMAN_SECOND};
+
+static forest *plant_whole(double capacity, doorman_algorithm algorithm) {
+    doorman_template all = {.identifier_glob = "*",
+                            .capacity = capacity,
+                            .whole = true,
+                            .has_algorithm = true,
+                            .algorithm = algorithm};
+    return plant(&all, 1);
+}
+
+/* What is seen of the turns that clients take. */
+typedef struct turns {
+    size_t steps, requests;
+    double in_use;         /* units, on average */
+    double means[WATCHED]; /* of each client */
+    bool has_unit[WATCHED][STEPS_MAX];
+} turns;
+
+/* A5, T7: leases are of whole units, and never sum to more than there is. */
+static turns *watch_turns(forest *f, double seconds, double capacity) {
+    turns *t = calloc(1, sizeof *t);
+    assert_non_null(t);
+    assert_true(f->member_count <= WATCHED && seconds * STEPS_PER_SECOND <= STEPS_MAX);
+    for (; (double)t->steps < seconds * STEPS_PER_SECOND; t->steps++) {
+        double sum = 0;
+        f->now += SECOND / STEPS_PER_SECOND;
+        for (size_t i = 0; i < f->member_count; i++) {
+            t->requests += doorman_asker_due(doorman_client_asker(f->members[i].client)) <= f->now;
+        }
+        settle(f);
+        for (size_t i = 0; i < f->member_count; i++) {
+            double has = leased(f, &f->members[i]);
+            assert_exact(has, floor(has));
+            t->has_unit[i][t->steps] = has >= 1;
+            t->means[i] += has;
+            sum += has;
+        }
+        assert_true(sum <= capacity);
+        t->in_use += sum;
+    }
+    t->in_use /= (double)t->steps;
+    for (size_t i = 0; i < f->member_count; i++) t->means[i] /= (double)t->steps;
+    return t;
+}
+
+/* The least part of any time of this length in which a client has a unit. */
+static double least_part(const turns *t, size_t count, double seconds) {
+    size_t length = (size_t)(seconds * STEPS_PER_SECOND);
+    double least = 1;
+    for (size_t i = 0; i < count; i++) {
+        size_t has = 0;
+        for (size_t step = 0; step < t->steps; step++) {
+            has += t->has_unit[i][step];
+            if (step >= length) has -= t->has_unit[i][step - length];
+            if (step + 1 >= length) least = fmin(least, (double)has / (double)length);
+        }
+    }
+    return least;
+}
+
+/* The mean of each client is its exact share, as one server has it, of what is in use. */
+static void hold_against_shares(const forest *f, const turns *t, const doorman_algorithm *algorithm,
+                                double capacity, double within) {
+    doorman_demand demands[WATCHED];
+    doorman_terms terms[DOORMAN_TERMS_MAX];
+    size_t terms_count = 0;
+    for (size_t i = 0; i < f->member_count; i++) {
+        demands[i] = (doorman_demand){ceil(f->members[i].wants), 1, f->members[i].priority};
+    }
+    assert_int_equal(
+        doorman_shares_solve(algorithm, capacity, demands, f->member_count, terms, &terms_count),
+        DOORMAN_OK);
+    for (size_t i = 0; i < f->member_count; i++) {
+        double share = doorman_terms_target(terms, terms_count, &demands[i]);
+        assert_true(leased(f, &f->members[i]) <= demands[i].wants); /* A4 */
+        if (fabs(t->means[i] - share) <= within * share) continue;
+        fail_msg("%s has %.9g on average, and its share is %.9g", f->members[i].id, t->means[i],
+                 share);
+    }
+}
+
+/* Five hours, after the first turns. */
+static turns *watch_long(forest *f, double capacity) {
+    free(watch_turns(f, 1000, capacity));
+    return watch_turns(f, 18000, capacity);
+}
+
+/* Slow sums of the turns of a resource against the fast ones; and the lags sum to 0. */
+static void audit_turns(forest *f, int at) {
+    doorman_server *server = f->nodes[at].server;
+    doorman__book *book = server->first;
+    doorman__total shares = {0, 0}, counted = {0, 0}, owed = {0, 0};
+    size_t waiting = 0, pressing = 0, count = 0;
+    double lags = 0, largest = 0;
+    doorman__book_tick(book, false, f->now);
+    for (doorman__record *r = NULL; count < book->records.count; count++) {
+        r = doorman__book_next(book, r);
+        doorman__rotation *rotation = doorman__book_rotation(book, r);
+        assert_non_null(rotation);
+        doorman__rotation_settle(book, rotation);
+        waiting += rotation->waits;
+        pressing += rotation->is_pressing;
+        doorman__total_add(&owed, (double)rotation->owed);
+        if (rotation->share <= 0) continue;
+        doorman__total_add(&shares, rotation->share);
+        doorman__total_add(&counted, r->counted);
+        lags += rotation->lag;
+        largest = fmax(largest, fabs(rotation->lag));
+    }
+    assert_int_equal(book->rotations.count, book->records.count);
+    assert_int_equal(waiting, book->waiting);
+    assert_int_equal(pressing, book->pressing);
+    assert_memory_equal(&owed, &book->owed, sizeof owed);
+    assert_memory_equal(&shares, &book->turn_shares, sizeof shares);
+    assert_memory_equal(&counted, &book->turn_counted, sizeof counted);
+    assert_true(fabs(lags) <= 1e-6 * fmax(1, largest));
+}
+
+/* A5: 25 clients, 20 units. Those that wait for their turn do not ask more often for it. */
+static void units_that_do_not_divide_go_round(void **state) {
+    (void)state;
+    forest *f = plant_whole(20, usual);
+    for (int i = 0; i < 25; i++) add_member(f, 0, 1, 1);
+    turns *t = watch_long(f, 20);
+    assert_true(least_part(t, 25, 600) >= 0.5);
+    assert_true(t->in_use >= 0.98 * 20);
+    assert_true((double)t->requests <= 1.15 * 25 * 18000 / 16);
+    hold_against_shares(f, t, &usual, 20, 0.02);
+    audit_turns(f, 0);
+    free(t);
+    fell(f);
+}
+
+/* A5: what is beside whole units goes round, whatever the kind is. */
+static void every_kind_gives_whole_units(void **state) {
+    (void)state;
+    static const struct {
+        doorman_kind kind;
+        double reserve, in_use;
+        int clients, wants; /* the most */
+    } cases[] = {
+        {DOORMAN_FAIR_SHARE, 0, 20, 12, 1},        {DOORMAN_FAIR_SHARE, 0, 20, 3, 1},
+        {DOORMAN_FAIR_SHARE, 0, 20, 25, 4},        {DOORMAN_PROPORTIONAL_SHARE, 0, 20, 15, 4},
+        {DOORMAN_PRIORITY_SHARE, 0.25, 20, 15, 4}, {DOORMAN_STATIC_SHARE, 0, 0, 12, 4},
+        {DOORMAN_NO_ALGORITHM, 0, 0, 12, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        doorman_algorithm algorithm = usual;
+        algorithm.kind = cases[i].kind;
+        algorithm.reserve = cases[i].reserve;
+        forest *f = plant_whole(20, algorithm);
+        for (int k = 0; k < cases[i].clients; k++) {
+            double wants = cases[i].wants > 1 ? 0.3 + k % cases[i].wants : 10;
+            add_member(f, 0, wants, 1 + k % 3);
+        }
+        turns *t = watch_long(f, cases[i].in_use > 0 ? 20 : 1e9);
+        if (cases[i].in_use > 0) assert_true(t->in_use >= 0.98 * cases[i].in_use);
+        hold_against_shares(f, t, &algorithm, 20, 0.03);
+        audit_turns(f, 0);
+        free(t);
+        fell(f);
+    }
+}
+
+/* A5: in a tree the turns of clients below different nodes come to the same shares. */
+static void units_go_round_through_a_tree(void **state) {
+    (void)state;
+    forest *f = plant_whole(20, usual);
+    int one = add_node(f, 0), two = add_node(f, 0), three = add_node(f, one);
+    const int leaves[] = {one, two, three};
+    for (int i = 0; i < 25; i++) add_member(f, leaves[i % 3], 1, 1);
+    turns *t = watch_long(f, 20);
+    assert_true(least_part(t, 25, 600) >= 0.5);
+    assert_true(t->in_use >= 0.98 * 20);
+    hold_against_shares(f, t, &usual, 20, 0.02);
+    for (int i = 0; i <= three; i++) audit_turns(f, i);
+    free(t);
+    fell(f);
+}
+
+/* A newcomer waits for no turn: it has a unit when a holder has given one up. */
+static void a_newcomer_has_its_first_unit_soon(void **state) {
+    (void)state;
+    forest *f = plant_whole(20, usual);
+    for (int i = 0; i < 20; i++) add_member(f, 0, 1, 1);
+    free(watch_turns(f, 100, 20));
+    add_member(f, 0, 1, 1);
+    free(watch_turns(f, 16 * 1.05 + 5.5, 20)); /* a renewal of a holder, and its own next one */
+    assert_exact(leased(f, &f->members[20]), 1);
+    audit_turns(f, 0);
+    fell(f);
+}
+
+/* Clients come and go: all sums stay, and with the last client go to 0. */
+static void turns_pass_on_when_holders_go(void **state) {
+    (void)state;
+    forest *f = plant_whole(7, usual);
+    for (int i = 0; i < 12; i++) add_member(f, 0, 1 + i % 3, 1);
+    for (int round = 0; round < 200; round++) {
+        size_t who = random_below(12);
+        uint64_t what = random_below(4);
+        if (what == 0) want(f, who, (double)random_below(40) / 10);
+        if (what == 1) stall(f, who, random_below(2));
+        if (what == 2) reset_client(f, who);
+        free(watch_turns(f, 1 + (double)random_below(40), 7));
+        audit_turns(f, 0);
+    }
+    for (size_t i = 0; i < 12; i++) stall(f, i, true);
+    f->now += 200 * SECOND;
+    doorman__book *book = f->nodes[0].server->first;
+    doorman_server_update(f->nodes[0].server, f->now);
+    assert_ptr_not_equal(book, NULL);
+    assert_null(f->nodes[0].server->first);
+    fell(f);
+}
+
+/* A5, G5: leases are whole within a lease length of a configuration that says so. */
+static void whole_units_can_be_turned_on_and_off(void **state) {
+    (void)state;
+    forest *f = plant_one(20, usual);
+    int leaf = add_node(f, 0);
+    for (int i = 0; i < 25; i++) add_member(f, i % 2 ? leaf : 0, 1, 1);
+    pass(f, 60, 20);
+    assert_near(leased(f, &f->members[0]), 0.8, 1e-9);
+    doorman_template all = *doorman_config_templates(f->config, &(size_t){0});
+    doorman_config *configs[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++) {
+        all.whole = !i;
+        const doorman_config_options options = {.templates = &all, .template_count = 1};
+        assert_int_equal(doorman_config_create(&configs[i], &options, NULL), DOORMAN_OK);
+    }
+    doorman_server *root = f->nodes[0].server;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(doorman_server_configure(root, configs[i % 2], f->now), DOORMAN_OK);
+        pass(f, 60, 20);
+        if (i % 2 == 0) {
+            free(watch_turns(f, 300, 20));
+            audit_turns(f, 0);
+            audit_turns(f, leaf);
+        } else {
+            pass(f, 60, 20);
+            assert_near(leased(f, &f->members[0]), 0.8, 1e-9);
+        }
+    }
+    fell(f);
+    for (int i = 0; i < 2; i++) doorman_config_destroy(configs[i]);
+}
+
+/* A child rounds down what an older parent grants it. */
+static void a_lease_that_is_not_whole_is_rounded_down(void **state) {
+    (void)state;
+    forest *f = plant_whole(20, usual);
+    int leaf = add_node(f, 0);
+    for (int i = 0; i < 3; i++) add_member(f, leaf, 10, 1);
+    f->divide_leases = true;
+    free(watch_turns(f, 100, 19.5));
+    assert_exact(sum_leased(f), 19);
+    doorman_server_resource resource;
+    assert_true(resource_of(f, leaf, &resource));
+    assert_exact(resource.capacity, 19);
+    assert_exact(resource.safe_capacity, 6); /* S7: 20 / 3 is the level told, rounded down */
+    fell(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_first_request_has_its_share_seconds_later),
@@ -1385,6 +1661,13 @@ int main(void) {
         cmocka_unit_test(a_node_has_a_configuration_or_a_parent),
         cmocka_unit_test(a_lost_mastership_voids_what_is_under_way),
         cmocka_unit_test(a_tree_shares_as_one_server_would),
+        cmocka_unit_test(units_that_do_not_divide_go_round),
+        cmocka_unit_test(every_kind_gives_whole_units),
+        cmocka_unit_test(units_go_round_through_a_tree),
+        cmocka_unit_test(a_newcomer_has_its_first_unit_soon),
+        cmocka_unit_test(turns_pass_on_when_holders_go),
+        cmocka_unit_test(whole_units_can_be_turned_on_and_off),
+        cmocka_unit_test(a_lease_that_is_not_whole_is_rounded_down),
     };
     return run_all(tests);
 }
