@@ -2978,8 +2978,10 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  * of its leases in the newest step in which it got one. While that is the book's present step, u
  * covers older leases too; from the next step on u falls to `recent`. So an amount is counted for
  * two lease lengths at most. What counts is what a lease commits, max(g, keep), since a holder may
- * claim as much. Two bits are enough for the number of a step: when two steps have begun after the
- * last lease of a holder that lease has ended, and its record is removed. `recent` and v are
+ * claim as much. A child that learns does not age (R7): its masters, one after the other, renew what
+ * holders had under larger leases, each within its own lease, so together they may exceed it until
+ * the last one has learned. Two bits are enough for the number of a step: when two steps have begun
+ * after the last lease of a holder that lease has ended, and its record is removed. `recent` and v are
  * floats, rounded up, which commits 6e-8 of an amount too much at most, and saves 8 bytes of a
  * million records.
  *
@@ -3796,7 +3798,7 @@ static double doorman__book_return(doorman__book *book, doorman__record *record)
 
 /* R6. The claim names a lease of this node; without one, claim and target are 0. What is given is
  * what the holder has shown to have had, also where it wants less now. Returns 0, and changes
- * nothing, where there is nothing to give. */
+ * nothing, where there is no claim and nothing to give. */
 static double doorman__book_learn(doorman__book *book, doorman__record *record, double target,
                                   double claim) {
     double free = doorman__book_free(book, record);
@@ -3804,7 +3806,7 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
     doorman__total_add(&book->spare, known);
     double most = doorman__min(free, doorman__total_floor(book->spare));
     double given = doorman__max(known, doorman__book_round_down(book, doorman__min(target, most)));
-    if (given <= 0) return 0;
+    if (given <= 0 && claim <= 0) return 0;
     doorman__total_subtract(&book->spare, given);
     doorman__book_check_round(book);
     doorman__book_commit(book, record, given, given);
@@ -4552,10 +4554,9 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  *    while no round is on (see leases). That is a new lease, by R5 like any other: what the holder
  *    has given back meanwhile is free, or somebody else's, and the old lease never comes again. A
  *    holder whose wants were not met is held back, so that nobody gains by asking often.
- * S4 Learning: see leases, R6. A holder to which nothing can be given is told TRY_LATER, not 0: so
- *    it keeps the lease that it may have until that ends, and then does as its mode says, as if the
- *    server were still away. It is to ask again after its usual interval, or when the learning
- *    ends. Its wants are noted, nothing is counted for it, and its record ends unless it comes
+ * S4 Learning: see leases, R6. A holder that holds nothing of this node gets TRY_LATER, not 0: its
+ *    fallback stays in force, as if the server were still away. It asks again after its usual
+ *    interval, or when the learning ends. A claim that finds no room is answered with 0 (R6). Its wants are noted, nothing is counted for it, and its record ends unless it comes
  *    again. Amounts that are no parts of a whole (STATIC, NO_ALGORITHM) need no learning.
  * S5 Else the target of the algorithm, cut to what is free, or to what the holder may still use.
  * S6 A lease lasts `lease_length`, but never longer than the server's own; the refresh interval
@@ -5784,9 +5785,12 @@ static bool doorman__turn_grows(const doorman__turn *turn, double wanted) {
     return target * DOORMAN__MET > given;
 }
 
-/* S4: gives back what a holder has had. False: there is nothing to give, and it is put off. A
- * holder of a lease of this node may get what others give back, and comes again soon for it; the
- * others have to wait until the book has learned. */
+/* S4: gives back what a holder has had. False: it holds nothing that there could be given back, and
+ * it is put off. A holder of a lease of this node may get what others give back, and comes again soon
+ * for it; the others have to wait until the book has learned.
+ *    A claim that finds no room is answered with 0, so that its holder lets go of the old lease (R6):
+ * if it kept that lease, the next master could be asked for it while the leases that took the room
+ * are still in force, and would renew it. */
 static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_answer *answer,
                                 double *keep) {
     doorman__book *book = turn->book;
@@ -5794,7 +5798,7 @@ static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_a
     if (book->settings->whole) target = doorman__whole_ceil(target);
     double claim = turn->ours ? turn->ask->has.capacity : 0;
     *keep = again ? turn->record->given : doorman__book_learn(book, turn->record, target, claim);
-    if (*keep > 0) return true;
+    if (*keep > 0 || claim > 0) return true;
     const doorman_algorithm *algorithm = &book->settings->algorithm;
     doorman_time usual = turn->ours ? doorman__book_soon(algorithm) : algorithm->refresh_interval;
     doorman_time rest = doorman__earlier(usual, book->learned_at - turn->now);
@@ -5901,7 +5905,7 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     double wanted = doorman__record_wants(record);
     doorman__book_tick(book, doorman__book_learning(book, turn.now), turn.now);
     if (turn.rotation) doorman__rotation_settle(book, turn.rotation);
-    doorman__book_age(book, record, turn.now);
+    if (!turn.learns) doorman__book_age(book, record, turn.now);
     if (turn.back) {
         doorman__book_retract(book, record);
     } else {
