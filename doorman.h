@@ -3657,11 +3657,11 @@ static double doorman__book_subclients(const doorman__book *book) {
 /* The terms that the parent told, if they fit into what there is within a thousandth: leases are
  * cut to what is free anyway, while to solve alone for so little would leave the way to the common
  * level for good, where a reserve is shared. (In whole units the lease is the sum rounded down or
- * up, so there they fit within a unit.) What they leave, until the parent is asked again, is
+ * up, and one unit more may be changing hands, so there they fit within two units.) What they leave, until the parent is asked again, is
  * divided in proportion to what is still wanted. */
 static bool doorman__book_take_told(doorman__book *book, double capacity) {
     double sum = doorman__terms_sum(book->told, book->told_count, &book->index);
-    double most = capacity * (1 + 1e-3) + book->settings->whole;
+    double most = capacity * (1 + 1e-3) + (book->settings->whole ? 2 : 0);
     if (sum < 0 || sum > most) return false;
     double unmet = doorman__index_wants(&book->index) - sum;
     double part = unmet > 0 ? doorman__min(1, doorman__max(0, (capacity - sum) / unmet)) : 0;
@@ -3798,18 +3798,26 @@ static double doorman__book_return(doorman__book *book, doorman__record *record)
 
 /* R6. The claim names a lease of this node; without one, claim and target are 0. What is given is
  * what the holder has shown to have had, also where it wants less now. Returns 0, and changes
- * nothing, where there is no claim and nothing to give. */
+ * nothing, where there is no claim and nothing to give.
+ *   outstanding   of a node: what it counts for its own holders; of a client 0. It is committed even
+ *                 where that is more than the capacity, since a child below the node that learns may
+ *                 go on with it for longer than the leases of the predecessor last (R7) */
 static double doorman__book_learn(doorman__book *book, doorman__record *record, double target,
-                                  double claim) {
+                                  double claim, double outstanding) {
     double free = doorman__book_free(book, record);
     double known = doorman__book_round_down(book, doorman__min(claim, free));
     doorman__total_add(&book->spare, known);
     double most = doorman__min(free, doorman__total_floor(book->spare));
     double given = doorman__max(known, doorman__book_round_down(book, doorman__min(target, most)));
-    if (given <= 0 && claim <= 0) return 0;
+    if (given <= 0 && claim <= 0 && outstanding <= 0) return 0;
     doorman__total_subtract(&book->spare, given);
     doorman__book_check_round(book);
     doorman__book_commit(book, record, given, given);
+    bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
+    double counted = doorman__min(doorman__ceil(outstanding), DOORMAN_AMOUNT_MAX);
+    if (counted <= record->counted || immediate) return given;
+    doorman__book_set_amounts(book, record, given, counted);
+    record->recent = doorman__float_up(counted);
     return given;
 }
 
@@ -5742,7 +5750,8 @@ static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *ans
     doorman_time interval = alone || refused || far ? DOORMAN__PUT_OFF_MAX : DOORMAN_SECOND;
     doorman_time length = 3 * interval;
     if (turn->ours && doorman__book_learning(book, turn->now)) {
-        double counted = doorman__max(record->counted, doorman__ceil(turn->ask->has.capacity));
+        double claim = record->is_server ? turn->claim : turn->ask->has.capacity;
+        double counted = doorman__max(record->counted, doorman__ceil(claim));
         doorman__book_set_amounts(book, record, record->given, counted);
         record->recent = doorman__float_up(counted);
         length = doorman__later(length, doorman__earlier(turn->ask->has.expires_in,
@@ -5797,8 +5806,10 @@ static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_a
     double target = turn->ours ? turn->target : 0;
     if (book->settings->whole) target = doorman__whole_ceil(target);
     double claim = turn->ours ? turn->ask->has.capacity : 0;
-    *keep = again ? turn->record->given : doorman__book_learn(book, turn->record, target, claim);
-    if (*keep > 0 || claim > 0) return true;
+    double outstanding = turn->ours && turn->record->is_server ? turn->ask->outstanding : 0;
+    *keep = turn->record->given;
+    if (!again) *keep = doorman__book_learn(book, turn->record, target, claim, outstanding);
+    if (*keep > 0 || claim > 0 || outstanding > 0) return true;
     const doorman_algorithm *algorithm = &book->settings->algorithm;
     doorman_time usual = turn->ours ? doorman__book_soon(algorithm) : algorithm->refresh_interval;
     doorman_time rest = doorman__earlier(usual, book->learned_at - turn->now);

@@ -256,7 +256,7 @@ static void check_lease(sim_world *world, const sim_book *book, const doorman_as
         sim_fail(world, "%s is given %.9g of %s; it wants %.9g, and has %.9g%s", holder,
                  lease->capacity, ask->resource_id, wants, has, ours ? "" : " from elsewhere");
     }
-    if (learns && !(lease->keep > 0) && !(ours && has > 0)) {
+    if (learns && !(lease->keep > 0) && !(ours && fmax(has, ask->outstanding) > 0)) {
         sim_fail(world, "%s is told 0 of %s by a server that learns", holder, ask->resource_id);
     }
     if (!book || !promises(&book->resource.settings->algorithm)) return;
