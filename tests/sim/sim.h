@@ -33,7 +33,7 @@
 #define SIM_VERSIONS 32 /* of the configuration, in one run */
 #define SIM_NOTES 30    /* told of a failure: the last events before it */
 #define SIM_JOBS 64     /* processes that share the runs */
-#define SIM_COVERS 32   /* leases of one holder that have not ended, each smaller than the last */
+#define SIM_COVERS 96   /* leases of one holder that have not ended, each smaller than the last */
 #define SIM_RECOUNT 64  /* every so many events what the checks remember is held against all */
 #define SIM_NONE SIZE_MAX
 #define SIM_BURST (5 * DOORMAN_SECOND) /* of rates */
