@@ -217,43 +217,45 @@ extern "C" {
 
 /* ---- basics, the public part -------------------------------------------------------------- */
 
-/* Nanoseconds, at least 0, on any clock of the caller's that never goes back (and, in a program,
- * goes on while the machine is suspended); or a duration. */
+/* A point in time or a duration, in nanoseconds, at least 0. Any clock that never goes back will
+ * do. A program should use one that keeps running while the machine is suspended
+ * (doorman_clock). */
 typedef int64_t doorman_time;
 
 #define DOORMAN_SECOND INT64_C(1000000000)
 #define DOORMAN_NEVER INT64_MAX
-#define DOORMAN_DURATION_MAX (INT64_C(100000000) * DOORMAN_SECOND) /* some three years */
-#define DOORMAN_UNLIMITED (-1.0)                                   /* as a safe capacity alone */
+#define DOORMAN_DURATION_MAX (INT64_C(100000000) * DOORMAN_SECOND) /* about three years */
+#define DOORMAN_UNLIMITED (-1.0)                                   /* only as a safe capacity */
 #define DOORMAN_AMOUNT_MAX 1e15
 #define DOORMAN_ID_BYTES_MAX 256
 #define DOORMAN_PRIORITY_MAX 15
 #define DOORMAN_SUBCLIENTS_MAX 1e9
 #define DOORMAN_MESSAGE_BYTES_MAX ((size_t)4 << 20)
 
-/* What a call can return: one code for each thing that a caller could do about it. */
+/* The result of a call: one code for each way in which the caller can react. */
 #define DOORMAN_STATUSES(X)                                                                        \
     X(DOORMAN_OK, "OK", "done")                                                                    \
-    X(DOORMAN_INVALID_ARGUMENT, "INVALID_ARGUMENT", "an argument or a message is wrong")           \
-    X(DOORMAN_NOT_FOUND, "NOT_FOUND", "there is no such method")                                   \
-    X(DOORMAN_RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED", "more than a bound allows")                \
-    X(DOORMAN_UNAVAILABLE, "UNAVAILABLE", "not at present: stopping, or no way to reach it")       \
-    X(DOORMAN_STALE, "STALE", "the answer is not to the last request, and was dropped")            \
-    X(DOORMAN_TIMED_OUT, "TIMED_OUT", "the time given has passed")                                 \
-    X(DOORMAN_OUT_OF_MEMORY, "OUT_OF_MEMORY", "no memory; nothing has changed")
+    X(DOORMAN_INVALID_ARGUMENT, "INVALID_ARGUMENT", "an argument or a message is invalid")         \
+    X(DOORMAN_NOT_FOUND, "NOT_FOUND", "no such method")                                            \
+    X(DOORMAN_RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED", "a limit would be exceeded")               \
+    X(DOORMAN_UNAVAILABLE, "UNAVAILABLE", "unavailable: stopping, or not reachable")               \
+    X(DOORMAN_STALE, "STALE", "not the response to the latest request; dropped")                   \
+    X(DOORMAN_TIMED_OUT, "TIMED_OUT", "the timeout has passed")                                    \
+    X(DOORMAN_OUT_OF_MEMORY, "OUT_OF_MEMORY", "out of memory; nothing has changed")
 
 #define DOORMAN__STATUS_CODE(code, name, text) code,
 typedef enum doorman_status {
     DOORMAN_STATUSES(DOORMAN__STATUS_CODE) DOORMAN_STATUS_COUNT
 } doorman_status;
 
-/* The name ("TIMED_OUT") and a sentence; static strings, never NULL, also for a number that is no
- * status. */
+/* The name of a status ("TIMED_OUT"), and a text that explains it.
+ *   status    any number
+ *   returns   a static string, never NULL; for an unknown number "UNKNOWN" and "not a status" */
 DOORMAN_API const char *doorman_status_name(doorman_status status);
 DOORMAN_API const char *doorman_status_text(doorman_status status);
 
-/* What was wrong, as "resources[2].capacity: must be ...". Filled in when a call that takes one
- * fails. It may be NULL. */
+/* Describes an error, for example "resources[2].capacity: must be ...". A call that takes a
+ * doorman_error fills it in when it fails. The pointer may be NULL. */
 typedef struct doorman_error {
     char text[512];
 } doorman_error;
@@ -271,28 +273,30 @@ typedef enum doorman_kind {
 
 typedef enum doorman_handover { DOORMAN_CONFIRMED, DOORMAN_IMMEDIATE } doorman_handover;
 
-/* How one resource is shared. A field that is zero means its default. */
+/* How one resource is shared. A field that is zero means the default, which its comment shows. */
 typedef struct doorman_algorithm {
     doorman_kind kind;                     /* FAIR_SHARE */
     doorman_handover handover;             /* CONFIRMED */
     doorman_time lease_length;             /* 60 s */
-    doorman_time refresh_interval;         /* 16 s, but at most a third of lease_length */
-    bool has_learning_mode_duration;       /* else the longest lease allowed, with the drift */
-    doorman_time learning_mode_duration;   /* 0: does not learn */
+    doorman_time refresh_interval;         /* 16 s or a third of lease_length, whichever is less */
+    bool has_learning_mode_duration;       /* else the longest lease allowed, plus the drift */
+    doorman_time learning_mode_duration;   /* 0: no learning */
     bool has_minimum_interval;             /* else 5 s */
     doorman_time minimum_interval;         /* 0: none */
     doorman_time minimum_refresh_interval; /* 1 s */
     double decay_factor;                   /* 0.5, in (0, 1] */
-    double reserve;                        /* 0: PRIORITY_SHARE shares this part by all, [0, 1] */
+    /* 0; in [0, 1]. PRIORITY_SHARE first shares this part of the capacity fairly among all
+     * holders. */
+    double reserve;
 } doorman_algorithm;
 
 typedef struct doorman_template {
-    const char *identifier_glob; /* required: a shell's glob, 1 to 256 bytes of UTF-8 */
+    const char *identifier_glob; /* required: a shell glob, 1 to 256 bytes of UTF-8 */
     const char *description;     /* "" */
     double capacity;             /* in the resource's own units, [0, 1e15] */
     bool has_safe_capacity;      /* else capacity / subclients */
     double safe_capacity;        /* [0, 1e15], or DOORMAN_UNLIMITED */
-    bool has_algorithm;          /* else that of the template "*", or the defaults */
+    bool has_algorithm;          /* else that of "*", or the defaults */
     doorman_algorithm algorithm;
 } doorman_template;
 
@@ -300,111 +304,123 @@ typedef struct doorman_config_options {
     const doorman_template *templates; /* borrowed for the call */
     size_t template_count;
     size_t template_max;   /* 10,000 */
-    bool reject_unmatched; /* else a resource that matches none gets what it asks for */
+    bool reject_unmatched; /* else a resource without a template gets what it asks for */
 } doorman_config_options;
 
-/* Checked and immutable: may serve any number of servers and threads. */
+/* A checked configuration. It never changes, so any number of servers and threads may share it. */
 typedef struct doorman_config doorman_config;
 
-/* Makes a configuration, or says what is wrong with it; then it is refused whole (G4).
- *   out       written on OK alone; the caller destroys it
- *   options   borrowed for the call; all is copied
- *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (templates) | OUT_OF_MEMORY
+/* Checks templates and makes a configuration of them. One wrong field refuses all of them (G4).
+ *   out       written only on OK; the caller destroys it
+ *   options   borrowed for the call; everything is copied
+ *   error     out: the path of the wrong field and the rule that it breaks; may be NULL
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (more than template_max templates) |
+ *             OUT_OF_MEMORY
  *   cost      O(templates^2)
  *   source    the fields are those of the design document's ResourceRepository */
 DOORMAN_API doorman_status doorman_config_create(doorman_config **out,
                                                  const doorman_config_options *options,
                                                  doorman_error *error);
-DOORMAN_API void doorman_config_destroy(doorman_config *config); /* NULL is fine */
 
-/* The template of a resource: the first whose glob equals the id, else the first whose glob
- * matches (G1).
- *   returns   a template with its defaults filled in, owned by config; NULL: none matches, or
- *             resource_id is no id
- *   cost      O(1) for each different length of what globs begin with, up to the first character
- *             that stands for others, and a match of each glob that begins as the id does; at worst
- *             O(templates) */
+/* Frees a configuration, which no server may use any more. NULL has no effect. */
+DOORMAN_API void doorman_config_destroy(doorman_config *config);
+
+/* Finds the template of a resource: the first whose glob equals the id, else the first whose glob
+ * matches it (G1).
+ *   returns   a template with its defaults filled in, owned by config; NULL if none matches, or if
+ *             resource_id is not a valid id
+ *   cost      one hash lookup for each different length of the literal start of a glob (the part
+ *             before its first wildcard), and one match for each glob whose start equals that of
+ *             the id; at worst O(templates) */
 DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
                                                         const char *resource_id);
 
-/* All templates in their order, defaults filled in, owned by config. */
+/* All templates in their order, with defaults filled in.
+ *   count     out: the number of templates
+ *   returns   an array that config owns */
 DOORMAN_API const doorman_template *doorman_config_templates(const doorman_config *config,
                                                              size_t *count);
 
-DOORMAN_API const char *doorman_kind_name(doorman_kind kind); /* "FAIR_SHARE"; "?" for no kind */
+/* The name of a kind as the configuration writes it ("FAIR_SHARE"); "?" for an unknown number. */
+DOORMAN_API const char *doorman_kind_name(doorman_kind kind);
 
 /* ---- shares, the public part -------------------------------------------------------------- */
 
-/* What one holder asks for. */
+/* What one holder wants. */
 typedef struct doorman_demand {
     double wants;      /* [0, 1e15] */
-    double subclients; /* weight: an integer, [1, 1e9]; 0 means 1 */
-    int priority;      /* 0 to 15, higher is more important */
+    double subclients; /* the weight: an integer in [1, 1e9]; 0 means 1 */
+    int priority;      /* 0 to 15; a higher number is more important */
 } doorman_demand;
 
 #define DOORMAN_ANY_PRIORITY (-1)
 
-/* What each demand of one priority gets:
+/* Terms say what each demand of one priority gets:
  *   target = min(wants, level * subclients) + slope * max(0, wants - level * subclients) */
 typedef struct doorman_terms {
-    int priority; /* or DOORMAN_ANY_PRIORITY: these terms are for all */
+    int priority; /* DOORMAN_ANY_PRIORITY: for all priorities */
     double level, slope;
 } doorman_terms;
 
 #define DOORMAN_TERMS_MAX (DOORMAN_PRIORITY_MAX + 1)
 
-/* The terms by which a capacity is shared between demands; needs no server, for tests of policies.
- *   algorithm    kind and reserve are looked at; NULL means FAIR_SHARE
- *   capacity     [0, 1e15]
- *   terms        room for DOORMAN_TERMS_MAX, highest priority first; written on OK alone
- *   terms_count  out: 1, or with PRIORITY_SHARE the number of priorities among the demands
+/* Computes the terms by which demands share a capacity. It needs no server, so that policies can be
+ * tested alone.
+ *   algorithm    NULL means FAIR_SHARE; only kind and reserve have an effect, but all fields are
+ *                checked
+ *   capacity     in the resource's units, [0, 1e15]
+ *   demands      borrowed for the call; may be NULL if demand_count is 0
+ *   terms        room for DOORMAN_TERMS_MAX terms, highest priority first; written only on OK
+ *   terms_count  out, only on OK: 1; with PRIORITY_SHARE the number of different priorities
  *   returns      OK | INVALID_ARGUMENT | OUT_OF_MEMORY
  *   cost         O(demands log demands) */
 DOORMAN_API doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double capacity,
                                                 const doorman_demand *demands, size_t demand_count,
                                                 doorman_terms *terms, size_t *terms_count);
 
-/* The amount that terms give to a demand, in [0, wants]; 0 where no terms are for its priority. */
+/* The amount that terms give to a demand.
+ *   returns   an amount in [0, wants]; 0 if there are no terms for the demand's priority
+ *   cost      O(terms_count) */
 DOORMAN_API double doorman_terms_target(const doorman_terms *terms, size_t terms_count,
                                         const doorman_demand *demand);
 
 /* ---- messages: what the wire says, as structs ---------------------------------------------- */
-/* All that a message points to is borrowed: by a call for as long as it runs; from an object until
- * the next call on it. */
+/* Pointers in a message that is an argument are only used during the call. Pointers in a message
+ * that an object returns stay valid until the next call on that object. */
 
 typedef struct doorman_lease {
-    uint64_t id;      /* 1 to 2^53; 0: no lease */
-    const char *node; /* whose master gave it */
-    double capacity;  /* gets: units the holder may use; has: all that it has or may still use */
-    double keep;      /* gets: what the granter goes on counting, at least capacity */
-    doorman_time expires_in;       /* from the making of the lease to its end */
-    doorman_time refresh_interval; /* gets: ask again after this */
+    uint64_t id;             /* 1 to 2^53; 0 means no lease */
+    const char *node;        /* the name of the node whose master granted it */
+    double capacity;         /* gets: what the holder may use; has: all that it has or still uses */
+    double keep;             /* gets: the committed amount, at least capacity */
+    doorman_time expires_in; /* from when the lease was granted to its end */
+    doorman_time refresh_interval; /* gets: after this time the holder should renew */
 } doorman_lease;
 
 typedef struct doorman_ask {
     const char *resource_id;
-    doorman_lease has;           /* the last lease taken; id 0: holds nothing */
-    double outstanding;          /* all that is in use, where that may be more than has.capacity */
-    const doorman_demand *wants; /* of a client: one; of a server: its clients in groups */
+    doorman_lease has;           /* the last lease received; id 0: none */
+    double outstanding;          /* all that is in use, if it can exceed has.capacity */
+    const doorman_demand *wants; /* a client: one; a server: one for each group */
     size_t wants_count;
-    bool learning; /* of a server: does not know all its holders yet */
+    bool learning; /* a server: it does not know all its holders yet */
 } doorman_ask;
 
 typedef enum doorman_grant {
     DOORMAN_GRANTED,
-    DOORMAN_TRY_LATER, /* the server has no lease of its own, or it learns: see learning */
-    DOORMAN_UNMATCHED, /* no template, and the configuration says to reject */
-    DOORMAN_FULL       /* a bound of the server would be passed */
+    DOORMAN_TRY_LATER, /* the server has no lease of its own, or is learning: see `learning` */
+    DOORMAN_UNMATCHED, /* no template matches, and the configuration rejects that */
+    DOORMAN_FULL       /* a limit of the server would be exceeded (C7) */
 } doorman_grant;
 
 typedef struct doorman_answer {
     const char *resource_id;
     doorman_grant grant;
-    bool learning;      /* the server learns, or has no lease because its parent does */
-    doorman_lease gets; /* not GRANTED: refresh_interval alone */
+    bool learning;      /* the server learns, or has no lease because its parent learns */
+    doorman_lease gets; /* if not GRANTED, only refresh_interval is set */
     bool has_safe_capacity;
     double safe_capacity;
-    const doorman_algorithm *algorithm; /* to a server, and the rest too */
+    const doorman_algorithm *algorithm; /* this and the rest: only for a server */
     const doorman_terms *terms;
     size_t terms_count;
     bool has_learn_for;
@@ -413,28 +429,28 @@ typedef struct doorman_answer {
 
 typedef enum doorman_method {
     DOORMAN_DISCOVERY,
-    DOORMAN_GET_CAPACITY, /* is_server: GetServerCapacity */
+    DOORMAN_GET_CAPACITY, /* with is_server: GetServerCapacity */
     DOORMAN_RELEASE_CAPACITY,
     DOORMAN_METHOD_COUNT
 } doorman_method;
 
 typedef struct doorman_request {
     doorman_method method;
-    bool is_server; /* the holder is a server; not of the same space as client ids */
+    bool is_server; /* the holder is a server; servers and clients have separate id spaces */
     const char *holder_id;
-    const char *const *path; /* of a server: the nodes that the request came through */
+    const char *const *path; /* a server: the nodes on the request's way, the sender first */
     size_t path_count;
-    const doorman_ask *asks; /* RELEASE_CAPACITY: resource_id and has.id alone */
+    const doorman_ask *asks; /* RELEASE_CAPACITY: only resource_id and has.id */
     size_t ask_count;
-    uint64_t sequence; /* not on the wire: pairs the request with its answer */
+    uint64_t sequence; /* not on the wire: matches a response to its request */
 } doorman_request;
 
 typedef struct doorman_response {
     doorman_method method;
     bool is_server;
-    bool is_master;                /* false: the mastership alone, nothing has been done */
-    const char *master_address;    /* NULL: nobody knows */
-    const doorman_answer *answers; /* GET_CAPACITY: one for each ask, in the same order */
+    bool is_master;                /* false: only master_address is set; nothing was done */
+    const char *master_address;    /* NULL: not known */
+    const doorman_answer *answers; /* GET_CAPACITY: one for each ask, in that order */
     size_t answer_count;
 } doorman_response;
 
@@ -900,23 +916,26 @@ DOORMAN_API doorman_rate *doorman_resource_rate(doorman_resource *resource);
 DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
 
 /* ---- limiters without a server -------------------------------------------------------------- */
-/* The classical limiters, for one process that needs nobody to agree with. As above: the caller's
- * memory, private fields, any number of threads, no lock. Amounts are real numbers.
+/* Well-known limiters for one process, without a server. As above, each is in the caller's memory,
+ * has private fields, takes no lock and may be used by any number of threads. Amounts are real
+ * numbers.
  *
- *   init    OK | INVALID_ARGUMENT: a rate must be in (0, 1e15], a limit in its range, a length in
- *           (0, 1e8 s], and what a bucket can hold, or owe, worth 1e7 s of its rate at most
- *   try     takes n if it is allowed. IMPOSSIBLE: it could never be; a try of 0 is allowed. *wait,
- *           where there is one, is written on ALLOWED, and must not be NULL
- *   delay   how long until n would be allowed, if nobody else came; takes nothing. DOORMAN_NEVER:
- *           it could never be
+ *   init    returns OK | INVALID_ARGUMENT. A rate must be in (0, 1e15], a limit in the range that
+ *           its comment shows, a window's length in (0, 1e8 s]. What a bucket can hold and owe
+ *           together must be more than 0 and at most what its rate yields in 1e7 s
+ *   try     takes n units if they are allowed. IMPOSSIBLE: n can never be allowed. 0 units are
+ *           always allowed. *wait, where there is one, is valid only after ALLOWED; the pointer
+ *           must not be NULL
+ *   delay   how long until n units would be allowed if no other caller took any. It takes nothing.
+ *           DOORMAN_NEVER: n can never be allowed
  *
- * Who waits sleeps for the delay and tries again, or for the wait that it was told; only the agent
- * of a resource has a line of waiters. */
+ * A caller that wants to wait sleeps for the delay and tries again, or sleeps for *wait. These
+ * limiters have no queue of waiters; only the resources of an agent have one. */
 
-/* Token bucket: it holds `capacity` units, full at first, and gains so many a second.
- *   holds     in any time t at most capacity + rate * t
+/* Token bucket: it holds up to `capacity` units, starts full, and gains units_per_second.
+ *   holds     in any time t at most capacity + rate * t units pass
  *   memory    40 bytes
- *   fails     with a burst of the capacity, which may come once and once more after a rest
+ *   fails     a burst of the whole capacity passes at once, at first and after each idle time
  *   cost      one compare-and-swap, as for all buckets */
 typedef struct DOORMAN__ALIGNED doorman__meter { /* private */
     uint64_t paid_until;
@@ -936,11 +955,12 @@ DOORMAN_API doorman_decision doorman_token_bucket_try(doorman_token_bucket *buck
 DOORMAN_API doorman_time doorman_token_bucket_delay(const doorman_token_bucket *bucket, double n,
                                                     doorman_time now);
 
-/* Leaky bucket: a queue that holds `size` units, and lets out so many a second, evenly. Who is
- * allowed is in the queue, and goes after *wait.
- *   holds     what goes out does so evenly: no burst at all
- *   memory    40 bytes: the queue is a time, and not a list
- *   fails     where old requests fill it: new ones are refused, or wait for as long as it is */
+/* Leaky bucket: a queue that holds `size` units and drains evenly at units_per_second. An allowed
+ * caller is in the queue and may act after *wait nanoseconds.
+ *   holds     units leave evenly, with no burst at all
+ *   memory    40 bytes: the queue is stored as a time, not as a list
+ *   fails     while old requests fill the queue, new ones are refused or wait for its whole
+ *             length */
 typedef struct doorman_leaky_bucket {
     doorman__meter meter;
 } doorman_leaky_bucket;
@@ -953,12 +973,13 @@ DOORMAN_API doorman_decision doorman_leaky_bucket_try(doorman_leaky_bucket *buck
 DOORMAN_API doorman_time doorman_leaky_bucket_delay(const doorman_leaky_bucket *bucket, double n,
                                                     doorman_time now);
 
-/* Token bucket with debt: who comes may take more than there is, at once, and the next one waits
- * until that is paid: *wait. In numbers, 10 a second, capacity 5: at 0 s somebody takes 15 and goes
- * at once; who comes then is told to wait 1 s.
- *   holds     if all wait as told, in any time t at most capacity + rate * t and one caller's n
+/* Token bucket with debt. A caller may take more than the bucket holds, and acts at once. The next
+ * callers wait until the debt is paid: *wait. In numbers: 10 a second, capacity 5, debt_max 20. At
+ * 0 s a caller takes 15 and acts at once. A caller that comes right after it gets a *wait of 1 s.
+ *   holds     if all callers wait as *wait says, in any time t at most capacity + rate * t units
+ *             and one caller's n pass
  *   memory    40 bytes
- *   fails     where one caller is large: all others wait for it
+ *   fails     one large request makes all later callers wait for it
  *   source    Guava's RateLimiter, Square's quota service */
 typedef struct doorman_debt_bucket {
     doorman__meter meter;
@@ -966,9 +987,9 @@ typedef struct doorman_debt_bucket {
 
 typedef struct doorman_debt_options {
     double units_per_second;
-    double capacity;       /* saved up at most, and at first; 0: none */
-    double debt_max;       /* units taken ahead at most: else refused */
-    doorman_time wait_max; /* else refused; 0: as long as the debt may be */
+    double capacity;       /* units saved at most, and at the start; 0: none */
+    double debt_max;       /* units owed at most; beyond it, a try is refused */
+    doorman_time wait_max; /* a longer wait is refused; 0: no limit but debt_max */
 } doorman_debt_options;
 
 DOORMAN_API doorman_status doorman_debt_bucket_init(doorman_debt_bucket *bucket,
@@ -979,12 +1000,12 @@ DOORMAN_API doorman_decision doorman_debt_bucket_try(doorman_debt_bucket *bucket
 DOORMAN_API doorman_time doorman_debt_bucket_delay(const doorman_debt_bucket *bucket, double n,
                                                    doorman_time now);
 
-/* Fixed window: at most `limit` units in each window, which begin at multiples of `length`.
- *   limit     [0, 1e8]; units are counted in 1/4096, rounded up, as in the sliding window
- *   holds     that limit in its windows
+/* Fixed window: at most `limit` units in each window. Windows begin at multiples of `length`.
+ *   limit     [0, 1e8]; units are counted in 1/4096, rounded up (so is the sliding window's)
+ *   holds     at most `limit` units in each of these windows
  *   memory    24 bytes
- *   fails     at the border: twice the limit within a moment, at the end of one window and the
- *             beginning of the next
+ *   fails     twice the limit can pass within a moment, at the end of one window and the start of
+ *             the next
  *   cost      a division, and one compare-and-swap */
 typedef struct doorman_fixed_window {
     uint64_t most;
@@ -999,13 +1020,15 @@ DOORMAN_API doorman_decision doorman_fixed_window_try(doorman_fixed_window *wind
 DOORMAN_API doorman_time doorman_fixed_window_delay(const doorman_fixed_window *window, double n,
                                                     doorman_time now);
 
-/* Sliding window counter: the units of this window, and of the last one as much as a window that
- * ends now would overlap with it. In numbers, 7 a minute, 5 in the last minute and 3 in this one,
- * of which 30 % has passed: 3 + 5 * 70 % = 6.5. Half a unit is allowed, a whole one is not: nothing
- * is rounded down.
- *   holds     the limit in any window, if the requests of the last one came evenly
+/* Sliding window counter: it adds to the units of this window a part of the previous window's
+ * units. The part is how much a window that ends now would overlap with the previous one. In
+ * numbers: 7 a minute, 5 in the previous minute, 3 in this one, of which 30 % has passed:
+ * 3 + 5 * 70 % = 6.5. Half a unit is allowed, a whole one is not. The sum is never rounded down.
+ *   limit     [0, 1e8]
+ *   holds     the limit in any window, if the units of the previous window were spread evenly
  *   memory    32 bytes
- *   fails     where they did not: in the worst case nearly twice the limit, or a refusal too many
+ *   fails     if they were not: at worst nearly twice the limit passes, or a try is refused
+ *             needlessly
  *   cost      two divisions, and one compare-and-swap */
 typedef struct doorman_sliding_window {
     uint64_t most;
@@ -1020,17 +1043,19 @@ DOORMAN_API doorman_decision doorman_sliding_window_try(doorman_sliding_window *
 DOORMAN_API doorman_time doorman_sliding_window_delay(const doorman_sliding_window *window,
                                                       double n, doorman_time now);
 
-/* Sliding window log: all arrivals are remembered, those that are refused too. In numbers, 2 a
- * minute: 1:00:01 and 1:00:30 are allowed; 1:00:50 is the third of its minute, refused, and
- * remembered; at 1:01:40 only that one is less than a minute old, and one more is allowed.
+/* Sliding window log: it stores the times of all arrivals, refused ones too. In numbers, 2 a
+ * minute: 1:00:01 and 1:00:30 are allowed. 1:00:50 is the third within a minute, so it is refused,
+ * and stored. At 1:01:40 only that one is less than a minute old, so one more is allowed.
  *   limit     1 to 1e8
- *   arrivals  room for `limit` times, borrowed for as long as the log is used; refused unless at a
- *             multiple of 8 bytes, where variables of this type, and what malloc returns, are
+ *   arrivals  room for `limit` times, which the log uses until the caller stops using the log. It
+ *             must be aligned to 8 bytes, as variables of this type and memory from malloc are;
+ *             else INVALID_ARGUMENT
  *   n         rounded up to whole units
  *   holds     the limit in any window, exactly
  *   memory    32 bytes, and 8 for each unit of the limit
- *   fails     in memory; and who goes on trying while refused is refused for ever
- *   cost      two locked instructions for each unit */
+ *   fails     it needs much memory; and a caller that keeps retrying stays refused, because refused
+ *             attempts are stored too
+ *   cost      one atomic addition, and one compare-and-swap for each unit */
 typedef doorman_time DOORMAN__ALIGNED doorman_arrival;
 
 typedef struct DOORMAN__ALIGNED doorman_sliding_log {
@@ -1049,34 +1074,40 @@ DOORMAN_API doorman_time doorman_sliding_log_delay(const doorman_sliding_log *lo
 #ifdef DOORMAN_JSON
 /* ---- JSON, the public part ------------------------------------------------------------------ */
 
-/* Text that grows; zero-initialised by the caller, reused at will. text ends with a NUL that bytes
- * does not count. */
+/* A text that grows as needed. The caller initialises it with zeros and may reuse it. `text` ends
+ * with a NUL, which `bytes` does not count. */
 typedef struct doorman_buffer {
     char *text;
     size_t bytes, capacity;
 } doorman_buffer;
 
+/* Frees the text. The buffer is empty then and may be used again. */
 DOORMAN_API void doorman_buffer_uninit(doorman_buffer *buffer);
 
-/* A configuration from JSON. As doorman_config_create; also INVALID_ARGUMENT for text that is no
- * JSON, has unknown keys, or is not valid; RESOURCE_EXHAUSTED where it is too large or deep. */
+/* Makes a configuration from JSON text, as doorman_config_create does from structs.
+ *   out       written only on OK; the caller destroys it
+ *   text      borrowed for the call; it need not end with a NUL
+ *   returns   as doorman_config_create; also INVALID_ARGUMENT (not JSON, an unknown key, a wrong
+ *             value) and RESOURCE_EXHAUSTED (larger or deeper than V5 allows) */
 DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
                                                doorman_error *error);
 
-/* One message in, one out: parse, doorman_server_handle, print. Whatever comes in, there is a reply
- * to send; what is wrong with a message is said in it.
+/* Serves one message: it parses the text, calls doorman_server_handle and writes the reply. There
+ * is always a reply to send: if something is wrong with the message, the reply says what.
  *   reply     in/out: its text is replaced
- *   epoch     seconds since 1970 at `now`, for the expiry_time that people read; 0: leave it out
- *   returns   the status that the reply tells; OUT_OF_MEMORY: the reply may be empty */
+ *   epoch     seconds since 1970 at `now`, for the field expiry_time, which is for people; 0 leaves
+ *             that field out
+ *   returns   the status in the reply; after OUT_OF_MEMORY the reply may be empty */
 DOORMAN_API doorman_status doorman_json_serve(doorman_server *server, const char *text,
                                               size_t bytes, doorman_buffer *reply, int64_t epoch,
                                               doorman_time now);
 
-/* The same in three steps, for a server that threads share: the caller's lock is held for the
- * second alone. Zero-initialised by the caller; one for each message under way, reused at will. It
- * keeps the memory of its largest message until _uninit, after which it may be used again. */
+/* The same in three steps, for a server that several threads share: the caller needs to hold its
+ * lock only for the second step. The caller initialises the struct with zeros, uses one for each
+ * message that is in progress, and may reuse it. It keeps the memory of its largest message until
+ * _uninit. After _uninit it may be used again. */
 typedef struct doorman_json_exchange {
-    doorman_buffer reply; /* after _write: to be sent */
+    doorman_buffer reply; /* the reply, valid after _write */
 
     /* Private. */
     doorman_status status;
@@ -1090,41 +1121,54 @@ typedef struct doorman_json_exchange {
     char node[DOORMAN_ID_BYTES_MAX + 1], master[DOORMAN_ID_BYTES_MAX + 1];
 } doorman_json_exchange;
 
+/* Frees all memory of an exchange, whichever step came last. */
 DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 
-/* Reads a message, and takes all memory that its answer will need.
+/* Step 1: reads a message, and allocates all memory that its answer will need.
  *   text      borrowed for the call
- *   returns   OK | what is wrong with it; the other steps may follow all the same, and _write tells
- *   cost      O(bytes), and O(keys log keys) where an object has more than 16: 0.85 us an ask */
+ *   returns   OK | what is wrong with the message. The other steps may follow in either case; then
+ *             _write writes the error
+ *   cost      O(bytes), about 0.85 us for each resource; and O(keys log keys) for an object with
+ *             more than 16 keys */
 DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange,
                                                       const char *text, size_t bytes);
 
-/* Has the server answer what was read; once, and not if something was wrong with it.
- *   returns   OK | as doorman_server_handle, or what was wrong
- *   cost      that of doorman_server_handle, some 0.2 us a resource */
+/* Step 2: lets the server answer the message. It does nothing if the message was wrong, or is
+ * decided already.
+ *   server    the caller locks it
+ *   returns   OK | as doorman_server_handle | what was wrong with the message
+ *   cost      that of doorman_server_handle, about 0.2 us for each resource */
 DOORMAN_API doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange,
                                                         doorman_server *server, doorman_time now);
 
-/* Writes the reply. A message that was read, but not decided, is told UNAVAILABLE: the server is
- * stopping.
+/* Step 3: writes the reply. If the message was read but not decided, the reply is UNAVAILABLE: the
+ * server is stopping.
  *   epoch, returns   as doorman_json_serve
- *   cost             O(bytes): 0.28 us a resource */
+ *   cost             O(bytes), about 0.28 us for each resource */
 DOORMAN_API doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange,
                                                        int64_t epoch);
 
-/* The reply that tells an error, for a transport that has one of its own: stopping, too large.
+/* Writes a reply that reports an error. It is for a caller that finds an error itself, for example
+ * a message that is too large.
+ *   reply     in/out: its text is replaced
+ *   status    the error's code; a status that the protocol does not know becomes INTERNAL
+ *   message   borrowed for the call; NULL means the text of the status
  *   returns   OK | OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
                                               const char *message);
 
-/* A request as text. OK | OUT_OF_MEMORY */
+/* Writes a request as JSON text.
+ *   request   borrowed for the call
+ *   text      in/out: its text is replaced
+ *   returns   OK | OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_json_request(const doorman_request *request,
                                                 doorman_buffer *text);
 
-/* The text that answers the request of this sequence: parse, doorman_asker_response. What is no
- * valid answer counts as a failure of the request.
- *   returns   OK | STALE | INVALID_ARGUMENT, RESOURCE_EXHAUSTED (see error) | OUT_OF_MEMORY
- *             (nothing has been done, and the text can be given again) */
+/* Parses the response to the request of this sequence and passes it to doorman_asker_response. If
+ * the text is not a valid response, the request counts as failed.
+ *   text      borrowed for the call
+ *   returns   OK | STALE | INVALID_ARGUMENT or RESOURCE_EXHAUSTED (error says why) | OUT_OF_MEMORY
+ *             (nothing was done; the caller may pass the same text again) */
 DOORMAN_API doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence,
                                                  const char *text, size_t bytes,
                                                  doorman_error *error, doorman_time now);

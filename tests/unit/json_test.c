@@ -507,7 +507,7 @@ static void errors_of_a_transport_have_the_same_form(void **state) {
         {DOORMAN_STALE, "\xc2\x85 \xe2\x82",
          "{\"error\":{\"code\":\"INTERNAL\",\"message\":\"\\u0085 \\ufffd\\ufffd\"}}"},
         {DOORMAN_TIMED_OUT, NULL,
-         "{\"error\":{\"code\":\"INTERNAL\",\"message\":\"the time given has passed\"}}"},
+         "{\"error\":{\"code\":\"INTERNAL\",\"message\":\"the timeout has passed\"}}"},
     };
     doorman_buffer reply = {0};
     for (size_t i = 0; i < COUNT(rows); i++) {
