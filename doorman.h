@@ -1319,19 +1319,23 @@ DOORMAN_API const char *doorman_carrier_address(const doorman_carrier *carrier);
 
 /* ---- >>basics ------------------------------------------------------------------------------- */
 /*
- * Status codes, time, memory, random numbers, ids, globs, the hash table and the exact sum: what
- * every other section stands on. Nothing here knows of leases.
+ * What every other section uses: status codes, time, memory, random numbers, ids, globs, the hash
+ * table and the exact sum. Nothing here knows about leases.
  *
- * C1 What depends on time takes `now`. Nothing reads a clock, does I/O, starts a thread, has global
- *    state, or is random but by a seed: the same calls give the same results, on every machine.
- * C3 Options whose fields are zero mean the defaults. What is created is destroyed by its twin.
- * C4 Memory goes through DOORMAN_MALLOC, _REALLOC and _FREE. Running out of it is a status, at any
- *    call, and leaves things as they were.
- * C5 What comes from outside is checked where it enters: ids, amounts, priorities, durations. A
- *    message that is wrong changes nothing. Asserts are for our own mistakes alone.
- * C6 The implementation is C11, the public part C99 and C++11, for gcc and clang, no warnings.
- * C8 Tables of ids from the network are keyed with a seed from the options.
- * C9 Sums of capacity are exact: a resource that all have left sums to exactly 0.
+ * C1 A function that depends on time takes `now`. No section before >>nng reads a clock, does I/O,
+ *    starts a thread or has global state, and random numbers come only from a seed. So the same
+ *    calls give the same results on every machine.
+ * C2 A server, or a client with its resources, is used by one thread at a time; the caller locks.
+ *    Limiters may be used by any number of threads at once.
+ * C3 An option that is zero means the default. Each create has a destroy.
+ * C4 Memory comes from DOORMAN_MALLOC, _REALLOC and _FREE. Any call that needs memory may return
+ *    OUT_OF_MEMORY, and then leaves the state as it was before.
+ * C5 Input is checked where it enters: ids, amounts, priorities, durations. A wrong message changes
+ *    nothing. Asserts check only for mistakes of this library.
+ * C6 The implementation compiles as C11, the public part as C99 and C++11 too, with gcc and clang,
+ *    without warnings.
+ * C8 Hash tables of ids from the network are keyed with a seed from the options.
+ * C9 Sums of capacity are exact: when all holders have left a resource, its sum is exactly 0.
  */
 
 const char *doorman_status_name(doorman_status status) {
@@ -1346,7 +1350,7 @@ const char *doorman_status_text(doorman_status status) {
     return (unsigned)status < DOORMAN_STATUS_COUNT ? texts[status] : "not a status";
 }
 
-/* Says what is wrong and returns the status, so that a check is one line where it fails. */
+/* Writes the error text and returns the status, so that a failing check is one line. */
 static doorman_status doorman__fail(doorman_error *error, doorman_status status, const char *format,
                                     ...) {
     if (error) {
@@ -1362,7 +1366,7 @@ static doorman_status doorman__no_memory(doorman_error *error) {
     return doorman__fail(error, DOORMAN_OUT_OF_MEMORY, "out of memory");
 }
 
-/* Sums of times stop at NEVER instead of wrapping round. */
+/* Adds times; the sum stops at NEVER instead of overflowing. */
 static doorman_time doorman__after(doorman_time time, doorman_time duration) {
     return time > DOORMAN_NEVER - duration ? DOORMAN_NEVER : time + duration;
 }
@@ -1372,12 +1376,12 @@ static doorman_time doorman__later(doorman_time a, doorman_time b) { return a > 
 static double doorman__min(double a, double b) { return a < b ? a : b; }
 static double doorman__max(double a, double b) { return a > b ? a : b; }
 
-/* A part of a duration; factor in [0, 2]. */
+/* Scales a duration by a factor in [0, 2]. */
 static doorman_time doorman__scale(doorman_time duration, double factor) {
     return (doorman_time)((double)duration * factor);
 }
 
-/* False for NaN too. */
+/* In [0, 1e15]; false for NaN. */
 static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
@@ -1389,8 +1393,8 @@ static bool doorman__safe_capacity_valid(double amount) {
 
 static bool doorman__unlimited(double amount) { return amount < 0; }
 
-/* Makes room for `count` items in a growing array, doubling, so that appending is O(1) amortised.
- * What is there stays there when memory runs out. */
+/* Makes room for `count` items in a growing array. The capacity doubles, so appending costs O(1)
+ * amortised. When memory runs out, returns false and leaves the array as it was. */
 static bool doorman__reserve(void **items, size_t *capacity, size_t count, size_t item_bytes) {
     if (count <= *capacity) return true;
     size_t larger = *capacity < 8 ? 8 : *capacity;
@@ -1419,8 +1423,8 @@ static char *doorman__copy(const char *text) {
     return copy;
 }
 
-/* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits, and as a generator a
- * counter put through it. */
+/* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits. The generator below
+ * applies it to a counter. */
 static uint64_t doorman__mix(uint64_t x) {
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
@@ -1437,7 +1441,8 @@ static double doorman__random_unit(uint64_t *state) {
     return (double)(doorman__random(state) >> 11) * (1.0 / 9007199254740992.0);
 }
 
-/* One character of UTF-8, shortest form, no surrogates. Moves *text past it; false: not UTF-8. */
+/* Decodes one UTF-8 character and moves *text past it. Returns false if it is not valid UTF-8, is
+ * not in its shortest form, or is a surrogate. */
 static bool doorman__utf8_next(const char **text, const char *end, uint32_t *code) {
     const unsigned char *at = (const unsigned char *)*text;
     size_t left = (size_t)(end - *text);
@@ -1457,23 +1462,24 @@ static bool doorman__utf8_next(const char **text, const char *end, uint32_t *cod
     return true;
 }
 
-/* Ids of resources, holders and nodes, and addresses: C5. NULL is no id. */
+/* Checks an id of a resource, holder or node, or an address (C5). NULL is not valid. */
 static bool doorman__id_valid(const char *id) {
     if (!id || !*id) return false;
     const char *end = (const char *)memchr(id, 0, DOORMAN_ID_BYTES_MAX + 1);
     if (!end) return false;
     for (;;) {
         uint32_t code = 0;
-        while (*id >= 0x20 && *id < 0x7f) id++; /* as nearly all are; ends at the end */
+        while (*id >= 0x20 && *id < 0x7f) id++; /* the common case; stops at the NUL */
         if (id == end) return true;
         if (!doorman__utf8_next(&id, end, &code)) return false;
-        if (code < 0xa0) return false; /* a control character: others are gone over already */
+        if (code < 0xa0) return false; /* only control characters remain below this */
     }
 }
 #define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 #define DOORMAN__AMOUNT_RULE "must be a finite number from 0 to 1e15"
 
-/* One character of a glob or id that is known to be UTF-8. */
+/* Decodes one character of a glob or id, which is known to be valid UTF-8, and moves *text past
+ * it. */
 static uint32_t doorman__character(const char **text) {
     uint32_t code = 0;
     size_t bytes = 1;
@@ -1482,8 +1488,9 @@ static uint32_t doorman__character(const char **text) {
     return code;
 }
 
-/* Does a bracket of a glob, `[a-z]` or `[!a]`, hold a character? *glob stands behind the `[`, and
- * is moved behind the `]`. -1: there is no `]`, so the `[` stands for itself, as in the shell. */
+/* Returns 1 if a bracket of a glob, `[a-z]` or `[!a]`, contains a character, else 0. *glob is
+ * behind the `[` and is moved behind the `]`. Returns -1 if there is no `]`: then the `[` is an
+ * ordinary character, as in the shell. */
 static int doorman__glob_bracket(const char **glob, uint32_t character) {
     const char *at = *glob;
     bool negated = *at == '!' || *at == '^', found = false;
@@ -1503,9 +1510,9 @@ static int doorman__glob_bracket(const char **glob, uint32_t character) {
     return found != negated;
 }
 
-/* Does one element of a glob, not `*`, match the character at *id? Moves both past what matched.
- * *open, at first NULL, becomes where the first bracket begins that has no end: then those behind
- * have none either, and need not look for it again. */
+/* Returns whether one element of a glob, other than `*`, matches the character at *id. If it does,
+ * moves both pointers past what matched. *open starts as NULL and is set to the first bracket that
+ * has no end. Brackets behind it have no end either, so they are not searched again. */
 static bool doorman__glob_step(const char **glob, const char **id, const char **open) {
     const char *pattern = *glob, *text = *id;
     if (!*text || !*pattern) return false;
@@ -1528,9 +1535,9 @@ static bool doorman__glob_step(const char **glob, const char **id, const char **
     return true;
 }
 
-/* Does a shell's glob match all of an id? `*` goes across `/` too.
- * Only the last `*` ever needs a second try: whatever an earlier one could have swallowed more, the
- * last one can swallow instead. So this is O(glob * id), without recursion. */
+/* Returns whether a shell glob matches a whole id. `*` matches `/` too. Only the last `*` needs a
+ * second try: whatever more an earlier `*` could match, the last one can match instead. So this
+ * costs O(glob * id), without recursion. */
 static bool doorman__glob_match(const char *glob, const char *id) {
     const char *star = NULL, *resume = NULL, *open = NULL;
     for (;;) {
@@ -1548,8 +1555,8 @@ static bool doorman__glob_match(const char *glob, const char *id) {
     }
 }
 
-/* SipHash-1-3 (Aumasson and Bernstein 2012): whoever does not know the key cannot make ids collide,
- * so a table of ids from the network stays a table (C8). */
+/* SipHash-1-3 (Aumasson and Bernstein 2012). Without the key nobody can choose ids that collide, so
+ * hash tables of ids from the network stay fast (C8). */
 #define DOORMAN__ROTATE(x, bits) ((x) << (bits) | (x) >> (64 - (bits)))
 
 static inline void doorman__sip_round(uint64_t v[4]) {
@@ -1571,7 +1578,8 @@ static inline void doorman__sip_take(uint64_t v[4], uint64_t word) {
     v[0] ^= word;
 }
 
-/* Eight bytes, the lowest first. Compilers make one load of it, where the machine has such. */
+/* Reads eight bytes, the lowest first. Compilers turn this into one load on machines that have
+ * one. */
 static inline uint64_t doorman__word(const unsigned char *data) {
     uint64_t seven = (uint64_t)data[0] | (uint64_t)data[1] << 8 | (uint64_t)data[2] << 16 |
                      (uint64_t)data[3] << 24 | (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
@@ -1597,17 +1605,18 @@ static uint64_t doorman__hash(const uint64_t key[2], const char *text) {
     return doorman__hash_bytes(key, (const unsigned char *)text, strlen(text));
 }
 
-/* Numbers that nobody can guess from others of the sequence: a counter, put through the hash. */
+/* Hashes a counter: nobody can guess the next number from the numbers before it. */
 static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
     unsigned char data[8];
     for (int i = 0; i < 8; i++) data[i] = (unsigned char)(number >> (8 * i));
     return doorman__hash_bytes(key, data, sizeof data);
 }
 
-/* A hash table of things that carry their link: chains, so that to add never fails. (When there is
- * no memory for a larger array of buckets the chains just get longer.) There are two to four
- * buckets for each link, so that of four links looked for three are the first of their chains: in a
- * large table each link costs a wait for memory. */
+/* A hash table with chains. Each entry contains its own link, so adding an entry never fails.
+ * (Without memory for a larger array of buckets, only the chains get longer.) A growing table has
+ * two to four buckets for each entry, a shrinking one up to eight. So about three of four entries
+ * that are looked up are the first of their chain. This matters because in a large table each link
+ * costs a wait for memory. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -1615,7 +1624,7 @@ typedef struct doorman__link {
 
 typedef struct doorman__table {
     doorman__link **buckets;
-    size_t bucket_count; /* a power of two, or 1 while `buckets` is `&single` */
+    size_t bucket_count; /* a power of two; 0: `buckets` is NULL, `single` is used */
     size_t count;
     doorman__link *single;
 } doorman__table;
@@ -1666,7 +1675,8 @@ static void doorman__table_remove(doorman__table *table, doorman__link *link) {
     }
 }
 
-/* The links of one hash, one after the other; the caller compares the ids. */
+/* Returns the first link with this hash, starting at `link`; NULL if there is none. The caller
+ * compares the ids. */
 static doorman__link *doorman__table_same(doorman__link *link, uint64_t hash) {
     while (link && link->hash != hash) link = link->next;
     return link;
@@ -1677,17 +1687,17 @@ static doorman__link *doorman__table_first(const doorman__table *table, uint64_t
     return doorman__table_same(table->buckets ? table->buckets[place] : table->single, hash);
 }
 
-/* What doorman__table_first will read first is on its way from now on. */
+/* Prefetches what doorman__table_first reads first. */
 static void doorman__table_fetch(doorman__table *table, uint64_t hash) {
     __builtin_prefetch(doorman__table_bucket(table, hash));
 }
 
 static void doorman__table_uninit(doorman__table *table) { DOORMAN_FREE(table->buckets); }
 
-/* A sum of amounts that is exact: 128 bits, of which 48 stand behind the point (C9). What goes in
- * comes out again to the last bit, in any order and after any time, so that "never more than there
- * is" can be decided by it. The amounts themselves are kept to multiples of 2^-48 of a unit; from
- * 32 units up, where a double has no finer bits, that is every double. */
+/* An exact sum of amounts: a number of 128 bits, 48 of them behind the point (C9). Subtracting an
+ * amount undoes adding it to the last bit, in any order and after any time, so the sum can decide
+ * whether "never more than the capacity" holds. The amounts themselves are multiples of 2^-48 of a
+ * unit. From 32 units up every double is such a multiple. */
 typedef struct doorman__total {
     uint64_t high, low;
 } doorman__total;
@@ -1731,8 +1741,8 @@ static double doorman__total_value(doorman__total total) {
     return (double)total.high * 65536.0 + (double)total.low / DOORMAN__FRACTION;
 }
 
-/* The next smaller double, of one that is more than 0: by its bits, since 32-bit x86 rounds twice,
- * and then a difference may be the same number again. */
+/* Returns the next smaller double; value must be more than 0. It changes the bits, because 32-bit
+ * x86 rounds twice, so that a subtraction may return the same number again. */
 static double doorman__next_below(double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -1741,7 +1751,7 @@ static double doorman__next_below(double value) {
     return value;
 }
 
-/* Rounded down, where no double says it. */
+/* The sum as a double, rounded down if no double is equal to it; at most 1e15. */
 static double doorman__total_floor(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
@@ -1749,17 +1759,18 @@ static double doorman__total_floor(doorman__total total) {
     return value;
 }
 
-/* Rounded up, where no double says it; and at most the largest amount, which sums may exceed. */
+/* The sum as a double, rounded up if no double is equal to it; at most 1e15, which sums can
+ * exceed. */
 static double doorman__total_ceil(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
     while (doorman__total_less(doorman__total_of(value), total)) {
-        value += value * DBL_EPSILON; /* the next larger double, or the one after that */
+        value += value * DBL_EPSILON; /* the next double or the one after it */
     }
     return value;
 }
 
-/* What is left of a capacity: max(0, capacity - total), rounded down. */
+/* Returns what is left of a capacity: max(0, capacity - total), rounded down. */
 static double doorman__total_left(doorman__total total, double capacity) {
     doorman__total all = doorman__total_of(capacity);
     if (!doorman__total_less(total, all)) return 0;
