@@ -1780,30 +1780,32 @@ static double doorman__total_left(doorman__total total, double capacity) {
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
 /*
- * Templates, and which of them a resource gets. A configuration is checked once, when it is made,
- * and immutable from then on: whoever holds one knows that every field of it is in its range and
- * that defaults have been filled in.
+ * Templates, and which template a resource gets. A configuration is checked once, when it is made,
+ * and never changes after that. So code that has one can rely on this: every field is in its range,
+ * and the defaults are filled in.
  *
  * G1 A resource takes the first template whose glob equals its id, else the first that matches.
- * G2 A resource that matches none gets what it asks for (or is refused: reject_unmatched).
+ * G2 A resource that matches no template gets what it asks for, or is refused (reject_unmatched).
  * G3 A template without an algorithm takes that of `*`; without one there, the defaults.
- * G4 What is wrong refuses the configuration whole, and names the field.
- * G6 lease length >= refresh interval > 0; `*`, where it stands, stands last.
- * (G5, reloading, is the server's; G7, the named parameters, is JSON's.)
+ * G4 One error refuses the whole configuration. The error text names the field.
+ * G6 lease length >= refresh interval > 0; the template `*`, if there is one, is the last.
+ *
+ * G5 (reloading) is in >>server, G7 (named parameters) is in >>json. Of C7 (limits) this section
+ *    has the maximum number of templates.
  */
 
-/* A template is found by its whole glob, or by the start of it, up to the first character that does
- * not stand for itself: there may be 10,000 templates and a million resources, and most globs start
- * otherwise than an id does. The tables hold what the configuration says, and nothing of what comes
- * from the network, so that they need no seed. */
+/* A template is found by its whole glob, or by the literal start of the glob: the part before the
+ * first of the characters * ? [ \. There may be 10,000 templates and a million resources, and most
+ * globs start differently from a given id, so comparing all of them would cost too much. The tables
+ * hold nothing that comes from the network, so they need no seed. */
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
-    char *strings; /* all globs and descriptions, one after the other */
+    char *strings; /* all globs and descriptions, each ended by a NUL */
     bool reject_unmatched;
-    doorman__link *links; /* of each template two: by its glob, and by the start of that */
+    doorman__link *links; /* two for each template: for its glob and for its literal start */
     doorman__table globs, starts;
-    bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* the lengths of the starts that there are */
+    bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* whether a literal start of this length exists */
 };
 
 #define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
@@ -1812,7 +1814,7 @@ static bool doorman__duration_valid(doorman_time duration) {
     return duration >= 0 && duration <= DOORMAN_DURATION_MAX;
 }
 
-/* `doorman_algorithm` with its zeros replaced by the defaults. */
+/* Returns an algorithm with its zeros replaced by the defaults. */
 static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *given) {
     doorman_algorithm all = *given;
     if (!all.lease_length) all.lease_length = 60 * DOORMAN_SECOND;
@@ -1863,7 +1865,7 @@ static doorman_status doorman__template_check(const doorman_template *template_,
     if (!doorman__id_valid(template_->identifier_glob)) {
         field = "identifier_glob", rule = DOORMAN__ID_RULE;
     } else if (!last && strcmp(template_->identifier_glob, "*") == 0) {
-        field = "identifier_glob", rule = "\"*\" must stand last: no template after it is reached";
+        field = "identifier_glob", rule = "\"*\" must be the last template: none after it is used";
     } else if (!doorman__amount_valid(template_->capacity)) {
         field = "capacity", rule = DOORMAN__AMOUNT_RULE;
     } else if (template_->has_safe_capacity &&
@@ -1896,15 +1898,15 @@ static doorman_status doorman__config_check(const doorman_config_options *option
             const char *glob = options->templates[k].identifier_glob;
             if (strcmp(glob, options->templates[i].identifier_glob) != 0) continue;
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                                 "resources[%zu].identifier_glob: the same as that of "
-                                 "resources[%zu], which hides it",
+                                 "resources[%zu].identifier_glob: equals that of "
+                                 "resources[%zu], so it would never be used",
                                  i, k);
         }
     }
     return DOORMAN_OK;
 }
 
-/* Copies a string to *at and moves that behind it. */
+/* Copies a string (NULL: "") to *at and moves *at behind the copy. */
 static const char *doorman__config_string(char **at, const char *text) {
     char *copy = *at;
     size_t bytes = strlen(text ? text : "") + 1;
@@ -1981,13 +1983,13 @@ void doorman_config_destroy(doorman_config *config) {
     DOORMAN_FREE(config);
 }
 
-/* The template of a link. */
+/* The index of the template that a link belongs to. */
 static size_t doorman__config_place(const doorman_config *config, const doorman__link *link) {
     return (size_t)(link - config->links) / 2;
 }
 
-/* The first template among those whose globs start with so many bytes of an id, and that match; or
- * the one that is known. */
+/* Returns the index of the first template that matches an id, among those whose literal start is
+ * the first `bytes` bytes of the id; or `known`, if that is smaller or none matches. */
 static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
                                     size_t known) {
     uint64_t hash = doorman__config_hash(id, bytes);

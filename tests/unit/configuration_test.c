@@ -289,7 +289,7 @@ static const struct {
     {{.identifier_glob = NULL}, "identifier_glob: must be 1 to 256 bytes"},
     {{.identifier_glob = ""}, "identifier_glob: must be 1 to 256 bytes"},
     {{.identifier_glob = "a\n"}, "identifier_glob: must be 1 to 256 bytes"},
-    {{.identifier_glob = "*"}, "identifier_glob: \"*\" must stand last"}, /* G6 */
+    {{.identifier_glob = "*"}, "identifier_glob: \"*\" must be the last template"}, /* G6 */
     {{.identifier_glob = "b", .capacity = -1}, "capacity: must be"},
     {{.identifier_glob = "b", .capacity = -5e-324}, "capacity: must be"},
     {{.identifier_glob = "b", .capacity = 1.0000000000000002e15}, "capacity: must be"},
@@ -387,8 +387,8 @@ static void no_two_templates_have_the_same_glob(void **state) {
     doorman_config *config = NULL;
     doorman_error error = {""};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "resources[2].identifier_glob: the same as that of "
-                                    "resources[0], which hides it");
+    assert_string_equal(error.text, "resources[2].identifier_glob: equals that of "
+                                    "resources[0], so it would never be used");
 }
 
 /* C7 */

@@ -1661,7 +1661,7 @@ static const struct {
     {PARAMETERS(PARAMETER("handover", "1")), IN "parameters[0].value: must be a string"},
     {"{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":1},"
      "{\"identifier_glob\":\"a\",\"capacity\":1}]}",
-     AT "identifier_glob: \"*\" must stand last"},
+     AT "identifier_glob: \"*\" must be the last template"},
     {"{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":1},"
      "{\"identifier_glob\":\"b\",\"capacity\":\"1\"}]}",
      "resources[1].capacity: must be a number"},
