@@ -2027,35 +2027,37 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
 /* ---- >>shares ------------------------------------------------------------------------------- */
 /*
  * How a capacity is divided. A demand is what one holder wants (w), with a weight (s: its
- * subclients) and a priority. Every kind of share comes down to terms, a level and a slope:
+ * subclients) and a priority. Every kind of share is expressed as terms, a level and a slope:
  *
  *     target(w, s) = min(w, level * s) + slope * max(0, w - level * s)
  *
- * so that a renewal reads two numbers, however many holders there are. Worked in numbers:
+ * So a renewal reads two numbers, however many holders there are. In numbers:
  *
- *   FAIR_SHARE          120 between wants 1000, 50, 10. The level at which targets sum to 120 is
- *                       60: 60 + 50 + 10. 160 between 100, 50, 45, 10: level 55, so 55, 50, 45, 10.
- *                       With weights 6, 4, 2 and wants 1000, 500, 200 of 120: level 10, so 60, 40,
+ *   FAIR_SHARE          120 for wants 1000, 50, 10. The targets sum to 120 at level 60: 60, 50, 10.
+ *                       160 for wants 100, 50, 45, 10: level 55, so 55, 50, 45, 10. 120 for wants
+ *                       1000, 500, 200 with weights 6, 4, 2: level 10, so 60, 40, 20.
+ *   PROPORTIONAL_SHARE  120 for wants 1000, 50, 10. The equal part is e = 40. The third leaves 30
+ *                       of its part. The others want 960 + 10 more than 40, so the slope is
+ *                       30 / 970: 69.69, 40.31, 10.
+ *   PRIORITY_SHARE      120 for wants 100 at priority 2 and 50, 50 at priority 1: 100, then level
+ *                       10 for the lower band. With reserve 0.5 all first share 60, 20 each. The
+ *                       lower band keeps its 40, which leaves 120 - 40 for the higher band: 80, 20,
  *                       20.
- *   PROPORTIONAL_SHARE  120 between 1000, 50, 10. An equal part is e = 40; the modest one leaves
- *                       30, the others want 960 + 10 above 40, so slope 30/970: 69.69, 40.31, 10.
- *   PRIORITY_SHARE      120 between 100 at priority 2 and 50, 50 at priority 1: 100, then level 10
- *                       for the lower band. With reserve 0.5 all share 60 first (20 each), and the
- *                       higher band has what the reserve leaves it, 120 - 40: 80, 20, 20.
- *   STATIC              level C: the amount is per client, not a part of a whole.
- *   NO_ALGORITHM        slope 1: everybody gets what it wants.
+ *   STATIC              level C: the amount is for each client, not a part of the capacity.
+ *   NO_ALGORITHM        slope 1: every holder gets what it wants.
  *
- * The index below finds the sums that these need in O(log n): for each priority a B+tree (Bayer and
- * McCreight 1972) of demands in order of wants per subclient, in which every node knows the sums of
- * what is below each of its places. The wants are always summed anew from one step down, never
- * accumulated, so that what is left of large and small is exact to a last bit, and an empty index
- * sums to exactly 0 (C9). A demand is kept by value, and equal ones are one entry with a count; so
- * nothing points into the index, and a band of one demand takes 40 bytes.
+ * The index below finds the sums that the kinds need in O(log n). For each priority it has a B+tree
+ * (Bayer and McCreight 1972) of demands, in order of wants per subclient. Each inner node stores
+ * the sums of each of its children. A node's wants are always summed again from the sums one step
+ * below, never adjusted by adding and subtracting. So no rounding error stays behind when a large
+ * demand leaves, and an empty index sums to exactly 0 (C9). The index stores demands by value, and
+ * equal demands as one entry with a count. So nothing points into the index, and a band with one
+ * demand takes 40 bytes.
  *
- * Why wide nodes: a search touches a few lines of memory that lie side by side, where a binary tree
- * waits for twenty that do not. Nanoseconds for a change of one demand (an insertion, a removal, a
- * search for the level) on one core of an AMD EPYC, and bytes for a demand beside the 16 that its
- * holder keeps:
+ * Why the nodes are wide: a search reads a few lines of memory that are side by side, where a
+ * binary tree waits for about twenty separate ones. The table shows nanoseconds for one change of a
+ * demand (an insertion, a removal and a search for the level) on one core of an AMD EPYC, and bytes
+ * for each demand beside the 16 that its holder keeps:
  *
  *                         of 1,000   of 10,000   of 100,000   of 1,000,000   bytes
  *     treap                    298         453          980           3880      40
@@ -2064,16 +2066,17 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
  *     B+tree of width 32       319         424          803           1560   26-28
  *     B+tree of width 40       323         420          824           1480   25-27
  *
- * A1 Targets are within one part in 10^9 of the exact solution, or a last bit of the capacity, and
- *    sum to the capacity at most, but for rounding; leases, cut to what is free, never exceed it.
- * A2 A change of a demand costs O(log n) in the number of holders, for every kind; a renewal that
- *    changes nothing costs a look into a hash table and at the terms.
- * A3 A new kind is one function and one row of doorman__kinds; nothing else knows the kinds.
- * A4 Nobody gets more than it wants.
+ * A1 Targets are within one part in 10^9 of the exact solution, or within a last bit of the
+ *    capacity. They sum to at most the capacity, except for rounding. Leases are cut to what is
+ *    free, so they never exceed the capacity.
+ * A2 A change of a demand costs O(log n) in the number of holders, for every kind. A renewal that
+ *    changes nothing costs one lookup in a hash table and a read of the terms.
+ * A3 A new kind is one function and one row of doorman__kinds; no other code knows the kinds.
+ * A4 No holder gets more than it wants.
  */
 
-/* A demand, as the index keeps it: by value, so that equal ones are one entry, with their count.
- * One that is not in it has the count 0. */
+/* A demand as the index stores it. `count` is the number of equal demands in an entry of the
+ * index. */
 typedef struct doorman__demand {
     double wants;
     uint32_t subclients, count;
@@ -2081,16 +2084,16 @@ typedef struct doorman__demand {
 
 typedef struct doorman__sums {
     double wants;
-    uint64_t subclients, count; /* integers, so they are exact; `count` is of demands */
+    uint64_t subclients, count; /* integers, so exact; `count` is the number of demands */
 } doorman__sums;
 
 #define DOORMAN__WIDTH 32
-#define DOORMAN__LINE_BYTES 64 /* of memory, that come at once: on most machines */
+#define DOORMAN__LINE_BYTES 64 /* of one cache line on most machines */
 
 typedef struct doorman__node {
     uint16_t height; /* 0: a leaf */
-    uint16_t count;  /* of demands, or of nodes below; at least 1 */
-    uint16_t room;   /* DOORMAN__WIDTH; less in a leaf that is the root */
+    uint16_t count;  /* of demands or children; at least 1 */
+    uint16_t room;   /* the maximum of count: DOORMAN__WIDTH, less in a leaf that is the root */
 } doorman__node;
 
 typedef struct doorman__leaf {
@@ -2100,15 +2103,15 @@ typedef struct doorman__leaf {
 
 typedef struct doorman__inner {
     doorman__node node;                   /* must be first */
-    doorman__demand keys[DOORMAN__WIDTH]; /* not after what is below, but after all to the left */
-    doorman__sums sums[DOORMAN__WIDTH];   /* of what is below */
+    doorman__demand keys[DOORMAN__WIDTH]; /* <= its child's demands, > all to the left */
+    doorman__sums sums[DOORMAN__WIDTH];   /* of each child */
     doorman__node *below[DOORMAN__WIDTH];
 } doorman__inner;
 
 typedef struct doorman__index {
-    doorman__node *bands[DOORMAN_PRIORITY_MAX + 1]; /* NULL: no demands of this priority */
+    doorman__node *bands[DOORMAN_PRIORITY_MAX + 1]; /* NULL: no demand of this priority */
     uint64_t subclients;
-    doorman__node *spare_leaf, *spare_inner; /* for the next insertion; these linked by below[0] */
+    doorman__node *spare_leaf, *spare_inner; /* for an insertion; inner: linked by below[0] */
 } doorman__index;
 
 static doorman__leaf *doorman__as_leaf(doorman__node *node) {
@@ -2121,7 +2124,7 @@ static doorman__inner *doorman__as_inner(doorman__node *node) {
     return (doorman__inner *)(void *)node;
 }
 
-/* The demands of a leaf, or the keys of an inner node. */
+/* Returns the demands of a leaf, or the keys of an inner node. */
 static const doorman__demand *doorman__node_demands(const doorman__node *node) {
     return node->height ? ((const doorman__inner *)(const void *)node)->keys
                         : ((const doorman__leaf *)(const void *)node)->demands;
@@ -2129,7 +2132,8 @@ static const doorman__demand *doorman__node_demands(const doorman__node *node) {
 
 static bool doorman__node_full(const doorman__node *node) { return node->count == node->room; }
 
-/* Nearly all demands are of one client, and a division takes as long as ten other steps. */
+/* Wants per subclient. Most demands have one subclient, and a division takes as long as ten other
+ * steps, so that case skips it. */
 static double doorman__demand_ratio(const doorman__demand *demand) {
     return demand->subclients == 1 ? demand->wants : demand->wants / demand->subclients;
 }
@@ -2141,9 +2145,10 @@ static bool doorman__demand_before(const doorman__demand *a, const doorman__dema
     return a->wants < b->wants;
 }
 
-/* How many of a node's demands or keys are not after a demand: first all whose ratio is not larger,
- * by a search that halves what is left, then less those of the same ratio that are after it. (The
- * search takes no branch that depends on what it reads, as half of these would be mispredicted.) */
+/* Returns how many of a node's demands or keys are not after a demand. A binary search counts all
+ * whose ratio is not larger; then the loop subtracts those of the same ratio that are after the
+ * demand. (The search has no branch that depends on the data, because half of those would be
+ * mispredicted.) */
 static size_t doorman__node_upto(const doorman__node *node, const doorman__demand *demand) {
     const doorman__demand *demands = doorman__node_demands(node), *at = demands;
     double ratio = doorman__demand_ratio(demand);
@@ -2157,8 +2162,9 @@ static size_t doorman__node_upto(const doorman__node *node, const doorman__deman
     return (size_t)(at - demands);
 }
 
-/* Below which place of an inner node a demand is, or belongs. What is there will be looked at next,
- * all over, and is far away in a large tree: all its lines are fetched at once. */
+/* Returns the child of an inner node in which a demand is or belongs. The caller reads all of that
+ * child next, and in a large tree it is not in the cache. So all its lines are prefetched at
+ * once. */
 static size_t doorman__inner_place(const doorman__inner *inner, const doorman__demand *demand) {
     size_t upto = doorman__node_upto(&inner->node, demand), at = upto ? upto - 1 : 0;
     const char *below = (const char *)inner->below[at];
@@ -2178,14 +2184,14 @@ static void doorman__sums_add(doorman__sums *sums, doorman__sums more) {
     sums->count += more.count;
 }
 
-/* The sums at one place of a node. */
+/* The sums of one child or one demand of a node. */
 static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at) {
     return node->height ? ((const doorman__inner *)(const void *)node)->sums[at]
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
-/* Of all that is below a node; NULL: of nothing. Each addition waits for the one before it, so
- * there are two rows of them, side by side. */
+/* The sums of all demands below a node (NULL: zeros). Each addition waits for the one before it, so
+ * two sums run side by side. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -2199,7 +2205,7 @@ static doorman__sums doorman__node_sums(const doorman__node *node) {
     return all;
 }
 
-/* Copies what some places of a node hold to other places, of another node or the same. */
+/* Copies `count` entries of a node to a place in another node, or in the same one. */
 static void doorman__node_move(doorman__node *to, size_t to_at, doorman__node *from, size_t from_at,
                                size_t count) {
     if (to->height == 0) {
@@ -2223,7 +2229,7 @@ static void doorman__node_close(doorman__node *node, size_t at) {
     doorman__node_move(node, at, node, at + 1, node->count - at);
 }
 
-/* A leaf with more room; from NULL a new one. NULL: no memory, and the leaf is as it was. */
+/* Resizes a leaf; NULL makes a new one. Without memory returns NULL, and the leaf is unchanged. */
 static doorman__node *doorman__leaf_grow(doorman__node *leaf, size_t room) {
     size_t count = leaf ? leaf->count : 0;
     leaf = (doorman__node *)DOORMAN_REALLOC(leaf,
@@ -2242,7 +2248,7 @@ static void doorman__index_drop_spares(doorman__index *index) {
     }
 }
 
-/* A spare node, for one of this height to be split. False: no memory. */
+/* Adds a spare node of this height, for a split. Returns false without memory. */
 static bool doorman__index_add_spare(doorman__index *index, size_t height) {
     if (height == 0) {
         index->spare_leaf = doorman__leaf_grow(NULL, DOORMAN__WIDTH);
@@ -2264,8 +2270,9 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
     return node;
 }
 
-/* Makes room for a demand, of which the insertion must be the next change: a small root grows, and
- * for each full node on the way there is a spare one. False: no memory, and nothing has changed. */
+/* Makes room for a demand. Its insertion must be the next change of the index. A small root grows,
+ * and each full node on the demand's path gets a spare one. Returns false without memory, and has
+ * changed nothing then. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
     doorman__node **root = &index->bands[band], *node = *root;
     doorman__index_drop_spares(index);
@@ -2286,14 +2293,14 @@ static bool doorman__index_reserve(doorman__index *index, int band, const doorma
     return done;
 }
 
-/* Puts a node below another, at a place that is free. */
+/* Makes a node the child of another, at a free place. */
 static void doorman__inner_set(doorman__inner *inner, size_t at, doorman__node *node) {
     inner->below[at] = node;
     inner->keys[at] = doorman__node_demands(node)[0];
     inner->sums[at] = doorman__node_sums(node);
 }
 
-/* Moves the upper half of a full node to a new one beside it. */
+/* Splits a full child: moves its upper half to a new node beside it. */
 static void doorman__inner_split(doorman__index *index, doorman__inner *inner, size_t at) {
     doorman__node *full = inner->below[at];
     doorman__node *half = doorman__index_take_spare(index, full->height);
@@ -2305,7 +2312,8 @@ static void doorman__inner_split(doorman__index *index, doorman__inner *inner, s
     doorman__inner_set(inner, at + 1, half);
 }
 
-/* Full nodes are split on the way down, so that a node above always has a place for the half. */
+/* Inserts a demand below a node. Full nodes are split on the way down, so a parent always has a
+ * free place for the new half. */
 static void doorman__node_insert(doorman__index *index, doorman__node *node,
                                  const doorman__demand *demand) {
     if (node->height == 0) {
@@ -2331,7 +2339,7 @@ static void doorman__node_insert(doorman__index *index, doorman__node *node,
     inner->sums[at] = doorman__node_sums(inner->below[at]);
 }
 
-/* There is room for it, by the call above. */
+/* Inserts a demand. Precondition: doorman__index_reserve has succeeded for it. */
 static void doorman__index_insert(doorman__index *index, int band, const doorman__demand *demand) {
     doorman__node **root = &index->bands[band];
     if (!*root) *root = doorman__index_take_spare(index, 0);
@@ -2347,7 +2355,8 @@ static void doorman__index_insert(doorman__index *index, int band, const doorman
     index->subclients += demand->subclients;
 }
 
-/* Joins two neighbours, if they leave a quarter of a node free, so that it is not soon split. */
+/* Joins two neighbours if the result leaves a quarter of a node free, so that it does not split
+ * again soon. */
 static bool doorman__inner_join(doorman__inner *inner, size_t at) {
     if (at + 1 >= inner->node.count) return false;
     doorman__node *left = inner->below[at], *right = inner->below[at + 1];
@@ -2409,8 +2418,8 @@ static void doorman__index_uninit(doorman__index *index) {
     }
 }
 
-/* Adds what is below a node and of a ratio in (low, high]. No ratio there is above `most`. Two
- * places at most are inside by a part, so this goes down two ways at most. */
+/* Adds the demands below a node whose ratio is in (low, high]. No ratio below it is more than
+ * `most`. At most two children are partly inside the range, so this descends into at most two. */
 static void doorman__node_between(const doorman__node *node, double most, double low, double high,
                                   doorman__sums *all) {
     const doorman__demand *demands = doorman__node_demands(node);
@@ -2430,15 +2439,15 @@ static void doorman__node_between(const doorman__node *node, double most, double
     }
 }
 
-/* The sums of the demands of a band whose wants per subclient are in (low, high]. */
+/* Returns the sums of the demands of a band whose wants per subclient are in (low, high]. */
 static doorman__sums doorman__band_between(const doorman__node *root, double low, double high) {
     doorman__sums all = {0, 0, 0};
     if (root) doorman__node_between(root, DOORMAN_AMOUNT_MAX, low, high, &all);
     return all;
 }
 
-/* What is taken at a level: `satisfied` by those who want no more, and by the others, who are cut,
- * the level for each of their subclients. */
+/* What a band takes at a level. Demands that want no more than the level are satisfied: together
+ * they take `satisfied`. The others are cut: each takes the level for each of its subclients. */
 typedef struct doorman__cut {
     double satisfied, cut_subclients, cut_wants;
 } doorman__cut;
@@ -2449,9 +2458,9 @@ static doorman__cut doorman__band_cut(const doorman__node *root, double level) {
                           above.wants};
 }
 
-/* The level at which the targets of a band sum to a capacity that is less than its wants: the
- * search goes down to where the level falls between two neighbours. At the ratio of a key all that
- * is to the left of it is satisfied, and all else is cut. */
+/* Returns the level at which the targets of a band sum to a capacity that is less than its wants.
+ * The search descends to the two neighbours between which the level lies. With the level at a key's
+ * ratio, all demands to the left of the key are satisfied and all others are cut. */
 static double doorman__band_level(const doorman__node *root, double capacity) {
     double satisfied = 0;
     uint64_t above = doorman__node_sums(root).subclients;
@@ -2490,10 +2499,11 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
     return all;
 }
 
-/* The level at which all bands together take `capacity`, less than their wants. Of one band it is
- * found at once. What several take is concave in the level, so Newton's steps from 0 never
- * overshoot, and each at least quarters the product of the gap and the slope: five or so in
- * practice. The bound is for rounding alone. */
+/* Returns the level at which all bands together take `capacity`, which is less than their wants.
+ * For a single band the level is found directly. For several bands the amount taken is concave in
+ * the level, so Newton's steps from 0 never overshoot, and each step at least quarters the product
+ * of the gap and the slope: about five steps in practice. The bound of 128 only guards against
+ * rounding. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -2514,7 +2524,7 @@ static double doorman__index_level(const doorman__index *index, double capacity)
     return level;
 }
 
-/* Each kind writes its terms, highest priority first, and returns how many. */
+/* Each kind writes its terms, highest priority first, and returns their number. */
 typedef size_t doorman__solver(const doorman_algorithm *algorithm, double capacity,
                                const doorman__index *index, doorman_terms *terms);
 
@@ -2592,7 +2602,7 @@ static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double
 typedef struct doorman__kind {
     const char *name;
     doorman__solver *solve;
-    bool whole; /* the amounts are parts of the capacity, and are cut to what is free */
+    bool whole; /* divides the capacity, so leases are cut to what is free */
 } doorman__kind;
 
 static const doorman__kind doorman__kinds[DOORMAN_KIND_COUNT] = {
@@ -2607,7 +2617,7 @@ const char *doorman_kind_name(doorman_kind kind) {
     return (unsigned)kind < DOORMAN_KIND_COUNT ? doorman__kinds[kind].name : "?";
 }
 
-/* The terms for a priority; NULL: there are none. */
+/* Returns the terms for a priority; NULL if there are none. */
 static const doorman_terms *doorman__terms_find(const doorman_terms *terms, size_t terms_count,
                                                 int priority) {
     for (size_t i = 0; i < terms_count; i++) {
@@ -2628,8 +2638,8 @@ double doorman_terms_target(const doorman_terms *terms, size_t terms_count,
     return doorman__min(demand->wants, base + found->slope * rest);
 }
 
-/* What terms from elsewhere give to all demands together; negative: there are demands of which they
- * say nothing. */
+/* Returns how much the terms of a parent give to all demands together. Returns -1 if there is a
+ * demand for whose priority there are no terms. */
 static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
                                  const doorman__index *index) {
     double sum = 0;
