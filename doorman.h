@@ -7200,22 +7200,25 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
 
 /* ---- >>json --------------------------------------------------------------------------------- */
 /*
- * Configurations, and the wire protocol: one JSON object is one message. A request has one key, the
- * method; the answer has the same key, or `error`. Unknown fields are ignored (in a configuration
- * they are slips of the pen, and refused). A known one that is missing, of the wrong type or out of
- * range refuses the message whole, and so does a key that comes twice.
+ * Configurations, and the wire protocol. One JSON object is one message. A request has one key, the
+ * method. Its response has the same key, or `error`. Unknown fields are ignored in messages; in a
+ * configuration they are probably typing errors, so they are refused. A known field that is
+ * missing, of the wrong type or out of range refuses the whole message, and so does a key that
+ * appears twice in an object.
  *
- * get_capacity asks for leases, or renews them. `priority` is 1 and `outstanding` 0 where absent;
- * `has` is the last lease taken. Times are seconds, fractions allowed; ids are from 1 to 2^53.
+ * get_capacity requests or renews leases. `priority` is 1 and `outstanding` is 0 if absent; `has`
+ * is the last lease received. Times are seconds, fractions allowed. Lease ids are integers from 1
+ * to 2^53.
  *
  *   {"get_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","priority":1,"wants":120,
  *     "has":{"id":73019,"node":"eu-1","capacity":80,"expires_in":48.2}}]}}
  *
- * Every resource has its answer, in the same order: `gets`, or `refused` for the reason TRY_LATER,
- * UNMATCHED or FULL. `keep` is there where the server goes on counting more than `capacity`;
- * `expiry_time`, in seconds since 1970, is for people; a `safe_capacity` of -1 is unlimited.
- * `learning`, false where absent, says that the server learns, or has no lease because its parent
- * does: a holder that it cannot give back anything is to try later.
+ * The response has one entry for each resource, in the same order: with `gets`, or with `refused`
+ * and the reason TRY_LATER, UNMATCHED or FULL. `keep` is the committed amount, and is present only
+ * if it is more than `capacity`. `expiry_time` (seconds since 1970) is for people. A
+ * `safe_capacity` of -1 means unlimited. `learning` (false if absent) says that the server is
+ * learning, or has no lease because its parent is learning: a holder that it cannot give anything
+ * back is refused with TRY_LATER.
  *
  *   {"get_capacity":{"response":[{"resource_id":"db","safe_capacity":10,"gets":{"id":73020,
  *     "node":"eu-1","capacity":60,"keep":80,"expires_in":60,"refresh_interval":16,
@@ -7223,59 +7226,62 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) { return &reso
  *   {"get_capacity":{"response":[{"resource_id":"db","learning":true,"refused":{
  *     "reason":"TRY_LATER","refresh_interval":16}}]}}
  *
- * get_server_capacity asks on behalf of all the clients below a server, in groups, of which one
- * resource may have 512. `path` are the 1 to 16 nodes that the request came through, the sender
- * first; `outstanding` is what the server has given out; `learning`, false where absent, says that
- * it does not know all its holders yet.
+ * get_server_capacity requests capacity for all the clients below a server. `wants` lists them in
+ * groups, at most 512 for one resource. `path` lists the 1 to 16 nodes that the request came
+ * through, the sender first. `outstanding` is what the server has leased out. `learning` (false if
+ * absent) says that the server does not know all its holders yet.
  *
  *   {"get_server_capacity":{"server_id":"eu-1","path":["eu-1"],"resource":[{"resource_id":"db",
  *     "wants":[{"priority":1,"num_clients":40,"wants":300}],"outstanding":700,"learning":true,
  *     "has":{"id":5521,"node":"eu","capacity":750,"expires_in":55}}]}}
  *
- * Its answers say besides what the parent shares by: its `algorithm`, of which defaults are left
- * out, and the `terms` of each priority, or of all where they name none. `learn_for` tells a server
- * that learns for how long it should. A child passes over a parameter that it does not know, and an
- * algorithm of a kind that it does not know: its parent may be newer.
+ * Its response also says how the parent shares the capacity: its `algorithm` (fields that have
+ * their default value may be left out) and the `terms` of each priority, or of all priorities if
+ * they name none. `learn_for` says how long a server that learns should keep learning. A child
+ * ignores a parameter that it does not know, and an algorithm of a kind that it does not know,
+ * because its parent may be newer.
  *
  *   {"get_server_capacity":{"response":[{"resource_id":"db","gets":{"id":5522,"node":"eu",
  *     "capacity":720,"keep":750,"expires_in":60,"refresh_interval":8},"algorithm":{
  *     "kind":"FAIR_SHARE","lease_length":60,"refresh_interval":8,"parameters":[{
  *     "name":"decay_factor","value":0.25}]},"terms":[{"level":14.2,"slope":0}],"learn_for":41.5}]}}
  *
- * release_capacity gives leases back; an id that is not that of the newest lease has no effect. A
- * server says server_id.
+ * release_capacity gives leases back. An id that is not that of the newest lease has no effect. A
+ * server sends server_id instead of client_id.
  *
  *   {"release_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","id":73020}]}}
  *   {"release_capacity":{}}
  *
- * A server that is not the master says who is, on every method. Without an address nobody knows.
+ * A server that is not the master answers every method with the address of the master. Without an
+ * address, the master is not known.
  *
  *   {"get_capacity":{"mastership":{"master_address":"tcp://10.0.0.2:15000"}}}
  *   {"discovery":{}}
  *   {"discovery":{"is_master":true,"mastership":{"master_address":"tcp://10.0.0.2:15000"}}}
  *
- * An error answers a message of which nothing has taken effect. Its codes: INVALID_ARGUMENT,
- * NOT_FOUND (the method), RESOURCE_EXHAUSTED (larger, deeper or fuller than allowed), UNAVAILABLE
- * (the server is stopping), INTERNAL (all else).
+ * An error means that nothing in the message took effect. Its codes are INVALID_ARGUMENT, NOT_FOUND
+ * (the method), RESOURCE_EXHAUSTED (larger, deeper or with more values than allowed), UNAVAILABLE
+ * (the server is stopping) and INTERNAL (anything else).
  *
  *   {"error":{"code":"INVALID_ARGUMENT","message":"get_capacity.resource[0].wants: is missing"}}
  *
- * G7 Parameters of an algorithm by name: minimum_interval, minimum_refresh_interval, decay_factor,
- *    reserve, handover; and, as in the design document, lease_duration_secs and refresh_interval,
- *    for the fields of that sense. Values are numbers, or strings.
- * V5 Limits: 4 MiB, the answer included; 32 levels; 200,000 values; numbers of 63
- * bytes. cJSON lets through more than is good (infinities, NUL in strings, trailing bytes), so a
- * text is checked against RFC 8259 first, and cJSON sees only what is sound. What is sent is
- * written here, as cJSON's numbers are not exact to the last bit.
+ * G7 An algorithm has named parameters: minimum_interval, minimum_refresh_interval, decay_factor,
+ *    reserve and handover. The names lease_duration_secs and refresh_interval of the design
+ *    document stand for the fields lease_length and refresh_interval. Values are numbers, or
+ *    strings.
+ * V5 Limits of a message, requests and responses alike: 4 MiB, 32 levels, 200,000 values, numbers
+ *    of 63 bytes. cJSON accepts too much (infinities, NUL in strings, trailing bytes), so every
+ *    text is first checked against RFC 8259, and cJSON sees only valid text. The writer is this
+ *    section's own, because cJSON does not write numbers exact to the last bit.
  */
 
 #define DOORMAN__JSON_DEPTH_MAX 32
 #define DOORMAN__JSON_VALUES_MAX 200000
-#define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* what cJSON looks at */
-#define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: a double has every integer up to it */
+#define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* cJSON reads no more */
+#define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: doubles represent every integer up to it */
 
-/* The check of a text. Its functions move `at` past what they accept; where one returns false, `at`
- * is where the text goes wrong, and `rule` says how. */
+/* The state of a syntax check. Its functions move `at` past what they accept. A function that
+ * returns false leaves `at` where the text is wrong, and sets `rule` to the reason. */
 typedef struct doorman__scan {
     const char *at, *end, *rule;
     unsigned depth, values;
@@ -7286,7 +7292,8 @@ static bool doorman__scan_fail(doorman__scan *scan, const char *rule) {
     return false;
 }
 
-/* A NUL stands for the end; one in the text is as wrong as the end, wherever this is asked. */
+/* Returns the next character; NUL at the end. A NUL in the text is an error wherever the end would
+ * be an error, so callers need not tell them apart. */
 static char doorman__scan_peek(const doorman__scan *scan) {
     return scan->at < scan->end ? *scan->at : '\0';
 }
@@ -7298,7 +7305,7 @@ static bool doorman__scan_take(doorman__scan *scan, char wanted) {
 }
 
 static void doorman__scan_space(doorman__scan *scan) {
-    if (doorman__scan_peek(scan) > ' ') return; /* as nearly everywhere in what programs write */
+    if (doorman__scan_peek(scan) > ' ') return; /* the common case in what programs write */
     while (doorman__scan_take(scan, ' ') || doorman__scan_take(scan, '\n') ||
            doorman__scan_take(scan, '\r') || doorman__scan_take(scan, '\t')) {
     }
@@ -7320,12 +7327,12 @@ static bool doorman__scan_number(doorman__scan *scan) {
         if (!doorman__scan_take(scan, '-')) (void)doorman__scan_take(scan, '+');
         sound = doorman__scan_digits(scan) > 0;
     }
-    if (!sound) return doorman__scan_fail(scan, "not JSON: neither a value nor a number");
+    if (!sound) return doorman__scan_fail(scan, "not JSON: expected a value");
     if (scan->at - start <= DOORMAN__JSON_NUMBER_BYTES_MAX) return true;
-    return doorman__scan_fail(scan, "a number of more than 63 bytes");
+    return doorman__scan_fail(scan, "a number longer than 63 bytes");
 }
 
-/* The four hexadecimal digits of an escape; -1: they are not. */
+/* Reads the four hexadecimal digits of an escape; -1 if they are not such digits. */
 static int doorman__scan_hex(doorman__scan *scan) {
     static const char digits[] = "0123456789abcdefABCDEF";
     int code = 0;
@@ -7337,7 +7344,8 @@ static int doorman__scan_hex(doorman__scan *scan) {
     return code;
 }
 
-/* Behind the backslash. A character above U+FFFF is two surrogates, a high one and a low one. */
+/* Checks an escape, from behind the backslash. A character above U+FFFF is written as two
+ * surrogates, a high one and a low one. */
 static bool doorman__scan_escape(doorman__scan *scan) {
     char kind = doorman__scan_peek(scan);
     if (!kind || !strchr("\"\\/bfnrtu", kind)) return false;
@@ -7351,8 +7359,8 @@ static bool doorman__scan_escape(doorman__scan *scan) {
     return low >= 0xdc00 && low < 0xe000;
 }
 
-/* Printable ASCII that stands for itself in a string: nearly all of most texts, so that it is gone
- * over in loops of their own. */
+/* Returns whether a character is printable ASCII that needs no escape in a string. Most text
+ * consists of these, so they have loops of their own. */
 static bool doorman__json_plain(char character) {
     return character >= ' ' && character < 0x7f && character != '"' && character != '\\';
 }
@@ -7364,8 +7372,8 @@ static void doorman__scan_plain(doorman__scan *scan) {
 }
 
 static bool doorman__scan_string(doorman__scan *scan) {
-    static const char rule[] = "not JSON: a string without its end, or a character not allowed";
-    if (!doorman__scan_take(scan, '"')) return doorman__scan_fail(scan, "not JSON: no key");
+    static const char rule[] = "not JSON: a string has no end or an invalid character";
+    if (!doorman__scan_take(scan, '"')) return doorman__scan_fail(scan, "not JSON: expected a key");
     while (!doorman__scan_take(scan, '"')) {
         uint32_t code = 0;
         doorman__scan_plain(scan);
@@ -7382,7 +7390,8 @@ static bool doorman__scan_string(doorman__scan *scan) {
 
 static bool doorman__scan_word(doorman__scan *scan, const char *word) {
     for (; *word; word++) {
-        if (!doorman__scan_take(scan, *word)) return doorman__scan_fail(scan, "not JSON: no value");
+        if (!doorman__scan_take(scan, *word))
+            return doorman__scan_fail(scan, "not JSON: expected a value");
     }
     return true;
 }
@@ -7393,15 +7402,15 @@ static bool doorman__scan_key(doorman__scan *scan) {
     doorman__scan_space(scan);
     if (!doorman__scan_string(scan)) return false;
     doorman__scan_space(scan);
-    return doorman__scan_take(scan, ':') || doorman__scan_fail(scan, "not JSON: no colon");
+    return doorman__scan_take(scan, ':') || doorman__scan_fail(scan, "not JSON: expected a colon");
 }
 
-/* An object or a list, from its bracket on. */
+/* Checks an object or a list, starting at its bracket. */
 static bool doorman__scan_container(doorman__scan *scan) {
     bool object = *scan->at++ == '{';
     char close = object ? '}' : ']';
     if (++scan->depth > DOORMAN__JSON_DEPTH_MAX) {
-        return doorman__scan_fail(scan, "nested more than 32 deep");
+        return doorman__scan_fail(scan, "nested deeper than 32 levels");
     }
     doorman__scan_space(scan);
     bool more = !doorman__scan_take(scan, close);
@@ -7410,14 +7419,15 @@ static bool doorman__scan_container(doorman__scan *scan) {
         if (!doorman__scan_value(scan)) return false;
         more = doorman__scan_take(scan, ',');
         if (!more && !doorman__scan_take(scan, close)) {
-            return doorman__scan_fail(scan, "not JSON: neither a comma nor the end");
+            return doorman__scan_fail(scan, "not JSON: expected a comma or the end");
         }
     }
     scan->depth--;
     return true;
 }
 
-/* A value, with the white space around it. The recursion ends at DOORMAN__JSON_DEPTH_MAX. */
+/* Checks a value and the white space around it. The recursion is at most DOORMAN__JSON_DEPTH_MAX
+ * deep. */
 static bool doorman__scan_value(doorman__scan *scan) {
     bool sound = false;
     if (++scan->values > DOORMAN__JSON_VALUES_MAX) {
@@ -7437,14 +7447,16 @@ static bool doorman__scan_value(doorman__scan *scan) {
     return sound;
 }
 
-/* The tree of a text that is sound; the caller deletes it. What cJSON then fails for is memory (or
- * a locale whose decimal separator is more than a byte, which it does not know). */
+/* Checks a text and parses it into a tree, which the caller deletes. When cJSON fails for a valid
+ * text, it is out of memory (or the locale's decimal separator is longer than one byte, which cJSON
+ * cannot handle). */
 static doorman_status doorman__json_parse(cJSON **out, const char *text, size_t bytes,
                                           doorman_error *error) {
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "larger than 4 MiB");
     }
-    doorman__scan scan = {.at = text, .end = text + bytes, .rule = "not JSON: more than one value"};
+    doorman__scan scan = {
+        .at = text, .end = text + bytes, .rule = "not JSON: text behind the value"};
     if (!doorman__scan_value(&scan) || scan.at < scan.end) {
         bool full = scan.depth > DOORMAN__JSON_DEPTH_MAX || scan.values > DOORMAN__JSON_VALUES_MAX;
         return doorman__fail(error, full ? DOORMAN_RESOURCE_EXHAUSTED : DOORMAN_INVALID_ARGUMENT,
@@ -7454,20 +7466,20 @@ static doorman_status doorman__json_parse(cJSON **out, const char *text, size_t 
     return *out ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Reading a text. The first failure stays, and reading on does no harm, as what is absent or wrong
- * leaves its target alone: so only the end needs a check. */
+/* The state of reading a text. The first failure is kept. Reading on after a failure does no harm,
+ * because an absent or wrong field leaves its target unchanged. So only the end needs a check. */
 typedef struct doorman__reader {
     doorman_status status;
     doorman_error *error;
     cJSON *tree;
-    void *room; /* for what the text becomes: one block, of structs with 8-byte members */
+    void *room; /* memory for the structs that are read: one block, aligned to 8 bytes */
 } doorman__reader;
 
-/* A value, and the way to it: a chain on the stack that becomes a path when something is wrong. */
+/* A value and its path: a chain on the stack, which becomes text when something is wrong. */
 typedef struct doorman__field {
     doorman__reader *reader;
     const struct doorman__field *parent; /* NULL: the whole text */
-    const char *key;                     /* NULL: one of a list */
+    const char *key;                     /* NULL: an item of a list */
     int key_bytes;
     size_t index;
     const cJSON *value; /* NULL: absent */
@@ -7507,9 +7519,9 @@ static int doorman__key_order(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A key that an object has twice; NULL: none. Few keys are compared each with each, by their first
- * character, which mostly tells. Many are sorted first: nobody needs them, but whoever wants to
- * keep a server busy can send 100,000. */
+/* Returns a key that an object has twice; NULL if there is none. Up to 16 keys are compared in
+ * pairs; the first characters mostly differ. More keys are sorted first: no valid message has so
+ * many, but an attacker who wants to keep a server busy can send 100,000. */
 static const char *doorman__key_twice(const doorman__field *object, size_t count) {
     const cJSON *first = object->value->child;
     const char *twice = NULL;
@@ -7536,7 +7548,7 @@ static const char *doorman__key_twice(const doorman__field *object, size_t count
     return twice;
 }
 
-/* Refuses a key that comes twice in any object, also one that nobody reads. */
+/* Refuses a key that appears twice in any object, even in one that is not read. */
 static void doorman__read_unique(const doorman__field *field) {
     bool object = cJSON_IsObject(field->value);
     size_t count = 0;
@@ -7550,7 +7562,7 @@ static void doorman__read_unique(const doorman__field *field) {
     const char *twice = doorman__key_twice(field, count);
     if (!twice) return;
     doorman__field wrong = {field->reader, field, twice, (int)strlen(twice), 0, NULL};
-    doorman__read_fail(&wrong, "comes twice");
+    doorman__read_fail(&wrong, "appears twice");
 }
 
 static doorman__field doorman__read_start(doorman__reader *reader, const char *text, size_t bytes) {
@@ -7560,21 +7572,21 @@ static doorman__field doorman__read_start(doorman__reader *reader, const char *t
     return root;
 }
 
-/* Is a key this name, of so many bytes? Most differ in the first character, where a call of strncmp
- * costs more than the answer. */
+/* Returns whether a key equals a name of `bytes` bytes. Most differ in the first character, and
+ * then this loop is faster than a call of strncmp. */
 static bool doorman__key_is(const char *key, const char *name, size_t bytes) {
     size_t same = 0;
     while (same < bytes && key[same] == name[same]) same++;
     return same == bytes && !key[same];
 }
 
-/* Behind the name of a field, in a list of fields as doorman__read takes it. */
+/* Returns the end of the name of a field, in a list of fields as doorman__read takes it. */
 static const char *doorman__name_end(const char *fields) {
     while (*fields != ':' && *fields != '?') fields++;
     return fields;
 }
 
-/* Is a key in such a list? */
+/* Returns whether a key is in such a list. */
 static bool doorman__key_known(const char *fields, const char *key) {
     while (*fields) {
         const char *end = doorman__name_end(fields);
@@ -7657,8 +7669,8 @@ static void doorman__read_priority(const doorman__field *field, int *out) {
     if (*out < 0 || *out != priority) doorman__read_fail(field, "must be an integer from 0 to 15");
 }
 
-/* Rounded to the nanosecond, so that what was written comes back exactly, up to 26 days. Where 0
- * means the default in a struct, one that is written is refused: `positive`. */
+/* Reads seconds, rounded to the nanosecond, so that a duration of up to 26 days that was written is
+ * read back exactly. `positive` refuses 0, for fields where 0 in the struct means the default. */
 static void doorman__read_seconds(const doorman__field *field, bool positive, doorman_time *out) {
     const char *rule = positive ? DOORMAN__DURATION_RULE : "must be from 0 to 1e8 seconds";
     double seconds = 0;
@@ -7668,14 +7680,15 @@ static void doorman__read_seconds(const doorman__field *field, bool positive, do
     if (!valid) doorman__read_fail(field, rule);
 }
 
-/* Reads the fields of an object, each by a key, `:` or `?` (may be absent), and a letter that says
- * where it goes:
+/* Reads the fields of an object. Each is a key, then `:` (required) or `?` (optional), then a
+ * letter that says what the target is:
  *   s  const char **, borrowed from the tree     d  doorman_time *, more than 0
  *   a  double *, an amount                       t  doorman_time *, at least 0
  *   r  double *, from 0 to 1                     i  uint64_t *, a lease id
- *   c  double *, a number of clients             p  int *, a priority; 1 where absent
+ *   c  double *, a number of clients             p  int *, a priority; 1 if absent
  *   b  bool *                                    o  doorman__field *, read by the caller
- *   N  bool *, was it there? and double *, any number; T the same, and as t
+ *   N  bool *, whether it is present, and double *, any number
+ *   T  bool *, whether it is present, and doorman_time *, as t
  * A list that begins with `!` is complete: other keys are refused. */
 static void doorman__read(const doorman__field *object, const char *fields, ...) {
     va_list targets;
@@ -7710,7 +7723,7 @@ static size_t doorman__list_count(const doorman__field *list) {
     return cJSON_IsArray(list->value) ? (size_t)cJSON_GetArraySize(list->value) : 0;
 }
 
-/* Memory for what the text becomes, all zero. NULL: something has failed. */
+/* Allocates zeroed memory for the structs that are read; NULL if reading has failed. */
 static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
     if (reader->status != DOORMAN_OK) return NULL;
     reader->room = doorman__zalloc(bytes + 1);
@@ -7718,8 +7731,8 @@ static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
     return reader->room;
 }
 
-/* The first of what a list holds, to be moved on by doorman__next; `value` is NULL behind the last,
- * and at once where anything has failed: then there may be no room. */
+/* Returns the first item of a list; doorman__next moves it on. `value` is NULL behind the last
+ * item, and also if reading has failed: then there may be no memory for the items. */
 static doorman__field doorman__read_list(const doorman__field *list) {
     doorman__field first = {.reader = list->reader, .parent = list};
     if (list->value && !cJSON_IsArray(list->value)) doorman__read_fail(list, "must be a list");
@@ -7732,7 +7745,8 @@ static void doorman__next(doorman__field *item) {
     item->value = item->value->next;
 }
 
-/* How much is in the lists that the objects of a list have by one key, for each at most so much. */
+/* Each item of a list is an object that may have a list with this key. Returns how many items these
+ * inner lists have together. Each may have at most `most`. */
 static size_t doorman__count_below(const doorman__field *list, const char *key, size_t most) {
     size_t all = 0;
     doorman__field item = doorman__read_list(list);
@@ -7749,7 +7763,7 @@ static size_t doorman__count_below(const doorman__field *list, const char *key, 
     return all;
 }
 
-/* Which of some names a field is; -1: absent, or none of them. */
+/* Returns which of the names a field is; -1 if it is absent or none of them. */
 static int doorman__read_name(const doorman__field *field, const char *const *names, int count) {
     const char *name = NULL;
     doorman__read_string(field, &name);
@@ -7759,7 +7773,7 @@ static int doorman__read_name(const doorman__field *field, const char *const *na
     return -1;
 }
 
-/* The same, where it must be one of them. */
+/* The same, but refuses a field that is none of them. */
 static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
     int chosen = doorman__read_name(field, names, count);
     if (!field->value || chosen >= 0) return chosen;
@@ -7772,8 +7786,8 @@ static int doorman__read_choice(const doorman__field *field, const char *const *
     return -1;
 }
 
-/* The parameters of an algorithm (G7): four times, of which two are fields as well, two numbers,
- * and the handover. */
+/* The parameters of an algorithm (G7): four times (the first two are fields, too), two numbers, and
+ * the handover. */
 static const char *const doorman__parameters[] = {
     "lease_duration_secs", "refresh_interval", "minimum_interval", "minimum_refresh_interval",
     "decay_factor",        "reserve",          "handover"};
@@ -7805,7 +7819,7 @@ static void doorman__read_setting(const doorman__field *field, int which, doorma
     }
 }
 
-/* Numbers may be written as strings, as Doorman's own configurations have them. */
+/* Reads one parameter. A number may be written as a string, as in Doorman's own configurations. */
 static void doorman__read_parameter(const doorman__field *field, bool strict, unsigned *given,
                                     doorman_algorithm *out) {
     doorman__field name, value;
@@ -7814,7 +7828,7 @@ static void doorman__read_parameter(const doorman__field *field, bool strict, un
     int which = strict ? doorman__read_choice(&name, doorman__parameters, count)
                        : doorman__read_name(&name, doorman__parameters, count);
     if (which < 0) return;
-    if (*given & 1u << which) doorman__read_fail(&name, "is given already");
+    if (*given & 1u << which) doorman__read_fail(&name, "is set already");
     *given |= 1u << which;
     cJSON *number = NULL;
     if (which != DOORMAN__HANDOVER && cJSON_IsString(value.value)) {
@@ -7827,9 +7841,9 @@ static void doorman__read_parameter(const doorman__field *field, bool strict, un
     cJSON_Delete(number);
 }
 
-/* In a configuration (`strict`) all must be known. A parent may be newer than this node: then a
- * parameter that is not known is passed over, and a kind that is not known leaves the algorithm
- * unread. False: it is. */
+/* Reads an algorithm. In a configuration (`strict`) the kind and all parameters must be known. A
+ * parent may be newer than this node: then unknown parameters are ignored, and an unknown kind
+ * leaves `out` unchanged and returns false. */
 static bool doorman__read_algorithm(const doorman__field *field, bool strict,
                                     doorman_algorithm *out) {
     static const char fields[] =
@@ -7886,10 +7900,10 @@ static const char *doorman__method_name(doorman_method method, bool is_server) {
     return server ? "get_server_capacity" : names[method];
 }
 
-/* Grants, but the first. */
+/* The values of doorman_grant without the first, GRANTED. */
 static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
 
-/* The method of a message, and in *body the object of it. */
+/* Returns the method of a message and sets *body to its object. */
 static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
                                            doorman__field *body) {
     doorman__reader *reader = root->reader;
@@ -7912,8 +7926,8 @@ static doorman_method doorman__read_method(const doorman__field *root, bool *is_
     return DOORMAN_DISCOVERY;
 }
 
-/* The demands of one resource, to be put at *demands, which is moved on: of a client one, of a
- * server its clients in groups. */
+/* Reads the demands of one resource to *demands and moves *demands behind them. A client has one
+ * demand; a server has one for each group (`list`). */
 static void doorman__read_wants(const doorman__field *field, const doorman__field *list,
                                 doorman_demand **demands, doorman_ask *ask) {
     doorman_demand *demand = *demands;
@@ -7949,20 +7963,20 @@ static void doorman__read_ask(const doorman__field *field, const doorman_request
                   &has->capacity, &has->expires_in);
 }
 
-/* Who asks. A release says by its key whether that is a client or a server. */
+/* Reads the holder's id. In a release the key says whether the holder is a client or a server. */
 static void doorman__read_holder(const doorman__field *body, doorman_request *out) {
     if (out->method == DOORMAN_RELEASE_CAPACITY) {
         doorman__field server = doorman__field_of(body, "server_id", 9);
         doorman__field client = doorman__field_of(body, "client_id", 9);
         out->is_server = server.value != NULL;
         if (server.value && client.value) {
-            doorman__read_fail(&client, "must not stand beside server_id");
+            doorman__read_fail(&client, "must not be given with server_id");
         }
     }
     doorman__read(body, out->is_server ? "server_id:s" : "client_id:s", &out->holder_id);
 }
 
-/* The nodes that a server's request came through, the sender first. */
+/* Reads the nodes that a server's request came through, the sender first. */
 static doorman__field doorman__read_path(const doorman__field *body, doorman_request *out) {
     doorman__field path;
     doorman__read(body, "path:o", &path);
@@ -7972,7 +7986,7 @@ static doorman__field doorman__read_path(const doorman__field *body, doorman_req
     return path;
 }
 
-/* Room for a request is asks, then demands, then the path. */
+/* Reads a request. Its memory holds the asks, then the demands, then the path. */
 static void doorman__read_request(const doorman__field *root, doorman_request *out) {
     doorman__reader *reader = root->reader;
     doorman__field body, list, path = {.reader = reader};
@@ -8002,8 +8016,8 @@ static void doorman__read_request(const doorman__field *root, doorman_request *o
     out->path = nodes;
 }
 
-/* What an answer to a server has besides, to be put where the other two point, and these moved on.
- * Defaults are filled in, as the one who sent them left them out. */
+/* Reads the fields that only an answer to a server has, to *algorithm and *terms, and moves *terms
+ * behind what was read. The sender leaves defaults out, so they are filled in here. */
 static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
                                  doorman_terms **terms, doorman_answer *out) {
     doorman__field settings, list, priority;
@@ -8042,7 +8056,8 @@ static void doorman__read_answer(const doorman__field *field, doorman_answer *ou
     lease->keep = doorman__max(lease->keep, lease->capacity);
 }
 
-/* Room for a response is answers, then, for a server, an algorithm for each, and all terms. */
+/* Reads the answers of a response. Their memory holds the answers; for a server then one algorithm
+ * for each answer, and all terms. */
 static void doorman__read_answers(const doorman__field *list, doorman_response *out) {
     bool policy = out->is_server;
     size_t count = doorman__list_count(list);
@@ -8084,8 +8099,8 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
     doorman__read_answers(&list, out);
 }
 
-/* Writing. When memory runs out the buffer stays as it is, and the rest goes nowhere, so that only
- * the end needs a check. */
+/* The state of writing a text. When memory runs out, the buffer stays as it is and the rest is
+ * dropped. So only the end needs a check. */
 typedef struct doorman__writer {
     doorman_buffer *buffer;
     bool failed;
@@ -8103,7 +8118,7 @@ static bool doorman__buffer_reserve(doorman_buffer *buffer, size_t bytes) {
     return room;
 }
 
-/* Where so many bytes can be written, to be counted by the caller; NULL: there is no memory. */
+/* Returns where the caller can write `bytes` bytes, and counts them itself; NULL without memory. */
 static char *doorman__put_room(doorman__writer *out, size_t bytes) {
     doorman_buffer *buffer = out->buffer;
     out->failed = out->failed || !doorman__buffer_reserve(buffer, buffer->bytes + bytes);
@@ -8117,8 +8132,8 @@ static void doorman__put_bytes(doorman__writer *out, const char *text, size_t by
     out->buffer->bytes += bytes;
 }
 
-/* So many units of 10^-places each, without zeros at the end of the fraction. Made from its end:
- * dividing by a constant costs a multiplication. */
+/* Writes a number of units of 10^-places each, without zeros at the end of the fraction. It makes
+ * the digits from the last to the first. Division by a constant costs only a multiplication. */
 static void doorman__put_decimal(doorman__writer *out, uint64_t units, int places) {
     char text[32], *end = text + sizeof text, *first = end;
     bool whole = true;
@@ -8134,21 +8149,22 @@ static void doorman__put_decimal(doorman__writer *out, uint64_t units, int place
     doorman__put_bytes(out, first, (size_t)(end - first));
 }
 
-/* Most times are whole seconds. */
+/* Writes a time as seconds. Most times are whole seconds, which skip the fraction. */
 static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
     bool whole = time % DOORMAN_SECOND == 0;
     doorman__put_decimal(out, (uint64_t)(whole ? time / DOORMAN_SECOND : time), whole ? 0 : 9);
 }
 
-/* The digits of the fraction of a double from 1/64 to 2^53, which has 58 bits behind the point at
- * most: one after the other, until what is left is so small, or so near to one more of the last
- * digit, that no other double is as near to what stands there (Steele and White 1990). Neighbours
- * are at least a part in 2^53 apart; `near` is half of that, so that one digit more than needed may
- * come. The digit that is rounded up is no 9: then one digit less would have been enough. */
+/* Writes the fraction of a double in [1/64, 2^53), which has at most 58 bits behind the point. It
+ * writes digits until no other double is as near to them: until the rest, or its distance to one
+ * more of the last digit, is less than `near` (Steele and White 1990). Neighbouring doubles are at
+ * least a part in 2^53 apart; `near` is half of that, so one digit more than needed may be written.
+ * A last digit that is rounded up is never 9, because then one digit less would have been
+ * enough. */
 static void doorman__put_fraction(doorman__writer *out, double size) {
     const uint64_t one = UINT64_C(1) << 60;
     uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
-    uint64_t near = (uint64_t)(size * 64); /* size / 2^54, as `rest` counts */
+    uint64_t near = (uint64_t)(size * 64); /* size / 2^54, in the units of `rest` */
     char text[24] = ".";
     size_t count = 1;
     do {
@@ -8161,8 +8177,8 @@ static void doorman__put_fraction(doorman__writer *out, double size) {
     doorman__put_bytes(out, text, count);
 }
 
-/* A number that is so small that its first digits are all zero, or so large that it is an integer;
- * few leases are. With whatever the locale has for a point made one. */
+/* Writes a number that is less than 1/64 or an integer of more than 2^53, with `.` as the decimal
+ * separator in every locale. Few amounts are like this. */
 static void doorman__put_extreme(doorman__writer *out, double size) {
     char text[40];
     snprintf(text, sizeof text, "%.17g", size);
@@ -8173,7 +8189,8 @@ static void doorman__put_extreme(doorman__writer *out, double size) {
     doorman__put_bytes(out, text + digits + point, strlen(text + digits + point));
 }
 
-/* An amount that comes back exactly. Most are integers, or have a few decimals. */
+/* Writes an amount so that reading it gives the same double. Most are integers or have a few
+ * decimals. */
 static void doorman__put_amount(doorman__writer *out, double amount) {
     double size = amount < 0 ? -amount : amount;
     uint64_t whole = size < DOORMAN__INTEGER_MAX ? (uint64_t)size : 0;
@@ -8191,8 +8208,8 @@ static void doorman__put_amount(doorman__writer *out, double amount) {
     }
 }
 
-/* What is not plain of a string. Only what is said about a wrong message can have control
- * characters, or half a character where it was cut short. */
+/* Writes the rest of a string, from its first character that needs an escape. Only error messages
+ * can have control characters, or half a character where they were cut. */
 static void doorman__put_escaped(doorman__writer *out, const char *text, const char *end) {
     const char *plain = text;
     while (text < end) {
@@ -8211,7 +8228,7 @@ static void doorman__put_escaped(doorman__writer *out, const char *text, const c
     doorman__put_bytes(out, plain, (size_t)(end - plain));
 }
 
-/* In quotes. */
+/* Writes a string in quotes. */
 static void doorman__put_string(doorman__writer *out, const char *text) {
     const char *end = text;
     while (doorman__json_plain(*end)) end++;
@@ -8227,7 +8244,7 @@ static void doorman__put_comma(doorman__writer *out) {
     if (!first) doorman__put_bytes(out, ",", 1);
 }
 
-/* The text of a format up to its next %, or its end. Returns where that is. */
+/* Writes the text of a format up to its next %, or its end, and returns that place. */
 static const char *doorman__put_plain(doorman__writer *out, const char *format) {
     char *first = doorman__put_room(out, strlen(format)), *to = first;
     for (; *format && *format != '%'; format++) {
@@ -8237,9 +8254,8 @@ static const char *doorman__put_plain(doorman__writer *out, const char *format) 
     return format;
 }
 
-/* Text by a format, in which ' stands for ", %s for a string in its quotes, %n for an amount, %t
- * for a doorman_time in seconds, %i for a uint64_t, %b for a bool, and %, for a comma, but for the
- * first of what brackets hold. */
+/* Writes text by a format: ' writes a ", %s a string in quotes, %n an amount, %t a doorman_time in
+ * seconds, %i a uint64_t, %b a bool, and %, a comma unless it is behind an opening bracket. */
 static void doorman__put(doorman__writer *out, const char *format, ...) {
     va_list values;
     va_start(values, format);
@@ -8256,7 +8272,7 @@ static void doorman__put(doorman__writer *out, const char *format, ...) {
     va_end(values);
 }
 
-/* Half a message is none. */
+/* Ends a text. Without memory the text is empty, because half a message is of no use. */
 static doorman_status doorman__put_end(doorman__writer *out) {
     doorman_buffer *buffer = out->buffer;
     if (out->failed) buffer->bytes = 0;
@@ -8288,7 +8304,7 @@ static void doorman__put_answer(doorman__writer *out, const doorman_answer *answ
     doorman__put(out, "}");
 }
 
-/* What is as it is by default is left out. */
+/* Writes an algorithm, without the parameters that have their default value. */
 static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm *given) {
     const doorman_algorithm none = {.reserve = 0}, usual = doorman__algorithm_resolve(&none);
     const doorman_algorithm all = doorman__algorithm_resolve(given);
@@ -8315,7 +8331,7 @@ static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm
     doorman__put(out, "]}");
 }
 
-/* What a server is told besides, to share by. */
+/* Writes what only a server needs: the algorithm, the terms and how long to learn. */
 static void doorman__put_policy(doorman__writer *out, const doorman_answer *answer) {
     if (answer->algorithm) doorman__put_algorithm(out, answer->algorithm);
     if (answer->terms_count) doorman__put(out, ",'terms':[");
@@ -8365,7 +8381,7 @@ doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
     return doorman__put_end(&out);
 }
 
-/* How much is wanted: of a server by its groups. */
+/* Writes the demand of a client, or the groups of a server. */
 static void doorman__put_wants(doorman__writer *out, const doorman_ask *ask, bool is_server) {
     if (!is_server) {
         doorman__put(out, ",'priority':%i,'wants':%n", (uint64_t)ask->wants->priority,
@@ -8394,7 +8410,7 @@ static void doorman__put_ask(doorman__writer *out, const doorman_ask *ask, bool 
     doorman__put(out, "}");
 }
 
-/* Who asks, and for a server through which nodes. */
+/* Writes the holder's id, and the path of a server's request. */
 static void doorman__put_holder(doorman__writer *out, const doorman_request *request) {
     doorman__put(out, request->is_server ? "'server_id':%s" : "'client_id':%s", request->holder_id);
     if (!request->is_server || request->method != DOORMAN_GET_CAPACITY) return;
@@ -8422,10 +8438,10 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
     return doorman__put_end(&out);
 }
 
-/* Takes the memory for an answer before anything is done: where there is none, or the answer could
- * be more than a message may be, nothing has been done (C4). An id takes twice its bytes if all of
- * it is escaped; the rest of an answer, the node's name too, is within 800. To a server, the
- * algorithm takes 500, and 16 terms 80 each. */
+/* Allocates the memory for a reply before anything is done. If there is none, or the reply could be
+ * larger than a message may be, nothing has changed (C4). An id takes up to twice its bytes, if all
+ * of it is escaped. The rest of an answer, with the node's name, takes at most 800 bytes. For a
+ * server, the algorithm takes at most 500, and each of 16 terms 80. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
     size_t bytes = 1024, rest = request->is_server ? 800 + 500 + 16 * 80 : 800;
@@ -8435,25 +8451,24 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
     }
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
-                             "%s.resource: its answer could be larger than 4 MiB",
+                             "%s.resource: the response could be larger than 4 MiB",
                              doorman__method_name(request->method, request->is_server));
     }
     return doorman__buffer_reserve(reply, bytes) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Why in three steps: of the 1.3 us that a resource costs in a message of 100 (one core of a
- * virtual machine, each resource with `has`), deciding is a small part, and alone must wait for
- * others.
+/* Why there are three steps: a resource costs 1.3 us in a message of 100 (measured on one core of a
+ * virtual machine, each resource with `has`). Deciding is a small part of that, and only deciding
+ * needs the caller's lock.
  *
  *     checking the text   0.14 us
- *     cJSON               0.52     in an arena; 0.70 with malloc
+ *     cJSON               0.52     with an arena; 0.70 with malloc
  *     keys that repeat    0.03
  *     reading the tree    0.17
  *     deciding            0.19
- *     writing             0.28
- */
+ *     writing             0.28 */
 
-/* The message that was read, and what was made of it. */
+/* Frees the message that was read, and the structs made from it. */
 static void doorman__exchange_forget(doorman_json_exchange *exchange) {
     DOORMAN_FREE(exchange->room);
     cJSON_Delete(exchange->tree);
@@ -8468,8 +8483,8 @@ void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
     *exchange = (doorman_json_exchange){.kept = NULL};
 }
 
-/* Memory for what the server will say: answers, then, for a server, an algorithm and terms for
- * each. */
+/* Allocates memory for the server's response: the answers; for a server then an algorithm and terms
+ * for each answer. */
 static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange) {
     const doorman_request *request = &exchange->request;
     size_t each = sizeof(doorman_answer);
@@ -8514,8 +8529,8 @@ static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_
     answer->terms = terms;
 }
 
-/* A response is borrowed until the next call on its server, and that may come from another thread
- * before the reply is written. */
+/* Copies the response. The server's own copy is only valid until the next call on the server, and
+ * another thread may make that call before the reply is written. */
 static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     doorman_response *response = &exchange->response;
     doorman_answer *answers = (doorman_answer *)exchange->kept;
@@ -8526,7 +8541,7 @@ static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     for (size_t i = 0; i < response->answer_count; i++) {
         answers[i] = response->answers[i];
         answers[i].resource_id = exchange->request.asks[i].resource_id;
-        const char *node = answers[i].gets.node; /* the server's own, in all leases */
+        const char *node = answers[i].gets.node; /* the same in all leases */
         if (node && strcmp(exchange->node, node) != 0) {
             memcpy(exchange->node, node, strlen(node) + 1);
         }
@@ -8536,7 +8551,7 @@ static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     response->answers = answers;
 }
 
-/* The server names fields by their path below the method. */
+/* The server's error text has paths below the method, so the method is added here. */
 doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doorman_server *server,
                                             doorman_time now) {
     const doorman_request *request = &exchange->request;
@@ -8594,7 +8609,7 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
     if (reader.status == DOORMAN_OK) {
         reader.status = doorman_asker_response(asker, sequence, &response, now);
         if (reader.status == DOORMAN_INVALID_ARGUMENT) {
-            doorman__fail(error, reader.status, "%s: does not answer what was asked",
+            doorman__fail(error, reader.status, "%s: does not match the request",
                           doorman__method_name(response.method, response.is_server));
         }
     } else if (reader.status != DOORMAN_OUT_OF_MEMORY) {

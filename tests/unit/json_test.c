@@ -232,7 +232,7 @@ static const struct {
     {"[]", WRONG, "must be an object with one key, the method"},
     {"{}", WRONG, "must be an object with one key, the method"},
     {"{\"discovery\":{},\"get_capacity\":{}}", WRONG, "must be an object with one key"},
-    {"{\"discovery\":{},\"discovery\":{}}", WRONG, "discovery: comes twice"},
+    {"{\"discovery\":{},\"discovery\":{}}", WRONG, "discovery: appears twice"},
     {"{\"discovery\":7}", WRONG, "discovery: must be an object"},
     {"{\"Discovery\":{}}", "NOT_FOUND", "no such method: Discovery"},
     {"{\"get_server\":{}}", "NOT_FOUND", "no such method: get_server"},
@@ -248,7 +248,7 @@ static const struct {
     {"{\"get_capacity\":{\"client_id\":\"a\\u0007\",\"resource\":[]}}", WRONG,
      "get_capacity.client_id: " DOORMAN__ID_RULE},
     {"{\"get_capacity\":{\"client_id\":\"c\",\"client_id\":\"c\",\"resource\":[]}}", WRONG,
-     "get_capacity.client_id: comes twice"},
+     "get_capacity.client_id: appears twice"},
     {GET("7"), WRONG, "get_capacity.resource[0]: must be an object"},
     {GET("{\"wants\":1}"), WRONG, AT("resource_id: is missing")},
     {GET("{\"resource_id\":\"\",\"wants\":1}"), WRONG, AT("resource_id: " DOORMAN__ID_RULE)},
@@ -260,10 +260,10 @@ static const struct {
     {DB("\"wants\":-1e99999999999"), WRONG, AT("wants: must be a finite number")},
     {DB("\"wants\":-1"), WRONG, AT("wants: " DOORMAN__AMOUNT_RULE)},
     {DB("\"wants\":1e16"), WRONG, AT("wants: " DOORMAN__AMOUNT_RULE)},
-    {DB("\"wants\":1,\"wants\":1"), WRONG, AT("wants: comes twice")},
-    {DB("\"wants\":1,\"want\\u0073\":2"), WRONG, AT("wants: comes twice")},
-    {DB("\"wants\":1,\"x\":1,\"x\":2"), WRONG, AT("x: comes twice")},
-    {DB("\"wants\":1,\"x\":[{\"y\":1,\"y\":2}]"), WRONG, AT("x[0].y: comes twice")},
+    {DB("\"wants\":1,\"wants\":1"), WRONG, AT("wants: appears twice")},
+    {DB("\"wants\":1,\"want\\u0073\":2"), WRONG, AT("wants: appears twice")},
+    {DB("\"wants\":1,\"x\":1,\"x\":2"), WRONG, AT("x: appears twice")},
+    {DB("\"wants\":1,\"x\":[{\"y\":1,\"y\":2}]"), WRONG, AT("x[0].y: appears twice")},
     {DB("\"wants\":1,\"outstanding\":-1"), WRONG, AT("outstanding: " DOORMAN__AMOUNT_RULE)},
     {DB("\"wants\":1,\"priority\":16"), WRONG, AT("priority: must be an integer from 0 to 15")},
     {DB("\"wants\":1,\"priority\":-1"), WRONG, AT("priority: must be an integer from 0 to 15")},
@@ -294,7 +294,7 @@ static const struct {
     {"{\"release_capacity\":{\"server_id\":1,\"resource\":[]}}", WRONG,
      "release_capacity.server_id: must be a string"},
     {"{\"release_capacity\":{\"server_id\":\"s\",\"client_id\":\"c\",\"resource\":[]}}", WRONG,
-     "release_capacity.client_id: must not stand beside server_id"},
+     "release_capacity.client_id: must not be given with server_id"},
     {"{\"get_server_capacity\":[]}", WRONG, "get_server_capacity: must be an object"},
     {"{\"get_server_capacity\":{\"client_id\":\"leaf\"}}", WRONG,
      "get_server_capacity.server_id: is missing"},
@@ -453,7 +453,7 @@ static void a_hundred_thousand_keys_cost_no_one_else_anything(void **state) {
     assert_int_equal(say_bytes(w, text, strlen(text)), DOORMAN_OK);
     strcpy(at, ",\"key-77777\":0}}");
     assert_int_equal(say_bytes(w, text, strlen(text)), DOORMAN_INVALID_ARGUMENT);
-    assert_non_null(strstr(w->reply.text, "discovery.key-77777: comes twice"));
+    assert_non_null(strstr(w->reply.text, "discovery.key-77777: appears twice"));
     free(text);
     world_stop(w);
 }
@@ -1451,7 +1451,7 @@ static void a_wrong_answer_is_a_failure(void **state) {
         {"{\"put_capacity\":{}}", "no such method: put_capacity"},
         {"{\"get_capacity\":{}}", "get_capacity.response: is missing"},
         {"{\"get_capacity\":{\"response\":[],\"response\":[]}}",
-         "get_capacity.response: comes twice"},
+         "get_capacity.response: appears twice"},
         {"{\"get_capacity\":{\"response\":[]}}", "get_capacity: "},
         {"{\"release_capacity\":{}}", "release_capacity: "},
         {"{\"discovery\":{}}", "discovery.is_master: is missing"},
@@ -1607,7 +1607,7 @@ static const struct {
     {"[]", "must be an object"},
     {"{}", "resources: is missing"},
     {"{\"resources\":{}}", "resources: must be a list"},
-    {"{\"resources\":[],\"resources\":[]}", "resources: comes twice"},
+    {"{\"resources\":[],\"resources\":[]}", "resources: appears twice"},
     {"{\"resources\":[],\"a:b?c\":1}", "a:b?c: is not known"},
     {"{\"resources\":[],\"\":1}", "is not known"},
     {"{\"resources\":[],\"resources:o unmatched\":1}", "resources:o unmatched: is not known"},
@@ -1617,7 +1617,7 @@ static const struct {
     {"{\"resources\":[{\"capacity\":1}]}", AT "identifier_glob: is missing"},
     {"{\"resources\":[{\"identifier_glob\":\"*\"}]}", AT "capacity: is missing"},
     {CONFIG(",\"color\":1"), AT "color: is not known"},
-    {CONFIG(",\"capacity\":1"), AT "capacity: comes twice"},
+    {CONFIG(",\"capacity\":1"), AT "capacity: appears twice"},
     {CONFIG(",\"description\":1"), AT "description: must be a string"},
     {CONFIG(",\"safe_capacity\":-2"), AT "safe_capacity: must be -1"},
     {CONFIG(",\"algorithm\":\"STATIC\""), AT "algorithm: must be an object"},
@@ -1640,13 +1640,13 @@ static const struct {
     {PARAMETERS(PARAMETER("speed", "1")), IN "parameters[0].name: must be one of lease_duration_"},
     {PARAMETERS("{\"name\":\"reserve\",\"value\":1,\"unit\":1}"), IN "parameters[0].unit: is not"},
     {PARAMETERS(PARAMETER("reserve", "0") "," PARAMETER("reserve", "0")),
-     IN "parameters[1].name: is given already"},
+     IN "parameters[1].name: is set already"},
     {ALGORITHM(KIND
                "\"lease_length\":60,\"parameters\":[" PARAMETER("lease_duration_secs", "60") "]"),
-     IN "parameters[0].name: is given already"},
+     IN "parameters[0].name: is set already"},
     {ALGORITHM(KIND
                "\"refresh_interval\":6,\"parameters\":[" PARAMETER("refresh_interval", "6") "]"),
-     IN "parameters[0].name: is given already"},
+     IN "parameters[0].name: is set already"},
     {PARAMETERS(PARAMETER("reserve", "\"one\"")), IN "parameters[0].value: must be a number"},
     {PARAMETERS(PARAMETER("reserve", "\"[1]\"")), IN "parameters[0].value: must be a number"},
     {PARAMETERS(PARAMETER("reserve", "true")), IN "parameters[0].value: must be a number"},
