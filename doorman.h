@@ -243,44 +243,46 @@ extern "C" {
 
 /* ---- basics, the public part -------------------------------------------------------------- */
 
-/* Nanoseconds, at least 0, on any clock of the caller's that never goes back (and, in a program,
- * goes on while the machine is suspended); or a duration. */
+/* A point in time or a duration, in nanoseconds, at least 0. Any clock that never goes back will
+ * do. A program should use one that keeps running while the machine is suspended
+ * (doorman_clock). */
 typedef int64_t doorman_time;
 
 #define DOORMAN_SECOND INT64_C(1000000000)
 #define DOORMAN_NEVER INT64_MAX
-#define DOORMAN_DURATION_MAX (INT64_C(100000000) * DOORMAN_SECOND) /* some three years */
-#define DOORMAN_UNLIMITED (-1.0)                                   /* as a safe capacity alone */
+#define DOORMAN_DURATION_MAX (INT64_C(100000000) * DOORMAN_SECOND) /* about three years */
+#define DOORMAN_UNLIMITED (-1.0)                                   /* only as a safe capacity */
 #define DOORMAN_AMOUNT_MAX 1e15
 #define DOORMAN_ID_BYTES_MAX 256
 #define DOORMAN_PRIORITY_MAX 15
 #define DOORMAN_SUBCLIENTS_MAX 1e9
 #define DOORMAN_MESSAGE_BYTES_MAX ((size_t)4 << 20)
 
-/* What a call can return: one code for each thing that a caller could do about it. */
+/* The result of a call: one code for each way in which the caller can react. */
 #define DOORMAN_STATUSES(X)                                                                        \
     X(DOORMAN_OK, "OK", "done")                                                                    \
-    X(DOORMAN_INVALID_ARGUMENT, "INVALID_ARGUMENT", "an argument or a message is wrong")           \
-    X(DOORMAN_NOT_FOUND, "NOT_FOUND", "there is no such method")                                   \
-    X(DOORMAN_RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED", "more than a bound allows")                \
-    X(DOORMAN_UNAVAILABLE, "UNAVAILABLE", "not at present: stopping, or no way to reach it")       \
-    X(DOORMAN_STALE, "STALE", "the answer is not to the last request, and was dropped")            \
-    X(DOORMAN_TIMED_OUT, "TIMED_OUT", "the time given has passed")                                 \
-    X(DOORMAN_OUT_OF_MEMORY, "OUT_OF_MEMORY", "no memory; nothing has changed")                    \
-    X(DOORMAN_DEADLOCK, "DEADLOCK", "called from on_change, it would wait for itself")
+    X(DOORMAN_INVALID_ARGUMENT, "INVALID_ARGUMENT", "an argument or a message is invalid")         \
+    X(DOORMAN_NOT_FOUND, "NOT_FOUND", "no such method")                                            \
+    X(DOORMAN_RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED", "a limit would be exceeded")               \
+    X(DOORMAN_UNAVAILABLE, "UNAVAILABLE", "unavailable: stopping, or not reachable")               \
+    X(DOORMAN_STALE, "STALE", "not the response to the latest request; dropped")                   \
+    X(DOORMAN_TIMED_OUT, "TIMED_OUT", "the timeout has passed")                                    \
+    X(DOORMAN_OUT_OF_MEMORY, "OUT_OF_MEMORY", "out of memory; nothing has changed")                \
+    X(DOORMAN_DEADLOCK, "DEADLOCK", "a call from on_change would wait for itself")
 
 #define DOORMAN__STATUS_CODE(code, name, text) code,
 typedef enum doorman_status {
     DOORMAN_STATUSES(DOORMAN__STATUS_CODE) DOORMAN_STATUS_COUNT
 } doorman_status;
 
-/* The name ("TIMED_OUT") and a sentence; static strings, never NULL, also for a number that is no
- * status. */
+/* The name of a status ("TIMED_OUT"), and a text that explains it.
+ *   status    any number
+ *   returns   a static string, never NULL; for an unknown number "UNKNOWN" and "not a status" */
 DOORMAN_API const char *doorman_status_name(doorman_status status);
 DOORMAN_API const char *doorman_status_text(doorman_status status);
 
-/* What was wrong, as "resources[2].capacity: must be ...". Filled in when a call that takes one
- * fails. It may be NULL. */
+/* Describes an error, for example "resources[2].capacity: must be ...". A call that takes a
+ * doorman_error fills it in when it fails. The pointer may be NULL. */
 typedef struct doorman_error {
     char text[512];
 } doorman_error;
@@ -298,30 +300,33 @@ typedef enum doorman_kind {
 
 typedef enum doorman_handover { DOORMAN_CONFIRMED, DOORMAN_IMMEDIATE } doorman_handover;
 
-/* How one resource is shared. A field that is zero means its default. A field that would have no
- * effect is refused: a value without its has_ field, a reserve without PRIORITY_SHARE. */
+/* How one resource is shared. A field that is zero means the default, which its comment shows. A
+ * field that would have no effect is refused: a value without its has_ field, or a reserve without
+ * PRIORITY_SHARE. */
 typedef struct doorman_algorithm {
     doorman_kind kind;                     /* FAIR_SHARE */
     doorman_handover handover;             /* CONFIRMED */
     doorman_time lease_length;             /* 60 s */
-    doorman_time refresh_interval;         /* 16 s, but at most a third of lease_length */
-    bool has_learning_mode_duration;       /* else the longest lease allowed, with the drift */
-    doorman_time learning_mode_duration;   /* 0: does not learn */
+    doorman_time refresh_interval;         /* 16 s or a third of lease_length, whichever is less */
+    bool has_learning_mode_duration;       /* else the longest lease allowed, plus the drift */
+    doorman_time learning_mode_duration;   /* 0: no learning */
     bool has_minimum_interval;             /* else 5 s */
     doorman_time minimum_interval;         /* 0: none */
     doorman_time minimum_refresh_interval; /* 1 s */
     double decay_factor;                   /* 0.5, in (0, 1] */
-    double reserve;                        /* 0: PRIORITY_SHARE shares this part by all, [0, 1] */
+    /* 0; in [0, 1]. PRIORITY_SHARE first shares this part of the capacity fairly among all
+     * holders. */
+    double reserve;
 } doorman_algorithm;
 
 typedef struct doorman_template {
-    const char *identifier_glob; /* required: a shell's glob, 1 to 256 bytes of UTF-8 */
+    const char *identifier_glob; /* required: a shell glob, 1 to 256 bytes of UTF-8 */
     const char *description;     /* "" */
     double capacity;             /* in the resource's own units, [0, 1e15] */
     bool has_safe_capacity;      /* else capacity / subclients */
     double safe_capacity;        /* [0, 1e15], or DOORMAN_UNLIMITED */
-    bool whole;                  /* leases are of whole units, as gauges need; else of any amount */
-    bool has_algorithm;          /* else that of the template "*", or the defaults */
+    bool whole;                  /* leases are whole units, as gauges need; else any amount */
+    bool has_algorithm;          /* else that of "*", or the defaults */
     doorman_algorithm algorithm;
 } doorman_template;
 
@@ -329,112 +334,124 @@ typedef struct doorman_config_options {
     const doorman_template *templates; /* borrowed for the call */
     size_t template_count;
     size_t template_max;   /* 10,000 */
-    bool reject_unmatched; /* else a resource that matches none gets what it asks for */
+    bool reject_unmatched; /* else a resource without a template gets what it asks for */
 } doorman_config_options;
 
-/* Checked and immutable: may serve any number of servers and threads. */
+/* A checked configuration. It never changes, so any number of servers and threads may share it. */
 typedef struct doorman_config doorman_config;
 
-/* Makes a configuration, or says what is wrong with it; then it is refused whole (G4).
- *   out       written on OK alone; the caller destroys it
- *   options   borrowed for the call; all is copied
- *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (templates) | OUT_OF_MEMORY
+/* Checks templates and makes a configuration of them. One wrong field refuses all of them (G4).
+ *   out       written only on OK; the caller destroys it
+ *   options   borrowed for the call; everything is copied
+ *   error     out: the path of the wrong field and the rule that it breaks; may be NULL
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (more than template_max templates) |
+ *             OUT_OF_MEMORY
  *   cost      O(templates^2)
  *   source    the fields are those of the design document's ResourceRepository */
 DOORMAN_API doorman_status doorman_config_create(doorman_config **out,
                                                  const doorman_config_options *options,
                                                  doorman_error *error);
-DOORMAN_API void doorman_config_destroy(doorman_config *config); /* NULL is fine */
 
-/* The template of a resource: the first whose glob equals the id, else the first whose glob
- * matches (G1).
- *   returns   a template with its defaults filled in, owned by config; NULL: none matches, or
- *             resource_id is no id
- *   cost      O(1) for each different length of what globs begin with, up to the first character
- *             that stands for others, and a match of each glob that begins as the id does; at worst
- *             O(templates) */
+/* Frees a configuration, which no server may use any more. NULL has no effect. */
+DOORMAN_API void doorman_config_destroy(doorman_config *config);
+
+/* Finds the template of a resource: the first whose glob equals the id, else the first whose glob
+ * matches it (G1).
+ *   returns   a template with its defaults filled in, owned by config; NULL if none matches, or if
+ *             resource_id is not a valid id
+ *   cost      one hash lookup for each different length of the literal start of a glob (the part
+ *             before its first wildcard), and one match for each glob whose start equals that of
+ *             the id; at worst O(templates) */
 DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
                                                         const char *resource_id);
 
-/* All templates in their order, defaults filled in, owned by config. */
+/* All templates in their order, with defaults filled in.
+ *   count     out: the number of templates
+ *   returns   an array that config owns */
 DOORMAN_API const doorman_template *doorman_config_templates(const doorman_config *config,
                                                              size_t *count);
 
-DOORMAN_API const char *doorman_kind_name(doorman_kind kind); /* "FAIR_SHARE"; "?" for no kind */
+/* The name of a kind as the configuration writes it ("FAIR_SHARE"); "?" for an unknown number. */
+DOORMAN_API const char *doorman_kind_name(doorman_kind kind);
 
 /* ---- shares, the public part -------------------------------------------------------------- */
 
-/* What one holder asks for. */
+/* What one holder wants. */
 typedef struct doorman_demand {
     double wants;      /* [0, 1e15] */
-    double subclients; /* weight: an integer, [1, 1e9]; 0 means 1 */
-    int priority;      /* 0 to 15, higher is more important */
+    double subclients; /* the weight: an integer in [1, 1e9]; 0 means 1 */
+    int priority;      /* 0 to 15; a higher number is more important */
 } doorman_demand;
 
 #define DOORMAN_ANY_PRIORITY (-1)
 
-/* What each demand of one priority gets:
+/* Terms say what each demand of one priority gets:
  *   target = min(wants, level * subclients) + slope * max(0, wants - level * subclients) */
 typedef struct doorman_terms {
-    int priority; /* or DOORMAN_ANY_PRIORITY: these terms are for all */
+    int priority; /* DOORMAN_ANY_PRIORITY: for all priorities */
     double level, slope;
 } doorman_terms;
 
 #define DOORMAN_TERMS_MAX (DOORMAN_PRIORITY_MAX + 1)
 
-/* The terms by which a capacity is shared between demands; needs no server, for tests of policies.
- *   algorithm    kind and reserve are looked at; NULL means FAIR_SHARE
- *   capacity     [0, 1e15]
- *   terms        room for DOORMAN_TERMS_MAX, highest priority first; written on OK alone
- *   terms_count  out: 1, or with PRIORITY_SHARE the number of priorities among the demands
+/* Computes the terms by which demands share a capacity. It needs no server, so that policies can be
+ * tested alone.
+ *   algorithm    NULL means FAIR_SHARE; only kind and reserve have an effect, but all fields are
+ *                checked
+ *   capacity     in the resource's units, [0, 1e15]
+ *   demands      borrowed for the call; may be NULL if demand_count is 0
+ *   terms        room for DOORMAN_TERMS_MAX terms, highest priority first; written only on OK
+ *   terms_count  out, only on OK: 1; with PRIORITY_SHARE the number of different priorities
  *   returns      OK | INVALID_ARGUMENT | OUT_OF_MEMORY
  *   cost         O(demands log demands) */
 DOORMAN_API doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double capacity,
                                                 const doorman_demand *demands, size_t demand_count,
                                                 doorman_terms *terms, size_t *terms_count);
 
-/* The amount that terms give to a demand, in [0, wants]; 0 where no terms are for its priority. */
+/* The amount that terms give to a demand.
+ *   returns   an amount in [0, wants]; 0 if there are no terms for the demand's priority
+ *   cost      O(terms_count) */
 DOORMAN_API double doorman_terms_target(const doorman_terms *terms, size_t terms_count,
                                         const doorman_demand *demand);
 
 /* ---- messages: what the wire says, as structs ---------------------------------------------- */
-/* All that a message points to is borrowed: by a call for as long as it runs; from an object until
- * the next call on it. */
+/* Pointers in a message that is an argument are only used during the call. Pointers in a message
+ * that an object returns stay valid until the next call on that object. */
 
 typedef struct doorman_lease {
-    uint64_t id;      /* 1 to 2^53; 0: no lease */
-    const char *node; /* whose master gave it */
-    double capacity;  /* gets: units the holder may use; has: all that it has or may still use */
-    double keep;      /* gets: what the granter goes on counting, at least capacity */
-    doorman_time expires_in;       /* from the making of the lease to its end */
-    doorman_time refresh_interval; /* gets: ask again after this */
+    uint64_t id;             /* 1 to 2^53; 0 means no lease */
+    const char *node;        /* the name of the node whose master granted it */
+    double capacity;         /* gets: what the holder may use; has: all that it has or still uses */
+    double keep;             /* gets: the committed amount, at least capacity */
+    doorman_time expires_in; /* from when the lease was granted to its end */
+    doorman_time refresh_interval; /* gets: after this time the holder should renew */
 } doorman_lease;
 
 typedef struct doorman_ask {
     const char *resource_id;
-    doorman_lease has;           /* the last lease taken; id 0: holds nothing */
-    double outstanding;          /* all that is in use, where that may be more than has.capacity */
-    const doorman_demand *wants; /* of a client: one; of a server: its clients in groups */
+    doorman_lease has;           /* the last lease received; id 0: none */
+    double outstanding;          /* all that is in use, if it can exceed has.capacity */
+    const doorman_demand *wants; /* a client: one; a server: one for each group */
     size_t wants_count;
-    bool learning; /* of a server: does not know all its holders yet */
+    bool learning; /* a server: it does not know all its holders yet */
 } doorman_ask;
 
 typedef enum doorman_grant {
     DOORMAN_GRANTED,
-    DOORMAN_TRY_LATER, /* the server has no lease of its own, or it learns: see learning */
-    DOORMAN_UNMATCHED, /* no template, and the configuration says to reject */
-    DOORMAN_FULL       /* a bound of the server would be passed */
+    DOORMAN_TRY_LATER, /* the server has no lease of its own, or is learning: see `learning` */
+    DOORMAN_UNMATCHED, /* no template matches, and the configuration rejects that */
+    DOORMAN_FULL       /* a limit of the server would be exceeded (C7) */
 } doorman_grant;
 
 typedef struct doorman_answer {
     const char *resource_id;
     doorman_grant grant;
-    bool learning;      /* the server learns, or has no lease because its parent does */
-    doorman_lease gets; /* not GRANTED: refresh_interval alone */
+    bool learning;      /* the server learns, or has no lease because its parent learns */
+    doorman_lease gets; /* if not GRANTED, only refresh_interval is set */
     bool has_safe_capacity;
     double safe_capacity;
-    bool whole;                         /* leases of this resource are of whole units */
-    const doorman_algorithm *algorithm; /* to a server, and the rest too */
+    bool whole;                         /* leases of this resource are whole units */
+    const doorman_algorithm *algorithm; /* this and the rest: only for a server */
     const doorman_terms *terms;
     size_t terms_count;
     bool has_learn_for;
@@ -443,7 +460,7 @@ typedef struct doorman_answer {
 
 typedef enum doorman_method {
     DOORMAN_DISCOVERY,
-    DOORMAN_GET_CAPACITY, /* is_server: GetServerCapacity */
+    DOORMAN_GET_CAPACITY, /* with is_server: GetServerCapacity */
     DOORMAN_RELEASE_CAPACITY,
     DOORMAN_METHOD_COUNT
 } doorman_method;
@@ -454,21 +471,21 @@ DOORMAN_API const char *doorman_method_name(doorman_method method, bool is_serve
 
 typedef struct doorman_request {
     doorman_method method;
-    bool is_server; /* the holder is a server; not of the same space as client ids */
+    bool is_server; /* the holder is a server; servers and clients have separate id spaces */
     const char *holder_id;
-    const char *const *path; /* of a server: the nodes that the request came through */
+    const char *const *path; /* a server: the nodes on the request's way, the sender first */
     size_t path_count;
-    const doorman_ask *asks; /* RELEASE_CAPACITY: resource_id and has.id alone */
+    const doorman_ask *asks; /* RELEASE_CAPACITY: only resource_id and has.id */
     size_t ask_count;
-    uint64_t sequence; /* not on the wire: pairs the request with its answer */
+    uint64_t sequence; /* not on the wire: matches a response to its request */
 } doorman_request;
 
 typedef struct doorman_response {
     doorman_method method;
     bool is_server;
-    bool is_master;                /* false: the mastership alone, nothing has been done */
-    const char *master_address;    /* NULL: nobody knows */
-    const doorman_answer *answers; /* GET_CAPACITY: one for each ask, in the same order */
+    bool is_master;                /* false: only master_address is set; nothing was done */
+    const char *master_address;    /* NULL: not known */
+    const doorman_answer *answers; /* GET_CAPACITY: one for each ask, in that order */
     size_t answer_count;
 } doorman_response;
 
@@ -953,23 +970,26 @@ DOORMAN_API doorman_rate *doorman_resource_rate(doorman_resource *resource);
 DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
 
 /* ---- limiters without a server -------------------------------------------------------------- */
-/* The classical limiters, for one process that needs nobody to agree with. As above: the caller's
- * memory, private fields, any number of threads, no lock. Amounts are real numbers.
+/* Well-known limiters for one process, without a server. As above, each is in the caller's memory,
+ * has private fields, takes no lock and may be used by any number of threads. Amounts are real
+ * numbers.
  *
- *   init    OK | INVALID_ARGUMENT: a rate must be in (0, 1e15], a limit in its range, a length in
- *           (0, 1e8 s], and what a bucket can hold, or owe, worth 1e7 s of its rate at most
- *   try     takes n if it is allowed. IMPOSSIBLE: it could never be; a try of 0 is allowed. *wait,
- *           where there is one, is written on ALLOWED, and must not be NULL
- *   delay   how long until n would be allowed, if nobody else came; takes nothing. DOORMAN_NEVER:
- *           it could never be
+ *   init    returns OK | INVALID_ARGUMENT. A rate must be in (0, 1e15], a limit in the range that
+ *           its comment shows, a window's length in (0, 1e8 s]. What a bucket can hold and owe
+ *           together must be more than 0 and at most what its rate yields in 1e7 s
+ *   try     takes n units if they are allowed. IMPOSSIBLE: n can never be allowed. 0 units are
+ *           always allowed. *wait, where there is one, is valid only after ALLOWED; the pointer
+ *           must not be NULL
+ *   delay   how long until n units would be allowed if no other caller took any. It takes nothing.
+ *           DOORMAN_NEVER: n can never be allowed
  *
- * Who waits sleeps for the delay and tries again, or for the wait that it was told; only the agent
- * of a resource has a line of waiters. */
+ * A caller that wants to wait sleeps for the delay and tries again, or sleeps for *wait. These
+ * limiters have no queue of waiters; only the resources of an agent have one. */
 
-/* Token bucket: it holds `capacity` units, full at first, and gains so many a second.
- *   holds     in any time t at most capacity + rate * t
+/* Token bucket: it holds up to `capacity` units, starts full, and gains units_per_second.
+ *   holds     in any time t at most capacity + rate * t units pass
  *   memory    40 bytes
- *   fails     with a burst of the capacity, which may come once and once more after a rest
+ *   fails     a burst of the whole capacity passes at once, at first and after each idle time
  *   cost      one compare-and-swap, as for all buckets */
 typedef struct DOORMAN__ALIGNED doorman__meter { /* private */
     uint64_t paid_until;
@@ -989,11 +1009,12 @@ DOORMAN_API doorman_decision doorman_token_bucket_try(doorman_token_bucket *buck
 DOORMAN_API doorman_time doorman_token_bucket_delay(const doorman_token_bucket *bucket, double n,
                                                     doorman_time now);
 
-/* Leaky bucket: a queue that holds `size` units, and lets out so many a second, evenly. Who is
- * allowed is in the queue, and goes after *wait.
- *   holds     what goes out does so evenly: no burst at all
- *   memory    40 bytes: the queue is a time, and not a list
- *   fails     where old requests fill it: new ones are refused, or wait for as long as it is */
+/* Leaky bucket: a queue that holds `size` units and drains evenly at units_per_second. An allowed
+ * caller is in the queue and may act after *wait nanoseconds.
+ *   holds     units leave evenly, with no burst at all
+ *   memory    40 bytes: the queue is stored as a time, not as a list
+ *   fails     while old requests fill the queue, new ones are refused or wait for its whole
+ *             length */
 typedef struct doorman_leaky_bucket {
     doorman__meter meter;
 } doorman_leaky_bucket;
@@ -1006,12 +1027,13 @@ DOORMAN_API doorman_decision doorman_leaky_bucket_try(doorman_leaky_bucket *buck
 DOORMAN_API doorman_time doorman_leaky_bucket_delay(const doorman_leaky_bucket *bucket, double n,
                                                     doorman_time now);
 
-/* Token bucket with debt: who comes may take more than there is, at once, and the next one waits
- * until that is paid: *wait. In numbers, 10 a second, capacity 5: at 0 s somebody takes 15 and goes
- * at once; who comes then is told to wait 1 s.
- *   holds     if all wait as told, in any time t at most capacity + rate * t and one caller's n
+/* Token bucket with debt. A caller may take more than the bucket holds, and acts at once. The next
+ * callers wait until the debt is paid: *wait. In numbers: 10 a second, capacity 5, debt_max 20. At
+ * 0 s a caller takes 15 and acts at once. A caller that comes right after it gets a *wait of 1 s.
+ *   holds     if all callers wait as *wait says, in any time t at most capacity + rate * t units
+ *             and one caller's n pass
  *   memory    40 bytes
- *   fails     where one caller is large: all others wait for it
+ *   fails     one large request makes all later callers wait for it
  *   source    Guava's RateLimiter, Square's quota service */
 typedef struct doorman_debt_bucket {
     doorman__meter meter;
@@ -1019,9 +1041,9 @@ typedef struct doorman_debt_bucket {
 
 typedef struct doorman_debt_options {
     double units_per_second;
-    double capacity;       /* saved up at most, and at first; 0: none */
-    double debt_max;       /* units taken ahead at most: else refused */
-    doorman_time wait_max; /* else refused; 0: as long as the debt may be */
+    double capacity;       /* units saved at most, and at the start; 0: none */
+    double debt_max;       /* units owed at most; beyond it, a try is refused */
+    doorman_time wait_max; /* a longer wait is refused; 0: no limit but debt_max */
 } doorman_debt_options;
 
 DOORMAN_API doorman_status doorman_debt_bucket_init(doorman_debt_bucket *bucket,
@@ -1032,12 +1054,12 @@ DOORMAN_API doorman_decision doorman_debt_bucket_try(doorman_debt_bucket *bucket
 DOORMAN_API doorman_time doorman_debt_bucket_delay(const doorman_debt_bucket *bucket, double n,
                                                    doorman_time now);
 
-/* Fixed window: at most `limit` units in each window, which begin at multiples of `length`.
- *   limit     [0, 1e8]; units are counted in 1/4096, rounded up, as in the sliding window
- *   holds     that limit in its windows
+/* Fixed window: at most `limit` units in each window. Windows begin at multiples of `length`.
+ *   limit     [0, 1e8]; units are counted in 1/4096, rounded up (so is the sliding window's)
+ *   holds     at most `limit` units in each of these windows
  *   memory    24 bytes
- *   fails     at the border: twice the limit within a moment, at the end of one window and the
- *             beginning of the next
+ *   fails     twice the limit can pass within a moment, at the end of one window and the start of
+ *             the next
  *   cost      a division, and one compare-and-swap */
 typedef struct doorman_fixed_window {
     uint64_t most;
@@ -1052,13 +1074,15 @@ DOORMAN_API doorman_decision doorman_fixed_window_try(doorman_fixed_window *wind
 DOORMAN_API doorman_time doorman_fixed_window_delay(const doorman_fixed_window *window, double n,
                                                     doorman_time now);
 
-/* Sliding window counter: the units of this window, and of the last one as much as a window that
- * ends now would overlap with it. In numbers, 7 a minute, 5 in the last minute and 3 in this one,
- * of which 30 % has passed: 3 + 5 * 70 % = 6.5. Half a unit is allowed, a whole one is not: nothing
- * is rounded down.
- *   holds     the limit in any window, if the requests of the last one came evenly
+/* Sliding window counter: it adds to the units of this window a part of the previous window's
+ * units. The part is how much a window that ends now would overlap with the previous one. In
+ * numbers: 7 a minute, 5 in the previous minute, 3 in this one, of which 30 % has passed:
+ * 3 + 5 * 70 % = 6.5. Half a unit is allowed, a whole one is not. The sum is never rounded down.
+ *   limit     [0, 1e8]
+ *   holds     the limit in any window, if the units of the previous window were spread evenly
  *   memory    32 bytes
- *   fails     where they did not: in the worst case nearly twice the limit, or a refusal too many
+ *   fails     if they were not: at worst nearly twice the limit passes, or a try is refused
+ *             needlessly
  *   cost      two divisions, and one compare-and-swap */
 typedef struct doorman_sliding_window {
     uint64_t most;
@@ -1073,17 +1097,19 @@ DOORMAN_API doorman_decision doorman_sliding_window_try(doorman_sliding_window *
 DOORMAN_API doorman_time doorman_sliding_window_delay(const doorman_sliding_window *window,
                                                       double n, doorman_time now);
 
-/* Sliding window log: all arrivals are remembered, those that are refused too. In numbers, 2 a
- * minute: 1:00:01 and 1:00:30 are allowed; 1:00:50 is the third of its minute, refused, and
- * remembered; at 1:01:40 only that one is less than a minute old, and one more is allowed.
+/* Sliding window log: it stores the times of all arrivals, refused ones too. In numbers, 2 a
+ * minute: 1:00:01 and 1:00:30 are allowed. 1:00:50 is the third within a minute, so it is refused,
+ * and stored. At 1:01:40 only that one is less than a minute old, so one more is allowed.
  *   limit     1 to 1e8
- *   arrivals  room for `limit` times, borrowed for as long as the log is used; refused unless at a
- *             multiple of 8 bytes, where variables of this type, and what malloc returns, are
+ *   arrivals  room for `limit` times, which the log uses until the caller stops using the log. It
+ *             must be aligned to 8 bytes, as variables of this type and memory from malloc are;
+ *             else INVALID_ARGUMENT
  *   n         rounded up to whole units
  *   holds     the limit in any window, exactly
  *   memory    32 bytes, and 8 for each unit of the limit
- *   fails     in memory; and who goes on trying while refused is refused for ever
- *   cost      two locked instructions for each unit */
+ *   fails     it needs much memory; and a caller that keeps retrying stays refused, because refused
+ *             attempts are stored too
+ *   cost      one atomic addition, and one compare-and-swap for each unit */
 typedef doorman_time DOORMAN__ALIGNED doorman_arrival;
 
 typedef struct DOORMAN__ALIGNED doorman_sliding_log {
@@ -1103,34 +1129,40 @@ DOORMAN_API doorman_time doorman_sliding_log_delay(const doorman_sliding_log *lo
 #define DOORMAN__DECLARES_JSON
 /* ---- JSON, the public part ------------------------------------------------------------------ */
 
-/* Text that grows; zero-initialised by the caller, reused at will. text ends with a NUL that bytes
- * does not count. */
+/* A text that grows as needed. The caller initialises it with zeros and may reuse it. `text` ends
+ * with a NUL, which `bytes` does not count. */
 typedef struct doorman_buffer {
     char *text;
     size_t bytes, capacity;
 } doorman_buffer;
 
+/* Frees the text. The buffer is empty then and may be used again. */
 DOORMAN_API void doorman_buffer_uninit(doorman_buffer *buffer);
 
-/* A configuration from JSON. As doorman_config_create; also INVALID_ARGUMENT for text that is no
- * JSON, has unknown keys, or is not valid; RESOURCE_EXHAUSTED where it is too large or deep. */
+/* Makes a configuration from JSON text, as doorman_config_create does from structs.
+ *   out       written only on OK; the caller destroys it
+ *   text      borrowed for the call; it need not end with a NUL
+ *   returns   as doorman_config_create; also INVALID_ARGUMENT (not JSON, an unknown key, a wrong
+ *             value) and RESOURCE_EXHAUSTED (larger or deeper than V5 allows) */
 DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
                                                doorman_error *error);
 
-/* One message in, one out: parse, doorman_server_handle, print. Whatever comes in, there is a reply
- * to send; what is wrong with a message is said in it.
+/* Serves one message: it parses the text, calls doorman_server_handle and writes the reply. There
+ * is always a reply to send: if something is wrong with the message, the reply says what.
  *   reply     in/out: its text is replaced
- *   epoch     seconds since 1970 at `now`, for the expiry_time that people read; 0: leave it out
- *   returns   the status that the reply tells; OUT_OF_MEMORY: the reply may be empty */
+ *   epoch     seconds since 1970 at `now`, for the field expiry_time, which is for people; 0 leaves
+ *             that field out
+ *   returns   the status in the reply; after OUT_OF_MEMORY the reply may be empty */
 DOORMAN_API doorman_status doorman_json_serve(doorman_server *server, const char *text,
                                               size_t bytes, doorman_buffer *reply, int64_t epoch,
                                               doorman_time now);
 
-/* The same in three steps, for a server that threads share: the caller's lock is held for the
- * second alone. Zero-initialised by the caller; one for each message under way, reused at will. It
- * keeps the memory of its largest message until _uninit, after which it may be used again. */
+/* The same in three steps, for a server that several threads share: the caller needs to hold its
+ * lock only for the second step. The caller initialises the struct with zeros, uses one for each
+ * message that is in progress, and may reuse it. It keeps the memory of its largest message until
+ * _uninit. After _uninit it may be used again. */
 typedef struct doorman_json_exchange {
-    doorman_buffer reply; /* after _write: to be sent */
+    doorman_buffer reply; /* the reply, valid after _write */
 
     /* Private. */
     doorman_status status;
@@ -1144,41 +1176,54 @@ typedef struct doorman_json_exchange {
     char node[DOORMAN_ID_BYTES_MAX + 1], master[DOORMAN_ID_BYTES_MAX + 1];
 } doorman_json_exchange;
 
+/* Frees all memory of an exchange, whichever step came last. */
 DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 
-/* Reads a message, and takes all memory that its answer will need.
+/* Step 1: reads a message, and allocates all memory that its answer will need.
  *   text      borrowed for the call
- *   returns   OK | what is wrong with it; the other steps may follow all the same, and _write tells
- *   cost      O(bytes), and O(keys log keys) where an object has more than 16: 0.85 us an ask */
+ *   returns   OK | what is wrong with the message. The other steps may follow in either case; then
+ *             _write writes the error
+ *   cost      O(bytes), about 0.85 us for each resource; and O(keys log keys) for an object with
+ *             more than 16 keys */
 DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange,
                                                       const char *text, size_t bytes);
 
-/* Has the server answer what was read; once, and not if something was wrong with it.
- *   returns   OK | as doorman_server_handle, or what was wrong
- *   cost      that of doorman_server_handle, some 0.2 us a resource */
+/* Step 2: lets the server answer the message. It does nothing if the message was wrong, or is
+ * decided already.
+ *   server    the caller locks it
+ *   returns   OK | as doorman_server_handle | what was wrong with the message
+ *   cost      that of doorman_server_handle, about 0.2 us for each resource */
 DOORMAN_API doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange,
                                                         doorman_server *server, doorman_time now);
 
-/* Writes the reply. A message that was read, but not decided, is told UNAVAILABLE: the server is
- * stopping.
+/* Step 3: writes the reply. If the message was read but not decided, the reply is UNAVAILABLE: the
+ * server is stopping.
  *   epoch, returns   as doorman_json_serve
- *   cost             O(bytes): 0.28 us a resource */
+ *   cost             O(bytes), about 0.28 us for each resource */
 DOORMAN_API doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange,
                                                        int64_t epoch);
 
-/* The reply that tells an error, for a transport that has one of its own: stopping, too large.
+/* Writes a reply that reports an error. It is for a caller that finds an error itself, for example
+ * a message that is too large.
+ *   reply     in/out: its text is replaced
+ *   status    the error's code; a status that the protocol does not know becomes INTERNAL
+ *   message   borrowed for the call; NULL means the text of the status
  *   returns   OK | OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
                                               const char *message);
 
-/* A request as text. OK | OUT_OF_MEMORY */
+/* Writes a request as JSON text.
+ *   request   borrowed for the call
+ *   text      in/out: its text is replaced
+ *   returns   OK | OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_json_request(const doorman_request *request,
                                                 doorman_buffer *text);
 
-/* The text that answers the request of this sequence: parse, doorman_asker_response. What is no
- * valid answer counts as a failure of the request.
- *   returns   OK | STALE | INVALID_ARGUMENT, RESOURCE_EXHAUSTED (see error) | OUT_OF_MEMORY
- *             (nothing has been done, and the text can be given again) */
+/* Parses the response to the request of this sequence and passes it to doorman_asker_response. If
+ * the text is not a valid response, the request counts as failed.
+ *   text      borrowed for the call
+ *   returns   OK | STALE | INVALID_ARGUMENT or RESOURCE_EXHAUSTED (error says why) | OUT_OF_MEMORY
+ *             (nothing was done; the caller may pass the same text again) */
 DOORMAN_API doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence,
                                                  const char *text, size_t bytes,
                                                  doorman_error *error, doorman_time now);
@@ -1377,19 +1422,23 @@ DOORMAN_API const char *doorman_carrier_address(const doorman_carrier *carrier);
 
 /* ---- >>basics ------------------------------------------------------------------------------- */
 /*
- * Status codes, time, memory, random numbers, ids, globs, the hash table and the exact sum: what
- * every other section stands on. Nothing here knows of leases.
+ * What every other section uses: status codes, time, memory, random numbers, ids, globs, the hash
+ * table and the exact sum. Nothing here knows about leases.
  *
- * C1 What depends on time takes `now`. Nothing reads a clock, does I/O, starts a thread, has global
- *    state, or is random but by a seed: the same calls give the same results, on every machine.
- * C3 Options whose fields are zero mean the defaults. What is created is destroyed by its twin.
- * C4 Memory goes through DOORMAN_MALLOC, _REALLOC and _FREE. Running out of it is a status, at any
- *    call, and leaves things as they were.
- * C5 What comes from outside is checked where it enters: ids, amounts, priorities, durations. A
- *    message that is wrong changes nothing. Asserts are for our own mistakes alone.
- * C6 The implementation is C11, the public part C99 and C++11, for gcc and clang, no warnings.
- * C8 Tables of ids from the network are keyed with a seed from the options.
- * C9 Sums of capacity are exact: a resource that all have left sums to exactly 0.
+ * C1 A function that depends on time takes `now`. No section before >>nng reads a clock, does I/O,
+ *    starts a thread or has global state, and random numbers come only from a seed. So the same
+ *    calls give the same results on every machine.
+ * C2 A server, or a client with its resources, is used by one thread at a time; the caller locks.
+ *    Limiters may be used by any number of threads at once.
+ * C3 An option that is zero means the default. Each create has a destroy.
+ * C4 Memory comes from DOORMAN_MALLOC, _REALLOC and _FREE. Any call that needs memory may return
+ *    OUT_OF_MEMORY, and then leaves the state as it was before.
+ * C5 Input is checked where it enters: ids, amounts, priorities, durations. A wrong message changes
+ *    nothing. Asserts check only for mistakes of this library.
+ * C6 The implementation compiles as C11, the public part as C99 and C++11 too, with gcc and clang,
+ *    without warnings.
+ * C8 Hash tables of ids from the network are keyed with a seed from the options.
+ * C9 Sums of capacity are exact: when all holders have left a resource, its sum is exactly 0.
  */
 
 const char *doorman_status_name(doorman_status status) {
@@ -1404,7 +1453,7 @@ const char *doorman_status_text(doorman_status status) {
     return (unsigned)status < DOORMAN_STATUS_COUNT ? texts[status] : "not a status";
 }
 
-/* Says what is wrong and returns the status, so that a check is one line where it fails. */
+/* Writes the error text and returns the status, so that a failing check is one line. */
 static doorman_status doorman__fail(doorman_error *error, doorman_status status, const char *format,
                                     ...) {
     if (error) {
@@ -1420,7 +1469,7 @@ static doorman_status doorman__no_memory(doorman_error *error) {
     return doorman__fail(error, DOORMAN_OUT_OF_MEMORY, "out of memory");
 }
 
-/* Sums of times stop at NEVER instead of wrapping round. */
+/* Adds times; the sum stops at NEVER instead of overflowing. */
 static doorman_time doorman__after(doorman_time time, doorman_time duration) {
     return time > DOORMAN_NEVER - duration ? DOORMAN_NEVER : time + duration;
 }
@@ -1431,12 +1480,12 @@ static double doorman__min(double a, double b) { return a < b ? a : b; }
 static double doorman__max(double a, double b) { return a > b ? a : b; }
 static bool doorman__equal(double a, double b) { return a <= b && a >= b; }
 
-/* A part of a duration; factor in [0, 2]. */
+/* Scales a duration by a factor in [0, 2]. */
 static doorman_time doorman__scale(doorman_time duration, double factor) {
     return (doorman_time)((double)duration * factor);
 }
 
-/* False for NaN too. */
+/* In [0, 1e15]; false for NaN. */
 static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
@@ -1448,8 +1497,8 @@ static bool doorman__safe_capacity_valid(double amount) {
 
 static bool doorman__unlimited(double amount) { return amount < 0; }
 
-/* Makes room for `count` items in a growing array, doubling, so that appending is O(1) amortised.
- * What is there stays there when memory runs out. */
+/* Makes room for `count` items in a growing array. The capacity doubles, so appending costs O(1)
+ * amortised. When memory runs out, returns false and leaves the array as it was. */
 static bool doorman__reserve(void **items, size_t *capacity, size_t count, size_t item_bytes) {
     if (count <= *capacity) return true;
     size_t larger = *capacity < 8 ? 8 : *capacity;
@@ -1478,8 +1527,8 @@ static char *doorman__copy(const char *text) {
     return copy;
 }
 
-/* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits, and as a generator a
- * counter put through it. */
+/* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits. The generator below
+ * applies it to a counter. */
 static uint64_t doorman__mix(uint64_t x) {
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
@@ -1496,7 +1545,8 @@ static double doorman__random_unit(uint64_t *state) {
     return (double)(doorman__random(state) >> 11) * (1.0 / 9007199254740992.0);
 }
 
-/* One character of UTF-8, shortest form, no surrogates. Moves *text past it; false: not UTF-8. */
+/* Decodes one UTF-8 character and moves *text past it. Returns false if it is not valid UTF-8, is
+ * not in its shortest form, or is a surrogate. */
 static bool doorman__utf8_next(const char **text, const char *end, uint32_t *code) {
     const unsigned char *at = (const unsigned char *)*text;
     size_t left = (size_t)(end - *text);
@@ -1516,23 +1566,24 @@ static bool doorman__utf8_next(const char **text, const char *end, uint32_t *cod
     return true;
 }
 
-/* Ids of resources, holders and nodes, and addresses: C5. NULL is no id. */
+/* Checks an id of a resource, holder or node, or an address (C5). NULL is not valid. */
 static bool doorman__id_valid(const char *id) {
     if (!id || !*id) return false;
     const char *end = (const char *)memchr(id, 0, DOORMAN_ID_BYTES_MAX + 1);
     if (!end) return false;
     for (;;) {
         uint32_t code = 0;
-        while (*id >= 0x20 && *id < 0x7f) id++; /* as nearly all are; ends at the end */
+        while (*id >= 0x20 && *id < 0x7f) id++; /* the common case; stops at the NUL */
         if (id == end) return true;
         if (!doorman__utf8_next(&id, end, &code)) return false;
-        if (code < 0xa0) return false; /* a control character: others are gone over already */
+        if (code < 0xa0) return false; /* only control characters remain below this */
     }
 }
 #define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 #define DOORMAN__AMOUNT_RULE "must be a finite number from 0 to 1e15"
 
-/* One character of a glob or id that is known to be UTF-8. */
+/* Decodes one character of a glob or id, which is known to be valid UTF-8, and moves *text past
+ * it. */
 static uint32_t doorman__character(const char **text) {
     uint32_t code = 0;
     size_t bytes = 1;
@@ -1541,8 +1592,9 @@ static uint32_t doorman__character(const char **text) {
     return code;
 }
 
-/* Does a bracket of a glob, `[a-z]` or `[!a]`, hold a character? *glob stands behind the `[`, and
- * is moved behind the `]`. -1: there is no `]`, so the `[` stands for itself, as in the shell. */
+/* Returns 1 if a bracket of a glob, `[a-z]` or `[!a]`, contains a character, else 0. *glob is
+ * behind the `[` and is moved behind the `]`. Returns -1 if there is no `]`: then the `[` is an
+ * ordinary character, as in the shell. */
 static int doorman__glob_bracket(const char **glob, uint32_t character) {
     const char *at = *glob;
     bool negated = *at == '!' || *at == '^', found = false;
@@ -1562,9 +1614,9 @@ static int doorman__glob_bracket(const char **glob, uint32_t character) {
     return found != negated;
 }
 
-/* Does one element of a glob, not `*`, match the character at *id? Moves both past what matched.
- * *open, at first NULL, becomes where the first bracket begins that has no end: then those behind
- * have none either, and need not look for it again. */
+/* Returns whether one element of a glob, other than `*`, matches the character at *id. If it does,
+ * moves both pointers past what matched. *open starts as NULL and is set to the first bracket that
+ * has no end. Brackets behind it have no end either, so they are not searched again. */
 static bool doorman__glob_step(const char **glob, const char **id, const char **open) {
     const char *pattern = *glob, *text = *id;
     if (!*text || !*pattern) return false;
@@ -1587,9 +1639,9 @@ static bool doorman__glob_step(const char **glob, const char **id, const char **
     return true;
 }
 
-/* Does a shell's glob match all of an id? `*` goes across `/` too.
- * Only the last `*` ever needs a second try: whatever an earlier one could have swallowed more, the
- * last one can swallow instead. So this is O(glob * id), without recursion. */
+/* Returns whether a shell glob matches a whole id. `*` matches `/` too. Only the last `*` needs a
+ * second try: whatever more an earlier `*` could match, the last one can match instead. So this
+ * costs O(glob * id), without recursion. */
 static bool doorman__glob_match(const char *glob, const char *id) {
     const char *star = NULL, *resume = NULL, *open = NULL;
     for (;;) {
@@ -1607,8 +1659,8 @@ static bool doorman__glob_match(const char *glob, const char *id) {
     }
 }
 
-/* SipHash-1-3 (Aumasson and Bernstein 2012): whoever does not know the key cannot make ids collide,
- * so a table of ids from the network stays a table (C8). */
+/* SipHash-1-3 (Aumasson and Bernstein 2012). Without the key nobody can choose ids that collide, so
+ * hash tables of ids from the network stay fast (C8). */
 #define DOORMAN__ROTATE(x, bits) ((x) << (bits) | (x) >> (64 - (bits)))
 
 static inline void doorman__sip_round(uint64_t v[4]) {
@@ -1630,7 +1682,8 @@ static inline void doorman__sip_take(uint64_t v[4], uint64_t word) {
     v[0] ^= word;
 }
 
-/* Eight bytes, the lowest first. Compilers make one load of it, where the machine has such. */
+/* Reads eight bytes, the lowest first. Compilers turn this into one load on machines that have
+ * one. */
 static inline uint64_t doorman__word(const unsigned char *data) {
     uint64_t seven = (uint64_t)data[0] | (uint64_t)data[1] << 8 | (uint64_t)data[2] << 16 |
                      (uint64_t)data[3] << 24 | (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
@@ -1656,17 +1709,18 @@ static uint64_t doorman__hash(const uint64_t key[2], const char *text) {
     return doorman__hash_bytes(key, (const unsigned char *)text, strlen(text));
 }
 
-/* Numbers that nobody can guess from others of the sequence: a counter, put through the hash. */
+/* Hashes a counter: nobody can guess the next number from the numbers before it. */
 static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
     unsigned char data[8];
     for (int i = 0; i < 8; i++) data[i] = (unsigned char)(number >> (8 * i));
     return doorman__hash_bytes(key, data, sizeof data);
 }
 
-/* A hash table of things that carry their link: chains, so that to add never fails. (When there is
- * no memory for a larger array of buckets the chains just get longer.) There are two to four
- * buckets for each link, so that of four links looked for three are the first of their chains: in a
- * large table each link costs a wait for memory. */
+/* A hash table with chains. Each entry contains its own link, so adding an entry never fails.
+ * (Without memory for a larger array of buckets, only the chains get longer.) A growing table has
+ * two to four buckets for each entry, a shrinking one up to eight. So about three of four entries
+ * that are looked up are the first of their chain. This matters because in a large table each link
+ * costs a wait for memory. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -1674,7 +1728,7 @@ typedef struct doorman__link {
 
 typedef struct doorman__table {
     doorman__link **buckets;
-    size_t bucket_count; /* a power of two, or 1 while `buckets` is `&single` */
+    size_t bucket_count; /* a power of two; 0: `buckets` is NULL, `single` is used */
     size_t count;
     doorman__link *single;
 } doorman__table;
@@ -1725,7 +1779,8 @@ static void doorman__table_remove(doorman__table *table, doorman__link *link) {
     }
 }
 
-/* The links of one hash, one after the other; the caller compares the ids. */
+/* Returns the first link with this hash, starting at `link`; NULL if there is none. The caller
+ * compares the ids. */
 static doorman__link *doorman__table_same(doorman__link *link, uint64_t hash) {
     while (link && link->hash != hash) link = link->next;
     return link;
@@ -1736,25 +1791,25 @@ static doorman__link *doorman__table_first(const doorman__table *table, uint64_t
     return doorman__table_same(table->buckets ? table->buckets[place] : table->single, hash);
 }
 
-/* What doorman__table_first will read first is on its way from now on. */
+/* Prefetches what doorman__table_first reads first. */
 static void doorman__table_fetch(doorman__table *table, uint64_t hash) {
     __builtin_prefetch(doorman__table_bucket(table, hash));
 }
 
 static void doorman__table_uninit(doorman__table *table) { DOORMAN_FREE(table->buckets); }
 
-/* What is due next, of many things: a binary heap of timers, which the things carry. To set, move
- * or remove one takes O(log n), to look at the first O(1). Of equal times the one that was set
- * first is first, so that each thing has its turn. Room is made beforehand, so that setting never
- * fails. */
+/* Finds which of many objects is due next: a binary heap of timers. Each timer is a field of its
+ * object. To set, move or remove a timer takes O(log n), to read the first O(1). Timers with equal
+ * times are in the order in which they were set, so that no object is starved. The room for a timer
+ * is reserved beforehand, so that setting never fails. */
 typedef struct doorman__timer {
     doorman_time at;
-    uint64_t order; /* when it was set */
-    size_t place;   /* in the heap, counted from 1; 0: it is not set */
+    uint64_t order; /* the heap's counter when the timer was set */
+    size_t place;   /* in the heap, counted from 1; 0: not set */
 } doorman__timer;
 
 typedef struct doorman__timers {
-    doorman__timer **heap; /* the two below `i` are at 2 * i + 1 and 2 * i + 2, and not before it */
+    doorman__timer **heap; /* the children of `i` are at 2 * i + 1 and 2 * i + 2, never before it */
     size_t count, capacity;
     uint64_t order;
 } doorman__timers;
@@ -1772,7 +1827,7 @@ static doorman__timer *doorman__timers_first(const doorman__timers *timers) {
     return timers->count ? timers->heap[0] : NULL;
 }
 
-/* DOORMAN_NEVER: none is set. */
+/* DOORMAN_NEVER if no timer is set. */
 static doorman_time doorman__timers_due(const doorman__timers *timers) {
     return timers->count ? timers->heap[0]->at : DOORMAN_NEVER;
 }
@@ -1786,7 +1841,7 @@ static void doorman__timers_put(doorman__timers *timers, size_t at, doorman__tim
     timer->place = at + 1;
 }
 
-/* Puts a timer where it belongs; `at` is free. */
+/* Puts a timer where it belongs. Precondition: `at` is free. */
 static void doorman__timers_sift(doorman__timers *timers, size_t at, doorman__timer *timer) {
     for (size_t above; at > 0; at = above) {
         above = (at - 1) / 2;
@@ -1812,7 +1867,8 @@ static void doorman__timer_clear(doorman__timers *timers, doorman__timer *timer)
     timer->place = 0;
 }
 
-/* DOORMAN_NEVER clears it. One that is set to the time that it has keeps its turn. */
+/* DOORMAN_NEVER clears the timer. A timer that is set to the time that it already has keeps its
+ * order. */
 static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, doorman_time at) {
     if (timer->place && timer->at == at) return;
     if (at == DOORMAN_NEVER) {
@@ -1825,14 +1881,14 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
     doorman__timers_sift(timers, timer->place ? timer->place - 1 : timers->count++, timer);
 }
 
-/* What a timer or a link is a part of. */
+/* Gets the object that contains `part`, a timer or a link. */
 #define DOORMAN__WITHIN(type, field, part)                                                         \
     ((type *)(void *)((unsigned char *)(part)-offsetof(type, field)))
 
-/* A sum of amounts that is exact: 128 bits, of which 48 stand behind the point (C9). What goes in
- * comes out again to the last bit, in any order and after any time, so that "never more than there
- * is" can be decided by it. The amounts themselves are kept to multiples of 2^-48 of a unit; from
- * 32 units up, where a double has no finer bits, that is every double. */
+/* An exact sum of amounts: a number of 128 bits, 48 of them behind the point (C9). Subtracting an
+ * amount undoes adding it to the last bit, in any order and after any time, so the sum can decide
+ * whether "never more than the capacity" holds. The amounts themselves are multiples of 2^-48 of a
+ * unit. From 32 units up every double is such a multiple. */
 typedef struct doorman__total {
     uint64_t high, low;
 } doorman__total;
@@ -1876,8 +1932,8 @@ static double doorman__total_value(doorman__total total) {
     return (double)total.high * 65536.0 + (double)total.low / DOORMAN__FRACTION;
 }
 
-/* The next smaller double, of one that is more than 0: by its bits, since 32-bit x86 rounds twice,
- * and then a difference may be the same number again. */
+/* Returns the next smaller double; value must be more than 0. It changes the bits, because 32-bit
+ * x86 rounds twice, so that a subtraction may return the same number again. */
 static double doorman__next_below(double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -1886,7 +1942,7 @@ static double doorman__next_below(double value) {
     return value;
 }
 
-/* Rounded down, where no double says it. */
+/* The sum as a double, rounded down if no double is equal to it; at most 1e15. */
 static double doorman__total_floor(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
@@ -1894,17 +1950,18 @@ static double doorman__total_floor(doorman__total total) {
     return value;
 }
 
-/* Rounded up, where no double says it; and at most the largest amount, which sums may exceed. */
+/* The sum as a double, rounded up if no double is equal to it; at most 1e15, which sums can
+ * exceed. */
 static double doorman__total_ceil(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
     while (doorman__total_less(doorman__total_of(value), total)) {
-        value += value * DBL_EPSILON; /* the next larger double, or the one after that */
+        value += value * DBL_EPSILON; /* the next double or the one after it */
     }
     return value;
 }
 
-/* What is left of a capacity: max(0, capacity - total), rounded down. */
+/* Returns what is left of a capacity: max(0, capacity - total), rounded down. */
 static double doorman__total_left(doorman__total total, double capacity) {
     doorman__total all = doorman__total_of(capacity);
     if (!doorman__total_less(total, all)) return 0;
@@ -1914,30 +1971,32 @@ static double doorman__total_left(doorman__total total, double capacity) {
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
 /*
- * Templates, and which of them a resource gets. A configuration is checked once, when it is made,
- * and immutable from then on: whoever holds one knows that every field of it is in its range and
- * that defaults have been filled in.
+ * Templates, and which template a resource gets. A configuration is checked once, when it is made,
+ * and never changes after that. So code that has one can rely on this: every field is in its range,
+ * and the defaults are filled in.
  *
  * G1 A resource takes the first template whose glob equals its id, else the first that matches.
- * G2 A resource that matches none gets what it asks for (or is refused: reject_unmatched).
+ * G2 A resource that matches no template gets what it asks for, or is refused (reject_unmatched).
  * G3 A template without an algorithm takes that of `*`; without one there, the defaults.
- * G4 What is wrong refuses the configuration whole, and names the field.
- * G6 lease length >= refresh interval > 0; `*`, where it stands, stands last.
- * (G5, reloading, is the server's; G7, the named parameters, is JSON's.)
+ * G4 One error refuses the whole configuration. The error text names the field.
+ * G6 lease length >= refresh interval > 0; the template `*`, if there is one, is the last.
+ *
+ * G5 (reloading) is in >>server, G7 (named parameters) is in >>json. Of C7 (limits) this section
+ *    has the maximum number of templates.
  */
 
-/* A template is found by its whole glob, or by the start of it, up to the first character that does
- * not stand for itself: there may be 10,000 templates and a million resources, and most globs start
- * otherwise than an id does. The tables hold what the configuration says, and nothing of what comes
- * from the network, so that they need no seed. */
+/* A template is found by its whole glob, or by the literal start of the glob: the part before the
+ * first of the characters * ? [ \. There may be 10,000 templates and a million resources, and most
+ * globs start differently from a given id, so comparing all of them would cost too much. The tables
+ * hold nothing that comes from the network, so they need no seed. */
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
-    char *strings; /* all globs and descriptions, one after the other */
+    char *strings; /* all globs and descriptions, each ended by a NUL */
     bool reject_unmatched;
-    doorman__link *links; /* of each template two: by its glob, and by the start of that */
+    doorman__link *links; /* two for each template: for its glob and for its literal start */
     doorman__table globs, starts;
-    bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* the lengths of the starts that there are */
+    bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* whether a literal start of this length exists */
 };
 
 #define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
@@ -1946,7 +2005,7 @@ static bool doorman__duration_valid(doorman_time duration) {
     return duration >= 0 && duration <= DOORMAN_DURATION_MAX;
 }
 
-/* `doorman_algorithm` with its zeros replaced by the defaults. */
+/* Returns an algorithm with its zeros replaced by the defaults. */
 static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *given) {
     doorman_algorithm all = *given;
     if (!all.lease_length) all.lease_length = 60 * DOORMAN_SECOND;
@@ -2025,7 +2084,7 @@ static doorman_status doorman__template_check(const doorman_template *template_,
     if (!doorman__id_valid(template_->identifier_glob)) {
         field = "identifier_glob", rule = DOORMAN__ID_RULE;
     } else if (!last && strcmp(template_->identifier_glob, "*") == 0) {
-        field = "identifier_glob", rule = "\"*\" must stand last: no template after it is reached";
+        field = "identifier_glob", rule = "\"*\" must be the last template: none after it is used";
     } else if (!doorman__amount_valid(template_->capacity)) {
         field = "capacity", rule = DOORMAN__AMOUNT_RULE;
     } else if (template_->has_safe_capacity &&
@@ -2065,15 +2124,15 @@ static doorman_status doorman__config_check(const doorman_config_options *option
             const char *glob = options->templates[k].identifier_glob;
             if (strcmp(glob, options->templates[i].identifier_glob) != 0) continue;
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                                 "resources[%zu].identifier_glob: the same as that of "
-                                 "resources[%zu], which hides it",
+                                 "resources[%zu].identifier_glob: equals that of "
+                                 "resources[%zu], so it would never be used",
                                  i, k);
         }
     }
     return DOORMAN_OK;
 }
 
-/* Copies a string to *at and moves that behind it. */
+/* Copies a string (NULL: "") to *at and moves *at behind the copy. */
 static const char *doorman__config_string(char **at, const char *text) {
     char *copy = *at;
     size_t bytes = strlen(text ? text : "") + 1;
@@ -2150,13 +2209,13 @@ void doorman_config_destroy(doorman_config *config) {
     DOORMAN_FREE(config);
 }
 
-/* The template of a link. */
+/* The index of the template that a link belongs to. */
 static size_t doorman__config_place(const doorman_config *config, const doorman__link *link) {
     return (size_t)(link - config->links) / 2;
 }
 
-/* The first template among those whose globs start with so many bytes of an id, and that match; or
- * the one that is known. */
+/* Returns the index of the first template that matches an id, among those whose literal start is
+ * the first `bytes` bytes of the id; or `known`, if that is smaller or none matches. */
 static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
                                     size_t known) {
     uint64_t hash = doorman__config_hash(id, bytes);
@@ -2194,35 +2253,37 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
 /* ---- >>shares ------------------------------------------------------------------------------- */
 /*
  * How a capacity is divided. A demand is what one holder wants (w), with a weight (s: its
- * subclients) and a priority. Every kind of share comes down to terms, a level and a slope:
+ * subclients) and a priority. Every kind of share is expressed as terms, a level and a slope:
  *
  *     target(w, s) = min(w, level * s) + slope * max(0, w - level * s)
  *
- * so that a renewal reads two numbers, however many holders there are. Worked in numbers:
+ * So a renewal reads two numbers, however many holders there are. In numbers:
  *
- *   FAIR_SHARE          120 between wants 1000, 50, 10. The level at which targets sum to 120 is
- *                       60: 60 + 50 + 10. 160 between 100, 50, 45, 10: level 55, so 55, 50, 45, 10.
- *                       With weights 6, 4, 2 and wants 1000, 500, 200 of 120: level 10, so 60, 40,
+ *   FAIR_SHARE          120 for wants 1000, 50, 10. The targets sum to 120 at level 60: 60, 50, 10.
+ *                       160 for wants 100, 50, 45, 10: level 55, so 55, 50, 45, 10. 120 for wants
+ *                       1000, 500, 200 with weights 6, 4, 2: level 10, so 60, 40, 20.
+ *   PROPORTIONAL_SHARE  120 for wants 1000, 50, 10. The equal part is e = 40. The third leaves 30
+ *                       of its part. The others want 960 + 10 more than 40, so the slope is
+ *                       30 / 970: 69.69, 40.31, 10.
+ *   PRIORITY_SHARE      120 for wants 100 at priority 2 and 50, 50 at priority 1: 100, then level
+ *                       10 for the lower band. With reserve 0.5 all first share 60, 20 each. The
+ *                       lower band keeps its 40, which leaves 120 - 40 for the higher band: 80, 20,
  *                       20.
- *   PROPORTIONAL_SHARE  120 between 1000, 50, 10. An equal part is e = 40; the modest one leaves
- *                       30, the others want 960 + 10 above 40, so slope 30/970: 69.69, 40.31, 10.
- *   PRIORITY_SHARE      120 between 100 at priority 2 and 50, 50 at priority 1: 100, then level 10
- *                       for the lower band. With reserve 0.5 all share 60 first (20 each), and the
- *                       higher band has what the reserve leaves it, 120 - 40: 80, 20, 20.
- *   STATIC              level C: the amount is per client, not a part of a whole.
- *   NO_ALGORITHM        slope 1: everybody gets what it wants.
+ *   STATIC              level C: the amount is for each client, not a part of the capacity.
+ *   NO_ALGORITHM        slope 1: every holder gets what it wants.
  *
- * The index below finds the sums that these need in O(log n): for each priority a B+tree (Bayer and
- * McCreight 1972) of demands in order of wants per subclient, in which every node knows the sums of
- * what is below each of its places. The wants are always summed anew from one step down, never
- * accumulated, so that what is left of large and small is exact to a last bit, and an empty index
- * sums to exactly 0 (C9). A demand is kept by value, and equal ones are one entry with a count; so
- * nothing points into the index, and a band of one demand takes 40 bytes.
+ * The index below finds the sums that the kinds need in O(log n). For each priority it has a B+tree
+ * (Bayer and McCreight 1972) of demands, in order of wants per subclient. Each inner node stores
+ * the sums of each of its children. A node's wants are always summed again from the sums one step
+ * below, never adjusted by adding and subtracting. So no rounding error stays behind when a large
+ * demand leaves, and an empty index sums to exactly 0 (C9). The index stores demands by value, and
+ * equal demands as one entry with a count. So nothing points into the index, and a band with one
+ * demand takes 40 bytes.
  *
- * Why wide nodes: a search touches a few lines of memory that lie side by side, where a binary tree
- * waits for twenty that do not. Nanoseconds for a change of one demand (an insertion, a removal, a
- * search for the level) on one core of an AMD EPYC, and bytes for a demand beside the 16 that its
- * holder keeps:
+ * Why the nodes are wide: a search reads a few lines of memory that are side by side, where a
+ * binary tree waits for about twenty separate ones. The table shows nanoseconds for one change of a
+ * demand (an insertion, a removal and a search for the level) on one core of an AMD EPYC, and bytes
+ * for each demand beside the 16 that its holder keeps:
  *
  *                         of 1,000   of 10,000   of 100,000   of 1,000,000   bytes
  *     treap                    298         453          980           3880      40
@@ -2231,16 +2292,18 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
  *     B+tree of width 32       319         424          803           1560   26-28
  *     B+tree of width 40       323         420          824           1480   25-27
  *
- * A1 Targets are within one part in 10^9 of the exact solution, or a last bit of the capacity, and
- *    sum to the capacity at most, but for rounding; leases, cut to what is free, never exceed it.
- * A2 A change of a demand costs O(log n) in the number of holders, for every kind; a renewal that
- *    changes nothing costs a look into a hash table and at the terms.
- * A3 A new kind is one function and one row of doorman__kinds; nothing else knows the kinds.
- * A4 Nobody gets more than it wants; of whole units (A5, see leases) no more than that rounded up.
+ * A1 Targets are within one part in 10^9 of the exact solution, or within a last bit of the
+ *    capacity. They sum to at most the capacity, except for rounding. Leases are cut to what is
+ *    free, so they never exceed the capacity.
+ * A2 A change of a demand costs O(log n) in the number of holders, for every kind. A renewal that
+ *    changes nothing costs one lookup in a hash table and a read of the terms.
+ * A3 A new kind is one function and one row of doorman__kinds; no other code knows the kinds.
+ * A4 No holder gets more than it wants. Where leases are whole units (A5, in the section of leases)
+ *    it gets at most its wants rounded up.
  */
 
-/* A demand, as the index keeps it: by value, so that equal ones are one entry, with their count.
- * One that is not in it has the count 0. */
+/* A demand as the index stores it. `count` is the number of equal demands in an entry of the
+ * index. */
 typedef struct doorman__demand {
     double wants;
     uint32_t subclients, count;
@@ -2248,16 +2311,16 @@ typedef struct doorman__demand {
 
 typedef struct doorman__sums {
     double wants;
-    uint64_t subclients, count; /* integers, so they are exact; `count` is of demands */
+    uint64_t subclients, count; /* integers, so exact; `count` is the number of demands */
 } doorman__sums;
 
 #define DOORMAN__WIDTH 32
-#define DOORMAN__LINE_BYTES 64 /* of memory, that come at once: on most machines */
+#define DOORMAN__LINE_BYTES 64 /* of one cache line on most machines */
 
 typedef struct doorman__node {
     uint16_t height; /* 0: a leaf */
-    uint16_t count;  /* of demands, or of nodes below; at least 1 */
-    uint16_t room;   /* DOORMAN__WIDTH; less in a leaf that is the root */
+    uint16_t count;  /* of demands or children; at least 1 */
+    uint16_t room;   /* the maximum of count: DOORMAN__WIDTH, less in a leaf that is the root */
 } doorman__node;
 
 typedef struct doorman__leaf {
@@ -2267,15 +2330,15 @@ typedef struct doorman__leaf {
 
 typedef struct doorman__inner {
     doorman__node node;                   /* must be first */
-    doorman__demand keys[DOORMAN__WIDTH]; /* not after what is below, but after all to the left */
-    doorman__sums sums[DOORMAN__WIDTH];   /* of what is below */
+    doorman__demand keys[DOORMAN__WIDTH]; /* <= its child's demands, > all to the left */
+    doorman__sums sums[DOORMAN__WIDTH];   /* of each child */
     doorman__node *below[DOORMAN__WIDTH];
 } doorman__inner;
 
 typedef struct doorman__index {
-    doorman__node *bands[DOORMAN_PRIORITY_MAX + 1]; /* NULL: no demands of this priority */
+    doorman__node *bands[DOORMAN_PRIORITY_MAX + 1]; /* NULL: no demand of this priority */
     uint64_t subclients;
-    doorman__node *spare_leaf, *spare_inner; /* for the next insertion; these linked by below[0] */
+    doorman__node *spare_leaf, *spare_inner; /* for an insertion; inner: linked by below[0] */
 } doorman__index;
 
 static doorman__leaf *doorman__as_leaf(doorman__node *node) {
@@ -2288,7 +2351,7 @@ static doorman__inner *doorman__as_inner(doorman__node *node) {
     return (doorman__inner *)(void *)node;
 }
 
-/* The demands of a leaf, or the keys of an inner node. */
+/* Returns the demands of a leaf, or the keys of an inner node. */
 static const doorman__demand *doorman__node_demands(const doorman__node *node) {
     return node->height ? ((const doorman__inner *)(const void *)node)->keys
                         : ((const doorman__leaf *)(const void *)node)->demands;
@@ -2296,7 +2359,8 @@ static const doorman__demand *doorman__node_demands(const doorman__node *node) {
 
 static bool doorman__node_full(const doorman__node *node) { return node->count == node->room; }
 
-/* Nearly all demands are of one client, and a division takes as long as ten other steps. */
+/* Wants per subclient. Most demands have one subclient, and a division takes as long as ten other
+ * steps, so that case skips it. */
 static double doorman__demand_ratio(const doorman__demand *demand) {
     return demand->subclients == 1 ? demand->wants : demand->wants / demand->subclients;
 }
@@ -2308,9 +2372,10 @@ static bool doorman__demand_before(const doorman__demand *a, const doorman__dema
     return a->wants < b->wants;
 }
 
-/* How many of a node's demands or keys are not after a demand: first all whose ratio is not larger,
- * by a search that halves what is left, then less those of the same ratio that are after it. (The
- * search takes no branch that depends on what it reads, as half of these would be mispredicted.) */
+/* Returns how many of a node's demands or keys are not after a demand. A binary search counts all
+ * whose ratio is not larger; then the loop subtracts those of the same ratio that are after the
+ * demand. (The search has no branch that depends on the data, because half of those would be
+ * mispredicted.) */
 static size_t doorman__node_upto(const doorman__node *node, const doorman__demand *demand) {
     const doorman__demand *demands = doorman__node_demands(node), *at = demands;
     double ratio = doorman__demand_ratio(demand);
@@ -2324,8 +2389,9 @@ static size_t doorman__node_upto(const doorman__node *node, const doorman__deman
     return (size_t)(at - demands);
 }
 
-/* Below which place of an inner node a demand is, or belongs. What is there will be looked at next,
- * all over, and is far away in a large tree: all its lines are fetched at once. */
+/* Returns the child of an inner node in which a demand is or belongs. The caller reads all of that
+ * child next, and in a large tree it is not in the cache. So all its lines are prefetched at
+ * once. */
 static size_t doorman__inner_place(const doorman__inner *inner, const doorman__demand *demand) {
     size_t upto = doorman__node_upto(&inner->node, demand), at = upto ? upto - 1 : 0;
     const char *below = (const char *)inner->below[at];
@@ -2345,14 +2411,14 @@ static void doorman__sums_add(doorman__sums *sums, doorman__sums more) {
     sums->count += more.count;
 }
 
-/* The sums at one place of a node. */
+/* The sums of one child or one demand of a node. */
 static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at) {
     return node->height ? ((const doorman__inner *)(const void *)node)->sums[at]
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
-/* Of all that is below a node; NULL: of nothing. Each addition waits for the one before it, so
- * there are two rows of them, side by side. */
+/* The sums of all demands below a node (NULL: zeros). Each addition waits for the one before it, so
+ * two sums run side by side. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -2366,7 +2432,7 @@ static doorman__sums doorman__node_sums(const doorman__node *node) {
     return all;
 }
 
-/* Copies what some places of a node hold to other places, of another node or the same. */
+/* Copies `count` entries of a node to a place in another node, or in the same one. */
 static void doorman__node_move(doorman__node *to, size_t to_at, doorman__node *from, size_t from_at,
                                size_t count) {
     if (to->height == 0) {
@@ -2390,7 +2456,7 @@ static void doorman__node_close(doorman__node *node, size_t at) {
     doorman__node_move(node, at, node, at + 1, node->count - at);
 }
 
-/* A leaf with more room; from NULL a new one. NULL: no memory, and the leaf is as it was. */
+/* Resizes a leaf; NULL makes a new one. Without memory returns NULL, and the leaf is unchanged. */
 static doorman__node *doorman__leaf_grow(doorman__node *leaf, size_t room) {
     size_t count = leaf ? leaf->count : 0;
     leaf = (doorman__node *)DOORMAN_REALLOC(leaf,
@@ -2409,7 +2475,7 @@ static void doorman__index_drop_spares(doorman__index *index) {
     }
 }
 
-/* A spare node, for one of this height to be split. False: no memory. */
+/* Adds a spare node of this height, for a split. Returns false without memory. */
 static bool doorman__index_add_spare(doorman__index *index, size_t height) {
     if (height == 0) {
         index->spare_leaf = doorman__leaf_grow(NULL, DOORMAN__WIDTH);
@@ -2431,8 +2497,9 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
     return node;
 }
 
-/* Makes room for a demand, of which the insertion must be the next change: a small root grows, and
- * for each full node on the way there is a spare one. False: no memory, and nothing has changed. */
+/* Makes room for a demand. Its insertion must be the next change of the index. A small root grows,
+ * and each full node on the demand's path gets a spare one. Returns false without memory, and has
+ * changed nothing then. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
     doorman__node **root = &index->bands[band], *node = *root;
     doorman__index_drop_spares(index);
@@ -2453,14 +2520,14 @@ static bool doorman__index_reserve(doorman__index *index, int band, const doorma
     return done;
 }
 
-/* Puts a node below another, at a place that is free. */
+/* Makes a node the child of another, at a free place. */
 static void doorman__inner_set(doorman__inner *inner, size_t at, doorman__node *node) {
     inner->below[at] = node;
     inner->keys[at] = doorman__node_demands(node)[0];
     inner->sums[at] = doorman__node_sums(node);
 }
 
-/* Moves the upper half of a full node to a new one beside it. */
+/* Splits a full child: moves its upper half to a new node beside it. */
 static void doorman__inner_split(doorman__index *index, doorman__inner *inner, size_t at) {
     doorman__node *full = inner->below[at];
     doorman__node *half = doorman__index_take_spare(index, full->height);
@@ -2472,7 +2539,8 @@ static void doorman__inner_split(doorman__index *index, doorman__inner *inner, s
     doorman__inner_set(inner, at + 1, half);
 }
 
-/* Full nodes are split on the way down, so that a node above always has a place for the half. */
+/* Inserts a demand below a node. Full nodes are split on the way down, so a parent always has a
+ * free place for the new half. */
 static void doorman__node_insert(doorman__index *index, doorman__node *node,
                                  const doorman__demand *demand) {
     if (node->height == 0) {
@@ -2498,7 +2566,7 @@ static void doorman__node_insert(doorman__index *index, doorman__node *node,
     inner->sums[at] = doorman__node_sums(inner->below[at]);
 }
 
-/* There is room for it, by the call above. */
+/* Inserts a demand. Precondition: doorman__index_reserve has succeeded for it. */
 static void doorman__index_insert(doorman__index *index, int band, const doorman__demand *demand) {
     doorman__node **root = &index->bands[band];
     if (!*root) *root = doorman__index_take_spare(index, 0);
@@ -2514,7 +2582,8 @@ static void doorman__index_insert(doorman__index *index, int band, const doorman
     index->subclients += demand->subclients;
 }
 
-/* Joins two neighbours, if they leave a quarter of a node free, so that it is not soon split. */
+/* Joins two neighbours if the result leaves a quarter of a node free, so that it does not split
+ * again soon. */
 static bool doorman__inner_join(doorman__inner *inner, size_t at) {
     if (at + 1 >= inner->node.count) return false;
     doorman__node *left = inner->below[at], *right = inner->below[at + 1];
@@ -2576,8 +2645,8 @@ static void doorman__index_uninit(doorman__index *index) {
     }
 }
 
-/* Adds what is below a node and of a ratio in (low, high]. No ratio there is above `most`. Two
- * places at most are inside by a part, so this goes down two ways at most. */
+/* Adds the demands below a node whose ratio is in (low, high]. No ratio below it is more than
+ * `most`. At most two children are partly inside the range, so this descends into at most two. */
 static void doorman__node_between(const doorman__node *node, double most, double low, double high,
                                   doorman__sums *all) {
     const doorman__demand *demands = doorman__node_demands(node);
@@ -2597,15 +2666,15 @@ static void doorman__node_between(const doorman__node *node, double most, double
     }
 }
 
-/* The sums of the demands of a band whose wants per subclient are in (low, high]. */
+/* Returns the sums of the demands of a band whose wants per subclient are in (low, high]. */
 static doorman__sums doorman__band_between(const doorman__node *root, double low, double high) {
     doorman__sums all = {0, 0, 0};
     if (root) doorman__node_between(root, DOORMAN_AMOUNT_MAX, low, high, &all);
     return all;
 }
 
-/* What is taken at a level: `satisfied` by those who want no more, and by the others, who are cut,
- * the level for each of their subclients. */
+/* What a band takes at a level. Demands that want no more than the level are satisfied: together
+ * they take `satisfied`. The others are cut: each takes the level for each of its subclients. */
 typedef struct doorman__cut {
     double satisfied, cut_subclients, cut_wants;
 } doorman__cut;
@@ -2616,9 +2685,9 @@ static doorman__cut doorman__band_cut(const doorman__node *root, double level) {
                           above.wants};
 }
 
-/* The level at which the targets of a band sum to a capacity that is less than its wants: the
- * search goes down to where the level falls between two neighbours. At the ratio of a key all that
- * is to the left of it is satisfied, and all else is cut. */
+/* Returns the level at which the targets of a band sum to a capacity that is less than its wants.
+ * The search descends to the two neighbours between which the level lies. With the level at a key's
+ * ratio, all demands to the left of the key are satisfied and all others are cut. */
 static double doorman__band_level(const doorman__node *root, double capacity) {
     double satisfied = 0;
     uint64_t above = doorman__node_sums(root).subclients;
@@ -2657,10 +2726,11 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
     return all;
 }
 
-/* The level at which all bands together take `capacity`, less than their wants. Of one band it is
- * found at once. What several take is concave in the level, so Newton's steps from 0 never
- * overshoot, and each at least quarters the product of the gap and the slope: five or so in
- * practice. The bound is for rounding alone. */
+/* Returns the level at which all bands together take `capacity`, which is less than their wants.
+ * For a single band the level is found directly. For several bands the amount taken is concave in
+ * the level, so Newton's steps from 0 never overshoot, and each step at least quarters the product
+ * of the gap and the slope: about five steps in practice. The bound of 128 only guards against
+ * rounding. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -2681,7 +2751,7 @@ static double doorman__index_level(const doorman__index *index, double capacity)
     return level;
 }
 
-/* Each kind writes its terms, highest priority first, and returns how many. */
+/* Each kind writes its terms, highest priority first, and returns their number. */
 typedef size_t doorman__solver(const doorman_algorithm *algorithm, double capacity,
                                const doorman__index *index, doorman_terms *terms);
 
@@ -2759,7 +2829,7 @@ static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double
 typedef struct doorman__kind {
     const char *name;
     doorman__solver *solve;
-    bool whole; /* the amounts are parts of the capacity, and are cut to what is free */
+    bool whole; /* divides the capacity, so leases are cut to what is free */
 } doorman__kind;
 
 static const doorman__kind doorman__kinds[DOORMAN_KIND_COUNT] = {
@@ -2774,7 +2844,7 @@ const char *doorman_kind_name(doorman_kind kind) {
     return (unsigned)kind < DOORMAN_KIND_COUNT ? doorman__kinds[kind].name : "?";
 }
 
-/* The terms for a priority; NULL: there are none. */
+/* Returns the terms for a priority; NULL if there are none. */
 static const doorman_terms *doorman__terms_find(const doorman_terms *terms, size_t terms_count,
                                                 int priority) {
     for (size_t i = 0; i < terms_count; i++) {
@@ -2795,8 +2865,8 @@ double doorman_terms_target(const doorman_terms *terms, size_t terms_count,
     return doorman__min(demand->wants, base + found->slope * rest);
 }
 
-/* What terms from elsewhere give to all demands together; negative: there are demands of which they
- * say nothing. */
+/* Returns how much the terms of a parent give to all demands together. Returns -1 if there is a
+ * demand for whose priority there are no terms. */
 static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
                                  const doorman__index *index) {
     double sum = 0;
@@ -7818,23 +7888,26 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) {
 
 /* ---- >>json --------------------------------------------------------------------------------- */
 /*
- * Configurations, and the wire protocol: one JSON object is one message. A request has one key, the
- * method; the answer has the same key, or `error`. Unknown fields are ignored (in a configuration
- * they are slips of the pen, and refused). A known one that is missing, of the wrong type or out of
- * range refuses the message whole, and so does a key that comes twice.
+ * Configurations, and the wire protocol. One JSON object is one message. A request has one key, the
+ * method. Its response has the same key, or `error`. Unknown fields are ignored in messages; in a
+ * configuration they are probably typing errors, so they are refused. A known field that is
+ * missing, of the wrong type or out of range refuses the whole message, and so does a key that
+ * appears twice in an object.
  *
- * get_capacity asks for leases, or renews them. `priority` is 1 and `outstanding` 0 where absent;
- * `has` is the last lease taken. Times are seconds, fractions allowed; ids are from 1 to 2^53.
+ * get_capacity requests or renews leases. `priority` is 1 and `outstanding` is 0 if absent; `has`
+ * is the last lease received. Times are seconds, fractions allowed. Lease ids are integers from 1
+ * to 2^53.
  *
  *   {"get_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","priority":1,"wants":120,
  *     "has":{"id":73019,"node":"eu-1","capacity":80,"expires_in":48.2}}]}}
  *
- * Every resource has its answer, in the same order: `gets`, or `refused` for the reason TRY_LATER,
- * UNMATCHED or FULL. `keep` is there where the server goes on counting more than `capacity`;
- * `expiry_time`, in seconds since 1970, is for people; a `safe_capacity` of -1 is unlimited. Where
- * leases are of whole units `gets` has `whole`, which is true; what is wanted is then rounded up.
- * `learning`, false where absent, says that the server learns, or has no lease because its parent
- * does: a holder that it cannot give back anything is to try later.
+ * The response has one entry for each resource, in the same order: with `gets`, or with `refused`
+ * and the reason TRY_LATER, UNMATCHED or FULL. `keep` is the committed amount, and is present only
+ * if it is more than `capacity`. `expiry_time` (seconds since 1970) is for people. A
+ * `safe_capacity` of -1 means unlimited. If leases are whole units, `gets` has `whole`, which is
+ * true, and wants are rounded up. `learning` (false if absent) says that the server is learning, or
+ * has no lease because its parent is learning: a holder that it cannot give anything back is
+ * refused with TRY_LATER.
  *
  *   {"get_capacity":{"response":[{"resource_id":"db","safe_capacity":10,"gets":{"id":73020,
  *     "node":"eu-1","capacity":60,"keep":80,"expires_in":60,"refresh_interval":16,
@@ -7842,60 +7915,62 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) {
  *   {"get_capacity":{"response":[{"resource_id":"db","learning":true,"refused":{
  *     "reason":"TRY_LATER","refresh_interval":16}}]}}
  *
- * get_server_capacity asks on behalf of all the clients below a server, in groups, of which one
- * resource may have 512. `path` are the 1 to 16 nodes that the request came through, the sender
- * first; `outstanding` is what the server has given out; `learning`, false where absent, says that
- * it does not know all its holders yet.
+ * get_server_capacity requests capacity for all the clients below a server. `wants` lists them in
+ * groups, at most 512 for one resource. `path` lists the 1 to 16 nodes that the request came
+ * through, the sender first. `outstanding` is what the server has leased out. `learning` (false if
+ * absent) says that the server does not know all its holders yet.
  *
  *   {"get_server_capacity":{"server_id":"eu-1","path":["eu-1"],"resource":[{"resource_id":"db",
  *     "wants":[{"priority":1,"num_clients":40,"wants":300}],"outstanding":700,"learning":true,
  *     "has":{"id":5521,"node":"eu","capacity":750,"expires_in":55}}]}}
  *
- * Its answers say besides what the parent shares by: its `algorithm`, of which defaults are left
- * out, and with it `whole`, as above; and the `terms` of each priority, or of all where they name
- * none. `learn_for` tells a server that learns for how long it should. A child passes over a
- * parameter that it does not know, and an algorithm of a kind that it does not know: its parent may
- * be newer.
+ * Its response also says how the parent shares the capacity: its `algorithm` (fields that have
+ * their default value may be left out), with it `whole`, as above, and the `terms` of each
+ * priority, or of all priorities if they name none. `learn_for` says how long a server that learns
+ * should keep learning. A child ignores a parameter that it does not know, and an algorithm of a
+ * kind that it does not know, because its parent may be newer.
  *
  *   {"get_server_capacity":{"response":[{"resource_id":"db","gets":{"id":5522,"node":"eu",
  *     "capacity":720,"keep":750,"expires_in":60,"refresh_interval":8},"algorithm":{
  *     "kind":"FAIR_SHARE","lease_length":60,"refresh_interval":8,"parameters":[{
  *     "name":"decay_factor","value":0.25}]},"terms":[{"level":14.2,"slope":0}],"learn_for":41.5}]}}
  *
- * release_capacity gives leases back; an id that is not that of the newest lease has no effect. A
- * server says server_id.
+ * release_capacity gives leases back. An id that is not that of the newest lease has no effect. A
+ * server sends server_id instead of client_id.
  *
  *   {"release_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","id":73020}]}}
  *   {"release_capacity":{}}
  *
- * A server that is not the master says who is, on every method. Without an address nobody knows.
+ * A server that is not the master answers every method with the address of the master. Without an
+ * address, the master is not known.
  *
  *   {"get_capacity":{"mastership":{"master_address":"tcp://10.0.0.2:15000"}}}
  *   {"discovery":{}}
  *   {"discovery":{"is_master":true,"mastership":{"master_address":"tcp://10.0.0.2:15000"}}}
  *
- * An error answers a message of which nothing has taken effect. Its codes: INVALID_ARGUMENT,
- * NOT_FOUND (the method), RESOURCE_EXHAUSTED (larger, deeper or fuller than allowed), UNAVAILABLE
- * (the server is stopping), INTERNAL (all else).
+ * An error means that nothing in the message took effect. Its codes are INVALID_ARGUMENT, NOT_FOUND
+ * (the method), RESOURCE_EXHAUSTED (larger, deeper or with more values than allowed), UNAVAILABLE
+ * (the server is stopping) and INTERNAL (anything else).
  *
  *   {"error":{"code":"INVALID_ARGUMENT","message":"get_capacity.resource[0].wants: is missing"}}
  *
- * G7 Parameters of an algorithm by name: minimum_interval, minimum_refresh_interval, decay_factor,
- *    reserve, handover; and, as in the design document, lease_duration_secs and refresh_interval,
- *    for the fields of that sense. Values are numbers, or strings.
- * V5 Limits: 4 MiB, the answer included; 32 levels; 200,000 values; numbers of 63
- * bytes. cJSON lets through more than is good (infinities, NUL in strings, trailing bytes), so a
- * text is checked against RFC 8259 first, and cJSON sees only what is sound. What is sent is
- * written here, as cJSON's numbers are not exact to the last bit.
+ * G7 An algorithm has named parameters: minimum_interval, minimum_refresh_interval, decay_factor,
+ *    reserve and handover. The names lease_duration_secs and refresh_interval of the design
+ *    document stand for the fields lease_length and refresh_interval. Values are numbers, or
+ *    strings.
+ * V5 Limits of a message, requests and responses alike: 4 MiB, 32 levels, 200,000 values, numbers
+ *    of 63 bytes. cJSON accepts too much (infinities, NUL in strings, trailing bytes), so every
+ *    text is first checked against RFC 8259, and cJSON sees only valid text. The writer is this
+ *    section's own, because cJSON does not write numbers exact to the last bit.
  */
 
 #define DOORMAN__JSON_DEPTH_MAX 32
 #define DOORMAN__JSON_VALUES_MAX 200000
-#define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* what cJSON looks at */
-#define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: a double has every integer up to it */
+#define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* cJSON reads no more */
+#define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: doubles represent every integer up to it */
 
-/* The check of a text. Its functions move `at` past what they accept; where one returns false, `at`
- * is where the text goes wrong, and `rule` says how. */
+/* The state of a syntax check. Its functions move `at` past what they accept. A function that
+ * returns false leaves `at` where the text is wrong, and sets `rule` to the reason. */
 typedef struct doorman__scan {
     const char *at, *end, *rule;
     unsigned depth, values;
@@ -7906,7 +7981,8 @@ static bool doorman__scan_fail(doorman__scan *scan, const char *rule) {
     return false;
 }
 
-/* A NUL stands for the end; one in the text is as wrong as the end, wherever this is asked. */
+/* Returns the next character; NUL at the end. A NUL in the text is an error wherever the end would
+ * be an error, so callers need not tell them apart. */
 static char doorman__scan_peek(const doorman__scan *scan) {
     return scan->at < scan->end ? *scan->at : '\0';
 }
@@ -7918,7 +7994,7 @@ static bool doorman__scan_take(doorman__scan *scan, char wanted) {
 }
 
 static void doorman__scan_space(doorman__scan *scan) {
-    if (doorman__scan_peek(scan) > ' ') return; /* as nearly everywhere in what programs write */
+    if (doorman__scan_peek(scan) > ' ') return; /* the common case in what programs write */
     while (doorman__scan_take(scan, ' ') || doorman__scan_take(scan, '\n') ||
            doorman__scan_take(scan, '\r') || doorman__scan_take(scan, '\t')) {
     }
@@ -7940,12 +8016,12 @@ static bool doorman__scan_number(doorman__scan *scan) {
         if (!doorman__scan_take(scan, '-')) (void)doorman__scan_take(scan, '+');
         sound = doorman__scan_digits(scan) > 0;
     }
-    if (!sound) return doorman__scan_fail(scan, "not JSON: neither a value nor a number");
+    if (!sound) return doorman__scan_fail(scan, "not JSON: expected a value");
     if (scan->at - start <= DOORMAN__JSON_NUMBER_BYTES_MAX) return true;
-    return doorman__scan_fail(scan, "a number of more than 63 bytes");
+    return doorman__scan_fail(scan, "a number longer than 63 bytes");
 }
 
-/* The four hexadecimal digits of an escape; -1: they are not. */
+/* Reads the four hexadecimal digits of an escape; -1 if they are not such digits. */
 static int doorman__scan_hex(doorman__scan *scan) {
     static const char digits[] = "0123456789abcdefABCDEF";
     int code = 0;
@@ -7957,7 +8033,8 @@ static int doorman__scan_hex(doorman__scan *scan) {
     return code;
 }
 
-/* Behind the backslash. A character above U+FFFF is two surrogates, a high one and a low one. */
+/* Checks an escape, from behind the backslash. A character above U+FFFF is written as two
+ * surrogates, a high one and a low one. */
 static bool doorman__scan_escape(doorman__scan *scan) {
     char kind = doorman__scan_peek(scan);
     if (!kind || !strchr("\"\\/bfnrtu", kind)) return false;
@@ -7971,8 +8048,8 @@ static bool doorman__scan_escape(doorman__scan *scan) {
     return low >= 0xdc00 && low < 0xe000;
 }
 
-/* Printable ASCII that stands for itself in a string: nearly all of most texts, so that it is gone
- * over in loops of their own. */
+/* Returns whether a character is printable ASCII that needs no escape in a string. Most text
+ * consists of these, so they have loops of their own. */
 static bool doorman__json_plain(char character) {
     return character >= ' ' && character < 0x7f && character != '"' && character != '\\';
 }
@@ -7984,8 +8061,8 @@ static void doorman__scan_plain(doorman__scan *scan) {
 }
 
 static bool doorman__scan_string(doorman__scan *scan) {
-    static const char rule[] = "not JSON: a string without its end, or a character not allowed";
-    if (!doorman__scan_take(scan, '"')) return doorman__scan_fail(scan, "not JSON: no key");
+    static const char rule[] = "not JSON: a string has no end or an invalid character";
+    if (!doorman__scan_take(scan, '"')) return doorman__scan_fail(scan, "not JSON: expected a key");
     while (!doorman__scan_take(scan, '"')) {
         uint32_t code = 0;
         doorman__scan_plain(scan);
@@ -8002,7 +8079,8 @@ static bool doorman__scan_string(doorman__scan *scan) {
 
 static bool doorman__scan_word(doorman__scan *scan, const char *word) {
     for (; *word; word++) {
-        if (!doorman__scan_take(scan, *word)) return doorman__scan_fail(scan, "not JSON: no value");
+        if (!doorman__scan_take(scan, *word))
+            return doorman__scan_fail(scan, "not JSON: expected a value");
     }
     return true;
 }
@@ -8013,15 +8091,15 @@ static bool doorman__scan_key(doorman__scan *scan) {
     doorman__scan_space(scan);
     if (!doorman__scan_string(scan)) return false;
     doorman__scan_space(scan);
-    return doorman__scan_take(scan, ':') || doorman__scan_fail(scan, "not JSON: no colon");
+    return doorman__scan_take(scan, ':') || doorman__scan_fail(scan, "not JSON: expected a colon");
 }
 
-/* An object or a list, from its bracket on. */
+/* Checks an object or a list, starting at its bracket. */
 static bool doorman__scan_container(doorman__scan *scan) {
     bool object = *scan->at++ == '{';
     char close = object ? '}' : ']';
     if (++scan->depth > DOORMAN__JSON_DEPTH_MAX) {
-        return doorman__scan_fail(scan, "nested more than 32 deep");
+        return doorman__scan_fail(scan, "nested deeper than 32 levels");
     }
     doorman__scan_space(scan);
     bool more = !doorman__scan_take(scan, close);
@@ -8030,14 +8108,15 @@ static bool doorman__scan_container(doorman__scan *scan) {
         if (!doorman__scan_value(scan)) return false;
         more = doorman__scan_take(scan, ',');
         if (!more && !doorman__scan_take(scan, close)) {
-            return doorman__scan_fail(scan, "not JSON: neither a comma nor the end");
+            return doorman__scan_fail(scan, "not JSON: expected a comma or the end");
         }
     }
     scan->depth--;
     return true;
 }
 
-/* A value, with the white space around it. The recursion ends at DOORMAN__JSON_DEPTH_MAX. */
+/* Checks a value and the white space around it. The recursion is at most DOORMAN__JSON_DEPTH_MAX
+ * deep. */
 static bool doorman__scan_value(doorman__scan *scan) {
     bool sound = false;
     if (++scan->values > DOORMAN__JSON_VALUES_MAX) {
@@ -8057,14 +8136,16 @@ static bool doorman__scan_value(doorman__scan *scan) {
     return sound;
 }
 
-/* The tree of a text that is sound; the caller deletes it. What cJSON then fails for is memory (or
- * a locale whose decimal separator is more than a byte, which it does not know). */
+/* Checks a text and parses it into a tree, which the caller deletes. When cJSON fails for a valid
+ * text, it is out of memory (or the locale's decimal separator is longer than one byte, which cJSON
+ * cannot handle). */
 static doorman_status doorman__json_parse(cJSON **out, const char *text, size_t bytes,
                                           doorman_error *error) {
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "larger than 4 MiB");
     }
-    doorman__scan scan = {.at = text, .end = text + bytes, .rule = "not JSON: more than one value"};
+    doorman__scan scan = {
+        .at = text, .end = text + bytes, .rule = "not JSON: text behind the value"};
     if (!doorman__scan_value(&scan) || scan.at < scan.end) {
         bool full = scan.depth > DOORMAN__JSON_DEPTH_MAX || scan.values > DOORMAN__JSON_VALUES_MAX;
         return doorman__fail(error, full ? DOORMAN_RESOURCE_EXHAUSTED : DOORMAN_INVALID_ARGUMENT,
@@ -8074,20 +8155,20 @@ static doorman_status doorman__json_parse(cJSON **out, const char *text, size_t 
     return *out ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Reading a text. The first failure stays, and reading on does no harm, as what is absent or wrong
- * leaves its target alone: so only the end needs a check. */
+/* The state of reading a text. The first failure is kept. Reading on after a failure does no harm,
+ * because an absent or wrong field leaves its target unchanged. So only the end needs a check. */
 typedef struct doorman__reader {
     doorman_status status;
     doorman_error *error;
     cJSON *tree;
-    void *room; /* for what the text becomes: one block, of structs with 8-byte members */
+    void *room; /* memory for the structs that are read: one block, aligned to 8 bytes */
 } doorman__reader;
 
-/* A value, and the way to it: a chain on the stack that becomes a path when something is wrong. */
+/* A value and its path: a chain on the stack, which becomes text when something is wrong. */
 typedef struct doorman__field {
     doorman__reader *reader;
     const struct doorman__field *parent; /* NULL: the whole text */
-    const char *key;                     /* NULL: one of a list */
+    const char *key;                     /* NULL: an item of a list */
     int key_bytes;
     size_t index;
     const cJSON *value; /* NULL: absent */
@@ -8127,9 +8208,9 @@ static int doorman__key_order(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A key that an object has twice; NULL: none. Few keys are compared each with each, by their first
- * character, which mostly tells. Many are sorted first: nobody needs them, but whoever wants to
- * keep a server busy can send 100,000. */
+/* Returns a key that an object has twice; NULL if there is none. Up to 16 keys are compared in
+ * pairs; the first characters mostly differ. More keys are sorted first: no valid message has so
+ * many, but an attacker who wants to keep a server busy can send 100,000. */
 static const char *doorman__key_twice(const doorman__field *object, size_t count) {
     const cJSON *first = object->value->child;
     const char *twice = NULL;
@@ -8156,7 +8237,7 @@ static const char *doorman__key_twice(const doorman__field *object, size_t count
     return twice;
 }
 
-/* Refuses a key that comes twice in any object, also one that nobody reads. */
+/* Refuses a key that appears twice in any object, even in one that is not read. */
 static void doorman__read_unique(const doorman__field *field) {
     bool object = cJSON_IsObject(field->value);
     size_t count = 0;
@@ -8170,7 +8251,7 @@ static void doorman__read_unique(const doorman__field *field) {
     const char *twice = doorman__key_twice(field, count);
     if (!twice) return;
     doorman__field wrong = {field->reader, field, twice, (int)strlen(twice), 0, NULL};
-    doorman__read_fail(&wrong, "comes twice");
+    doorman__read_fail(&wrong, "appears twice");
 }
 
 static doorman__field doorman__read_start(doorman__reader *reader, const char *text, size_t bytes) {
@@ -8180,21 +8261,21 @@ static doorman__field doorman__read_start(doorman__reader *reader, const char *t
     return root;
 }
 
-/* Is a key this name, of so many bytes? Most differ in the first character, where a call of strncmp
- * costs more than the answer. */
+/* Returns whether a key equals a name of `bytes` bytes. Most differ in the first character, and
+ * then this loop is faster than a call of strncmp. */
 static bool doorman__key_is(const char *key, const char *name, size_t bytes) {
     size_t same = 0;
     while (same < bytes && key[same] == name[same]) same++;
     return same == bytes && !key[same];
 }
 
-/* Behind the name of a field, in a list of fields as doorman__read takes it. */
+/* Returns the end of the name of a field, in a list of fields as doorman__read takes it. */
 static const char *doorman__name_end(const char *fields) {
     while (*fields != ':' && *fields != '?') fields++;
     return fields;
 }
 
-/* Is a key in such a list? */
+/* Returns whether a key is in such a list. */
 static bool doorman__key_known(const char *fields, const char *key) {
     while (*fields) {
         const char *end = doorman__name_end(fields);
@@ -8277,8 +8358,8 @@ static void doorman__read_priority(const doorman__field *field, int *out) {
     if (*out < 0 || *out != priority) doorman__read_fail(field, "must be an integer from 0 to 15");
 }
 
-/* Rounded to the nanosecond, so that what was written comes back exactly, up to 26 days. Where 0
- * means the default in a struct, one that is written is refused: `positive`. */
+/* Reads seconds, rounded to the nanosecond, so that a duration of up to 26 days that was written is
+ * read back exactly. `positive` refuses 0, for fields where 0 in the struct means the default. */
 static void doorman__read_seconds(const doorman__field *field, bool positive, doorman_time *out) {
     const char *rule = positive ? DOORMAN__DURATION_RULE : "must be from 0 to 1e8 seconds";
     double seconds = 0;
@@ -8288,14 +8369,15 @@ static void doorman__read_seconds(const doorman__field *field, bool positive, do
     if (!valid) doorman__read_fail(field, rule);
 }
 
-/* Reads the fields of an object, each by a key, `:` or `?` (may be absent), and a letter that says
- * where it goes:
+/* Reads the fields of an object. Each is a key, then `:` (required) or `?` (optional), then a
+ * letter that says what the target is:
  *   s  const char **, borrowed from the tree     d  doorman_time *, more than 0
  *   a  double *, an amount                       t  doorman_time *, at least 0
  *   r  double *, from 0 to 1                     i  uint64_t *, a lease id
- *   c  double *, a number of clients             p  int *, a priority; 1 where absent
+ *   c  double *, a number of clients             p  int *, a priority; 1 if absent
  *   b  bool *                                    o  doorman__field *, read by the caller
- *   N  bool *, was it there? and double *, any number; T the same, and as t
+ *   N  bool *, whether it is present, and double *, any number
+ *   T  bool *, whether it is present, and doorman_time *, as t
  * A list that begins with `!` is complete: other keys are refused. */
 static void doorman__read(const doorman__field *object, const char *fields, ...) {
     va_list targets;
@@ -8330,7 +8412,7 @@ static size_t doorman__list_count(const doorman__field *list) {
     return cJSON_IsArray(list->value) ? (size_t)cJSON_GetArraySize(list->value) : 0;
 }
 
-/* Memory for what the text becomes, all zero. NULL: something has failed. */
+/* Allocates zeroed memory for the structs that are read; NULL if reading has failed. */
 static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
     if (reader->status != DOORMAN_OK) return NULL;
     reader->room = doorman__zalloc(bytes + 1);
@@ -8338,8 +8420,8 @@ static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
     return reader->room;
 }
 
-/* The first of what a list holds, to be moved on by doorman__next; `value` is NULL behind the last,
- * and at once where anything has failed: then there may be no room. */
+/* Returns the first item of a list; doorman__next moves it on. `value` is NULL behind the last
+ * item, and also if reading has failed: then there may be no memory for the items. */
 static doorman__field doorman__read_list(const doorman__field *list) {
     doorman__field first = {.reader = list->reader, .parent = list};
     if (list->value && !cJSON_IsArray(list->value)) doorman__read_fail(list, "must be a list");
@@ -8352,7 +8434,8 @@ static void doorman__next(doorman__field *item) {
     item->value = item->value->next;
 }
 
-/* How much is in the lists that the objects of a list have by one key, for each at most so much. */
+/* Each item of a list is an object that may have a list with this key. Returns how many items these
+ * inner lists have together. Each may have at most `most`. */
 static size_t doorman__count_below(const doorman__field *list, const char *key, size_t most) {
     size_t all = 0;
     doorman__field item = doorman__read_list(list);
@@ -8369,7 +8452,7 @@ static size_t doorman__count_below(const doorman__field *list, const char *key, 
     return all;
 }
 
-/* Which of some names a field is; -1: absent, or none of them. */
+/* Returns which of the names a field is; -1 if it is absent or none of them. */
 static int doorman__read_name(const doorman__field *field, const char *const *names, int count) {
     const char *name = NULL;
     doorman__read_string(field, &name);
@@ -8379,7 +8462,7 @@ static int doorman__read_name(const doorman__field *field, const char *const *na
     return -1;
 }
 
-/* The same, where it must be one of them. */
+/* The same, but refuses a field that is none of them. */
 static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
     int chosen = doorman__read_name(field, names, count);
     if (!field->value || chosen >= 0) return chosen;
@@ -8392,8 +8475,8 @@ static int doorman__read_choice(const doorman__field *field, const char *const *
     return -1;
 }
 
-/* The parameters of an algorithm (G7): four times, of which two are fields as well, two numbers,
- * and the handover. */
+/* The parameters of an algorithm (G7): four times (the first two are fields, too), two numbers, and
+ * the handover. */
 static const char *const doorman__parameters[] = {
     "lease_duration_secs", "refresh_interval", "minimum_interval", "minimum_refresh_interval",
     "decay_factor",        "reserve",          "handover"};
@@ -8425,7 +8508,7 @@ static void doorman__read_setting(const doorman__field *field, int which, doorma
     }
 }
 
-/* Numbers may be written as strings, as Doorman's own configurations have them. */
+/* Reads one parameter. A number may be written as a string, as in Doorman's own configurations. */
 static void doorman__read_parameter(const doorman__field *field, bool strict, unsigned *given,
                                     doorman_algorithm *out) {
     doorman__field name, value;
@@ -8434,7 +8517,7 @@ static void doorman__read_parameter(const doorman__field *field, bool strict, un
     int which = strict ? doorman__read_choice(&name, doorman__parameters, count)
                        : doorman__read_name(&name, doorman__parameters, count);
     if (which < 0) return;
-    if (*given & 1u << which) doorman__read_fail(&name, "is given already");
+    if (*given & 1u << which) doorman__read_fail(&name, "is set already");
     *given |= 1u << which;
     cJSON *number = NULL;
     if (which != DOORMAN__HANDOVER && cJSON_IsString(value.value)) {
@@ -8447,9 +8530,9 @@ static void doorman__read_parameter(const doorman__field *field, bool strict, un
     cJSON_Delete(number);
 }
 
-/* In a configuration (`strict`) all must be known. A parent may be newer than this node: then a
- * parameter that is not known is passed over, and a kind that is not known leaves the algorithm
- * unread. False: it is. */
+/* Reads an algorithm. In a configuration (`strict`) the kind and all parameters must be known. A
+ * parent may be newer than this node: then unknown parameters are ignored, and an unknown kind
+ * leaves `out` unchanged and returns false. */
 static bool doorman__read_algorithm(const doorman__field *field, bool strict,
                                     doorman_algorithm *out) {
     static const char fields[] =
@@ -8498,10 +8581,10 @@ doorman_status doorman_json_config(doorman_config **out, const char *text, size_
     return doorman__read_end(&reader);
 }
 
-/* Grants, but the first. */
+/* The values of doorman_grant without the first, GRANTED. */
 static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
 
-/* The method of a message, and in *body the object of it. */
+/* Returns the method of a message and sets *body to its object. */
 static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
                                            doorman__field *body) {
     doorman__reader *reader = root->reader;
@@ -8524,8 +8607,8 @@ static doorman_method doorman__read_method(const doorman__field *root, bool *is_
     return DOORMAN_DISCOVERY;
 }
 
-/* The demands of one resource, to be put at *demands, which is moved on: of a client one, of a
- * server its clients in groups. */
+/* Reads the demands of one resource to *demands and moves *demands behind them. A client has one
+ * demand; a server has one for each group (`list`). */
 static void doorman__read_wants(const doorman__field *field, const doorman__field *list,
                                 doorman_demand **demands, doorman_ask *ask) {
     doorman_demand *demand = *demands;
@@ -8561,20 +8644,20 @@ static void doorman__read_ask(const doorman__field *field, const doorman_request
                   &has->capacity, &has->expires_in);
 }
 
-/* Who asks. A release says by its key whether that is a client or a server. */
+/* Reads the holder's id. In a release the key says whether the holder is a client or a server. */
 static void doorman__read_holder(const doorman__field *body, doorman_request *out) {
     if (out->method == DOORMAN_RELEASE_CAPACITY) {
         doorman__field server = doorman__field_of(body, "server_id", 9);
         doorman__field client = doorman__field_of(body, "client_id", 9);
         out->is_server = server.value != NULL;
         if (server.value && client.value) {
-            doorman__read_fail(&client, "must not stand beside server_id");
+            doorman__read_fail(&client, "must not be given with server_id");
         }
     }
     doorman__read(body, out->is_server ? "server_id:s" : "client_id:s", &out->holder_id);
 }
 
-/* The nodes that a server's request came through, the sender first. */
+/* Reads the nodes that a server's request came through, the sender first. */
 static doorman__field doorman__read_path(const doorman__field *body, doorman_request *out) {
     doorman__field path;
     doorman__read(body, "path:o", &path);
@@ -8584,7 +8667,7 @@ static doorman__field doorman__read_path(const doorman__field *body, doorman_req
     return path;
 }
 
-/* Room for a request is asks, then demands, then the path. */
+/* Reads a request. Its memory holds the asks, then the demands, then the path. */
 static void doorman__read_request(const doorman__field *root, doorman_request *out) {
     doorman__reader *reader = root->reader;
     doorman__field body, list, path = {.reader = reader};
@@ -8614,8 +8697,8 @@ static void doorman__read_request(const doorman__field *root, doorman_request *o
     out->path = nodes;
 }
 
-/* What an answer to a server has besides, to be put where the other two point, and these moved on.
- * Defaults are filled in, as the one who sent them left them out. */
+/* Reads the fields that only an answer to a server has, to *algorithm and *terms, and moves *terms
+ * behind what was read. The sender leaves defaults out, so they are filled in here. */
 static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
                                  doorman_terms **terms, doorman_answer *out) {
     doorman__field settings, list, priority;
@@ -8655,7 +8738,8 @@ static void doorman__read_answer(const doorman__field *field, doorman_answer *ou
     lease->keep = doorman__max(lease->keep, lease->capacity);
 }
 
-/* Room for a response is answers, then, for a server, an algorithm for each, and all terms. */
+/* Reads the answers of a response. Their memory holds the answers; for a server then one algorithm
+ * for each answer, and all terms. */
 static void doorman__read_answers(const doorman__field *list, doorman_response *out) {
     bool policy = out->is_server;
     size_t count = doorman__list_count(list);
@@ -8697,8 +8781,8 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
     doorman__read_answers(&list, out);
 }
 
-/* Writing. When memory runs out the buffer stays as it is, and the rest goes nowhere, so that only
- * the end needs a check. */
+/* The state of writing a text. When memory runs out, the buffer stays as it is and the rest is
+ * dropped. So only the end needs a check. */
 typedef struct doorman__writer {
     doorman_buffer *buffer;
     bool failed;
@@ -8716,7 +8800,7 @@ static bool doorman__buffer_reserve(doorman_buffer *buffer, size_t bytes) {
     return room;
 }
 
-/* Where so many bytes can be written, to be counted by the caller; NULL: there is no memory. */
+/* Returns where the caller can write `bytes` bytes, and counts them itself; NULL without memory. */
 static char *doorman__put_room(doorman__writer *out, size_t bytes) {
     doorman_buffer *buffer = out->buffer;
     out->failed = out->failed || !doorman__buffer_reserve(buffer, buffer->bytes + bytes);
@@ -8730,8 +8814,8 @@ static void doorman__put_bytes(doorman__writer *out, const char *text, size_t by
     out->buffer->bytes += bytes;
 }
 
-/* So many units of 10^-places each, without zeros at the end of the fraction. Made from its end:
- * dividing by a constant costs a multiplication. */
+/* Writes a number of units of 10^-places each, without zeros at the end of the fraction. It makes
+ * the digits from the last to the first. Division by a constant costs only a multiplication. */
 static void doorman__put_decimal(doorman__writer *out, uint64_t units, int places) {
     char text[32], *end = text + sizeof text, *first = end;
     bool whole = true;
@@ -8747,21 +8831,22 @@ static void doorman__put_decimal(doorman__writer *out, uint64_t units, int place
     doorman__put_bytes(out, first, (size_t)(end - first));
 }
 
-/* Most times are whole seconds. */
+/* Writes a time as seconds. Most times are whole seconds, which skip the fraction. */
 static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
     bool whole = time % DOORMAN_SECOND == 0;
     doorman__put_decimal(out, (uint64_t)(whole ? time / DOORMAN_SECOND : time), whole ? 0 : 9);
 }
 
-/* The digits of the fraction of a double from 1/64 to 2^53, which has 58 bits behind the point at
- * most: one after the other, until what is left is so small, or so near to one more of the last
- * digit, that no other double is as near to what stands there (Steele and White 1990). Neighbours
- * are at least a part in 2^53 apart; `near` is half of that, so that one digit more than needed may
- * come. The digit that is rounded up is no 9: then one digit less would have been enough. */
+/* Writes the fraction of a double in [1/64, 2^53), which has at most 58 bits behind the point. It
+ * writes digits until no other double is as near to them: until the rest, or its distance to one
+ * more of the last digit, is less than `near` (Steele and White 1990). Neighbouring doubles are at
+ * least a part in 2^53 apart; `near` is half of that, so one digit more than needed may be written.
+ * A last digit that is rounded up is never 9, because then one digit less would have been
+ * enough. */
 static void doorman__put_fraction(doorman__writer *out, double size) {
     const uint64_t one = UINT64_C(1) << 60;
     uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
-    uint64_t near = (uint64_t)(size * 64); /* size / 2^54, as `rest` counts */
+    uint64_t near = (uint64_t)(size * 64); /* size / 2^54, in the units of `rest` */
     char text[24] = ".";
     size_t count = 1;
     do {
@@ -8774,8 +8859,8 @@ static void doorman__put_fraction(doorman__writer *out, double size) {
     doorman__put_bytes(out, text, count);
 }
 
-/* A number that is so small that its first digits are all zero, or so large that it is an integer;
- * few leases are. With whatever the locale has for a point made one. */
+/* Writes a number that is less than 1/64 or an integer of more than 2^53, with `.` as the decimal
+ * separator in every locale. Few amounts are like this. */
 static void doorman__put_extreme(doorman__writer *out, double size) {
     char text[40];
     snprintf(text, sizeof text, "%.17g", size);
@@ -8786,7 +8871,8 @@ static void doorman__put_extreme(doorman__writer *out, double size) {
     doorman__put_bytes(out, text + digits + point, strlen(text + digits + point));
 }
 
-/* An amount that comes back exactly. Most are integers, or have a few decimals. */
+/* Writes an amount so that reading it gives the same double. Most are integers or have a few
+ * decimals. */
 static void doorman__put_amount(doorman__writer *out, double amount) {
     double size = amount < 0 ? -amount : amount;
     uint64_t whole = size < DOORMAN__INTEGER_MAX ? (uint64_t)size : 0;
@@ -8804,8 +8890,8 @@ static void doorman__put_amount(doorman__writer *out, double amount) {
     }
 }
 
-/* What is not plain of a string. Only what is said about a wrong message can have control
- * characters, or half a character where it was cut short. */
+/* Writes the rest of a string, from its first character that needs an escape. Only error messages
+ * can have control characters, or half a character where they were cut. */
 static void doorman__put_escaped(doorman__writer *out, const char *text, const char *end) {
     const char *plain = text;
     while (text < end) {
@@ -8824,7 +8910,7 @@ static void doorman__put_escaped(doorman__writer *out, const char *text, const c
     doorman__put_bytes(out, plain, (size_t)(end - plain));
 }
 
-/* In quotes. */
+/* Writes a string in quotes. */
 static void doorman__put_string(doorman__writer *out, const char *text) {
     const char *end = text;
     while (doorman__json_plain(*end)) end++;
@@ -8840,7 +8926,7 @@ static void doorman__put_comma(doorman__writer *out) {
     if (!first) doorman__put_bytes(out, ",", 1);
 }
 
-/* The text of a format up to its next %, or its end. Returns where that is. */
+/* Writes the text of a format up to its next %, or its end, and returns that place. */
 static const char *doorman__put_plain(doorman__writer *out, const char *format) {
     char *first = doorman__put_room(out, strlen(format)), *to = first;
     for (; *format && *format != '%'; format++) {
@@ -8850,9 +8936,8 @@ static const char *doorman__put_plain(doorman__writer *out, const char *format) 
     return format;
 }
 
-/* Text by a format, in which ' stands for ", %s for a string in its quotes, %n for an amount, %t
- * for a doorman_time in seconds, %i for a uint64_t, %b for a bool, and %, for a comma, but for the
- * first of what brackets hold. */
+/* Writes text by a format: ' writes a ", %s a string in quotes, %n an amount, %t a doorman_time in
+ * seconds, %i a uint64_t, %b a bool, and %, a comma unless it is behind an opening bracket. */
 static void doorman__put(doorman__writer *out, const char *format, ...) {
     va_list values;
     va_start(values, format);
@@ -8869,7 +8954,7 @@ static void doorman__put(doorman__writer *out, const char *format, ...) {
     va_end(values);
 }
 
-/* Half a message is none. */
+/* Ends a text. Without memory the text is empty, because half a message is of no use. */
 static doorman_status doorman__put_end(doorman__writer *out) {
     doorman_buffer *buffer = out->buffer;
     if (out->failed) buffer->bytes = 0;
@@ -8903,7 +8988,7 @@ static void doorman__put_answer(doorman__writer *out, const doorman_answer *answ
     doorman__put(out, "}");
 }
 
-/* What is as it is by default is left out. */
+/* Writes an algorithm, without the parameters that have their default value. */
 static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm *given,
                                    bool whole) {
     const doorman_algorithm none = {.reserve = 0}, usual = doorman__algorithm_resolve(&none);
@@ -8932,7 +9017,7 @@ static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm
     doorman__put(out, "]}");
 }
 
-/* What a server is told besides, to share by. */
+/* Writes what only a server needs: the algorithm, the terms and how long to learn. */
 static void doorman__put_policy(doorman__writer *out, const doorman_answer *answer) {
     if (answer->algorithm) doorman__put_algorithm(out, answer->algorithm, answer->whole);
     if (answer->terms_count) doorman__put(out, ",'terms':[");
@@ -8982,7 +9067,7 @@ doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
     return doorman__put_end(&out);
 }
 
-/* How much is wanted: of a server by its groups. */
+/* Writes the demand of a client, or the groups of a server. */
 static void doorman__put_wants(doorman__writer *out, const doorman_ask *ask, bool is_server) {
     if (!is_server) {
         doorman__put(out, ",'priority':%i,'wants':%n", (uint64_t)ask->wants->priority,
@@ -9011,7 +9096,7 @@ static void doorman__put_ask(doorman__writer *out, const doorman_ask *ask, bool 
     doorman__put(out, "}");
 }
 
-/* Who asks, and for a server through which nodes. */
+/* Writes the holder's id, and the path of a server's request. */
 static void doorman__put_holder(doorman__writer *out, const doorman_request *request) {
     doorman__put(out, request->is_server ? "'server_id':%s" : "'client_id':%s", request->holder_id);
     if (!request->is_server || request->method != DOORMAN_GET_CAPACITY) return;
@@ -9039,10 +9124,10 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
     return doorman__put_end(&out);
 }
 
-/* Takes the memory for an answer before anything is done: where there is none, or the answer could
- * be more than a message may be, nothing has been done (C4). An id takes twice its bytes if all of
- * it is escaped; the rest of an answer, the node's name too, is within 820. To a server, the
- * algorithm takes 520, and 16 terms 80 each. */
+/* Allocates the memory for a reply before anything is done. If there is none, or the reply could be
+ * larger than a message may be, nothing has changed (C4). An id takes up to twice its bytes, if all
+ * of it is escaped. The rest of an answer, with the node's name, takes at most 820 bytes. For a
+ * server, the algorithm takes at most 520, and each of 16 terms 80. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
     size_t bytes = 1024, rest = request->is_server ? 820 + 520 + 16 * 80 : 820;
@@ -9052,25 +9137,24 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
     }
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
-                             "%s.resource: its answer could be larger than 4 MiB",
+                             "%s.resource: the response could be larger than 4 MiB",
                              doorman_method_name(request->method, request->is_server));
     }
     return doorman__buffer_reserve(reply, bytes) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Why in three steps: of the 1.3 us that a resource costs in a message of 100 (one core of a
- * virtual machine, each resource with `has`), deciding is a small part, and alone must wait for
- * others.
+/* Why there are three steps: a resource costs 1.3 us in a message of 100 (measured on one core of a
+ * virtual machine, each resource with `has`). Deciding is a small part of that, and only deciding
+ * needs the caller's lock.
  *
  *     checking the text   0.14 us
- *     cJSON               0.52     in an arena; 0.70 with malloc
+ *     cJSON               0.52     with an arena; 0.70 with malloc
  *     keys that repeat    0.03
  *     reading the tree    0.17
  *     deciding            0.19
- *     writing             0.28
- */
+ *     writing             0.28 */
 
-/* The message that was read, and what was made of it. */
+/* Frees the message that was read, and the structs made from it. */
 static void doorman__exchange_forget(doorman_json_exchange *exchange) {
     DOORMAN_FREE(exchange->room);
     cJSON_Delete(exchange->tree);
@@ -9085,8 +9169,8 @@ void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
     *exchange = (doorman_json_exchange){.kept = NULL};
 }
 
-/* Memory for what the server will say: answers, then, for a server, an algorithm and terms for
- * each. */
+/* Allocates memory for the server's response: the answers; for a server then an algorithm and terms
+ * for each answer. */
 static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange) {
     const doorman_request *request = &exchange->request;
     size_t each = sizeof(doorman_answer);
@@ -9131,8 +9215,8 @@ static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_
     answer->terms = terms;
 }
 
-/* A response is borrowed until the next call on its server, and that may come from another thread
- * before the reply is written. */
+/* Copies the response. The server's own copy is only valid until the next call on the server, and
+ * another thread may make that call before the reply is written. */
 static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     doorman_response *response = &exchange->response;
     doorman_answer *answers = (doorman_answer *)exchange->kept;
@@ -9143,7 +9227,7 @@ static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     for (size_t i = 0; i < response->answer_count; i++) {
         answers[i] = response->answers[i];
         answers[i].resource_id = exchange->request.asks[i].resource_id;
-        const char *node = answers[i].gets.node; /* the server's own, in all leases */
+        const char *node = answers[i].gets.node; /* the same in all leases */
         if (node && strcmp(exchange->node, node) != 0) {
             memcpy(exchange->node, node, strlen(node) + 1);
         }
@@ -9153,7 +9237,7 @@ static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     response->answers = answers;
 }
 
-/* The server names fields by their path below the method. */
+/* The server's error text has paths below the method, so the method is added here. */
 doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doorman_server *server,
                                             doorman_time now) {
     const doorman_request *request = &exchange->request;
@@ -9201,7 +9285,7 @@ doorman_status doorman_json_serve(doorman_server *server, const char *text, size
     return status;
 }
 
-/* An answer is taken in two steps, so that the longer one, to read it, needs no lock. */
+/* A response is processed in two steps. Reading it takes longer, and needs no lock. */
 typedef struct doorman__incoming {
     doorman__reader reader;
     doorman_response response;
@@ -9216,7 +9300,7 @@ static void doorman__incoming_read(doorman__incoming *incoming, const char *text
     if (reader->status == DOORMAN_NOT_FOUND) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
-/* Gives it to the asker, and frees it. */
+/* Gives the response to the asker, and frees it. */
 static doorman_status doorman__incoming_give(doorman__incoming *incoming, doorman_asker *asker,
                                              uint64_t sequence, doorman_time now) {
     doorman__reader *reader = &incoming->reader;
@@ -9224,7 +9308,7 @@ static doorman_status doorman__incoming_give(doorman__incoming *incoming, doorma
     if (reader->status == DOORMAN_OK) {
         reader->status = doorman_asker_response(asker, sequence, response, now);
         if (reader->status == DOORMAN_INVALID_ARGUMENT) {
-            doorman__fail(reader->error, reader->status, "%s: does not answer what was asked",
+            doorman__fail(reader->error, reader->status, "%s: does not match the request",
                           doorman_method_name(response->method, response->is_server));
         }
     } else if (reader->status != DOORMAN_OUT_OF_MEMORY) {

@@ -209,7 +209,7 @@ static const struct wrong {
     {"[]", 0, "INVALID_ARGUMENT", "one key"},
     {"{}", 0, "INVALID_ARGUMENT", "one key"},
     {"{\"discovery\":{},\"get_capacity\":{}}", 0, "INVALID_ARGUMENT", "one key"},
-    {"{\"discovery\":{},\"discovery\":{}}", 0, "INVALID_ARGUMENT", "comes twice"},
+    {"{\"discovery\":{},\"discovery\":{}}", 0, "INVALID_ARGUMENT", "appears twice"},
     {"{\"discovery\":7}", 0, "INVALID_ARGUMENT", "discovery"},
     {"{\"conquer\":{}}", 0, "NOT_FOUND", "conquer"},
     {"{\"get_capacity\":{\"resource\":[]}}", 0, "INVALID_ARGUMENT", "get_capacity.client_id"},

@@ -574,7 +574,7 @@ static const char ask_in_text[] =
 /* Where there is no memory for an answer it is an error, or empty. */
 static void tell_reply(scene *s, const doorman_buffer *reply, doorman_status status) {
     static const char error[] = "{\"error\":{\"code\":\"INTERNAL\",\"message\":"
-                                "\"no memory; nothing has changed\"}}";
+                                "\"out of memory; nothing has changed\"}}";
     if (reply->text) assert_int_equal(strlen(reply->text), reply->bytes);
     if (status == DOORMAN_OK) add(&s->outcome, "%s\n", reply->text);
     if (status != DOORMAN_OK && reply->bytes) assert_string_equal(reply->text, error);
