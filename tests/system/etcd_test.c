@@ -530,7 +530,7 @@ static void a_configuration_in_etcd_is_checked_as_one_in_a_file_is(void **state)
     const char *const arguments[] = {"--check-config", "--etcd",           etcd.url,
                                      "--config",       "etcd:" CONFIG_KEY, NULL};
     assert_int_equal(process_run(process, arguments, NULL), 1);
-    assert_int_equal(process_said(process, "etcd:doorman/config: there is no such key"), 1);
+    assert_int_equal(process_said(process, "etcd:doorman/config: the key does not exist"), 1);
     etcd_put(&etcd, CONFIG_KEY, "{\"resources\":[1]}");
     assert_int_equal(process_run(process, arguments, NULL), 1);
     assert_int_equal(process_said(process, "resources[0]: must be an object"), 1);
@@ -547,13 +547,13 @@ static void an_election_that_cannot_be_is_wrong_use(void **state) {
     static const char *const cases[][9] = {
         {"--election-key needs --etcd", "--config", "c", "--election-key", "k"},
         {"--config etcd:KEY needs --etcd", "--config", "etcd:k"},
-        {"needs the name of a key", "--config", "etcd:", "--etcd", "http://127.0.0.1:1"},
-        {"--etcd does nothing by itself", "--config", "c", "--etcd", "http://127.0.0.1:1"},
-        {"looks like http://127.0.0.1:2379", "--config", "etcd:k", "--etcd", "tcp://127.0.0.1:1"},
-        {"looks like http://127.0.0.1:2379", "--config", "etcd:k", "--etcd", "127.0.0.1:2379"},
-        {"no whole number from 2 to 3600", "--election-ttl", "1"},
-        {"no whole number from 2 to 3600", "--election-ttl", "2.5"},
-        {"--election-ttl does nothing", "--config", "c", "--election-ttl", "5"},
+        {"needs a key after the colon", "--config", "etcd:", "--etcd", "http://127.0.0.1:1"},
+        {"--etcd needs --election-key", "--config", "c", "--etcd", "http://127.0.0.1:1"},
+        {"such as http://127.0.0.1:2379", "--config", "etcd:k", "--etcd", "tcp://127.0.0.1:1"},
+        {"such as http://127.0.0.1:2379", "--config", "etcd:k", "--etcd", "127.0.0.1:2379"},
+        {"not a whole number from 2 to 3600", "--election-ttl", "1"},
+        {"not a whole number from 2 to 3600", "--election-ttl", "2.5"},
+        {"--election-ttl needs --election-key", "--config", "c", "--election-ttl", "5"},
     };
     struct process *process = process_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -165,7 +165,7 @@ static void the_page_shows_every_resource_and_escapes_what_others_chose(void **s
     assert_null(strstr(page, "<img"));
     free(page);
     expect(&site, "/?filter=%22%3E%3Cscript%3E", HOST, 200, "value=\"&quot;&gt;&lt;script&gt;\"");
-    expect(&site, "/resources?resource=none", HOST, 404, "Nobody holds anything");
+    expect(&site, "/resources?resource=none", HOST, 404, "This resource has no leases");
     server_stop(&site.server);
 }
 
@@ -216,7 +216,7 @@ static void many_resources_come_in_pages_and_can_be_filtered(void **state) {
     expect(&site, "/?page=100", HOST, 200, ">r/09999<");
     expect(&site, "/?page=7777777", HOST, 200, "1 to 100 of 10000");
     expect(&site, "/?filter=r/0123", HOST, 200, "1 to 10 of 10 resources");
-    expect(&site, "/?filter=nothing", HOST, 200, "No resource has that");
+    expect(&site, "/?filter=nothing", HOST, 200, "No resource name contains");
     expect(&site, "/?sort=wants", HOST, 200, ">r/00099<");
     char *page = get(&site, "/?sort=wants", HOST);
     assert_true(strlen(page) < 200000);

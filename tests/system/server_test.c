@@ -125,7 +125,7 @@ static void the_examples_of_the_protocol_are_answered(void **state) {
                      "\"node\": \"leaf-eu-1\", \"capacity\": 80, \"expires_in\": 48.2}}]}}");
     assert_true(number(reply, GETS "capacity") == 120);
     cJSON_Delete(reply);
-    process_await(server.process, "a lease that is not known here", 1); /* S9 */
+    process_await(server.process, "a lease that this server does not know", 1); /* S9 */
     reply = ask(&server, "{\"release_capacity\": {\"client_id\": \"web-7:4242:9f0c2e51a7b38d64\", "
                          "\"resource\": [{\"resource_id\": \"db/orders\", "
                          "\"id\": 1180663310274}]}}");
