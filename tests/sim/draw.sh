@@ -1,10 +1,10 @@
 #!/bin/sh
-# Draws the scenarios whose data `sim scenarios` has written to a folder, with gnuplot.
+# Draws with gnuplot the scenarios whose data `sim scenarios` wrote to a folder.
 #
 #     tests/sim/draw.sh build/sim
 set -eu
 if ! sh .ci/deps gnuplot; then
-    echo "No pictures, then; the figures do not need them."
+    echo "gnuplot is missing: no pictures are drawn. The figures do not need them."
     exit 0
 fi
 for data in "$1"/scenario_*.dat; do
