@@ -1,5 +1,5 @@
-/* >>client of doorman.h: the resources of an application, their leases, modes and wants; mostly
- * with a real server in the same process. Rules are those of doorman.h. */
+/* Tests section >>client of doorman.h: the resources of an application, their leases, fallbacks and
+ * wants, mostly with a real server in the same process. doorman.h defines the rules. */
 #include "unit.h"
 
 #include <math.h>
@@ -13,27 +13,27 @@
 #define MINUTE (60 * DOORMAN_SECOND)
 #define YEAR (INT64_C(365) * 86400 * DOORMAN_SECOND)
 
-/* ---- a server, clients, and a wire between them; time is a variable ---- */
+/* ---- a server, its clients, and the messages between them; time is a variable ---- */
 
 enum { CLIENTS = 4, CLIENTS_MAX = 128 };
 
 typedef struct world {
     doorman_time now;
-    doorman_time skew; /* the server's clock is so much ahead */
+    doorman_time skew; /* how much the server's clock is ahead */
     doorman_config *config;
     doorman_server *server;
     doorman_client *clients[CLIENTS_MAX];
     size_t client_count;
     bool down;            /* the server does not answer */
-    unsigned loss;        /* per cent of the requests, and of the answers, that are lost */
-    bool lets_go;         /* without a lease, applications give up what they have in flight */
-    size_t request_count; /* that clients have made */
-    size_t change_count;  /* calls of on_change */
-    doorman_resource_info changed; /* what the last one could read */
-    size_t blocks;                 /* allocated before */
+    unsigned loss;        /* percentage of requests, and of responses, that are lost */
+    bool lets_go;         /* without a lease, applications give back their units in flight */
+    size_t request_count; /* number of requests that clients have made */
+    size_t change_count;  /* number of calls of on_change */
+    doorman_resource_info changed; /* what the last call of on_change could read */
+    size_t blocks;                 /* allocated before the start */
 } world;
 
-/* One template for all resources, learned at once. A safe capacity below 0: none is configured. */
+/* One template for all resources, without learning. safe_capacity < 0: none is configured. */
 static doorman_config *config_with(double capacity, double safe_capacity,
                                    doorman_time lease_length) {
     const doorman_template all = {
@@ -69,7 +69,7 @@ static void world_start_safe(world *w, double capacity, double safe_capacity) {
 
 static void world_start(world *w, double capacity) { world_start_safe(w, capacity, -1); }
 
-/* The server dies, and another one takes its place, which learns for as long as leases last. */
+/* Replaces the server by a new one, which learns for as long as leases last. */
 static void server_restart(world *w, double capacity) {
     const doorman_template all = {.identifier_glob = "*", .capacity = capacity};
     const doorman_config_options options = {.templates = &all, .template_count = 1};
@@ -79,7 +79,7 @@ static void server_restart(world *w, double capacity) {
     server_start(w);
 }
 
-/* Every story ends here, so every story checks that nothing leaks. */
+/* Every test ends here, so every test checks for leaks. */
 static void world_stop(world *w) {
     for (size_t i = 0; i < w->client_count; i++) doorman_client_destroy(w->clients[i]);
     doorman_server_destroy(w->server);
@@ -121,7 +121,7 @@ static doorman_resource *open_resource(world *w, doorman_client *client, double 
 
 static bool lost(const world *w) { return w->down || random_below(100) < w->loss; }
 
-/* Lets a client do what it is due to do, and carries its request there and the answer back. */
+/* Updates a client, and carries its request to the server and the response back. */
 static void carry(world *w, doorman_client *client) {
     doorman_asker *asker = doorman_client_asker(client);
     doorman_request request;
@@ -144,7 +144,7 @@ static void carry_all(world *w) {
     for (size_t i = 0; i < w->client_count; i++) carry(w, w->clients[i]);
 }
 
-/* Lets all that is due happen until then. */
+/* Handles everything that is due until a point in time. */
 static void live_until(world *w, doorman_time until) {
     for (int i = 0; i < 100000; i++) {
         doorman_time due = DOORMAN_NEVER;
@@ -159,7 +159,7 @@ static void live_until(world *w, doorman_time until) {
         if (due > w->now) w->now = due;
         carry_all(w);
     }
-    fail_msg("the clients never rest");
+    fail_msg("the clients are always due");
 }
 
 static void live(world *w, doorman_time duration) { live_until(w, w->now + duration); }
@@ -181,9 +181,9 @@ static size_t holder_count(world *w) {
     return resource.holder_count;
 }
 
-/* ---- without a server, for stories about one answer ---- */
+/* ---- without a server, for tests of one response ---- */
 
-/* Answers the one ask of a client by hand. */
+/* Answers a client's request, which must have one ask. */
 static void answer_by_hand(world *w, doorman_client *client, doorman_answer answer) {
     doorman_asker *asker = doorman_client_asker(client);
     doorman_request request;
@@ -209,7 +209,7 @@ static doorman_answer with_safe_capacity(doorman_answer answer, double safe_capa
     return answer;
 }
 
-/* Lets time pass until the client wants to ask again. */
+/* Lets time pass until the client wants to send a request. */
 static void sleep_until_due(world *w, doorman_client *client) {
     doorman_time due = doorman_client_due(client);
     assert_true(due != DOORMAN_NEVER);
@@ -344,14 +344,15 @@ static void a_priority_of_zero_is_not_the_default(void **state) {
     }
 }
 
-/* ---- modes ---- */
+/* ---- fallbacks ---- */
 
 /* K4 */
 static void a_mode_holds_before_and_after_a_lease_and_never_during_it(void **state) {
     (void)state;
     static const struct {
         doorman_mode mode;
-        double given, heard; /* safe capacities; heard -2: none */
+        /* Safe capacities in the options and in the response; heard -2: none. */
+        double given, heard;
         double before, after;
     } cases[] = {
         {DOORMAN_SAFE, 0, -2, 0, 0},
@@ -385,7 +386,7 @@ static void a_mode_holds_before_and_after_a_lease_and_never_during_it(void **sta
     }
 }
 
-/* K4: the limiters do what the mode says too. */
+/* K4: the limiters follow the fallback too. */
 static void limiters_follow_the_mode_and_the_lease(void **state) {
     (void)state;
     static const struct {
@@ -411,7 +412,7 @@ static void limiters_follow_the_mode_and_the_lease(void **state) {
             double units = step == 1 ? 20 : cases[i].without;
             if (step == 1) answer_by_hand(&w, client, lease_of(20));
             if (step == 2) doorman_client_update(client, w.now += MINUTE - SECOND);
-            w.now += SECOND; /* for a higher rate to save up a burst of its own */
+            w.now += SECOND; /* a higher rate saves a burst of its own */
             if (units > 0) {
                 assert_int_equal(doorman_rate_try(rate, units, w.now), DOORMAN_ALLOWED);
                 assert_int_equal(doorman_gauge_try(gauge, units, w.now), DOORMAN_ALLOWED);
@@ -426,7 +427,7 @@ static void limiters_follow_the_mode_and_the_lease(void **state) {
     }
 }
 
-/* K4: heard with a refusal, it counts as well. */
+/* K4: a safe capacity in a refusal counts too. */
 static void a_safe_capacity_is_heard_from_a_refusal_too(void **state) {
     (void)state;
     world w;
@@ -438,7 +439,7 @@ static void a_safe_capacity_is_heard_from_a_refusal_too(void **state) {
     answer_by_hand(&w, client, with_safe_capacity(later, 8));
     assert_exact(read_now(&w, resource).capacity, 8);
     sleep_until_due(&w, client);
-    answer_by_hand(&w, client, later); /* nothing new is said about it */
+    answer_by_hand(&w, client, later); /* this response has no safe capacity */
     assert_exact(read_now(&w, resource).capacity, 8);
     sleep_until_due(&w, client);
     answer_by_hand(&w, client, with_safe_capacity(later, 3));
@@ -461,7 +462,8 @@ static void the_application_is_told_exactly_when_something_has_changed(void **st
     assert_true(w.changed.leased);
     assert_exact(w.changed.capacity, 40);
     sleep_until_due(&w, client);
-    answer_by_hand(&w, client, with_safe_capacity(lease_of(40), 8)); /* matters later */
+    /* Matters only after the lease. */
+    answer_by_hand(&w, client, with_safe_capacity(lease_of(40), 8));
     assert_int_equal(w.change_count, 1);
     sleep_until_due(&w, client);
     answer_by_hand(&w, client, lease_of(50));
@@ -489,7 +491,7 @@ static void the_application_is_told_exactly_when_something_has_changed(void **st
     world_stop(&w);
 }
 
-/* K4: what is wanted is in force only without a lease. */
+/* K4: the client's own wants are its capacity only without a lease. */
 static void an_optimist_is_told_of_its_own_wants(void **state) {
     (void)state;
     world w;
@@ -505,7 +507,7 @@ static void an_optimist_is_told_of_its_own_wants(void **state) {
     assert_int_equal(w.change_count, 1);
     answer_by_hand(&w, client, lease_of(40));
     set_wants(&w, resource, 300);
-    assert_int_equal(w.change_count, 2); /* the lease alone */
+    assert_int_equal(w.change_count, 2); /* only the lease has changed it */
     w.now += MINUTE;
     doorman_client_update(client, w.now);
     assert_exact(w.changed.capacity, 300);
@@ -514,7 +516,7 @@ static void an_optimist_is_told_of_its_own_wants(void **state) {
 
 /* ---- leases ---- */
 
-/* K4: just before, at and after the end, with no update in between. */
+/* K4: just before, at and just after the end, without an update in between. */
 static void a_lease_is_over_at_its_end(void **state) {
     (void)state;
     for (doorman_time late = -1; late <= 1; late++) {
@@ -534,7 +536,7 @@ static void a_lease_is_over_at_its_end(void **state) {
     }
 }
 
-/* The Go client keeps an expired rate. */
+/* K4. The Go client keeps the rate of an expired lease. */
 static void an_expired_rate_is_not_kept(void **state) {
     (void)state;
     world w;
@@ -544,8 +546,8 @@ static void an_expired_rate_is_not_kept(void **state) {
     doorman_rate *rate = doorman_resource_rate(resource);
     assert_int_equal(doorman_rate_try(rate, 100, w.now), DOORMAN_ALLOWED);
     w.down = true;
-    live(&w, MINUTE);                                    /* with requests that fail */
-    assert_exact(read_now(&w, resource).capacity, 1000); /* the safe capacity of the one client */
+    live(&w, MINUTE);                                    /* requests fail */
+    assert_exact(read_now(&w, resource).capacity, 1000); /* the safe capacity for one client */
     w.now += MINUTE;
     world_stop(&w);
     world_start(&w, 1000);
@@ -558,7 +560,7 @@ static void an_expired_rate_is_not_kept(void **state) {
     world_stop(&w);
 }
 
-/* C1: the clock goes on while the machine sleeps, and nothing runs. */
+/* C1: the clock runs while the machine is suspended, and nothing else does. */
 static void a_lease_that_slept_is_over(void **state) {
     (void)state;
     world w;
@@ -578,8 +580,8 @@ static void a_lease_that_slept_is_over(void **state) {
     world_stop(&w);
 }
 
-/* S8: the Go Doorman ends leases by the wall clock. Here both sides count from their own clocks,
- * and any difference between those does no harm. */
+/* S8. The Go Doorman ends leases by the wall clock. Here each side uses its own clock, and any
+ * difference between the clocks is harmless. */
 static void leases_do_not_depend_on_what_time_it_is_elsewhere(void **state) {
     (void)state;
     world w;
@@ -596,7 +598,7 @@ static void leases_do_not_depend_on_what_time_it_is_elsewhere(void **state) {
     world_stop(&w);
 }
 
-/* K7: the Go client hangs when its server is gone. */
+/* K7. The Go client hangs when its server is gone. */
 static void a_server_that_is_gone_costs_little_and_is_found_again(void **state) {
     (void)state;
     world w;
@@ -607,12 +609,12 @@ static void a_server_that_is_gone_costs_little_and_is_found_again(void **state) 
     live(&w, 60 * MINUTE);
     assert_exact(read_now(&w, resource).capacity, 5);
     assert_false(read_now(&w, resource).heard);
-    assert_in_range(w.request_count, 60, 300); /* 31 s apart, in the mean */
+    assert_in_range(w.request_count, 60, 300); /* 31 s between requests, on average */
     w.down = false;
     live(&w, MINUTE);
     assert_true(read_now(&w, resource).leased);
     w.down = true;
-    live(&w, 50 * SECOND); /* the lease lasts a while yet */
+    live(&w, 50 * SECOND); /* the lease is still in force */
     w.down = false;
     assert_true(read_now(&w, resource).heard);
     live(&w, MINUTE);
@@ -710,7 +712,7 @@ static void to_open_twice_gives_one_resource(void **state) {
     doorman_resource *first = open_resource(&w, client, 100);
     doorman_resource *second = open_resource(&w, client, 7);
     assert_ptr_equal(first, second);
-    assert_exact(read_now(&w, first).wants, 100); /* the options of the first opening hold */
+    assert_exact(read_now(&w, first).wants, 100); /* the options of the first call apply */
     live(&w, SECOND);
     assert_int_equal(w.request_count, 1);
     doorman_resource_close(second, w.now);
@@ -725,7 +727,7 @@ static void to_open_twice_gives_one_resource(void **state) {
     world_stop(&w);
 }
 
-/* K5: a resource that is opened again has the options of that opening. */
+/* K5: a resource that is opened again gets the options of the new call. */
 static void a_resource_opened_again_takes_the_new_options(void **state) {
     (void)state;
     world w;
@@ -735,7 +737,7 @@ static void a_resource_opened_again_takes_the_new_options(void **state) {
         &w, client,
         (doorman_resource_options){.wants = 80, .mode = DOORMAN_OPTIMISTIC, .burst = SECOND});
     live(&w, SECOND);
-    doorman_resource_close(resource, w.now); /* and its lease is not released yet */
+    doorman_resource_close(resource, w.now); /* its lease has not been released yet */
     resource =
         open_with(&w, client, (doorman_resource_options){.wants = 30, .mode = DOORMAN_PESSIMISTIC});
     live(&w, SECOND);
@@ -747,8 +749,8 @@ static void a_resource_opened_again_takes_the_new_options(void **state) {
     world_stop(&w);
 }
 
-/* R10: the Go client's release races with its requests. Here the release is late, and names a lease
- * that is no longer the newest. */
+/* R10. In the Go client a release races with requests. Here a release arrives late, and names a
+ * lease that is no longer the last one. */
 static void a_late_release_does_not_take_a_new_lease_away(void **state) {
     (void)state;
     world w;
@@ -774,7 +776,7 @@ static void a_late_release_does_not_take_a_new_lease_away(void **state) {
     world_stop(&w);
 }
 
-/* The Go client gives two clients of one process one id. */
+/* K5. In the Go client two clients in one process have the same id. */
 static void two_clients_of_one_process_are_two_holders(void **state) {
     (void)state;
     world w;
@@ -788,7 +790,7 @@ static void two_clients_of_one_process_are_two_holders(void **state) {
     world_stop(&w);
 }
 
-/* T7, R3: what a gauge has in flight is not given to another. */
+/* T7, R3: the units that a gauge has in flight are not granted to another client. */
 static void capacity_changes_hands_as_a_gauge_lets_go(void **state) {
     (void)state;
     world w;
@@ -813,14 +815,14 @@ static void capacity_changes_hands_as_a_gauge_lets_go(void **state) {
     world_stop(&w);
 }
 
-/* What a client may have in use, modes aside. */
+/* Returns what a client may have in use, without its fallback. */
 static double in_force(const world *w, const doorman_resource *resource) {
     if (!resource) return 0;
     doorman_resource_info info = read_now(w, resource);
     return fmax(info.leased ? info.capacity : 0, info.in_flight);
 }
 
-/* Replaces the configuration by one with leases of another length. */
+/* Loads a configuration with another lease length. */
 static void change_lease_length(world *w, double capacity, doorman_time lease_length) {
     doorman_config *config = config_of(capacity, lease_length);
     assert_int_equal(doorman_server_configure(w->server, config, w->now), DOORMAN_OK);
@@ -828,7 +830,7 @@ static void change_lease_length(world *w, double capacity, doorman_time lease_le
     w->config = config;
 }
 
-/* One thing that an application may do. */
+/* Makes one random call of an application. */
 static void do_something(world *w, doorman_client *client, doorman_resource **resource) {
     if (!*resource) {
         *resource = open_with(w, client,
@@ -846,7 +848,7 @@ static void do_something(world *w, doorman_client *client, doorman_resource **re
     }
 }
 
-/* T7: whatever the applications do, and whatever is lost. */
+/* T7: random calls of applications, and random loss of messages. */
 static void leases_and_units_in_flight_never_exceed_the_capacity(void **state) {
     (void)state;
     static const char *const ids[CLIENTS] = {"a", "b", "c", "d"};
@@ -873,7 +875,7 @@ static void leases_and_units_in_flight_never_exceed_the_capacity(void **state) {
 
 /* ---- wants that follow use ---- */
 
-/* Tries for one unit at a steady rate. How many were refused? */
+/* Tries for one unit at a steady rate. Returns how many tries were refused. */
 static size_t use_rate(world *w, doorman_resource *resource, double per_second,
                        doorman_time duration) {
     doorman_time start = w->now;
@@ -885,8 +887,8 @@ static size_t use_rate(world *w, doorman_resource *resource, double per_second,
     return refused;
 }
 
-/* Starts a unit at a steady rate, each of which is in flight for a second, so that as many are in
- * flight as start in one. How many were refused? */
+/* Takes a unit at a steady rate, and holds each for 1 s, so that `per_second` units are in flight.
+ * Returns how many were refused. */
 static size_t use_gauge(world *w, doorman_resource *resource, size_t per_second,
                         doorman_time duration) {
     enum { MOST = 1000 };
@@ -910,7 +912,7 @@ static doorman_resource *follow(world *w, doorman_resource_options options) {
     return open_with(w, join(w, "client"), options);
 }
 
-/* L4; the Go client asks for 0.1 at a steady 10 a second. */
+/* L4. The Go client asks for 0.1 at a steady demand of 10 a second. */
 static void a_steady_demand_settles_on_what_it_is(void **state) {
     (void)state;
     static const double rates[] = {2, 10, 137, 1000};
@@ -920,7 +922,7 @@ static void a_steady_demand_settles_on_what_it_is(void **state) {
         doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_minimum = 0.5});
         use_rate(&w, resource, rates[i], 2 * MINUTE);
         for (int k = 0; k < 30; k++) {
-            assert_int_equal(use_rate(&w, resource, rates[i], SECOND), 0); /* nobody waits */
+            assert_int_equal(use_rate(&w, resource, rates[i], SECOND), 0); /* nothing is refused */
             assert_near(read_now(&w, resource).wants, rates[i], 0.1);
             assert_near(read_now(&w, resource).capacity, rates[i], 0.1);
         }
@@ -928,7 +930,7 @@ static void a_steady_demand_settles_on_what_it_is(void **state) {
     }
 }
 
-/* L4: counted from the first moment, at the smallest lease there is. */
+/* L4: demand counts from the first moment, even with the smallest possible lease. */
 static void a_starved_demand_grows_until_it_is_met(void **state) {
     (void)state;
     world w;
@@ -967,7 +969,7 @@ static void a_loop_that_spins_does_not_grow_without_bound(void **state) {
     world_stop(&w);
 }
 
-/* L4, K6: nor does one that gets nothing at all. */
+/* L4, K6: nor do the wants of a loop that gets nothing. */
 static void a_loop_that_spins_on_nothing_asks_for_a_few_times_the_minimum(void **state) {
     (void)state;
     world w;
@@ -997,7 +999,8 @@ static void an_idle_resource_keeps_the_minimum(void **state) {
         assert_exact(read_now(&w, resource).wants, least);
         live(&w, 5 * MINUTE);
         assert_exact(read_now(&w, resource).wants, least);
-        assert_exact(read_now(&w, resource).capacity, least); /* its first call need not wait */
+        /* Its first call need not wait for a lease. */
+        assert_exact(read_now(&w, resource).capacity, least);
         world_stop(&w);
     }
 }
@@ -1017,7 +1020,8 @@ static void a_burst_and_then_silence_comes_back_to_the_minimum(void **state) {
     world_stop(&w);
 }
 
-/* L4: a window of a second forgets in a second; one of less than 10 ms is refused above. */
+/* L4: with a window of 1 s, use is forgotten after 1 s. (A window below 10 ms is refused, see
+ * above.) */
 static void a_shorter_window_forgets_sooner(void **state) {
     (void)state;
     world w;
@@ -1030,7 +1034,7 @@ static void a_shorter_window_forgets_sooner(void **state) {
     world_stop(&w);
 }
 
-/* L4: the newest use weighs most. */
+/* L4: the newest use has the largest weight. */
 static void a_demand_that_has_changed_is_seen_sooner_than_a_window(void **state) {
     (void)state;
     world w;
@@ -1038,7 +1042,7 @@ static void a_demand_that_has_changed_is_seen_sooner_than_a_window(void **state)
     doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_initial = 200});
     use_rate(&w, resource, 100, MINUTE);
     use_rate(&w, resource, 20, 5 * SECOND);
-    assert_true(read_now(&w, resource).wants < 0.5 * (100 + 20)); /* more than half way */
+    assert_true(read_now(&w, resource).wants < 0.5 * (100 + 20)); /* more than half of the way */
     use_rate(&w, resource, 20, 6 * SECOND);
     assert_near(read_now(&w, resource).wants, 20, 0.1);
     world_stop(&w);
@@ -1070,7 +1074,7 @@ static void a_loop_that_spins_on_a_gauge_does_not_grow_without_bound(void **stat
     doorman_gauge *gauge = doorman_resource_gauge(resource);
     for (int i = 0; i < 200000; i++) {
         if (i % 1000 == 0) live(&w, SECOND);
-        (void)doorman_gauge_try(gauge, 1, w.now); /* and holds on to it */
+        (void)doorman_gauge_try(gauge, 1, w.now); /* the unit is not given back */
     }
     assert_in_range(read_now(&w, resource).wants, 50, 8 * 50);
     assert_exact(read_now(&w, resource).in_flight, 50);
@@ -1120,7 +1124,7 @@ static void wants_that_are_set_do_not_follow_use(void **state) {
     world_stop(&w);
 }
 
-/* K4, L4: its limiter grows with what it wants, though no server is there. */
+/* K4, L4: the limiter grows with the wants, even without a server. */
 static void an_optimist_whose_wants_follow_its_use_is_not_starved(void **state) {
     (void)state;
     world w;
@@ -1130,12 +1134,12 @@ static void an_optimist_whose_wants_follow_its_use_is_not_starved(void **state) 
     use_rate(&w, resource, 100, 2 * MINUTE);
     assert_int_equal(use_rate(&w, resource, 100, 10 * SECOND), 0);
     assert_near(read_now(&w, resource).capacity, 100, 0.1);
-    assert_near(w.changed.capacity, 100, 0.1); /* and the application has been told */
+    assert_near(w.changed.capacity, 100, 0.1); /* on_change was called */
     world_stop(&w);
 }
 
-/* K1, L4: wants that change all the time are no reason to ask all the time: only a load that has
- * grown, while the server may have more, asks sooner, and a few times. */
+/* K1, L4: wants that change all the time do not cause a request each time. Only when the load has
+ * grown and the server may have more, the client asks sooner, and only a few times. */
 static void wants_that_follow_use_keep_the_minimum_interval(void **state) {
     (void)state;
     world w;
@@ -1479,15 +1483,15 @@ static void an_idle_client_does_nothing_but_look(void **state) {
 
 /* ---- L4: applications whose load changes ---- */
 
-/* One application: an open loop, whose requests come however it goes, and are gone when refused; or
- * a closed one, of workers who wait their turn in line, and then are busy for 20 ms. */
+/* An application. An open one sends requests at its own pace, and drops those that are refused. A
+ * closed one has workers that queue for a unit, and are then busy for 20 ms. */
 typedef struct application {
     doorman_resource *resource;
     bool closed;
-    double owed;          /* open: requests that are due, and their fraction */
-    size_t waiting, busy; /* closed: workers */
-    size_t started[20];   /* closed: how many began to be busy in each of the last 20 ms */
-    double least, most;   /* wants, while it is settled */
+    double owed;          /* open: requests that are due, with a fraction */
+    size_t waiting, busy; /* closed: number of workers */
+    size_t started[20];   /* closed: workers that became busy in each of the last 20 ms */
+    double least, most;   /* the range of wants after settling */
 } application;
 
 static void application_join_line(application *a, size_t count, doorman_time now) {
@@ -1498,7 +1502,7 @@ static void application_join_line(application *a, size_t count, doorman_time now
     if (queue->units > queue->units_peak) queue->units_peak = queue->units;
 }
 
-/* A millisecond of a demand of so many requests a second. */
+/* Simulates one millisecond, at a demand of `demand` requests a second. */
 static void application_live(application *a, double demand, size_t millisecond, doorman_time now) {
     doorman_rate *rate = doorman_resource_rate(a->resource);
     if (!a->closed) {
@@ -1517,7 +1521,7 @@ static void application_live(application *a, double demand, size_t millisecond, 
     application_join_line(a, waiting, now);
 }
 
-/* A load that goes from one demand to another, evenly; 0 s: until the next one. */
+/* A load that changes linearly from one demand to another. */
 typedef struct phase {
     int seconds;
     double from, to;
@@ -1525,8 +1529,8 @@ typedef struct phase {
 
 enum { REFRESH_SECONDS = 5 };
 
-/* Lets an application live through a phase. A demand that stays is to be settled on within three
- * refresh intervals; then the wants are within 10 % of it, and do not swing. */
+/* Simulates one phase. If the demand is constant, the wants must reach it within three refresh
+ * intervals. Then they stay within 10 % of it, and do not oscillate. */
 static void live_phase(world *w, application *a, const phase *p, double share) {
     const size_t length = (size_t)p->seconds * 1000, settled = 3 * REFRESH_SECONDS * 1000;
     bool stays = p->from >= p->to && p->from <= p->to;
@@ -1541,12 +1545,13 @@ static void live_phase(world *w, application *a, const phase *p, double share) {
         a->most = fmax(a->most, info.wants);
         double target = fmax(1, fmin(p->to, share));
         if (info.capacity < 0.9 * target || (p->to < share && info.capacity > 1.2 * fmax(1, p->to)))
-            fail_msg("%d s at %g, after %zu ms: it has %g", p->seconds, p->to, ms, info.capacity);
+            fail_msg("phase of %d s at %g, after %zu ms: the capacity is %g", p->seconds, p->to, ms,
+                     info.capacity);
     }
     if (stays && length > settled) {
         assert_true(a->least >= 0.9 * fmin(p->to, share));
         assert_true(a->most <= fmax(1, (p->to > share ? 8.5 : 1.1) * p->to));
-        assert_true(a->most <= 1.1 * a->least || p->to > share); /* without oscillation */
+        assert_true(a->most <= 1.1 * a->least || p->to > share); /* no oscillation */
     }
 }
 
@@ -1577,7 +1582,8 @@ static const struct {
     size_t count;
 } loads[] = {{steps, 4}, {ramps, 5}, {spikes, 5}, {stops, 4}};
 
-/* L4: each settles within three refresh intervals, does not swing, and gives back when idle. */
+/* L4: wants settle within three refresh intervals, do not oscillate, and return to the minimum when
+ * idle. */
 static void wants_settle_on_a_load_that_steps_ramps_spikes_and_stops(void **state) {
     (void)state;
     for (int closed = 0; closed < 2; closed++) {
@@ -1598,7 +1604,7 @@ static void wants_settle_on_a_load_that_steps_ramps_spikes_and_stops(void **stat
     }
 }
 
-/* L4: with less than they need they share, and who gives back gives to the other. */
+/* L4: two clients need more than there is, and share. What one gives back, the other gets. */
 static void wants_settle_where_two_share_what_is_not_enough_for_both(void **state) {
     (void)state;
     static const phase before = {20, 100, 100}, busy = {40, 800, 800};
@@ -1623,7 +1629,7 @@ static void wants_settle_where_two_share_what_is_not_enough_for_both(void **stat
 
 /* ---- L5 ---- */
 
-/* L5: it is for all there are, and all to come; and leases go on. */
+/* L5: the kill switch applies to all resources, also to those opened later. Leases continue. */
 static void the_kill_switch_lets_everything_through_and_counts(void **state) {
     (void)state;
     world w;
@@ -1652,7 +1658,7 @@ static void the_kill_switch_lets_everything_through_and_counts(void **state) {
     world_stop(&w);
 }
 
-/* L5: of one resource, from its options on. */
+/* L5: shadow mode applies to one resource, and can be set in its options. */
 static void shadow_mode_is_of_one_resource(void **state) {
     (void)state;
     world w;
@@ -1673,7 +1679,7 @@ static void shadow_mode_is_of_one_resource(void **state) {
     world_stop(&w);
 }
 
-/* L5: what is to be exported. */
+/* L5: the values that an application exports as metrics. */
 static void the_mode_and_failures_to_refresh_can_be_read(void **state) {
     (void)state;
     world w;
