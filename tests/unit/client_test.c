@@ -622,8 +622,8 @@ static void a_server_that_is_gone_costs_little_and_is_found_again(void **state) 
     world_stop(&w);
 }
 
-/* S4, K4: a server that comes back is no worse than one that is gone. Its clients keep their safe
- * capacity until it has learned: 40/s are 40/s all the while, in the limiter too. */
+/* S4, K4: when a server comes back, its clients keep their safe capacity until it has learned. A
+ * safe capacity of 40/s stays 40/s all the time, in the limiter too. */
 static void a_server_that_learns_leaves_the_safe_capacity_in_force(void **state) {
     (void)state;
     world w;
@@ -648,7 +648,7 @@ static void a_server_that_learns_leaves_the_safe_capacity_in_force(void **state)
     assert_true(used >= 62 * 40 && used <= 63 * 40 + 4);
     assert_true(read_now(&w, resource).heard && read_now(&w, resource).learning);
     assert_int_equal(read_now(&w, resource).grant, DOORMAN_TRY_LATER);
-    assert_int_equal(w.change_count, changes + 1); /* that it learns */
+    assert_int_equal(w.change_count, changes + 1); /* the server learns */
     assert_in_range(w.request_count - requests, 4, 6);
     live_until(&w, learned_at + SECOND);
     assert_exact(read_now(&w, resource).capacity, 100);
@@ -657,7 +657,7 @@ static void a_server_that_learns_leaves_the_safe_capacity_in_force(void **state)
     world_stop(&w);
 }
 
-/* S4, S7: while it learns a server knows no safe capacity, and the last one heard stays. */
+/* S4, S7: a server that learns sends no safe capacity, and the last one received stays. */
 static void a_server_that_learns_leaves_the_last_safe_capacity_heard(void **state) {
     (void)state;
     world w;
@@ -678,12 +678,12 @@ static void a_server_that_learns_leaves_the_last_safe_capacity_heard(void **stat
         assert_exact(read_now(&w, resource).capacity, 500);
         assert_exact(read_now(&w, other).capacity, 500);
     }
-    live(&w, 62 * SECOND); /* it may have slept for a minute when the server came back: K2 */
+    live(&w, 62 * SECOND); /* its back-off may have been up to 60 s (K2) */
     assert_exact(read_now(&w, resource).capacity, 100);
     world_stop(&w);
 }
 
-/* S4: a lease goes on while the next server learns, and is given back with its rest. */
+/* S4: while the next server learns, a lease stays in force, and is granted again. */
 static void a_server_that_learns_gives_a_lease_back(void **state) {
     (void)state;
     world w;

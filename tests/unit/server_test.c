@@ -415,8 +415,8 @@ static void assert_put_off(world *w, holder *h, doorman_time refresh_interval) {
     assert_int_equal(answer.gets.refresh_interval, refresh_interval);
 }
 
-/* S4: a refused holder asks again after the usual interval, or when learning ends if that is sooner,
- * but not within 1 s. */
+/* S4: a refused holder asks again after the usual interval, or when learning ends if that is
+ * sooner, but not within 1 s. */
 static void a_holder_of_nothing_is_put_off_until_the_learning_ends(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
@@ -626,8 +626,8 @@ static void ask_for_a_while(world *w, holder *h, int times) {
     }
 }
 
-/* S10: the second process is noticed when it renews its lease for the second time, after two refresh
- * intervals. The mark is removed when one of the two has gone. */
+/* S10: the second process is noticed when it renews its lease for the second time, after two
+ * refresh intervals. The mark is removed when one of the two has gone. */
 static void two_processes_under_one_id_are_found(void **state) {
     (void)state;
     world *w = world_start(1000, NULL);

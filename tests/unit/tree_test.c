@@ -422,8 +422,8 @@ static double in_force(const forest *f, const member *m) {
     return info.capacity;
 }
 
-/* S4, T4: a new node below a root that learns has no lease. Its clients are answered TRY_LATER, with
- * the reason, and do not ask more often. The configured safe capacity reaches them. */
+/* S4, T4: a new node below a root that learns has no lease. Its clients are answered TRY_LATER,
+ * with the reason, and do not ask more often. The configured safe capacity reaches them. */
 static void below_a_root_that_learns_clients_are_put_off(void **state) {
     (void)state;
     const doorman_template all = {
@@ -455,8 +455,9 @@ static void below_a_root_that_learns_clients_are_put_off(void **state) {
     fell(f);
 }
 
-/* S4, R7: a root restarts, and a leaf restarts while the root learns. Then the leaf has no lease. Its
- * clients keep their leases until these end. Then they are answered TRY_LATER, not a capacity of 0. */
+/* S4, R7: a root restarts, and a leaf restarts while the root learns. Then the leaf has no lease.
+ * Its clients keep their leases until these end. Then they are answered TRY_LATER, and not given a
+ * capacity of 0. */
 static void a_leaf_that_restarts_below_a_root_that_learns_tells_nobody_0(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
