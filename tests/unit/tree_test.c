@@ -714,8 +714,8 @@ static void a_new_master_is_the_same_holder(void **state) {
     fell(f);
 }
 
-/* T2: priority 0 gets only its part of the reserve, but all its demand is below one node. The level
- * of the reserve is among the demands of a higher priority, which is also below the other node. */
+/* T2: priority 0 gets only its part of the reserve. The level of the reserve lies between two
+ * demands of priority 2, which gets more. They are below a node without demands of priority 0. */
 static void a_reserve_is_shared_fairly_across_nodes(void **state) {
     (void)state;
     doorman_algorithm algorithm = fair;
