@@ -188,7 +188,7 @@ typedef struct sim_use {
     bool gauge;                 /* a gauge; otherwise a rate */
     size_t node;                /* the node that gave the last lease */
     double wants;
-    bool follows; /* of a rate: its wants follow its use, and not `wants`, until the faults end */
+    bool follows; /* of a rate: until the faults end, wants follow use, not `wants` */
     int priority;
     uint64_t opening; /* counts the gauges opened so far; units in flight belong to one of them */
     bool leased;      /* when last observed */

@@ -472,7 +472,7 @@ void sim_open(sim_world *world, size_t index, size_t resource) {
     sim_use *use = &client->uses[resource];
     doorman_resource_options options = {
         .resource_id = world->resources[resource], .has_priority = true, .priority = use->priority};
-    options.wants_maximum = 1e6; /* of those that follow use: some use ten times what they have */
+    options.wants_maximum = 1e6; /* if wants follow use: some use 10 times their lease */
     doorman_time local = sim_local(&client->machine.clock, world->now);
     doorman_status status =
         doorman_resource_open(&use->resource, client->client, &options, NULL, local);

@@ -763,8 +763,8 @@ static void a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in(void **state) {
     doorman_agent_stop(agent);
 }
 
-/* L2, L4: a call that waits is demand: where only the lease of today is too small it waits for a
- * larger one, and that comes. */
+/* L2, L4: a waiting call counts as demand. If only the lease in force is too small, it waits for a
+ * larger one, which it gets. */
 static void a_wait_for_many_units_waits_for_a_lease_that_holds_them(void **state) {
     (void)state;
     host server = {.capacity = 1000};
@@ -779,13 +779,13 @@ static void a_wait_for_many_units_waits_for_a_lease_that_holds_them(void **state
     assert_true(read_info(agent, resource).capacity >= 900);
     doorman_agent_gauge_release(agent, resource, 900);
     assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1100, 300 * MILLISECOND),
-                     DOORMAN_TIMED_OUT); /* the server has no more today */
+                     DOORMAN_TIMED_OUT); /* the server has only 1000 */
     doorman_agent_stop(agent);
     host_stop(&server);
 }
 
-/* L4: one caller that waits for each unit, and is busy for no time, has the whole of a free
- * resource soon; how soon is measured with time as a variable. */
+/* L4: one caller that waits for unit after unit soon gets the whole of a free resource. Tests with
+ * time as a variable check how soon. */
 static void a_loop_of_waits_has_the_whole_of_a_free_resource(void **state) {
     (void)state;
     host server = {.capacity = 500};
@@ -801,7 +801,7 @@ static void a_loop_of_waits_has_the_whole_of_a_free_resource(void **state) {
     host_stop(&server);
 }
 
-/* K7: an agent that nobody uses wakes some times a second. */
+/* K7: an idle agent wakes only a few times a second. */
 static void an_idle_agent_with_many_resources_uses_little_time(void **state) {
     (void)state;
     enum { RESOURCES = 2000 };
@@ -820,7 +820,8 @@ static void an_idle_agent_with_many_resources_uses_little_time(void **state) {
     assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after), 0);
     double seconds =
         (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) / 1e9;
-    print_message("%d idle resources: %.1f ms in 2 s\n", RESOURCES, 1000 * seconds);
+    print_message("%d idle resources: %.1f ms of processor time in 2 s\n", RESOURCES,
+                  1000 * seconds);
     assert_true(seconds < 0.5);
     doorman_agent_stop(agent);
 }

@@ -1161,8 +1161,8 @@ static void wants_that_follow_use_keep_the_minimum_interval(void **state) {
 
 /* ---- L4: how soon a lease follows ---- */
 
-/* Tries for n units at a steady rate of tries until a lease of that capacity is there. How long
- * after the first refusal? */
+/* Tries for n units, `per_second` times a second, until the capacity is large enough. Returns how
+ * long this takes after the first refusal. */
 static doorman_time time_to_grow(world *w, doorman_resource *resource, double n, double per_second,
                                  double capacity) {
     doorman_time start = w->now, refused_at = 0;
@@ -1178,7 +1178,7 @@ static doorman_time time_to_grow(world *w, doorman_resource *resource, double n,
 
 static const double safe_capacities[] = {-1, 0, 10, 500};
 
-/* L4: from the start, and after any idleness, whatever the safe capacity. */
+/* L4: at the start, and after being idle for any time, with any safe capacity. */
 static void a_free_resource_is_there_within_250_ms_of_the_first_refusal(void **state) {
     (void)state;
     static const doorman_time idle[] = {0, 3 * SECOND, 25 * SECOND, 10 * MINUTE};
@@ -1195,7 +1195,7 @@ static void a_free_resource_is_there_within_250_ms_of_the_first_refusal(void **s
     }
 }
 
-/* L4: wherever in the interval between two looks the load begins, and however large it is. */
+/* L4: a load of any size, at any point of the interval between two observations. */
 static void a_load_that_begins_at_any_time_is_seen_within_250_ms(void **state) {
     (void)state;
     static const double loads[] = {60, 200, 2400, 100000};
@@ -1212,7 +1212,7 @@ static void a_load_that_begins_at_any_time_is_seen_within_250_ms(void **state) {
     }
 }
 
-/* L4, K4: nobody has to be there. */
+/* L4, K4: this works without a server. */
 static void an_optimist_without_a_server_does_what_it_wants_within_250_ms(void **state) {
     (void)state;
     world w;
@@ -1225,8 +1225,8 @@ static void an_optimist_without_a_server_does_what_it_wants_within_250_ms(void *
     world_stop(&w);
 }
 
-/* L4: idle clients have what they want, the minimum, and hold nothing back; and once they all want
- * it, it is shared exactly. */
+/* L4: idle clients hold only the minimum, and a busy one gets the rest. When all clients become
+ * busy, they share the capacity exactly. */
 static void idle_clients_hold_nothing_back_from_a_busy_one(void **state) {
     (void)state;
     enum { IDLE = 99 };
@@ -1255,8 +1255,8 @@ static void idle_clients_hold_nothing_back_from_a_busy_one(void **state) {
     }
 }
 
-/* L4: nor do clients that are now and then refused a unit. Each has a unit a second to do, at
- * random times, and a busy one has what they leave. */
+/* L4: 40 clients use one unit a second each, at random times, and are sometimes refused. The busy
+ * client still gets what they leave. */
 static void clients_of_little_use_leave_the_rest_to_a_busy_one(void **state) {
     (void)state;
     enum { LIGHT = 40 };
@@ -1281,13 +1281,14 @@ static void clients_of_little_use_leave_the_rest_to_a_busy_one(void **state) {
         }
         if (step >= STEPS / 2) sum += read_now(&w, resources[0]).capacity / (STEPS / 2);
     }
-    assert_in_range((uintmax_t)sum, 750, 1000); /* their share would be 24 each */
+    assert_in_range((uintmax_t)sum, 750, 1000); /* equal shares would be 24 */
     world_stop(&w);
 }
 
 /* ---- L4: requests for more than one unit ---- */
 
-/* L4: 0.1 s of a rate of n / 0.1 s. Refused is what fits a little later, and not what never can. */
+/* L4: n units fit into a burst of 0.1 s when the rate is n / 0.1 s. Until then they are REFUSED,
+ * and not IMPOSSIBLE, because they will fit later. */
 static void a_request_for_many_units_of_a_free_rate_fits_soon(void **state) {
     (void)state;
     for (double n = 1.5; n <= 100; n *= 1.3) {
@@ -1296,7 +1297,7 @@ static void a_request_for_many_units_of_a_free_rate_fits_soon(void **state) {
         doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
         doorman_rate *rate = doorman_resource_rate(resource);
         for (int k = 0; k < 3; k++) {
-            live(&w, k * 30 * SECOND); /* idle in between */
+            live(&w, k * 30 * SECOND); /* the client is idle */
             bool allowed = false;
             for (int i = 0; i < 10 && !allowed; i++) {
                 live(&w, 100 * MILLISECOND);
@@ -1306,12 +1307,12 @@ static void a_request_for_many_units_of_a_free_rate_fits_soon(void **state) {
             }
             assert_true(allowed);
         }
-        for (int i = 0; i < 20; i++) { /* and goes on to fit */
+        for (int i = 0; i < 20; i++) { /* n units still fit */
             live(&w, 3 * SECOND);
             assert_int_equal(doorman_rate_try(rate, n, w.now), DOORMAN_ALLOWED);
         }
         live(&w, 40 * SECOND);
-        assert_exact(read_now(&w, resource).capacity, 1); /* then it is given back */
+        assert_exact(read_now(&w, resource).capacity, 1); /* the rest has been given back */
         world_stop(&w);
     }
 }
@@ -1345,8 +1346,8 @@ static void a_request_for_many_units_of_a_free_gauge_fits_soon(void **state) {
     }
 }
 
-/* L4: where there is no more, a request that does not fit is refused, and asks for what it needs
- * while that is within eight times of what there is. */
+/* L4: if the server has no more, a request that does not fit is refused. It raises wants to what it
+ * needs, but not above about eight times the capacity. */
 static void a_request_for_more_than_the_server_has_does_not_grow_without_bound(void **state) {
     (void)state;
     world w;
@@ -1365,7 +1366,7 @@ static void a_request_for_more_than_the_server_has_does_not_grow_without_bound(v
     world_stop(&w);
 }
 
-/* L2: by what it may want at most, or by wants that are set, and not by the lease of today. */
+/* L2: IMPOSSIBLE depends on wants_maximum, or on wants that are set, not on the lease in force. */
 static void impossible_is_what_could_never_be_granted(void **state) {
     (void)state;
     world w;
@@ -1394,7 +1395,7 @@ static void impossible_is_what_could_never_be_granted(void **state) {
     world_stop(&w);
 }
 
-/* L1, L2: with a burst in units that many fit at any rate, and ask for no more of it. */
+/* L1, L2: a burst in units fits at any rate, so using it does not raise wants. */
 static void a_burst_in_units_fits_at_any_rate(void **state) {
     (void)state;
     world w;
@@ -1411,9 +1412,9 @@ static void a_burst_in_units_fits_at_any_rate(void **state) {
     world_stop(&w);
 }
 
-/* ---- L2: decisions for the headers of a reply ---- */
+/* ---- L2: decisions with values for a reply's headers ---- */
 
-/* L2: when another lease is expected, where the one in force is too small. */
+/* L2: if the lease in force is too small, retry_after is when another lease is expected. */
 static void a_refusal_says_when_to_try_again(void **state) {
     (void)state;
     world w;
@@ -1423,7 +1424,7 @@ static void a_refusal_says_when_to_try_again(void **state) {
     doorman_limiter_result result;
     w.down = true;
     assert_int_equal(doorman_rate_decide(doorman_resource_rate(other), 1, &result, w.now),
-                     DOORMAN_REFUSED); /* no lease yet, and nobody answers */
+                     DOORMAN_REFUSED); /* there is no lease, and the server is down */
     assert_in_range(result.retry_after, 1, 2 * SECOND);
     live(&w, MINUTE);
     (void)doorman_gauge_decide(doorman_resource_gauge(other), 0.5, &result, w.now);
@@ -1439,7 +1440,7 @@ static void a_refusal_says_when_to_try_again(void **state) {
     assert_exact(result.remaining, 1);
     assert_int_equal(result.retry_after, 250 * MILLISECOND);
     live(&w, result.retry_after);
-    live(&w, 100 * MILLISECOND); /* what was saved at a rate of 1 is little */
+    live(&w, 100 * MILLISECOND); /* little was saved at a rate of 1 */
     assert_int_equal(doorman_rate_decide(doorman_resource_rate(follower), 20, &result, w.now),
                      DOORMAN_ALLOWED);
     assert_int_equal(doorman_gauge_decide(doorman_resource_gauge(follower), 20, &result, w.now),
@@ -1450,10 +1451,10 @@ static void a_refusal_says_when_to_try_again(void **state) {
     world_stop(&w);
 }
 
-/* ---- L4: what it costs ---- */
+/* ---- L4: cost ---- */
 
-/* K7: an idle application asks for nothing but its refreshes, is due five times a second, and looks
- * at one flag then. */
+/* K7: an idle client only refreshes its leases. If its wants follow use, it is due five times a
+ * second, and then checks one flag. */
 static void an_idle_client_does_nothing_but_look(void **state) {
     (void)state;
     world w;
@@ -1470,7 +1471,7 @@ static void an_idle_client_does_nothing_but_look(void **state) {
     }
     assert_in_range(updates, 10 * 60 * 5, 10 * 60 * 7);
     assert_in_range(w.request_count, requests + 30, requests + 10 * 60 / 16 + 1);
-    set_wants(&w, resource, 5); /* what is set follows nothing */
+    set_wants(&w, resource, 5); /* these wants do not follow use */
     live(&w, 20 * SECOND);
     updates = 0;
     for (doorman_time end = w.now + MINUTE; w.now < end; updates++) {

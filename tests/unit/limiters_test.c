@@ -299,7 +299,7 @@ static void the_end_of_a_lease_does_not_enlarge_what_was_saved(void **state) {
     }
 }
 
-/* L1: as many as were asked for, at any rate, and exactly so many. */
+/* L1: exactly the configured number of units, at any rate. */
 static void a_burst_in_units_is_that_many_at_any_rate(void **state) {
     (void)state;
     static const double rates[] = {1e-3, 0.3, 1, 7, 1000, 1e6};
@@ -319,12 +319,12 @@ static void a_burst_in_units_is_that_many_at_any_rate(void **state) {
     assert_int_equal(count_allowed(&half, 5, MINUTE), 1); /* one unit always fits */
 }
 
-/* L1: what was saved is no more units when the rate changes. */
+/* L1: a change of the rate does not add units to what was saved. */
 static void a_burst_in_units_is_not_enlarged_by_a_change(void **state) {
     (void)state;
     doorman_rate rate;
     assert_int_equal(doorman_rate_init_units(&rate, 10, 20, 0), DOORMAN_OK);
-    doorman__rate_set(&rate, 1000, DOORMAN_NEVER, 0, SECOND); /* 10 are saved */
+    doorman__rate_set(&rate, 1000, DOORMAN_NEVER, 0, SECOND); /* 10 units are saved */
     assert_int_equal(count_allowed(&rate, 100, SECOND), 10);
     assert_int_equal(count_allowed(&rate, 100, MINUTE), 20);
     doorman__rate_set(&rate, 1, 2 * MINUTE, 1000, MINUTE + SECOND);
@@ -332,7 +332,7 @@ static void a_burst_in_units_is_not_enlarged_by_a_change(void **state) {
     assert_in_range(count_allowed(&rate, 100, 2 * MINUTE), 0, 20);
 }
 
-/* L2: what the headers of a reply need. */
+/* L2: the values that a reply's headers need. */
 static void a_decision_tells_what_is_left_and_when_to_come_again(void **state) {
     (void)state;
     doorman_limiter_result result;
@@ -356,7 +356,7 @@ static void a_decision_tells_what_is_left_and_when_to_come_again(void **state) {
     rate = rate_of(0, 0, 0);
     assert_int_equal(doorman_rate_decide(&rate, 1, &result, 0), DOORMAN_REFUSED);
     assert_exact(result.remaining, 0);
-    assert_true(result.retry_after == DOORMAN_NEVER); /* it is of no resource: nothing will come */
+    assert_true(result.retry_after == DOORMAN_NEVER); /* no resource: the rate will not change */
     doorman_rate_shadow(&rate, true);
     assert_int_equal(doorman_rate_decide(&rate, 1, &result, 0), DOORMAN_ALLOWED);
     assert_int_equal(result.retry_after, 0);
@@ -375,7 +375,7 @@ static void a_decision_of_a_gauge_tells_what_is_left(void **state) {
     assert_exact(result.remaining, 3);
     assert_true(result.retry_after == DOORMAN_NEVER);
     assert_int_equal(doorman_gauge_decide(&gauge, 11, &result, 0), DOORMAN_IMPOSSIBLE);
-    doorman__gauge_set(&gauge, 5, DOORMAN_NEVER, 5); /* it shrinks below what is in flight */
+    doorman__gauge_set(&gauge, 5, DOORMAN_NEVER, 5); /* below the units in flight */
     assert_int_equal(doorman_gauge_decide(&gauge, 8, &result, 0), DOORMAN_REFUSED);
     assert_exact(result.remaining, 0);
     gauge = gauge_of(DOORMAN_UNLIMITED);

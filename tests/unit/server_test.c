@@ -266,7 +266,7 @@ static void asked_again_soon_the_lease_in_force_is_repeated(void **state) {
     world_stop(w);
 }
 
-/* S3, L4: a cold start need not wait. */
+/* S3, L4: a cold start does not wait for the minimum interval. */
 static void a_holder_whose_wants_were_met_grows_within_the_interval(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -283,7 +283,8 @@ static void a_holder_whose_wants_were_met_grows_within_the_interval(void **state
     world_stop(w);
 }
 
-/* S3: so that nobody gains by asking often. */
+/* S3: the minimum interval applies to a holder whose wants were not met, so that asking often gains
+ * nothing. */
 static void a_holder_whose_wants_were_not_met_is_held_back(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -292,7 +293,7 @@ static void a_holder_whose_wants_were_not_met_is_held_back(void **state) {
     uint64_t first = ask(w, &b).gets.id;
     a.wants = a.has.capacity = 20;
     w->now += SECOND;
-    assert_about(gets(w, &a), 20); /* 70 are free */
+    assert_about(gets(w, &a), 20); /* then 70 are free */
     b.wants = 95;
     doorman_answer again = ask(w, &b);
     assert_true(again.gets.id == first);
@@ -302,7 +303,7 @@ static void a_holder_whose_wants_were_not_met_is_held_back(void **state) {
     world_stop(w);
 }
 
-/* S3: nor does anybody get a new lease who would not get more. */
+/* S3: a holder that would not get more gets no new lease within the minimum interval. */
 static void a_holder_that_could_not_grow_is_given_its_lease_again(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -317,7 +318,7 @@ static void a_holder_that_could_not_grow_is_given_its_lease_again(void **state) 
     world_stop(w);
 }
 
-/* R11, T7: what a holder gave back within the interval may be somebody else's. */
+/* R11, T7: another holder may have got what a holder gave back within the minimum interval. */
 static void what_was_given_back_grows_again_only_from_what_is_free(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
