@@ -847,7 +847,7 @@ static void a_log_that_nobody_reads_neither_blocks_nor_ends_the_server(void **st
     process_stop(process);
 }
 
-/* ---- no more files -------------------------------------------------------------------------- */
+/* ---- no free file descriptors --------------------------------------------------------------- */
 
 /* V5: a server that may open only a few files lets most new connections wait. */
 static void out_of_files(struct site *site, const struct server *where, const char *what) {

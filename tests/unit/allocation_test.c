@@ -268,7 +268,7 @@ typedef struct story {
     void (*prepare)(scene *s); /* may be NULL */
     /* May be called repeatedly; writes its result to s->outcome. */
     doorman_status (*call)(scene *s);
-    size_t failures; /* at least so many failing allocations make it fail */
+    size_t failures; /* least number of allocations that make it fail */
 } story;
 
 /* Runs a test case in a new scene while allocation number `nth` fails, alone (`once`) or with all
