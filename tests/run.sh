@@ -44,7 +44,7 @@ run_one() {
         before='sh'
         ;;
     esac
-    # The timeout is far longer than any test takes, even on a busy machine.
+    # 20 minutes is far longer than any program takes, even on a busy machine.
     if command -v timeout >/dev/null; then before="timeout 1200 $before"; fi
     output=$RESULTS/$(echo "$program" | tr / _)
     started=$(date +%s)

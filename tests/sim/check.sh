@@ -1,6 +1,6 @@
 #!/bin/sh
 # The part of the simulator that `make test` runs: all scenarios with one seed, and 200 runs with
-# random faults. SEED is the first seed of these runs, SIM the program.
+# faults. SEED is the first seed of the runs with faults (1). SIM is the program (build/sim/sim).
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh

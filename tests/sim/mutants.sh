@@ -1,21 +1,21 @@
 #!/bin/sh
-# Checks that the simulator can find bugs. It builds the simulator with one known fault in doorman.h
-# at a time; each fault breaks one rule of the handover. It prints after how many runs the fault is
-# found. All faults must be found.
+# Tests whether the simulator finds bugs. Each mutant is a copy of doorman.h with one known fault,
+# mostly a rule of the handover that is left out. This script builds the simulator with each mutant
+# and prints the number of runs until the fault is found. Every fault must be found.
 #
 #     tests/sim/mutants.sh [NAME]...        from the top of the repository; no names: all
 #
-# SEEDS (3000) is the number of runs for each fault. JOBS (the number of processors) is how many
-# faults are tried in parallel; for each the script calls itself with --one. The changes are made to
-# copies of the header in build/sim/mutants. The text to change must occur in the header exactly
-# once; its white space may differ. --faults and --favour choose the simulated faults that a rare
-# bug needs.
+# SEEDS is the number of runs for each mutant (3000). JOBS is the number of mutants that run at the
+# same time (one for each processor). The script calls itself with --one for each mutant. The copies
+# are in build/sim/mutants. The old text of a mutant must occur in doorman.h exactly once; spaces
+# and line breaks may differ. --faults and --favour give a mutant the faults that find it within
+# SEEDS runs.
 set -eu
 seeds=${SEEDS:-3000}
 folder=build/sim/mutants
 compile="${CC:-cc} -std=c11 -D_DEFAULT_SOURCE -O1"
 
-# Tries all mutants in parallel, and prints their output in order.
+# Runs all mutants, several at a time, and prints their output in the order of the arguments.
 try_all() { # name...
     missed=0
     mkdir -p $folder
@@ -51,7 +51,7 @@ fi
 wanted=$2
 missed=
 
-# Prints a header with one text changed. Fails if the text does not occur exactly once.
+# Writes the header with one text replaced to standard output. Fails unless the text occurs once.
 change() { # header, old, new
     OLD=$2 NEW=$3 awk '
         { text = text $0 "\n" }
@@ -81,7 +81,7 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
     while [ $# -ge 2 ] && [ "${1#--}" = "$1" ]; do
         mv "$folder/$name/doorman.h" "$folder/$name/before.h"
         if ! change "$folder/$name/before.h" "$1" "$2" >"$folder/$name/doorman.h"; then
-            echo "$name: this text is not exactly once in doorman.h: $1"
+            echo "$name: this text does not occur exactly once in doorman.h: $1"
             exit 1
         fi
         shift 2
@@ -103,7 +103,7 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
 mutant one-id 'R1: all leases have the same id' \
     'return id ? id : 1;' \
     'return id ? 1 : 1;'
-mutant any-id 'R4: a claim confirms, whichever lease it names' \
+mutant any-id 'R4: a claim confirms even if it names another lease' \
     'if (turn.named && !turn.learns) doorman__book_confirm(' \
     'if (record->lease_id && !turn.learns) doorman__book_confirm('
 mutant any-answer 'R2: a client accepts the response to any request' \
@@ -117,10 +117,10 @@ mutant in-flight 'R3: units in use are not claimed' \
 mutant no-keep 'R5: the amount committed to a node does not bound that of its holders' \
     'return bound ? doorman__min(held, doorman__book_left(book, record, book->keep)) : held;' \
     '(void)bound; return held;'
-mutant learner-confirms 'R7: a node that learns accepts confirmations' \
+mutant learner-confirms 'R7: a claim of a node that learns counts as a confirmation' \
     'if (turn.named && !turn.learns) doorman__book_confirm(' \
     'if (turn.named) doorman__book_confirm('
-mutant learner-told 'R8: a learning node does not tell its children how long it learns' \
+mutant learner-told 'R8: a node that learns stops as soon as its parent has learned' \
     'answer->learn_for = doorman__later(turn->end - turn->now, 0);' \
     'answer->learn_for = 0;'
 mutant end-back 'R9: the end of a lease entry moves back when leases become shorter' \
@@ -135,20 +135,20 @@ mutant two-rounds 'A1: fair shares are found in two rounds' \
     doorman__cut cut = doorman__index_cut(index, level);
     level += (capacity - cut.satisfied - level * cut.cut_subclients) / cut.cut_subclients;
     terms[0] = (doorman_terms){DOORMAN_ANY_PRIORITY, level, 0};'
-mutant straddle 'T2: groups of demands straddle the level' \
+mutant straddle 'T2: a demand group may straddle the level' \
     'doorman__upward_levels(upward, bounds, DOORMAN__BAND_GROUPS - 1 - 2 * step_count);' \
     '0 * doorman__upward_levels(upward, bounds, 0);' --faults spike,resign --favour spike
 mutant process-id 'T5: each process of a node has an id of its own' \
     '&doorman__upward_owner, server->node, options->parents' \
     '&doorman__upward_owner, server->master, options->parents'
-mutant orphans 'R3: units in use of an expired lease are claimed' \
+mutant orphans 'R3: units of a lease that has ended are still claimed' \
     'doorman__min(holding->claim, doorman__holding_counted(holding, now));' \
     'holding->claim; (void)now;' \
     --faults hold,loss,resign,gap,spike,stall --favour hold,loss,resign
-mutant other-node 'R3: an amount that another node has committed is claimed' \
+mutant other-node 'R3: what another node has committed is claimed' \
     '|| strcmp(holding->node, lease->node) != 0) {' \
     ') {' --faults roam,hold,partition,resign,spike --favour roam,hold,partition,resign
-mutant no-old-keep 'R9: earlier committed amounts are neither claimed nor reported' \
+mutant no-old-keep 'R9: the amount committed before is no longer claimed or reported' \
     'holding->past_count ? holding->past[0].keep : 0);' \
     '0);' \
     '.outstanding = holding->outstanding,' \
@@ -159,7 +159,7 @@ mutant learn-shorter 'R6: learning ends after half a lease' \
 mutant learn-grow 'R6: holders grow while a server learns' \
     ': doorman__book_learn(book, turn->record' \
     ': doorman__book_grant(book, turn->record'
-mutant learn-zero 'S4: a holder whose claim cannot be granted gets a lease of 0' \
+mutant learn-zero 'S4: a server that learns grants 0 instead of answering TRY_LATER' \
     'if (*keep > 0) return true;' \
     'if (*keep >= 0) return true;'
 mutant learn-unbound 'R6: a learning server grants claims beyond the capacity' \
@@ -170,17 +170,17 @@ mutant learn-spare 'R6: the overstated part of a claim is granted to others' \
     'if (record->counted > counted) { doorman__total_add(&book->spare, record->counted);' \
     --levels 1 --clients 4 --resources 1 \
     --faults resign,delay,double,spike,stall --favour resign,delay,double,spike,stall
-mutant learn-alien 'R6: claims on other nodes are believed' \
+mutant learn-alien 'R6: claims that name another node are believed' \
     'ours = ask->has.id && strcmp(ask->has.node, server->node) == 0;' \
     'ours = ask->has.id != 0;' --favour roam,loss
-mutant any-release 'R10: a release is accepted, whichever lease it names' \
+mutant any-release 'R10: a release counts even if it names another lease' \
     'if (record && record->lease_id == ask->has.id) {' \
     'if (record) {' --faults close,delay,double --favour close,delay,double
 mutant no-drift 'S8: a lease entry ends without the margin for clock drift' \
     'length + doorman__scale(length, server->options.drift);' \
     'length + doorman__scale(length, 0 * server->options.drift);' \
     --faults clock,stall,spike --favour clock,stall
-mutant no-round 'R5: no round after a cut: committed amounts may follow the targets' \
+mutant no-round 'R5: no round after a cut, so what holders keep may follow their targets' \
     'if (book->round_is_on) most = doorman__min(' \
     'if (book->round_is_on && 0) most = doorman__min('
 mutant age-early 'R4: leases of the older step are forgotten before they end' \
@@ -205,5 +205,5 @@ mutant rate-fast 'L1: a rate allows 10 % more' \
     'n * limit->unit_time, limit->most);' \
     'n * limit->unit_time * 0.9, limit->most);'
 
-if [ -z "$missed" ]; then echo "$wanted: unknown mutant"; fi
+if [ -z "$missed" ]; then echo "$wanted: no such mutant"; fi
 [ "$missed" = 0 ]
