@@ -752,9 +752,9 @@ DOORMAN_API doorman_asker *doorman_client_asker(doorman_client *client);
  * after any call on the client or its resources. Limiters do not report what they refuse, so while
  * the wants of a resource follow its use this is at most 0.2 s ahead: the caller's thread sleeps
  * until then, and calls update.
- *   cost      due O(1); of an update O(log resources) for each resource that is due: once in a tenth
- *             of its window where its wants follow use, 0.1 s after a refusal, and at the end of its
- *             lease; and O(resources), some nanoseconds each, where something was refused */
+ *   cost      due O(1). An update takes O(log resources) for each resource that is due: every tenth
+ *             of its window if its wants follow use, 0.1 s after a refusal, and at the end of its
+ *             lease. If something was refused, it also takes O(resources), some nanoseconds each */
 DOORMAN_API doorman_time doorman_client_due(const doorman_client *client);
 DOORMAN_API void doorman_client_update(doorman_client *client, doorman_time now);
 
@@ -4666,7 +4666,7 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  *       A group of demands is one demand at the parent: exact, unless a level falls into the midst
  *    of the group. So there is a boundary at each level of the last answer, and others around the
  *    first of them, the closer the nearer. The level at which a reserve is shared is among them: it
- *    matters only where some priority has no more than the reserve, and then it is the level of that
+ *    matters only if some priority has no more than the reserve, and then it is the level of that
  *    priority. To treat the demands of a group as equal overstates what they take
  *    (which is concave in the level), so that the level found is too low if anything: round by
  *    round it comes to the exact one from below, as Newton's steps do, and rests there.
@@ -5918,9 +5918,10 @@ static doorman_lease doorman__turn_grant(const doorman__turn *turn, double keep)
                            .refresh_interval = doorman__book_refresh(book, record, target, now)};
 }
 
-/* What a server hears beside its lease (T2, T3, R8). It hears the terms of every priority, since the
- * level of a priority that it has no demand of may be that of the reserve, which lies within the
- * groups of its other demands. Terms for any priority are sent for each that it has named. */
+/* Adds what a server receives with its lease (T2, T3, R8). It receives the terms of every priority,
+ * because the level of a priority of which it has no demand may be that of the reserve, which lies
+ * within the groups of its other demands. Terms for any priority are sent for each priority that it
+ * has named. */
 static void doorman__turn_tell(const doorman__turn *turn, doorman_terms *terms,
                                doorman_answer *answer) {
     doorman__book *book = turn->book;
@@ -7324,8 +7325,8 @@ void doorman_resource_read(const doorman_resource *resource, doorman_resource_in
 
 static doorman_time doorman__resource_follow_due(const doorman_resource *resource);
 
-/* When doorman_client_update has something to do for it: to be called after a change of the lease in
- * force, of the newest sample, of what was refused, or of whether the wants follow use. */
+/* Sets when doorman_client_update next has work for the resource. Called after a change of the
+ * lease in force, of the newest sample, of what was refused, or of whether the wants follow use. */
 static void doorman__resource_set_wake(doorman_resource *resource) {
     doorman_time at = resource->follows ? doorman__resource_follow_due(resource) : DOORMAN_NEVER;
     if (resource->told.leased) at = doorman__earlier(at, resource->holding.end);

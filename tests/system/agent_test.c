@@ -1553,8 +1553,9 @@ static void print_times(const char *what, doorman_time *times, size_t count) {
         (times) = doorman_clock() - from_;                                                         \
     } while (0)
 
-/* All resources get leases, with no more requests than necessary, and calls do not delay each other.
- * The test prints how long calls take but does not assert it, because it depends on the machine. */
+/* All resources get leases, with no more requests than necessary, and calls do not delay each
+ * other. The test prints how long calls take but does not assert it, because it depends on the
+ * machine. */
 static void an_agent_with_many_resources_serves_each(void **state) {
     (void)state;
     enum { RESOURCES = 10000 };
