@@ -4613,100 +4613,114 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
 
 /* ---- >>server ------------------------------------------------------------------------------- */
 /*
- * A node: one book for each resource that somebody has asked for, a mastership, a configuration. A
- * message is checked whole, then room is made for all that it needs, and only then is anything
- * decided: what is wrong, or finds no memory, changes nothing (C4, C5).
+ * A node of the tree: one book (lease table) for each resource that a holder has asked for, a
+ * mastership, and a configuration. A request is checked as a whole first. Then the memory for all
+ * of it is reserved. Only then is anything decided. So a request that is invalid, or for which
+ * there is no memory, changes nothing (C4, C5).
  *
- * S1 Not the master: the mastership alone is the answer.
- * S2 Leases that have expired are gone for whoever looks.
- * S3 Asked again within the minimum interval (5 s, at most half the refresh interval) by a holder
- *    that names its last lease: that lease again, with what is left of its time, less what was
- *    given back (R11). A holder that names another lease, or none, is not held back; nor is one
- *    that had been granted all that it wanted, wants more now, and can have it from what is free,
- *    while no round is on (see leases). That is a new lease, by R5 like any other: what the holder
- *    has given back meanwhile is free, or somebody else's, and the old lease never comes again. A
- *    holder whose wants were not met is held back, so that nobody gains by asking often.
- * S4 Learning: see leases, R6. A holder to which nothing can be given is told TRY_LATER, not 0: so
- *    it keeps the lease that it may have until that ends, and then does as its mode says, as if the
- *    server were still away. It is to ask again after its usual interval, or when the learning
- *    ends. Its wants are noted, nothing is counted for it, and its record ends unless it comes
- *    again. Amounts that are no parts of a whole (STATIC, NO_ALGORITHM) need no learning.
- * S5 Else the target of the algorithm, cut to what is free, or to what the holder may still use.
- * S6 A lease lasts `lease_length`, but never longer than the server's own; the refresh interval
- *    told is a third of that at most. Who got less than its target by a thousandth comes back after
- *    the minimum interval (R12). Of whole units a holder does so only while it is owed one (A5, see
- *    leases) and no more are owed than there are: the others wait for their turns in peace.
- * S7 Safe capacity: the template's; else the capacity divided by the subclients known, the one who
- *    asks included; and none while learning, where amounts are no parts of a whole, or to a server.
- *    A node has no more than its clients want: there it is at least the level that its parent told,
- *    and none where that would be 0. Of whole units it is rounded down, to 0 where there are more
- *    clients than units: a unit for each would be more than there is.
+ * S1 A server that is not master answers only with the mastership.
+ * S2 Expired leases never show: every function removes them before it reads a book.
+ * S3 A holder that names its last lease and asks again within the minimum interval (5 s, at most
+ *    half the refresh interval) gets that lease again, with the rest of its time, less what the
+ *    holder has given back (R11). The minimum interval does not apply to a holder that names
+ *    another lease or none. It also does not apply to a holder that had been granted all its wants,
+ *    wants more now, and can have that from the free capacity, while no round is on (see leases).
+ *    Such a holder gets a new lease by R5, like any other: what it has given back in between is
+ *    free or belongs to another holder, and the old lease never comes back. The interval applies to
+ *    a holder whose wants were not met, so that no holder gains by asking often.
+ * S4 Learning: see leases, R6. A holder to which nothing can be granted gets TRY_LATER, not a lease
+ *    of 0. So it keeps the lease that it may have until that ends, and then uses its fallback, as
+ *    if the server were still away. It should ask again after its usual interval, or when the
+ *    learning ends. The server notes its wants, commits nothing for it, and removes its record
+ *    unless it asks again. Amounts that are not parts of a shared capacity (STATIC, NO_ALGORITHM)
+ *    need no learning.
+ * S5 Otherwise a holder gets the target of the algorithm, cut to what is free, or to what the
+ *    holder may still use.
+ * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
+ *    interval in a response is at most a third of the lease. A holder whose lease is below its
+ *    target by more than a thousandth should ask again after the minimum interval (R12). If leases
+ *    are whole units, this applies only to a holder that is owed a unit (A5, see leases), and only
+ *    if no more units are owed than there are. The other holders wait for their turns at the normal
+ *    interval.
+ * S7 The safe capacity is the template's. Without one it is the capacity divided by the number of
+ *    known subclients, including those of the request. There is none while the server learns, for
+ *    amounts that are not parts of a shared capacity, or for a server. A node has no more capacity
+ *    than its clients want, so there the safe capacity is at least the level that its parent sent,
+ *    and there is none if that would be 0. With whole units it is rounded down, to 0 if there are
+ *    more clients than units: one unit for each would exceed the capacity.
  * S8 The record of a lease lasts 1 + drift times as long as the lease.
- * S9 A claim that there is no record of, outside learning, is told to on_event, and taken for
- *    nothing.
- * S10 Two processes that seem to use one id (see leases, "shared ids") are told to on_event, at
- *    each sign of them, and marked among the leases. Nothing else changes for them.
- * R8 Learning ends when every lease that a predecessor can have given has ended: the longest lease
- *    length, with the drift, after it was known to be gone. A shorter learning_mode_duration gives
- *    up T7 for that resource.
- * G5 A new configuration drops no lease. A resource that gains a template starts by learning, since
- *    without one it was given what it asked for, and no book was kept.
- * C7 Resources, holders of one and resources of one holder are bounded; past that a resource is
- *    refused (FULL), and nobody loses a lease.
+ * S9 If a holder claims a lease that has no record, and the server is not learning, on_event
+ *    reports it, and the claim has no effect.
+ * S10 If two processes seem to use one id (see leases, "shared ids"), on_event reports each sign,
+ *    and their leases are marked. Nothing else changes for them.
+ * R8 Learning ends when every lease that a predecessor can have granted has ended. That takes the
+ *    longest lease length, with the drift, from when the predecessor was known to be gone. With a
+ *    shorter learning_mode_duration, T7 does not hold for that resource.
+ * G5 A new configuration drops no lease. A resource that gains a template starts by learning:
+ *    without a template it was granted all that was asked for, and no book was kept.
+ * C7 The number of resources, of holders of one resource, and of resources of one holder is
+ *    limited. A request beyond a limit is refused for that resource (FULL). No holder loses a lease
+ *    by that.
  *
- * The tree. A server with a parent has a holding (see asking) for each book: its own lease, of
- * which C is the capacity and K what the parent counts.
+ * The tree. A server with a parent has a holding (see asking) for each book: its own lease. C is
+ * the capacity of this lease, and K is what the parent has committed for it.
  *
- * T1 It asks its parent for all its resources together, what its holders want in groups; sooner
- *    when they want more than there is, though not within the minimum interval.
- * T2 Fair across the tree: the terms of the parent are those of the node, as long as they fit into
- *    its lease; else it solves for itself. What they leave, since something has changed since they
- *    were made, is divided in proportion to what is still wanted: it would lie idle until the
- *    parent is asked again.
- *       A group of demands is one demand at the parent: exact, unless a level falls into the midst
- *    of the group. So there is a boundary at each level of the last answer, and others around the
- *    first of them, the closer the nearer. The level at which a reserve is shared is among them: it
- *    matters only if some priority has no more than the reserve, and then it is the level of that
- *    priority. To treat the demands of a group as equal overstates what they take
- *    (which is concave in the level), so that the level found is too low if anything: round by
- *    round it comes to the exact one from below, as Newton's steps do, and rests there.
- * T3 Algorithm and parameters are the parent's; the refresh interval falls by decay_factor a level.
- * T4 Without a lease of its own a node gives none: TRY_LATER. At the first request for a resource
- *    it asks at once. Its holders come again after 1 s, or 4 s where it cannot have a lease sooner.
- * T5 All servers of a node ask under its name, so that a new master inherits the node's lease.
- * T6, R8 A new master says that it learns, until its predecessor's leases have ended. These did not
- *    outlive the node's own lease; so its parent tells it how long the record of that one lasts
- *    (`learn_for`), and no less than it learns itself. The first such answer counts: the record
- *    that it renews is of the new master's own lease. Until then it releases nothing (R10).
- * R7 To a server that learns its parent gives again what it gave before, and takes nothing that it
- *    says for a confirmation. Its demands are out of the shares, and what it has off the capacity,
- *    until it has learned.
- * T7 Never a unit more in force than there is, in the whole tree. Let b(h) be what the parent of h
- *    counts for it; while that is gone or learns, what its last complete books counted. What is in
- *    force below h is at most b(h), and the b of all children of p sum to b(p) at most; b of the
- *    root is its capacity. By induction over the levels: grants keep the sum of u within K, and K
- *    is at most b(p), since p's own parent lowers b(p) only to a claim by which p has bound itself,
- *    or when p's lease has ended (R3, R4). A server that restarts finds its b unchanged (R7), gives
- *    no more than was in force, and has complete books when it has learned (R6, R8). And leases end
- *    no later than that which they are parts of (S6, S8, R9).
- * T8 A request upward names the nodes that it came through, on the longest way. A server that finds
- *    itself among them, or more than 16, refuses it.
+ * T1 The node asks its parent for all its resources in one request, with the wants of its holders
+ *    in groups. It asks sooner if they want more than the capacity, but keeps the minimum interval.
+ * T2 Shares are fair across the tree. The node uses the terms of its parent as long as they fit
+ *    into its lease; otherwise it solves its own. If demands have changed since the parent made the
+ *    terms, they may leave capacity over. It is divided in proportion to what is still wanted,
+ *    because it would be idle until the next request to the parent.
+ *       A group of demands is one demand at the parent. This is exact unless a level lies within
+ *    the group. So there is a boundary at each level of the last response. Further boundaries lie
+ *    around the first level, and are closer to each other the nearer they are to it. The level at
+ *    which a reserve is shared is one of the levels. It matters only if some priority has no more
+ *    than the reserve, and then it is the level of that priority. To treat the demands of a group
+ *    as equal overstates what they take (which is concave in the level), so the level that is found
+ *    is never too high. From round to round it approaches the exact level from below, as in
+ *    Newton's method, and stays there.
+ * T3 The algorithm and its parameters are the parent's. The refresh interval gets shorter by the
+ *    factor decay_factor at each level.
+ * T4 A node without a lease of its own grants none: it answers TRY_LATER. After the first request
+ *    for a resource it asks its parent at once. Its holders should ask again after 1 s, or after
+ *    4 s if the node cannot have a lease sooner.
+ * T5 All servers of a node use the node's name at the parent, so a new master inherits the node's
+ *    lease.
+ * T6, R8 A new master reports to its parent that it learns, until its predecessor's leases have
+ *    ended. These did not outlive the node's own lease. So the parent responds with the time that
+ *    its record of that lease lasts (`learn_for`), and at least the time that it learns itself.
+ *    Only the first such response counts, because the record that it renews then is that of the new
+ *    master's own lease. Until then the node releases nothing (R10).
+ * R7 To a server that learns its parent grants again what it granted before, and does not treat its
+ *    claims as confirmations. Until it has learned, its demands are not in the shares, and what it
+ *    has is subtracted from the capacity.
+ * T7 In the whole tree, the leases in force never exceed the capacity. Let b(h) be what the parent
+ *    of h has committed for it; while the parent is gone or learns, what its last complete books
+ *    had committed. What is in force below h is at most b(h), and the b of all children of p sum to
+ *    at most b(p); b of the root is its capacity. Proof by induction over the levels: grants keep
+ *    the sum of u within K. K is at most b(p), because the parent of p lowers b(p) only to a claim
+ *    to which p has limited itself, or when the lease of p has ended (R3, R4). A server that
+ *    restarts has an unchanged b (R7), grants no more than was in force, and has complete books
+ *    when it has learned (R6, R8). And a lease ends no later than the lease of which it is a part
+ *    (S6, S8, R9).
+ * T8 A request to a parent names the nodes that it passed, on the longest path. A server refuses a
+ *    request that names the server itself, or more than 16 nodes.
  */
 
-/* How long a holder waits at most before it asks again a node that has no lease. */
+/* The longest time after which a holder should ask again at a node that has no lease. */
 #define DOORMAN__PUT_OFF_MAX (4 * DOORMAN_SECOND)
 
-/* What an update looks at: some milliseconds. */
+/* The most that one update visits, which takes some milliseconds. */
 #define DOORMAN__SWEEP_MAX ((size_t)10000)
 
-/* How many resources a holder has: one for each holder of the server. */
+/* The number of resources of one holder. There is one for each holder of the server. */
 typedef struct doorman__tally {
     doorman__link
         link; /* by the hash of the holder alone: 64 keyed bits, so equal means the same */
     size_t count;
 } doorman__tally;
 
-/* The way of one ask through a request. */
+/* One ask (resource) of a request, while the request is checked and answered. */
 typedef struct doorman__slot {
     uint64_t hash;
     size_t ask_index;
@@ -4716,7 +4730,7 @@ typedef struct doorman__slot {
     doorman_grant grant;
 } doorman__slot;
 
-/* What a node has of a resource, and what its parent says of it. */
+/* A node's own lease of a resource, and what its parent said about the resource. */
 typedef struct doorman__upward {
     doorman__holding holding; /* must be first */
     doorman_server *server;
@@ -4726,32 +4740,32 @@ typedef struct doorman__upward {
 } doorman__upward;
 
 struct doorman_server {
-    doorman_asker asker;                     /* must be first; without addresses: a root */
-    const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the longest way below it, */
+    doorman_asker asker;                     /* must be first; a root has no addresses */
+    const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the longest path below it, */
     char below[DOORMAN__PATH_MAX][DOORMAN_ID_BYTES_MAX + 1];
-    doorman_time below_until;              /* unless it is heard of again */
-    char parent[DOORMAN_ID_BYTES_MAX + 1]; /* the node that gave the last lease; "": none yet */
+    doorman_time below_until; /* which is forgotten then unless a request names it again */
+    char parent[DOORMAN_ID_BYTES_MAX + 1]; /* the node that granted the last lease; "": none yet */
     doorman_server_options options;
     char node[DOORMAN_ID_BYTES_MAX + 1];
-    char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": nobody knows */
+    char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": unknown */
     doorman_time now, mine_until, due;
-    doorman_time gone; /* the predecessor, see doorman_mastership */
+    doorman_time gone; /* when the predecessor was gone, see doorman_mastership */
     bool mine;
     const doorman_config *config; /* NULL: a node with a parent */
     doorman_time *learned_at; /* for each template: when a resource that is new now has learned */
-    doorman_time drains_at;   /* leases under configurations before this one have ended by then */
+    doorman_time drains_at;   /* leases under earlier configurations have ended by then */
     doorman__table books, tallies;
     doorman__book *first, *last;
-    doorman_walk *walks; /* under way */
-    doorman_walk sweep;  /* of an update that has more to do; one of these while it is */
+    doorman_walk *walks; /* all walks that have not ended */
+    doorman_walk sweep;  /* of an update that has more to do; it is in `walks` meanwhile */
     bool sweeping;
-    doorman_time sweep_due; /* of what the sweep has seen */
+    doorman_time sweep_due; /* the earliest time of what the sweep has visited */
     uint64_t lease_count;
     doorman__slot *slots;
-    size_t *places;       /* of the slots, by the hash of the resource */
-    uint64_t holder_hash; /* of the request */
+    size_t *places;       /* indexes of the slots, by the hash of the resource */
+    uint64_t holder_hash; /* the holder of the request */
     doorman_answer *answers;
-    doorman_terms *terms; /* of the answers to a server, TERMS_MAX for each */
+    doorman_terms *terms; /* of the responses to a server, TERMS_MAX for each answer */
     size_t slots_capacity, places_capacity, answers_capacity, terms_capacity;
 };
 
@@ -4775,7 +4789,7 @@ static uint64_t doorman__holder_hash(const doorman_server *server, const char *h
     return doorman__hash(server->options.seed, holder_id) ^ (is_server ? ~UINT64_C(0) : 0);
 }
 
-/* With the drift: how long a record lasts for a lease of this length. */
+/* How long a record lasts for a lease of this length, with the drift. */
 static doorman_time doorman__server_bound(const doorman_server *server, doorman_time length) {
     return length + doorman__scale(length, server->options.drift);
 }
@@ -4784,7 +4798,7 @@ static doorman__tally *doorman__server_tally(doorman_server *server, uint64_t ha
     return (doorman__tally *)(void *)doorman__table_first(&server->tallies, hash);
 }
 
-/* One resource less for a holder. */
+/* Subtracts one resource from those of a holder. */
 static void doorman__server_uncount(doorman_server *server, uint64_t hash) {
     doorman__tally *tally = doorman__server_tally(server, hash);
     assert(tally && tally->count);
@@ -4818,8 +4832,9 @@ static void doorman__server_free_book(doorman_server *server, doorman__book *boo
     DOORMAN_FREE(book);
 }
 
-/* A book without records. That of a node goes when its lease has been released; and while it learns
- * there may be holders that it does not know of, so the lease stays (R10). */
+/* Removes a book that has no records. The book of a node is removed only after its lease has been
+ * released. While the node learns it may have holders that it does not know of, so it keeps the
+ * lease (R10). */
 static void doorman__server_remove_book(doorman_server *server, doorman__book *book) {
     if (!book->upward) {
         doorman__server_free_book(server, book);
@@ -4833,7 +4848,7 @@ static void doorman__server_remove_book(doorman_server *server, doorman__book *b
     }
 }
 
-/* S2. Not more than so many; returns their number. */
+/* S2. Removes at most so many expired records; returns how many. */
 static size_t doorman__server_expire_some(doorman_server *server, doorman__book *book,
                                           size_t most) {
     size_t count = 0;
@@ -4841,7 +4856,7 @@ static size_t doorman__server_expire_some(doorman_server *server, doorman__book 
         if (server->now < record->end) break;
         doorman__server_event(server, DOORMAN_EVENT_EXPIRED, book->resource_id, record->holder_id,
                               record->given);
-        if (record->lease_id) book->expired_count++; /* not one that was put off */
+        if (record->lease_id) book->expired_count++; /* not for a holder that was put off */
         doorman__server_remove_record(server, book, record);
         count++;
     }
@@ -4853,14 +4868,14 @@ static void doorman__server_expire(doorman_server *server, doorman__book *book) 
 }
 
 static void doorman__server_forget(doorman_server *server) {
-    doorman__asker_forget(&server->asker); /* with the books of a node */
+    doorman__asker_forget(&server->asker); /* together with the books of a node */
     while (server->first) doorman__server_free_book(server, server->first);
     server->mine = false;
     server->master[0] = 0;
     server->due = DOORMAN_NEVER;
 }
 
-/* A mastership that has passed is lost, whether or not anybody has said so yet. */
+/* A mastership whose time has passed is lost, even if no call has said so yet. */
 static void doorman__server_check_mastership(doorman_server *server) {
     if (server->mine && server->now >= server->mine_until) doorman__server_forget(server);
 }
@@ -4948,8 +4963,8 @@ void doorman_server_destroy(doorman_server *server) {
     DOORMAN_FREE(server);
 }
 
-/* R8: when a resource of this template will have learned, after a victory over a predecessor that
- * went at `gone`, and that had this configuration or those before it. */
+/* R8: when a resource of this template will have learned. This is for a new master whose
+ * predecessor was gone at `gone` and had this configuration or an earlier one. */
 static doorman_time doorman__server_learned_at(const doorman_server *server,
                                                const doorman_template *settings,
                                                doorman_time gone) {
@@ -4962,13 +4977,13 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
     return doorman__later(last, server->drains_at);
 }
 
-/* Does some template match everything? It stands last. */
+/* Whether some template matches every resource. It is the last one. */
 static bool doorman__config_matches_all(const doorman_config *config) {
     size_t count = config->template_count;
     return count && strcmp(config->templates[count - 1].identifier_glob, "*") == 0;
 }
 
-/* The longest lease that a configuration allows; also that of what no template matches. */
+/* The longest lease that a configuration allows, also for a resource that no template matches. */
 static doorman_time doorman__config_longest_lease(const doorman_config *config) {
     doorman_time longest = doorman__config_matches_all(config) ? 0 : 60 * DOORMAN_SECOND;
     for (size_t i = 0; i < config->template_count; i++) {
@@ -4977,7 +4992,8 @@ static doorman_time doorman__config_longest_lease(const doorman_config *config) 
     return longest;
 }
 
-/* The template of the last configuration with this glob, at the same place if nothing has moved. */
+/* The index of the template with this glob in the last configuration. It tries the same index
+ * first, because templates seldom move. */
 static size_t doorman__config_same(const doorman_config *config, const char *glob, size_t place) {
     size_t count = config->template_count;
     if (place < count && strcmp(config->templates[place].identifier_glob, glob) == 0) return place;
@@ -4987,11 +5003,12 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
     return place;
 }
 
-/* When new resources of a template of a new configuration will have learned, which is still to be
- * put in the place of the last one. Where that had the same glob it is as it was; but a predecessor
- * that is still learned of may have had the new configuration, with longer leases, already. Else
- * they were those of other templates, or of none: then they were given what they asked for, and
- * must learn for as long as any lease that was given may last (G5). */
+/* When new resources of a template will have learned, for a configuration that is about to replace
+ * the last one. If that had a template with the same glob, the time stays as it was; but a
+ * predecessor that the server still learns about may already have had the new configuration, with
+ * longer leases. Otherwise the resources had another template or none. Without one they were
+ * granted all that was asked for, so they learn for as long as any lease that was granted may last
+ * (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t place) {
     const doorman_config *last = server->config;
@@ -5075,7 +5092,7 @@ doorman_status doorman_server_set_master(doorman_server *server,
 
 /* ---- server: checking a request */
 
-/* The demands of a server. */
+/* Checks the demands of a server. */
 static doorman_status doorman__wishes_check(const doorman_ask *ask, size_t index,
                                             doorman_error *error) {
     char path[40];
@@ -5091,7 +5108,7 @@ static doorman_status doorman__wishes_check(const doorman_ask *ask, size_t index
     return status;
 }
 
-/* T8. */
+/* T8: refuses a loop in the path, or a path that is too long. */
 static doorman_status doorman__server_check_path(const doorman_server *server,
                                                  const doorman_request *request,
                                                  doorman_error *error) {
@@ -5149,9 +5166,9 @@ static doorman_status doorman__ask_check(const doorman_request *request, size_t 
                          rule);
 }
 
-/* A resource that is named twice. The slots go into a table with at least twice as many places,
- * each to the next free one from where its hash says. A place holds the index of a slot, and one
- * more. */
+/* Refuses a request that names a resource twice. The slots are put into a hash table with at least
+ * twice as many places (open addressing, linear probing). A place holds the index of a slot plus
+ * 1. */
 static doorman_status doorman__server_check_twice(doorman_server *server,
                                                   const doorman_request *request,
                                                   doorman_error *error) {
@@ -5175,7 +5192,7 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
     return DOORMAN_OK;
 }
 
-/* Room to work on a request. */
+/* Reserves the memory for the work on a request. */
 static bool doorman__server_reserve(doorman_server *server, const doorman_request *request) {
     void *slots = server->slots, *answers = server->answers, *terms = server->terms;
     void *places = server->places;
@@ -5205,8 +5222,8 @@ static doorman__book *doorman__server_find_book(doorman_server *server, uint64_t
     return NULL;
 }
 
-/* Fills the slots of a request. That comes first of all checks, so that what is known of the holder
- * is on its way from memory while the others are made. */
+/* Fills the slots of a request. It runs before all checks, so that the CPU loads what is known of
+ * the holder from memory while the checks run. */
 static doorman_status doorman__server_look_up(doorman_server *server,
                                               const doorman_request *request,
                                               doorman_error *error) {
@@ -5246,8 +5263,8 @@ static doorman_status doorman__server_check(doorman_server *server, const doorma
 
 /* ---- server: making room */
 
-/* The holding of a node, for a book of its own. Until the parent has said what the settings are,
- * and what there is to learn, it has nothing, and learns. */
+/* Makes the holding of a node for one of its books. Until the parent has sent the settings and how
+ * long to learn, the holding has no capacity and the book learns. */
 static bool doorman__upward_create(doorman_server *server, doorman__book *book) {
     doorman__upward *upward = NULL;
     if (doorman__asker_reserve(&server->asker)) {
@@ -5268,7 +5285,7 @@ static bool doorman__upward_create(doorman_server *server, doorman__book *book) 
     return true;
 }
 
-/* Of a root by a template; of a node without one. */
+/* A root gives the template; a node has none. */
 static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t hash,
                                                const char *resource_id,
                                                const doorman_template *settings) {
@@ -5291,8 +5308,8 @@ static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t 
     return book;
 }
 
-/* One resource more for a holder; FULL: it has as many as it may. A server stands for many holders,
- * and may have all that there are. */
+/* Adds one resource to those of a holder. FULL: the holder has reached the limit. A server acts for
+ * many holders, so for it there is no limit. */
 static doorman_status doorman__server_count(doorman_server *server, uint64_t hash, bool is_server,
                                             doorman_grant *grant) {
     size_t most = is_server ? SIZE_MAX : server->options.resource_max_per_holder;
@@ -5309,7 +5326,7 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
     return DOORMAN_OK;
 }
 
-/* The book of a resource, made where there is none. Without one, grant says why. */
+/* Finds or creates the book of a resource. If there is none, `grant` has the reason. */
 static doorman_status doorman__slot_make_book(doorman_server *server, doorman__slot *slot,
                                               const char *resource_id) {
     if (slot->book) return DOORMAN_OK;
@@ -5335,7 +5352,7 @@ static doorman_status doorman__slot_find_record(doorman_server *server, doorman_
     doorman__server_expire(server, book);
     slot->record = doorman__book_find(book, holder_hash, request->holder_id, request->is_server);
     if (slot->record) {
-        __builtin_prefetch(slot->record->older); /* it will leave its place between them */
+        __builtin_prefetch(slot->record->older); /* it will be unlinked from its neighbours */
         __builtin_prefetch(slot->record->newer);
         return DOORMAN_OK;
     }
@@ -5352,7 +5369,7 @@ static doorman_status doorman__slot_find_record(doorman_server *server, doorman_
     return slot->added ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Finds or makes all that a request needs. When memory runs out it leaves things as they were. */
+/* Finds or creates everything that a request needs. If memory runs out, nothing has changed. */
 static doorman_status doorman__server_make_room(doorman_server *server,
                                                 const doorman_request *request) {
     doorman_status status = DOORMAN_OK;
@@ -5398,7 +5415,7 @@ static doorman__upward *doorman__upward_of(doorman__holding *holding) {
     return (doorman__upward *)(void *)holding;
 }
 
-/* C and K of the book are those of the holding. */
+/* Copies the holding's capacity and keep to C and K of the book. */
 static void doorman__upward_follow(doorman__upward *upward) {
     doorman__book *book = upward->book;
     const doorman__holding *holding = &upward->holding;
@@ -5410,7 +5427,8 @@ static void doorman__upward_follow(doorman__upward *upward) {
     book->keep = holding->keep;
 }
 
-/* Somebody asks for the resource: is there a lease? One that was to be released is taken up. */
+/* A holder asks for the resource. Returns whether the node has a lease. A lease that was about to
+ * be released is kept. */
 static bool doorman__upward_renew(doorman__upward *upward) {
     doorman_server *server = upward->server;
     doorman__holding *holding = &upward->holding;
@@ -5422,8 +5440,9 @@ static bool doorman__upward_renew(doorman__upward *upward) {
     return doorman__holding_live(holding, server->now);
 }
 
-/* After a change of what is wanted or counted: is there a reason to ask sooner? T1: more is wanted
- * than there is, and than when it was asked. R12: what was cut is no longer in use. */
+/* Called after a change of what is wanted or committed. Decides whether to ask the parent sooner.
+ * T1: holders want more than the capacity, and more than in the last request. R12: the units above
+ * a smaller lease are no longer in use. */
 static void doorman__upward_look(doorman__upward *upward) {
     doorman_asker *asker = &upward->server->asker;
     doorman__holding *holding = &upward->holding;
@@ -5443,8 +5462,8 @@ static void doorman__upward_look(doorman__upward *upward) {
     }
 }
 
-/* R3. A node gives back what nobody wants, unless it does not know all its holders, or nobody is
- * there to give it back to. What is counted for holders that are gone is not asked for (S2). */
+/* R3. A node gives back what no holder wants, unless it does not know all its holders, or the
+ * parent does not answer. It does not ask for what is committed for holders that are gone (S2). */
 static void doorman__upward_prepare(doorman__holding *holding, doorman_time now) {
     doorman__upward *upward = doorman__upward_of(holding);
     doorman__book *book = upward->book;
@@ -5463,8 +5482,8 @@ static void doorman__upward_prepare(doorman__holding *holding, doorman_time now)
     holding->claim = doorman__max(live ? holding->capacity : 0, counted);
 }
 
-/* The levels at which a demand passes from wanting no more than its share to wanting more, by the
- * terms that the parent told; each once. */
+/* The levels at which a demand changes from wanting at most its share to wanting more, by the terms
+ * of the parent. Each level appears once. */
 static size_t doorman__upward_levels(const doorman__upward *upward, double *levels, size_t most) {
     const doorman__book *book = upward->book;
     size_t count = 0;
@@ -5485,8 +5504,8 @@ static int doorman__amount_order(const void *a, const void *b) {
 
 #define DOORMAN__BAND_GROUPS 32
 
-/* Where the groups of a band end: at the levels, at some distances from the first of them (or from
- * the mean, where there is none), and at infinity. Ascending. */
+/* Where the groups of a band end, ascending: at the levels, at some distances from the first level
+ * (from the mean if there is no level), and at infinity. */
 static size_t doorman__upward_bounds(const doorman__upward *upward, double mean, double *bounds) {
     static const double steps[] = {1.01, 1.03, 1.07, 1.15, 1.3,  1.6, 2.2,
                                    4,    10,   40,   300,  5000, 1e6};
@@ -5503,7 +5522,8 @@ static size_t doorman__upward_bounds(const doorman__upward *upward, double mean,
     return count;
 }
 
-/* Demands of servers that are set aside are wanted still, though not in the index. */
+/* Adds the demands of servers that are set aside. They are still wanted, but are not in the
+ * index. */
 static void doorman__upward_add_asides(const doorman__book *book, int band, const double *bounds,
                                        doorman__sums *groups) {
     for (const doorman__child *child = book->asides; child; child = child->next_aside) {
@@ -5517,7 +5537,7 @@ static void doorman__upward_add_asides(const doorman__book *book, int band, cons
     }
 }
 
-/* T2: the demands of one band in groups. */
+/* T2: puts the demands of one band into groups. */
 static size_t doorman__upward_group_band(const doorman__upward *upward, int band,
                                          doorman_demand *out) {
     const doorman__book *book = upward->book;
@@ -5551,7 +5571,7 @@ static size_t doorman__upward_group(const doorman__holding *holding, doorman_dem
     return count;
 }
 
-/* T3. */
+/* T3: takes over the algorithm of the parent, with this node's refresh interval. */
 static void doorman__upward_set_algorithm(doorman__upward *upward, const doorman_algorithm *told) {
     doorman_algorithm *algorithm = &upward->settings.algorithm;
     *algorithm = doorman__algorithm_resolve(told);
@@ -5562,9 +5582,9 @@ static void doorman__upward_set_algorithm(doorman__upward *upward, const doorman
         doorman__earlier(algorithm->refresh_interval, algorithm->lease_length);
 }
 
-/* R8. The parent's record has the drift in it; that is enough for clocks that differ by that much,
- * however many of them measured a part of the time. Then the node says at once that it has learned.
- */
+/* R8. The parent's record includes the drift. That suffices for clocks that differ by the drift,
+ * even if several of them each measured a part of the time. When the time has passed, the node
+ * reports at once that it has learned. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
     doorman__book *book = upward->book;
@@ -5577,7 +5597,7 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
     }
     book->learned_at = doorman__earlier(book->learned_at, learned_at);
     server->due = doorman__earlier(server->due, book->learned_at);
-    if (learn_for == 0) return; /* the parent did not know this node: nothing waits for it */
+    if (learn_for == 0) return; /* the parent did not know this node: there is no lease to await */
     doorman_time ask_at = doorman__earlier(holding->ask_at, book->learned_at);
     doorman__holding_ask_at(&server->asker, holding, ask_at);
 }
@@ -5609,7 +5629,7 @@ static void doorman__upward_changed(doorman__holding *holding, const doorman_ans
     }
     doorman__upward_follow(upward);
     book->terms_count = 0;
-    /* Not before what was cut is free: R12. */
+    /* R12: do not confirm before the units that were cut are free. */
     doorman__holding_confirm_at(&upward->server->asker, holding, DOORMAN_NEVER);
     doorman__upward_look(upward);
 }
@@ -5619,7 +5639,8 @@ static void doorman__upward_closed(doorman__holding *holding) {
     doorman__server_free_book(upward->server, upward->book);
 }
 
-/* Before anything else: is this server still the master, and what is below it? */
+/* Runs before anything else: checks that this server is still master, and updates the path below
+ * it. */
 static void doorman__upward_check_mastership(doorman_asker *asker, doorman_time now) {
     doorman_server *server = (doorman_server *)(void *)asker;
     doorman__server_now(server, now);
@@ -5633,9 +5654,9 @@ static const doorman__owner doorman__upward_owner = {.look = doorman__upward_che
                                                      .changed = doorman__upward_changed,
                                                      .closed = doorman__upward_closed};
 
-/* T8: the longest way below this node, from what its children say. What is not heard of for a
- * minute is forgotten: a child that goes, or bears a wrong name, must not stop this node for
- * ever. */
+/* T8: notes the longest path below this node, from the requests of its children. A path that no
+ * request has named for a minute is forgotten: otherwise a child that is gone, or has a wrong name,
+ * would stop this node for ever. */
 static void doorman__server_note_path(doorman_server *server, const doorman_request *request) {
     size_t count = request->path_count;
     bool shorter = count + 1 < server->asker.path_count && server->now < server->below_until;
@@ -5649,7 +5670,7 @@ static void doorman__server_note_path(doorman_server *server, const doorman_requ
 
 /* ---- server: answering */
 
-/* What holds for a resource that no template matches (G2). */
+/* The algorithm for a resource that no template matches (G2). */
 static const doorman_algorithm doorman__unmatched = {.kind = DOORMAN_NO_ALGORITHM,
                                                      .lease_length = 60 * DOORMAN_SECOND,
                                                      .refresh_interval = 16 * DOORMAN_SECOND,
@@ -5658,14 +5679,14 @@ static const doorman_algorithm doorman__unmatched = {.kind = DOORMAN_NO_ALGORITH
                                                      .minimum_refresh_interval = DOORMAN_SECOND,
                                                      .decay_factor = 0.5};
 
-/* R1. Two to the 53rd is the largest integer that JSON carries safely; 0 is no id. Nobody can guess
- * the id of another's lease, or learn of the seed from its own. */
+/* R1. 2^53 is the largest integer that JSON carries safely; 0 means no id. The id is a keyed hash,
+ * so a holder can neither guess the lease id of another holder nor derive the seed from its own. */
 static uint64_t doorman__server_lease_id(doorman_server *server) {
     uint64_t id = doorman__hash_number(server->options.seed, ++server->lease_count) >> 11;
     return id ? id : 1;
 }
 
-/* S7. False: none is known. */
+/* S7. False: there is none. */
 static bool doorman__book_safe_capacity(const doorman__book *book, doorman_time now, double *out) {
     const doorman_template *settings = book->settings;
     double subclients = doorman__book_subclients(book);
@@ -5681,22 +5702,22 @@ static bool doorman__book_safe_capacity(const doorman__book *book, doorman_time 
     return !book->upward || *out > 0;
 }
 
-/* One ask, and what is known of it. */
+/* One ask of a request, with everything that is known about it. */
 typedef struct doorman__turn {
     doorman_server *server;
     const doorman_request *request;
     const doorman_ask *ask;
     doorman__book *book;
     doorman__record *record;
-    doorman__rotation *rotation; /* NULL: the resource is not in whole units */
+    doorman__rotation *rotation; /* NULL: leases are not whole units */
     doorman_time now;
-    doorman_time end; /* of the record of what the holder has had; 0: nothing */
-    double claim;     /* x */
-    bool live;        /* something is counted for it; else it is new, or was put off (T4) */
-    bool named;       /* it names the last lease that it was given here */
-    bool ours;        /* the lease that it has is of this node */
+    doorman_time end; /* end of the record of what the holder has had; 0: nothing */
+    double claim;     /* x, what the holder claims */
+    bool live;        /* something is committed for it; else it is new, or was put off (T4) */
+    bool named;       /* it names the last lease that it was granted here */
+    bool ours;        /* the lease that it has is from this node */
     bool learns;      /* it is a server that learns, */
-    bool back;        /* and gets again what it had: R7 */
+    bool back;        /* and gets again what it had (R7) */
     double target;
 } doorman__turn;
 
@@ -5723,7 +5744,7 @@ static doorman__turn doorman__turn_start(doorman_server *server, const doorman_r
     return turn;
 }
 
-/* What a holder is told of what it could not have said truthfully; it is taken for nothing. */
+/* Reports a claim that cannot be true. Such a claim has no effect. */
 static void doorman__turn_doubt(const doorman__turn *turn, bool added) {
     const doorman_lease *has = &turn->ask->has;
     bool unknown = added && has->id && turn->now >= turn->book->learned_at; /* S9 */
@@ -5734,7 +5755,7 @@ static void doorman__turn_doubt(const doorman__turn *turn, bool added) {
                           turn->book->resource_id, turn->record->holder_id, turn->claim);
 }
 
-/* For a resource that has no book. */
+/* The lease for a resource that has no book. */
 static doorman_lease doorman__unmatched_lease(doorman_server *server, double wants) {
     return (doorman_lease){.id = doorman__server_lease_id(server),
                            .node = server->node,
@@ -5744,7 +5765,7 @@ static doorman_lease doorman__unmatched_lease(doorman_server *server, double wan
                            .refresh_interval = doorman__unmatched.refresh_interval};
 }
 
-/* Without a record: refused, or (G2) given what it asks for. */
+/* Answers an ask that has no record: a refusal, or (G2) a grant of all that it asks for. */
 static void doorman__server_answer_without(doorman_server *server, const doorman__slot *slot,
                                            const doorman_request *request, doorman_answer *answer) {
     static const doorman_terms all = {DOORMAN_ANY_PRIORITY, 0, 1};
@@ -5767,23 +5788,23 @@ static void doorman__server_answer_without(doorman_server *server, const doorman
     answer->has_learn_for = ask->learning;
 }
 
-/* S6: of a new lease. */
+/* S6: the length of a new lease. */
 static doorman_time doorman__book_lease_length(const doorman__book *book, doorman_time now) {
     doorman_time length = book->settings->algorithm.lease_length;
     return book->upward ? doorman__earlier(length, book->upward->holding.end - now) : length;
 }
 
-/* R12: when a holder should come again that may get more then. */
+/* R12: after how long a holder should ask again if it may get more then. */
 static doorman_time doorman__book_soon(const doorman_algorithm *algorithm) {
     return doorman__later(doorman__minimum_interval(algorithm, algorithm->lease_length),
                           algorithm->minimum_refresh_interval);
 }
 
-/* S6 and R12: when the holder should come again. */
+/* S6 and R12: after how long the holder should ask again. */
 static doorman_time doorman__book_refresh(const doorman__book *book, const doorman__record *record,
                                           double target, doorman_time now) {
     const doorman_algorithm *algorithm = &book->settings->algorithm;
-    doorman_time left = record->lease_end - now; /* of a lease that is repeated not all is */
+    doorman_time left = record->lease_end - now; /* less than the length if it is repeated */
     doorman_time refresh = doorman__earlier(algorithm->refresh_interval, left / 3);
     bool enough = record->given >= target * 0.999;
     if (book->settings->whole && !doorman__book_learning(book, now)) {
@@ -5795,21 +5816,22 @@ static doorman_time doorman__book_refresh(const doorman__book *book, const doorm
     return doorman__later(doorman__earlier(refresh, doorman__book_soon(algorithm)), 1);
 }
 
-/* A holder that is put off is known of for three times as long as it should take to come again, but
- * no longer than a lease would have lasted: if it is gone, others want what it wants. */
+/* A holder that is put off is remembered for three times the interval after which it should ask
+ * again, but not longer than a lease would have lasted. If it is gone, its wants must not take
+ * capacity from others for longer. */
 static void doorman__turn_expect(const doorman__turn *turn, doorman_time length) {
     doorman_time end = doorman__server_bound(turn->server, length);
     doorman__book_set_end(turn->book, turn->record, doorman__after(turn->now, end));
     turn->server->due = doorman__earlier(turn->server->due, turn->record->end);
 }
 
-/* T4: a node without a lease of its own. What the holder claims is noted, so that the claim of the
- * node is complete; and what it wants, until it should have come again. */
+/* T4: the answer of a node that has no lease of its own. The node notes what the holder claims, so
+ * that its own claim is complete, and what the holder wants until it should have asked again. */
 static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *answer) {
     doorman__book *book = turn->book;
     doorman__record *record = turn->record;
     const doorman__holding *holding = &book->upward->holding;
-    bool alone = turn->server->asker.failures > 0; /* it may take longer */
+    bool alone = turn->server->asker.failures > 0; /* the parent does not answer */
     bool refused = holding->grant == DOORMAN_UNMATCHED || holding->grant == DOORMAN_FULL;
     bool far = holding->ask_at - turn->now > DOORMAN__PUT_OFF_MAX; /* its parent learns */
     doorman_time interval = alone || refused || far ? DOORMAN__PUT_OFF_MAX : DOORMAN_SECOND;
@@ -5827,7 +5849,7 @@ static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *ans
     answer->gets.refresh_interval = interval;
 }
 
-/* S3, R11. */
+/* S3, R11: the last lease again. */
 static doorman_lease doorman__turn_repeat(const doorman__turn *turn) {
     doorman__book *book = turn->book;
     doorman__record *record = turn->record;
@@ -5846,7 +5868,8 @@ static doorman_lease doorman__turn_repeat(const doorman__turn *turn) {
                                doorman__book_refresh(book, record, turn->target, turn->now)};
 }
 
-/* S3: may a holder grow within the minimum interval? `wanted`: before this request. */
+/* S3: whether a holder may grow within the minimum interval. `wanted` is the wants before this
+ * request. */
 static bool doorman__turn_grows(const doorman__turn *turn, double wanted) {
     const doorman__book *book = turn->book;
     double given = turn->record->given, target = turn->target;
@@ -5858,9 +5881,9 @@ static bool doorman__turn_grows(const doorman__turn *turn, double wanted) {
     return target * DOORMAN__MET > given;
 }
 
-/* S4: gives back what a holder has had. False: there is nothing to give, and it is put off. A
- * holder of a lease of this node may get what others give back, and comes again soon for it; the
- * others have to wait until the book has learned. */
+/* S4: grants what a holder has had. False: there is nothing to grant, and the holder is put off. A
+ * holder that names a lease of this node may also get what others give back, and should ask again
+ * soon for that. The other holders have to wait until the book has learned. */
 static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_answer *answer,
                                 double *keep) {
     doorman__book *book = turn->book;
@@ -5880,7 +5903,8 @@ static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_a
     return false;
 }
 
-/* A new lease, of what the record has been given: by S4 where the book learns, else by S5. */
+/* A new lease of what has just been entered into the record: by S4 if the book learns, else by
+ * S5. */
 static doorman_lease doorman__turn_grant(const doorman__turn *turn, double keep) {
     doorman_server *server = turn->server;
     doorman__book *book = turn->book;
@@ -5904,7 +5928,7 @@ static doorman_lease doorman__turn_grant(const doorman__turn *turn, double keep)
         doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, book->resource_id, record->holder_id,
                               record->given);
     }
-    if (!turn->live) record->end = 0; /* of one that was put off: R9 is for leases */
+    if (!turn->live) record->end = 0; /* it was put off; R9 is only for leases */
     record->lease_id = doorman__server_lease_id(server);
     record->granted_at = now;
     record->lease_end = doorman__after(now, length);
@@ -5948,7 +5972,7 @@ static void doorman__turn_tell(const doorman__turn *turn, doorman_terms *terms,
     answer->learn_for = doorman__later(answer->learn_for, book->learned_at - turn->now);
 }
 
-/* A lease, the last one again, or none. */
+/* Answers one ask: with a new lease, with the last one again, or with none. */
 static void doorman__turn_decide(const doorman__turn *turn, bool leased, bool again,
                                  doorman_answer *answer) {
     double keep = 0;
@@ -5999,7 +6023,7 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     if (book->upward) doorman__upward_look(book->upward);
 }
 
-/* R10: any other lease than the last is no reason to free anything. */
+/* R10: a release that names another lease than the last one has no effect. */
 static void doorman__server_release(doorman_server *server, const doorman_request *request) {
     for (size_t i = 0; i < request->ask_count; i++) {
         const doorman_ask *ask = &request->asks[i];
@@ -6044,7 +6068,7 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
 }
 
 doorman_time doorman_server_due(const doorman_server *server) {
-    if (server->sweeping) return 0; /* at once, by whatever clock */
+    if (server->sweeping) return 0; /* at once, by any clock */
     if (doorman__server_is_root(server)) return server->due;
     return doorman__earlier(server->due, doorman_asker_due(&server->asker));
 }
@@ -6064,8 +6088,8 @@ void doorman_server_walk_end(doorman_server *server, doorman_walk *walk) {
     *at = walk->other;
 }
 
-/* One resource of a sweep: its leases that have ended, or so many of them; and it itself, where
- * nobody holds anything of it. Returns how much that was. */
+/* The part of a sweep for one resource: removes its expired leases, up to a limit, and the resource
+ * itself if no holder is left. Returns how much of the limit it used. */
 static size_t doorman__server_sweep_book(doorman_server *server, doorman__book *book, size_t most) {
     size_t count = doorman__server_expire_some(server, book, most);
     if (count == most) return count;
@@ -6081,9 +6105,9 @@ static size_t doorman__server_sweep_book(doorman_server *server, doorman__book *
     return count + 1;
 }
 
-/* Gives memory back, a sweep over all resources at most once a second: who looks at one of them has
- * expired it already. A sweep takes as many updates as it needs, so that others can have the server
- * in between. What becomes due meanwhile is for the next one. */
+/* Returns memory. It sweeps all resources at most once a second, since every call that reads a
+ * resource has already removed its expired leases. One sweep takes as many updates as it needs, so
+ * that other calls are served in between. What expires during a sweep is left to the next one. */
 bool doorman_server_update(doorman_server *server, doorman_time now) {
     now = doorman__server_now(server, now);
     doorman__server_check_mastership(server);
@@ -6109,7 +6133,8 @@ bool doorman_server_update(doorman_server *server, doorman_time now) {
     return false;
 }
 
-/* Tells of a resource, or of the next one that this node does not give up. NULL: there is none. */
+/* Describes a resource, or the next one that this node is not about to release. NULL: there is
+ * none. */
 static doorman__book *doorman__server_tell(doorman_server *server, doorman__book *book,
                                            doorman_server_resource *out) {
     doorman_time now = server->now;
