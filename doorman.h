@@ -3887,54 +3887,59 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
 
 /* ---- >>asking ------------------------------------------------------------------------------- */
 /*
- * The upward half of a client, and of a server with a parent: which leases to ask for, when, whom,
- * and what the answers mean. Its owner is told when to say what it wants (prepare) and when a
- * holding has changed (changed).
+ * The upward half of a client, and of a server with a parent: which leases to ask for, when and at
+ * which address, and what the responses mean. It calls its owner when the owner must say what it
+ * wants (prepare), and when a holding has changed (changed). A holding is a held lease, or the wish
+ * to have one.
  *
- * One request is under way at most. The asker is in one of three states, moved by
- * doorman__asker_move alone:
+ * At most one request is under way. The asker is in one of three states. Only doorman__asker_move
+ * changes the state:
  *
  *   state     meaning                    leaves it
- *   READY     nothing is under way       a request is made                    -> ASKING
- *   ASKING    waits for one answer       it comes, or redirects               -> READY
- *                                        it fails, times out, makes no sense  -> WAITING
- *   WAITING   backs off until retry_at   that has come, a request is made     -> ASKING
- *   ASKING, WAITING                      its owner is no master any more      -> READY
+ *   READY     no request is under way    a request is made                    -> ASKING
+ *   ASKING    waits for one response     it comes, or redirects               -> READY
+ *                                        it fails, times out or is invalid    -> WAITING
+ *   WAITING   backs off until retry_at   then a request is made               -> ASKING
+ *   ASKING, WAITING                      its owner is no longer master        -> READY
  *
- * An owner may have a great many holdings, so nothing here looks at all of them: each has timers,
- * in these orders.
+ * An owner may have a great many holdings, so no call visits all of them. Each holding has timers,
+ * in these heaps:
  *
- *   dues       when to ask for it, to renew or to confirm      not while it is asked for, nor
- *   closing halves     when it is past half its interval               the same releases   when to
- *   release it                              while it is closing, and not asked for ends       the
- *   end of its lease                            while it has a lease id
+ *   heap      time                                         which holdings are in it
+ *   dues      when to ask for it, to renew or to confirm   not asked for now, not closing
+ *   halves    when half of its interval has passed         not asked for now, not closing
+ *   releases  when to release it                           not asked for now, closing
+ *   ends      the end of its lease                         with a lease id
  *
- * A holding has a lease while it has a lease id and now < end. Without one the owner does as its
- * mode says.
+ * A holding has a lease while it has a lease id and now < end. Without a lease the owner uses its
+ * fallback.
  *
- * K1 One bulk request renews all that is past half its interval, when the first is due (up to 5 %
- *    later, by chance); what is new, or wants a tenth more or less, comes sooner, though not within
- *    the minimum interval. A client that was granted all that it wanted, and whose limiters refuse
- *    something since, comes at once: there may be more (S3). A smaller lease is confirmed at once,
- *    by a node when what it counts for its holders has come down to it (R12).
- * K2 Failures back off: by chance between 1 s and 2 s, doubling to 60 s, yet at most a quarter of
- *    the time to the end of the first lease, and never less than 1 s. Where somebody answers, but
- *    nobody knows the master, it is 4 s at most: an election is soon over.
- * K3 A redirect is followed at once, five in a row, never from TLS to plain text.
- * R2 An answer counts if it is to the last request, once; and, holding by holding, not if the lease
- *    that was reported has ended meanwhile.
- * R3 What a holder claims to have, it binds itself to before it says so: of a client its capacity,
- *    or what is in flight; of a node its capacity, or what it counts for its own holders. Who wants
- *    less gives back first, unless nobody answers at present: a new master could not know of it,
- *    and not give it to anybody. It claims no more than its granter counts for it, K: units in
- *    flight since a lease that has ended are nobody's, and a new master must not believe in them.
- *    They are told as outstanding.
- * R9 Ends never move back; a holder counts from the sending. Where K falls, what it was still
- *    counts until the end of the lease that it came with: K'.
- * R10 A release names its lease, is tried once, and only when nothing of the lease is in use.
+ * K1 One request renews all holdings that are past half their interval. It is made when the first
+ *    of them is due (up to 5 % later, at random). A holding that is new, or that wants over a
+ *    tenth more or less, is asked for sooner, but not within the minimum interval. If a client was
+ *    granted all its wants, and its limiters have refused something since, it asks at once, because
+ *    there may be more capacity (S3). A smaller lease is confirmed at once. A node confirms it when
+ *    what it has committed for its holders has come down to it (R12).
+ * K2 After a failure the asker backs off for a random time from 1 s to an upper bound. The bound
+ *    is 2 s after the first failure, and doubles with each further one, up to 60 s. The time is at
+ *    most a quarter of the time to the end of the first lease, but never less than 1 s. If a server
+ *    answers but does not know the master, it is at most 4 s, because an election ends soon.
+ * K3 A redirect is followed at once, at most five in a row, and never from TLS to plain text.
+ * R2 A response is accepted only if it is to the last request, and only once. It has no effect on a
+ *    holding whose reported lease has ended in the meantime.
+ * R3 A holder limits itself to a claim before it sends the claim. A client claims its capacity, or
+ *    what is in flight; a node claims its capacity, or what it has committed for its own holders.
+ *    A holder that wants less gives back first, unless no server answers at present: a new master
+ *    could not know about it, and could not grant it to other holders. A holder claims at most what
+ *    its granter has committed for it, K. Units in flight from a lease that has ended belong to no
+ *    lease, so a new master must not count them; they are only reported as outstanding.
+ * R9 Ends never move back. A holder counts the time of a lease from when it sent the request. When
+ *    K falls, the amount above the new K stays committed until the end of the lease with which it
+ *    came: K'.
+ * R10 A release names its lease. It is tried once, and only when nothing of the lease is in use.
  */
 
-/* What a granter counted, before it counted less: see R9. */
+/* An amount that a granter had committed before it committed less: see R9. */
 typedef struct doorman__past {
     double keep;
     doorman_time end;
@@ -3942,38 +3947,38 @@ typedef struct doorman__past {
 
 #define DOORMAN__PAST_MAX 4
 
-/* Wants are met by a lease that is less by a thousandth at most (R12). */
+/* Wants count as met if the lease is smaller by at most a thousandth (R12). */
 #define DOORMAN__MET 0.999
 
 typedef struct doorman__holding {
-    struct doorman__holding *previous, *next; /* of the asker */
-    doorman__timer due;                       /* in the dues, or the releases */
-    doorman__timer half, over;                /* in the halves, and in the ends */
-    const char *resource_id;                  /* the owner's */
+    struct doorman__holding *previous, *next; /* in the asker's list */
+    doorman__timer due;                       /* in the heap of dues, or that of releases */
+    doorman__timer half, over;                /* in the heaps of halves and of ends */
+    const char *resource_id;                  /* the owner's memory */
     uint64_t lease_id;                        /* 0: never had one */
     double capacity;                          /* of the lease */
     doorman_time end;
-    double keep;       /* K: what the granter counts for it, */
-    size_t past_count; /* K': and counted before, until then; amounts fall, ends rise */
+    double keep;       /* K: what the granter has committed for it, */
+    size_t past_count; /* K': and had before, until then; amounts fall, ends rise */
     doorman__past past[DOORMAN__PAST_MAX];
     double claimed;      /* in the last request that was answered or is under way */
-    double asked_wants;  /* the same, the sum */
+    double asked_wants;  /* the same; the sum */
     bool reported;       /* the request under way reports a lease */
-    bool asked;          /* it has this holding in it */
-    bool learning;       /* it says that its owner does not know all holders yet (R8) */
-    bool closing;        /* to be released, once nothing of it is in use */
-    bool confirming;     /* the next request is, or the last one was, for the sake of R12 */
-    bool heard;          /* there was an answer, */
+    bool asked;          /* it is in the request under way */
+    bool learning;       /* its owner does not know all its holders yet (R8) */
+    bool closing;        /* release it once nothing of it is in use */
+    bool confirming;     /* the next request is, or the last one was, a confirmation (R12) */
+    bool heard;          /* there was a response, */
     bool granter_learns; /* and the last one said so */
-    bool met;            /* the last one granted all that was asked for */
+    bool met;            /* the last response granted all that was asked for */
     doorman_time asked_at, refresh_interval; /* see schedule */
-    doorman_time ask_at;                     /* when to renew, tell other wants, or release */
-    doorman_time confirm_at; /* when to look what there is to confirm; NEVER: nothing */
+    doorman_time ask_at;                     /* when to renew, report other wants, or release */
+    doorman_time confirm_at; /* when to check for something to confirm; NEVER: nothing */
     doorman_grant grant;
-    bool whole; /* leases are of whole units, by the last answer */
+    bool whole; /* leases are whole units, by the last response */
     bool has_safe_capacity;
     double safe_capacity;
-    doorman_demand demand; /* what `prepare` fills in: the wants, of all together, */
+    doorman_demand demand; /* filled in by `prepare`: the wants, of all groups together, */
     double outstanding;    /* what is in use, */
     double claim;          /* and all that it has or still uses (R3) */
     char node[DOORMAN_ID_BYTES_MAX + 1];
@@ -3982,13 +3987,13 @@ typedef struct doorman__holding {
 #define DOORMAN__GROUPS_MAX (32 * (DOORMAN_PRIORITY_MAX + 1)) /* demands of one server: T2 */
 
 typedef struct doorman__owner {
-    void (*look)(doorman_asker *asker, doorman_time now); /* before anything else; may be NULL */
+    void (*look)(doorman_asker *asker, doorman_time now); /* called first; may be NULL */
     void (*prepare)(doorman__holding *holding, doorman_time now);
-    /* Writes the demands of a server, GROUPS_MAX at most; NULL: there is one, holding->demand. */
+    /* Writes the demands of a server, at most GROUPS_MAX. NULL: there is one, holding->demand. */
     size_t (*group)(const doorman__holding *holding, doorman_demand *out);
-    /* An answer has come, and has been taken. */
+    /* A response for this holding was accepted. */
     void (*changed)(doorman__holding *holding, const doorman_answer *answer, doorman_time now);
-    void (*closed)(doorman__holding *holding); /* out of the list already; frees it */
+    void (*closed)(doorman__holding *holding); /* already out of the list; frees it */
 } doorman__owner;
 
 typedef enum doorman__asker_state {
@@ -4001,23 +4006,23 @@ typedef enum doorman__asker_state {
 #define DOORMAN__REDIRECTS_MAX 5
 #define DOORMAN__PATH_MAX 16
 
-/* A request of so many, with the longest ids, is within 4 MiB and 200,000 values; what is over goes
- * into the next one. */
+/* A request with this many asks, with the longest ids, is within 4 MiB and 200,000 values. Further
+ * asks go into the next request. */
 #define DOORMAN__ASKS_MAX 1000
-#define DOORMAN__ASKS_MAX_CLIENT 500 /* it has a lock while they are written, or taken */
+#define DOORMAN__ASKS_MAX_CLIENT 500 /* a client has a lock while they are written or read */
 #define DOORMAN__DEMANDS_MAX 20000
 
 struct doorman_asker {
     const doorman__owner *owner;
-    const char *holder_id; /* the owner's */
+    const char *holder_id; /* the owner's memory */
     bool is_server;
-    const char *const *path; /* of a server; the owner's */
+    const char *const *path; /* of a server; the owner's memory */
     size_t path_count;
     char *addresses[DOORMAN__ADDRESSES_MAX];
     size_t address_count, address_index;
     char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* "": none */
     unsigned redirects, failures;
-    uint64_t failure_count; /* in all */
+    uint64_t failure_count; /* since the start */
     doorman__asker_state state;
     doorman_method method; /* of the request under way */
     uint64_t sequence, random;
@@ -4025,10 +4030,10 @@ struct doorman_asker {
     doorman__holding *first, *last;
     size_t holding_count;
     doorman__timers dues, halves, releases, ends;
-    doorman_ask *asks; /* room for all that a client asks for: its requests need no memory */
+    doorman_ask *asks; /* reserved for all that a client asks for, so its requests need no memory */
     doorman__holding **asked;
     size_t asks_capacity, asked_capacity, asked_count;
-    doorman_demand *demands; /* of a server's request, one ask after the other */
+    doorman_demand *demands; /* of a server's request: those of the first ask, then the next */
     size_t demands_capacity, demand_count;
 };
 
@@ -4091,7 +4096,7 @@ static size_t doorman__asker_asks_max(const doorman_asker *asker) {
     return asker->is_server ? DOORMAN__ASKS_MAX : DOORMAN__ASKS_MAX_CLIENT;
 }
 
-/* Makes room for one holding more. */
+/* Reserves memory for one more holding. */
 static bool doorman__asker_reserve(doorman_asker *asker) {
     void *asks = asker->asks, *asked = asker->asked;
     size_t all = asker->holding_count + 1, most = doorman__asker_asks_max(asker);
@@ -4107,7 +4112,7 @@ static bool doorman__asker_reserve(doorman_asker *asker) {
            doorman__timers_reserve(&asker->ends, all);
 }
 
-/* Sets the timers of a holding after something has changed that they follow. */
+/* Sets the timers of a holding. Called after each change of a field that they depend on. */
 static void doorman__holding_set_timers(doorman_asker *asker, doorman__holding *holding) {
     doorman_time due = DOORMAN_NEVER, half = DOORMAN_NEVER;
     if (!holding->asked) due = doorman__earlier(holding->ask_at, holding->confirm_at);
@@ -4138,7 +4143,7 @@ static void doorman__holding_set_asked(doorman_asker *asker, doorman__holding *h
     doorman__holding_set_timers(asker, holding);
 }
 
-/* After doorman__asker_reserve. A new holding is due at once. */
+/* Adds a holding, which is due at once. Precondition: doorman__asker_reserve has succeeded. */
 static void doorman__asker_add(doorman_asker *asker, doorman__holding *holding, doorman_time now) {
     holding->previous = asker->last;
     *(asker->last ? &asker->last->next : &asker->first) = holding;
@@ -4166,7 +4171,7 @@ static void doorman__asker_remove(doorman_asker *asker, doorman__holding *holdin
     asker->owner->closed(holding);
 }
 
-/* No holding is due before. */
+/* The earliest time at which a holding is due. */
 static doorman_time doorman__asker_look_at(const doorman_asker *asker) {
     return doorman__earlier(doorman__timers_due(&asker->dues),
                             doorman__timers_due(&asker->releases));
@@ -4176,7 +4181,7 @@ static bool doorman__holding_live(const doorman__holding *holding, doorman_time 
     return holding->lease_id && now < holding->end;
 }
 
-/* To be asked for as soon as the minimum interval allows. */
+/* Makes a holding due as soon as the minimum interval allows. */
 static void doorman__holding_hurry(doorman_asker *asker, doorman__holding *holding,
                                    doorman_time minimum, doorman_time now) {
     if (!holding->heard) return;
@@ -4184,7 +4189,7 @@ static void doorman__holding_hurry(doorman_asker *asker, doorman__holding *holdi
     doorman__holding_ask_at(asker, holding, doorman__earlier(holding->ask_at, soon));
 }
 
-/* The owner wants another amount. Only a change of more than a tenth is worth a message (K1). */
+/* The owner wants another amount. Only a change of more than a tenth is worth a request (K1). */
 static void doorman__holding_wants(doorman_asker *asker, doorman__holding *holding, double wants,
                                    doorman_time now) {
     if (holding->whole) wants = doorman__whole_ceil(wants);
@@ -4195,16 +4200,16 @@ static void doorman__holding_wants(doorman_asker *asker, doorman__holding *holdi
     doorman__holding_hurry(asker, holding, minimum, now);
 }
 
-/* The owner needs more, and what it asked for last was granted whole: there may be more, and so it
- * does not wait for the minimum interval (K1). */
+/* The owner needs more, and the last response granted all that it asked for. There may be more
+ * capacity, so the minimum interval does not apply (K1). */
 static void doorman__holding_grow(doorman_asker *asker, doorman__holding *holding,
                                   doorman_time now) {
     if (holding->met) doorman__holding_hurry(asker, holding, 0, now);
 }
 
-/* The owner is done with it. What is not under way and has no lease goes at once; a lease is
- * released with the next request, or, while something of it is in use, when that is over or the
- * lease is. */
+/* The owner no longer needs the holding. A holding that has no lease, and is not in a request, is
+ * closed at once. A lease is released with the next request. If some of it is in use, it is
+ * released when that has ended, or closed when the lease has ended. */
 static void doorman__holding_close(doorman_asker *asker, doorman__holding *holding,
                                    doorman_time now) {
     holding->confirm_at = DOORMAN_NEVER;
@@ -4219,8 +4224,8 @@ const char *doorman_asker_address(const doorman_asker *asker) {
     return asker->redirect[0] ? asker->redirect : asker->addresses[asker->address_index];
 }
 
-/* The request under way is over. What was not answered is still to be asked for, after all that has
- * been due for longer: so where not all fits in a request everyone has its turn. */
+/* The request under way has ended. What was not answered is asked for again, after everything that
+ * has been due for longer. So if not all asks fit into a request, each has its turn. */
 static void doorman__asker_settle(doorman_asker *asker, doorman__asker_state state, bool answered) {
     doorman__asker_move(asker, state);
     for (size_t i = 0; i < asker->asked_count; i++) {
@@ -4234,7 +4239,7 @@ static void doorman__asker_settle(doorman_asker *asker, doorman__asker_state sta
     asker->asked_count = 0;
 }
 
-/* All is over and forgotten, and nothing is released; a request under way is void. */
+/* Forgets all holdings without a release. The response to a request under way will be dropped. */
 static void doorman__asker_forget(doorman_asker *asker) {
     asker->asked_count = 0;
     while (asker->first) doorman__asker_remove(asker, asker->first);
@@ -4243,11 +4248,11 @@ static void doorman__asker_forget(doorman_asker *asker) {
     asker->redirect[0] = 0;
 }
 
-/* K2. At most 2 to the failures_max seconds. */
+/* K2. The upper bound is at most 2^DOORMAN__FAILURES_MAX seconds. */
 #define DOORMAN__FAILURES_MAX 6
 #define DOORMAN__FAILURES_MAX_ALIVE 2
 
-/* The end of the lease that ends first, of those in force. */
+/* The end of the lease in force that ends first. */
 static doorman_time doorman__asker_first_end(doorman_asker *asker) {
     while (doorman__timers_due(&asker->ends) <= asker->now) {
         doorman__timer_clear(&asker->ends, doorman__timers_first(&asker->ends));
@@ -4276,8 +4281,8 @@ void doorman_asker_failed(doorman_asker *asker, uint64_t sequence, doorman_time 
     doorman__asker_fail(asker, DOORMAN__FAILURES_MAX);
 }
 
-/* A release of what is closing, if anything is. From here on it is not used any more. What is still
- * in use is looked at once a second. */
+/* Makes a release of the holdings that are closing, if there are any. From then on their leases are
+ * not used. A holding that is still in use is checked once a second. */
 static void doorman__asker_collect_releases(doorman_asker *asker, doorman_time now) {
     while (doorman__timers_due(&asker->releases) <= now) {
         if (asker->asked_count == doorman__asker_asks_max(asker)) break;
@@ -4300,7 +4305,7 @@ static void doorman__asker_collect_releases(doorman_asker *asker, doorman_time n
     }
 }
 
-/* K, or K' where that is more. */
+/* What the granter has committed: K, or K' if that is more. */
 static double doorman__holding_counted(doorman__holding *holding, doorman_time now) {
     while (holding->past_count && now >= holding->past[0].end) {
         memmove(&holding->past[0], &holding->past[1],
@@ -4309,18 +4314,18 @@ static double doorman__holding_counted(doorman__holding *holding, doorman_time n
     return doorman__max(holding->keep, holding->past_count ? holding->past[0].keep : 0);
 }
 
-/* R3: what it claims, and is bound to from here on. */
+/* R3: the claim. From here on the holder is limited to it. */
 static double doorman__holding_bind(doorman__holding *holding, doorman_time now) {
     double claim = doorman__min(holding->claim, doorman__holding_counted(holding, now));
     holding->keep = doorman__min(holding->keep, claim);
     return claim;
 }
 
-/* R9: K is to become less, while what it was may be in use until the end of its lease. Where there
- * are too many steps the two oldest become one: the larger amount, until the later end. */
+/* R9: K is about to fall, but the old amount may be in use until the end of its lease. If there are
+ * too many such amounts, the two oldest become one: the larger amount, until the later end. */
 static void doorman__holding_cut(doorman__holding *holding, doorman_time now) {
     doorman__past *past = holding->past;
-    (void)doorman__holding_counted(holding, now); /* without those that have ended */
+    (void)doorman__holding_counted(holding, now); /* removes those that have ended */
     while (holding->past_count && past[holding->past_count - 1].keep <= holding->keep) {
         holding->past_count--;
     }
@@ -4347,8 +4352,8 @@ static doorman_ask doorman__holding_ask(doorman__holding *holding, doorman_time 
     return ask;
 }
 
-/* Of one whose timer is due: is there a reason to ask for it now? A confirmation that could confirm
- * nothing, because a gauge has not let go of anything, is looked at again a second later. */
+/* Whether to ask now for a holding whose timer is due. A confirmation that could confirm nothing,
+ * because a gauge has not given back any units, is checked again a second later. */
 static bool doorman__holding_due(doorman_asker *asker, doorman__holding *holding,
                                  doorman_time now) {
     if (now >= holding->ask_at) return true;
@@ -4358,7 +4363,7 @@ static bool doorman__holding_due(doorman_asker *asker, doorman__holding *holding
     return false;
 }
 
-/* Room in the request under way for what one holding asks at most. */
+/* Makes room in the request for the largest possible ask of one holding. */
 static bool doorman__asker_room(doorman_asker *asker) {
     if (asker->asked_count == doorman__asker_asks_max(asker)) return false;
     if (!asker->owner->group) return true;
@@ -4384,8 +4389,8 @@ static void doorman__asker_collect(doorman_asker *asker, doorman__holding *holdi
     asker->demand_count += ask->wants_count;
 }
 
-/* K1: what is due, and if anything is, what is past half its interval. False: not all that is due
- * had room. */
+/* K1: adds what is due and, if anything is, what is past half its interval. False: not all that is
+ * due had room. */
 static bool doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) {
     bool room = true;
     asker->demand_count = 0;
@@ -4405,14 +4410,14 @@ static bool doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) 
     }
     const doorman_demand *demands = asker->demands;
     for (size_t i = 0; asker->owner->group && i < asker->asked_count; i++) {
-        asker->asks[i].wants = demands; /* which may have moved until now */
+        asker->asks[i].wants = demands; /* the array may have moved until now */
         demands += asker->asks[i].wants_count;
     }
     return room;
 }
 
-/* Makes up the next request, if there is anything to ask or to release; by turns, where there is
- * both. */
+/* Makes the next request, if there is something to ask for or to release. If there is both, they
+ * alternate. */
 static doorman_status doorman__asker_make_up(doorman_asker *asker, doorman_time now) {
     bool ask = asker->method == DOORMAN_RELEASE_CAPACITY, room = true;
     for (int turn = 0; turn < 2 && !asker->asked_count; turn++, ask = !ask) {
@@ -4457,7 +4462,7 @@ doorman_time doorman_asker_due(const doorman_asker *asker) {
     return asker->state == DOORMAN__READY ? look_at : doorman__later(look_at, asker->retry_at);
 }
 
-/* Schemes may be written in any case. */
+/* The scheme of an address may be in upper or lower case. */
 static bool doorman__tls(const char *address) {
     char scheme[5] = "";
     for (int i = 0; i < 4 && address[i]; i++) {
@@ -4467,7 +4472,7 @@ static bool doorman__tls(const char *address) {
     return strcmp(scheme, "tls+") == 0 || strncmp(scheme, "wss", 3) == 0;
 }
 
-/* K3. False: it must not be followed. */
+/* K3. False: the redirect must not be followed. */
 static bool doorman__asker_redirect(doorman_asker *asker, const char *address) {
     if (!doorman__id_valid(address) || asker->redirects >= DOORMAN__REDIRECTS_MAX) return false;
     if (doorman__tls(doorman_asker_address(asker)) && !doorman__tls(address)) return false;
@@ -4476,7 +4481,7 @@ static bool doorman__asker_redirect(doorman_asker *asker, const char *address) {
     return true;
 }
 
-/* What only a server is told, with a lease. An algorithm that is not known is NULL. */
+/* Checks what only a server receives with a lease. An unknown algorithm is NULL. */
 static bool doorman__answer_terms_valid(const doorman_answer *answer, bool learning) {
     if (answer->terms_count > DOORMAN_TERMS_MAX || answer->has_learn_for != learning) return false;
     if (learning && !doorman__duration_valid(answer->learn_for)) return false;
@@ -4521,10 +4526,10 @@ static bool doorman__response_valid(const doorman_asker *asker, const doorman_re
     return true;
 }
 
-/* When to ask again after an answer. A lease that is smaller than what was claimed is confirmed at
- * once, and then, while more is still in use, as that falls (R12). Intervals count from when the
- * answer came, which is after the server gave it, so that its minimum interval is kept too; but
- * where an answer was slow, not so long that the lease could end. */
+/* When to ask again after a response. A lease that is smaller than the claim is confirmed at once,
+ * and again when more units have gone out of use (R12). Intervals count from when the response
+ * came. That is after the server granted, so the server's minimum interval is kept too. After a
+ * slow response the interval is shortened so that the lease cannot end before. */
 static void doorman__holding_schedule(doorman_asker *asker, doorman__holding *holding,
                                       doorman_time interval) {
     doorman_time now = asker->now;
@@ -4541,8 +4546,8 @@ static void doorman__holding_schedule(doorman_asker *asker, doorman__holding *ho
     holding->confirming = cut;
 }
 
-/* R9: another lease in place of the one it has. Where it has none, or one of another node, which
- * counts that for itself, it starts anew. */
+/* R9: replaces the lease of a holding. If it has none, or one of another node, K starts from the
+ * new lease, because the other node has committed its own lease itself. */
 static void doorman__holding_replace(doorman__holding *holding, const doorman_lease *lease,
                                      doorman_time end, doorman_time now) {
     double keep = doorman__max(lease->keep, lease->capacity);
@@ -4582,7 +4587,8 @@ static void doorman__holding_take(doorman_asker *asker, doorman__holding *holdin
     }
     doorman_time interval = lease->refresh_interval;
     if (answer->grant == DOORMAN_GRANTED) {
-        interval = doorman__earlier(interval, lease->expires_in / 2); /* or it would end first */
+        interval =
+            doorman__earlier(interval, lease->expires_in / 2); /* or the lease would end first */
     }
     doorman__holding_schedule(asker, holding, interval);
     asker->owner->changed(holding, answer, asker->now);
