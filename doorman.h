@@ -100,9 +100,7 @@
  *                    doorman_resource_open  _close  _set_wants  _read  _rate  _gauge
  *     limiters       doorman_rate_init  _init_units  _try  _decide  _delay  _shadow  _count
  *                    doorman_gauge_init  _try  _decide  _release  _shadow  _count
- *                    doorman_token_bucket  doorman_leaky_bucket  doorman_debt_bucket
- *                    doorman_fixed_window  doorman_sliding_window  doorman_sliding_log: _init
- *                    _try  _delay
+ *                    doorman_limit_init    doorman_limiter_init  _try  _delay
  *     JSON           doorman_json_config  _serve  _error  _request  _response
  *                    doorman_json_exchange_read  _decide  _write  _uninit
  *                    doorman_buffer_uninit
@@ -841,7 +839,6 @@ typedef struct doorman_limiter_result {
 #else
 #define DOORMAN__ALIGNED
 #endif
-typedef uint64_t DOORMAN__ALIGNED doorman__window_count;
 
 /* Private: an amount, and what follows from it, so that a try need not work it out. */
 typedef struct DOORMAN__ALIGNED doorman__limit {
@@ -970,160 +967,150 @@ DOORMAN_API doorman_rate *doorman_resource_rate(doorman_resource *resource);
 DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
 
 /* ---- limiters without a server -------------------------------------------------------------- */
-/* Well-known limiters for one process, without a server. As above, each is in the caller's memory,
- * has private fields, takes no lock and may be used by any number of threads. Amounts are real
- * numbers.
+/* The classical limiters, for one process that shares its limit with no other process.
  *
- *   init    returns OK | INVALID_ARGUMENT. A rate must be in (0, 1e15], a limit in the range that
- *           its comment shows, a window's length in (0, 1e8 s]. What a bucket can hold and owe
- *           together must be more than 0 and at most what its rate yields in 1e7 s
- *   try     takes n units if they are allowed. IMPOSSIBLE: n can never be allowed. 0 units are
- *           always allowed. *wait, where there is one, is valid only after ALLOWED; the pointer
- *           must not be NULL
- *   delay   how long until n units would be allowed if no other caller took any. It takes nothing.
- *           DOORMAN_NEVER: n can never be allowed
+ *     doorman_limit     the kind and the figures, checked once, 56 bytes. Any number of limiters
+ *                       share it
+ *     doorman_limiter   the state of one limiter, 16 bytes: one for each user, connection, ...
  *
- * A caller that wants to wait sleeps for the delay and tries again, or sleeps for *wait. These
- * limiters have no queue of waiters; only the resources of an agent have one. */
+ * Both are in the caller's memory, and their fields are private. A limit does not change after its
+ * init. Any number of threads may use one limiter at once, without a lock. Amounts are real
+ * numbers. In numbers, 10 units a second, and bursts of 50:
+ *
+ *     doorman_limit_options options = {
+ *         .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 10, .size = 50};
+ *     doorman_limit limit;       doorman_limit_init(&limit, &options, &error)
+ *     doorman_limiter limiter;   doorman_limiter_init(&limiter, &limit, NULL, now)
+ *                                doorman_limiter_try(&limiter, &limit, 1, &wait, now)
+ *
+ * TOKEN_BUCKET: a bucket that holds at most `size` units, is full at first, and gains
+ * units_per_second. With debt_max it also lends units: a caller is allowed before they are there,
+ * and waits until all earlier debt is paid back (*wait). It has three uses:
+ *
+ *     token bucket      size alone: units that were not used are saved for a burst
+ *     leaky bucket      debt_max alone: a queue that holds debt_max units and lets them out evenly.
+ *                       An allowed caller is in the queue, and goes after *wait
+ *     bucket with debt  both: a caller may take more than there is and goes at once; the callers
+ *                       after it wait. In numbers, 10 a second, size 5, debt_max 10: at 0 s a
+ *                       caller takes 15 and goes at once; the next caller waits 1 s
+ *
+ *   holds     in any time t at most size + rate * t; with size and debt_max, if all callers wait as
+ *             they must, one caller's n more. A leaky bucket has no burst at all
+ *   fails     a full bucket lets a burst of its size through at once, and again after a rest. A
+ *             large n that was lent makes all later callers wait. A queue that is full of old
+ *             requests refuses new ones, or delays them
+ *   cost      one compare-and-swap
+ *   source    GCRA (ITU-T I.371), as doorman_rate_try; the debt is that of Guava's RateLimiter and
+ *             of Square's quota service
+ *
+ * FIXED_WINDOW: at most `limit` units in each window. Windows begin at multiples of `window`.
+ *   holds     the limit in each of its windows. Units are counted in 1/4096, rounded up
+ *   fails     twice the limit may pass within a moment: at the end of one window and at the
+ *             beginning of the next
+ *   cost      a division, and one compare-and-swap
+ *
+ * SLIDING_WINDOW: counts the units of this window, and a part of those of the last one: the part of
+ * that window that is less than `window` ago. In numbers, 7 a minute, 5 in the last minute and 3 in
+ * this one, of which 30 % has passed: 3 + 5 * 70 % = 6.5. Half a unit is allowed, a whole one not.
+ *   holds     the limit in any window, if the requests of the last window came evenly. Units are
+ *             counted in 1/4096, rounded up
+ *   fails     if they did not come evenly: in the worst case nearly twice the limit passes, or an
+ *             attempt is refused that would fit
+ *   cost      two divisions, and one compare-and-swap
+ *
+ * SLIDING_LOG: remembers the times of the last attempts, those of refused attempts too. In numbers,
+ * 2 a minute: attempts at 1:00:01 and 1:00:30 are allowed. The attempt at 1:00:50 is the third in a
+ * minute: it is refused, and remembered. At 1:01:40 only that one is less than a minute old, so one
+ * more is allowed.
+ *   holds     the limit in any window, exactly. n is rounded up to whole units
+ *   memory    8 bytes for each unit of the limit, besides the limiter
+ *   fails     a caller that keeps retrying stays refused, because refused attempts are remembered
+ *   cost      two locked instructions for each unit */
+typedef enum doorman_limit_kind {
+    DOORMAN_TOKEN_BUCKET = 1,
+    DOORMAN_FIXED_WINDOW,
+    DOORMAN_SLIDING_WINDOW,
+    DOORMAN_SLIDING_LOG
+} doorman_limit_kind;
 
-/* Token bucket: it holds up to `capacity` units, starts full, and gains units_per_second.
- *   holds     in any time t at most capacity + rate * t units pass
- *   memory    40 bytes
- *   fails     a burst of the whole capacity passes at once, at first and after each idle time
- *   cost      one compare-and-swap, as for all buckets */
-typedef struct DOORMAN__ALIGNED doorman__meter { /* private */
-    uint64_t paid_until;
-    double unit_time;
+/* Fields that the kind does not use must be 0. */
+typedef struct doorman_limit_options {
+    doorman_limit_kind kind; /* required */
+
+    /* TOKEN_BUCKET. Size and debt_max are not both 0, and together worth at most 1e7 seconds of
+     * the rate. */
+    double units_per_second; /* required, (0, 1e15] */
+    double size;             /* units that can be saved; [0, 1e15] */
+    double debt_max;         /* units that can be lent; [0, 1e15] */
+    bool has_wait_max;       /* else callers may have to wait for as long as debt_max allows */
+    doorman_time wait_max;   /* an attempt that would have to wait longer is refused; 0: no waits */
+
+    /* FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG */
+    double limit;        /* units in a window, [0, 1e8]; SLIDING_LOG: a whole number, [1, 1e8] */
+    doorman_time window; /* required, (0, 1e8 s] */
+} doorman_limit_options;
+
+/* Private: what a bucket may save, lend, and make a caller wait, in 1/256 ns. */
+typedef struct DOORMAN__ALIGNED doorman__bucket {
     int64_t saved_most, debt_most, wait_most;
-} doorman__meter;
+} doorman__bucket;
 
-typedef struct doorman_token_bucket {
-    doorman__meter meter;
-} doorman_token_bucket;
+typedef struct DOORMAN__ALIGNED doorman_limit {
+    doorman_limit_kind kind; /* 0: not initialised */
+    double unit_time;        /* TOKEN_BUCKET: the price of a unit, in 1/256 ns */
+    doorman__bucket bucket;
+    uint64_t most; /* windows: units / 4096; SLIDING_LOG: whole units */
+    doorman_time window;
+} doorman_limit;
 
-DOORMAN_API doorman_status doorman_token_bucket_init(doorman_token_bucket *bucket,
-                                                     double units_per_second, double capacity,
-                                                     doorman_time now);
-DOORMAN_API doorman_decision doorman_token_bucket_try(doorman_token_bucket *bucket, double n,
-                                                      doorman_time now);
-DOORMAN_API doorman_time doorman_token_bucket_delay(const doorman_token_bucket *bucket, double n,
-                                                    doorman_time now);
-
-/* Leaky bucket: a queue that holds `size` units and drains evenly at units_per_second. An allowed
- * caller is in the queue and may act after *wait nanoseconds.
- *   holds     units leave evenly, with no burst at all
- *   memory    40 bytes: the queue is stored as a time, not as a list
- *   fails     while old requests fill the queue, new ones are refused or wait for its whole
- *             length */
-typedef struct doorman_leaky_bucket {
-    doorman__meter meter;
-} doorman_leaky_bucket;
-
-DOORMAN_API doorman_status doorman_leaky_bucket_init(doorman_leaky_bucket *bucket,
-                                                     double units_per_second, double size,
-                                                     doorman_time now);
-DOORMAN_API doorman_decision doorman_leaky_bucket_try(doorman_leaky_bucket *bucket, double n,
-                                                      doorman_time *wait, doorman_time now);
-DOORMAN_API doorman_time doorman_leaky_bucket_delay(const doorman_leaky_bucket *bucket, double n,
-                                                    doorman_time now);
-
-/* Token bucket with debt. A caller may take more than the bucket holds, and acts at once. The next
- * callers wait until the debt is paid: *wait. In numbers: 10 a second, capacity 5, debt_max 20. At
- * 0 s a caller takes 15 and acts at once. A caller that comes right after it gets a *wait of 1 s.
- *   holds     if all callers wait as *wait says, in any time t at most capacity + rate * t units
- *             and one caller's n pass
- *   memory    40 bytes
- *   fails     one large request makes all later callers wait for it
- *   source    Guava's RateLimiter, Square's quota service */
-typedef struct doorman_debt_bucket {
-    doorman__meter meter;
-} doorman_debt_bucket;
-
-typedef struct doorman_debt_options {
-    double units_per_second;
-    double capacity;       /* units saved at most, and at the start; 0: none */
-    double debt_max;       /* units owed at most; beyond it, a try is refused */
-    doorman_time wait_max; /* a longer wait is refused; 0: no limit but debt_max */
-} doorman_debt_options;
-
-DOORMAN_API doorman_status doorman_debt_bucket_init(doorman_debt_bucket *bucket,
-                                                    const doorman_debt_options *options,
-                                                    doorman_time now);
-DOORMAN_API doorman_decision doorman_debt_bucket_try(doorman_debt_bucket *bucket, double n,
-                                                     doorman_time *wait, doorman_time now);
-DOORMAN_API doorman_time doorman_debt_bucket_delay(const doorman_debt_bucket *bucket, double n,
-                                                   doorman_time now);
-
-/* Fixed window: at most `limit` units in each window. Windows begin at multiples of `length`.
- *   limit     [0, 1e8]; units are counted in 1/4096, rounded up (so is the sliding window's)
- *   holds     at most `limit` units in each of these windows
- *   memory    24 bytes
- *   fails     twice the limit can pass within a moment, at the end of one window and the start of
- *             the next
- *   cost      a division, and one compare-and-swap */
-typedef struct doorman_fixed_window {
-    uint64_t most;
-    doorman__window_count count;
-    doorman_time length;
-} doorman_fixed_window;
-
-DOORMAN_API doorman_status doorman_fixed_window_init(doorman_fixed_window *window, double limit,
-                                                     doorman_time length, doorman_time now);
-DOORMAN_API doorman_decision doorman_fixed_window_try(doorman_fixed_window *window, double n,
-                                                      doorman_time now);
-DOORMAN_API doorman_time doorman_fixed_window_delay(const doorman_fixed_window *window, double n,
-                                                    doorman_time now);
-
-/* Sliding window counter: it adds to the units of this window a part of the previous window's
- * units. The part is how much a window that ends now would overlap with the previous one. In
- * numbers: 7 a minute, 5 in the previous minute, 3 in this one, of which 30 % has passed:
- * 3 + 5 * 70 % = 6.5. Half a unit is allowed, a whole one is not. The sum is never rounded down.
- *   limit     [0, 1e8]
- *   holds     the limit in any window, if the units of the previous window were spread evenly
- *   memory    32 bytes
- *   fails     if they were not: at worst nearly twice the limit passes, or a try is refused
- *             needlessly
- *   cost      two divisions, and one compare-and-swap */
-typedef struct doorman_sliding_window {
-    uint64_t most;
-    doorman__window_count count[2];
-    doorman_time length;
-} doorman_sliding_window;
-
-DOORMAN_API doorman_status doorman_sliding_window_init(doorman_sliding_window *window, double limit,
-                                                       doorman_time length, doorman_time now);
-DOORMAN_API doorman_decision doorman_sliding_window_try(doorman_sliding_window *window, double n,
-                                                        doorman_time now);
-DOORMAN_API doorman_time doorman_sliding_window_delay(const doorman_sliding_window *window,
-                                                      double n, doorman_time now);
-
-/* Sliding window log: it stores the times of all arrivals, refused ones too. In numbers, 2 a
- * minute: 1:00:01 and 1:00:30 are allowed. 1:00:50 is the third within a minute, so it is refused,
- * and stored. At 1:01:40 only that one is less than a minute old, so one more is allowed.
- *   limit     1 to 1e8
- *   arrivals  room for `limit` times, which the log uses until the caller stops using the log. It
- *             must be aligned to 8 bytes, as variables of this type and memory from malloc are;
- *             else INVALID_ARGUMENT
- *   n         rounded up to whole units
- *   holds     the limit in any window, exactly
- *   memory    32 bytes, and 8 for each unit of the limit
- *   fails     it needs much memory; and a caller that keeps retrying stays refused, because refused
- *             attempts are stored too
- *   cost      one atomic addition, and one compare-and-swap for each unit */
+/* One place of a log. */
 typedef doorman_time DOORMAN__ALIGNED doorman_arrival;
 
-typedef struct DOORMAN__ALIGNED doorman_sliding_log {
-    uint64_t limit, next;
-    doorman_time length;
-    doorman_arrival *arrivals;
-} doorman_sliding_log;
+typedef struct DOORMAN__ALIGNED doorman_limiter {
+    union {
+        uint64_t words[2]; /* TOKEN_BUCKET: paid until; windows: counts */
+        struct {
+            uint64_t next;
+            doorman_arrival *arrivals;
+        } log;
+    } state;
+} doorman_limiter;
 
-DOORMAN_API doorman_status doorman_sliding_log_init(doorman_sliding_log *log, size_t limit,
-                                                    doorman_time length, doorman_arrival *arrivals);
-DOORMAN_API doorman_decision doorman_sliding_log_try(doorman_sliding_log *log, double n,
-                                                     doorman_time now);
-DOORMAN_API doorman_time doorman_sliding_log_delay(const doorman_sliding_log *log, double n,
-                                                   doorman_time now);
+/* Checks options and makes a limit of them.
+ *   limit     written on OK alone; the caller's memory, needs no uninit
+ *   options   borrowed for the call
+ *   error     may be NULL; names the field that is wrong
+ *   returns   OK | INVALID_ARGUMENT */
+DOORMAN_API doorman_status doorman_limit_init(doorman_limit *limit,
+                                              const doorman_limit_options *options,
+                                              doorman_error *error);
+
+/* Starts a limiter. All later calls on it must give the same limit.
+ *   arrivals   SLIDING_LOG: room for `limit` arrivals, at a multiple of 8 bytes, as variables of
+ *              this type and memory from malloc are; borrowed for as long as the limiter is used.
+ *              Other kinds: NULL
+ *   returns    OK | INVALID_ARGUMENT: arrivals, or a limit that is not initialised
+ *   cost       O(1); SLIDING_LOG: O(limit) */
+DOORMAN_API doorman_status doorman_limiter_init(doorman_limiter *limiter,
+                                                const doorman_limit *limit,
+                                                doorman_arrival *arrivals, doorman_time now);
+
+/* May n units be used now? Takes them if so. n = 0 is always allowed.
+ *   wait      out. ALLOWED: how long the caller must wait before it uses them, always 0 without
+ *             debt_max. REFUSED: as doorman_limiter_delay after this call, for a Retry-After.
+ *             IMPOSSIBLE: DOORMAN_NEVER. May be NULL for a limit whose callers never have to wait
+ *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n is more than the limiter ever allows, negative, or
+ *             NaN
+ *   cost      no lock and no system call; see the kinds */
+DOORMAN_API doorman_decision doorman_limiter_try(doorman_limiter *limiter,
+                                                 const doorman_limit *limit, double n,
+                                                 doorman_time *wait, doorman_time now);
+
+/* How long until n units would be allowed, if there were no other calls; takes nothing. A caller
+ * may sleep for that long and try again; nobody queues for it. DOORMAN_NEVER: IMPOSSIBLE. */
+DOORMAN_API doorman_time doorman_limiter_delay(const doorman_limiter *limiter,
+                                               const doorman_limit *limit, double n,
+                                               doorman_time now);
 
 #ifdef DOORMAN_JSON
 #define DOORMAN__DECLARES_JSON
@@ -3052,8 +3039,10 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  * of its leases in the newest step in which it got one. While that is the book's present step, u
  * covers older leases too; from the next step on u falls to `recent`. So an amount is counted for
  * two lease lengths at most. What counts is what a lease commits, max(g, keep), since a holder may
- * claim as much. Two bits are enough for the number of a step: when two steps have begun after the
- * last lease of a holder that lease has ended, and its record is removed. `recent` and v are
+ * claim as much. A child that learns does not age (R7): its masters, one after the other, renew what
+ * holders had under larger leases, each within its own lease, so together they may exceed it until
+ * the last one has learned. Two bits are enough for the number of a step: when two steps have begun
+ * after the last lease of a holder that lease has ended, and its record is removed. `recent` and v are
  * floats, rounded up, which commits 6e-8 of an amount too much at most, and saves 8 bytes of a
  * million records.
  *
@@ -3870,7 +3859,7 @@ static double doorman__book_return(doorman__book *book, doorman__record *record)
 
 /* R6. The claim names a lease of this node; without one, claim and target are 0. What is given is
  * what the holder has shown to have had, also where it wants less now. Returns 0, and changes
- * nothing, where there is nothing to give. */
+ * nothing, where there is no claim and nothing to give. */
 static double doorman__book_learn(doorman__book *book, doorman__record *record, double target,
                                   double claim) {
     double free = doorman__book_free(book, record);
@@ -3878,7 +3867,7 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
     doorman__total_add(&book->spare, known);
     double most = doorman__min(free, doorman__total_floor(book->spare));
     double given = doorman__max(known, doorman__book_round_down(book, doorman__min(target, most)));
-    if (given <= 0) return 0;
+    if (given <= 0 && claim <= 0) return 0;
     doorman__total_subtract(&book->spare, given);
     doorman__book_check_round(book);
     doorman__book_commit(book, record, given, given);
@@ -4634,12 +4623,12 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  *    Such a holder gets a new lease by R5, like any other: what it has given back in between is
  *    free or belongs to another holder, and the old lease never comes back. The interval applies to
  *    a holder whose wants were not met, so that no holder gains by asking often.
- * S4 Learning: see leases, R6. A holder to which nothing can be granted gets TRY_LATER, not a lease
- *    of 0. So it keeps the lease that it may have until that ends, and then uses its fallback, as
- *    if the server were still away. It should ask again after its usual interval, or when the
- *    learning ends. The server notes its wants, commits nothing for it, and removes its record
- *    unless it asks again. Amounts that are not parts of a shared capacity (STATIC, NO_ALGORITHM)
- *    need no learning.
+ * S4 Learning: see leases, R6. A holder that holds nothing of this node gets TRY_LATER, not a lease
+ *    of 0. So its fallback stays in force, as if the server were still away. It should ask again
+ *    after its usual interval, or when the learning ends. The server notes its wants, commits
+ *    nothing for it, and removes its record unless it asks again. A claim for which there is no
+ *    room is answered with a lease of 0 (R6). Amounts that are not parts of a shared capacity
+ *    (STATIC, NO_ALGORITHM) need no learning.
  * S5 Otherwise a holder gets the target of the algorithm, cut to what is free, or to what the
  *    holder may still use.
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
@@ -5887,9 +5876,12 @@ static bool doorman__turn_grows(const doorman__turn *turn, double wanted) {
     return target * DOORMAN__MET > given;
 }
 
-/* S4: grants what a holder has had. False: there is nothing to grant, and the holder is put off. A
+/* S4: grants what a holder has had. False: the holder has nothing from this node, and is put off. A
  * holder that names a lease of this node may also get what others give back, and should ask again
- * soon for that. The other holders have to wait until the book has learned. */
+ * soon for that. The other holders have to wait until the book has learned.
+ *    A claim for which there is no room is answered with 0, so that its holder stops using the old
+ * lease (R6). If it kept that lease, it could claim it from the next master while the leases that
+ * took the room are still in force, and that master would renew it. */
 static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_answer *answer,
                                 double *keep) {
     doorman__book *book = turn->book;
@@ -5897,7 +5889,7 @@ static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_a
     if (book->settings->whole) target = doorman__whole_ceil(target);
     double claim = turn->ours ? turn->ask->has.capacity : 0;
     *keep = again ? turn->record->given : doorman__book_learn(book, turn->record, target, claim);
-    if (*keep > 0) return true;
+    if (*keep > 0 || claim > 0) return true;
     const doorman_algorithm *algorithm = &book->settings->algorithm;
     doorman_time usual = turn->ours ? doorman__book_soon(algorithm) : algorithm->refresh_interval;
     doorman_time rest = doorman__earlier(usual, book->learned_at - turn->now);
@@ -6006,7 +5998,7 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     double wanted = doorman__record_wants(record);
     doorman__book_tick(book, doorman__book_learning(book, turn.now), turn.now);
     if (turn.rotation) doorman__rotation_settle(book, turn.rotation);
-    doorman__book_age(book, record, turn.now);
+    if (!turn.learns) doorman__book_age(book, record, turn.now);
     if (turn.back) {
         doorman__book_retract(book, record);
     } else {
@@ -6320,6 +6312,45 @@ static inline int64_t doorman__saved(uint64_t paid_until, uint64_t now, int64_t 
 
 #define DOORMAN__FUTURE (INT64_C(1) << 48)
 
+/* A price in ticks; -1: more than could ever be had, or no number. All that can be had can be had
+ * at once, although its price may be rounded. */
+static inline int64_t doorman__price(double price, int64_t most) {
+    if (!(price >= 0 && price <= (double)most * (1 + 1e-9))) return -1;
+    int64_t ticks = doorman__round_up(price);
+    return ticks < most ? ticks : most;
+}
+
+/* ---- limiters: one attempt as a pure function */
+/* What an attempt on a limiter's state leads to. Each kind of limiter has one function that
+ * computes it from the figures, the state and the clock, and reads no shared memory. The loops
+ * around these functions load the state, and store `after` by compare-and-swap. */
+typedef struct doorman__step {
+    doorman_decision decision;
+    size_t index;      /* ALLOWED: which word of the state changes, */
+    uint64_t after;    /* and to what */
+    doorman_time wait; /* ALLOWED: before the units may be used; else until they could be allowed */
+} doorman__step;
+
+/* GCRA, with debt. `paid_until` is the time up to which all units are spent. It is behind the clock
+ * by what is saved, or ahead of the clock by what is owed. An attempt adds its price to it, and is
+ * refused if more than debt_most would be owed, or if the caller would have to wait longer than
+ * wait_most: a caller waits until what is owed already is paid back. */
+static inline doorman__step doorman__gcra(const doorman__bucket *bucket, uint64_t paid_until,
+                                          int64_t price, uint64_t now) {
+    assert(price >= 0);
+    int64_t saved =
+        doorman__saved(paid_until, now, bucket->saved_most, bucket->debt_most + DOORMAN__FUTURE);
+    int64_t owed = saved < 0 ? -saved : 0;
+    int64_t missing = price - saved - bucket->debt_most;
+    int64_t too_long = owed - bucket->wait_most;
+    if (missing <= 0 && too_long <= 0) {
+        return (doorman__step){DOORMAN_ALLOWED, 0, now - (uint64_t)(saved - price),
+                               doorman__nanoseconds(owed)};
+    }
+    int64_t until = missing > too_long ? missing : too_long;
+    return (doorman__step){.decision = DOORMAN_REFUSED, .wait = doorman__nanoseconds(until)};
+}
+
 /* ---- limiters: what is counted, and let through all the same */
 
 enum { DOORMAN__SHADOW = 1, DOORMAN__KILLED = 2 };
@@ -6461,14 +6492,6 @@ static void doorman__rate_set(doorman_rate *rate, double amount, doorman_time un
     doorman__allowance_set(&rate->allowance, limits[0], until, limits[1]);
 }
 
-/* A price in ticks; -1: more than could ever be had, or no number. All that can be had can be had
- * at once, although its price may be rounded. */
-static inline int64_t doorman__price(double price, int64_t most) {
-    if (!(price >= 0 && price <= (double)most * (1 + 1e-9))) return -1;
-    int64_t ticks = doorman__round_up(price);
-    return ticks < most ? ticks : most;
-}
-
 /* One unit, the usual case, needs no arithmetic. */
 static inline int64_t doorman__rate_price(const doorman__limit *limit, double n) {
     if (n == 1) return limit->unit_price;
@@ -6529,11 +6552,14 @@ doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now
     if (price < 0 || n <= 0) return doorman__rate_other(rate, &limit, n, now);
     uint64_t ticks = doorman__ticks(now), units = doorman__units(n);
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-    int64_t left;
+    const doorman__bucket bucket = {limit.most, 0, INT64_MAX};
+    doorman__step step;
     do {
-        left = doorman__saved(paid, ticks, limit.most, DOORMAN__FUTURE) - price;
-        if (left < 0) return doorman__count(&rate->usage, units, DOORMAN_REFUSED, now);
-    } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, ticks - (uint64_t)left, true,
+        step = doorman__gcra(&bucket, paid, price, ticks);
+        if (step.decision != DOORMAN_ALLOWED) {
+            return doorman__count(&rate->usage, units, DOORMAN_REFUSED, now);
+        }
+    } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, step.after, true,
                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
 }
@@ -6571,8 +6597,9 @@ doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time
     int64_t price = doorman__rate_price(&limit, n);
     if (price < 0) return DOORMAN_NEVER;
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-    int64_t saved = doorman__saved(paid, doorman__ticks(now), limit.most, DOORMAN__FUTURE);
-    return price > saved ? doorman__nanoseconds(price - saved) : 0;
+    const doorman__bucket bucket = {limit.most, 0, INT64_MAX};
+    doorman__step step = doorman__gcra(&bucket, paid, price, doorman__ticks(now));
+    return step.decision == DOORMAN_ALLOWED ? 0 : step.wait;
 }
 
 void doorman_rate_shadow(doorman_rate *rate, bool on) {
@@ -6693,228 +6720,73 @@ void doorman_gauge_count(const doorman_gauge *gauge, doorman_counts *out) {
     doorman__counts_read(&gauge->usage, &gauge->queue, out);
 }
 
-/* ---- limiters: buckets */
-/* All three are the word of the rate, with the price of what is taken added to it. A token bucket
- * may have saved up, a leaky one may be in debt (its queue), the third both. Who comes while the
- * word is ahead of the clock waits for the difference. */
+/* ---- limiters without a server: the arithmetic of each kind */
 
-#define DOORMAN__METER_MAX (10000000 * DOORMAN_SECOND)
-
-static doorman_status doorman__meter_init(doorman__meter *meter, double units_per_second,
-                                          double saved, double debt, doorman_time now) {
-    bool valid = doorman__amount_valid(units_per_second) && units_per_second > 0 &&
-                 doorman__amount_valid(saved) && doorman__amount_valid(debt) && saved + debt > 0;
-    double unit_time = doorman__unit_time(units_per_second);
-    double most = (double)DOORMAN__METER_MAX * 256;
-    if (!valid || !((saved + debt) * unit_time <= most)) return DOORMAN_INVALID_ARGUMENT;
-    *meter = (doorman__meter){.unit_time = unit_time,
-                              .saved_most = doorman__round_up(saved * unit_time),
-                              .debt_most = doorman__round_up(debt * unit_time),
-                              .wait_most = DOORMAN__METER_MAX * 256};
-    meter->paid_until = doorman__ticks(now) - (uint64_t)meter->saved_most;
-    return DOORMAN_OK;
+static doorman__step doorman__impossible(void) {
+    return (doorman__step){.decision = DOORMAN_IMPOSSIBLE, .wait = DOORMAN_NEVER};
 }
 
-static int64_t doorman__meter_price(const doorman__meter *meter, double n) {
-    return doorman__price(n * meter->unit_time, meter->saved_most + meter->debt_most);
+static inline doorman__step doorman__bucket_step(const doorman_limit *limit, uint64_t paid_until,
+                                                 double n, doorman_time now) {
+    const doorman__bucket *bucket = &limit->bucket;
+    int64_t price = doorman__price(n * limit->unit_time, bucket->saved_most + bucket->debt_most);
+    if (price < 0) return doorman__impossible();
+    return doorman__gcra(bucket, paid_until, price, doorman__ticks(now));
 }
 
-static int64_t doorman__meter_saved(const doorman__meter *meter, uint64_t paid_until,
-                                    doorman_time now) {
-    return doorman__saved(paid_until, doorman__ticks(now), meter->saved_most,
-                          meter->debt_most + DOORMAN__FUTURE);
-}
-
-static doorman_decision doorman__meter_try(doorman__meter *meter, double n, doorman_time *wait,
-                                           doorman_time now) {
-    int64_t price = doorman__meter_price(meter, n), saved = 0;
-    if (price < 0) return DOORMAN_IMPOSSIBLE;
-    uint64_t paid = __atomic_load_n(&meter->paid_until, __ATOMIC_RELAXED), later = 0;
-    *wait = 0;
-    if (n <= 0) return DOORMAN_ALLOWED;
-    do {
-        saved = doorman__meter_saved(meter, paid, now);
-        if (saved - price < -meter->debt_most || -saved > meter->wait_most) return DOORMAN_REFUSED;
-        later = doorman__ticks(now) - (uint64_t)(saved - price);
-    } while (!__atomic_compare_exchange_n(&meter->paid_until, &paid, later, true, __ATOMIC_RELAXED,
-                                          __ATOMIC_RELAXED));
-    if (saved < 0) *wait = doorman__nanoseconds(-saved);
-    return DOORMAN_ALLOWED;
-}
-
-static doorman_time doorman__meter_delay(const doorman__meter *meter, double n, doorman_time now) {
-    int64_t price = doorman__meter_price(meter, n);
-    if (price < 0) return DOORMAN_NEVER;
-    if (n <= 0) return 0;
-    uint64_t paid = __atomic_load_n(&meter->paid_until, __ATOMIC_RELAXED);
-    int64_t saved = doorman__meter_saved(meter, paid, now);
-    int64_t owed = price - saved - meter->debt_most, early = -saved - meter->wait_most;
-    int64_t missing = owed > early ? owed : early;
-    return missing > 0 ? doorman__nanoseconds(missing) : 0;
-}
-
-doorman_status doorman_token_bucket_init(doorman_token_bucket *bucket, double units_per_second,
-                                         double capacity, doorman_time now) {
-    return doorman__meter_init(&bucket->meter, units_per_second, capacity, 0, now);
-}
-
-doorman_decision doorman_token_bucket_try(doorman_token_bucket *bucket, double n,
-                                          doorman_time now) {
-    doorman_time wait;
-    return doorman__meter_try(&bucket->meter, n, &wait, now);
-}
-
-doorman_time doorman_token_bucket_delay(const doorman_token_bucket *bucket, double n,
-                                        doorman_time now) {
-    return doorman__meter_delay(&bucket->meter, n, now);
-}
-
-doorman_status doorman_leaky_bucket_init(doorman_leaky_bucket *bucket, double units_per_second,
-                                         double size, doorman_time now) {
-    return doorman__meter_init(&bucket->meter, units_per_second, 0, size, now);
-}
-
-doorman_decision doorman_leaky_bucket_try(doorman_leaky_bucket *bucket, double n,
-                                          doorman_time *wait, doorman_time now) {
-    return doorman__meter_try(&bucket->meter, n, wait, now);
-}
-
-doorman_time doorman_leaky_bucket_delay(const doorman_leaky_bucket *bucket, double n,
-                                        doorman_time now) {
-    return doorman__meter_delay(&bucket->meter, n, now);
-}
-
-doorman_status doorman_debt_bucket_init(doorman_debt_bucket *bucket,
-                                        const doorman_debt_options *options, doorman_time now) {
-    if (!doorman__duration_valid(options->wait_max)) return DOORMAN_INVALID_ARGUMENT;
-    doorman_status status = doorman__meter_init(&bucket->meter, options->units_per_second,
-                                                options->capacity, options->debt_max, now);
-    if (status != DOORMAN_OK || !options->wait_max) return status;
-    bucket->meter.wait_most = doorman__earlier(options->wait_max, DOORMAN__METER_MAX) * 256;
-    return DOORMAN_OK;
-}
-
-doorman_decision doorman_debt_bucket_try(doorman_debt_bucket *bucket, double n, doorman_time *wait,
-                                         doorman_time now) {
-    return doorman__meter_try(&bucket->meter, n, wait, now);
-}
-
-doorman_time doorman_debt_bucket_delay(const doorman_debt_bucket *bucket, double n,
-                                       doorman_time now) {
-    return doorman__meter_delay(&bucket->meter, n, now);
-}
-
-/* ---- limiters: windows */
-/* A count is one word: the number of its window, round and round in 24 bits, and the units / 4096
- * in 40. What looks like one of the next 255 windows is: another thread read its clock
- * later, and this one stays with it. All else is the past, and counts nothing. */
+/* The count of a window is one word: the number of the window modulo 2^24, and its units / 4096 in
+ * 40 bits. If the number is up to 255 windows later than the clock's, another thread has read its
+ * clock later, and this attempt is made in that thread's window. All other numbers are of the past,
+ * and their units do not count. */
 
 #define DOORMAN__WINDOWS ((UINT64_C(1) << 24) - 1)
 #define DOORMAN__WINDOW_UNITS ((UINT64_C(1) << 40) - 1)
 #define DOORMAN__WINDOW_LIMIT_MAX 1e8
 
-/* How many windows later others were who have counted; 0: none. */
-static uint64_t doorman__window_ahead(uint64_t count, uint64_t window) {
+/* How many windows a count is ahead of the clock; 0: none. */
+static inline uint64_t doorman__window_ahead(uint64_t count, uint64_t window) {
     uint64_t by = ((count >> 40) - window) & DOORMAN__WINDOWS;
     return by < 256 ? by : 0;
 }
 
-/* Where the clock is, or, if that is later, where others are who have counted. */
+/* The window that an attempt is made in. */
 typedef struct doorman__place {
     uint64_t window;
-    doorman_time
-        rest; /* of the window, by this clock: more than its length where others are later */
+    doorman_time rest; /* until it ends, by this clock: above its length if counts are ahead */
 } doorman__place;
 
-static doorman__place doorman__window_place(const doorman__window_count *counts, size_t count,
-                                            doorman_time length, doorman_time now) {
+static inline doorman__place doorman__window_place(const uint64_t *counts, size_t count,
+                                                   doorman_time length, doorman_time now) {
     uint64_t window = (uint64_t)(now / length), ahead = 0;
     for (size_t i = 0; i < count; i++) {
-        uint64_t at = __atomic_load_n(&counts[i], __ATOMIC_RELAXED);
-        uint64_t by = doorman__window_ahead(at, window);
+        uint64_t by = doorman__window_ahead(counts[i], window);
         if (by > ahead) ahead = by;
     }
     doorman_time rest = length - now % length + (doorman_time)ahead * length;
     return (doorman__place){(window + ahead) & DOORMAN__WINDOWS, rest};
 }
 
-static uint64_t doorman__window_none(doorman_time window) { return (uint64_t)window << 40; }
-
-static uint64_t doorman__window_units(uint64_t count, uint64_t window) {
+static inline uint64_t doorman__window_units(uint64_t count, uint64_t window) {
     return count >> 40 == (window & DOORMAN__WINDOWS) ? count & DOORMAN__WINDOW_UNITS : 0;
 }
 
-/* Adds to a count, if it is then at most `most`. false: others have begun a later window meanwhile,
- * whose count must not be lost, and the caller looks again where it is. */
-static bool doorman__window_take(doorman__window_count *count, uint64_t window, uint64_t units,
-                                 uint64_t most, doorman_decision *decision) {
-    uint64_t before = __atomic_load_n(count, __ATOMIC_RELAXED), after = 0;
-    *decision = DOORMAN_REFUSED;
-    do {
-        if (doorman__window_ahead(before, window) > 0) return false;
-        after = doorman__window_units(before, window) + units;
-        if (after > most) return true;
-        after |= window << 40;
-    } while (!__atomic_compare_exchange_n(count, &before, after, true, __ATOMIC_RELAXED,
-                                          __ATOMIC_RELAXED));
-    *decision = DOORMAN_ALLOWED;
-    return true;
+/* Precondition of this step and the next: units <= most, and no count is ahead of the place. */
+static inline doorman__step doorman__fixed_step(uint64_t most, uint64_t count, uint64_t units,
+                                                doorman__place place) {
+    assert(units <= most && doorman__window_ahead(count, place.window) == 0);
+    uint64_t sum = doorman__window_units(count, place.window) + units;
+    if (sum > most) return (doorman__step){.decision = DOORMAN_REFUSED, .wait = place.rest};
+    return (doorman__step){.decision = DOORMAN_ALLOWED, .after = place.window << 40 | sum};
 }
 
-/* Can n units be allowed at all? */
-static bool doorman__window_possible(uint64_t most, double n) {
-    return doorman__amount_valid(n) && doorman__units(n) <= most;
-}
-
-static bool doorman__window_valid(double limit, doorman_time length) {
-    return limit >= 0 && limit <= DOORMAN__WINDOW_LIMIT_MAX && length > 0 &&
-           doorman__duration_valid(length);
-}
-
-doorman_status doorman_fixed_window_init(doorman_fixed_window *window, double limit,
-                                         doorman_time length, doorman_time now) {
-    if (!doorman__window_valid(limit, length)) return DOORMAN_INVALID_ARGUMENT;
-    *window = (doorman_fixed_window){.most = (uint64_t)(limit * DOORMAN__UNIT), .length = length};
-    window->count = doorman__window_none(now / length);
-    return DOORMAN_OK;
-}
-
-doorman_decision doorman_fixed_window_try(doorman_fixed_window *window, double n,
-                                          doorman_time now) {
-    if (!doorman__window_possible(window->most, n)) return DOORMAN_IMPOSSIBLE;
-    doorman_decision decision;
-    doorman__place place;
-    do {
-        place = doorman__window_place(&window->count, 1, window->length, now);
-    } while (!doorman__window_take(&window->count, place.window, doorman__units(n), window->most,
-                                   &decision));
-    return decision;
-}
-
-doorman_time doorman_fixed_window_delay(const doorman_fixed_window *window, double n,
-                                        doorman_time now) {
-    if (!doorman__window_possible(window->most, n)) return DOORMAN_NEVER;
-    doorman__place place = doorman__window_place(&window->count, 1, window->length, now);
-    uint64_t count = __atomic_load_n(&window->count, __ATOMIC_RELAXED);
-    uint64_t units = doorman__window_units(count, place.window) + doorman__units(n);
-    return units > window->most ? place.rest : 0;
-}
-
-doorman_status doorman_sliding_window_init(doorman_sliding_window *window, double limit,
-                                           doorman_time length, doorman_time now) {
-    if (!doorman__window_valid(limit, length)) return DOORMAN_INVALID_ARGUMENT;
-    *window = (doorman_sliding_window){.most = (uint64_t)(limit * DOORMAN__UNIT), .length = length};
-    window->count[0] = window->count[1] = doorman__window_none(now / length);
-    return DOORMAN_OK;
-}
-
-/* How much of a window counts of which `rest` of its successor is left; rounded up. */
-static uint64_t doorman__window_carry(uint64_t units, doorman_time rest, doorman_time length) {
+/* How many units of the last window count when `rest` of this one is left; rounded up. */
+static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
+                                             doorman_time length) {
     if (rest >= length) return units;
     return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
 }
 
-/* The longest rest with which no more than `room` is carried. */
+/* The longest rest with which at most `room` is carried. */
 static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
@@ -6922,83 +6794,220 @@ static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_
     return rest;
 }
 
-static uint64_t doorman__sliding_units(const doorman_sliding_window *window, uint64_t at) {
-    return doorman__window_units(__atomic_load_n(&window->count[at & 1], __ATOMIC_RELAXED), at);
+/* How long until a refused attempt fits: in this window, as less and less of the last one counts;
+ * or in the next one, if the units of this one alone leave no room. */
+static doorman_time doorman__sliding_delay(uint64_t last, uint64_t here, uint64_t room,
+                                           doorman_time rest, doorman_time length) {
+    if (here > room) return rest + length - doorman__window_rest(here, room, length);
+    return rest - doorman__window_rest(last, room - here, length);
 }
 
-doorman_decision doorman_sliding_window_try(doorman_sliding_window *window, double n,
-                                            doorman_time now) {
-    if (!doorman__window_possible(window->most, n)) return DOORMAN_IMPOSSIBLE;
-    if (n <= 0) return DOORMAN_ALLOWED;
-    doorman_decision decision;
-    doorman__place place;
-    uint64_t last, carried;
-    do {
-        place = doorman__window_place(window->count, 2, window->length, now);
-        last = doorman__sliding_units(window, place.window - 1);
-        carried = doorman__window_carry(last, place.rest, window->length);
-        if (carried > window->most) return DOORMAN_REFUSED;
-    } while (!doorman__window_take(&window->count[place.window & 1], place.window,
-                                   doorman__units(n), window->most - carried, &decision));
-    return decision;
+/* The counts of even and odd windows take turns: each replaces the one before the last. */
+static inline doorman__step doorman__sliding_step(uint64_t most, doorman_time length,
+                                                  const uint64_t *counts, uint64_t units,
+                                                  doorman__place place) {
+    assert(units <= most && doorman__window_ahead(counts[0], place.window) == 0 &&
+           doorman__window_ahead(counts[1], place.window) == 0);
+    size_t index = place.window & 1;
+    uint64_t last = doorman__window_units(counts[!index], place.window - 1);
+    uint64_t here = doorman__window_units(counts[index], place.window), room = most - units;
+    if (here + doorman__window_carry(last, place.rest, length) <= room) {
+        return (doorman__step){DOORMAN_ALLOWED, index, place.window << 40 | (here + units), 0};
+    }
+    doorman_time wait = doorman__sliding_delay(last, here, room, place.rest, length);
+    return (doorman__step){.decision = DOORMAN_REFUSED, .wait = wait};
 }
 
-doorman_time doorman_sliding_window_delay(const doorman_sliding_window *window, double n,
-                                          doorman_time now) {
-    if (!doorman__window_possible(window->most, n)) return DOORMAN_NEVER;
-    doorman_time length = window->length;
-    doorman__place place = doorman__window_place(window->count, 2, length, now);
-    uint64_t last = doorman__sliding_units(window, place.window - 1);
-    uint64_t units = doorman__sliding_units(window, place.window), room = window->most;
-    room -= doorman__units(n);
-    if (n <= 0) return 0;
-    if (units > room) return place.rest + length - doorman__window_rest(units, room, length);
-    doorman_time rest = doorman__window_rest(last, room - units, length);
-    return place.rest > rest ? place.rest - rest : 0;
+/* Only the last `limit` arrivals matter. They are in a ring, and each unit replaces the oldest one.
+ * One more unit is allowed if the arrival that it replaces is at least a whole window old. So no
+ * place is taken twice within a window, and no window has more units than there are places.
+ * Arrivals never go back in time, also if this clock is behind that of another thread. */
+static inline doorman__step doorman__arrival_step(doorman_time window, doorman_time before,
+                                                  doorman_time now) {
+    doorman_time wait = doorman__later(window - (now - before), 0);
+    return (doorman__step){.decision = wait > 0 ? DOORMAN_REFUSED : DOORMAN_ALLOWED,
+                           .after = (uint64_t)doorman__later(before, now),
+                           .wait = wait};
 }
 
-/* ---- limiters: the log */
-/* Of the arrivals only the last `limit` matter, in a ring: one more is allowed if the one that it
- * takes the place of, the last but limit - 1, is a whole window old. No place is taken twice within
- * a window, so no window has more than there are places. */
+/* Any kind but the log, whose state is not in two words. n = 0 changes nothing. */
+static inline doorman__step doorman__limit_step(const doorman_limit *limit, const uint64_t *words,
+                                                double n, doorman_time now) {
+    if (n == 0) return (doorman__step){.decision = DOORMAN_ALLOWED, .after = words[0]};
+    if (limit->kind == DOORMAN_TOKEN_BUCKET) return doorman__bucket_step(limit, words[0], n, now);
+    bool sliding = limit->kind == DOORMAN_SLIDING_WINDOW;
+    uint64_t units = doorman__amount_valid(n) ? doorman__units(n) : UINT64_MAX;
+    if (units > limit->most) return doorman__impossible();
+    doorman__place place = doorman__window_place(words, sliding ? 2 : 1, limit->window, now);
+    if (!sliding) return doorman__fixed_step(limit->most, words[0], units, place);
+    return doorman__sliding_step(limit->most, limit->window, words, units, place);
+}
 
-doorman_status doorman_sliding_log_init(doorman_sliding_log *log, size_t limit, doorman_time length,
-                                        doorman_arrival *arrivals) {
-    bool valid = limit > 0 && doorman__window_valid((double)limit, length);
-    if (!valid || (uintptr_t)arrivals % sizeof *arrivals != 0) return DOORMAN_INVALID_ARGUMENT;
-    *log = (doorman_sliding_log){.limit = limit, .length = length, .arrivals = arrivals};
-    for (size_t i = 0; i < limit; i++) arrivals[i] = -length; /* over at 0 */
+/* ---- limiters without a server: the checked figures */
+
+#define DOORMAN__BUCKET_TIME_MAX (10000000 * DOORMAN_SECOND)
+
+/* The field of a bucket that is wrong, and the rule that it breaks; NULL: none. */
+static const char *doorman__bucket_fault(const doorman_limit_options *options, const char **rule) {
+    double unit_time = doorman__unit_time(options->units_per_second);
+    double most = (double)DOORMAN__BUCKET_TIME_MAX * 256, units = options->size + options->debt_max;
+    if (!(options->units_per_second > 0 && options->units_per_second <= DOORMAN_AMOUNT_MAX)) {
+        *rule = "must be more than 0 and at most 1e15";
+        return "units_per_second";
+    }
+    *rule = DOORMAN__AMOUNT_RULE;
+    if (!doorman__amount_valid(options->size)) return "size";
+    if (!doorman__amount_valid(options->debt_max)) return "debt_max";
+    *rule = "must be more than 0 where debt_max is 0";
+    if (!(units > 0)) return "size";
+    *rule = "must be worth at most 1e7 seconds of the rate, together with debt_max";
+    if (!(units * unit_time <= most)) return "size";
+    *rule = "must be from 0 to 1e8 seconds";
+    if (!doorman__duration_valid(options->wait_max)) return "wait_max";
+    *rule = "must be 0 without has_wait_max";
+    if (options->wait_max && !options->has_wait_max) return "wait_max";
+    *rule = "must not be set without a debt_max: nobody would have to wait";
+    if (options->has_wait_max && !(options->debt_max > 0)) return "has_wait_max";
+    *rule = "must be 0: a TOKEN_BUCKET has none";
+    if (options->limit != 0) return "limit";
+    return options->window ? "window" : NULL;
+}
+
+/* The same for a window or a log. */
+static const char *doorman__window_fault(const doorman_limit_options *options, const char **rule) {
+    *rule = "must be from 0 to 1e8";
+    if (!(options->limit >= 0 && options->limit <= DOORMAN__WINDOW_LIMIT_MAX)) return "limit";
+    *rule = "must be a whole number, at least 1, for a SLIDING_LOG";
+    bool whole = options->limit >= 1 && (double)(uint64_t)options->limit == options->limit;
+    if (options->kind == DOORMAN_SLIDING_LOG && !whole) return "limit";
+    *rule = DOORMAN__DURATION_RULE;
+    if (options->window == 0 || !doorman__duration_valid(options->window)) return "window";
+    *rule = "must be 0: only a TOKEN_BUCKET has one";
+    if (options->units_per_second != 0) return "units_per_second";
+    if (options->size != 0) return "size";
+    if (options->debt_max != 0) return "debt_max";
+    if (options->has_wait_max) return "has_wait_max";
+    return options->wait_max ? "wait_max" : NULL;
+}
+
+static void doorman__limit_set_bucket(doorman_limit *limit, const doorman_limit_options *options) {
+    doorman_time wait_max = options->has_wait_max ? options->wait_max : DOORMAN_DURATION_MAX;
+    limit->unit_time = doorman__unit_time(options->units_per_second);
+    limit->bucket.saved_most = doorman__round_up(options->size * limit->unit_time);
+    limit->bucket.debt_most = doorman__round_up(options->debt_max * limit->unit_time);
+    limit->bucket.wait_most = doorman__earlier(wait_max, DOORMAN__BUCKET_TIME_MAX) * 256;
+}
+
+doorman_status doorman_limit_init(doorman_limit *limit, const doorman_limit_options *options,
+                                  doorman_error *error) {
+    const char *rule = "must be TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW or SLIDING_LOG";
+    const char *field = "kind";
+    bool bucket = options->kind == DOORMAN_TOKEN_BUCKET;
+    if (options->kind >= DOORMAN_TOKEN_BUCKET && options->kind <= DOORMAN_SLIDING_LOG) {
+        field =
+            bucket ? doorman__bucket_fault(options, &rule) : doorman__window_fault(options, &rule);
+    }
+    if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+    *limit = (doorman_limit){.kind = options->kind, .window = options->window};
+    double parts = options->kind == DOORMAN_SLIDING_LOG ? 1 : DOORMAN__UNIT;
+    limit->most = (uint64_t)(options->limit * parts);
+    if (bucket) doorman__limit_set_bucket(limit, options);
     return DOORMAN_OK;
 }
 
-/* Whole units; more than the limit: it can never be. */
-static uint64_t doorman__log_units(const doorman_sliding_log *log, double n) {
-    return n >= 0 && n <= (double)log->limit ? (uint64_t)doorman__round_up(n) : UINT64_MAX;
+/* ---- limiters without a server: the state that threads share */
+
+doorman_status doorman_limiter_init(doorman_limiter *limiter, const doorman_limit *limit,
+                                    doorman_arrival *arrivals, doorman_time now) {
+    bool log = limit->kind == DOORMAN_SLIDING_LOG;
+    bool aligned = (uintptr_t)arrivals % sizeof *arrivals == 0;
+    if (!limit->kind || log != (arrivals != NULL) || !aligned) return DOORMAN_INVALID_ARGUMENT;
+    memset(limiter, 0, sizeof *limiter);
+    if (limit->kind == DOORMAN_TOKEN_BUCKET) {
+        limiter->state.words[0] = doorman__ticks(now) - (uint64_t)limit->bucket.saved_most;
+    } else if (!log) {
+        limiter->state.words[0] = (uint64_t)(now / limit->window) << 40;
+        limiter->state.words[1] = limiter->state.words[0];
+    } else {
+        limiter->state.log.arrivals = arrivals;
+        for (uint64_t i = 0; i < limit->most; i++) arrivals[i] = -limit->window; /* over at 0 */
+    }
+    return DOORMAN_OK;
 }
 
-doorman_decision doorman_sliding_log_try(doorman_sliding_log *log, double n, doorman_time now) {
-    uint64_t units = doorman__log_units(log, n);
-    if (units > log->limit) return DOORMAN_IMPOSSIBLE;
-    uint64_t next = __atomic_fetch_add(&log->next, units, __ATOMIC_RELAXED);
+/* Whole units; UINT64_MAX: more than the limit, or not an amount. */
+static uint64_t doorman__log_units(const doorman_limit *limit, double n) {
+    return n >= 0 && n <= (double)limit->most ? (uint64_t)doorman__round_up(n) : UINT64_MAX;
+}
+
+static doorman_decision doorman__log_try(doorman_limiter *limiter, const doorman_limit *limit,
+                                         double n, doorman_time now) {
+    uint64_t units = doorman__log_units(limit, n);
+    if (units > limit->most) return DOORMAN_IMPOSSIBLE;
+    uint64_t next = __atomic_fetch_add(&limiter->state.log.next, units, __ATOMIC_RELAXED);
     doorman_decision decision = DOORMAN_ALLOWED;
     for (; units > 0; units--, next++) {
-        doorman_arrival *place = &log->arrivals[next % log->limit];
+        doorman_arrival *place = &limiter->state.log.arrivals[next % limit->most];
         doorman_time before = __atomic_load_n(place, __ATOMIC_RELAXED);
-        while (!__atomic_compare_exchange_n(place, &before, doorman__later(before, now), true,
-                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-        }
-        if (now - before < log->length) decision = DOORMAN_REFUSED;
+        doorman__step step;
+        do {
+            step = doorman__arrival_step(limit->window, before, now);
+        } while (!__atomic_compare_exchange_n(place, &before, (doorman_time)step.after, true,
+                                              __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+        if (step.decision != DOORMAN_ALLOWED) decision = DOORMAN_REFUSED;
     }
     return decision;
 }
 
-doorman_time doorman_sliding_log_delay(const doorman_sliding_log *log, double n, doorman_time now) {
-    uint64_t units = doorman__log_units(log, n);
-    if (units > log->limit) return DOORMAN_NEVER;
+/* The last unit has to wait longest: its place has the latest arrival. */
+static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doorman_limit *limit,
+                                       double n, doorman_time now) {
+    uint64_t units = doorman__log_units(limit, n);
+    if (units > limit->most) return DOORMAN_NEVER;
     if (units == 0) return 0;
-    uint64_t last = __atomic_load_n(&log->next, __ATOMIC_RELAXED) + units - 1;
-    doorman_time before = __atomic_load_n(&log->arrivals[last % log->limit], __ATOMIC_RELAXED);
-    return doorman__later(log->length - (now - before), 0);
+    uint64_t last = __atomic_load_n(&limiter->state.log.next, __ATOMIC_RELAXED) + units - 1;
+    const doorman_arrival *place = &limiter->state.log.arrivals[last % limit->most];
+    doorman_time before = __atomic_load_n(place, __ATOMIC_RELAXED);
+    return doorman__arrival_step(limit->window, before, now).wait;
+}
+
+static inline doorman__step doorman__limiter_step(const doorman_limiter *limiter,
+                                                  const doorman_limit *limit, uint64_t *words,
+                                                  double n, doorman_time now) {
+    for (int i = 0; i < 2; i++) {
+        words[i] = __atomic_load_n(&limiter->state.words[i], __ATOMIC_RELAXED);
+    }
+    return doorman__limit_step(limit, words, n, now);
+}
+
+doorman_decision doorman_limiter_try(doorman_limiter *limiter, const doorman_limit *limit, double n,
+                                     doorman_time *wait, doorman_time now) {
+    assert(limit->kind && (wait || !limit->bucket.debt_most || !limit->bucket.wait_most));
+    doorman__step step;
+    if (limit->kind == DOORMAN_SLIDING_LOG) {
+        step.decision = doorman__log_try(limiter, limit, n, now);
+        if (!wait) return step.decision;
+        bool allowed = step.decision == DOORMAN_ALLOWED;
+        *wait = allowed ? 0 : doorman__log_delay(limiter, limit, n, now);
+        return step.decision;
+    }
+    uint64_t words[2];
+    do {
+        step = doorman__limiter_step(limiter, limit, words, n, now);
+        if (step.decision != DOORMAN_ALLOWED) break;
+    } while (!__atomic_compare_exchange_n(&limiter->state.words[step.index], &words[step.index],
+                                          step.after, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    if (wait) *wait = step.wait;
+    return step.decision;
+}
+
+doorman_time doorman_limiter_delay(const doorman_limiter *limiter, const doorman_limit *limit,
+                                   double n, doorman_time now) {
+    assert(limit->kind);
+    if (limit->kind == DOORMAN_SLIDING_LOG) return doorman__log_delay(limiter, limit, n, now);
+    uint64_t words[2];
+    doorman__step step = doorman__limiter_step(limiter, limit, words, n, now);
+    return step.decision == DOORMAN_ALLOWED ? 0 : step.wait;
 }
 
 /* ---- >>client ------------------------------------------------------------------------------- */

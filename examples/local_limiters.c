@@ -17,9 +17,9 @@ enum { COUNT = sizeof arrivals / sizeof *arrivals, LIMIT = 5 };
 
 static doorman_time time_of(int i) { return arrivals[i] * DOORMAN_SECOND / 10; }
 
-static void check(doorman_status status) {
+static void check(doorman_status status, const char *what) {
     if (status == DOORMAN_OK) return;
-    fprintf(stderr, "local_limiters: %s\n", doorman_status_text(status));
+    fprintf(stderr, "local_limiters: %s: %s\n", what, doorman_status_text(status));
     exit(1);
 }
 
@@ -35,75 +35,46 @@ static void print_decision(doorman_decision decision, doorman_time wait) {
     }
 }
 
-static void rate(void) {
+static void print_rate(void) {
     doorman_rate limiter;
-    check(doorman_rate_init(&limiter, LIMIT, 0, 0));
+    check(doorman_rate_init(&limiter, LIMIT, 0, 0), "rate");
     printf("\nrate            ");
     for (int i = 0; i < COUNT; i++) print_decision(doorman_rate_try(&limiter, 1, time_of(i)), 0);
 }
 
-static void token_bucket(void) {
-    doorman_token_bucket bucket;
-    check(doorman_token_bucket_init(&bucket, LIMIT, LIMIT, 0));
-    printf("\ntoken bucket    ");
-    for (int i = 0; i < COUNT; i++) {
-        print_decision(doorman_token_bucket_try(&bucket, 1, time_of(i)), 0);
-    }
-}
-
-static void leaky_bucket(void) {
-    doorman_leaky_bucket bucket;
-    check(doorman_leaky_bucket_init(&bucket, LIMIT, LIMIT, 0));
-    printf("\nleaky bucket    ");
-    for (int i = 0; i < COUNT; i++) {
-        doorman_time wait = 0;
-        doorman_decision decision = doorman_leaky_bucket_try(&bucket, 1, &wait, time_of(i));
-        print_decision(decision, wait);
-    }
-}
-
-static void debt_bucket(void) {
-    doorman_debt_options options = {.units_per_second = LIMIT,
-                                    .capacity = LIMIT,
-                                    .debt_max = LIMIT,
-                                    .wait_max = DOORMAN_SECOND / 2};
-    doorman_debt_bucket bucket;
-    check(doorman_debt_bucket_init(&bucket, &options, 0));
-    printf("\nbucket with debt");
-    for (int i = 0; i < COUNT; i++) {
-        doorman_time wait = 0;
-        doorman_decision decision = doorman_debt_bucket_try(&bucket, 1, &wait, time_of(i));
-        print_decision(decision, wait);
-    }
-}
-
-static void fixed_window(void) {
-    doorman_fixed_window window;
-    check(doorman_fixed_window_init(&window, LIMIT, DOORMAN_SECOND, 0));
-    printf("\nfixed window    ");
-    for (int i = 0; i < COUNT; i++) {
-        print_decision(doorman_fixed_window_try(&window, 1, time_of(i)), 0);
-    }
-}
-
-static void sliding_window(void) {
-    doorman_sliding_window window;
-    check(doorman_sliding_window_init(&window, LIMIT, DOORMAN_SECOND, 0));
-    printf("\nsliding window  ");
-    for (int i = 0; i < COUNT; i++) {
-        print_decision(doorman_sliding_window_try(&window, 1, time_of(i)), 0);
-    }
-}
-
-static void sliding_log(void) {
+static void print_limiter(const char *name, const doorman_limit_options *options) {
+    doorman_error error = {""};
+    doorman_limit limit;
+    doorman_limiter limiter;
     doorman_arrival room[LIMIT];
-    doorman_sliding_log log;
-    check(doorman_sliding_log_init(&log, LIMIT, DOORMAN_SECOND, room));
-    printf("\nsliding log     ");
+    check(doorman_limit_init(&limit, options, &error), error.text);
+    bool log = options->kind == DOORMAN_SLIDING_LOG;
+    check(doorman_limiter_init(&limiter, &limit, log ? room : NULL, 0), name);
+    printf("\n%-16s", name);
     for (int i = 0; i < COUNT; i++) {
-        print_decision(doorman_sliding_log_try(&log, 1, time_of(i)), 0);
+        doorman_time wait = 0;
+        doorman_decision decision = doorman_limiter_try(&limiter, &limit, 1, &wait, time_of(i));
+        print_decision(decision, wait);
     }
 }
+
+static const struct {
+    const char *name;
+    doorman_limit_options options;
+} limiters[] = {
+    {"token bucket", {.kind = DOORMAN_TOKEN_BUCKET, .units_per_second = LIMIT, .size = LIMIT}},
+    {"leaky bucket", {.kind = DOORMAN_TOKEN_BUCKET, .units_per_second = LIMIT, .debt_max = LIMIT}},
+    {"bucket with debt",
+     {.kind = DOORMAN_TOKEN_BUCKET,
+      .units_per_second = LIMIT,
+      .size = LIMIT,
+      .debt_max = LIMIT,
+      .has_wait_max = true,
+      .wait_max = DOORMAN_SECOND / 2}},
+    {"fixed window", {.kind = DOORMAN_FIXED_WINDOW, .limit = LIMIT, .window = DOORMAN_SECOND}},
+    {"sliding window", {.kind = DOORMAN_SLIDING_WINDOW, .limit = LIMIT, .window = DOORMAN_SECOND}},
+    {"sliding log", {.kind = DOORMAN_SLIDING_LOG, .limit = LIMIT, .window = DOORMAN_SECOND}},
+};
 
 int main(void) {
     printf("*: allowed at once; 3: allowed after 0.3 s; -: refused\n\n");
@@ -113,13 +84,10 @@ int main(void) {
         if (again) printf("   ");
         if (!again) printf(" %d.%d", arrivals[i] / 10, arrivals[i] % 10);
     }
-    rate();
-    token_bucket();
-    leaky_bucket();
-    debt_bucket();
-    fixed_window();
-    sliding_window();
-    sliding_log();
+    print_rate();
+    for (size_t i = 0; i < sizeof limiters / sizeof *limiters; i++) {
+        print_limiter(limiters[i].name, &limiters[i].options);
+    }
     printf("\n");
     return 0;
 }

@@ -10,35 +10,46 @@
 
 enum { TRIES = 100000, ROUNDS_MAX = 64, LOG_LIMIT = 1000 };
 
-/* One limiter of each kind, with limits so high that every try is allowed; only `narrow`
- * refuses. */
+enum { TOKEN, LEAKY, DEBT, FIXED, SLIDING, LOG, KIND_COUNT };
+
+/* All of them are so wide that every try is allowed, except `narrow`. */
+static const doorman_limit_options limit_options[KIND_COUNT] = {
+    [TOKEN] = {.kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 1e12, .size = 1e12},
+    [LEAKY] = {.kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 1e12, .debt_max = 1e12},
+    [DEBT] = {.kind = DOORMAN_TOKEN_BUCKET,
+              .units_per_second = 1e12,
+              .size = 1e12,
+              .debt_max = 1e12},
+    [FIXED] = {.kind = DOORMAN_FIXED_WINDOW, .limit = 1e8, .window = DOORMAN_SECOND},
+    [SLIDING] = {.kind = DOORMAN_SLIDING_WINDOW, .limit = 1e8, .window = DOORMAN_SECOND},
+    [LOG] = {.kind = DOORMAN_SLIDING_LOG, .limit = LOG_LIMIT, .window = 1}};
+
 typedef struct limiters {
     uint64_t word;
     doorman_rate rate, narrow;
     doorman_gauge gauge;
-    doorman_token_bucket token;
-    doorman_leaky_bucket leaky;
-    doorman_debt_bucket debt;
-    doorman_fixed_window fixed;
-    doorman_sliding_window sliding;
-    doorman_sliding_log log;
+    doorman_limit limits[KIND_COUNT];
+    doorman_limiter states[KIND_COUNT];
     doorman_arrival arrivals[LOG_LIMIT];
     doorman_time wait;
 } limiters;
 
 static void init_limiters(limiters *l) {
-    const doorman_debt_options debt = {.units_per_second = 1e12, .capacity = 1e12};
     doorman_time now = doorman_clock();
     must(doorman_rate_init(&l->rate, 1e12, 0, now) == DOORMAN_OK &&
              doorman_rate_init(&l->narrow, 1e-3, 0, now) == DOORMAN_OK &&
-             doorman_gauge_init(&l->gauge, 1) == DOORMAN_OK &&
-             doorman_token_bucket_init(&l->token, 1e12, 1e12, now) == DOORMAN_OK &&
-             doorman_leaky_bucket_init(&l->leaky, 1e12, 1e12, now) == DOORMAN_OK &&
-             doorman_debt_bucket_init(&l->debt, &debt, now) == DOORMAN_OK &&
-             doorman_fixed_window_init(&l->fixed, 1e8, DOORMAN_SECOND, now) == DOORMAN_OK &&
-             doorman_sliding_window_init(&l->sliding, 1e8, DOORMAN_SECOND, now) == DOORMAN_OK &&
-             doorman_sliding_log_init(&l->log, LOG_LIMIT, 1, l->arrivals) == DOORMAN_OK,
+             doorman_gauge_init(&l->gauge, 1) == DOORMAN_OK,
          "cannot initialise a limiter");
+    for (int i = 0; i < KIND_COUNT; i++) {
+        doorman_arrival *arrivals = i == LOG ? l->arrivals : NULL;
+        must(doorman_limit_init(&l->limits[i], &limit_options[i], NULL) == DOORMAN_OK &&
+                 doorman_limiter_init(&l->states[i], &l->limits[i], arrivals, now) == DOORMAN_OK,
+             "cannot initialise a limiter");
+    }
+}
+
+static uint64_t use(limiters *l, int kind, doorman_time now) {
+    return doorman_limiter_try(&l->states[kind], &l->limits[kind], 1, &l->wait, now);
 }
 
 static uint64_t swap(uint64_t *word, doorman_time now) {
@@ -71,12 +82,12 @@ LOOP(read_and_swap, swap(&l->word, now))
 LOOP(rate_allowed, doorman_rate_try(&l->rate, 1, now))
 LOOP(rate_refused, doorman_rate_try(&l->narrow, 1, now))
 LOOP(gauge_held, hold(&l->gauge, now))
-LOOP(token_allowed, doorman_token_bucket_try(&l->token, 1, now))
-LOOP(leaky_allowed, doorman_leaky_bucket_try(&l->leaky, 1, &l->wait, now))
-LOOP(debt_allowed, doorman_debt_bucket_try(&l->debt, 1, &l->wait, now))
-LOOP(fixed_allowed, doorman_fixed_window_try(&l->fixed, 1, now))
-LOOP(sliding_allowed, doorman_sliding_window_try(&l->sliding, 1, now))
-LOOP(log_allowed, doorman_sliding_log_try(&l->log, 1, now))
+LOOP(token_allowed, use(l, TOKEN, now))
+LOOP(leaky_allowed, use(l, LEAKY, now))
+LOOP(debt_allowed, use(l, DEBT, now))
+LOOP(fixed_allowed, use(l, FIXED, now))
+LOOP(sliding_allowed, use(l, SLIDING, now))
+LOOP(log_allowed, use(l, LOG, now))
 
 enum { ACT_CLOCK, ACT_SWAP };
 

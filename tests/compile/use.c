@@ -9,5 +9,16 @@ int main(void) {
     size_t terms_count = 0;
     if (doorman_shares_solve(NULL, 120, demands, 3, terms, &terms_count) != DOORMAN_OK) return 1;
     double target = doorman_terms_target(terms, terms_count, &demands[0]);
-    return target > 59.999999 && target < 60.000001 ? 0 : 1;
+    if (!(target > 59.999999 && target < 60.000001)) return 1;
+
+    static doorman_limit_options options; /* zeros */
+    doorman_limit limit;
+    doorman_limiter limiter;
+    options.kind = DOORMAN_TOKEN_BUCKET;
+    options.units_per_second = 10;
+    options.size = 1;
+    if (doorman_limit_init(&limit, &options, NULL) != DOORMAN_OK) return 1;
+    if (doorman_limiter_init(&limiter, &limit, NULL, 0) != DOORMAN_OK) return 1;
+    if (doorman_limiter_try(&limiter, &limit, 1, NULL, 0) != DOORMAN_ALLOWED) return 1;
+    return doorman_limiter_delay(&limiter, &limit, 1, 0) == DOORMAN_SECOND / 10 ? 0 : 1;
 }

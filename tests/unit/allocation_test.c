@@ -761,31 +761,23 @@ static const story stories[] = {
 
 /* All other functions that return a status. */
 static const char *const no_stories[] = {
-    "doorman_asker_response",      "doorman_server_set_master",   "doorman_resource_set_wants",
-    "doorman_rate_init",           "doorman_gauge_init",          "doorman_token_bucket_init",
-    "doorman_leaky_bucket_init",   "doorman_debt_bucket_init",    "doorman_fixed_window_init",
-    "doorman_sliding_window_init", "doorman_sliding_log_init",    "doorman_agent_set_wants",
-    "doorman_agent_rate_wait",     "doorman_agent_gauge_wait",    "doorman_carrier_take",
-    "doorman_rate_init_units",     "doorman_agent_shutdown",      "doorman_agent_stop",
-    "doorman_agent_read_info",     "doorman_agent_close",         "doorman_agent_read",
-    "doorman_agent_kill_switch",   "doorman_agent_gauge_release",
+    "doorman_asker_response",      "doorman_server_set_master", "doorman_resource_set_wants",
+    "doorman_rate_init",           "doorman_gauge_init",        "doorman_limit_init",
+    "doorman_limiter_init",        "doorman_agent_set_wants",   "doorman_agent_rate_wait",
+    "doorman_agent_gauge_wait",    "doorman_carrier_take",      "doorman_rate_init_units",
+    "doorman_agent_shutdown",      "doorman_agent_stop",        "doorman_agent_read_info",
+    "doorman_agent_close",         "doorman_agent_read",        "doorman_agent_kill_switch",
+    "doorman_agent_gauge_release",
 };
 
-static void classical_limiters_start(doorman_time now) {
-    doorman_token_bucket token;
-    doorman_leaky_bucket leaky;
-    doorman_debt_bucket debt;
-    doorman_fixed_window fixed;
-    doorman_sliding_window sliding;
-    doorman_sliding_log log;
-    doorman_time arrivals[2];
-    const doorman_debt_options options = {.units_per_second = 1, .debt_max = 1};
-    assert_int_equal(doorman_token_bucket_init(&token, 1, 1, now), DOORMAN_OK);
-    assert_int_equal(doorman_leaky_bucket_init(&leaky, 1, 1, now), DOORMAN_OK);
-    assert_int_equal(doorman_debt_bucket_init(&debt, &options, now), DOORMAN_OK);
-    assert_int_equal(doorman_fixed_window_init(&fixed, 1, SECOND, now), DOORMAN_OK);
-    assert_int_equal(doorman_sliding_window_init(&sliding, 1, SECOND, now), DOORMAN_OK);
-    assert_int_equal(doorman_sliding_log_init(&log, 2, SECOND, arrivals), DOORMAN_OK);
+static void limiters_start(doorman_time now) {
+    const doorman_limit_options options = {
+        .kind = DOORMAN_SLIDING_LOG, .limit = 2, .window = SECOND};
+    doorman_limit limit;
+    doorman_limiter limiter;
+    doorman_arrival arrivals[2];
+    assert_int_equal(doorman_limit_init(&limit, &options, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_limiter_init(&limiter, &limit, arrivals, now), DOORMAN_OK);
 }
 
 /* Calls that use or release what exists work without memory. */
@@ -802,7 +794,7 @@ static void limiters_and_clients_go_on_without_memory(void **state) {
     assert_int_equal(doorman_rate_init(&rate, 10, 0, s->now), DOORMAN_OK);
     assert_int_equal(doorman_rate_init_units(&rate, 10, 5, s->now), DOORMAN_OK);
     assert_int_equal(doorman_gauge_init(&gauge, 10), DOORMAN_OK);
-    classical_limiters_start(s->now);
+    limiters_start(s->now);
     assert_int_equal(doorman_resource_set_wants(s->resources[0][0], 50, s->now), DOORMAN_OK);
     assert_int_equal(doorman_rate_try(doorman_resource_rate(s->resources[0][0]), 1, s->now),
                      DOORMAN_ALLOWED);
@@ -1128,7 +1120,7 @@ static void each_function_with_a_status_is_told_of(void **state) {
         count++;
     }
     fclose(file);
-    assert_true(count > 30);
+    assert_true(count > 20); /* the header was read */
 }
 
 /* ---- main ----------------------------------------------------------------------------------- */
