@@ -2929,131 +2929,137 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
 
 /* ---- >>leases ------------------------------------------------------------------------------- */
 /*
- * The book of one resource: who holds how much of it, until when, and what may change hands. Of
- * each holder it knows what it was given last (`given`, g), what must be counted for it because it
- * may still be in use (`counted`, u >= g), and when its record ends (`end`, E).
+ * The book (lease table) of one resource: which holder has how much, until when, and how much may
+ * move to other holders. For each holder it knows the amount of its last lease (`given`, g), the
+ * amount that is committed because it may still be in use (`counted`, u >= g), and when its record
+ * ends (`end`, E).
  *
- * T7 Never a unit more in force than there is. The invariant is: what the holders may use is at
- * most the sum of u, and a grant keeps that sum within the capacity. (After the capacity was cut
- * the sum may be above it; see "round".) Why each step keeps it:
+ * T7 The leases in force never exceed the capacity. The invariant: what the holders may use is at
+ * most the sum of u, and a grant keeps that sum within the capacity. (After a cut in capacity the
+ * sum may be above it; see "round".) Why each step keeps the invariant:
  *
- *   names    (R1) No two leases of a resource and node bear the same id, across masters and
- *            restarts: 53 bits of a keyed hash of a counter, the key new for each process.
- *   claim    (R3) A holder binds itself to what it claims to have before it says so (see asking).
- *   confirm  (R4) Only when it names the last lease that it was given does a claim lower u: then
- *            there is no newer lease on its way to it, and it will take no older one. Claims under
- *            one lease only fall, so a copy that comes late overstates, which is safe.
- *   grant    (R5) g is at most the target and at most what is free beside all others, C - sum of
- *            their u; or else what this holder may itself still use, min(u, x), which is counted
- *            already. u rises to g at least. In a round (below) g has a second bound.
- *   age      (R4) A lease that has ended is not in force, whether or not its holder ever confirmed
- *            a smaller one. So u falls to the largest amount of the leases that may not have ended.
+ *   names    (R1) No two leases of a resource and node have the same id, across masters and
+ *            restarts: an id is 53 bits of a keyed hash of a counter, with a new key for each
+ *            process.
+ *   claim    (R3) A holder limits itself to a claim before it sends the claim (see asking).
+ *   confirm  (R4) A claim lowers u only if it names the last lease that was granted to the holder:
+ *            then no newer lease is on its way to the holder, and the holder will not accept an
+ *            older one. Claims under one lease only fall. So a copy that comes late overstates,
+ *            which is safe.
+ *   grant    (R5) g is at most the target, and at most what the others leave free, C - sum of their
+ *            u. Or it is at most what the holder itself may still use, min(u, x), which is already
+ *            committed. u rises to at least g. In a round (below) g has a second bound.
+ *   age      (R4) A lease that has ended is not in force, even if its holder never confirmed a
+ *            smaller one. So u falls to the largest amount of the leases that may not have ended.
  *            Without this rule a holder that never confirms would keep its largest lease committed
  *            for as long as it asks. See "age" below.
- *   learn    (R6) A new master knows nobody. It gives back what holders say they have from this
- *            node, within C: what the claims sum to was within the predecessor's books. Until every
- *            lease that its predecessor can have given has ended nobody grows, but by what others
- *            have given back to this very master: who names its lease took it, so that it really
- *            had what it was given, and what it has less of now is free (`spare`). Counting on what
- *            was claimed once, and not on what was taken, would not do: a copy that comes late
- *            overstates. A holder to which nothing can be given gets no lease, and its record stays
- *            as it is: what it had from the predecessor ends by itself, like a lease that this
- *            master has not heard of yet.
- *   end      (R9, S8) A record ends later than the lease of the holder, whose clock may run slower
- *            by the drift, and which counts from when it asked. Ends never move back.
- *   release  (R10) names its lease too; a copy that comes late names an old one, and has no effect.
+ *   learn    (R6) A new master knows no holders. It grants again what holders claim from this node,
+ *            within C, since the sum of these claims was within the predecessor's books. Until
+ *            every lease that its predecessor can have granted has ended, a holder grows only by
+ *            what other holders have given back to this master (`spare`). A holder that names a
+ *            lease of this master has accepted it, so it really had that amount; what it has less
+ *            of now is free. To count from the first claim, and not from the accepted lease, would
+ *            be wrong, because a copy that comes late overstates. A claim for which there is no
+ *            room is answered with a lease of 0, so that the holder stops using the old lease. If
+ *            it kept that lease, it could claim it from the next master, which would grant it
+ *            beside the leases that took the room.
+ *   end      (R9, S8) A record ends later than the holder's lease: the holder's clock may be slower
+ *            by the drift, and the holder counts from when it asked. Ends never move back.
+ *   release  (R10) A release names its lease too. A copy that comes late names an old lease, so it
+ *            has no effect.
  *
- * With `immediate` handover u is g at once: a step sooner, and over the capacity for as long as a
- * holder has not heard of its smaller share.
+ * With `immediate` handover u becomes g at once. That is one step sooner, but the leases exceed the
+ * capacity until each holder has received its smaller share.
  *
  * Shared ids. T7 assumes that no two processes use one id. If two do, each gets the share of one,
- * and both use it. That cannot be prevented, but it shows in the leases that requests name. Leases
- * form chains: a lease continues the chain of the lease that the request for it named. In numbers,
- * processes A and B, where `4 -> 6` is a request that names lease 4 and is given lease 6:
+ * and both use it. The server cannot prevent that, but it can see it in the leases that requests
+ * name. Leases form chains: a lease continues the chain of the lease that its request named. In
+ * numbers, for processes A and B, where `4 -> 6` is a request that names lease 4 and gets lease 6:
  *
  *     one process, restarted:          none -> 1   1 -> 2   none -> 3   3 -> 4   4 -> 5
  *     its request 3 -> 4 comes twice:  none -> 3   3 -> 4   3 -> 5      4 -> 6   6 -> 7
  *     A and B:   A none -> 1   B none -> 2   A 1 -> 3   B 2 -> 4   A 3 -> 5   B 4 -> 6
  *
- * One process continues one chain. A copy of an old request, or one that is repeated because its
- * answer was lost, starts another chain; but a process takes only one of two answers (R2), so one
- * of the two chains is never continued. After a restart the old chain is not continued. So for each
- * holder two chains are known, by their last leases, and whether each has been continued. It is a
- * sign of two processes when a request returns to the chain that the last lease is not of, and both
- * have been continued; above A 3 -> 5 is the first sign. A single process gives two signs at most
- * until it restarts again: the last request of its predecessor, where that comes late, and its own
- * next one. So three signs without a restart in between are reported (>>server, S10). A lossy
- * network never looks like that. A client that keeps naming the lease before its last one does, and
- * is reported too.
- *     Each request that continues the chain of the last lease takes back a quarter of a sign. So
- * two processes are found where one asks up to eight times as often as the other, and forgotten
- * seven renewals after one of them has gone.
+ * One process continues one chain. A copy of an old request, or a request that is repeated because
+ * its response was lost, starts another chain. But a process accepts only one of two responses
+ * (R2), so one of the two chains is never continued. After a restart the old chain is not
+ * continued. So the book knows two chains of each holder, by their last leases, and whether each
+ * has been continued. A request is a sign of two processes if it returns to the chain that does not
+ * have the last lease, and both chains have been continued; above, A 3 -> 5 is the first sign. A
+ * single process gives at most two signs until it restarts again: the last request of its
+ * predecessor, if that comes late, and its own next request. So three signs without a restart in
+ * between are reported (>>server, S10). A lossy network never looks like that. A client that keeps
+ * naming the lease before its last one does, and is reported too.
+ *     Each request that continues the chain of the last lease removes a quarter of a sign. So two
+ * processes are found if one asks up to eight times as often as the other, and forgotten seven
+ * renewals after one of them has gone.
  *
- * Round (R5). After a cut the sum of u is above C. Then min(u, x) alone would not bring it down: it
- * adds nothing to the sum of u, but each grant is a lease that lasts, and targets move. In numbers,
- * C falls from 300 to 100 while A and B have 150 each in flight, so u stays 150 for both:
+ * Round (R5). After a cut the sum of u is above C. min(u, x) alone would not lower it: such a grant
+ * adds nothing to the sum of u, but it is a lease that lasts, and targets move. In numbers, C falls
+ * from 300 to 100 while A and B have 150 each in flight, so u stays 150 for both:
  *
  *     A wants 10:     A gets 10                               B gets its target, 90
  *     A wants 1,000:  A gets its target, 50, within its u     B still has 90: 140 of 100
  *
- * and both could be renewed in the same way for ever. So a round begins when a decision finds the
- * sum of u above C and no round is on, and it ends when a decision finds that the sum fits. For
- * each holder the round counts v, what leases given in this round commit: v starts at 0, a grant
- * raises it to g, and whatever lowers u lowers v to u. A grant in a round is also at most C less
- * the sum of the other holders' v. (v counts g and not `keep`: what is in flight beyond the lease
- * only drains, since nothing new starts until it fits.)
+ * and both could renew their leases like that for ever. So a round begins when a decision finds the
+ * sum of u above C and no round is on. It ends when a decision finds that the sum fits. For each
+ * holder the round counts v, the amount that leases granted in this round commit: v starts at 0, a
+ * grant raises it to g, and whatever lowers u lowers v to u. A grant in a round is also at most C
+ * less the sum of the other holders' v. (v counts g and not `keep`: what is in flight beyond the
+ * lease only drains, since nothing new starts until it fits.)
  *
  * Why the leases fit one lease length, with the drift, after the last cut. Let t be the time of
- * that cut, and count w like v, but only leases given since t. w rises and falls with v and starts
- * at 0, so w <= v. Each grant since t is at most C - sum of the others' v <= C - sum of the others'
- * w, so the sum of w never exceeds C. A lease length later every lease in force was given since t,
- * and is counted in w. What this means for the cases:
+ * that cut, and let w be like v, but only for leases granted since t. w rises and falls with v and
+ * starts at 0, so w <= v. Each grant since t is at most C - sum of the others' v <= C - sum of the
+ * others' w, so the sum of w never exceeds C. A lease length later every lease in force was granted
+ * since t, and is counted in w. What this means for the cases:
  *
- *   several cuts    A cut within a round does not restart it. The argument above needs only that v
- *                   has counted since the last cut or longer. To restart would forget leases from
- *                   before, which is safe only a lease length later, if there is no cut until then.
- *   a raise         C is read at each grant. A larger C gives more, and may end the round. After
+ *   several cuts    A cut within a round does not restart the round. The argument above needs only
+ *                   that v has counted since the last cut or longer. A restart would forget leases
+ *                   from before, which is safe only a lease length later, and only if there is no
+ *                   cut until then.
+ *   a raise         C is read at each grant. A larger C allows more, and may end the round. After
  *                   that the sum of u is within C, and R5 alone keeps it there.
- *   first renewals  All v are 0 at the start. The targets add up to C at most, so while they do not
- *                   move nobody is cut below its target, whoever renews first.
- *   nodes           C is the node's own lease, which moves with each of its renewals. It is one cut
- *                   after the other, and a raise, and both are covered. What the node claims, x, is
- *                   at least the sum of its u, so its parent's v for it covers all leases below it.
- *   learning        R6 grants what is free beside u, and u >= v, so it keeps the
- *                   bound too. v counts these leases, since a round may be on when the learning
- *                   ends.
- *   frozen children R7 gives a child that learns what it had. That lease counts in v, so others get
- *                   less, but v may pass C. It ends when the child has learned, at most one record
- *                   of its own later; then the child is a holder like any other.
+ *   first renewals  All v are 0 at the start. The targets sum to at most C. So while they do not
+ *                   move, no holder is cut below its target, in whatever order they renew.
+ *   nodes           C is the node's own lease, which changes with each renewal. That is a series of
+ *                   cuts and raises, and both are covered. What the node claims, x, is at least the
+ *                   sum of its u, so its parent's v for it covers all leases below it.
+ *   learning        R6 grants what is free beside u, and u >= v, so it keeps the bound too. v
+ *                   counts these leases, since a round may be on when the learning ends.
+ *   frozen children R7 grants a child that learns what it had. That lease counts in v, so others
+ *                   get less, but v may exceed C. This ends when the child has learned, at most one
+ *                   record of its own later; then the child is a holder like any other.
  *   `immediate`     v is g, as u is. The sum of u can exceed C only by the cut, and the same bound
  *                   makes it fall.
  *   priorities      The order of bands is in the targets. A holder of a high priority that renews
- *                   late finds room for its target, since the targets before it left that.
+ *                   late finds room for its target, because the targets before it left that room.
  *
  * A round ends: two lease lengths after the last cut u counts only leases of the round ("age"), and
  * units in flight that holders still claim.
  *
- * Age (R4). Two steps suffice, an older and a newer one. A new step begins when all leases that
- * were given before the present step have ended; so the present step becomes the older one, and
- * what was given before it is not in force any more. For each holder `recent` is the largest amount
- * of its leases in the newest step in which it got one. While that is the book's present step, u
+ * Age (R4). Two steps are enough, an older and a newer one. A new step begins when all leases that
+ * were granted before the present step have ended. Then the present step becomes the older one, and
+ * leases from before it are no longer in force. For each holder `recent` is the largest amount of
+ * its leases in the newest step in which it got one. While that is the book's present step, u
  * covers older leases too; from the next step on u falls to `recent`. So an amount is counted for
- * two lease lengths at most. What counts is what a lease commits, max(g, keep), since a holder may
- * claim as much. A child that learns does not age (R7): its masters, one after the other, renew what
- * holders had under larger leases, each within its own lease, so together they may exceed it until
- * the last one has learned. Two bits are enough for the number of a step: when two steps have begun
- * after the last lease of a holder that lease has ended, and its record is removed. `recent` and v are
- * floats, rounded up, which commits 6e-8 of an amount too much at most, and saves 8 bytes of a
- * million records.
+ * at most two lease lengths. What counts is what a lease commits, max(g, keep), because a holder
+ * may claim that much. A child that learns does not age (R7): its masters, one after the other,
+ * renew what holders had under larger leases. Each does so within its own lease, so together they
+ * may exceed the lease until the last one has learned. Two bits are enough for the number of a
+ * step: when two steps have begun after the last lease of a holder, that lease has ended, and its
+ * record is removed. `recent` and v are floats, rounded up. That commits at most 6e-8 of an amount
+ * too much, and saves 8 bytes in each of a million records.
  *
- * C9 Sums are exact totals. S2 Records that have ended are removed by whoever looks, oldest first:
- * the list of records is in order of `end`, so that this is O(1) for each. A configuration that
- * shortens leases would break the order: then the list drains beside a new one, and the head of
- * either may be the first to end. (Shortened again before that: a record ends when the one before
- * it does. It is counted a little longer, at most one old lease length, which is safe.)
+ * C9 Sums are exact totals. S2 Each function that reads the book first removes the records that
+ * have ended, the oldest first. The list of records is in the order of `end`, so each removal is
+ * O(1). A configuration that shortens leases would break this order. Then the old list drains
+ * beside a new one, and the head of either list may be the first to end. (If leases are shortened
+ * again before it is empty, a record ends when the one before it ends. It is committed a little
+ * longer, at most one old lease length, which is safe.)
  */
 
-/* What a holder that is a server wants: a demand for each group of its clients. */
+/* The demands of a holder that is a server: one for each group of its clients. */
 typedef struct doorman__wish {
     doorman__demand demand;
     int priority;
@@ -3065,22 +3071,22 @@ typedef struct doorman__wishes {
 } doorman__wishes;
 
 typedef struct doorman__child {
-    doorman__wishes now, offered; /* the latter while a request of its own is worked on */
-    bool aside;                   /* it learns (R7): its wishes are those from before, not in the */
-    struct doorman__child *next_aside; /* index; and it is in the book's list of such */
+    doorman__wishes now, offered; /* the latter only while a request of the server is processed */
+    bool aside; /* it learns (R7): its demands are those from before, and not in the */
+    struct doorman__child *next_aside; /* index; the book has a list of such children */
 } doorman__child;
 
-/* There may be a million of these, so nothing in it is larger than it must be: with an id of 32
- * bytes it takes 132. */
+/* There may be a million of these, so every field is as small as possible. With an id of 32 bytes a
+ * record takes 132 bytes. */
 typedef struct doorman__record {
     doorman__link link; /* in the book's table; must be first */
     struct doorman__record *older,
-        *newer; /* by `end`; both NULL and not `oldest`: not listed yet */
+        *newer; /* by `end`; both NULL and not `oldest`: not in the list yet */
     doorman_time granted_at, lease_end, end;
     double given, counted;
-    float recent;      /* what leases of the newest step that it has one of commit ("age"), */
+    float recent;      /* what leases of its newest step commit (see "age"), */
     float in_round;    /* and v: what leases of the round `round` commit; both rounded up */
-    uint64_t lease_id; /* 0: it was given none */
+    uint64_t lease_id; /* 0: it has never had a lease */
     union {
         doorman__child *child; /* of a server */
         double wants;          /* of a client */
@@ -3088,28 +3094,29 @@ typedef struct doorman__record {
     uint32_t round;
     unsigned step : 2;     /* see "age" */
     unsigned priority : 4; /* of a client */
-    unsigned indexed : 1;  /* what a client wants is in the index */
+    unsigned indexed : 1;  /* a client's demand is in the index */
     unsigned is_server : 1;
     unsigned suspicion : 4; /* see "shared ids": 4 for each sign, */
     unsigned continued : 1; /* the chain of the last lease was continued, */
     unsigned other_continued : 1;
-    unsigned other_lease : 10; /* and so was the other one; its last lease, the lowest bits */
+    unsigned other_lease : 10; /* so was the other chain; the lowest bits of its last lease */
     char holder_id[];
 } doorman__record;
 
-/* The turns of a holder at units that do not divide: see "leases: whole units". It is beside the
- * record, so that other resources need no memory for it; it takes 80 bytes, its place included. */
+/* The turns of a holder at units that do not divide evenly: see "leases: whole units". It is not a
+ * part of the record, so other resources need no memory for it. It takes 80 bytes, with its place
+ * in the table. */
 typedef struct doorman__rotation {
     doorman__link link; /* in the book's table; must be first */
     const doorman__record *record;
-    double share;      /* the exact target at the last grant; 0: an integer, there are no turns */
+    double share;      /* the exact target at the last grant; 0: an integer, so no turns */
     double lag;        /* units * seconds that it is behind its share, at the next two, */
     double service_at; /* of the book: `service` */
     double clock_at;   /* and `clock` */
-    float owed;        /* whole units that it lacks and is to get before others get more */
-    bool is_pressing;  /* what it is owed is pressing */
-    bool waits;        /* it has no more than its target rounded down, and is behind */
-    bool served;       /* it has had a unit since it came */
+    float owed;        /* whole units that it lacks, and gets before others get more */
+    bool is_pressing;  /* what it is owed is urgent */
+    bool waits;        /* it has at most its target rounded down, and is behind */
+    bool served;       /* it has had a unit since it was added */
 } doorman__rotation;
 
 typedef struct doorman__book {
@@ -3118,14 +3125,14 @@ typedef struct doorman__book {
     const doorman_template *settings;
     doorman__table records;
     doorman__record *oldest, *newest;
-    doorman__record *draining; /* the oldest of those from before leases became shorter */
+    doorman__record *draining; /* the oldest record from before leases became shorter */
     doorman__index index;
     doorman__total given, counted;
-    doorman__total aside;   /* of `given`, what is taken off the capacity before it is shared, */
-    doorman__child *asides; /* and who has it: R7 */
+    doorman__total aside;   /* part of `given`: subtracted from the capacity before it is shared, */
+    doorman__child *asides; /* and the children that have it: R7 */
     doorman__sums asides_want;
     doorman_terms terms[DOORMAN_TERMS_MAX];
-    size_t terms_count;        /* 0: to be made anew */
+    size_t terms_count;        /* 0: must be computed again */
     const doorman_terms *told; /* of a node: the last terms of its parent */
     size_t told_count;
     double keep;                    /* K of a node: see asking */
@@ -3136,20 +3143,20 @@ typedef struct doorman__book {
     uint32_t round;          /* counts the rounds */
     bool round_is_on;
     unsigned step;          /* counts the steps, modulo 4: see "age" */
-    doorman_time older_end; /* the leases of steps before this one have ended by then, */
+    doorman_time older_end; /* leases of the steps before this one have ended by then, */
     doorman_time last_end;  /* and all leases by then */
     uint64_t expired_count;
-    doorman__table rotations; /* of a resource in whole units, one for each holder */
-    doorman__total turn_shares, turn_counted; /* of the holders with turns: shares, and `counted` */
+    doorman__table rotations; /* of a resource with whole units, one for each holder */
+    doorman__total turn_shares, turn_counted; /* of the holders with turns: shares, committed */
     doorman__total owed;
     double service, clock; /* seconds of service for each unit of a share, and of time */
-    size_t waiting;        /* holders with turns that wait, */
-    size_t pressing;       /* and holders that are owed something that is pressing */
-    doorman_time clock_until, unmet_since; /* 0: the clock stands; what is owed can be met */
+    size_t waiting;        /* number of holders with turns that wait, */
+    size_t pressing;       /* and of holders that are owed something urgent */
+    doorman_time clock_until, unmet_since; /* 0: the clock is stopped; 0: what is owed can be met */
     char resource_id[];
 } doorman__book;
 
-/* Of a server; NULL: the record is of a client. */
+/* NULL: the holder is a client. */
 static doorman__child *doorman__record_child(const doorman__record *record) {
     return record->is_server ? record->demand.child : NULL;
 }
@@ -3166,7 +3173,7 @@ static doorman__record *doorman__book_find(doorman__book *book, uint64_t hash,
     return NULL;
 }
 
-/* A record of a holder that has nothing and wants nothing. NULL: no memory. */
+/* Adds a record of a holder that has nothing and wants nothing. NULL: no memory. */
 static doorman__record *doorman__book_add(doorman__book *book, uint64_t hash, const char *holder_id,
                                           bool is_server) {
     size_t id_bytes = strlen(holder_id) + 1;
@@ -3194,8 +3201,8 @@ static bool doorman__record_shared(const doorman__record *record) {
     return record->suspicion > 2 * DOORMAN__SIGN;
 }
 
-/* Shared ids: a request names a lease (0: none), and is about to be given another one. Returns
- * whether it is a sign that makes for three or more. */
+/* Shared ids: a request names a lease (0: none), and is about to get another one. Returns whether
+ * this is a sign, and the third or a later one. */
 static bool doorman__record_follow(doorman__record *record, uint64_t named) {
     bool last = named && named == record->lease_id;
     bool other = named && !last && (named & 1023U) == record->other_lease;
@@ -3225,20 +3232,20 @@ static void doorman__book_unlist(doorman__book *book, doorman__record *record) {
     record->older = record->newer = NULL;
 }
 
-/* The record that ends first. NULL: there is none. */
+/* The record that ends first. NULL: there are no records. */
 static doorman__record *doorman__book_first(const doorman__book *book) {
     if (!book->oldest || !book->draining) return book->oldest ? book->oldest : book->draining;
     return book->draining->end <= book->oldest->end ? book->draining : book->oldest;
 }
 
-/* All records, one after the other; from NULL the first. */
+/* Iterates over all records; NULL gets the first one. */
 static doorman__record *doorman__book_next(const doorman__book *book,
                                            const doorman__record *record) {
     if (!record && book->draining) return book->draining;
     return record && (record->newer || record == book->newest) ? record->newer : book->oldest;
 }
 
-/* R9. Who would end earlier stays where it is. */
+/* R9: an end never moves back. */
 static void doorman__book_set_end(doorman__book *book, doorman__record *record, doorman_time end) {
     if (end <= record->end) return;
     doorman__book_unlist(book, record);
@@ -3254,7 +3261,7 @@ static void doorman__book_set_end(doorman__book *book, doorman__record *record, 
     book->last_end = doorman__later(book->last_end, record->end);
 }
 
-/* The next float that is not less. */
+/* Rounds up to a float. */
 static float doorman__float_up(double amount) {
     float rounded = (float)amount;
     if (rounded >= amount) return rounded;
@@ -3265,7 +3272,7 @@ static float doorman__float_up(double amount) {
     return rounded;
 }
 
-/* v of a holder: 0 where it has no lease of the present round. */
+/* v of a holder: 0 if it has no lease of the present round. */
 static double doorman__record_in_round(const doorman__book *book, const doorman__record *record) {
     return record->round == book->round ? record->in_round : 0;
 }
@@ -3278,7 +3285,7 @@ static void doorman__book_set_in_round(doorman__book *book, doorman__record *rec
     doorman__total_add(&book->in_round, record->in_round);
 }
 
-/* NULL: the resource is not in whole units. */
+/* NULL: leases are not whole units. */
 static doorman__rotation *doorman__book_rotation(const doorman__book *book,
                                                  const doorman__record *record) {
     uint64_t hash = record->link.hash;
@@ -3291,7 +3298,7 @@ static doorman__rotation *doorman__book_rotation(const doorman__book *book,
     return NULL;
 }
 
-/* The only place that changes what is given to a holder, and what is committed for it. */
+/* Only this function changes the lease of a holder, and what is committed for it. */
 static void doorman__book_set_amounts(doorman__book *book, doorman__record *record, double given,
                                       double counted) {
     assert(given >= 0 && counted >= given && counted <= DOORMAN_AMOUNT_MAX);
@@ -3322,8 +3329,8 @@ static void doorman__book_set_amounts(doorman__book *book, doorman__record *reco
     }
 }
 
-/* Age: where the newest lease of a holder is of an earlier step, those before that step have ended.
- * A new step begins when all leases of the older one have ended. */
+/* Age: if the newest lease of a holder is of an earlier step, the leases before that step have
+ * ended. A new step begins when all leases of the older step have ended. */
 static void doorman__book_age(doorman__book *book, doorman__record *record, doorman_time now) {
     if (now >= book->older_end) {
         book->older_end = book->last_end;
@@ -3333,7 +3340,7 @@ static void doorman__book_age(doorman__book *book, doorman__record *record, door
     doorman__book_set_amounts(book, record, record->given, record->recent);
 }
 
-/* Begins or ends a round, by what is committed at present. */
+/* Begins or ends a round, by what is committed now. */
 static void doorman__book_check_round(doorman__book *book) {
     doorman__total capacity = doorman__total_of(book->settings->capacity);
     bool exceeds = doorman__total_less(capacity, book->counted);
@@ -3344,8 +3351,8 @@ static void doorman__book_check_round(doorman__book *book) {
     book->round_is_on = exceeds;
 }
 
-/* Enters a new lease of `given`, of which `keep` is committed. Its end is set after this. With
- * `immediate` handover the holder is taken to have nothing else. */
+/* Enters a new lease of `given`; `keep` is committed for it. The caller sets its end afterwards.
+ * With `immediate` handover the holder is assumed to have nothing else. */
 static void doorman__book_commit(doorman__book *book, doorman__record *record, double given,
                                  double keep) {
     bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
@@ -3362,48 +3369,49 @@ static void doorman__book_commit(doorman__book *book, doorman__record *record, d
 
 /* ---- leases: whole units */
 /*
- * A5 Where `whole` is true leases are of whole units. Targets stay exact; where one is no integer,
- * as 20 units for 25 clients, 0.8 for each, the holder takes turns: at any time it has its target
- * rounded down or rounded up, and the mean over time is the target.
+ * A5 If `whole` is true, leases are whole units. Targets stay exact. If a target is not an integer,
+ * such as 0.8 for each of 25 clients that share 20 units, the holder takes turns: at any time it
+ * has its target rounded down or rounded up, and the mean over time is the target.
  *
  * Each holder with turns has a share (its exact target) and a lag: by how many units * seconds it
  * is behind its share. Its lag grows by share * (gain of `service`) - counted * (time passed).
  * `service` is what one unit of share has received: each second it gains the sum of `counted` over
  * the sum of the shares, of all holders with turns. Therefore:
- *   - The lags sum to 0, however much of the capacity is in use. (The lag of a holder that goes is
- *     passed on to the others.) A holder with a bounded lag has a mean in proportion to its share.
- *   - A renewal settles one lag in O(1), and no other holder is visited (A2).
- *   - What a holder withholds counts, not what it was told: a gauge whose units are in flight for
- *     long, or a holder that confirms nothing, gets no more than its share by that.
+ *   - The lags sum to 0, however much of the capacity is in use. (The lag of a holder that leaves
+ *     is added to the others.) A holder with a bounded lag has a mean in proportion to its share.
+ *   - A renewal settles one lag in O(1), and visits no other holder (A2).
+ *   - What is committed for a holder counts, not what it was granted. So a gauge whose units are in
+ *     flight for long, or a holder that confirms nothing, cannot get more than its share.
  *
- * A holder is owed a unit when its lag has reached half a lease length of one unit, the `turn`, or
- * when it has had no unit since it came. A unit that no lease has is idle. At its renewal a holder
- * whose target is f plus a fraction
+ * A holder is owed a unit if its lag has reached half a lease length of one unit (the `turn`), or
+ * if it has not had a unit since it was added. A unit that is in no lease is idle. When a holder
+ * renews whose target is f plus a fraction:
  *
- *   and which has more than f   goes down to f if more units are owed than are idle, and its own
- *                               lag is below a bound: -turn, rising by a turn in each lease length
- *                               that units are owed in vain; or, where a holder lacks its target
- *                               rounded down, or its first unit, 0, rising by a turn in each
- *                               refresh interval. Also if none is idle, a holder waits that is
- *                               behind, and its own lag is below -2 turns. Else it keeps f + 1
- *   and which has f or less     is given f + 1 if it is owed a unit, if its lag is half a turn, or
- *                               if more units are idle than are owed to others; else f
+ *   if it has more than f   It gets f if more units are owed than are idle, and its own lag is
+ *                           below a bound. The bound is -turn, and rises by a turn in each lease
+ *                           length in which owed units cannot be met. If a holder lacks its target
+ *                           rounded down, or its first unit, the bound is 0, and rises by a turn in
+ *                           each refresh interval. It also gets f if no unit is idle, a holder that
+ *                           is behind waits, and its own lag is below -2 turns. Otherwise it keeps
+ *                           f + 1
+ *   if it has f or less     It gets f + 1 if it is owed a unit, if its lag is half a turn, or if
+ *                           more units are idle than are owed to others. Otherwise it gets f
  *
- * and R5 cuts that to what is free, like every grant. So a unit changes hands for a holder that is
- * behind, by a cut and its confirmation (R4), and an idle unit that nobody is owed goes to the
- * first holder that asks. As the lags sum to 0, somebody is ahead while somebody is behind; the
- * bound rises without end, so that a unit is given up in any case.
+ * and R5 cuts that to what is free, like every grant. So a unit moves to a holder that is behind by
+ * a cut and its confirmation (R4). An idle unit that is owed to no holder goes to the first holder
+ * that asks. As the lags sum to 0, some holder is ahead while another is behind. The bound rises
+ * without end, so a unit is given up in any case.
  *
  * In numbers: 25 clients, 20 units, leases of 60 s, refreshed every 16 s. The lag of a client goes
- * from about -30 to +30 in 60 / 0.8 = 75 s without a unit; at its next renewal it is owed one, has
- * it some seconds later, and keeps it for 60 / 0.2 = 300 s. 99.4 % of the units are in use.
+ * from about -30 to +30 in 60 / 0.8 = 75 s without a unit. At its next renewal it is owed a unit,
+ * gets it some seconds later, and keeps it for 60 / 0.2 = 300 s. 99.4 % of the units are in use.
  *
  * In a tree the target of a child is the sum of its clients' targets, so the child takes turns too.
- * Its clients have what it has at the time in proportion to their shares; so their means follow its
+ * At any time its clients share its lease in proportion to their shares, so their means follow its
  * mean.
  */
 
-/* Room for the turns of a holder. False: no memory. */
+/* Reserves memory for the turns of a holder. False: no memory. */
 static bool doorman__rotation_reserve(doorman__book *book, const doorman__record *record) {
     if (doorman__book_rotation(book, record)) return true;
     doorman__rotation *rotation = (doorman__rotation *)doorman__zalloc(sizeof *rotation);
@@ -3415,8 +3423,8 @@ static bool doorman__rotation_reserve(doorman__book *book, const doorman__record
     return true;
 }
 
-/* Comes before any change of shares or of what is counted. The clock stands while the book learns:
- * what holders have then is not by its decision. */
+/* Must be called before any change of shares or of committed amounts. The clock is stopped while
+ * the book learns, because the book does not decide then what holders have. */
 static void doorman__book_tick(doorman__book *book, bool learning, doorman_time now) {
     if (!book->settings->whole) return;
     doorman_time passed = book->clock_until && !learning ? now - book->clock_until : 0;
@@ -3437,7 +3445,8 @@ static void doorman__rotation_settle(const doorman__book *book, doorman__rotatio
     rotation->clock_at = book->clock;
 }
 
-/* Of a lag that is settled. Without turns there is none: it is passed on. */
+/* Precondition: the lag is settled. A share of 0 means no turns; then the lag is added to those of
+ * the others. */
 static void doorman__rotation_set_share(doorman__book *book, doorman__rotation *rotation,
                                         double share) {
     double counted = rotation->record->counted;
@@ -3460,7 +3469,7 @@ static void doorman__rotation_set_owed(doorman__book *book, doorman__rotation *r
                                        double owed, bool is_pressing) {
     doorman__total_subtract(&book->owed, (double)rotation->owed);
     book->pressing -= rotation->is_pressing;
-    rotation->owed = (float)owed; /* 24 bits of it are enough */
+    rotation->owed = (float)owed; /* its 24 bits are enough */
     rotation->is_pressing = is_pressing;
     doorman__total_add(&book->owed, (double)rotation->owed);
     book->pressing += rotation->is_pressing;
@@ -3484,8 +3493,8 @@ static void doorman__rotation_end(doorman__book *book, const doorman__record *re
     DOORMAN_FREE(rotation);
 }
 
-/* After a grant, of which so many units were due. It is pressing that a holder has its target
- * rounded down, and a first unit. */
+/* Called after a grant, for which so many units were due. What a holder is owed is urgent if it
+ * lacks its target rounded down, or its first unit. */
 static void doorman__rotation_granted(doorman__book *book, doorman__rotation *rotation,
                                       double due) {
     double given = rotation->record->given, base = doorman__whole_floor(rotation->share);
@@ -3494,8 +3503,8 @@ static void doorman__rotation_granted(doorman__book *book, doorman__rotation *ro
     if (given > 0) rotation->served = true;
 }
 
-/* The target in whole units of a holder with turns, whose exact target is base and a fraction; due:
- * less an idle unit that it may have, but is not owed. */
+/* The target in whole units of a holder with turns, whose exact target is base and a fraction. *due
+ * is the same without an idle unit that the holder may have but is not owed. */
 static double doorman__book_take_turn(doorman__book *book, doorman__rotation *rotation, double base,
                                       double *due, doorman_time now) {
     const doorman_algorithm *algorithm = &book->settings->algorithm;
@@ -3521,8 +3530,9 @@ static double doorman__book_take_turn(doorman__book *book, doorman__rotation *ro
     return is_owed || spare || rotation->lag >= turn / 2 ? base + 1 : base;
 }
 
-/* The target in whole units, to be followed by doorman__rotation_granted. What rounding leaves
- * beside an integer is no share; and amounts that are no parts of a whole need no turns. */
+/* The target in whole units. doorman__rotation_granted must follow it. A target that differs from
+ * an integer only by rounding needs no turns, nor do amounts that are not parts of a shared
+ * capacity. */
 static double doorman__book_whole_target(doorman__book *book, doorman__rotation *rotation,
                                          double target, double *due, doorman_time now) {
     double play = 1e-6 + 1e-9 * target, base = doorman__whole_floor(target + play);
@@ -3533,7 +3543,7 @@ static double doorman__book_whole_target(doorman__book *book, doorman__rotation 
     return *due = base;
 }
 
-/* Of a client, which is one subclient. */
+/* The demand of a client, which is one subclient. */
 static doorman__demand doorman__record_demand(const doorman__record *record) {
     return (doorman__demand){record->demand.wants, 1, record->indexed};
 }
@@ -3563,7 +3573,7 @@ static void doorman__book_unindex(doorman__book *book, const doorman__wishes *wi
     }
 }
 
-/* Takes back what a server offered, see below. */
+/* Undoes doorman__book_offer, see below. */
 static void doorman__book_retract(doorman__book *book, doorman__record *record) {
     doorman__child *child = doorman__record_child(record);
     if (!child) return;
@@ -3571,8 +3581,8 @@ static void doorman__book_retract(doorman__book *book, doorman__record *record) 
     child->offered.count = 0;
 }
 
-/* The demands of a server go into the index beside the last ones, which leave it when these are
- * adopted: so that to adopt them needs no memory. */
+/* Puts the new demands of a server into the index beside its last ones, which are removed when the
+ * new ones are adopted. So adopting them needs no memory. */
 static bool doorman__book_offer(doorman__book *book, doorman__record *record,
                                 const doorman_demand *demands, size_t count) {
     doorman__wishes *offered = &record->demand.child->offered;
@@ -3591,8 +3601,8 @@ static bool doorman__book_offer(doorman__book *book, doorman__record *record,
     return room;
 }
 
-/* Makes room for doorman__book_set_demands, which must be the next change of the book unless it is
- * retracted. False: no memory, and nothing has changed. */
+/* Reserves memory for doorman__book_set_demands, which must be the next change of the book unless
+ * this is retracted. False: no memory, and nothing has changed. */
 static bool doorman__book_reserve(doorman__book *book, doorman__record *record,
                                   const doorman_demand *demands, size_t count) {
     bool whole = book->settings->whole;
@@ -3606,7 +3616,7 @@ static bool doorman__book_reserve(doorman__book *book, doorman__record *record,
            doorman__index_reserve(&book->index, demands->priority, &next);
 }
 
-/* Summed anew whenever somebody is set aside, or no more (C9). */
+/* Computed from scratch whenever a child is set aside or returns (C9). */
 static void doorman__book_sum_asides(doorman__book *book) {
     book->asides_want = (doorman__sums){0, 0, 0};
     for (const doorman__child *child = book->asides; child; child = child->next_aside) {
@@ -3617,8 +3627,8 @@ static void doorman__book_sum_asides(doorman__book *book) {
     }
 }
 
-/* R7: takes the demands of a server that learns out of the shares, and what it has off the
- * capacity. */
+/* R7: removes the demands of a server that learns from the shares, and subtracts what it has from
+ * the capacity. */
 static void doorman__book_set_aside(doorman__book *book, doorman__record *record) {
     doorman__child *child = record->demand.child;
     if (child->aside) return;
@@ -3630,7 +3640,7 @@ static void doorman__book_set_aside(doorman__book *book, doorman__record *record
     doorman__book_sum_asides(book);
 }
 
-/* Its demands are still those from before, and not in the index. */
+/* Precondition: its demands are still those from before, and not in the index. */
 static void doorman__book_end_aside(doorman__book *book, doorman__record *record) {
     doorman__child *child = record->demand.child, **at = &book->asides;
     doorman__total_subtract(&book->aside, record->given);
@@ -3642,7 +3652,7 @@ static void doorman__book_end_aside(doorman__book *book, doorman__record *record
     doorman__book_sum_asides(book);
 }
 
-/* Demands that are as they were take no step in the index (A2). */
+/* If the demands are unchanged, the index is not touched (A2). */
 static void doorman__book_set_demands(doorman__book *book, doorman__record *record,
                                       const doorman_demand *demands, size_t count) {
     doorman__child *child = doorman__record_child(record);
@@ -3692,7 +3702,7 @@ static void doorman__book_remove(doorman__book *book, doorman__record *record) {
     book->terms_count = 0;
 }
 
-/* Leases are shorter from now on: the list starts anew. */
+/* Leases are shorter from now on: a new list begins. */
 static void doorman__book_drain(doorman__book *book) {
     if (book->draining) return;
     book->draining = book->oldest;
@@ -3715,11 +3725,11 @@ static double doorman__book_subclients(const doorman__book *book) {
     return (double)(book->index.subclients + book->asides_want.subclients);
 }
 
-/* The terms that the parent told, if they fit into what there is within a thousandth: leases are
- * cut to what is free anyway, while to solve alone for so little would leave the way to the common
- * level for good, where a reserve is shared. (In whole units the lease is the sum rounded down or
- * up, so there they fit within a unit.) What they leave, until the parent is asked again, is
- * divided in proportion to what is still wanted. */
+/* Uses the terms that the parent sent, if they fit into the capacity within a thousandth. Leases
+ * are cut to what is free anyway. If a node solved its own terms for so small a difference, it
+ * would never return to the common level where a reserve is shared. (With whole units the lease is
+ * the sum rounded down or up, so there the terms fit within a unit.) What the terms leave over
+ * until the next request to the parent is divided in proportion to what is still wanted. */
 static bool doorman__book_take_told(doorman__book *book, double capacity) {
     double sum = doorman__terms_sum(book->told, book->told_count, &book->index);
     double most = capacity * (1 + 1e-3) + book->settings->whole;
@@ -3734,8 +3744,8 @@ static bool doorman__book_take_told(doorman__book *book, double capacity) {
     return true;
 }
 
-/* The terms in force: those that the parent told while they fit, so that all clients of a tree are
- * treated as if they sat under one server; else this book's own (T2). */
+/* The terms in force. They are those that the parent sent while they fit, so that all clients of a
+ * tree are treated as if they had one server. Otherwise they are the book's own (T2). */
 static void doorman__book_solve(doorman__book *book) {
     const doorman_template *settings = book->settings;
     const doorman__kind *kind = &doorman__kinds[settings->algorithm.kind];
@@ -3748,7 +3758,7 @@ static void doorman__book_solve(doorman__book *book) {
     }
 }
 
-/* What the terms give to a holder: an amount, whatever is free. */
+/* What the terms give to a holder, whether or not it is free. */
 static double doorman__book_target(doorman__book *book, const doorman__record *record) {
     const doorman__child *child = doorman__record_child(record);
     if (child && child->aside) return record->given;
@@ -3781,7 +3791,7 @@ static double doorman__record_subclients(const doorman__record *record) {
     return subclients;
 }
 
-/* A capacity, C or K, less the sum of u over the others; at least 0. */
+/* C or K, less the sum of u over the other holders; at least 0. */
 static double doorman__book_left(const doorman__book *book, const doorman__record *record,
                                  double capacity) {
     doorman__total others = book->counted;
@@ -3789,7 +3799,7 @@ static double doorman__book_left(const doorman__book *book, const doorman__recor
     return doorman__total_left(others, capacity);
 }
 
-/* C less the sum of v over the others; at least 0. */
+/* C less the sum of v over the other holders; at least 0. */
 static double doorman__book_left_in_round(const doorman__book *book,
                                           const doorman__record *record) {
     doorman__total others = book->in_round;
@@ -3805,7 +3815,8 @@ static bool doorman__book_learning(const doorman__book *book, doorman_time now) 
     return now < book->learned_at && doorman__kinds[book->settings->algorithm.kind].whole;
 }
 
-/* What a lease can be of: whole units, or what the sums are exact for. */
+/* Rounds down to a possible lease: to whole units, or to an amount that the sums can hold
+ * exactly. */
 static double doorman__book_round_down(const doorman__book *book, double amount) {
     return book->settings->whole ? doorman__whole_floor(amount) : doorman__floor(amount);
 }
@@ -3814,7 +3825,7 @@ static double doorman__book_round_up(const doorman__book *book, double amount) {
     return book->settings->whole ? doorman__whole_ceil(amount) : doorman__ceil(amount);
 }
 
-/* R4. The claim comes from a holder that named the last lease. */
+/* R4. Precondition: the holder has named its last lease. */
 static void doorman__book_confirm(doorman__book *book, doorman__record *record, double claim) {
     double counted = doorman__min(record->counted, doorman__book_round_up(book, claim));
     if (record->given > counted) {
@@ -3824,7 +3835,7 @@ static void doorman__book_confirm(doorman__book *book, doorman__record *record, 
     doorman__book_set_amounts(book, record, doorman__min(record->given, counted), counted);
 }
 
-/* What a holder may itself still use, and so may keep: min(u, x), within K. */
+/* What a holder itself may still use, and so may keep: min(u, x), within K. */
 static double doorman__book_held(const doorman__book *book, const doorman__record *record,
                                  double claim) {
     double held = doorman__min(record->counted, claim);
@@ -3832,7 +3843,7 @@ static double doorman__book_held(const doorman__book *book, const doorman__recor
     return bound ? doorman__min(held, doorman__book_left(book, record, book->keep)) : held;
 }
 
-/* R5. Returns what the granter goes on counting for the holder, `keep`. */
+/* R5. Returns what stays committed for the holder, `keep`. */
 static double doorman__book_grant(doorman__book *book, doorman__record *record, double target,
                                   double claim) {
     bool whole = doorman__kinds[book->settings->algorithm.kind].whole;
@@ -3847,7 +3858,7 @@ static double doorman__book_grant(doorman__book *book, doorman__record *record, 
     return keep;
 }
 
-/* R7. A server that learns gets again what it had, as far as that fits; nothing is confirmed. */
+/* R7. A server that learns gets again what it had, as far as that fits. Nothing is confirmed. */
 static double doorman__book_return(doorman__book *book, doorman__record *record) {
     double given = doorman__book_held(book, record, record->given);
     given = doorman__book_round_down(book, given);
@@ -3857,9 +3868,10 @@ static double doorman__book_return(doorman__book *book, doorman__record *record)
     return given;
 }
 
-/* R6. The claim names a lease of this node; without one, claim and target are 0. What is given is
- * what the holder has shown to have had, also where it wants less now. Returns 0, and changes
- * nothing, where there is no claim and nothing to give. */
+/* R6. The claim names a lease of this node. For another lease or none, claim and target are 0. The
+ * holder gets what it has shown to have had, even if it wants less now. Returns 0, and changes
+ * nothing, if there is neither a claim nor anything to grant. A claim for which there is no room
+ * gets a new lease of 0. */
 static double doorman__book_learn(doorman__book *book, doorman__record *record, double target,
                                   double claim) {
     double free = doorman__book_free(book, record);
