@@ -489,55 +489,59 @@ typedef struct doorman_response {
 
 /* ---- asking, the public part --------------------------------------------------------------- */
 
-/* The upward half, the same for a client and for a server with a parent: what to ask, whom, when,
- * and what the answers mean. It belongs to its client or server. At most one request is under way;
- * a caller's loop is
+/* The upward half, the same for a client and for a server with a parent: which leases to ask for,
+ * when and at which address, and what the responses mean. It belongs to its client or server, which
+ * frees it. At most one request is under way. The loop of a caller:
  *
- *     wait until doorman_client_due(client), an answer, or news from the application
+ *     wait until doorman_client_due(client), for a response, or for a call of the application
  *     doorman_client_update(client, now)
  *     doorman_asker_request(asker, &request, now)     and if request.sequence is not 0,
- *         send it to doorman_asker_address(asker), and later one of
+ *         send it to doorman_asker_address(asker), and later call one of
  *         doorman_asker_response(asker, sequence, &response, now)
  *         doorman_asker_failed(asker, sequence, now)
  */
 typedef struct doorman_asker doorman_asker;
 
-/* Whom to send the next request to: redirects and fail-over have been seen to. Never NULL; borrowed
- * until the next call on the asker. */
+/* The address for the next request, after redirects and fail-over.
+ *   returns   never NULL; valid until the next call on the asker */
 DOORMAN_API const char *doorman_asker_address(const doorman_asker *asker);
 
-/* The next request, if one is due. A request that was not answered within its time-out counts as
+/* Makes the next request, if one is due. A request without a response within its timeout counts as
  * failed here.
- *   out       out; sequence 0: nothing is to be sent now. Borrowed until the next call
- *   returns   OK | OUT_OF_MEMORY (of a node; a client's request needs no memory)
- *   cost      O(log resources) for each resource that it asks for, at most 500 (of a node
- *             1,000); O(1) for none */
+ *   out       written on OK; sequence 0: send nothing now. Pointers in it are valid until the next
+ *             call on the asker
+ *   returns   OK | OUT_OF_MEMORY (only for a node; a client's request needs no memory)
+ *   cost      O(log resources) for each resource that it asks for, at most 500 (for a node 1,000);
+ *             O(1) if nothing is due */
 DOORMAN_API doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out,
                                                  doorman_time now);
 
-/* Takes the answer to the request of this sequence (R2: to the last one, once).
- *   response  checked; one that is wrong changes nothing and counts as a failure
- *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (it makes no sense) */
+/* Processes the response to the request with this sequence. Only a response to the last request is
+ * accepted, and only once (R2).
+ *   response  used only during the call; checked. An invalid one changes no lease, and counts as a
+ *             failure
+ *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (it does not match the request) */
 DOORMAN_API doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
                                                   const doorman_response *response,
                                                   doorman_time now);
 
-/* The request of this sequence was not answered: back off, and try the next address. No effect
- * unless it is the one under way. */
+/* The request with this sequence got no response. The asker backs off, and then tries the next
+ * address. No effect unless this request is under way. */
 DOORMAN_API void doorman_asker_failed(doorman_asker *asker, uint64_t sequence, doorman_time now);
 
-/* When doorman_asker_request has something to do next; DOORMAN_NEVER: nothing at present. Stale
- * after any call on the asker or its owner. */
+/* When to call doorman_asker_request next.
+ *   returns   a time; DOORMAN_NEVER: not before another call. Out of date after any call on the
+ *             asker, its client or its server */
 DOORMAN_API doorman_time doorman_asker_due(const doorman_asker *asker);
 
 /* ---- server, the public part --------------------------------------------------------------- */
 
 typedef enum doorman_event_kind {
-    DOORMAN_EVENT_UNMATCHED,     /* a resource without a template was asked for */
+    DOORMAN_EVENT_UNMATCHED,     /* a request for a resource that no template matches */
     DOORMAN_EVENT_UNKNOWN_CLAIM, /* a holder has a lease that the server has no record of */
-    DOORMAN_EVENT_EXCESS_CLAIM,  /* a holder claims more than it was given */
-    DOORMAN_EVENT_EXPIRED,       /* a lease ran out */
-    DOORMAN_EVENT_FULL,          /* a bound was reached */
+    DOORMAN_EVENT_EXCESS_CLAIM,  /* a holder claims more than it was granted */
+    DOORMAN_EVENT_EXPIRED,       /* a lease expired */
+    DOORMAN_EVENT_FULL,          /* a limit of the server was reached (C7) */
     DOORMAN_EVENT_UNKNOWN_KIND,  /* the parent names an algorithm that this node does not know */
     DOORMAN_EVENT_SHARED_ID,     /* two processes seem to use one id: each uses the whole share */
     DOORMAN_EVENT_COUNT
@@ -545,99 +549,107 @@ typedef enum doorman_event_kind {
 
 typedef struct doorman_event {
     doorman_event_kind kind;
-    const char *resource_id, *holder_id; /* borrowed for the call */
-    double amount;                       /* wanted, claimed, or what the lease was of */
+    const char *resource_id, *holder_id; /* valid only during the call */
+    double amount;                       /* wanted, claimed, or the amount of the lease */
 } doorman_event;
 
 typedef struct doorman_server_options {
     const char *node;             /* required: the name of this node of the tree */
-    const doorman_config *config; /* of a root; borrowed until the next configure, or destroy */
-    const char *const *parents;   /* else the addresses of its parent: 1 to 16, tried in turn */
+    const doorman_config *config; /* root only; must stay valid until configure or destroy */
+    const char *const *parents;   /* other nodes: 1 to 16 addresses of the parent, tried in turn */
     size_t parent_count;
-    doorman_time request_timeout; /* 5 s: of a request to the parent; a root must leave it 0 */
-    uint64_t seed[2]; /* of hash tables and lease ids: must be random, and new for each process */
-    double drift;     /* 0.05: how far clock rates may differ, (0, 1] */
-    size_t resource_max;                                         /* 1,000,000 */
-    size_t holder_max;                                           /* of one resource: 10,000,000 */
-    size_t resource_max_per_holder;                              /* 100,000; of a client */
+    doorman_time request_timeout; /* default 5 s, for requests to the parent; 0 for a root */
+    uint64_t seed[2]; /* for hash tables and lease ids: must be random, and new for each process */
+    double drift;     /* default 0.05: how far clock rates may differ, (0, 1] */
+    size_t resource_max;            /* default 1,000,000 */
+    size_t holder_max;              /* of one resource; default 10,000,000 */
+    size_t resource_max_per_holder; /* of a client; default 100,000 */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
     void *context;
 } doorman_server_options;
 
 typedef struct doorman_server doorman_server;
 
-/* Makes a server that is not master yet.
- *   out       written on OK alone; the caller destroys it
- *   options   borrowed for the call, but for config
+/* Creates a server, which is not yet master.
+ *   out       written only on OK; the caller destroys it
+ *   options   used only during the call, except `config`
+ *   error     may be NULL; describes an INVALID_ARGUMENT
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_server_create(doorman_server **out,
                                                  const doorman_server_options *options,
                                                  doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL is fine */
 
-/* Puts another configuration into force, at once, and drops no lease (G5).
- *   config    borrowed until the next configure, or destroy; then the last one may be destroyed
- *   returns   OK | INVALID_ARGUMENT (NULL, or the server has a parent) | OUT_OF_MEMORY: the last
- *             one stays
- *   cost      O(resources * templates), O(holders log holders) for a resource that gains or loses
- *             its priorities or its template, and O(templates) for each template whose glob has
+/* Uses another configuration from now on. No lease is dropped (G5). Root only.
+ *   config    must stay valid until the next call of this function, or of destroy. After OK the
+ *             caller may destroy the last configuration
+ *   returns   OK | INVALID_ARGUMENT (NULL, or the server has a parent) | OUT_OF_MEMORY. After an
+ *             error the last configuration stays in use
+ *   cost      O(resources * templates); O(holders log holders) for each resource that gains or
+ *             loses its priorities or its template; O(templates) for each template whose glob has
  *             moved or is new */
 DOORMAN_API doorman_status doorman_server_configure(doorman_server *server,
                                                     const doorman_config *config, doorman_time now);
 
 typedef struct doorman_mastership {
-    const char *address; /* the master's, 1 to 256 bytes; NULL: nobody knows */
-    doorman_time until;  /* this server is master before it; at most now: another one is */
-    doorman_time predecessor_gone; /* when it was known to be; 0: at the victory, now */
+    const char *address; /* the master's, 1 to 256 bytes; NULL: not known */
+    doorman_time until;  /* this server is master until then; at most now: it is not master */
+    doorman_time predecessor_gone; /* when the last master was known to be gone; 0: now */
 } doorman_mastership;
 
-/* Says who is master. A victory starts the learning; said again while master, it moves `until`.
- * Losing deletes all that is known of leases, at once (also by `until` passing, with no call).
- *   returns   OK | INVALID_ARGUMENT (the address)
- *   cost      O(templates) for a victory, O(holders log holders) for a loss, else O(1) */
+/* Sets whether this server is master, and the master's address. A server that becomes master starts
+ * to learn. A call while it is master only moves `until`. When it stops being master, also when
+ * `until` passes without a call, it deletes all leases that it knows.
+ *   mastership   used only during the call
+ *   returns      OK | INVALID_ARGUMENT (the address)
+ *   cost         O(templates) if it becomes master, O(holders log holders) if it stops being
+ *                master, else O(1) */
 DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
                                                      const doorman_mastership *mastership,
                                                      doorman_time now);
 
-/* Answers one message. Wrong ones change nothing.
- *   request   borrowed for the call, checked
- *   response  written on OK alone; borrowed until the next call on the server
- *   returns   OK (also where not master: see response) | INVALID_ARGUMENT | NOT_FOUND |
+/* Answers one request. An error changes nothing.
+ *   request   used only during the call; checked
+ *   response  written only on OK; pointers in it are valid until the next call on the server
+ *   error     may be NULL; describes an INVALID_ARGUMENT
+ *   returns   OK (also if not master: see response) | INVALID_ARGUMENT | NOT_FOUND |
  *             OUT_OF_MEMORY
- *   cost      each resource: O(1) where a renewal changes nothing, else O(log holders); a first
- *             request for a resource, and any for one that no template matches, O(templates)
- *   source    design document, "Processing the GetCapacity RPC"; differs: leases carry ids, and
- *             change hands by confirmation */
+ *   cost      for each resource: O(1) if a renewal changes nothing, else O(log holders); the first
+ *             request for a resource, and any request for one that no template matches,
+ *             O(templates)
+ *   source    design document, "Processing the GetCapacity RPC"; differs: leases have ids, and
+ *             capacity moves between holders only after a confirmation */
 DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
                                                  const doorman_request *request,
                                                  doorman_response *response, doorman_error *error,
                                                  doorman_time now);
 
-/* When doorman_server_update has something to do: memory to give back, a mastership that ends.
- * Answers do not depend on it. Stale after any call on the server. An update looks at 10,000
- * resources and leases that have ended at most, which takes some milliseconds; where there are more
- * it is due again at once, and returns true. */
+/* When to call doorman_server_update, which frees memory, and ends a mastership whose time has
+ * passed. Responses do not depend on it. The time is out of date after any call on the server. An
+ * update visits at most 10,000 resources and expired leases, which takes some milliseconds. If
+ * there is more to do, it returns true, and is due again at once. */
 DOORMAN_API doorman_time doorman_server_due(const doorman_server *server);
 DOORMAN_API bool doorman_server_update(doorman_server *server, doorman_time now);
 
-/* What carries the requests of a node to its parent: see doorman_asker. The server's, and gone with
- * it; NULL: this is a root. doorman_server_due says when it is due, too. */
+/* The half of a node that makes the requests to its parent: see doorman_asker. doorman_server_due
+ * includes its time.
+ *   returns   belongs to the server, which frees it; NULL: the server is a root */
 DOORMAN_API doorman_asker *doorman_server_asker(doorman_server *server);
 
 typedef struct doorman_server_resource {
     const char *resource_id;
-    const doorman_template *settings; /* defaults filled in; of a node, what its parent told */
-    double capacity;                  /* to be given: the template's, or of the node's lease */
-    bool leased;                      /* of a node: it has a lease from its parent, */
+    const doorman_template *settings; /* with defaults; for a node with a parent, the parent's */
+    double capacity;                  /* the template's, or that of the node's lease */
+    bool leased;                      /* node with a parent: it has a lease from its parent, */
     doorman_time lease_end;           /* until then */
-    doorman_grant grant;              /* of a node: what its parent said last */
+    doorman_grant grant;              /* node with a parent: the parent's last outcome */
     double has;                       /* sum of the leases, in the resource's units */
-    double counted;                   /* sum of what must be counted: at least has */
+    double counted;                   /* sum of what is committed: at least has */
     double wants;                     /* sum, in the same units */
-    double subclients;                /* sum of the weights */
+    double subclients;                /* sum over the holders */
     size_t holder_count;
-    uint64_t expired_count;  /* leases that ran out since the server knows the resource */
-    doorman_time learned_at; /* until then it is learning, if the amounts are parts of a whole */
+    uint64_t expired_count;  /* leases that have expired since the first request for the resource */
+    doorman_time learned_at; /* it learns until then, if amounts are parts of a shared capacity */
     bool has_safe_capacity;
     double safe_capacity;
 } doorman_server_resource;
@@ -646,30 +658,38 @@ typedef struct doorman_server_lease {
     const char *holder_id;
     bool is_server;
     bool shared;                /* two processes seem to use the id: see DOORMAN_EVENT_SHARED_ID */
-    double has, counted, wants; /* in the resource's units, as above */
+    double has, counted, wants; /* in the resource's units; counted: what is committed */
     double subclients;
     int priority;
     doorman_time granted_at, expires_at; /* the latter is the end of the server's record */
 } doorman_server_lease;
 
-/* Walk the resources, and the leases of one, without those that have expired. *cursor starts as
- * NULL; false ends the walk. No other call on the server may come in between. O(1) a step. */
+/* Iterate over the resources, and over the leases of one resource, without expired leases. No other
+ * call on the server is allowed between the steps.
+ *   cursor    in/out; *cursor is NULL before the first step
+ *   out       written on true; pointers in it are valid until the next call on the server
+ *   returns   false: there are no more
+ *   cost      O(1) for each step */
 DOORMAN_API bool doorman_server_next_resource(doorman_server *server, const void **cursor,
                                               doorman_server_resource *out, doorman_time now);
 DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
                                            const void **cursor, doorman_server_lease *out,
                                            doorman_time now);
 
-/* The place of a walk over the resources between whose steps there may be other calls on the
- * server: for who must not keep others waiting. Its fields are the library's. */
+/* The position of an iteration over the resources that allows other calls on the server between its
+ * steps. It is for callers that release the lock between steps. Its fields are private. */
 typedef struct doorman_walk {
     void *next;
     struct doorman_walk *other;
 } doorman_walk;
 
-/* Starts a walk in the caller's memory, which is the server's until the walk has been ended; takes
- * its next step, false: there is none; and ends it, before the server is destroyed. Resources that
- * come or go meanwhile may be in it or not, all the others are in it once. O(1) a step. */
+/* Start such an iteration, get its next resource, and end it. A resource that is added or removed
+ * in the meantime may or may not be included. Every other resource is included once.
+ *   walk      the caller's memory; the server uses it from start to end. The end must come before
+ *             the server is destroyed
+ *   out       written on true; pointers in it are valid until the next call on the server
+ *   returns   false: there are no more
+ *   cost      O(1) for each step */
 DOORMAN_API void doorman_server_walk_start(doorman_server *server, doorman_walk *walk);
 DOORMAN_API bool doorman_server_walk_next(doorman_server *server, doorman_walk *walk,
                                           doorman_server_resource *out, doorman_time now);
