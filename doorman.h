@@ -2,25 +2,27 @@
  * doorman.h, version 0.1.0: global, distributed, client-side rate limiting, after the design that
  * YouTube published in 2016.
  *
- * Many processes use one thing of limited capacity: queries a second on a database, transactions in
- * flight. Each asks a server how much of it may be its own, is given a LEASE on a share for a
- * limited time, and holds itself to that. No request of the application ever waits for the server.
+ * Many processes use a resource of limited capacity: queries per second on a database, or
+ * transactions in flight. Each process asks a server for a share. It gets a LEASE on an amount for
+ * a limited time, and limits itself to that amount. The requests of the application never wait for
+ * the server.
  *
  * DO THIS
  *
- *     In one C file, before anything else:
+ *     In one C file, before any other include:
  *
  *         #define DOORMAN_IMPLEMENTATION
  *         #define DOORMAN_JSON      // messages and configurations as JSON; needs cJSON
- *         #define DOORMAN_NNG       // a client that runs by itself; needs JSON, nng, POSIX threads
+ *         #define DOORMAN_NNG       // a client with its own thread; needs JSON, nng, POSIX threads
  *         #include "doorman.h"
  *
- *     Elsewhere include it with the same macros but the first. Without the last two the header
- *     needs the C standard library alone. The implementation is C11 (gcc, clang); the public part
- *     is C99 and C++11 too. Link what you use of -lcjson -lnng -pthread.
+ *     In other files include it with the same macros, except the first. Without JSON and NNG the
+ *     header needs only the C standard library. The implementation is C11 (gcc, clang). The public
+ *     part is also C99 and C++11. Link with -lcjson for JSON, and with -lnng -pthread for NNG.
  *
- * AN EXAMPLE, whole in examples/rate_client.c: queries, held to this process's share. (Without a
- * network: examples/library_only.c, a server and three clients, and time a variable.)
+ * AN EXAMPLE, from examples/rate_client.c: queries that are limited to the share of this process.
+ * (examples/library_only.c needs no network: it has a server and three clients, and time is a
+ * variable.)
  *
  * <!-- file: examples/rate_client.c -->
  *     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
@@ -53,40 +55,43 @@
  *
  * CONCEPTS
  *
- *     resource        what is limited, by an id of the users' choice: "db/orders"
- *     capacity        how much of it there is, in its own units; units a second for a rate, units
- *                     at once for a gauge. From 0 to 1e15
+ *     resource        what is limited. Its id is any text that the users choose: "db/orders"
+ *     capacity        how much of a resource there is, in its own units: units per second for a
+ *                     rate, units at once for a gauge. From 0 to 1e15
  *     template        the settings of all resources whose ids match a glob
- *     node, server    a node of the tree, known by its name, is one or more servers, of which one
- *                     is the master and answers; the others say who it is
- *     holder, client  who holds leases; known by an id that no other one has
- *     wants           how much a holder could use
- *     has             how much it may use: its lease
- *     safe capacity   how much it may use when it has lost its lease and nobody answers
- *     subclients      how many clients a holder stands for: 1
- *     learning        what a new master does for as long as leases of the one before it may last:
- *                     it gives back what holders say they have, and nobody grows. A holder without
- *                     a lease is told to try later, and does meanwhile as its mode says
+ *     node, server    a node of the tree has a name, and one or more server processes. One of them
+ *                     is the master, and answers requests. The others respond with its address
+ *     holder, client  a client, or a server for its own clients, that holds leases. Its id is
+ *                     unique
+ *     wants           how much a holder asks for
+ *     has             how much a holder may use: its lease
+ *     safe capacity   how much a client may use when its lease has ended and no server answers
+ *     subclients      the number of clients of a holder; 1 for a client
+ *     learning        what a new master does until the leases of its predecessor have ended: it
+ *                     grants again what holders claim to have, and no holder grows. A holder that
+ *                     has no lease gets TRY_LATER, and uses its fallback until then
+ *     fallback        what a client does without a lease: see doorman_mode
  *
- *     A lease: from asking to asking again, on the holder's clock and on the server's.
+ *     A lease, from one request to the next, on the clocks of holder and server:
  *
- *         holder   asks ........ takes: may use it until `expires_in` after it asked
+ *         holder   asks ........ accepts: may use it until `expires_in` after it asked
  *                     \         /                            |  refresh: asks again well before
  *         server       decides .                             |
- *                      counts it for (1 + drift) * expires_in, from when it decided
+ *                      commits it for (1 + drift) * expires_in, from when it decided
  *
  *     A resource of a client is in one of these states (see >>client for its capacity in each):
  *
  *         state     meaning              capacity           event              next state
- *         unleased  no lease, or over    by its mode        a lease comes      leased
- *         leased    now < its end        that of the lease  another one comes  leased
- *                                                           now >= its end     unleased
+ *         unleased  it has no lease      by its fallback    a lease comes      leased
+ *         leased    now < lease end      that of the lease  another one comes  leased
+ *                                                           now >= lease end   unleased
  *         closing   after the last       none               released           (freed)
  *                   close                                   opened again       leased, unleased
  *
- *     A server is master or not, by doorman_server_set_master; >>asking has the table of the asker.
+ *     doorman_server_set_master decides whether a server is master. >>asking has the states of the
+ *     asker, which makes the requests of a client or node.
  *
- * THE API, by group. Each function is documented above its declaration, once.
+ * THE API, by group. The documentation of each function is above its declaration.
  *
  *     status         doorman_status_name  _text
  *     configuration  doorman_config_create  _destroy  _find  _templates    doorman_kind_name
@@ -109,92 +114,98 @@
  *                    doorman_clock    doorman_random
  *                    doorman_carrier_create  _destroy  _prepare  _send  _take  _address
  *
- *     Three ways to use it:
- *     an application  doorman_agent_start, doorman_agent_open; before each act
- *                     doorman_agent_rate_wait, or doorman_rate_try; doorman_agent_stop
+ *     There are three ways to use it:
+ *     an application  doorman_agent_start and doorman_agent_open; before each request of the
+ *                     application doorman_agent_rate_wait or doorman_rate_try; doorman_agent_stop
  *     a node          doorman_json_config, doorman_server_create, _set_master; for each message
- *                     doorman_json_serve; below another node, a doorman_carrier too
- *                     (doorman_server.c is that, with sockets around it)
- *     a test          doorman_shares_solve alone; or servers and clients, their requests carried by
- *                     hand: all that decides is a pure state machine
+ *                     doorman_json_serve; with a parent also a doorman_carrier
+ *                     (doorman_server.c does this, with sockets)
+ *     a test          doorman_shares_solve; or servers and clients, whose requests the test passes
+ *                     itself: everything that decides is a pure state machine
  *
- * MACROS, to be defined before the header is included
+ * MACROS that you may define before you include the header
  *
- *     DOORMAN_IMPLEMENTATION   the implementation too; in one C file
- *     DOORMAN_STATIC           all of it static; then every file that includes it implements it
- *     DOORMAN_JSON             section JSON
- *     DOORMAN_NNG              section nng
+ *     DOORMAN_IMPLEMENTATION   includes the implementation; in exactly one C file
+ *     DOORMAN_STATIC           makes all functions static; every file then needs the implementation
+ *     DOORMAN_JSON             includes the section JSON
+ *     DOORMAN_NNG              includes the section nng
  *     DOORMAN_MALLOC(bytes), DOORMAN_REALLOC(pointer, bytes), DOORMAN_FREE(pointer)
- *                              malloc, realloc, free; all three or none
- *     NDEBUG                   no assertions; they are for our own mistakes alone, never for input
+ *                              default malloc, realloc, free; define all three or none
+ *     NDEBUG                   removes assertions. They check only this library, never its input
  *
- *     A file that includes the header several times defines the section macros before the first
- *     include. With DOORMAN_NNG the implementation needs names of POSIX: under -std=c11 define
- *     _DEFAULT_SOURCE before the first system header, or include doorman.h before it. Where any of
- *     this is missed the compiler says so.
+ *     If a file includes the header several times, define the section macros before the first
+ *     include. With DOORMAN_NNG the implementation needs POSIX names: with -std=c11, define
+ *     _DEFAULT_SOURCE before the first system header, or include doorman.h before it. The compiler
+ *     reports an error if one of these rules is broken.
  *
  * MEMORY
  *
- *     What is created is destroyed by its twin. Limiters of no resource are in the caller's memory.
- *     Options are borrowed for the call, but for what their comments say. Messages are borrowed: by
- *     a call while it runs; from an object until the next call on it. Out of memory is a status, at
- *     any call, and leaves things as they were. Nothing is freed that the caller owns.
+ *     Each create has a destroy. A limiter that does not belong to a resource is in the caller's
+ *     memory. Options are used only during the call, except where their comments say otherwise.
+ *     Pointers in a message that is an argument are only used during the call. Pointers in a result
+ *     stay valid until the next call on the object. A call that runs out of memory returns
+ *     OUT_OF_MEMORY, and has changed nothing. The library never frees the caller's memory.
  *
  * ERRORS
  *
- *     A call that can fail returns a doorman_status, DOORMAN_OK is 0. After an error the outputs
- *     are untouched, and the object is as before. A doorman_error, where one is taken, names what
- *     was wrong. Having no capacity is not an error: limiters return a doorman_decision, and the
- *     state of a lease is in doorman_resource_info.
+ *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the outputs
+ *     are unchanged, and the object is as before. A doorman_error describes the error. Missing
+ *     capacity is not an error: limiters return a doorman_decision, and doorman_resource_info has
+ *     the state of a lease.
  *
  * THREADS AND TIME
  *
- *     A server, or a client with its asker and resources, is one thread's at a time: the caller
- *     locks. Limiters (try, delay, release) and configurations may be used by any number of threads
- *     at once. An agent may be used by any thread, but not in a child process that inherited it:
- *     see doorman_agent_start.
+ *     Only one thread at a time may use a server, or a client with its asker and resources: the
+ *     caller needs a lock. Any number of threads may use a limiter (try, delay, release) or a
+ *     configuration at once. Any thread may use an agent, except in a child process that inherited
+ *     it: see doorman_agent_start.
  *
- *     Sections 1 to 9 read no clock. What depends on time takes `now`, always last, in nanoseconds
- *     on any clock that never goes back; if it does, time stands still. A lease is over at
- *     now >= its end. The same calls with the same `now` and seeds give the same results, on every
- *     machine (on 32-bit x86 with -msse2 -mfpmath=sse: without, amounts differ in their last bits).
- *     Programs should use a clock that goes on while the machine is suspended: a lease that slept
- *     is over. What is `..._due` says when an object next wants to be called.
+ *     Only the section nng reads a clock. All other functions that depend on time take `now` as
+ *     the last parameter, in nanoseconds of any clock that never goes back. If it does go back, the
+ *     library takes time as standing still. A lease has ended when now >= its end. The same calls
+ *     with the same `now` and seeds have the same results on every machine. (On 32-bit x86 this
+ *     needs -msse2 -mfpmath=sse; otherwise amounts differ in their last bits.) Use a clock that
+ *     keeps running while the machine is suspended, so that leases end in that time too. A function
+ *     `..._due` returns when an object must be called next.
  *
  * LIMITS
  *
- *     ids and addresses 1 to 256 bytes of UTF-8 without control characters; amounts 0 to 1e15,
- *     kept to 2^-48 of a unit; limiters count in 1/4096 of a unit; priorities 0 to 15; durations
- *     some three years; a message 4 MiB, 32 deep, 200,000 values; 16 addresses of a client; and
- *     configurable: 10,000 templates, 1,000,000 resources, 10,000,000 holders of one resource,
- *     100,000 resources of one holder.
+ *     ids, addresses  1 to 256 bytes of UTF-8 without control characters
+ *     amounts         0 to 1e15, in multiples of 2^-48 of a unit; limiters count in 1/4096
+ *     priorities      0 to 15
+ *     durations       about three years
+ *     a message       4 MiB, nested 32 levels deep, 200,000 values
+ *     a client        16 addresses
+ *     configurable    10,000 templates, 1,000,000 resources, 10,000,000 holders of one resource,
+ *                     100,000 resources of one holder
  *
  * WHAT IT IS NOT
  *
- *     It is no guard against clients that cheat: who does not hold itself to its lease is not held
- *     by anybody. What holders do without a lease, by their modes, is outside of the promise that
- *     leases never add up to more than the capacity. And clocks that run at rates more than the
- *     drift (5 %) apart break that promise.
+ *     It does not protect a resource from clients that cheat: each client must limit itself to its
+ *     lease. It promises that leases never sum to more than the capacity. This promise does not
+ *     include what clients use without a lease, by their fallback. It also does not hold if the
+ *     rates of clocks differ by more than the drift (5 %).
  *
  * SOURCES
  *
- *     The design of Doorman, "Global Distributed Client Side Rate Limiting" (YouTube, 2016), for
- *     the protocol, the tree, learning and the names. Other sources stand where they are used.
+ *     The design of Doorman, "Global Distributed Client Side Rate Limiting" (YouTube, 2016), is the
+ *     source of the protocol, the tree, learning and the names. Other sources are named where they
+ *     are used.
  *
- * CONTENTS: search for the tag. Promises have numbers (T7, R4, ...), which tests quote; they stand
- * in the comments that open the sections. A section uses only those before it.
+ * CONTENTS: search for the tag. The rules have numbers (T7, R4, ...), which tests quote. The
+ * comment that opens a section states its rules. A section uses only the sections before it.
  *
  *     (the API)         from here to "the API ends here"
  *     >>basics          status, memory, random numbers, ids, globs, hash table, exact sums
  *     >>configuration   templates, and which one a resource gets
  *     >>shares          the algorithms, and the index that makes them cheap
- *     >>leases          who holds how much of one resource; what may change hands, and why
- *     >>asking          the upward half: what to ask, when, whom, what the answers mean
- *     >>server          a node: mastership, learning, one request's way
- *     >>limiters        what the application calls before it acts
- *     >>client          resources of an application, their modes, wants that follow use
+ *     >>leases          the leases of one resource; how capacity moves between holders, and why
+ *     >>asking          the upward half: what to ask for, when, at which address
+ *     >>server          a node: mastership, learning, how a request is answered
+ *     >>limiters        what the application calls before it uses a resource
+ *     >>client          resources of an application, their fallbacks, wants that follow use
  *     >>json            the wire protocol
- *     >>nng             a client that runs, and what carries the requests of a client or a node
+ *     >>nng             a client with its own thread, and the transport of clients and nodes
  *
  * MIT licence, at the end of the file.
  */
