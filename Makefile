@@ -1,4 +1,4 @@
-# Doorman. `make help` lists the targets; what is built goes to build/.
+# Builds Doorman into build/. `make help` lists the targets.
 
 PREFIX ?= /usr/local
 CFLAGS ?= -O2 -g
@@ -11,13 +11,14 @@ C = $(CC) -std=c11 -D_DEFAULT_SOURCE -I. -pthread $(WARNINGS) -Wstrict-prototype
 CXX11 = $(CXX) -std=c++11 -I. -pthread $(WARNINGS) $(CPPFLAGS)
 LIBRARIES = -lnng -lcjson
 
-# The shell needs libedit, and is left out where there is none.
+# The shell needs libedit, and is not built without it.
 HAS_LIBEDIT = $(shell CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps --look libedit && echo yes)
 EXAMPLES = $(patsubst %.c,build/%,$(filter-out $(if $(HAS_LIBEDIT),,%/doorman_shell.c), \
     $(wildcard examples/*.c)))
 CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null),build/examples/gauge_guard)
 
-# One goal is built in parallel, several, as `make clean test`, one after the other. -j goes before.
+# A single goal is built in parallel. Several goals, such as `make clean test`, are built one after
+# the other. An explicit -j takes precedence.
 ifeq ($(filter-out 0,$(MAKELEVEL))$(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGOALS)),)
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
@@ -50,11 +51,11 @@ build/doorman_server: doorman_server.c doorman.h | build_deps
 	$(build)
 build/examples/%: examples/%.c doorman.h | build_deps
 	$(build)
-build/examples/library_only build/examples/local_limiters: LIBRARIES = # need none
+build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
 build/examples/demo build/examples/demo_tree: examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 
-# From C++ the implementation is a C object of its own.
+# For C++, the implementation is compiled separately, as C.
 build/doorman.o: doorman.h | build_deps
 	$(say)
 	@$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c -c $< -o $@
@@ -62,10 +63,10 @@ build/examples/gauge_guard: examples/gauge_guard.cpp build/doorman.o
 	$(say)
 	@$(CXX11) $(CXXFLAGS) $^ -o $@ $(LDFLAGS) $(LIBRARIES)
 
-# Tests are built in three flavors, each in a folder of build/ with a server of the same flavor. All
-# run plain and with ASan and UBSan, those with threads with TSan too, but for the tests of abuse,
-# which take a minute and a half there. Warnings are errors where no sanitizer is in the way: with
-# one, gcc sees truncations that cannot be.
+# Tests are built in three flavors. Each flavor has a folder in build/, with a server of the same
+# flavor. All tests run in the flavors plain and asan (ASan and UBSan). Tests with threads also run
+# in the flavor tsan, except abuse_test, which takes 90 s there. Warnings are errors in the flavor
+# plain only, because with a sanitizer gcc warns of truncations that cannot happen.
 FLAVORS = plain asan tsan
 SANITIZED = -O1 -g -fno-omit-frame-pointer -Wno-unknown-warning-option -Wno-format-truncation
 build/plain/%: CFLAGS = -O2 -g -Werror
@@ -82,8 +83,8 @@ TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
 HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
 REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
 TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(REPLAYS) build/sim/sim build/doorman_server
-# The longest first, as they run side by side.
-test: $(TESTS) $(TEST_TOOLS) ## all; SEED=N repeats the random ones
+# The longest tests come first, because they run in parallel.
+test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh $(TESTS) \
 	    tests/shell_check.sh tests/deploy_check.sh tests/browser_check.sh \
@@ -102,9 +103,9 @@ $(TEST_SHELL): LIBRARIES += -ledit
 $(TEST_SHELL): examples/doorman_shell.c doorman.h | deps
 	$(build)
 
-# Which lines and branches of the header are reached, by the programs that reach them together: the
-# unit tests, the simulator, and two system tests, for agents and for TLS. An assertion holds, so no
-# other branch is asked of it. Line by line: build/coverage/report/index.html.
+# Measures which lines and branches of the header the tests reach: the unit tests, the simulator,
+# and two system tests (agents and TLS). It ignores the branches of assertions, because they never
+# fail. build/coverage/report/index.html shows every line.
 COVERED = $(filter unit/%,$(PROGRAMS)) system/agent_test system/http_test
 COVERAGE_TESTS = $(COVERED:%=build/coverage/%)
 COVERAGE_SERVER = build/coverage/doorman_server
@@ -112,7 +113,7 @@ COVERAGE_SIM = build/coverage/sim/sim
 build/coverage/%: CC = gcc
 build/coverage/%: CFLAGS = -O0 -g --coverage
 
-coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## how much of doorman.h is tested
+coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## test coverage of doorman.h
 	@sh .ci/deps gcovr
 	@find build/coverage -name '*.gcda' -delete
 	@sh tests/run.sh $(COVERAGE_TESTS)
@@ -134,21 +135,21 @@ $(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 	$(say)
 	@$(C) $(CFLAGS) $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
 
-# Every compiler, at every level of optimization; of `make test` it is a part.
-matrix: build/sim/sim | deps ## the header by each compiler, in each way, in some minutes
+# Compiles with every compiler at every level of optimization. `make test` runs a part of it.
+matrix: build/sim/sim | deps ## compile the header in all supported ways; some minutes
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/compile_check.sh --all
 
-# The same in whole sizes: a million leases, floods of half a minute, a hundred deaths in MINUTES.
+# The abuse tests at full size: a million leases, floods of 30 s, 100 killed servers in MINUTES.
 MINUTES ?= 10
-abuse: build/plain/system/abuse_test build/plain/doorman_server ## abuse at full size; or MINUTES=N
+abuse: build/plain/system/abuse_test build/plain/doorman_server ## abuse at full size; MINUTES=N
 	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
 
 C_SOURCES = $(wildcard *.[ch] examples/*.[ch]* tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh)
 
-# QUICK=1 takes less than a minute, and draws nothing: the picture is of the whole measurement.
-bench: build/bench build/doorman_server ## how fast it is, in some minutes; or QUICK=1
+# QUICK=1 takes less than a minute. It draws no picture, because that needs the whole measurement.
+bench: build/bench build/doorman_server ## benchmarks, some minutes; QUICK=1 is shorter
 	@build/bench $(if $(QUICK),--quick) build/doorman_server build
 ifndef QUICK
 	@sh tests/bench/draw.sh build/bench_cost.dat tests/bench/cost.svg
@@ -158,10 +159,10 @@ build/bench: $(wildcard tests/bench/*.[ch]) doorman.h | build_deps
 	$(say)
 	@$(C) -O2 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
 
-# The simulator: the scenarios with their figures and pictures; random faults; or whether it finds
-# the faults that are put into copies of the header.
+# The simulator runs the scenarios, with figures and pictures. FAULTS=1 runs random faults instead.
+# MUTANTS=1 checks that it finds known faults, which are inserted into copies of the header.
 SIM_SEEDS = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
-sim: build/sim/sim ## the scenarios; or FAULTS=1 [SEEDS=N] [SEED=N]; or MUTANTS=1
+sim: build/sim/sim ## simulated scenarios; or FAULTS=1 [SEEDS=N] [SEED=N]; or MUTANTS=1
 ifdef MUTANTS
 	@CC='$(CC)' sh tests/sim/mutants.sh
 else ifdef FAULTS
@@ -176,8 +177,8 @@ build/sim/sim: $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 	$(say)
 	@$(C) -O3 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) -lm
 
-# The harnesses of tests/fuzz: each with libFuzzer for a while, from its seeds on; and each as a
-# program that runs files again, for `make test`. What is found stands in build/fuzz.
+# The harnesses of tests/fuzz. `make fuzz` runs each with libFuzzer for SECONDS, starting from its
+# corpus, and writes what it finds to build/fuzz. `make test` runs each harness on its corpus only.
 FUZZ ?= $(HARNESSES)
 SECONDS ?= 60
 FUZZ_FLAGS = -max_total_time=$(SECONDS) -timeout=60 -rss_limit_mb=2048 -print_final_stats=1
@@ -190,13 +191,13 @@ FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
 SIM_SOURCES = $(addprefix tests/sim/sim_,world.c network.c check.c)
 
-fuzz: $(FUZZ:%=fuzz_%) ## any bytes to all that takes bytes: libFuzzer; SECONDS=60 FUZZ=glob
+fuzz: $(FUZZ:%=fuzz_%) ## fuzz everything that reads bytes (libFuzzer); SECONDS=60 FUZZ=glob
 
 fuzz_%: build/fuzz/%
 	@mkdir -p build/fuzz/corpus/$*
 	@cd build/fuzz && echo "fuzz $*, $(SECONDS) s" && \
 	    { ./$* $(FUZZ_FLAGS) $(FUZZ_FLAGS_$*) -artifact_prefix=$*- corpus/$* ../../tests/fuzz/$* || \
-	    { echo "again: build/fuzz/$* build/fuzz/$*-... (the file named above)"; exit 1; }; }
+	    { echo "repeat: build/fuzz/$* build/fuzz/$*-... (the file named above)"; exit 1; }; }
 
 build/fuzz/%: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) doorman.h | build_deps
 	@sh .ci/deps fuzzer
@@ -212,7 +213,9 @@ $(REPLAYS): build/asan/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(TEST_SOURCES
 INCLUDED = doorman_server.c tests/sim/sim_faults.c
 build/fuzz/http build/asan/fuzz/http: doorman_server.c
 build/fuzz/system build/asan/fuzz/system: tests/sim/sim_faults.c
-# A bound on steps counts calls; the simulator is only the world that the state machines live in.
+# The harness glob bounds the number of function calls, so it needs -finstrument-functions. In the
+# harness system, the simulator is only the environment of the code under test, so it is built
+# without instrumentation.
 build/fuzz/glob build/asan/fuzz/glob: CPPFLAGS += -finstrument-functions
 build/asan/fuzz/system: $(SIM_SOURCES)
 build/fuzz/system: $(SIM_SOURCES:tests/sim/%.c=build/fuzz/%.o)
@@ -221,18 +224,18 @@ build/fuzz/sim_%.o: tests/sim/sim_%.c tests/sim/sim.h doorman.h
 	@clang -std=c11 -O2 -g -I. $(CPPFLAGS) -c $< -o $@
 
 lint = if command -v $(1) >/dev/null; then echo $(1); $(or $(3),$(1) $(2)); \
-    else echo "$(1) is not installed: left out"; fi
+    else echo "$(1) is not installed: skipped"; fi
 
-# What clang-tidy reads: the flags after --, as for a compiler. Examples have the header in them, so
-# that the slow part, the analyzer, looks at that once. .clang-tidy and .codespellrc say what is let
-# pass, and why; what cppcheck is to let pass stands at its place. On standard error clang-tidy
-# counts what it does not tell.
+# The compiler flags for clang-tidy come after --. The examples include the header, so the slow
+# part, the analyzer, is off for them and checks the header only once. .clang-tidy and .codespellrc
+# say which findings are ignored, and why. Exceptions for cppcheck are comments in the code.
+# Standard error is dropped, because clang-tidy only writes there how many findings it suppressed.
 TIDY = -- -x c -std=c11 -D_DEFAULT_SOURCE -I. $(CPPFLAGS)
 TIDY_RUNS = "doorman.h $(TIDY) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG" \
     "doorman_server.c $(TIDY)" \
     "--checks=-clang-analyzer-* $(wildcard examples/*.c) $(TIDY)"
 
-lint: ## what clang-tidy, cppcheck and others say, where they are installed
+lint: ## run clang-tidy, cppcheck and others, if they are installed
 	@awk 'length > 100 { print FILENAME ":" FNR ": more than 100 columns"; bad = 1 } \
 	    END { exit bad }' $(C_SOURCES) $(SCRIPTS) Makefile
 	@$(call lint,clang-format,--dry-run -Werror $(C_SOURCES))
@@ -243,8 +246,8 @@ lint: ## what clang-tidy, cppcheck and others say, where they are installed
 	@$(call lint,clang-tidy,,printf '%s\n' $(TIDY_RUNS) | \
 	    xargs -P 2 -I RUN sh -c 'clang-tidy --quiet RUN 2>/dev/null')
 
-# The pkg-config file says where the header is and, from the header, which version.
-install: build/doorman_server ## header, server, pkg-config file: to PREFIX (/usr/local), in DESTDIR
+# The pkg-config file contains the path and the version of the header.
+install: build/doorman_server ## install header, server, doorman.pc: PREFIX (/usr/local), DESTDIR
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,include bin share/pkgconfig)
 	install -m 644 doorman.h $(DESTDIR)$(PREFIX)/include
 	install -m 755 build/doorman_server $(DESTDIR)$(PREFIX)/bin
@@ -253,20 +256,20 @@ install: build/doorman_server ## header, server, pkg-config file: to PREFIX (/us
 	    >$(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 	chmod 644 $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 
-uninstall: ## undo it
+uninstall: ## undo make install
 	rm -f $(DESTDIR)$(PREFIX)/include/doorman.h $(DESTDIR)$(PREFIX)/bin/doorman_server \
 	    $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 
-# What is missing is installed before anything is built; `make demo` needs less than `make test`.
+# Missing packages are installed before anything is built. `make demo` needs fewer than `make test`.
 build_deps:
 	@CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps cc nng cjson
 
-deps: build_deps ## look for the libraries and tools, and install what is missing
+deps: build_deps ## install missing libraries and tools
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps cmocka nngcat c++ libedit
 	@sh .ci/deps etcd || echo 'deps: without etcd the tests that need it are skipped'
 
 clean: ## remove build/
 	rm -rf build
 
-help: ## this list
+help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile

@@ -2,25 +2,27 @@
  * doorman.h, version 0.1.0: global, distributed, client-side rate limiting, after the design that
  * YouTube published in 2016.
  *
- * Many processes use one thing of limited capacity: queries a second on a database, transactions in
- * flight. Each asks a server how much of it may be its own, is given a LEASE on a share for a
- * limited time, and holds itself to that. No request of the application ever waits for the server.
+ * Many processes use a resource of limited capacity: queries per second on a database, or
+ * transactions in flight. Each process asks a server for a share. It gets a LEASE on an amount for
+ * a limited time, and limits itself to that amount. The requests of the application never wait for
+ * the server.
  *
  * DO THIS
  *
- *     In one C file, before anything else:
+ *     In one C file, before any other include:
  *
  *         #define DOORMAN_IMPLEMENTATION
  *         #define DOORMAN_JSON      // messages and configurations as JSON; needs cJSON
- *         #define DOORMAN_NNG       // a client that runs by itself; needs JSON, nng, POSIX threads
+ *         #define DOORMAN_NNG       // a client with its own thread; needs JSON, nng, POSIX threads
  *         #include "doorman.h"
  *
- *     Elsewhere include it with the same macros but the first. Without the last two the header
- *     needs the C standard library alone. The implementation is C11 (gcc, clang); the public part
- *     is C99 and C++11 too. Link what you use of -lcjson -lnng -pthread.
+ *     In other files include it with the same macros, except the first. Without JSON and NNG the
+ *     header needs only the C standard library. The implementation is C11 (gcc, clang). The public
+ *     part is also C99 and C++11. Link with -lcjson for JSON, and with -lnng -pthread for NNG.
  *
- * AN EXAMPLE, whole in examples/rate_client.c: queries, held to this process's share. (Without a
- * network: examples/library_only.c, a server and three clients, and time a variable.)
+ * AN EXAMPLE, from examples/rate_client.c: queries that are limited to the share of this process.
+ * (examples/library_only.c needs no network: it has a server and three clients, and time is a
+ * variable.)
  *
  * <!-- file: examples/rate_client.c -->
  *     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
@@ -53,40 +55,43 @@
  *
  * CONCEPTS
  *
- *     resource        what is limited, by an id of the users' choice: "db/orders"
- *     capacity        how much of it there is, in its own units; units a second for a rate, units
- *                     at once for a gauge. From 0 to 1e15
+ *     resource        what is limited. Its id is any text that the users choose: "db/orders"
+ *     capacity        how much of a resource there is, in its own units: units per second for a
+ *                     rate, units at once for a gauge. From 0 to 1e15
  *     template        the settings of all resources whose ids match a glob
- *     node, server    a node of the tree, known by its name, is one or more servers, of which one
- *                     is the master and answers; the others say who it is
- *     holder, client  who holds leases; known by an id that no other one has
- *     wants           how much a holder could use
- *     has             how much it may use: its lease
- *     safe capacity   how much it may use when it has lost its lease and nobody answers
- *     subclients      how many clients a holder stands for: 1
- *     learning        what a new master does for as long as leases of the one before it may last:
- *                     it gives back what holders say they have, and nobody grows. A holder without
- *                     a lease is told to try later, and does meanwhile as its mode says
+ *     node, server    a node of the tree has a name, and one or more server processes. One of them
+ *                     is the master, and answers requests. The others respond with its address
+ *     holder, client  a client, or a server for its own clients, that holds leases. Its id is
+ *                     unique
+ *     wants           how much a holder asks for
+ *     has             how much a holder may use: its lease
+ *     safe capacity   how much a client may use when its lease has ended and no server answers
+ *     subclients      the number of clients of a holder; 1 for a client
+ *     learning        what a new master does until the leases of its predecessor have ended: it
+ *                     grants again what holders claim to have, and no holder grows. A holder that
+ *                     has no lease gets TRY_LATER, and uses its fallback until then
+ *     fallback        what a client does without a lease: see doorman_mode
  *
- *     A lease: from asking to asking again, on the holder's clock and on the server's.
+ *     A lease, from one request to the next, on the clocks of holder and server:
  *
- *         holder   asks ........ takes: may use it until `expires_in` after it asked
+ *         holder   asks ........ accepts: may use it until `expires_in` after it asked
  *                     \         /                            |  refresh: asks again well before
  *         server       decides .                             |
- *                      counts it for (1 + drift) * expires_in, from when it decided
+ *                      commits it for (1 + drift) * expires_in, from when it decided
  *
  *     A resource of a client is in one of these states (see >>client for its capacity in each):
  *
  *         state     meaning              capacity           event              next state
- *         unleased  no lease, or over    by its mode        a lease comes      leased
- *         leased    now < its end        that of the lease  another one comes  leased
- *                                                           now >= its end     unleased
+ *         unleased  it has no lease      by its fallback    a lease comes      leased
+ *         leased    now < lease end      that of the lease  another one comes  leased
+ *                                                           now >= lease end   unleased
  *         closing   after the last       none               released           (freed)
  *                   close                                   opened again       leased, unleased
  *
- *     A server is master or not, by doorman_server_set_master; >>asking has the table of the asker.
+ *     doorman_server_set_master decides whether a server is master. >>asking has the states of the
+ *     asker, which makes the requests of a client or node.
  *
- * THE API, by group. Each function is documented above its declaration, once.
+ * THE API, by group. The documentation of each function is above its declaration.
  *
  *     status         doorman_status_name  _text
  *     configuration  doorman_config_create  _destroy  _find  _templates    doorman_kind_name
@@ -109,92 +114,98 @@
  *                    doorman_clock    doorman_random
  *                    doorman_carrier_create  _destroy  _prepare  _send  _take  _address
  *
- *     Three ways to use it:
- *     an application  doorman_agent_start, doorman_agent_open; before each act
- *                     doorman_agent_rate_wait, or doorman_rate_try; doorman_agent_stop
+ *     There are three ways to use it:
+ *     an application  doorman_agent_start and doorman_agent_open; before each request of the
+ *                     application doorman_agent_rate_wait or doorman_rate_try; doorman_agent_stop
  *     a node          doorman_json_config, doorman_server_create, _set_master; for each message
- *                     doorman_json_serve; below another node, a doorman_carrier too
- *                     (doorman_server.c is that, with sockets around it)
- *     a test          doorman_shares_solve alone; or servers and clients, their requests carried by
- *                     hand: all that decides is a pure state machine
+ *                     doorman_json_serve; with a parent also a doorman_carrier
+ *                     (doorman_server.c does this, with sockets)
+ *     a test          doorman_shares_solve; or servers and clients, whose requests the test passes
+ *                     itself: everything that decides is a pure state machine
  *
- * MACROS, to be defined before the header is included
+ * MACROS that you may define before you include the header
  *
- *     DOORMAN_IMPLEMENTATION   the implementation too; in one C file
- *     DOORMAN_STATIC           all of it static; then every file that includes it implements it
- *     DOORMAN_JSON             section JSON
- *     DOORMAN_NNG              section nng
+ *     DOORMAN_IMPLEMENTATION   includes the implementation; in exactly one C file
+ *     DOORMAN_STATIC           makes all functions static; every file then needs the implementation
+ *     DOORMAN_JSON             includes the section JSON
+ *     DOORMAN_NNG              includes the section nng
  *     DOORMAN_MALLOC(bytes), DOORMAN_REALLOC(pointer, bytes), DOORMAN_FREE(pointer)
- *                              malloc, realloc, free; all three or none
- *     NDEBUG                   no assertions; they are for our own mistakes alone, never for input
+ *                              default malloc, realloc, free; define all three or none
+ *     NDEBUG                   removes assertions. They check only this library, never its input
  *
- *     A file that includes the header several times defines the section macros before the first
- *     include. With DOORMAN_NNG the implementation needs names of POSIX: under -std=c11 define
- *     _DEFAULT_SOURCE before the first system header, or include doorman.h before it. Where any of
- *     this is missed the compiler says so.
+ *     If a file includes the header several times, define the section macros before the first
+ *     include. With DOORMAN_NNG the implementation needs POSIX names: with -std=c11, define
+ *     _DEFAULT_SOURCE before the first system header, or include doorman.h before it. The compiler
+ *     reports an error if one of these rules is broken.
  *
  * MEMORY
  *
- *     What is created is destroyed by its twin. Limiters of no resource are in the caller's memory.
- *     Options are borrowed for the call, but for what their comments say. Messages are borrowed: by
- *     a call while it runs; from an object until the next call on it. Out of memory is a status, at
- *     any call, and leaves things as they were. Nothing is freed that the caller owns.
+ *     Each create has a destroy. A limiter that does not belong to a resource is in the caller's
+ *     memory. Options are used only during the call, except where their comments say otherwise.
+ *     Pointers in a message that is an argument are only used during the call. Pointers in a result
+ *     stay valid until the next call on the object. A call that runs out of memory returns
+ *     OUT_OF_MEMORY, and has changed nothing. The library never frees the caller's memory.
  *
  * ERRORS
  *
- *     A call that can fail returns a doorman_status, DOORMAN_OK is 0. After an error the outputs
- *     are untouched, and the object is as before. A doorman_error, where one is taken, names what
- *     was wrong. Having no capacity is not an error: limiters return a doorman_decision, and the
- *     state of a lease is in doorman_resource_info.
+ *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the outputs
+ *     are unchanged, and the object is as before. A doorman_error describes the error. Missing
+ *     capacity is not an error: limiters return a doorman_decision, and doorman_resource_info has
+ *     the state of a lease.
  *
  * THREADS AND TIME
  *
- *     A server, or a client with its asker and resources, is one thread's at a time: the caller
- *     locks. Limiters (try, delay, release) and configurations may be used by any number of threads
- *     at once. An agent may be used by any thread, but not in a child process that inherited it:
- *     see doorman_agent_start.
+ *     Only one thread at a time may use a server, or a client with its asker and resources: the
+ *     caller needs a lock. Any number of threads may use a limiter (try, delay, release) or a
+ *     configuration at once. Any thread may use an agent, except in a child process that inherited
+ *     it: see doorman_agent_start.
  *
- *     Sections 1 to 9 read no clock. What depends on time takes `now`, always last, in nanoseconds
- *     on any clock that never goes back; if it does, time stands still. A lease is over at
- *     now >= its end. The same calls with the same `now` and seeds give the same results, on every
- *     machine (on 32-bit x86 with -msse2 -mfpmath=sse: without, amounts differ in their last bits).
- *     Programs should use a clock that goes on while the machine is suspended: a lease that slept
- *     is over. What is `..._due` says when an object next wants to be called.
+ *     Only the section nng reads a clock. All other functions that depend on time take `now` as
+ *     the last parameter, in nanoseconds of any clock that never goes back. If it does go back, the
+ *     library takes time as standing still. A lease has ended when now >= its end. The same calls
+ *     with the same `now` and seeds have the same results on every machine. (On 32-bit x86 this
+ *     needs -msse2 -mfpmath=sse; otherwise amounts differ in their last bits.) Use a clock that
+ *     keeps running while the machine is suspended, so that leases end in that time too. A function
+ *     `..._due` returns when an object must be called next.
  *
  * LIMITS
  *
- *     ids and addresses 1 to 256 bytes of UTF-8 without control characters; amounts 0 to 1e15,
- *     kept to 2^-48 of a unit; limiters count in 1/4096 of a unit; priorities 0 to 15; durations
- *     some three years; a message 4 MiB, 32 deep, 200,000 values; 16 addresses of a client; and
- *     configurable: 10,000 templates, 1,000,000 resources, 10,000,000 holders of one resource,
- *     100,000 resources of one holder.
+ *     ids, addresses  1 to 256 bytes of UTF-8 without control characters
+ *     amounts         0 to 1e15, in multiples of 2^-48 of a unit; limiters count in 1/4096
+ *     priorities      0 to 15
+ *     durations       about three years
+ *     a message       4 MiB, nested 32 levels deep, 200,000 values
+ *     a client        16 addresses
+ *     configurable    10,000 templates, 1,000,000 resources, 10,000,000 holders of one resource,
+ *                     100,000 resources of one holder
  *
  * WHAT IT IS NOT
  *
- *     It is no guard against clients that cheat: who does not hold itself to its lease is not held
- *     by anybody. What holders do without a lease, by their modes, is outside of the promise that
- *     leases never add up to more than the capacity. And clocks that run at rates more than the
- *     drift (5 %) apart break that promise.
+ *     It does not protect a resource from clients that cheat: each client must limit itself to its
+ *     lease. It promises that leases never sum to more than the capacity. This promise does not
+ *     include what clients use without a lease, by their fallback. It also does not hold if the
+ *     rates of clocks differ by more than the drift (5 %).
  *
  * SOURCES
  *
- *     The design of Doorman, "Global Distributed Client Side Rate Limiting" (YouTube, 2016), for
- *     the protocol, the tree, learning and the names. Other sources stand where they are used.
+ *     The design of Doorman, "Global Distributed Client Side Rate Limiting" (YouTube, 2016), is the
+ *     source of the protocol, the tree, learning and the names. Other sources are named where they
+ *     are used.
  *
- * CONTENTS: search for the tag. Promises have numbers (T7, R4, ...), which tests quote; they stand
- * in the comments that open the sections. A section uses only those before it.
+ * CONTENTS: search for the tag. The rules have numbers (T7, R4, ...), which tests quote. The
+ * comment that opens a section states its rules. A section uses only the sections before it.
  *
  *     (the API)         from here to "the API ends here"
  *     >>basics          status, memory, random numbers, ids, globs, hash table, exact sums
  *     >>configuration   templates, and which one a resource gets
  *     >>shares          the algorithms, and the index that makes them cheap
- *     >>leases          who holds how much of one resource; what may change hands, and why
- *     >>asking          the upward half: what to ask, when, whom, what the answers mean
- *     >>server          a node: mastership, learning, one request's way
- *     >>limiters        what the application calls before it acts
- *     >>client          resources of an application, their modes, wants that follow use
+ *     >>leases          the leases of one resource; how capacity moves between holders, and why
+ *     >>asking          the upward half: what to ask for, when, at which address
+ *     >>server          a node: mastership, learning, how a request is answered
+ *     >>limiters        what the application calls before it uses a resource
+ *     >>client          resources of an application, their fallbacks, wants that follow use
  *     >>json            the wire protocol
- *     >>nng             a client that runs, and what carries the requests of a client or a node
+ *     >>nng             a client with its own thread, and the transport of clients and nodes
  *
  * MIT licence, at the end of the file.
  */
@@ -241,44 +252,46 @@ extern "C" {
 
 /* ---- basics, the public part -------------------------------------------------------------- */
 
-/* Nanoseconds, at least 0, on any clock of the caller's that never goes back (and, in a program,
- * goes on while the machine is suspended); or a duration. */
+/* A point in time or a duration, in nanoseconds, at least 0. Any clock that never goes back will
+ * do. A program should use one that keeps running while the machine is suspended
+ * (doorman_clock). */
 typedef int64_t doorman_time;
 
 #define DOORMAN_SECOND INT64_C(1000000000)
 #define DOORMAN_NEVER INT64_MAX
-#define DOORMAN_DURATION_MAX (INT64_C(100000000) * DOORMAN_SECOND) /* some three years */
-#define DOORMAN_UNLIMITED (-1.0)                                   /* as a safe capacity alone */
+#define DOORMAN_DURATION_MAX (INT64_C(100000000) * DOORMAN_SECOND) /* about three years */
+#define DOORMAN_UNLIMITED (-1.0)                                   /* only as a safe capacity */
 #define DOORMAN_AMOUNT_MAX 1e15
 #define DOORMAN_ID_BYTES_MAX 256
 #define DOORMAN_PRIORITY_MAX 15
 #define DOORMAN_SUBCLIENTS_MAX 1e9
 #define DOORMAN_MESSAGE_BYTES_MAX ((size_t)4 << 20)
 
-/* What a call can return: one code for each thing that a caller could do about it. */
+/* The result of a call: one code for each way in which the caller can react. */
 #define DOORMAN_STATUSES(X)                                                                        \
     X(DOORMAN_OK, "OK", "done")                                                                    \
-    X(DOORMAN_INVALID_ARGUMENT, "INVALID_ARGUMENT", "an argument or a message is wrong")           \
-    X(DOORMAN_NOT_FOUND, "NOT_FOUND", "there is no such method")                                   \
-    X(DOORMAN_RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED", "more than a bound allows")                \
-    X(DOORMAN_UNAVAILABLE, "UNAVAILABLE", "not at present: stopping, or no way to reach it")       \
-    X(DOORMAN_STALE, "STALE", "the answer is not to the last request, and was dropped")            \
-    X(DOORMAN_TIMED_OUT, "TIMED_OUT", "the time given has passed")                                 \
-    X(DOORMAN_OUT_OF_MEMORY, "OUT_OF_MEMORY", "no memory; nothing has changed")                    \
-    X(DOORMAN_DEADLOCK, "DEADLOCK", "called from on_change, it would wait for itself")
+    X(DOORMAN_INVALID_ARGUMENT, "INVALID_ARGUMENT", "an argument or a message is invalid")         \
+    X(DOORMAN_NOT_FOUND, "NOT_FOUND", "no such method")                                            \
+    X(DOORMAN_RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED", "a limit would be exceeded")               \
+    X(DOORMAN_UNAVAILABLE, "UNAVAILABLE", "unavailable: stopping, or not reachable")               \
+    X(DOORMAN_STALE, "STALE", "not the response to the latest request; dropped")                   \
+    X(DOORMAN_TIMED_OUT, "TIMED_OUT", "the timeout has passed")                                    \
+    X(DOORMAN_OUT_OF_MEMORY, "OUT_OF_MEMORY", "out of memory; nothing has changed")                \
+    X(DOORMAN_DEADLOCK, "DEADLOCK", "a call from on_change would wait for itself")
 
 #define DOORMAN__STATUS_CODE(code, name, text) code,
 typedef enum doorman_status {
     DOORMAN_STATUSES(DOORMAN__STATUS_CODE) DOORMAN_STATUS_COUNT
 } doorman_status;
 
-/* The name ("TIMED_OUT") and a sentence; static strings, never NULL, also for a number that is no
- * status. */
+/* The name of a status ("TIMED_OUT"), and a text that explains it.
+ *   status    any number
+ *   returns   a static string, never NULL; for an unknown number "UNKNOWN" and "not a status" */
 DOORMAN_API const char *doorman_status_name(doorman_status status);
 DOORMAN_API const char *doorman_status_text(doorman_status status);
 
-/* What was wrong, as "resources[2].capacity: must be ...". Filled in when a call that takes one
- * fails. It may be NULL. */
+/* Describes an error, for example "resources[2].capacity: must be ...". A call that takes a
+ * doorman_error fills it in when it fails. The pointer may be NULL. */
 typedef struct doorman_error {
     char text[512];
 } doorman_error;
@@ -296,30 +309,33 @@ typedef enum doorman_kind {
 
 typedef enum doorman_handover { DOORMAN_CONFIRMED, DOORMAN_IMMEDIATE } doorman_handover;
 
-/* How one resource is shared. A field that is zero means its default. A field that would have no
- * effect is refused: a value without its has_ field, a reserve without PRIORITY_SHARE. */
+/* How one resource is shared. A field that is zero means the default, which its comment shows. A
+ * field that would have no effect is refused: a value without its has_ field, or a reserve without
+ * PRIORITY_SHARE. */
 typedef struct doorman_algorithm {
     doorman_kind kind;                     /* FAIR_SHARE */
     doorman_handover handover;             /* CONFIRMED */
     doorman_time lease_length;             /* 60 s */
-    doorman_time refresh_interval;         /* 16 s, but at most a third of lease_length */
-    bool has_learning_mode_duration;       /* else the longest lease allowed, with the drift */
-    doorman_time learning_mode_duration;   /* 0: does not learn */
+    doorman_time refresh_interval;         /* 16 s or a third of lease_length, whichever is less */
+    bool has_learning_mode_duration;       /* else the longest lease allowed, plus the drift */
+    doorman_time learning_mode_duration;   /* 0: no learning */
     bool has_minimum_interval;             /* else 5 s */
     doorman_time minimum_interval;         /* 0: none */
     doorman_time minimum_refresh_interval; /* 1 s */
     double decay_factor;                   /* 0.5, in (0, 1] */
-    double reserve;                        /* 0: PRIORITY_SHARE shares this part by all, [0, 1] */
+    /* 0; in [0, 1]. PRIORITY_SHARE first shares this part of the capacity fairly among all
+     * holders. */
+    double reserve;
 } doorman_algorithm;
 
 typedef struct doorman_template {
-    const char *identifier_glob; /* required: a shell's glob, 1 to 256 bytes of UTF-8 */
+    const char *identifier_glob; /* required: a shell glob, 1 to 256 bytes of UTF-8 */
     const char *description;     /* "" */
     double capacity;             /* in the resource's own units, [0, 1e15] */
     bool has_safe_capacity;      /* else capacity / subclients */
     double safe_capacity;        /* [0, 1e15], or DOORMAN_UNLIMITED */
-    bool whole;                  /* leases are of whole units, as gauges need; else of any amount */
-    bool has_algorithm;          /* else that of the template "*", or the defaults */
+    bool whole;                  /* leases are whole units, as gauges need; else any amount */
+    bool has_algorithm;          /* else that of "*", or the defaults */
     doorman_algorithm algorithm;
 } doorman_template;
 
@@ -327,112 +343,124 @@ typedef struct doorman_config_options {
     const doorman_template *templates; /* borrowed for the call */
     size_t template_count;
     size_t template_max;   /* 10,000 */
-    bool reject_unmatched; /* else a resource that matches none gets what it asks for */
+    bool reject_unmatched; /* else a resource without a template gets what it asks for */
 } doorman_config_options;
 
-/* Checked and immutable: may serve any number of servers and threads. */
+/* A checked configuration. It never changes, so any number of servers and threads may share it. */
 typedef struct doorman_config doorman_config;
 
-/* Makes a configuration, or says what is wrong with it; then it is refused whole (G4).
- *   out       written on OK alone; the caller destroys it
- *   options   borrowed for the call; all is copied
- *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (templates) | OUT_OF_MEMORY
+/* Checks templates and makes a configuration of them. One wrong field refuses all of them (G4).
+ *   out       written only on OK; the caller destroys it
+ *   options   borrowed for the call; everything is copied
+ *   error     out: the path of the wrong field and the rule that it breaks; may be NULL
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (more than template_max templates) |
+ *             OUT_OF_MEMORY
  *   cost      O(templates^2)
  *   source    the fields are those of the design document's ResourceRepository */
 DOORMAN_API doorman_status doorman_config_create(doorman_config **out,
                                                  const doorman_config_options *options,
                                                  doorman_error *error);
-DOORMAN_API void doorman_config_destroy(doorman_config *config); /* NULL is fine */
 
-/* The template of a resource: the first whose glob equals the id, else the first whose glob
- * matches (G1).
- *   returns   a template with its defaults filled in, owned by config; NULL: none matches, or
- *             resource_id is no id
- *   cost      O(1) for each different length of what globs begin with, up to the first character
- *             that stands for others, and a match of each glob that begins as the id does; at worst
- *             O(templates) */
+/* Frees a configuration, which no server may use any more. NULL has no effect. */
+DOORMAN_API void doorman_config_destroy(doorman_config *config);
+
+/* Finds the template of a resource: the first whose glob equals the id, else the first whose glob
+ * matches it (G1).
+ *   returns   a template with its defaults filled in, owned by config; NULL if none matches, or if
+ *             resource_id is not a valid id
+ *   cost      one hash lookup for each different length of the literal start of a glob (the part
+ *             before its first wildcard), and one match for each glob whose start equals that of
+ *             the id; at worst O(templates) */
 DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
                                                         const char *resource_id);
 
-/* All templates in their order, defaults filled in, owned by config. */
+/* All templates in their order, with defaults filled in.
+ *   count     out: the number of templates
+ *   returns   an array that config owns */
 DOORMAN_API const doorman_template *doorman_config_templates(const doorman_config *config,
                                                              size_t *count);
 
-DOORMAN_API const char *doorman_kind_name(doorman_kind kind); /* "FAIR_SHARE"; "?" for no kind */
+/* The name of a kind as the configuration writes it ("FAIR_SHARE"); "?" for an unknown number. */
+DOORMAN_API const char *doorman_kind_name(doorman_kind kind);
 
 /* ---- shares, the public part -------------------------------------------------------------- */
 
-/* What one holder asks for. */
+/* What one holder wants. */
 typedef struct doorman_demand {
     double wants;      /* [0, 1e15] */
-    double subclients; /* weight: an integer, [1, 1e9]; 0 means 1 */
-    int priority;      /* 0 to 15, higher is more important */
+    double subclients; /* the weight: an integer in [1, 1e9]; 0 means 1 */
+    int priority;      /* 0 to 15; a higher number is more important */
 } doorman_demand;
 
 #define DOORMAN_ANY_PRIORITY (-1)
 
-/* What each demand of one priority gets:
+/* Terms say what each demand of one priority gets:
  *   target = min(wants, level * subclients) + slope * max(0, wants - level * subclients) */
 typedef struct doorman_terms {
-    int priority; /* or DOORMAN_ANY_PRIORITY: these terms are for all */
+    int priority; /* DOORMAN_ANY_PRIORITY: for all priorities */
     double level, slope;
 } doorman_terms;
 
 #define DOORMAN_TERMS_MAX (DOORMAN_PRIORITY_MAX + 1)
 
-/* The terms by which a capacity is shared between demands; needs no server, for tests of policies.
- *   algorithm    kind and reserve are looked at; NULL means FAIR_SHARE
- *   capacity     [0, 1e15]
- *   terms        room for DOORMAN_TERMS_MAX, highest priority first; written on OK alone
- *   terms_count  out: 1, or with PRIORITY_SHARE the number of priorities among the demands
+/* Computes the terms by which demands share a capacity. It needs no server, so that policies can be
+ * tested alone.
+ *   algorithm    NULL means FAIR_SHARE; only kind and reserve have an effect, but all fields are
+ *                checked
+ *   capacity     in the resource's units, [0, 1e15]
+ *   demands      borrowed for the call; may be NULL if demand_count is 0
+ *   terms        room for DOORMAN_TERMS_MAX terms, highest priority first; written only on OK
+ *   terms_count  out, only on OK: 1; with PRIORITY_SHARE the number of different priorities
  *   returns      OK | INVALID_ARGUMENT | OUT_OF_MEMORY
  *   cost         O(demands log demands) */
 DOORMAN_API doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double capacity,
                                                 const doorman_demand *demands, size_t demand_count,
                                                 doorman_terms *terms, size_t *terms_count);
 
-/* The amount that terms give to a demand, in [0, wants]; 0 where no terms are for its priority. */
+/* The amount that terms give to a demand.
+ *   returns   an amount in [0, wants]; 0 if there are no terms for the demand's priority
+ *   cost      O(terms_count) */
 DOORMAN_API double doorman_terms_target(const doorman_terms *terms, size_t terms_count,
                                         const doorman_demand *demand);
 
 /* ---- messages: what the wire says, as structs ---------------------------------------------- */
-/* All that a message points to is borrowed: by a call for as long as it runs; from an object until
- * the next call on it. */
+/* Pointers in a message that is an argument are only used during the call. Pointers in a message
+ * that an object returns stay valid until the next call on that object. */
 
 typedef struct doorman_lease {
-    uint64_t id;      /* 1 to 2^53; 0: no lease */
-    const char *node; /* whose master gave it */
-    double capacity;  /* gets: units the holder may use; has: all that it has or may still use */
-    double keep;      /* gets: what the granter goes on counting, at least capacity */
-    doorman_time expires_in;       /* from the making of the lease to its end */
-    doorman_time refresh_interval; /* gets: ask again after this */
+    uint64_t id;             /* 1 to 2^53; 0 means no lease */
+    const char *node;        /* the name of the node whose master granted it */
+    double capacity;         /* gets: what the holder may use; has: all that it has or still uses */
+    double keep;             /* gets: the committed amount, at least capacity */
+    doorman_time expires_in; /* from when the lease was granted to its end */
+    doorman_time refresh_interval; /* gets: after this time the holder should renew */
 } doorman_lease;
 
 typedef struct doorman_ask {
     const char *resource_id;
-    doorman_lease has;           /* the last lease taken; id 0: holds nothing */
-    double outstanding;          /* all that is in use, where that may be more than has.capacity */
-    const doorman_demand *wants; /* of a client: one; of a server: its clients in groups */
+    doorman_lease has;           /* the last lease received; id 0: none */
+    double outstanding;          /* all that is in use, if it can exceed has.capacity */
+    const doorman_demand *wants; /* a client: one; a server: one for each group */
     size_t wants_count;
-    bool learning; /* of a server: does not know all its holders yet */
+    bool learning; /* a server: it does not know all its holders yet */
 } doorman_ask;
 
 typedef enum doorman_grant {
     DOORMAN_GRANTED,
-    DOORMAN_TRY_LATER, /* the server has no lease of its own, or it learns: see learning */
-    DOORMAN_UNMATCHED, /* no template, and the configuration says to reject */
-    DOORMAN_FULL       /* a bound of the server would be passed */
+    DOORMAN_TRY_LATER, /* the server has no lease of its own, or is learning: see `learning` */
+    DOORMAN_UNMATCHED, /* no template matches, and the configuration rejects that */
+    DOORMAN_FULL       /* a limit of the server would be exceeded (C7) */
 } doorman_grant;
 
 typedef struct doorman_answer {
     const char *resource_id;
     doorman_grant grant;
-    bool learning;      /* the server learns, or has no lease because its parent does */
-    doorman_lease gets; /* not GRANTED: refresh_interval alone */
+    bool learning;      /* the server learns, or has no lease because its parent learns */
+    doorman_lease gets; /* if not GRANTED, only refresh_interval is set */
     bool has_safe_capacity;
     double safe_capacity;
-    bool whole;                         /* leases of this resource are of whole units */
-    const doorman_algorithm *algorithm; /* to a server, and the rest too */
+    bool whole;                         /* leases of this resource are whole units */
+    const doorman_algorithm *algorithm; /* this and the rest: only for a server */
     const doorman_terms *terms;
     size_t terms_count;
     bool has_learn_for;
@@ -441,7 +469,7 @@ typedef struct doorman_answer {
 
 typedef enum doorman_method {
     DOORMAN_DISCOVERY,
-    DOORMAN_GET_CAPACITY, /* is_server: GetServerCapacity */
+    DOORMAN_GET_CAPACITY, /* with is_server: GetServerCapacity */
     DOORMAN_RELEASE_CAPACITY,
     DOORMAN_METHOD_COUNT
 } doorman_method;
@@ -452,75 +480,79 @@ DOORMAN_API const char *doorman_method_name(doorman_method method, bool is_serve
 
 typedef struct doorman_request {
     doorman_method method;
-    bool is_server; /* the holder is a server; not of the same space as client ids */
+    bool is_server; /* the holder is a server; servers and clients have separate id spaces */
     const char *holder_id;
-    const char *const *path; /* of a server: the nodes that the request came through */
+    const char *const *path; /* a server: the nodes on the request's way, the sender first */
     size_t path_count;
-    const doorman_ask *asks; /* RELEASE_CAPACITY: resource_id and has.id alone */
+    const doorman_ask *asks; /* RELEASE_CAPACITY: only resource_id and has.id */
     size_t ask_count;
-    uint64_t sequence; /* not on the wire: pairs the request with its answer */
+    uint64_t sequence; /* not on the wire: matches a response to its request */
 } doorman_request;
 
 typedef struct doorman_response {
     doorman_method method;
     bool is_server;
-    bool is_master;                /* false: the mastership alone, nothing has been done */
-    const char *master_address;    /* NULL: nobody knows */
-    const doorman_answer *answers; /* GET_CAPACITY: one for each ask, in the same order */
+    bool is_master;                /* false: only master_address is set; nothing was done */
+    const char *master_address;    /* NULL: not known */
+    const doorman_answer *answers; /* GET_CAPACITY: one for each ask, in that order */
     size_t answer_count;
 } doorman_response;
 
 /* ---- asking, the public part --------------------------------------------------------------- */
 
-/* The upward half, the same for a client and for a server with a parent: what to ask, whom, when,
- * and what the answers mean. It belongs to its client or server. At most one request is under way;
- * a caller's loop is
+/* The upward half, the same for a client and for a server with a parent: which leases to ask for,
+ * when and at which address, and what the responses mean. It belongs to its client or server, which
+ * frees it. At most one request is under way. The loop of a caller:
  *
- *     wait until doorman_client_due(client), an answer, or news from the application
+ *     wait until doorman_client_due(client), for a response, or for a call of the application
  *     doorman_client_update(client, now)
  *     doorman_asker_request(asker, &request, now)     and if request.sequence is not 0,
- *         send it to doorman_asker_address(asker), and later one of
+ *         send it to doorman_asker_address(asker), and later call one of
  *         doorman_asker_response(asker, sequence, &response, now)
  *         doorman_asker_failed(asker, sequence, now)
  */
 typedef struct doorman_asker doorman_asker;
 
-/* Whom to send the next request to: redirects and fail-over have been seen to. Never NULL; borrowed
- * until the next call on the asker. */
+/* The address for the next request, after redirects and fail-over.
+ *   returns   never NULL; valid until the next call on the asker */
 DOORMAN_API const char *doorman_asker_address(const doorman_asker *asker);
 
-/* The next request, if one is due. A request that was not answered within its time-out counts as
+/* Makes the next request, if one is due. A request without a response within its timeout counts as
  * failed here.
- *   out       out; sequence 0: nothing is to be sent now. Borrowed until the next call
- *   returns   OK | OUT_OF_MEMORY (of a node; a client's request needs no memory)
- *   cost      O(log resources) for each resource that it asks for, at most 500 (of a node
- *             1,000); O(1) for none */
+ *   out       written on OK; sequence 0: send nothing now. Pointers in it are valid until the next
+ *             call on the asker
+ *   returns   OK | OUT_OF_MEMORY (only for a node; a client's request needs no memory)
+ *   cost      O(log resources) for each resource that it asks for, at most 500 (for a node 1,000);
+ *             O(1) if nothing is due */
 DOORMAN_API doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out,
                                                  doorman_time now);
 
-/* Takes the answer to the request of this sequence (R2: to the last one, once).
- *   response  checked; one that is wrong changes nothing and counts as a failure
- *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (it makes no sense) */
+/* Processes the response to the request with this sequence. Only a response to the last request is
+ * accepted, and only once (R2).
+ *   response  used only during the call; checked. An invalid one changes no lease, and counts as a
+ *             failure
+ *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (it does not match the request) */
 DOORMAN_API doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
                                                   const doorman_response *response,
                                                   doorman_time now);
 
-/* The request of this sequence was not answered: back off, and try the next address. No effect
- * unless it is the one under way. */
+/* The request with this sequence got no response. The asker backs off, and then tries the next
+ * address. No effect unless this request is under way. */
 DOORMAN_API void doorman_asker_failed(doorman_asker *asker, uint64_t sequence, doorman_time now);
 
-/* When doorman_asker_request has something to do next; DOORMAN_NEVER: nothing at present. Stale
- * after any call on the asker or its owner. */
+/* When to call doorman_asker_request next.
+ *   returns   a time; DOORMAN_NEVER: not before another call. Out of date after any call on the
+ *             asker, its client or its server */
 DOORMAN_API doorman_time doorman_asker_due(const doorman_asker *asker);
 
 /* ---- server, the public part --------------------------------------------------------------- */
 
 typedef enum doorman_event_kind {
-    DOORMAN_EVENT_UNMATCHED,     /* a resource without a template was asked for */
+    DOORMAN_EVENT_UNMATCHED,     /* a request for a resource that no template matches */
     DOORMAN_EVENT_UNKNOWN_CLAIM, /* a holder has a lease that the server has no record of */
-    DOORMAN_EVENT_EXCESS_CLAIM,  /* a holder claims more than it was given */
-    DOORMAN_EVENT_EXPIRED,       /* a lease ran out */
-    DOORMAN_EVENT_FULL,          /* a bound was reached */
+    DOORMAN_EVENT_EXCESS_CLAIM,  /* a holder claims more than it was granted */
+    DOORMAN_EVENT_EXPIRED,       /* a lease expired */
+    DOORMAN_EVENT_FULL,          /* a limit of the server was reached (C7) */
     DOORMAN_EVENT_UNKNOWN_KIND,  /* the parent names an algorithm that this node does not know */
     DOORMAN_EVENT_SHARED_ID,     /* two processes seem to use one id: each uses the whole share */
     DOORMAN_EVENT_COUNT
@@ -528,99 +560,107 @@ typedef enum doorman_event_kind {
 
 typedef struct doorman_event {
     doorman_event_kind kind;
-    const char *resource_id, *holder_id; /* borrowed for the call */
-    double amount;                       /* wanted, claimed, or what the lease was of */
+    const char *resource_id, *holder_id; /* valid only during the call */
+    double amount;                       /* wanted, claimed, or the amount of the lease */
 } doorman_event;
 
 typedef struct doorman_server_options {
     const char *node;             /* required: the name of this node of the tree */
-    const doorman_config *config; /* of a root; borrowed until the next configure, or destroy */
-    const char *const *parents;   /* else the addresses of its parent: 1 to 16, tried in turn */
+    const doorman_config *config; /* root only; must stay valid until configure or destroy */
+    const char *const *parents;   /* other nodes: 1 to 16 addresses of the parent, tried in turn */
     size_t parent_count;
-    doorman_time request_timeout; /* 5 s: of a request to the parent; a root must leave it 0 */
-    uint64_t seed[2]; /* of hash tables and lease ids: must be random, and new for each process */
-    double drift;     /* 0.05: how far clock rates may differ, (0, 1] */
-    size_t resource_max;                                         /* 1,000,000 */
-    size_t holder_max;                                           /* of one resource: 10,000,000 */
-    size_t resource_max_per_holder;                              /* 100,000; of a client */
+    doorman_time request_timeout; /* default 5 s, for requests to the parent; 0 for a root */
+    uint64_t seed[2]; /* for hash tables and lease ids: must be random, and new for each process */
+    double drift;     /* default 0.05: how far clock rates may differ, (0, 1] */
+    size_t resource_max;            /* default 1,000,000 */
+    size_t holder_max;              /* of one resource; default 10,000,000 */
+    size_t resource_max_per_holder; /* of a client; default 100,000 */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
     void *context;
 } doorman_server_options;
 
 typedef struct doorman_server doorman_server;
 
-/* Makes a server that is not master yet.
- *   out       written on OK alone; the caller destroys it
- *   options   borrowed for the call, but for config
+/* Creates a server, which is not yet master.
+ *   out       written only on OK; the caller destroys it
+ *   options   used only during the call, except `config`
+ *   error     may be NULL; describes an INVALID_ARGUMENT
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_server_create(doorman_server **out,
                                                  const doorman_server_options *options,
                                                  doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL is fine */
 
-/* Puts another configuration into force, at once, and drops no lease (G5).
- *   config    borrowed until the next configure, or destroy; then the last one may be destroyed
- *   returns   OK | INVALID_ARGUMENT (NULL, or the server has a parent) | OUT_OF_MEMORY: the last
- *             one stays
- *   cost      O(resources * templates), O(holders log holders) for a resource that gains or loses
- *             its priorities or its template, and O(templates) for each template whose glob has
+/* Uses another configuration from now on. No lease is dropped (G5). Root only.
+ *   config    must stay valid until the next call of this function, or of destroy. After OK the
+ *             caller may destroy the last configuration
+ *   returns   OK | INVALID_ARGUMENT (NULL, or the server has a parent) | OUT_OF_MEMORY. After an
+ *             error the last configuration stays in use
+ *   cost      O(resources * templates); O(holders log holders) for each resource that gains or
+ *             loses its priorities or its template; O(templates) for each template whose glob has
  *             moved or is new */
 DOORMAN_API doorman_status doorman_server_configure(doorman_server *server,
                                                     const doorman_config *config, doorman_time now);
 
 typedef struct doorman_mastership {
-    const char *address; /* the master's, 1 to 256 bytes; NULL: nobody knows */
-    doorman_time until;  /* this server is master before it; at most now: another one is */
-    doorman_time predecessor_gone; /* when it was known to be; 0: at the victory, now */
+    const char *address; /* the master's, 1 to 256 bytes; NULL: not known */
+    doorman_time until;  /* this server is master until then; at most now: it is not master */
+    doorman_time predecessor_gone; /* when the last master was known to be gone; 0: now */
 } doorman_mastership;
 
-/* Says who is master. A victory starts the learning; said again while master, it moves `until`.
- * Losing deletes all that is known of leases, at once (also by `until` passing, with no call).
- *   returns   OK | INVALID_ARGUMENT (the address)
- *   cost      O(templates) for a victory, O(holders log holders) for a loss, else O(1) */
+/* Sets whether this server is master, and the master's address. A server that becomes master starts
+ * to learn. A call while it is master only moves `until`. When it stops being master, also when
+ * `until` passes without a call, it deletes all leases that it knows.
+ *   mastership   used only during the call
+ *   returns      OK | INVALID_ARGUMENT (the address)
+ *   cost         O(templates) if it becomes master, O(holders log holders) if it stops being
+ *                master, else O(1) */
 DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
                                                      const doorman_mastership *mastership,
                                                      doorman_time now);
 
-/* Answers one message. Wrong ones change nothing.
- *   request   borrowed for the call, checked
- *   response  written on OK alone; borrowed until the next call on the server
- *   returns   OK (also where not master: see response) | INVALID_ARGUMENT | NOT_FOUND |
+/* Answers one request. An error changes nothing.
+ *   request   used only during the call; checked
+ *   response  written only on OK; pointers in it are valid until the next call on the server
+ *   error     may be NULL; describes an INVALID_ARGUMENT
+ *   returns   OK (also if not master: see response) | INVALID_ARGUMENT | NOT_FOUND |
  *             OUT_OF_MEMORY
- *   cost      each resource: O(1) where a renewal changes nothing, else O(log holders); a first
- *             request for a resource, and any for one that no template matches, O(templates)
- *   source    design document, "Processing the GetCapacity RPC"; differs: leases carry ids, and
- *             change hands by confirmation */
+ *   cost      for each resource: O(1) if a renewal changes nothing, else O(log holders); the first
+ *             request for a resource, and any request for one that no template matches,
+ *             O(templates)
+ *   source    design document, "Processing the GetCapacity RPC"; differs: leases have ids, and
+ *             capacity moves between holders only after a confirmation */
 DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
                                                  const doorman_request *request,
                                                  doorman_response *response, doorman_error *error,
                                                  doorman_time now);
 
-/* When doorman_server_update has something to do: memory to give back, a mastership that ends.
- * Answers do not depend on it. Stale after any call on the server. An update looks at 10,000
- * resources and leases that have ended at most, which takes some milliseconds; where there are more
- * it is due again at once, and returns true. */
+/* When to call doorman_server_update, which frees memory, and ends a mastership whose time has
+ * passed. Responses do not depend on it. The time is out of date after any call on the server. An
+ * update visits at most 10,000 resources and expired leases, which takes some milliseconds. If
+ * there is more to do, it returns true, and is due again at once. */
 DOORMAN_API doorman_time doorman_server_due(const doorman_server *server);
 DOORMAN_API bool doorman_server_update(doorman_server *server, doorman_time now);
 
-/* What carries the requests of a node to its parent: see doorman_asker. The server's, and gone with
- * it; NULL: this is a root. doorman_server_due says when it is due, too. */
+/* The half of a node that makes the requests to its parent: see doorman_asker. doorman_server_due
+ * includes its time.
+ *   returns   belongs to the server, which frees it; NULL: the server is a root */
 DOORMAN_API doorman_asker *doorman_server_asker(doorman_server *server);
 
 typedef struct doorman_server_resource {
     const char *resource_id;
-    const doorman_template *settings; /* defaults filled in; of a node, what its parent told */
-    double capacity;                  /* to be given: the template's, or of the node's lease */
-    bool leased;                      /* of a node: it has a lease from its parent, */
+    const doorman_template *settings; /* with defaults; for a node with a parent, the parent's */
+    double capacity;                  /* the template's, or that of the node's lease */
+    bool leased;                      /* node with a parent: it has a lease from its parent, */
     doorman_time lease_end;           /* until then */
-    doorman_grant grant;              /* of a node: what its parent said last */
+    doorman_grant grant;              /* node with a parent: the parent's last outcome */
     double has;                       /* sum of the leases, in the resource's units */
-    double counted;                   /* sum of what must be counted: at least has */
+    double counted;                   /* sum of what is committed: at least has */
     double wants;                     /* sum, in the same units */
-    double subclients;                /* sum of the weights */
+    double subclients;                /* sum over the holders */
     size_t holder_count;
-    uint64_t expired_count;  /* leases that ran out since the server knows the resource */
-    doorman_time learned_at; /* until then it is learning, if the amounts are parts of a whole */
+    uint64_t expired_count;  /* leases that have expired since the first request for the resource */
+    doorman_time learned_at; /* it learns until then, if amounts are parts of a shared capacity */
     bool has_safe_capacity;
     double safe_capacity;
 } doorman_server_resource;
@@ -629,30 +669,38 @@ typedef struct doorman_server_lease {
     const char *holder_id;
     bool is_server;
     bool shared;                /* two processes seem to use the id: see DOORMAN_EVENT_SHARED_ID */
-    double has, counted, wants; /* in the resource's units, as above */
+    double has, counted, wants; /* in the resource's units; counted: what is committed */
     double subclients;
     int priority;
     doorman_time granted_at, expires_at; /* the latter is the end of the server's record */
 } doorman_server_lease;
 
-/* Walk the resources, and the leases of one, without those that have expired. *cursor starts as
- * NULL; false ends the walk. No other call on the server may come in between. O(1) a step. */
+/* Iterate over the resources, and over the leases of one resource, without expired leases. No other
+ * call on the server is allowed between the steps.
+ *   cursor    in/out; *cursor is NULL before the first step
+ *   out       written on true; pointers in it are valid until the next call on the server
+ *   returns   false: there are no more
+ *   cost      O(1) for each step */
 DOORMAN_API bool doorman_server_next_resource(doorman_server *server, const void **cursor,
                                               doorman_server_resource *out, doorman_time now);
 DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
                                            const void **cursor, doorman_server_lease *out,
                                            doorman_time now);
 
-/* The place of a walk over the resources between whose steps there may be other calls on the
- * server: for who must not keep others waiting. Its fields are the library's. */
+/* The position of an iteration over the resources that allows other calls on the server between its
+ * steps. It is for callers that release the lock between steps. Its fields are private. */
 typedef struct doorman_walk {
     void *next;
     struct doorman_walk *other;
 } doorman_walk;
 
-/* Starts a walk in the caller's memory, which is the server's until the walk has been ended; takes
- * its next step, false: there is none; and ends it, before the server is destroyed. Resources that
- * come or go meanwhile may be in it or not, all the others are in it once. O(1) a step. */
+/* Start such an iteration, get its next resource, and end it. A resource that is added or removed
+ * in the meantime may or may not be included. Every other resource is included once.
+ *   walk      the caller's memory; the server uses it from start to end. The end must come before
+ *             the server is destroyed
+ *   out       written on true; pointers in it are valid until the next call on the server
+ *   returns   false: there are no more
+ *   cost      O(1) for each step */
 DOORMAN_API void doorman_server_walk_start(doorman_server *server, doorman_walk *walk);
 DOORMAN_API bool doorman_server_walk_next(doorman_server *server, doorman_walk *walk,
                                           doorman_server_resource *out, doorman_time now);
@@ -733,9 +781,9 @@ DOORMAN_API doorman_asker *doorman_client_asker(doorman_client *client);
  * after any call on the client or its resources. Limiters do not report what they refuse, so while
  * the wants of a resource follow its use this is at most 0.2 s ahead: the caller's thread sleeps
  * until then, and calls update.
- *   cost      due O(1); of an update O(log resources) for each resource that is due: once in a tenth
- *             of its window where its wants follow use, 0.1 s after a refusal, and at the end of its
- *             lease; and O(resources), some nanoseconds each, where something was refused */
+ *   cost      due O(1). An update takes O(log resources) for each resource that is due: every tenth
+ *             of its window if its wants follow use, 0.1 s after a refusal, and at the end of its
+ *             lease. If something was refused, it also takes O(resources), some nanoseconds each */
 DOORMAN_API doorman_time doorman_client_due(const doorman_client *client);
 DOORMAN_API void doorman_client_update(doorman_client *client, doorman_time now);
 
@@ -1099,34 +1147,40 @@ DOORMAN_API doorman_time doorman_limiter_delay(const doorman_limiter *limiter,
 #define DOORMAN__DECLARES_JSON
 /* ---- JSON, the public part ------------------------------------------------------------------ */
 
-/* Text that grows; zero-initialised by the caller, reused at will. text ends with a NUL that bytes
- * does not count. */
+/* A text that grows as needed. The caller initialises it with zeros and may reuse it. `text` ends
+ * with a NUL, which `bytes` does not count. */
 typedef struct doorman_buffer {
     char *text;
     size_t bytes, capacity;
 } doorman_buffer;
 
+/* Frees the text. The buffer is empty then and may be used again. */
 DOORMAN_API void doorman_buffer_uninit(doorman_buffer *buffer);
 
-/* A configuration from JSON. As doorman_config_create; also INVALID_ARGUMENT for text that is no
- * JSON, has unknown keys, or is not valid; RESOURCE_EXHAUSTED where it is too large or deep. */
+/* Makes a configuration from JSON text, as doorman_config_create does from structs.
+ *   out       written only on OK; the caller destroys it
+ *   text      borrowed for the call; it need not end with a NUL
+ *   returns   as doorman_config_create; also INVALID_ARGUMENT (not JSON, an unknown key, a wrong
+ *             value) and RESOURCE_EXHAUSTED (larger or deeper than V5 allows) */
 DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
                                                doorman_error *error);
 
-/* One message in, one out: parse, doorman_server_handle, print. Whatever comes in, there is a reply
- * to send; what is wrong with a message is said in it.
+/* Serves one message: it parses the text, calls doorman_server_handle and writes the reply. There
+ * is always a reply to send: if something is wrong with the message, the reply says what.
  *   reply     in/out: its text is replaced
- *   epoch     seconds since 1970 at `now`, for the expiry_time that people read; 0: leave it out
- *   returns   the status that the reply tells; OUT_OF_MEMORY: the reply may be empty */
+ *   epoch     seconds since 1970 at `now`, for the field expiry_time, which is for people; 0 leaves
+ *             that field out
+ *   returns   the status in the reply; after OUT_OF_MEMORY the reply may be empty */
 DOORMAN_API doorman_status doorman_json_serve(doorman_server *server, const char *text,
                                               size_t bytes, doorman_buffer *reply, int64_t epoch,
                                               doorman_time now);
 
-/* The same in three steps, for a server that threads share: the caller's lock is held for the
- * second alone. Zero-initialised by the caller; one for each message under way, reused at will. It
- * keeps the memory of its largest message until _uninit, after which it may be used again. */
+/* The same in three steps, for a server that several threads share: the caller needs to hold its
+ * lock only for the second step. The caller initialises the struct with zeros, uses one for each
+ * message that is in progress, and may reuse it. It keeps the memory of its largest message until
+ * _uninit. After _uninit it may be used again. */
 typedef struct doorman_json_exchange {
-    doorman_buffer reply; /* after _write: to be sent */
+    doorman_buffer reply; /* the reply, valid after _write */
 
     /* Private. */
     doorman_status status;
@@ -1140,41 +1194,54 @@ typedef struct doorman_json_exchange {
     char node[DOORMAN_ID_BYTES_MAX + 1], master[DOORMAN_ID_BYTES_MAX + 1];
 } doorman_json_exchange;
 
+/* Frees all memory of an exchange, whichever step came last. */
 DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 
-/* Reads a message, and takes all memory that its answer will need.
+/* Step 1: reads a message, and allocates all memory that its answer will need.
  *   text      borrowed for the call
- *   returns   OK | what is wrong with it; the other steps may follow all the same, and _write tells
- *   cost      O(bytes), and O(keys log keys) where an object has more than 16: 0.85 us an ask */
+ *   returns   OK | what is wrong with the message. The other steps may follow in either case; then
+ *             _write writes the error
+ *   cost      O(bytes), about 0.85 us for each resource; and O(keys log keys) for an object with
+ *             more than 16 keys */
 DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange,
                                                       const char *text, size_t bytes);
 
-/* Has the server answer what was read; once, and not if something was wrong with it.
- *   returns   OK | as doorman_server_handle, or what was wrong
- *   cost      that of doorman_server_handle, some 0.2 us a resource */
+/* Step 2: lets the server answer the message. It does nothing if the message was wrong, or is
+ * decided already.
+ *   server    the caller locks it
+ *   returns   OK | as doorman_server_handle | what was wrong with the message
+ *   cost      that of doorman_server_handle, about 0.2 us for each resource */
 DOORMAN_API doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange,
                                                         doorman_server *server, doorman_time now);
 
-/* Writes the reply. A message that was read, but not decided, is told UNAVAILABLE: the server is
- * stopping.
+/* Step 3: writes the reply. If the message was read but not decided, the reply is UNAVAILABLE: the
+ * server is stopping.
  *   epoch, returns   as doorman_json_serve
- *   cost             O(bytes): 0.28 us a resource */
+ *   cost             O(bytes), about 0.28 us for each resource */
 DOORMAN_API doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange,
                                                        int64_t epoch);
 
-/* The reply that tells an error, for a transport that has one of its own: stopping, too large.
+/* Writes a reply that reports an error. It is for a caller that finds an error itself, for example
+ * a message that is too large.
+ *   reply     in/out: its text is replaced
+ *   status    the error's code; a status that the protocol does not know becomes INTERNAL
+ *   message   borrowed for the call; NULL means the text of the status
  *   returns   OK | OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
                                               const char *message);
 
-/* A request as text. OK | OUT_OF_MEMORY */
+/* Writes a request as JSON text.
+ *   request   borrowed for the call
+ *   text      in/out: its text is replaced
+ *   returns   OK | OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_json_request(const doorman_request *request,
                                                 doorman_buffer *text);
 
-/* The text that answers the request of this sequence: parse, doorman_asker_response. What is no
- * valid answer counts as a failure of the request.
- *   returns   OK | STALE | INVALID_ARGUMENT, RESOURCE_EXHAUSTED (see error) | OUT_OF_MEMORY
- *             (nothing has been done, and the text can be given again) */
+/* Parses the response to the request of this sequence and passes it to doorman_asker_response. If
+ * the text is not a valid response, the request counts as failed.
+ *   text      borrowed for the call
+ *   returns   OK | STALE | INVALID_ARGUMENT or RESOURCE_EXHAUSTED (error says why) | OUT_OF_MEMORY
+ *             (nothing was done; the caller may pass the same text again) */
 DOORMAN_API doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence,
                                                  const char *text, size_t bytes,
                                                  doorman_error *error, doorman_time now);
@@ -1373,19 +1440,23 @@ DOORMAN_API const char *doorman_carrier_address(const doorman_carrier *carrier);
 
 /* ---- >>basics ------------------------------------------------------------------------------- */
 /*
- * Status codes, time, memory, random numbers, ids, globs, the hash table and the exact sum: what
- * every other section stands on. Nothing here knows of leases.
+ * What every other section uses: status codes, time, memory, random numbers, ids, globs, the hash
+ * table and the exact sum. Nothing here knows about leases.
  *
- * C1 What depends on time takes `now`. Nothing reads a clock, does I/O, starts a thread, has global
- *    state, or is random but by a seed: the same calls give the same results, on every machine.
- * C3 Options whose fields are zero mean the defaults. What is created is destroyed by its twin.
- * C4 Memory goes through DOORMAN_MALLOC, _REALLOC and _FREE. Running out of it is a status, at any
- *    call, and leaves things as they were.
- * C5 What comes from outside is checked where it enters: ids, amounts, priorities, durations. A
- *    message that is wrong changes nothing. Asserts are for our own mistakes alone.
- * C6 The implementation is C11, the public part C99 and C++11, for gcc and clang, no warnings.
- * C8 Tables of ids from the network are keyed with a seed from the options.
- * C9 Sums of capacity are exact: a resource that all have left sums to exactly 0.
+ * C1 A function that depends on time takes `now`. No section before >>nng reads a clock, does I/O,
+ *    starts a thread or has global state, and random numbers come only from a seed. So the same
+ *    calls give the same results on every machine.
+ * C2 A server, or a client with its resources, is used by one thread at a time; the caller locks.
+ *    Limiters may be used by any number of threads at once.
+ * C3 An option that is zero means the default. Each create has a destroy.
+ * C4 Memory comes from DOORMAN_MALLOC, _REALLOC and _FREE. Any call that needs memory may return
+ *    OUT_OF_MEMORY, and then leaves the state as it was before.
+ * C5 Input is checked where it enters: ids, amounts, priorities, durations. A wrong message changes
+ *    nothing. Asserts check only for mistakes of this library.
+ * C6 The implementation compiles as C11, the public part as C99 and C++11 too, with gcc and clang,
+ *    without warnings.
+ * C8 Hash tables of ids from the network are keyed with a seed from the options.
+ * C9 Sums of capacity are exact: when all holders have left a resource, its sum is exactly 0.
  */
 
 const char *doorman_status_name(doorman_status status) {
@@ -1400,7 +1471,7 @@ const char *doorman_status_text(doorman_status status) {
     return (unsigned)status < DOORMAN_STATUS_COUNT ? texts[status] : "not a status";
 }
 
-/* Says what is wrong and returns the status, so that a check is one line where it fails. */
+/* Writes the error text and returns the status, so that a failing check is one line. */
 static doorman_status doorman__fail(doorman_error *error, doorman_status status, const char *format,
                                     ...) {
     if (error) {
@@ -1416,7 +1487,7 @@ static doorman_status doorman__no_memory(doorman_error *error) {
     return doorman__fail(error, DOORMAN_OUT_OF_MEMORY, "out of memory");
 }
 
-/* Sums of times stop at NEVER instead of wrapping round. */
+/* Adds times; the sum stops at NEVER instead of overflowing. */
 static doorman_time doorman__after(doorman_time time, doorman_time duration) {
     return time > DOORMAN_NEVER - duration ? DOORMAN_NEVER : time + duration;
 }
@@ -1427,12 +1498,12 @@ static double doorman__min(double a, double b) { return a < b ? a : b; }
 static double doorman__max(double a, double b) { return a > b ? a : b; }
 static bool doorman__equal(double a, double b) { return a <= b && a >= b; }
 
-/* A part of a duration; factor in [0, 2]. */
+/* Scales a duration by a factor in [0, 2]. */
 static doorman_time doorman__scale(doorman_time duration, double factor) {
     return (doorman_time)((double)duration * factor);
 }
 
-/* False for NaN too. */
+/* In [0, 1e15]; false for NaN. */
 static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
@@ -1444,8 +1515,8 @@ static bool doorman__safe_capacity_valid(double amount) {
 
 static bool doorman__unlimited(double amount) { return amount < 0; }
 
-/* Makes room for `count` items in a growing array, doubling, so that appending is O(1) amortised.
- * What is there stays there when memory runs out. */
+/* Makes room for `count` items in a growing array. The capacity doubles, so appending costs O(1)
+ * amortised. When memory runs out, returns false and leaves the array as it was. */
 static bool doorman__reserve(void **items, size_t *capacity, size_t count, size_t item_bytes) {
     if (count <= *capacity) return true;
     size_t larger = *capacity < 8 ? 8 : *capacity;
@@ -1474,8 +1545,8 @@ static char *doorman__copy(const char *text) {
     return copy;
 }
 
-/* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits, and as a generator a
- * counter put through it. */
+/* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits. The generator below
+ * applies it to a counter. */
 static uint64_t doorman__mix(uint64_t x) {
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
@@ -1492,7 +1563,8 @@ static double doorman__random_unit(uint64_t *state) {
     return (double)(doorman__random(state) >> 11) * (1.0 / 9007199254740992.0);
 }
 
-/* One character of UTF-8, shortest form, no surrogates. Moves *text past it; false: not UTF-8. */
+/* Decodes one UTF-8 character and moves *text past it. Returns false if it is not valid UTF-8, is
+ * not in its shortest form, or is a surrogate. */
 static bool doorman__utf8_next(const char **text, const char *end, uint32_t *code) {
     const unsigned char *at = (const unsigned char *)*text;
     size_t left = (size_t)(end - *text);
@@ -1512,23 +1584,24 @@ static bool doorman__utf8_next(const char **text, const char *end, uint32_t *cod
     return true;
 }
 
-/* Ids of resources, holders and nodes, and addresses: C5. NULL is no id. */
+/* Checks an id of a resource, holder or node, or an address (C5). NULL is not valid. */
 static bool doorman__id_valid(const char *id) {
     if (!id || !*id) return false;
     const char *end = (const char *)memchr(id, 0, DOORMAN_ID_BYTES_MAX + 1);
     if (!end) return false;
     for (;;) {
         uint32_t code = 0;
-        while (*id >= 0x20 && *id < 0x7f) id++; /* as nearly all are; ends at the end */
+        while (*id >= 0x20 && *id < 0x7f) id++; /* the common case; stops at the NUL */
         if (id == end) return true;
         if (!doorman__utf8_next(&id, end, &code)) return false;
-        if (code < 0xa0) return false; /* a control character: others are gone over already */
+        if (code < 0xa0) return false; /* only control characters remain below this */
     }
 }
 #define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 #define DOORMAN__AMOUNT_RULE "must be a finite number from 0 to 1e15"
 
-/* One character of a glob or id that is known to be UTF-8. */
+/* Decodes one character of a glob or id, which is known to be valid UTF-8, and moves *text past
+ * it. */
 static uint32_t doorman__character(const char **text) {
     uint32_t code = 0;
     size_t bytes = 1;
@@ -1537,8 +1610,9 @@ static uint32_t doorman__character(const char **text) {
     return code;
 }
 
-/* Does a bracket of a glob, `[a-z]` or `[!a]`, hold a character? *glob stands behind the `[`, and
- * is moved behind the `]`. -1: there is no `]`, so the `[` stands for itself, as in the shell. */
+/* Returns 1 if a bracket of a glob, `[a-z]` or `[!a]`, contains a character, else 0. *glob is
+ * behind the `[` and is moved behind the `]`. Returns -1 if there is no `]`: then the `[` is an
+ * ordinary character, as in the shell. */
 static int doorman__glob_bracket(const char **glob, uint32_t character) {
     const char *at = *glob;
     bool negated = *at == '!' || *at == '^', found = false;
@@ -1558,9 +1632,9 @@ static int doorman__glob_bracket(const char **glob, uint32_t character) {
     return found != negated;
 }
 
-/* Does one element of a glob, not `*`, match the character at *id? Moves both past what matched.
- * *open, at first NULL, becomes where the first bracket begins that has no end: then those behind
- * have none either, and need not look for it again. */
+/* Returns whether one element of a glob, other than `*`, matches the character at *id. If it does,
+ * moves both pointers past what matched. *open starts as NULL and is set to the first bracket that
+ * has no end. Brackets behind it have no end either, so they are not searched again. */
 static bool doorman__glob_step(const char **glob, const char **id, const char **open) {
     const char *pattern = *glob, *text = *id;
     if (!*text || !*pattern) return false;
@@ -1583,9 +1657,9 @@ static bool doorman__glob_step(const char **glob, const char **id, const char **
     return true;
 }
 
-/* Does a shell's glob match all of an id? `*` goes across `/` too.
- * Only the last `*` ever needs a second try: whatever an earlier one could have swallowed more, the
- * last one can swallow instead. So this is O(glob * id), without recursion. */
+/* Returns whether a shell glob matches a whole id. `*` matches `/` too. Only the last `*` needs a
+ * second try: whatever more an earlier `*` could match, the last one can match instead. So this
+ * costs O(glob * id), without recursion. */
 static bool doorman__glob_match(const char *glob, const char *id) {
     const char *star = NULL, *resume = NULL, *open = NULL;
     for (;;) {
@@ -1603,8 +1677,8 @@ static bool doorman__glob_match(const char *glob, const char *id) {
     }
 }
 
-/* SipHash-1-3 (Aumasson and Bernstein 2012): whoever does not know the key cannot make ids collide,
- * so a table of ids from the network stays a table (C8). */
+/* SipHash-1-3 (Aumasson and Bernstein 2012). Without the key nobody can choose ids that collide, so
+ * hash tables of ids from the network stay fast (C8). */
 #define DOORMAN__ROTATE(x, bits) ((x) << (bits) | (x) >> (64 - (bits)))
 
 static inline void doorman__sip_round(uint64_t v[4]) {
@@ -1626,7 +1700,8 @@ static inline void doorman__sip_take(uint64_t v[4], uint64_t word) {
     v[0] ^= word;
 }
 
-/* Eight bytes, the lowest first. Compilers make one load of it, where the machine has such. */
+/* Reads eight bytes, the lowest first. Compilers turn this into one load on machines that have
+ * one. */
 static inline uint64_t doorman__word(const unsigned char *data) {
     uint64_t seven = (uint64_t)data[0] | (uint64_t)data[1] << 8 | (uint64_t)data[2] << 16 |
                      (uint64_t)data[3] << 24 | (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
@@ -1652,17 +1727,18 @@ static uint64_t doorman__hash(const uint64_t key[2], const char *text) {
     return doorman__hash_bytes(key, (const unsigned char *)text, strlen(text));
 }
 
-/* Numbers that nobody can guess from others of the sequence: a counter, put through the hash. */
+/* Hashes a counter: nobody can guess the next number from the numbers before it. */
 static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
     unsigned char data[8];
     for (int i = 0; i < 8; i++) data[i] = (unsigned char)(number >> (8 * i));
     return doorman__hash_bytes(key, data, sizeof data);
 }
 
-/* A hash table of things that carry their link: chains, so that to add never fails. (When there is
- * no memory for a larger array of buckets the chains just get longer.) There are two to four
- * buckets for each link, so that of four links looked for three are the first of their chains: in a
- * large table each link costs a wait for memory. */
+/* A hash table with chains. Each entry contains its own link, so adding an entry never fails.
+ * (Without memory for a larger array of buckets, only the chains get longer.) A growing table has
+ * two to four buckets for each entry, a shrinking one up to eight. So about three of four entries
+ * that are looked up are the first of their chain. This matters because in a large table each link
+ * costs a wait for memory. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -1670,7 +1746,7 @@ typedef struct doorman__link {
 
 typedef struct doorman__table {
     doorman__link **buckets;
-    size_t bucket_count; /* a power of two, or 1 while `buckets` is `&single` */
+    size_t bucket_count; /* a power of two; 0: `buckets` is NULL, `single` is used */
     size_t count;
     doorman__link *single;
 } doorman__table;
@@ -1721,7 +1797,8 @@ static void doorman__table_remove(doorman__table *table, doorman__link *link) {
     }
 }
 
-/* The links of one hash, one after the other; the caller compares the ids. */
+/* Returns the first link with this hash, starting at `link`; NULL if there is none. The caller
+ * compares the ids. */
 static doorman__link *doorman__table_same(doorman__link *link, uint64_t hash) {
     while (link && link->hash != hash) link = link->next;
     return link;
@@ -1732,25 +1809,25 @@ static doorman__link *doorman__table_first(const doorman__table *table, uint64_t
     return doorman__table_same(table->buckets ? table->buckets[place] : table->single, hash);
 }
 
-/* What doorman__table_first will read first is on its way from now on. */
+/* Prefetches what doorman__table_first reads first. */
 static void doorman__table_fetch(doorman__table *table, uint64_t hash) {
     __builtin_prefetch(doorman__table_bucket(table, hash));
 }
 
 static void doorman__table_uninit(doorman__table *table) { DOORMAN_FREE(table->buckets); }
 
-/* What is due next, of many things: a binary heap of timers, which the things carry. To set, move
- * or remove one takes O(log n), to look at the first O(1). Of equal times the one that was set
- * first is first, so that each thing has its turn. Room is made beforehand, so that setting never
- * fails. */
+/* Finds which of many objects is due next: a binary heap of timers. Each timer is a field of its
+ * object. To set, move or remove a timer takes O(log n), to read the first O(1). Timers with equal
+ * times are in the order in which they were set, so that no object is starved. The room for a timer
+ * is reserved beforehand, so that setting never fails. */
 typedef struct doorman__timer {
     doorman_time at;
-    uint64_t order; /* when it was set */
-    size_t place;   /* in the heap, counted from 1; 0: it is not set */
+    uint64_t order; /* the heap's counter when the timer was set */
+    size_t place;   /* in the heap, counted from 1; 0: not set */
 } doorman__timer;
 
 typedef struct doorman__timers {
-    doorman__timer **heap; /* the two below `i` are at 2 * i + 1 and 2 * i + 2, and not before it */
+    doorman__timer **heap; /* the children of `i` are at 2 * i + 1 and 2 * i + 2, never before it */
     size_t count, capacity;
     uint64_t order;
 } doorman__timers;
@@ -1768,7 +1845,7 @@ static doorman__timer *doorman__timers_first(const doorman__timers *timers) {
     return timers->count ? timers->heap[0] : NULL;
 }
 
-/* DOORMAN_NEVER: none is set. */
+/* DOORMAN_NEVER if no timer is set. */
 static doorman_time doorman__timers_due(const doorman__timers *timers) {
     return timers->count ? timers->heap[0]->at : DOORMAN_NEVER;
 }
@@ -1782,7 +1859,7 @@ static void doorman__timers_put(doorman__timers *timers, size_t at, doorman__tim
     timer->place = at + 1;
 }
 
-/* Puts a timer where it belongs; `at` is free. */
+/* Puts a timer where it belongs. Precondition: `at` is free. */
 static void doorman__timers_sift(doorman__timers *timers, size_t at, doorman__timer *timer) {
     for (size_t above; at > 0; at = above) {
         above = (at - 1) / 2;
@@ -1808,7 +1885,8 @@ static void doorman__timer_clear(doorman__timers *timers, doorman__timer *timer)
     timer->place = 0;
 }
 
-/* DOORMAN_NEVER clears it. One that is set to the time that it has keeps its turn. */
+/* DOORMAN_NEVER clears the timer. A timer that is set to the time that it already has keeps its
+ * order. */
 static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, doorman_time at) {
     if (timer->place && timer->at == at) return;
     if (at == DOORMAN_NEVER) {
@@ -1821,14 +1899,14 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
     doorman__timers_sift(timers, timer->place ? timer->place - 1 : timers->count++, timer);
 }
 
-/* What a timer or a link is a part of. */
+/* Gets the object that contains `part`, a timer or a link. */
 #define DOORMAN__WITHIN(type, field, part)                                                         \
     ((type *)(void *)((unsigned char *)(part)-offsetof(type, field)))
 
-/* A sum of amounts that is exact: 128 bits, of which 48 stand behind the point (C9). What goes in
- * comes out again to the last bit, in any order and after any time, so that "never more than there
- * is" can be decided by it. The amounts themselves are kept to multiples of 2^-48 of a unit; from
- * 32 units up, where a double has no finer bits, that is every double. */
+/* An exact sum of amounts: a number of 128 bits, 48 of them behind the point (C9). Subtracting an
+ * amount undoes adding it to the last bit, in any order and after any time, so the sum can decide
+ * whether "never more than the capacity" holds. The amounts themselves are multiples of 2^-48 of a
+ * unit. From 32 units up every double is such a multiple. */
 typedef struct doorman__total {
     uint64_t high, low;
 } doorman__total;
@@ -1872,8 +1950,8 @@ static double doorman__total_value(doorman__total total) {
     return (double)total.high * 65536.0 + (double)total.low / DOORMAN__FRACTION;
 }
 
-/* The next smaller double, of one that is more than 0: by its bits, since 32-bit x86 rounds twice,
- * and then a difference may be the same number again. */
+/* Returns the next smaller double; value must be more than 0. It changes the bits, because 32-bit
+ * x86 rounds twice, so that a subtraction may return the same number again. */
 static double doorman__next_below(double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -1882,7 +1960,7 @@ static double doorman__next_below(double value) {
     return value;
 }
 
-/* Rounded down, where no double says it. */
+/* The sum as a double, rounded down if no double is equal to it; at most 1e15. */
 static double doorman__total_floor(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
@@ -1890,17 +1968,18 @@ static double doorman__total_floor(doorman__total total) {
     return value;
 }
 
-/* Rounded up, where no double says it; and at most the largest amount, which sums may exceed. */
+/* The sum as a double, rounded up if no double is equal to it; at most 1e15, which sums can
+ * exceed. */
 static double doorman__total_ceil(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
     while (doorman__total_less(doorman__total_of(value), total)) {
-        value += value * DBL_EPSILON; /* the next larger double, or the one after that */
+        value += value * DBL_EPSILON; /* the next double or the one after it */
     }
     return value;
 }
 
-/* What is left of a capacity: max(0, capacity - total), rounded down. */
+/* Returns what is left of a capacity: max(0, capacity - total), rounded down. */
 static double doorman__total_left(doorman__total total, double capacity) {
     doorman__total all = doorman__total_of(capacity);
     if (!doorman__total_less(total, all)) return 0;
@@ -1910,30 +1989,32 @@ static double doorman__total_left(doorman__total total, double capacity) {
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
 /*
- * Templates, and which of them a resource gets. A configuration is checked once, when it is made,
- * and immutable from then on: whoever holds one knows that every field of it is in its range and
- * that defaults have been filled in.
+ * Templates, and which template a resource gets. A configuration is checked once, when it is made,
+ * and never changes after that. So code that has one can rely on this: every field is in its range,
+ * and the defaults are filled in.
  *
  * G1 A resource takes the first template whose glob equals its id, else the first that matches.
- * G2 A resource that matches none gets what it asks for (or is refused: reject_unmatched).
+ * G2 A resource that matches no template gets what it asks for, or is refused (reject_unmatched).
  * G3 A template without an algorithm takes that of `*`; without one there, the defaults.
- * G4 What is wrong refuses the configuration whole, and names the field.
- * G6 lease length >= refresh interval > 0; `*`, where it stands, stands last.
- * (G5, reloading, is the server's; G7, the named parameters, is JSON's.)
+ * G4 One error refuses the whole configuration. The error text names the field.
+ * G6 lease length >= refresh interval > 0; the template `*`, if there is one, is the last.
+ *
+ * G5 (reloading) is in >>server, G7 (named parameters) is in >>json. Of C7 (limits) this section
+ *    has the maximum number of templates.
  */
 
-/* A template is found by its whole glob, or by the start of it, up to the first character that does
- * not stand for itself: there may be 10,000 templates and a million resources, and most globs start
- * otherwise than an id does. The tables hold what the configuration says, and nothing of what comes
- * from the network, so that they need no seed. */
+/* A template is found by its whole glob, or by the literal start of the glob: the part before the
+ * first of the characters * ? [ \. There may be 10,000 templates and a million resources, and most
+ * globs start differently from a given id, so comparing all of them would cost too much. The tables
+ * hold nothing that comes from the network, so they need no seed. */
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
-    char *strings; /* all globs and descriptions, one after the other */
+    char *strings; /* all globs and descriptions, each ended by a NUL */
     bool reject_unmatched;
-    doorman__link *links; /* of each template two: by its glob, and by the start of that */
+    doorman__link *links; /* two for each template: for its glob and for its literal start */
     doorman__table globs, starts;
-    bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* the lengths of the starts that there are */
+    bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* whether a literal start of this length exists */
 };
 
 #define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
@@ -1942,7 +2023,7 @@ static bool doorman__duration_valid(doorman_time duration) {
     return duration >= 0 && duration <= DOORMAN_DURATION_MAX;
 }
 
-/* `doorman_algorithm` with its zeros replaced by the defaults. */
+/* Returns an algorithm with its zeros replaced by the defaults. */
 static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *given) {
     doorman_algorithm all = *given;
     if (!all.lease_length) all.lease_length = 60 * DOORMAN_SECOND;
@@ -2021,7 +2102,7 @@ static doorman_status doorman__template_check(const doorman_template *template_,
     if (!doorman__id_valid(template_->identifier_glob)) {
         field = "identifier_glob", rule = DOORMAN__ID_RULE;
     } else if (!last && strcmp(template_->identifier_glob, "*") == 0) {
-        field = "identifier_glob", rule = "\"*\" must stand last: no template after it is reached";
+        field = "identifier_glob", rule = "\"*\" must be the last template: none after it is used";
     } else if (!doorman__amount_valid(template_->capacity)) {
         field = "capacity", rule = DOORMAN__AMOUNT_RULE;
     } else if (template_->has_safe_capacity &&
@@ -2061,15 +2142,15 @@ static doorman_status doorman__config_check(const doorman_config_options *option
             const char *glob = options->templates[k].identifier_glob;
             if (strcmp(glob, options->templates[i].identifier_glob) != 0) continue;
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                                 "resources[%zu].identifier_glob: the same as that of "
-                                 "resources[%zu], which hides it",
+                                 "resources[%zu].identifier_glob: equals that of "
+                                 "resources[%zu], so it would never be used",
                                  i, k);
         }
     }
     return DOORMAN_OK;
 }
 
-/* Copies a string to *at and moves that behind it. */
+/* Copies a string (NULL: "") to *at and moves *at behind the copy. */
 static const char *doorman__config_string(char **at, const char *text) {
     char *copy = *at;
     size_t bytes = strlen(text ? text : "") + 1;
@@ -2146,13 +2227,13 @@ void doorman_config_destroy(doorman_config *config) {
     DOORMAN_FREE(config);
 }
 
-/* The template of a link. */
+/* The index of the template that a link belongs to. */
 static size_t doorman__config_place(const doorman_config *config, const doorman__link *link) {
     return (size_t)(link - config->links) / 2;
 }
 
-/* The first template among those whose globs start with so many bytes of an id, and that match; or
- * the one that is known. */
+/* Returns the index of the first template that matches an id, among those whose literal start is
+ * the first `bytes` bytes of the id; or `known`, if that is smaller or none matches. */
 static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
                                     size_t known) {
     uint64_t hash = doorman__config_hash(id, bytes);
@@ -2190,35 +2271,37 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
 /* ---- >>shares ------------------------------------------------------------------------------- */
 /*
  * How a capacity is divided. A demand is what one holder wants (w), with a weight (s: its
- * subclients) and a priority. Every kind of share comes down to terms, a level and a slope:
+ * subclients) and a priority. Every kind of share is expressed as terms, a level and a slope:
  *
  *     target(w, s) = min(w, level * s) + slope * max(0, w - level * s)
  *
- * so that a renewal reads two numbers, however many holders there are. Worked in numbers:
+ * So a renewal reads two numbers, however many holders there are. In numbers:
  *
- *   FAIR_SHARE          120 between wants 1000, 50, 10. The level at which targets sum to 120 is
- *                       60: 60 + 50 + 10. 160 between 100, 50, 45, 10: level 55, so 55, 50, 45, 10.
- *                       With weights 6, 4, 2 and wants 1000, 500, 200 of 120: level 10, so 60, 40,
+ *   FAIR_SHARE          120 for wants 1000, 50, 10. The targets sum to 120 at level 60: 60, 50, 10.
+ *                       160 for wants 100, 50, 45, 10: level 55, so 55, 50, 45, 10. 120 for wants
+ *                       1000, 500, 200 with weights 6, 4, 2: level 10, so 60, 40, 20.
+ *   PROPORTIONAL_SHARE  120 for wants 1000, 50, 10. The equal part is e = 40. The third leaves 30
+ *                       of its part. The others want 960 + 10 more than 40, so the slope is
+ *                       30 / 970: 69.69, 40.31, 10.
+ *   PRIORITY_SHARE      120 for wants 100 at priority 2 and 50, 50 at priority 1: 100, then level
+ *                       10 for the lower band. With reserve 0.5 all first share 60, 20 each. The
+ *                       lower band keeps its 40, which leaves 120 - 40 for the higher band: 80, 20,
  *                       20.
- *   PROPORTIONAL_SHARE  120 between 1000, 50, 10. An equal part is e = 40; the modest one leaves
- *                       30, the others want 960 + 10 above 40, so slope 30/970: 69.69, 40.31, 10.
- *   PRIORITY_SHARE      120 between 100 at priority 2 and 50, 50 at priority 1: 100, then level 10
- *                       for the lower band. With reserve 0.5 all share 60 first (20 each), and the
- *                       higher band has what the reserve leaves it, 120 - 40: 80, 20, 20.
- *   STATIC              level C: the amount is per client, not a part of a whole.
- *   NO_ALGORITHM        slope 1: everybody gets what it wants.
+ *   STATIC              level C: the amount is for each client, not a part of the capacity.
+ *   NO_ALGORITHM        slope 1: every holder gets what it wants.
  *
- * The index below finds the sums that these need in O(log n): for each priority a B+tree (Bayer and
- * McCreight 1972) of demands in order of wants per subclient, in which every node knows the sums of
- * what is below each of its places. The wants are always summed anew from one step down, never
- * accumulated, so that what is left of large and small is exact to a last bit, and an empty index
- * sums to exactly 0 (C9). A demand is kept by value, and equal ones are one entry with a count; so
- * nothing points into the index, and a band of one demand takes 40 bytes.
+ * The index below finds the sums that the kinds need in O(log n). For each priority it has a B+tree
+ * (Bayer and McCreight 1972) of demands, in order of wants per subclient. Each inner node stores
+ * the sums of each of its children. A node's wants are always summed again from the sums one step
+ * below, never adjusted by adding and subtracting. So no rounding error stays behind when a large
+ * demand leaves, and an empty index sums to exactly 0 (C9). The index stores demands by value, and
+ * equal demands as one entry with a count. So nothing points into the index, and a band with one
+ * demand takes 40 bytes.
  *
- * Why wide nodes: a search touches a few lines of memory that lie side by side, where a binary tree
- * waits for twenty that do not. Nanoseconds for a change of one demand (an insertion, a removal, a
- * search for the level) on one core of an AMD EPYC, and bytes for a demand beside the 16 that its
- * holder keeps:
+ * Why the nodes are wide: a search reads a few lines of memory that are side by side, where a
+ * binary tree waits for about twenty separate ones. The table shows nanoseconds for one change of a
+ * demand (an insertion, a removal and a search for the level) on one core of an AMD EPYC, and bytes
+ * for each demand beside the 16 that its holder keeps:
  *
  *                         of 1,000   of 10,000   of 100,000   of 1,000,000   bytes
  *     treap                    298         453          980           3880      40
@@ -2227,16 +2310,18 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
  *     B+tree of width 32       319         424          803           1560   26-28
  *     B+tree of width 40       323         420          824           1480   25-27
  *
- * A1 Targets are within one part in 10^9 of the exact solution, or a last bit of the capacity, and
- *    sum to the capacity at most, but for rounding; leases, cut to what is free, never exceed it.
- * A2 A change of a demand costs O(log n) in the number of holders, for every kind; a renewal that
- *    changes nothing costs a look into a hash table and at the terms.
- * A3 A new kind is one function and one row of doorman__kinds; nothing else knows the kinds.
- * A4 Nobody gets more than it wants; of whole units (A5, see leases) no more than that rounded up.
+ * A1 Targets are within one part in 10^9 of the exact solution, or within a last bit of the
+ *    capacity. They sum to at most the capacity, except for rounding. Leases are cut to what is
+ *    free, so they never exceed the capacity.
+ * A2 A change of a demand costs O(log n) in the number of holders, for every kind. A renewal that
+ *    changes nothing costs one lookup in a hash table and a read of the terms.
+ * A3 A new kind is one function and one row of doorman__kinds; no other code knows the kinds.
+ * A4 No holder gets more than it wants. Where leases are whole units (A5, in the section of leases)
+ *    it gets at most its wants rounded up.
  */
 
-/* A demand, as the index keeps it: by value, so that equal ones are one entry, with their count.
- * One that is not in it has the count 0. */
+/* A demand as the index stores it. `count` is the number of equal demands in an entry of the
+ * index. */
 typedef struct doorman__demand {
     double wants;
     uint32_t subclients, count;
@@ -2244,16 +2329,16 @@ typedef struct doorman__demand {
 
 typedef struct doorman__sums {
     double wants;
-    uint64_t subclients, count; /* integers, so they are exact; `count` is of demands */
+    uint64_t subclients, count; /* integers, so exact; `count` is the number of demands */
 } doorman__sums;
 
 #define DOORMAN__WIDTH 32
-#define DOORMAN__LINE_BYTES 64 /* of memory, that come at once: on most machines */
+#define DOORMAN__LINE_BYTES 64 /* of one cache line on most machines */
 
 typedef struct doorman__node {
     uint16_t height; /* 0: a leaf */
-    uint16_t count;  /* of demands, or of nodes below; at least 1 */
-    uint16_t room;   /* DOORMAN__WIDTH; less in a leaf that is the root */
+    uint16_t count;  /* of demands or children; at least 1 */
+    uint16_t room;   /* the maximum of count: DOORMAN__WIDTH, less in a leaf that is the root */
 } doorman__node;
 
 typedef struct doorman__leaf {
@@ -2263,15 +2348,15 @@ typedef struct doorman__leaf {
 
 typedef struct doorman__inner {
     doorman__node node;                   /* must be first */
-    doorman__demand keys[DOORMAN__WIDTH]; /* not after what is below, but after all to the left */
-    doorman__sums sums[DOORMAN__WIDTH];   /* of what is below */
+    doorman__demand keys[DOORMAN__WIDTH]; /* <= its child's demands, > all to the left */
+    doorman__sums sums[DOORMAN__WIDTH];   /* of each child */
     doorman__node *below[DOORMAN__WIDTH];
 } doorman__inner;
 
 typedef struct doorman__index {
-    doorman__node *bands[DOORMAN_PRIORITY_MAX + 1]; /* NULL: no demands of this priority */
+    doorman__node *bands[DOORMAN_PRIORITY_MAX + 1]; /* NULL: no demand of this priority */
     uint64_t subclients;
-    doorman__node *spare_leaf, *spare_inner; /* for the next insertion; these linked by below[0] */
+    doorman__node *spare_leaf, *spare_inner; /* for an insertion; inner: linked by below[0] */
 } doorman__index;
 
 static doorman__leaf *doorman__as_leaf(doorman__node *node) {
@@ -2284,7 +2369,7 @@ static doorman__inner *doorman__as_inner(doorman__node *node) {
     return (doorman__inner *)(void *)node;
 }
 
-/* The demands of a leaf, or the keys of an inner node. */
+/* Returns the demands of a leaf, or the keys of an inner node. */
 static const doorman__demand *doorman__node_demands(const doorman__node *node) {
     return node->height ? ((const doorman__inner *)(const void *)node)->keys
                         : ((const doorman__leaf *)(const void *)node)->demands;
@@ -2292,7 +2377,8 @@ static const doorman__demand *doorman__node_demands(const doorman__node *node) {
 
 static bool doorman__node_full(const doorman__node *node) { return node->count == node->room; }
 
-/* Nearly all demands are of one client, and a division takes as long as ten other steps. */
+/* Wants per subclient. Most demands have one subclient, and a division takes as long as ten other
+ * steps, so that case skips it. */
 static double doorman__demand_ratio(const doorman__demand *demand) {
     return demand->subclients == 1 ? demand->wants : demand->wants / demand->subclients;
 }
@@ -2304,9 +2390,10 @@ static bool doorman__demand_before(const doorman__demand *a, const doorman__dema
     return a->wants < b->wants;
 }
 
-/* How many of a node's demands or keys are not after a demand: first all whose ratio is not larger,
- * by a search that halves what is left, then less those of the same ratio that are after it. (The
- * search takes no branch that depends on what it reads, as half of these would be mispredicted.) */
+/* Returns how many of a node's demands or keys are not after a demand. A binary search counts all
+ * whose ratio is not larger; then the loop subtracts those of the same ratio that are after the
+ * demand. (The search has no branch that depends on the data, because half of those would be
+ * mispredicted.) */
 static size_t doorman__node_upto(const doorman__node *node, const doorman__demand *demand) {
     const doorman__demand *demands = doorman__node_demands(node), *at = demands;
     double ratio = doorman__demand_ratio(demand);
@@ -2320,8 +2407,9 @@ static size_t doorman__node_upto(const doorman__node *node, const doorman__deman
     return (size_t)(at - demands);
 }
 
-/* Below which place of an inner node a demand is, or belongs. What is there will be looked at next,
- * all over, and is far away in a large tree: all its lines are fetched at once. */
+/* Returns the child of an inner node in which a demand is or belongs. The caller reads all of that
+ * child next, and in a large tree it is not in the cache. So all its lines are prefetched at
+ * once. */
 static size_t doorman__inner_place(const doorman__inner *inner, const doorman__demand *demand) {
     size_t upto = doorman__node_upto(&inner->node, demand), at = upto ? upto - 1 : 0;
     const char *below = (const char *)inner->below[at];
@@ -2341,14 +2429,14 @@ static void doorman__sums_add(doorman__sums *sums, doorman__sums more) {
     sums->count += more.count;
 }
 
-/* The sums at one place of a node. */
+/* The sums of one child or one demand of a node. */
 static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at) {
     return node->height ? ((const doorman__inner *)(const void *)node)->sums[at]
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
-/* Of all that is below a node; NULL: of nothing. Each addition waits for the one before it, so
- * there are two rows of them, side by side. */
+/* The sums of all demands below a node (NULL: zeros). Each addition waits for the one before it, so
+ * two sums run side by side. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -2362,7 +2450,7 @@ static doorman__sums doorman__node_sums(const doorman__node *node) {
     return all;
 }
 
-/* Copies what some places of a node hold to other places, of another node or the same. */
+/* Copies `count` entries of a node to a place in another node, or in the same one. */
 static void doorman__node_move(doorman__node *to, size_t to_at, doorman__node *from, size_t from_at,
                                size_t count) {
     if (to->height == 0) {
@@ -2386,7 +2474,7 @@ static void doorman__node_close(doorman__node *node, size_t at) {
     doorman__node_move(node, at, node, at + 1, node->count - at);
 }
 
-/* A leaf with more room; from NULL a new one. NULL: no memory, and the leaf is as it was. */
+/* Resizes a leaf; NULL makes a new one. Without memory returns NULL, and the leaf is unchanged. */
 static doorman__node *doorman__leaf_grow(doorman__node *leaf, size_t room) {
     size_t count = leaf ? leaf->count : 0;
     leaf = (doorman__node *)DOORMAN_REALLOC(leaf,
@@ -2405,7 +2493,7 @@ static void doorman__index_drop_spares(doorman__index *index) {
     }
 }
 
-/* A spare node, for one of this height to be split. False: no memory. */
+/* Adds a spare node of this height, for a split. Returns false without memory. */
 static bool doorman__index_add_spare(doorman__index *index, size_t height) {
     if (height == 0) {
         index->spare_leaf = doorman__leaf_grow(NULL, DOORMAN__WIDTH);
@@ -2427,8 +2515,9 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
     return node;
 }
 
-/* Makes room for a demand, of which the insertion must be the next change: a small root grows, and
- * for each full node on the way there is a spare one. False: no memory, and nothing has changed. */
+/* Makes room for a demand. Its insertion must be the next change of the index. A small root grows,
+ * and each full node on the demand's path gets a spare one. Returns false without memory, and has
+ * changed nothing then. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
     doorman__node **root = &index->bands[band], *node = *root;
     doorman__index_drop_spares(index);
@@ -2449,14 +2538,14 @@ static bool doorman__index_reserve(doorman__index *index, int band, const doorma
     return done;
 }
 
-/* Puts a node below another, at a place that is free. */
+/* Makes a node the child of another, at a free place. */
 static void doorman__inner_set(doorman__inner *inner, size_t at, doorman__node *node) {
     inner->below[at] = node;
     inner->keys[at] = doorman__node_demands(node)[0];
     inner->sums[at] = doorman__node_sums(node);
 }
 
-/* Moves the upper half of a full node to a new one beside it. */
+/* Splits a full child: moves its upper half to a new node beside it. */
 static void doorman__inner_split(doorman__index *index, doorman__inner *inner, size_t at) {
     doorman__node *full = inner->below[at];
     doorman__node *half = doorman__index_take_spare(index, full->height);
@@ -2468,7 +2557,8 @@ static void doorman__inner_split(doorman__index *index, doorman__inner *inner, s
     doorman__inner_set(inner, at + 1, half);
 }
 
-/* Full nodes are split on the way down, so that a node above always has a place for the half. */
+/* Inserts a demand below a node. Full nodes are split on the way down, so a parent always has a
+ * free place for the new half. */
 static void doorman__node_insert(doorman__index *index, doorman__node *node,
                                  const doorman__demand *demand) {
     if (node->height == 0) {
@@ -2494,7 +2584,7 @@ static void doorman__node_insert(doorman__index *index, doorman__node *node,
     inner->sums[at] = doorman__node_sums(inner->below[at]);
 }
 
-/* There is room for it, by the call above. */
+/* Inserts a demand. Precondition: doorman__index_reserve has succeeded for it. */
 static void doorman__index_insert(doorman__index *index, int band, const doorman__demand *demand) {
     doorman__node **root = &index->bands[band];
     if (!*root) *root = doorman__index_take_spare(index, 0);
@@ -2510,7 +2600,8 @@ static void doorman__index_insert(doorman__index *index, int band, const doorman
     index->subclients += demand->subclients;
 }
 
-/* Joins two neighbours, if they leave a quarter of a node free, so that it is not soon split. */
+/* Joins two neighbours if the result leaves a quarter of a node free, so that it does not split
+ * again soon. */
 static bool doorman__inner_join(doorman__inner *inner, size_t at) {
     if (at + 1 >= inner->node.count) return false;
     doorman__node *left = inner->below[at], *right = inner->below[at + 1];
@@ -2572,8 +2663,8 @@ static void doorman__index_uninit(doorman__index *index) {
     }
 }
 
-/* Adds what is below a node and of a ratio in (low, high]. No ratio there is above `most`. Two
- * places at most are inside by a part, so this goes down two ways at most. */
+/* Adds the demands below a node whose ratio is in (low, high]. No ratio below it is more than
+ * `most`. At most two children are partly inside the range, so this descends into at most two. */
 static void doorman__node_between(const doorman__node *node, double most, double low, double high,
                                   doorman__sums *all) {
     const doorman__demand *demands = doorman__node_demands(node);
@@ -2593,15 +2684,15 @@ static void doorman__node_between(const doorman__node *node, double most, double
     }
 }
 
-/* The sums of the demands of a band whose wants per subclient are in (low, high]. */
+/* Returns the sums of the demands of a band whose wants per subclient are in (low, high]. */
 static doorman__sums doorman__band_between(const doorman__node *root, double low, double high) {
     doorman__sums all = {0, 0, 0};
     if (root) doorman__node_between(root, DOORMAN_AMOUNT_MAX, low, high, &all);
     return all;
 }
 
-/* What is taken at a level: `satisfied` by those who want no more, and by the others, who are cut,
- * the level for each of their subclients. */
+/* What a band takes at a level. Demands that want no more than the level are satisfied: together
+ * they take `satisfied`. The others are cut: each takes the level for each of its subclients. */
 typedef struct doorman__cut {
     double satisfied, cut_subclients, cut_wants;
 } doorman__cut;
@@ -2612,9 +2703,9 @@ static doorman__cut doorman__band_cut(const doorman__node *root, double level) {
                           above.wants};
 }
 
-/* The level at which the targets of a band sum to a capacity that is less than its wants: the
- * search goes down to where the level falls between two neighbours. At the ratio of a key all that
- * is to the left of it is satisfied, and all else is cut. */
+/* Returns the level at which the targets of a band sum to a capacity that is less than its wants.
+ * The search descends to the two neighbours between which the level lies. With the level at a key's
+ * ratio, all demands to the left of the key are satisfied and all others are cut. */
 static double doorman__band_level(const doorman__node *root, double capacity) {
     double satisfied = 0;
     uint64_t above = doorman__node_sums(root).subclients;
@@ -2653,10 +2744,11 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
     return all;
 }
 
-/* The level at which all bands together take `capacity`, less than their wants. Of one band it is
- * found at once. What several take is concave in the level, so Newton's steps from 0 never
- * overshoot, and each at least quarters the product of the gap and the slope: five or so in
- * practice. The bound is for rounding alone. */
+/* Returns the level at which all bands together take `capacity`, which is less than their wants.
+ * For a single band the level is found directly. For several bands the amount taken is concave in
+ * the level, so Newton's steps from 0 never overshoot, and each step at least quarters the product
+ * of the gap and the slope: about five steps in practice. The bound of 128 only guards against
+ * rounding. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -2677,7 +2769,7 @@ static double doorman__index_level(const doorman__index *index, double capacity)
     return level;
 }
 
-/* Each kind writes its terms, highest priority first, and returns how many. */
+/* Each kind writes its terms, highest priority first, and returns their number. */
 typedef size_t doorman__solver(const doorman_algorithm *algorithm, double capacity,
                                const doorman__index *index, doorman_terms *terms);
 
@@ -2755,7 +2847,7 @@ static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double
 typedef struct doorman__kind {
     const char *name;
     doorman__solver *solve;
-    bool whole; /* the amounts are parts of the capacity, and are cut to what is free */
+    bool whole; /* divides the capacity, so leases are cut to what is free */
 } doorman__kind;
 
 static const doorman__kind doorman__kinds[DOORMAN_KIND_COUNT] = {
@@ -2770,7 +2862,7 @@ const char *doorman_kind_name(doorman_kind kind) {
     return (unsigned)kind < DOORMAN_KIND_COUNT ? doorman__kinds[kind].name : "?";
 }
 
-/* The terms for a priority; NULL: there are none. */
+/* Returns the terms for a priority; NULL if there are none. */
 static const doorman_terms *doorman__terms_find(const doorman_terms *terms, size_t terms_count,
                                                 int priority) {
     for (size_t i = 0; i < terms_count; i++) {
@@ -2791,8 +2883,8 @@ double doorman_terms_target(const doorman_terms *terms, size_t terms_count,
     return doorman__min(demand->wants, base + found->slope * rest);
 }
 
-/* What terms from elsewhere give to all demands together; negative: there are demands of which they
- * say nothing. */
+/* Returns how much the terms of a parent give to all demands together. Returns -1 if there is a
+ * demand for whose priority there are no terms. */
 static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
                                  const doorman__index *index) {
     double sum = 0;
@@ -2868,131 +2960,137 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
 
 /* ---- >>leases ------------------------------------------------------------------------------- */
 /*
- * The book of one resource: who holds how much of it, until when, and what may change hands. Of
- * each holder it knows what it was given last (`given`, g), what must be counted for it because it
- * may still be in use (`counted`, u >= g), and when its record ends (`end`, E).
+ * The book (lease table) of one resource: which holder has how much, until when, and how much may
+ * move to other holders. For each holder it knows the amount of its last lease (`given`, g), the
+ * amount that is committed because it may still be in use (`counted`, u >= g), and when its record
+ * ends (`end`, E).
  *
- * T7 Never a unit more in force than there is. The invariant is: what the holders may use is at
- * most the sum of u, and a grant keeps that sum within the capacity. (After the capacity was cut
- * the sum may be above it; see "round".) Why each step keeps it:
+ * T7 The leases in force never exceed the capacity. The invariant: what the holders may use is at
+ * most the sum of u, and a grant keeps that sum within the capacity. (After a cut in capacity the
+ * sum may be above it; see "round".) Why each step keeps the invariant:
  *
- *   names    (R1) No two leases of a resource and node bear the same id, across masters and
- *            restarts: 53 bits of a keyed hash of a counter, the key new for each process.
- *   claim    (R3) A holder binds itself to what it claims to have before it says so (see asking).
- *   confirm  (R4) Only when it names the last lease that it was given does a claim lower u: then
- *            there is no newer lease on its way to it, and it will take no older one. Claims under
- *            one lease only fall, so a copy that comes late overstates, which is safe.
- *   grant    (R5) g is at most the target and at most what is free beside all others, C - sum of
- *            their u; or else what this holder may itself still use, min(u, x), which is counted
- *            already. u rises to g at least. In a round (below) g has a second bound.
- *   age      (R4) A lease that has ended is not in force, whether or not its holder ever confirmed
- *            a smaller one. So u falls to the largest amount of the leases that may not have ended.
+ *   names    (R1) No two leases of a resource and node have the same id, across masters and
+ *            restarts: an id is 53 bits of a keyed hash of a counter, with a new key for each
+ *            process.
+ *   claim    (R3) A holder limits itself to a claim before it sends the claim (see asking).
+ *   confirm  (R4) A claim lowers u only if it names the last lease that was granted to the holder:
+ *            then no newer lease is on its way to the holder, and the holder will not accept an
+ *            older one. Claims under one lease only fall. So a copy that comes late overstates,
+ *            which is safe.
+ *   grant    (R5) g is at most the target, and at most what the others leave free, C - sum of their
+ *            u. Or it is at most what the holder itself may still use, min(u, x), which is already
+ *            committed. u rises to at least g. In a round (below) g has a second bound.
+ *   age      (R4) A lease that has ended is not in force, even if its holder never confirmed a
+ *            smaller one. So u falls to the largest amount of the leases that may not have ended.
  *            Without this rule a holder that never confirms would keep its largest lease committed
  *            for as long as it asks. See "age" below.
- *   learn    (R6) A new master knows nobody. It gives back what holders say they have from this
- *            node, within C: what the claims sum to was within the predecessor's books. Until every
- *            lease that its predecessor can have given has ended nobody grows, but by what others
- *            have given back to this very master: who names its lease took it, so that it really
- *            had what it was given, and what it has less of now is free (`spare`). Counting on what
- *            was claimed once, and not on what was taken, would not do: a copy that comes late
- *            overstates. A holder to which nothing can be given gets no lease, and its record stays
- *            as it is: what it had from the predecessor ends by itself, like a lease that this
- *            master has not heard of yet.
- *   end      (R9, S8) A record ends later than the lease of the holder, whose clock may run slower
- *            by the drift, and which counts from when it asked. Ends never move back.
- *   release  (R10) names its lease too; a copy that comes late names an old one, and has no effect.
+ *   learn    (R6) A new master knows no holders. It grants again what holders claim from this node,
+ *            within C, since the sum of these claims was within the predecessor's books. Until
+ *            every lease that its predecessor can have granted has ended, a holder grows only by
+ *            what other holders have given back to this master (`spare`). A holder that names a
+ *            lease of this master has accepted it, so it really had that amount; what it has less
+ *            of now is free. To count from the first claim, and not from the accepted lease, would
+ *            be wrong, because a copy that comes late overstates. A claim for which there is no
+ *            room is answered with a lease of 0, so that the holder stops using the old lease. If
+ *            it kept that lease, it could claim it from the next master, which would grant it
+ *            beside the leases that took the room.
+ *   end      (R9, S8) A record ends later than the holder's lease: the holder's clock may be slower
+ *            by the drift, and the holder counts from when it asked. Ends never move back.
+ *   release  (R10) A release names its lease too. A copy that comes late names an old lease, so it
+ *            has no effect.
  *
- * With `immediate` handover u is g at once: a step sooner, and over the capacity for as long as a
- * holder has not heard of its smaller share.
+ * With `immediate` handover u becomes g at once. That is one step sooner, but the leases exceed the
+ * capacity until each holder has received its smaller share.
  *
  * Shared ids. T7 assumes that no two processes use one id. If two do, each gets the share of one,
- * and both use it. That cannot be prevented, but it shows in the leases that requests name. Leases
- * form chains: a lease continues the chain of the lease that the request for it named. In numbers,
- * processes A and B, where `4 -> 6` is a request that names lease 4 and is given lease 6:
+ * and both use it. The server cannot prevent that, but it can see it in the leases that requests
+ * name. Leases form chains: a lease continues the chain of the lease that its request named. In
+ * numbers, for processes A and B, where `4 -> 6` is a request that names lease 4 and gets lease 6:
  *
  *     one process, restarted:          none -> 1   1 -> 2   none -> 3   3 -> 4   4 -> 5
  *     its request 3 -> 4 comes twice:  none -> 3   3 -> 4   3 -> 5      4 -> 6   6 -> 7
  *     A and B:   A none -> 1   B none -> 2   A 1 -> 3   B 2 -> 4   A 3 -> 5   B 4 -> 6
  *
- * One process continues one chain. A copy of an old request, or one that is repeated because its
- * answer was lost, starts another chain; but a process takes only one of two answers (R2), so one
- * of the two chains is never continued. After a restart the old chain is not continued. So for each
- * holder two chains are known, by their last leases, and whether each has been continued. It is a
- * sign of two processes when a request returns to the chain that the last lease is not of, and both
- * have been continued; above A 3 -> 5 is the first sign. A single process gives two signs at most
- * until it restarts again: the last request of its predecessor, where that comes late, and its own
- * next one. So three signs without a restart in between are reported (>>server, S10). A lossy
- * network never looks like that. A client that keeps naming the lease before its last one does, and
- * is reported too.
- *     Each request that continues the chain of the last lease takes back a quarter of a sign. So
- * two processes are found where one asks up to eight times as often as the other, and forgotten
- * seven renewals after one of them has gone.
+ * One process continues one chain. A copy of an old request, or a request that is repeated because
+ * its response was lost, starts another chain. But a process accepts only one of two responses
+ * (R2), so one of the two chains is never continued. After a restart the old chain is not
+ * continued. So the book knows two chains of each holder, by their last leases, and whether each
+ * has been continued. A request is a sign of two processes if it returns to the chain that does not
+ * have the last lease, and both chains have been continued; above, A 3 -> 5 is the first sign. A
+ * single process gives at most two signs until it restarts again: the last request of its
+ * predecessor, if that comes late, and its own next request. So three signs without a restart in
+ * between are reported (>>server, S10). A lossy network never looks like that. A client that keeps
+ * naming the lease before its last one does, and is reported too.
+ *     Each request that continues the chain of the last lease removes a quarter of a sign. So two
+ * processes are found if one asks up to eight times as often as the other, and forgotten seven
+ * renewals after one of them has gone.
  *
- * Round (R5). After a cut the sum of u is above C. Then min(u, x) alone would not bring it down: it
- * adds nothing to the sum of u, but each grant is a lease that lasts, and targets move. In numbers,
- * C falls from 300 to 100 while A and B have 150 each in flight, so u stays 150 for both:
+ * Round (R5). After a cut the sum of u is above C. min(u, x) alone would not lower it: such a grant
+ * adds nothing to the sum of u, but it is a lease that lasts, and targets move. In numbers, C falls
+ * from 300 to 100 while A and B have 150 each in flight, so u stays 150 for both:
  *
  *     A wants 10:     A gets 10                               B gets its target, 90
  *     A wants 1,000:  A gets its target, 50, within its u     B still has 90: 140 of 100
  *
- * and both could be renewed in the same way for ever. So a round begins when a decision finds the
- * sum of u above C and no round is on, and it ends when a decision finds that the sum fits. For
- * each holder the round counts v, what leases given in this round commit: v starts at 0, a grant
- * raises it to g, and whatever lowers u lowers v to u. A grant in a round is also at most C less
- * the sum of the other holders' v. (v counts g and not `keep`: what is in flight beyond the lease
- * only drains, since nothing new starts until it fits.)
+ * and both could renew their leases like that for ever. So a round begins when a decision finds the
+ * sum of u above C and no round is on. It ends when a decision finds that the sum fits. For each
+ * holder the round counts v, the amount that leases granted in this round commit: v starts at 0, a
+ * grant raises it to g, and whatever lowers u lowers v to u. A grant in a round is also at most C
+ * less the sum of the other holders' v. (v counts g and not `keep`: what is in flight beyond the
+ * lease only drains, since nothing new starts until it fits.)
  *
  * Why the leases fit one lease length, with the drift, after the last cut. Let t be the time of
- * that cut, and count w like v, but only leases given since t. w rises and falls with v and starts
- * at 0, so w <= v. Each grant since t is at most C - sum of the others' v <= C - sum of the others'
- * w, so the sum of w never exceeds C. A lease length later every lease in force was given since t,
- * and is counted in w. What this means for the cases:
+ * that cut, and let w be like v, but only for leases granted since t. w rises and falls with v and
+ * starts at 0, so w <= v. Each grant since t is at most C - sum of the others' v <= C - sum of the
+ * others' w, so the sum of w never exceeds C. A lease length later every lease in force was granted
+ * since t, and is counted in w. What this means for the cases:
  *
- *   several cuts    A cut within a round does not restart it. The argument above needs only that v
- *                   has counted since the last cut or longer. To restart would forget leases from
- *                   before, which is safe only a lease length later, if there is no cut until then.
- *   a raise         C is read at each grant. A larger C gives more, and may end the round. After
+ *   several cuts    A cut within a round does not restart the round. The argument above needs only
+ *                   that v has counted since the last cut or longer. A restart would forget leases
+ *                   from before, which is safe only a lease length later, and only if there is no
+ *                   cut until then.
+ *   a raise         C is read at each grant. A larger C allows more, and may end the round. After
  *                   that the sum of u is within C, and R5 alone keeps it there.
- *   first renewals  All v are 0 at the start. The targets add up to C at most, so while they do not
- *                   move nobody is cut below its target, whoever renews first.
- *   nodes           C is the node's own lease, which moves with each of its renewals. It is one cut
- *                   after the other, and a raise, and both are covered. What the node claims, x, is
- *                   at least the sum of its u, so its parent's v for it covers all leases below it.
- *   learning        R6 grants what is free beside u, and u >= v, so it keeps the
- *                   bound too. v counts these leases, since a round may be on when the learning
- *                   ends.
- *   frozen children R7 gives a child that learns what it had. That lease counts in v, so others get
- *                   less, but v may pass C. It ends when the child has learned, at most one record
- *                   of its own later; then the child is a holder like any other.
+ *   first renewals  All v are 0 at the start. The targets sum to at most C. So while they do not
+ *                   move, no holder is cut below its target, in whatever order they renew.
+ *   nodes           C is the node's own lease, which changes with each renewal. That is a series of
+ *                   cuts and raises, and both are covered. What the node claims, x, is at least the
+ *                   sum of its u, so its parent's v for it covers all leases below it.
+ *   learning        R6 grants what is free beside u, and u >= v, so it keeps the bound too. v
+ *                   counts these leases, since a round may be on when the learning ends.
+ *   frozen children R7 grants a child that learns what it had. That lease counts in v, so others
+ *                   get less, but v may exceed C. This ends when the child has learned, at most one
+ *                   record of its own later; then the child is a holder like any other.
  *   `immediate`     v is g, as u is. The sum of u can exceed C only by the cut, and the same bound
  *                   makes it fall.
  *   priorities      The order of bands is in the targets. A holder of a high priority that renews
- *                   late finds room for its target, since the targets before it left that.
+ *                   late finds room for its target, because the targets before it left that room.
  *
  * A round ends: two lease lengths after the last cut u counts only leases of the round ("age"), and
  * units in flight that holders still claim.
  *
- * Age (R4). Two steps suffice, an older and a newer one. A new step begins when all leases that
- * were given before the present step have ended; so the present step becomes the older one, and
- * what was given before it is not in force any more. For each holder `recent` is the largest amount
- * of its leases in the newest step in which it got one. While that is the book's present step, u
+ * Age (R4). Two steps are enough, an older and a newer one. A new step begins when all leases that
+ * were granted before the present step have ended. Then the present step becomes the older one, and
+ * leases from before it are no longer in force. For each holder `recent` is the largest amount of
+ * its leases in the newest step in which it got one. While that is the book's present step, u
  * covers older leases too; from the next step on u falls to `recent`. So an amount is counted for
- * two lease lengths at most. What counts is what a lease commits, max(g, keep), since a holder may
- * claim as much. A child that learns does not age (R7): its masters, one after the other, renew what
- * holders had under larger leases, each within its own lease, so together they may exceed it until
- * the last one has learned. Two bits are enough for the number of a step: when two steps have begun
- * after the last lease of a holder that lease has ended, and its record is removed. `recent` and v are
- * floats, rounded up, which commits 6e-8 of an amount too much at most, and saves 8 bytes of a
- * million records.
+ * at most two lease lengths. What counts is what a lease commits, max(g, keep), because a holder
+ * may claim that much. A child that learns does not age (R7): its masters, one after the other,
+ * renew what holders had under larger leases. Each does so within its own lease, so together they
+ * may exceed the lease until the last one has learned. Two bits are enough for the number of a
+ * step: when two steps have begun after the last lease of a holder, that lease has ended, and its
+ * record is removed. `recent` and v are floats, rounded up. That commits at most 6e-8 of an amount
+ * too much, and saves 8 bytes in each of a million records.
  *
- * C9 Sums are exact totals. S2 Records that have ended are removed by whoever looks, oldest first:
- * the list of records is in order of `end`, so that this is O(1) for each. A configuration that
- * shortens leases would break the order: then the list drains beside a new one, and the head of
- * either may be the first to end. (Shortened again before that: a record ends when the one before
- * it does. It is counted a little longer, at most one old lease length, which is safe.)
+ * C9 Sums are exact totals. S2 Each function that reads the book first removes the records that
+ * have ended, the oldest first. The list of records is in the order of `end`, so each removal is
+ * O(1). A configuration that shortens leases would break this order. Then the old list drains
+ * beside a new one, and the head of either list may be the first to end. (If leases are shortened
+ * again before it is empty, a record ends when the one before it ends. It is committed a little
+ * longer, at most one old lease length, which is safe.)
  */
 
-/* What a holder that is a server wants: a demand for each group of its clients. */
+/* The demands of a holder that is a server: one for each group of its clients. */
 typedef struct doorman__wish {
     doorman__demand demand;
     int priority;
@@ -3004,22 +3102,22 @@ typedef struct doorman__wishes {
 } doorman__wishes;
 
 typedef struct doorman__child {
-    doorman__wishes now, offered; /* the latter while a request of its own is worked on */
-    bool aside;                   /* it learns (R7): its wishes are those from before, not in the */
-    struct doorman__child *next_aside; /* index; and it is in the book's list of such */
+    doorman__wishes now, offered; /* the latter only while a request of the server is processed */
+    bool aside; /* it learns (R7): its demands are those from before, and not in the */
+    struct doorman__child *next_aside; /* index; the book has a list of such children */
 } doorman__child;
 
-/* There may be a million of these, so nothing in it is larger than it must be: with an id of 32
- * bytes it takes 132. */
+/* There may be a million of these, so every field is as small as possible. With an id of 32 bytes a
+ * record takes 132 bytes. */
 typedef struct doorman__record {
     doorman__link link; /* in the book's table; must be first */
     struct doorman__record *older,
-        *newer; /* by `end`; both NULL and not `oldest`: not listed yet */
+        *newer; /* by `end`; both NULL and not `oldest`: not in the list yet */
     doorman_time granted_at, lease_end, end;
     double given, counted;
-    float recent;      /* what leases of the newest step that it has one of commit ("age"), */
+    float recent;      /* what leases of its newest step commit (see "age"), */
     float in_round;    /* and v: what leases of the round `round` commit; both rounded up */
-    uint64_t lease_id; /* 0: it was given none */
+    uint64_t lease_id; /* 0: it has never had a lease */
     union {
         doorman__child *child; /* of a server */
         double wants;          /* of a client */
@@ -3027,28 +3125,29 @@ typedef struct doorman__record {
     uint32_t round;
     unsigned step : 2;     /* see "age" */
     unsigned priority : 4; /* of a client */
-    unsigned indexed : 1;  /* what a client wants is in the index */
+    unsigned indexed : 1;  /* a client's demand is in the index */
     unsigned is_server : 1;
     unsigned suspicion : 4; /* see "shared ids": 4 for each sign, */
     unsigned continued : 1; /* the chain of the last lease was continued, */
     unsigned other_continued : 1;
-    unsigned other_lease : 10; /* and so was the other one; its last lease, the lowest bits */
+    unsigned other_lease : 10; /* so was the other chain; the lowest bits of its last lease */
     char holder_id[];
 } doorman__record;
 
-/* The turns of a holder at units that do not divide: see "leases: whole units". It is beside the
- * record, so that other resources need no memory for it; it takes 80 bytes, its place included. */
+/* The turns of a holder at units that do not divide evenly: see "leases: whole units". It is not a
+ * part of the record, so other resources need no memory for it. It takes 80 bytes, with its place
+ * in the table. */
 typedef struct doorman__rotation {
     doorman__link link; /* in the book's table; must be first */
     const doorman__record *record;
-    double share;      /* the exact target at the last grant; 0: an integer, there are no turns */
+    double share;      /* the exact target at the last grant; 0: an integer, so no turns */
     double lag;        /* units * seconds that it is behind its share, at the next two, */
     double service_at; /* of the book: `service` */
     double clock_at;   /* and `clock` */
-    float owed;        /* whole units that it lacks and is to get before others get more */
-    bool is_pressing;  /* what it is owed is pressing */
-    bool waits;        /* it has no more than its target rounded down, and is behind */
-    bool served;       /* it has had a unit since it came */
+    float owed;        /* whole units that it lacks, and gets before others get more */
+    bool is_pressing;  /* what it is owed is urgent */
+    bool waits;        /* it has at most its target rounded down, and is behind */
+    bool served;       /* it has had a unit since it was added */
 } doorman__rotation;
 
 typedef struct doorman__book {
@@ -3057,14 +3156,14 @@ typedef struct doorman__book {
     const doorman_template *settings;
     doorman__table records;
     doorman__record *oldest, *newest;
-    doorman__record *draining; /* the oldest of those from before leases became shorter */
+    doorman__record *draining; /* the oldest record from before leases became shorter */
     doorman__index index;
     doorman__total given, counted;
-    doorman__total aside;   /* of `given`, what is taken off the capacity before it is shared, */
-    doorman__child *asides; /* and who has it: R7 */
+    doorman__total aside;   /* part of `given`: subtracted from the capacity before it is shared, */
+    doorman__child *asides; /* and the children that have it: R7 */
     doorman__sums asides_want;
     doorman_terms terms[DOORMAN_TERMS_MAX];
-    size_t terms_count;        /* 0: to be made anew */
+    size_t terms_count;        /* 0: must be computed again */
     const doorman_terms *told; /* of a node: the last terms of its parent */
     size_t told_count;
     double keep;                    /* K of a node: see asking */
@@ -3075,20 +3174,20 @@ typedef struct doorman__book {
     uint32_t round;          /* counts the rounds */
     bool round_is_on;
     unsigned step;          /* counts the steps, modulo 4: see "age" */
-    doorman_time older_end; /* the leases of steps before this one have ended by then, */
+    doorman_time older_end; /* leases of the steps before this one have ended by then, */
     doorman_time last_end;  /* and all leases by then */
     uint64_t expired_count;
-    doorman__table rotations; /* of a resource in whole units, one for each holder */
-    doorman__total turn_shares, turn_counted; /* of the holders with turns: shares, and `counted` */
+    doorman__table rotations; /* of a resource with whole units, one for each holder */
+    doorman__total turn_shares, turn_counted; /* of the holders with turns: shares, committed */
     doorman__total owed;
     double service, clock; /* seconds of service for each unit of a share, and of time */
-    size_t waiting;        /* holders with turns that wait, */
-    size_t pressing;       /* and holders that are owed something that is pressing */
-    doorman_time clock_until, unmet_since; /* 0: the clock stands; what is owed can be met */
+    size_t waiting;        /* number of holders with turns that wait, */
+    size_t pressing;       /* and of holders that are owed something urgent */
+    doorman_time clock_until, unmet_since; /* 0: the clock is stopped; 0: what is owed can be met */
     char resource_id[];
 } doorman__book;
 
-/* Of a server; NULL: the record is of a client. */
+/* NULL: the holder is a client. */
 static doorman__child *doorman__record_child(const doorman__record *record) {
     return record->is_server ? record->demand.child : NULL;
 }
@@ -3105,7 +3204,7 @@ static doorman__record *doorman__book_find(doorman__book *book, uint64_t hash,
     return NULL;
 }
 
-/* A record of a holder that has nothing and wants nothing. NULL: no memory. */
+/* Adds a record of a holder that has nothing and wants nothing. NULL: no memory. */
 static doorman__record *doorman__book_add(doorman__book *book, uint64_t hash, const char *holder_id,
                                           bool is_server) {
     size_t id_bytes = strlen(holder_id) + 1;
@@ -3133,8 +3232,8 @@ static bool doorman__record_shared(const doorman__record *record) {
     return record->suspicion > 2 * DOORMAN__SIGN;
 }
 
-/* Shared ids: a request names a lease (0: none), and is about to be given another one. Returns
- * whether it is a sign that makes for three or more. */
+/* Shared ids: a request names a lease (0: none), and is about to get another one. Returns whether
+ * this is a sign, and the third or a later one. */
 static bool doorman__record_follow(doorman__record *record, uint64_t named) {
     bool last = named && named == record->lease_id;
     bool other = named && !last && (named & 1023U) == record->other_lease;
@@ -3164,20 +3263,20 @@ static void doorman__book_unlist(doorman__book *book, doorman__record *record) {
     record->older = record->newer = NULL;
 }
 
-/* The record that ends first. NULL: there is none. */
+/* The record that ends first. NULL: there are no records. */
 static doorman__record *doorman__book_first(const doorman__book *book) {
     if (!book->oldest || !book->draining) return book->oldest ? book->oldest : book->draining;
     return book->draining->end <= book->oldest->end ? book->draining : book->oldest;
 }
 
-/* All records, one after the other; from NULL the first. */
+/* Iterates over all records; NULL gets the first one. */
 static doorman__record *doorman__book_next(const doorman__book *book,
                                            const doorman__record *record) {
     if (!record && book->draining) return book->draining;
     return record && (record->newer || record == book->newest) ? record->newer : book->oldest;
 }
 
-/* R9. Who would end earlier stays where it is. */
+/* R9: an end never moves back. */
 static void doorman__book_set_end(doorman__book *book, doorman__record *record, doorman_time end) {
     if (end <= record->end) return;
     doorman__book_unlist(book, record);
@@ -3193,7 +3292,7 @@ static void doorman__book_set_end(doorman__book *book, doorman__record *record, 
     book->last_end = doorman__later(book->last_end, record->end);
 }
 
-/* The next float that is not less. */
+/* Rounds up to a float. */
 static float doorman__float_up(double amount) {
     float rounded = (float)amount;
     if (rounded >= amount) return rounded;
@@ -3204,7 +3303,7 @@ static float doorman__float_up(double amount) {
     return rounded;
 }
 
-/* v of a holder: 0 where it has no lease of the present round. */
+/* v of a holder: 0 if it has no lease of the present round. */
 static double doorman__record_in_round(const doorman__book *book, const doorman__record *record) {
     return record->round == book->round ? record->in_round : 0;
 }
@@ -3217,7 +3316,7 @@ static void doorman__book_set_in_round(doorman__book *book, doorman__record *rec
     doorman__total_add(&book->in_round, record->in_round);
 }
 
-/* NULL: the resource is not in whole units. */
+/* NULL: leases are not whole units. */
 static doorman__rotation *doorman__book_rotation(const doorman__book *book,
                                                  const doorman__record *record) {
     uint64_t hash = record->link.hash;
@@ -3230,7 +3329,7 @@ static doorman__rotation *doorman__book_rotation(const doorman__book *book,
     return NULL;
 }
 
-/* The only place that changes what is given to a holder, and what is committed for it. */
+/* Only this function changes the lease of a holder, and what is committed for it. */
 static void doorman__book_set_amounts(doorman__book *book, doorman__record *record, double given,
                                       double counted) {
     assert(given >= 0 && counted >= given && counted <= DOORMAN_AMOUNT_MAX);
@@ -3261,8 +3360,8 @@ static void doorman__book_set_amounts(doorman__book *book, doorman__record *reco
     }
 }
 
-/* Age: where the newest lease of a holder is of an earlier step, those before that step have ended.
- * A new step begins when all leases of the older one have ended. */
+/* Age: if the newest lease of a holder is of an earlier step, the leases before that step have
+ * ended. A new step begins when all leases of the older step have ended. */
 static void doorman__book_age(doorman__book *book, doorman__record *record, doorman_time now) {
     if (now >= book->older_end) {
         book->older_end = book->last_end;
@@ -3272,7 +3371,7 @@ static void doorman__book_age(doorman__book *book, doorman__record *record, door
     doorman__book_set_amounts(book, record, record->given, record->recent);
 }
 
-/* Begins or ends a round, by what is committed at present. */
+/* Begins or ends a round, by what is committed now. */
 static void doorman__book_check_round(doorman__book *book) {
     doorman__total capacity = doorman__total_of(book->settings->capacity);
     bool exceeds = doorman__total_less(capacity, book->counted);
@@ -3283,8 +3382,8 @@ static void doorman__book_check_round(doorman__book *book) {
     book->round_is_on = exceeds;
 }
 
-/* Enters a new lease of `given`, of which `keep` is committed. Its end is set after this. With
- * `immediate` handover the holder is taken to have nothing else. */
+/* Enters a new lease of `given`; `keep` is committed for it. The caller sets its end afterwards.
+ * With `immediate` handover the holder is assumed to have nothing else. */
 static void doorman__book_commit(doorman__book *book, doorman__record *record, double given,
                                  double keep) {
     bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
@@ -3301,48 +3400,49 @@ static void doorman__book_commit(doorman__book *book, doorman__record *record, d
 
 /* ---- leases: whole units */
 /*
- * A5 Where `whole` is true leases are of whole units. Targets stay exact; where one is no integer,
- * as 20 units for 25 clients, 0.8 for each, the holder takes turns: at any time it has its target
- * rounded down or rounded up, and the mean over time is the target.
+ * A5 If `whole` is true, leases are whole units. Targets stay exact. If a target is not an integer,
+ * such as 0.8 for each of 25 clients that share 20 units, the holder takes turns: at any time it
+ * has its target rounded down or rounded up, and the mean over time is the target.
  *
  * Each holder with turns has a share (its exact target) and a lag: by how many units * seconds it
  * is behind its share. Its lag grows by share * (gain of `service`) - counted * (time passed).
  * `service` is what one unit of share has received: each second it gains the sum of `counted` over
  * the sum of the shares, of all holders with turns. Therefore:
- *   - The lags sum to 0, however much of the capacity is in use. (The lag of a holder that goes is
- *     passed on to the others.) A holder with a bounded lag has a mean in proportion to its share.
- *   - A renewal settles one lag in O(1), and no other holder is visited (A2).
- *   - What a holder withholds counts, not what it was told: a gauge whose units are in flight for
- *     long, or a holder that confirms nothing, gets no more than its share by that.
+ *   - The lags sum to 0, however much of the capacity is in use. (The lag of a holder that leaves
+ *     is added to the others.) A holder with a bounded lag has a mean in proportion to its share.
+ *   - A renewal settles one lag in O(1), and visits no other holder (A2).
+ *   - What is committed for a holder counts, not what it was granted. So a gauge whose units are in
+ *     flight for long, or a holder that confirms nothing, cannot get more than its share.
  *
- * A holder is owed a unit when its lag has reached half a lease length of one unit, the `turn`, or
- * when it has had no unit since it came. A unit that no lease has is idle. At its renewal a holder
- * whose target is f plus a fraction
+ * A holder is owed a unit if its lag has reached half a lease length of one unit (the `turn`), or
+ * if it has not had a unit since it was added. A unit that is in no lease is idle. When a holder
+ * renews whose target is f plus a fraction:
  *
- *   and which has more than f   goes down to f if more units are owed than are idle, and its own
- *                               lag is below a bound: -turn, rising by a turn in each lease length
- *                               that units are owed in vain; or, where a holder lacks its target
- *                               rounded down, or its first unit, 0, rising by a turn in each
- *                               refresh interval. Also if none is idle, a holder waits that is
- *                               behind, and its own lag is below -2 turns. Else it keeps f + 1
- *   and which has f or less     is given f + 1 if it is owed a unit, if its lag is half a turn, or
- *                               if more units are idle than are owed to others; else f
+ *   if it has more than f   It gets f if more units are owed than are idle, and its own lag is
+ *                           below a bound. The bound is -turn, and rises by a turn in each lease
+ *                           length in which owed units cannot be met. If a holder lacks its target
+ *                           rounded down, or its first unit, the bound is 0, and rises by a turn in
+ *                           each refresh interval. It also gets f if no unit is idle, a holder that
+ *                           is behind waits, and its own lag is below -2 turns. Otherwise it keeps
+ *                           f + 1
+ *   if it has f or less     It gets f + 1 if it is owed a unit, if its lag is half a turn, or if
+ *                           more units are idle than are owed to others. Otherwise it gets f
  *
- * and R5 cuts that to what is free, like every grant. So a unit changes hands for a holder that is
- * behind, by a cut and its confirmation (R4), and an idle unit that nobody is owed goes to the
- * first holder that asks. As the lags sum to 0, somebody is ahead while somebody is behind; the
- * bound rises without end, so that a unit is given up in any case.
+ * and R5 cuts that to what is free, like every grant. So a unit moves to a holder that is behind by
+ * a cut and its confirmation (R4). An idle unit that is owed to no holder goes to the first holder
+ * that asks. As the lags sum to 0, some holder is ahead while another is behind. The bound rises
+ * without end, so a unit is given up in any case.
  *
  * In numbers: 25 clients, 20 units, leases of 60 s, refreshed every 16 s. The lag of a client goes
- * from about -30 to +30 in 60 / 0.8 = 75 s without a unit; at its next renewal it is owed one, has
- * it some seconds later, and keeps it for 60 / 0.2 = 300 s. 99.4 % of the units are in use.
+ * from about -30 to +30 in 60 / 0.8 = 75 s without a unit. At its next renewal it is owed a unit,
+ * gets it some seconds later, and keeps it for 60 / 0.2 = 300 s. 99.4 % of the units are in use.
  *
  * In a tree the target of a child is the sum of its clients' targets, so the child takes turns too.
- * Its clients have what it has at the time in proportion to their shares; so their means follow its
+ * At any time its clients share its lease in proportion to their shares, so their means follow its
  * mean.
  */
 
-/* Room for the turns of a holder. False: no memory. */
+/* Reserves memory for the turns of a holder. False: no memory. */
 static bool doorman__rotation_reserve(doorman__book *book, const doorman__record *record) {
     if (doorman__book_rotation(book, record)) return true;
     doorman__rotation *rotation = (doorman__rotation *)doorman__zalloc(sizeof *rotation);
@@ -3354,8 +3454,8 @@ static bool doorman__rotation_reserve(doorman__book *book, const doorman__record
     return true;
 }
 
-/* Comes before any change of shares or of what is counted. The clock stands while the book learns:
- * what holders have then is not by its decision. */
+/* Must be called before any change of shares or of committed amounts. The clock is stopped while
+ * the book learns, because the book does not decide then what holders have. */
 static void doorman__book_tick(doorman__book *book, bool learning, doorman_time now) {
     if (!book->settings->whole) return;
     doorman_time passed = book->clock_until && !learning ? now - book->clock_until : 0;
@@ -3376,7 +3476,8 @@ static void doorman__rotation_settle(const doorman__book *book, doorman__rotatio
     rotation->clock_at = book->clock;
 }
 
-/* Of a lag that is settled. Without turns there is none: it is passed on. */
+/* Precondition: the lag is settled. A share of 0 means no turns; then the lag is added to those of
+ * the others. */
 static void doorman__rotation_set_share(doorman__book *book, doorman__rotation *rotation,
                                         double share) {
     double counted = rotation->record->counted;
@@ -3399,7 +3500,7 @@ static void doorman__rotation_set_owed(doorman__book *book, doorman__rotation *r
                                        double owed, bool is_pressing) {
     doorman__total_subtract(&book->owed, (double)rotation->owed);
     book->pressing -= rotation->is_pressing;
-    rotation->owed = (float)owed; /* 24 bits of it are enough */
+    rotation->owed = (float)owed; /* its 24 bits are enough */
     rotation->is_pressing = is_pressing;
     doorman__total_add(&book->owed, (double)rotation->owed);
     book->pressing += rotation->is_pressing;
@@ -3423,8 +3524,8 @@ static void doorman__rotation_end(doorman__book *book, const doorman__record *re
     DOORMAN_FREE(rotation);
 }
 
-/* After a grant, of which so many units were due. It is pressing that a holder has its target
- * rounded down, and a first unit. */
+/* Called after a grant, for which so many units were due. What a holder is owed is urgent if it
+ * lacks its target rounded down, or its first unit. */
 static void doorman__rotation_granted(doorman__book *book, doorman__rotation *rotation,
                                       double due) {
     double given = rotation->record->given, base = doorman__whole_floor(rotation->share);
@@ -3433,8 +3534,8 @@ static void doorman__rotation_granted(doorman__book *book, doorman__rotation *ro
     if (given > 0) rotation->served = true;
 }
 
-/* The target in whole units of a holder with turns, whose exact target is base and a fraction; due:
- * less an idle unit that it may have, but is not owed. */
+/* The target in whole units of a holder with turns, whose exact target is base and a fraction. *due
+ * is the same without an idle unit that the holder may have but is not owed. */
 static double doorman__book_take_turn(doorman__book *book, doorman__rotation *rotation, double base,
                                       double *due, doorman_time now) {
     const doorman_algorithm *algorithm = &book->settings->algorithm;
@@ -3460,8 +3561,9 @@ static double doorman__book_take_turn(doorman__book *book, doorman__rotation *ro
     return is_owed || spare || rotation->lag >= turn / 2 ? base + 1 : base;
 }
 
-/* The target in whole units, to be followed by doorman__rotation_granted. What rounding leaves
- * beside an integer is no share; and amounts that are no parts of a whole need no turns. */
+/* The target in whole units. doorman__rotation_granted must follow it. A target that differs from
+ * an integer only by rounding needs no turns, nor do amounts that are not parts of a shared
+ * capacity. */
 static double doorman__book_whole_target(doorman__book *book, doorman__rotation *rotation,
                                          double target, double *due, doorman_time now) {
     double play = 1e-6 + 1e-9 * target, base = doorman__whole_floor(target + play);
@@ -3472,7 +3574,7 @@ static double doorman__book_whole_target(doorman__book *book, doorman__rotation 
     return *due = base;
 }
 
-/* Of a client, which is one subclient. */
+/* The demand of a client, which is one subclient. */
 static doorman__demand doorman__record_demand(const doorman__record *record) {
     return (doorman__demand){record->demand.wants, 1, record->indexed};
 }
@@ -3502,7 +3604,7 @@ static void doorman__book_unindex(doorman__book *book, const doorman__wishes *wi
     }
 }
 
-/* Takes back what a server offered, see below. */
+/* Undoes doorman__book_offer, see below. */
 static void doorman__book_retract(doorman__book *book, doorman__record *record) {
     doorman__child *child = doorman__record_child(record);
     if (!child) return;
@@ -3510,8 +3612,8 @@ static void doorman__book_retract(doorman__book *book, doorman__record *record) 
     child->offered.count = 0;
 }
 
-/* The demands of a server go into the index beside the last ones, which leave it when these are
- * adopted: so that to adopt them needs no memory. */
+/* Puts the new demands of a server into the index beside its last ones, which are removed when the
+ * new ones are adopted. So adopting them needs no memory. */
 static bool doorman__book_offer(doorman__book *book, doorman__record *record,
                                 const doorman_demand *demands, size_t count) {
     doorman__wishes *offered = &record->demand.child->offered;
@@ -3530,8 +3632,8 @@ static bool doorman__book_offer(doorman__book *book, doorman__record *record,
     return room;
 }
 
-/* Makes room for doorman__book_set_demands, which must be the next change of the book unless it is
- * retracted. False: no memory, and nothing has changed. */
+/* Reserves memory for doorman__book_set_demands, which must be the next change of the book unless
+ * this is retracted. False: no memory, and nothing has changed. */
 static bool doorman__book_reserve(doorman__book *book, doorman__record *record,
                                   const doorman_demand *demands, size_t count) {
     bool whole = book->settings->whole;
@@ -3545,7 +3647,7 @@ static bool doorman__book_reserve(doorman__book *book, doorman__record *record,
            doorman__index_reserve(&book->index, demands->priority, &next);
 }
 
-/* Summed anew whenever somebody is set aside, or no more (C9). */
+/* Computed from scratch whenever a child is set aside or returns (C9). */
 static void doorman__book_sum_asides(doorman__book *book) {
     book->asides_want = (doorman__sums){0, 0, 0};
     for (const doorman__child *child = book->asides; child; child = child->next_aside) {
@@ -3556,8 +3658,8 @@ static void doorman__book_sum_asides(doorman__book *book) {
     }
 }
 
-/* R7: takes the demands of a server that learns out of the shares, and what it has off the
- * capacity. */
+/* R7: removes the demands of a server that learns from the shares, and subtracts what it has from
+ * the capacity. */
 static void doorman__book_set_aside(doorman__book *book, doorman__record *record) {
     doorman__child *child = record->demand.child;
     if (child->aside) return;
@@ -3569,7 +3671,7 @@ static void doorman__book_set_aside(doorman__book *book, doorman__record *record
     doorman__book_sum_asides(book);
 }
 
-/* Its demands are still those from before, and not in the index. */
+/* Precondition: its demands are still those from before, and not in the index. */
 static void doorman__book_end_aside(doorman__book *book, doorman__record *record) {
     doorman__child *child = record->demand.child, **at = &book->asides;
     doorman__total_subtract(&book->aside, record->given);
@@ -3581,7 +3683,7 @@ static void doorman__book_end_aside(doorman__book *book, doorman__record *record
     doorman__book_sum_asides(book);
 }
 
-/* Demands that are as they were take no step in the index (A2). */
+/* If the demands are unchanged, the index is not touched (A2). */
 static void doorman__book_set_demands(doorman__book *book, doorman__record *record,
                                       const doorman_demand *demands, size_t count) {
     doorman__child *child = doorman__record_child(record);
@@ -3631,7 +3733,7 @@ static void doorman__book_remove(doorman__book *book, doorman__record *record) {
     book->terms_count = 0;
 }
 
-/* Leases are shorter from now on: the list starts anew. */
+/* Leases are shorter from now on: a new list begins. */
 static void doorman__book_drain(doorman__book *book) {
     if (book->draining) return;
     book->draining = book->oldest;
@@ -3654,11 +3756,12 @@ static double doorman__book_subclients(const doorman__book *book) {
     return (double)(book->index.subclients + book->asides_want.subclients);
 }
 
-/* The terms that the parent told, if they fit into what there is within a thousandth: leases are
- * cut to what is free anyway, while to solve alone for so little would leave the way to the common
- * level for good, where a reserve is shared. (In whole units the lease is the sum rounded down or
- * up, and one unit more may be changing hands, so there they fit within two units.) What they leave, until the parent is asked again, is
- * divided in proportion to what is still wanted. */
+/* Uses the terms that the parent sent, if they fit into the capacity within a thousandth. Leases
+ * are cut to what is free anyway. If a node solved its own terms for so small a difference, it
+ * would never return to the common level where a reserve is shared. (With whole units the lease is
+ * the sum rounded down or up, and one more unit may be changing hands, so there the terms fit
+ * within two units.) What the terms leave over until the next request to the parent is divided in
+ * proportion to what is still wanted. */
 static bool doorman__book_take_told(doorman__book *book, double capacity) {
     double sum = doorman__terms_sum(book->told, book->told_count, &book->index);
     double most = capacity * (1 + 1e-3) + (book->settings->whole ? 2 : 0);
@@ -3673,8 +3776,8 @@ static bool doorman__book_take_told(doorman__book *book, double capacity) {
     return true;
 }
 
-/* The terms in force: those that the parent told while they fit, so that all clients of a tree are
- * treated as if they sat under one server; else this book's own (T2). */
+/* The terms in force. They are those that the parent sent while they fit, so that all clients of a
+ * tree are treated as if they had one server. Otherwise they are the book's own (T2). */
 static void doorman__book_solve(doorman__book *book) {
     const doorman_template *settings = book->settings;
     const doorman__kind *kind = &doorman__kinds[settings->algorithm.kind];
@@ -3687,7 +3790,7 @@ static void doorman__book_solve(doorman__book *book) {
     }
 }
 
-/* What the terms give to a holder: an amount, whatever is free. */
+/* What the terms give to a holder, whether or not it is free. */
 static double doorman__book_target(doorman__book *book, const doorman__record *record) {
     const doorman__child *child = doorman__record_child(record);
     if (child && child->aside) return record->given;
@@ -3720,7 +3823,7 @@ static double doorman__record_subclients(const doorman__record *record) {
     return subclients;
 }
 
-/* A capacity, C or K, less the sum of u over the others; at least 0. */
+/* C or K, less the sum of u over the other holders; at least 0. */
 static double doorman__book_left(const doorman__book *book, const doorman__record *record,
                                  double capacity) {
     doorman__total others = book->counted;
@@ -3728,7 +3831,7 @@ static double doorman__book_left(const doorman__book *book, const doorman__recor
     return doorman__total_left(others, capacity);
 }
 
-/* C less the sum of v over the others; at least 0. */
+/* C less the sum of v over the other holders; at least 0. */
 static double doorman__book_left_in_round(const doorman__book *book,
                                           const doorman__record *record) {
     doorman__total others = book->in_round;
@@ -3744,7 +3847,8 @@ static bool doorman__book_learning(const doorman__book *book, doorman_time now) 
     return now < book->learned_at && doorman__kinds[book->settings->algorithm.kind].whole;
 }
 
-/* What a lease can be of: whole units, or what the sums are exact for. */
+/* Rounds down to a possible lease: to whole units, or to an amount that the sums can hold
+ * exactly. */
 static double doorman__book_round_down(const doorman__book *book, double amount) {
     return book->settings->whole ? doorman__whole_floor(amount) : doorman__floor(amount);
 }
@@ -3753,7 +3857,7 @@ static double doorman__book_round_up(const doorman__book *book, double amount) {
     return book->settings->whole ? doorman__whole_ceil(amount) : doorman__ceil(amount);
 }
 
-/* R4. The claim comes from a holder that named the last lease. */
+/* R4. Precondition: the holder has named its last lease. */
 static void doorman__book_confirm(doorman__book *book, doorman__record *record, double claim) {
     double counted = doorman__min(record->counted, doorman__book_round_up(book, claim));
     if (record->given > counted) {
@@ -3763,7 +3867,7 @@ static void doorman__book_confirm(doorman__book *book, doorman__record *record, 
     doorman__book_set_amounts(book, record, doorman__min(record->given, counted), counted);
 }
 
-/* What a holder may itself still use, and so may keep: min(u, x), within K. */
+/* What a holder itself may still use, and so may keep: min(u, x), within K. */
 static double doorman__book_held(const doorman__book *book, const doorman__record *record,
                                  double claim) {
     double held = doorman__min(record->counted, claim);
@@ -3771,7 +3875,7 @@ static double doorman__book_held(const doorman__book *book, const doorman__recor
     return bound ? doorman__min(held, doorman__book_left(book, record, book->keep)) : held;
 }
 
-/* R5. Returns what the granter goes on counting for the holder, `keep`. */
+/* R5. Returns what stays committed for the holder, `keep`. */
 static double doorman__book_grant(doorman__book *book, doorman__record *record, double target,
                                   double claim) {
     bool whole = doorman__kinds[book->settings->algorithm.kind].whole;
@@ -3786,7 +3890,7 @@ static double doorman__book_grant(doorman__book *book, doorman__record *record, 
     return keep;
 }
 
-/* R7. A server that learns gets again what it had, as far as that fits; nothing is confirmed. */
+/* R7. A server that learns gets again what it had, as far as that fits. Nothing is confirmed. */
 static double doorman__book_return(doorman__book *book, doorman__record *record) {
     double given = doorman__book_held(book, record, record->given);
     given = doorman__book_round_down(book, given);
@@ -3796,12 +3900,13 @@ static double doorman__book_return(doorman__book *book, doorman__record *record)
     return given;
 }
 
-/* R6. The claim names a lease of this node; without one, claim and target are 0. What is given is
- * what the holder has shown to have had, also where it wants less now. Returns 0, and changes
- * nothing, where there is no claim and nothing to give.
- *   outstanding   of a node: what it counts for its own holders; of a client 0. It is committed even
- *                 where that is more than the capacity, since a child below the node that learns may
- *                 go on with it for longer than the leases of the predecessor last (R7) */
+/* R6. The claim names a lease of this node. For another lease or none, claim and target are 0. The
+ * holder gets what it has shown to have had, even if it wants less now. Returns 0, and changes
+ * nothing, if there is neither a claim nor anything to grant. A claim for which there is no room
+ * gets a new lease of 0.
+ *   outstanding   a node: what it has committed to its own holders; a client: 0. It is committed
+ *                 even where it exceeds the capacity, because a child of the node that learns may
+ *                 use it for longer than the leases of the predecessor last (R7) */
 static double doorman__book_learn(doorman__book *book, doorman__record *record, double target,
                                   double claim, double outstanding) {
     double free = doorman__book_free(book, record);
@@ -3823,54 +3928,59 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
 
 /* ---- >>asking ------------------------------------------------------------------------------- */
 /*
- * The upward half of a client, and of a server with a parent: which leases to ask for, when, whom,
- * and what the answers mean. Its owner is told when to say what it wants (prepare) and when a
- * holding has changed (changed).
+ * The upward half of a client, and of a server with a parent: which leases to ask for, when and at
+ * which address, and what the responses mean. It calls its owner when the owner must say what it
+ * wants (prepare), and when a holding has changed (changed). A holding is a held lease, or the wish
+ * to have one.
  *
- * One request is under way at most. The asker is in one of three states, moved by
- * doorman__asker_move alone:
+ * At most one request is under way. The asker is in one of three states. Only doorman__asker_move
+ * changes the state:
  *
  *   state     meaning                    leaves it
- *   READY     nothing is under way       a request is made                    -> ASKING
- *   ASKING    waits for one answer       it comes, or redirects               -> READY
- *                                        it fails, times out, makes no sense  -> WAITING
- *   WAITING   backs off until retry_at   that has come, a request is made     -> ASKING
- *   ASKING, WAITING                      its owner is no master any more      -> READY
+ *   READY     no request is under way    a request is made                    -> ASKING
+ *   ASKING    waits for one response     it comes, or redirects               -> READY
+ *                                        it fails, times out or is invalid    -> WAITING
+ *   WAITING   backs off until retry_at   then a request is made               -> ASKING
+ *   ASKING, WAITING                      its owner is no longer master        -> READY
  *
- * An owner may have a great many holdings, so nothing here looks at all of them: each has timers,
- * in these orders.
+ * An owner may have a great many holdings, so no call visits all of them. Each holding has timers,
+ * in these heaps:
  *
- *   dues       when to ask for it, to renew or to confirm      not while it is asked for, nor
- *   closing halves     when it is past half its interval               the same releases   when to
- *   release it                              while it is closing, and not asked for ends       the
- *   end of its lease                            while it has a lease id
+ *   heap      time                                         which holdings are in it
+ *   dues      when to ask for it, to renew or to confirm   not asked for now, not closing
+ *   halves    when half of its interval has passed         not asked for now, not closing
+ *   releases  when to release it                           not asked for now, closing
+ *   ends      the end of its lease                         with a lease id
  *
- * A holding has a lease while it has a lease id and now < end. Without one the owner does as its
- * mode says.
+ * A holding has a lease while it has a lease id and now < end. Without a lease the owner uses its
+ * fallback.
  *
- * K1 One bulk request renews all that is past half its interval, when the first is due (up to 5 %
- *    later, by chance); what is new, or wants a tenth more or less, comes sooner, though not within
- *    the minimum interval. A client that was granted all that it wanted, and whose limiters refuse
- *    something since, comes at once: there may be more (S3). A smaller lease is confirmed at once,
- *    by a node when what it counts for its holders has come down to it (R12).
- * K2 Failures back off: by chance between 1 s and 2 s, doubling to 60 s, yet at most a quarter of
- *    the time to the end of the first lease, and never less than 1 s. Where somebody answers, but
- *    nobody knows the master, it is 4 s at most: an election is soon over.
- * K3 A redirect is followed at once, five in a row, never from TLS to plain text.
- * R2 An answer counts if it is to the last request, once; and, holding by holding, not if the lease
- *    that was reported has ended meanwhile.
- * R3 What a holder claims to have, it binds itself to before it says so: of a client its capacity,
- *    or what is in flight; of a node its capacity, or what it counts for its own holders. Who wants
- *    less gives back first, unless nobody answers at present: a new master could not know of it,
- *    and not give it to anybody. It claims no more than its granter counts for it, K: units in
- *    flight since a lease that has ended are nobody's, and a new master must not believe in them.
- *    They are told as outstanding.
- * R9 Ends never move back; a holder counts from the sending. Where K falls, what it was still
- *    counts until the end of the lease that it came with: K'.
- * R10 A release names its lease, is tried once, and only when nothing of the lease is in use.
+ * K1 One request renews all holdings that are past half their interval. It is made when the first
+ *    of them is due (up to 5 % later, at random). A holding that is new, or that wants over a
+ *    tenth more or less, is asked for sooner, but not within the minimum interval. If a client was
+ *    granted all its wants, and its limiters have refused something since, it asks at once, because
+ *    there may be more capacity (S3). A smaller lease is confirmed at once. A node confirms it when
+ *    what it has committed for its holders has come down to it (R12).
+ * K2 After a failure the asker backs off for a random time from 1 s to an upper bound. The bound
+ *    is 2 s after the first failure, and doubles with each further one, up to 60 s. The time is at
+ *    most a quarter of the time to the end of the first lease, but never less than 1 s. If a server
+ *    answers but does not know the master, it is at most 4 s, because an election ends soon.
+ * K3 A redirect is followed at once, at most five in a row, and never from TLS to plain text.
+ * R2 A response is accepted only if it is to the last request, and only once. It has no effect on a
+ *    holding whose reported lease has ended in the meantime.
+ * R3 A holder limits itself to a claim before it sends the claim. A client claims its capacity, or
+ *    what is in flight; a node claims its capacity, or what it has committed for its own holders.
+ *    A holder that wants less gives back first, unless no server answers at present: a new master
+ *    could not know about it, and could not grant it to other holders. A holder claims at most what
+ *    its granter has committed for it, K. Units in flight from a lease that has ended belong to no
+ *    lease, so a new master must not count them; they are only reported as outstanding.
+ * R9 Ends never move back. A holder counts the time of a lease from when it sent the request. When
+ *    K falls, the amount above the new K stays committed until the end of the lease with which it
+ *    came: K'.
+ * R10 A release names its lease. It is tried once, and only when nothing of the lease is in use.
  */
 
-/* What a granter counted, before it counted less: see R9. */
+/* An amount that a granter had committed before it committed less: see R9. */
 typedef struct doorman__past {
     double keep;
     doorman_time end;
@@ -3878,38 +3988,38 @@ typedef struct doorman__past {
 
 #define DOORMAN__PAST_MAX 4
 
-/* Wants are met by a lease that is less by a thousandth at most (R12). */
+/* Wants count as met if the lease is smaller by at most a thousandth (R12). */
 #define DOORMAN__MET 0.999
 
 typedef struct doorman__holding {
-    struct doorman__holding *previous, *next; /* of the asker */
-    doorman__timer due;                       /* in the dues, or the releases */
-    doorman__timer half, over;                /* in the halves, and in the ends */
-    const char *resource_id;                  /* the owner's */
+    struct doorman__holding *previous, *next; /* in the asker's list */
+    doorman__timer due;                       /* in the heap of dues, or that of releases */
+    doorman__timer half, over;                /* in the heaps of halves and of ends */
+    const char *resource_id;                  /* the owner's memory */
     uint64_t lease_id;                        /* 0: never had one */
     double capacity;                          /* of the lease */
     doorman_time end;
-    double keep;       /* K: what the granter counts for it, */
-    size_t past_count; /* K': and counted before, until then; amounts fall, ends rise */
+    double keep;       /* K: what the granter has committed for it, */
+    size_t past_count; /* K': and had before, until then; amounts fall, ends rise */
     doorman__past past[DOORMAN__PAST_MAX];
     double claimed;      /* in the last request that was answered or is under way */
-    double asked_wants;  /* the same, the sum */
+    double asked_wants;  /* the same; the sum */
     bool reported;       /* the request under way reports a lease */
-    bool asked;          /* it has this holding in it */
-    bool learning;       /* it says that its owner does not know all holders yet (R8) */
-    bool closing;        /* to be released, once nothing of it is in use */
-    bool confirming;     /* the next request is, or the last one was, for the sake of R12 */
-    bool heard;          /* there was an answer, */
+    bool asked;          /* it is in the request under way */
+    bool learning;       /* its owner does not know all its holders yet (R8) */
+    bool closing;        /* release it once nothing of it is in use */
+    bool confirming;     /* the next request is, or the last one was, a confirmation (R12) */
+    bool heard;          /* there was a response, */
     bool granter_learns; /* and the last one said so */
-    bool met;            /* the last one granted all that was asked for */
+    bool met;            /* the last response granted all that was asked for */
     doorman_time asked_at, refresh_interval; /* see schedule */
-    doorman_time ask_at;                     /* when to renew, tell other wants, or release */
-    doorman_time confirm_at; /* when to look what there is to confirm; NEVER: nothing */
+    doorman_time ask_at;                     /* when to renew, report other wants, or release */
+    doorman_time confirm_at; /* when to check for something to confirm; NEVER: nothing */
     doorman_grant grant;
-    bool whole; /* leases are of whole units, by the last answer */
+    bool whole; /* leases are whole units, by the last response */
     bool has_safe_capacity;
     double safe_capacity;
-    doorman_demand demand; /* what `prepare` fills in: the wants, of all together, */
+    doorman_demand demand; /* filled in by `prepare`: the wants, of all groups together, */
     double outstanding;    /* what is in use, */
     double claim;          /* and all that it has or still uses (R3) */
     char node[DOORMAN_ID_BYTES_MAX + 1];
@@ -3918,13 +4028,13 @@ typedef struct doorman__holding {
 #define DOORMAN__GROUPS_MAX (32 * (DOORMAN_PRIORITY_MAX + 1)) /* demands of one server: T2 */
 
 typedef struct doorman__owner {
-    void (*look)(doorman_asker *asker, doorman_time now); /* before anything else; may be NULL */
+    void (*look)(doorman_asker *asker, doorman_time now); /* called first; may be NULL */
     void (*prepare)(doorman__holding *holding, doorman_time now);
-    /* Writes the demands of a server, GROUPS_MAX at most; NULL: there is one, holding->demand. */
+    /* Writes the demands of a server, at most GROUPS_MAX. NULL: there is one, holding->demand. */
     size_t (*group)(const doorman__holding *holding, doorman_demand *out);
-    /* An answer has come, and has been taken. */
+    /* A response for this holding was accepted. */
     void (*changed)(doorman__holding *holding, const doorman_answer *answer, doorman_time now);
-    void (*closed)(doorman__holding *holding); /* out of the list already; frees it */
+    void (*closed)(doorman__holding *holding); /* already out of the list; frees it */
 } doorman__owner;
 
 typedef enum doorman__asker_state {
@@ -3937,23 +4047,23 @@ typedef enum doorman__asker_state {
 #define DOORMAN__REDIRECTS_MAX 5
 #define DOORMAN__PATH_MAX 16
 
-/* A request of so many, with the longest ids, is within 4 MiB and 200,000 values; what is over goes
- * into the next one. */
+/* A request with this many asks, with the longest ids, is within 4 MiB and 200,000 values. Further
+ * asks go into the next request. */
 #define DOORMAN__ASKS_MAX 1000
-#define DOORMAN__ASKS_MAX_CLIENT 500 /* it has a lock while they are written, or taken */
+#define DOORMAN__ASKS_MAX_CLIENT 500 /* a client has a lock while they are written or read */
 #define DOORMAN__DEMANDS_MAX 20000
 
 struct doorman_asker {
     const doorman__owner *owner;
-    const char *holder_id; /* the owner's */
+    const char *holder_id; /* the owner's memory */
     bool is_server;
-    const char *const *path; /* of a server; the owner's */
+    const char *const *path; /* of a server; the owner's memory */
     size_t path_count;
     char *addresses[DOORMAN__ADDRESSES_MAX];
     size_t address_count, address_index;
     char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* "": none */
     unsigned redirects, failures;
-    uint64_t failure_count; /* in all */
+    uint64_t failure_count; /* since the start */
     doorman__asker_state state;
     doorman_method method; /* of the request under way */
     uint64_t sequence, random;
@@ -3961,10 +4071,10 @@ struct doorman_asker {
     doorman__holding *first, *last;
     size_t holding_count;
     doorman__timers dues, halves, releases, ends;
-    doorman_ask *asks; /* room for all that a client asks for: its requests need no memory */
+    doorman_ask *asks; /* reserved for all that a client asks for, so its requests need no memory */
     doorman__holding **asked;
     size_t asks_capacity, asked_capacity, asked_count;
-    doorman_demand *demands; /* of a server's request, one ask after the other */
+    doorman_demand *demands; /* of a server's request: those of the first ask, then the next */
     size_t demands_capacity, demand_count;
 };
 
@@ -4027,7 +4137,7 @@ static size_t doorman__asker_asks_max(const doorman_asker *asker) {
     return asker->is_server ? DOORMAN__ASKS_MAX : DOORMAN__ASKS_MAX_CLIENT;
 }
 
-/* Makes room for one holding more. */
+/* Reserves memory for one more holding. */
 static bool doorman__asker_reserve(doorman_asker *asker) {
     void *asks = asker->asks, *asked = asker->asked;
     size_t all = asker->holding_count + 1, most = doorman__asker_asks_max(asker);
@@ -4043,7 +4153,7 @@ static bool doorman__asker_reserve(doorman_asker *asker) {
            doorman__timers_reserve(&asker->ends, all);
 }
 
-/* Sets the timers of a holding after something has changed that they follow. */
+/* Sets the timers of a holding. Called after each change of a field that they depend on. */
 static void doorman__holding_set_timers(doorman_asker *asker, doorman__holding *holding) {
     doorman_time due = DOORMAN_NEVER, half = DOORMAN_NEVER;
     if (!holding->asked) due = doorman__earlier(holding->ask_at, holding->confirm_at);
@@ -4074,7 +4184,7 @@ static void doorman__holding_set_asked(doorman_asker *asker, doorman__holding *h
     doorman__holding_set_timers(asker, holding);
 }
 
-/* After doorman__asker_reserve. A new holding is due at once. */
+/* Adds a holding, which is due at once. Precondition: doorman__asker_reserve has succeeded. */
 static void doorman__asker_add(doorman_asker *asker, doorman__holding *holding, doorman_time now) {
     holding->previous = asker->last;
     *(asker->last ? &asker->last->next : &asker->first) = holding;
@@ -4102,7 +4212,7 @@ static void doorman__asker_remove(doorman_asker *asker, doorman__holding *holdin
     asker->owner->closed(holding);
 }
 
-/* No holding is due before. */
+/* The earliest time at which a holding is due. */
 static doorman_time doorman__asker_look_at(const doorman_asker *asker) {
     return doorman__earlier(doorman__timers_due(&asker->dues),
                             doorman__timers_due(&asker->releases));
@@ -4112,7 +4222,7 @@ static bool doorman__holding_live(const doorman__holding *holding, doorman_time 
     return holding->lease_id && now < holding->end;
 }
 
-/* To be asked for as soon as the minimum interval allows. */
+/* Makes a holding due as soon as the minimum interval allows. */
 static void doorman__holding_hurry(doorman_asker *asker, doorman__holding *holding,
                                    doorman_time minimum, doorman_time now) {
     if (!holding->heard) return;
@@ -4120,7 +4230,7 @@ static void doorman__holding_hurry(doorman_asker *asker, doorman__holding *holdi
     doorman__holding_ask_at(asker, holding, doorman__earlier(holding->ask_at, soon));
 }
 
-/* The owner wants another amount. Only a change of more than a tenth is worth a message (K1). */
+/* The owner wants another amount. Only a change of more than a tenth is worth a request (K1). */
 static void doorman__holding_wants(doorman_asker *asker, doorman__holding *holding, double wants,
                                    doorman_time now) {
     if (holding->whole) wants = doorman__whole_ceil(wants);
@@ -4131,16 +4241,16 @@ static void doorman__holding_wants(doorman_asker *asker, doorman__holding *holdi
     doorman__holding_hurry(asker, holding, minimum, now);
 }
 
-/* The owner needs more, and what it asked for last was granted whole: there may be more, and so it
- * does not wait for the minimum interval (K1). */
+/* The owner needs more, and the last response granted all that it asked for. There may be more
+ * capacity, so the minimum interval does not apply (K1). */
 static void doorman__holding_grow(doorman_asker *asker, doorman__holding *holding,
                                   doorman_time now) {
     if (holding->met) doorman__holding_hurry(asker, holding, 0, now);
 }
 
-/* The owner is done with it. What is not under way and has no lease goes at once; a lease is
- * released with the next request, or, while something of it is in use, when that is over or the
- * lease is. */
+/* The owner no longer needs the holding. A holding that has no lease, and is not in a request, is
+ * closed at once. A lease is released with the next request. If some of it is in use, it is
+ * released when that has ended, or closed when the lease has ended. */
 static void doorman__holding_close(doorman_asker *asker, doorman__holding *holding,
                                    doorman_time now) {
     holding->confirm_at = DOORMAN_NEVER;
@@ -4155,8 +4265,8 @@ const char *doorman_asker_address(const doorman_asker *asker) {
     return asker->redirect[0] ? asker->redirect : asker->addresses[asker->address_index];
 }
 
-/* The request under way is over. What was not answered is still to be asked for, after all that has
- * been due for longer: so where not all fits in a request everyone has its turn. */
+/* The request under way has ended. What was not answered is asked for again, after everything that
+ * has been due for longer. So if not all asks fit into a request, each has its turn. */
 static void doorman__asker_settle(doorman_asker *asker, doorman__asker_state state, bool answered) {
     doorman__asker_move(asker, state);
     for (size_t i = 0; i < asker->asked_count; i++) {
@@ -4170,7 +4280,7 @@ static void doorman__asker_settle(doorman_asker *asker, doorman__asker_state sta
     asker->asked_count = 0;
 }
 
-/* All is over and forgotten, and nothing is released; a request under way is void. */
+/* Forgets all holdings without a release. The response to a request under way will be dropped. */
 static void doorman__asker_forget(doorman_asker *asker) {
     asker->asked_count = 0;
     while (asker->first) doorman__asker_remove(asker, asker->first);
@@ -4179,11 +4289,11 @@ static void doorman__asker_forget(doorman_asker *asker) {
     asker->redirect[0] = 0;
 }
 
-/* K2. At most 2 to the failures_max seconds. */
+/* K2. The upper bound is at most 2^DOORMAN__FAILURES_MAX seconds. */
 #define DOORMAN__FAILURES_MAX 6
 #define DOORMAN__FAILURES_MAX_ALIVE 2
 
-/* The end of the lease that ends first, of those in force. */
+/* The end of the lease in force that ends first. */
 static doorman_time doorman__asker_first_end(doorman_asker *asker) {
     while (doorman__timers_due(&asker->ends) <= asker->now) {
         doorman__timer_clear(&asker->ends, doorman__timers_first(&asker->ends));
@@ -4212,8 +4322,8 @@ void doorman_asker_failed(doorman_asker *asker, uint64_t sequence, doorman_time 
     doorman__asker_fail(asker, DOORMAN__FAILURES_MAX);
 }
 
-/* A release of what is closing, if anything is. From here on it is not used any more. What is still
- * in use is looked at once a second. */
+/* Makes a release of the holdings that are closing, if there are any. From then on their leases are
+ * not used. A holding that is still in use is checked once a second. */
 static void doorman__asker_collect_releases(doorman_asker *asker, doorman_time now) {
     while (doorman__timers_due(&asker->releases) <= now) {
         if (asker->asked_count == doorman__asker_asks_max(asker)) break;
@@ -4236,7 +4346,7 @@ static void doorman__asker_collect_releases(doorman_asker *asker, doorman_time n
     }
 }
 
-/* K, or K' where that is more. */
+/* What the granter has committed: K, or K' if that is more. */
 static double doorman__holding_counted(doorman__holding *holding, doorman_time now) {
     while (holding->past_count && now >= holding->past[0].end) {
         memmove(&holding->past[0], &holding->past[1],
@@ -4245,18 +4355,18 @@ static double doorman__holding_counted(doorman__holding *holding, doorman_time n
     return doorman__max(holding->keep, holding->past_count ? holding->past[0].keep : 0);
 }
 
-/* R3: what it claims, and is bound to from here on. */
+/* R3: the claim. From here on the holder is limited to it. */
 static double doorman__holding_bind(doorman__holding *holding, doorman_time now) {
     double claim = doorman__min(holding->claim, doorman__holding_counted(holding, now));
     holding->keep = doorman__min(holding->keep, claim);
     return claim;
 }
 
-/* R9: K is to become less, while what it was may be in use until the end of its lease. Where there
- * are too many steps the two oldest become one: the larger amount, until the later end. */
+/* R9: K is about to fall, but the old amount may be in use until the end of its lease. If there are
+ * too many such amounts, the two oldest become one: the larger amount, until the later end. */
 static void doorman__holding_cut(doorman__holding *holding, doorman_time now) {
     doorman__past *past = holding->past;
-    (void)doorman__holding_counted(holding, now); /* without those that have ended */
+    (void)doorman__holding_counted(holding, now); /* removes those that have ended */
     while (holding->past_count && past[holding->past_count - 1].keep <= holding->keep) {
         holding->past_count--;
     }
@@ -4283,8 +4393,8 @@ static doorman_ask doorman__holding_ask(doorman__holding *holding, doorman_time 
     return ask;
 }
 
-/* Of one whose timer is due: is there a reason to ask for it now? A confirmation that could confirm
- * nothing, because a gauge has not let go of anything, is looked at again a second later. */
+/* Whether to ask now for a holding whose timer is due. A confirmation that could confirm nothing,
+ * because a gauge has not given back any units, is checked again a second later. */
 static bool doorman__holding_due(doorman_asker *asker, doorman__holding *holding,
                                  doorman_time now) {
     if (now >= holding->ask_at) return true;
@@ -4294,7 +4404,7 @@ static bool doorman__holding_due(doorman_asker *asker, doorman__holding *holding
     return false;
 }
 
-/* Room in the request under way for what one holding asks at most. */
+/* Makes room in the request for the largest possible ask of one holding. */
 static bool doorman__asker_room(doorman_asker *asker) {
     if (asker->asked_count == doorman__asker_asks_max(asker)) return false;
     if (!asker->owner->group) return true;
@@ -4320,8 +4430,8 @@ static void doorman__asker_collect(doorman_asker *asker, doorman__holding *holdi
     asker->demand_count += ask->wants_count;
 }
 
-/* K1: what is due, and if anything is, what is past half its interval. False: not all that is due
- * had room. */
+/* K1: adds what is due and, if anything is, what is past half its interval. False: not all that is
+ * due had room. */
 static bool doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) {
     bool room = true;
     asker->demand_count = 0;
@@ -4341,14 +4451,14 @@ static bool doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) 
     }
     const doorman_demand *demands = asker->demands;
     for (size_t i = 0; asker->owner->group && i < asker->asked_count; i++) {
-        asker->asks[i].wants = demands; /* which may have moved until now */
+        asker->asks[i].wants = demands; /* the array may have moved until now */
         demands += asker->asks[i].wants_count;
     }
     return room;
 }
 
-/* Makes up the next request, if there is anything to ask or to release; by turns, where there is
- * both. */
+/* Makes the next request, if there is something to ask for or to release. If there is both, they
+ * alternate. */
 static doorman_status doorman__asker_make_up(doorman_asker *asker, doorman_time now) {
     bool ask = asker->method == DOORMAN_RELEASE_CAPACITY, room = true;
     for (int turn = 0; turn < 2 && !asker->asked_count; turn++, ask = !ask) {
@@ -4393,7 +4503,7 @@ doorman_time doorman_asker_due(const doorman_asker *asker) {
     return asker->state == DOORMAN__READY ? look_at : doorman__later(look_at, asker->retry_at);
 }
 
-/* Schemes may be written in any case. */
+/* The scheme of an address may be in upper or lower case. */
 static bool doorman__tls(const char *address) {
     char scheme[5] = "";
     for (int i = 0; i < 4 && address[i]; i++) {
@@ -4403,7 +4513,7 @@ static bool doorman__tls(const char *address) {
     return strcmp(scheme, "tls+") == 0 || strncmp(scheme, "wss", 3) == 0;
 }
 
-/* K3. False: it must not be followed. */
+/* K3. False: the redirect must not be followed. */
 static bool doorman__asker_redirect(doorman_asker *asker, const char *address) {
     if (!doorman__id_valid(address) || asker->redirects >= DOORMAN__REDIRECTS_MAX) return false;
     if (doorman__tls(doorman_asker_address(asker)) && !doorman__tls(address)) return false;
@@ -4412,7 +4522,7 @@ static bool doorman__asker_redirect(doorman_asker *asker, const char *address) {
     return true;
 }
 
-/* What only a server is told, with a lease. An algorithm that is not known is NULL. */
+/* Checks what only a server receives with a lease. An unknown algorithm is NULL. */
 static bool doorman__answer_terms_valid(const doorman_answer *answer, bool learning) {
     if (answer->terms_count > DOORMAN_TERMS_MAX || answer->has_learn_for != learning) return false;
     if (learning && !doorman__duration_valid(answer->learn_for)) return false;
@@ -4457,10 +4567,10 @@ static bool doorman__response_valid(const doorman_asker *asker, const doorman_re
     return true;
 }
 
-/* When to ask again after an answer. A lease that is smaller than what was claimed is confirmed at
- * once, and then, while more is still in use, as that falls (R12). Intervals count from when the
- * answer came, which is after the server gave it, so that its minimum interval is kept too; but
- * where an answer was slow, not so long that the lease could end. */
+/* When to ask again after a response. A lease that is smaller than the claim is confirmed at once,
+ * and again when more units have gone out of use (R12). Intervals count from when the response
+ * came. That is after the server granted, so the server's minimum interval is kept too. After a
+ * slow response the interval is shortened so that the lease cannot end before. */
 static void doorman__holding_schedule(doorman_asker *asker, doorman__holding *holding,
                                       doorman_time interval) {
     doorman_time now = asker->now;
@@ -4477,8 +4587,8 @@ static void doorman__holding_schedule(doorman_asker *asker, doorman__holding *ho
     holding->confirming = cut;
 }
 
-/* R9: another lease in place of the one it has. Where it has none, or one of another node, which
- * counts that for itself, it starts anew. */
+/* R9: replaces the lease of a holding. If it has none, or one of another node, K starts from the
+ * new lease, because the other node has committed its own lease itself. */
 static void doorman__holding_replace(doorman__holding *holding, const doorman_lease *lease,
                                      doorman_time end, doorman_time now) {
     double keep = doorman__max(lease->keep, lease->capacity);
@@ -4518,7 +4628,8 @@ static void doorman__holding_take(doorman_asker *asker, doorman__holding *holdin
     }
     doorman_time interval = lease->refresh_interval;
     if (answer->grant == DOORMAN_GRANTED) {
-        interval = doorman__earlier(interval, lease->expires_in / 2); /* or it would end first */
+        interval =
+            doorman__earlier(interval, lease->expires_in / 2); /* or the lease would end first */
     }
     doorman__holding_schedule(asker, holding, interval);
     asker->owner->changed(holding, answer, asker->now);
@@ -4549,99 +4660,114 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
 
 /* ---- >>server ------------------------------------------------------------------------------- */
 /*
- * A node: one book for each resource that somebody has asked for, a mastership, a configuration. A
- * message is checked whole, then room is made for all that it needs, and only then is anything
- * decided: what is wrong, or finds no memory, changes nothing (C4, C5).
+ * A node of the tree: one book (lease table) for each resource that a holder has asked for, a
+ * mastership, and a configuration. A request is checked as a whole first. Then the memory for all
+ * of it is reserved. Only then is anything decided. So a request that is invalid, or for which
+ * there is no memory, changes nothing (C4, C5).
  *
- * S1 Not the master: the mastership alone is the answer.
- * S2 Leases that have expired are gone for whoever looks.
- * S3 Asked again within the minimum interval (5 s, at most half the refresh interval) by a holder
- *    that names its last lease: that lease again, with what is left of its time, less what was
- *    given back (R11). A holder that names another lease, or none, is not held back; nor is one
- *    that had been granted all that it wanted, wants more now, and can have it from what is free,
- *    while no round is on (see leases). That is a new lease, by R5 like any other: what the holder
- *    has given back meanwhile is free, or somebody else's, and the old lease never comes again. A
- *    holder whose wants were not met is held back, so that nobody gains by asking often.
- * S4 Learning: see leases, R6. A holder that holds nothing of this node gets TRY_LATER, not 0: its
- *    fallback stays in force, as if the server were still away. It asks again after its usual
- *    interval, or when the learning ends. A claim that finds no room is answered with 0 (R6). Its wants are noted, nothing is counted for it, and its record ends unless it comes
- *    again. Amounts that are no parts of a whole (STATIC, NO_ALGORITHM) need no learning.
- * S5 Else the target of the algorithm, cut to what is free, or to what the holder may still use.
- * S6 A lease lasts `lease_length`, but never longer than the server's own; the refresh interval
- *    told is a third of that at most. Who got less than its target by a thousandth comes back after
- *    the minimum interval (R12). Of whole units a holder does so only while it is owed one (A5, see
- *    leases) and no more are owed than there are: the others wait for their turns in peace.
- * S7 Safe capacity: the template's; else the capacity divided by the subclients known, the one who
- *    asks included; and none while learning, where amounts are no parts of a whole, or to a server.
- *    A node has no more than its clients want: there it is at least the level that its parent told,
- *    and none where that would be 0. Of whole units it is rounded down, to 0 where there are more
- *    clients than units: a unit for each would be more than there is.
+ * S1 A server that is not master answers only with the mastership.
+ * S2 Expired leases never show: every function removes them before it reads a book.
+ * S3 A holder that names its last lease and asks again within the minimum interval (5 s, at most
+ *    half the refresh interval) gets that lease again, with the rest of its time, less what the
+ *    holder has given back (R11). The minimum interval does not apply to a holder that names
+ *    another lease or none. It also does not apply to a holder that had been granted all its wants,
+ *    wants more now, and can have that from the free capacity, while no round is on (see leases).
+ *    Such a holder gets a new lease by R5, like any other: what it has given back in between is
+ *    free or belongs to another holder, and the old lease never comes back. The interval applies to
+ *    a holder whose wants were not met, so that no holder gains by asking often.
+ * S4 Learning: see leases, R6. A holder that holds nothing of this node gets TRY_LATER, not a lease
+ *    of 0. So its fallback stays in force, as if the server were still away. It should ask again
+ *    after its usual interval, or when the learning ends. The server notes its wants, commits
+ *    nothing for it, and removes its record unless it asks again. A claim for which there is no
+ *    room is answered with a lease of 0 (R6). Amounts that are not parts of a shared capacity
+ *    (STATIC, NO_ALGORITHM) need no learning.
+ * S5 Otherwise a holder gets the target of the algorithm, cut to what is free, or to what the
+ *    holder may still use.
+ * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
+ *    interval in a response is at most a third of the lease. A holder whose lease is below its
+ *    target by more than a thousandth should ask again after the minimum interval (R12). If leases
+ *    are whole units, this applies only to a holder that is owed a unit (A5, see leases), and only
+ *    if no more units are owed than there are. The other holders wait for their turns at the normal
+ *    interval.
+ * S7 The safe capacity is the template's. Without one it is the capacity divided by the number of
+ *    known subclients, including those of the request. There is none while the server learns, for
+ *    amounts that are not parts of a shared capacity, or for a server. A node has no more capacity
+ *    than its clients want, so there the safe capacity is at least the level that its parent sent,
+ *    and there is none if that would be 0. With whole units it is rounded down, to 0 if there are
+ *    more clients than units: one unit for each would exceed the capacity.
  * S8 The record of a lease lasts 1 + drift times as long as the lease.
- * S9 A claim that there is no record of, outside learning, is told to on_event, and taken for
- *    nothing.
- * S10 Two processes that seem to use one id (see leases, "shared ids") are told to on_event, at
- *    each sign of them, and marked among the leases. Nothing else changes for them.
- * R8 Learning ends when every lease that a predecessor can have given has ended: the longest lease
- *    length, with the drift, after it was known to be gone. A shorter learning_mode_duration gives
- *    up T7 for that resource.
- * G5 A new configuration drops no lease. A resource that gains a template starts by learning, since
- *    without one it was given what it asked for, and no book was kept.
- * C7 Resources, holders of one and resources of one holder are bounded; past that a resource is
- *    refused (FULL), and nobody loses a lease.
+ * S9 If a holder claims a lease that has no record, and the server is not learning, on_event
+ *    reports it, and the claim has no effect.
+ * S10 If two processes seem to use one id (see leases, "shared ids"), on_event reports each sign,
+ *    and their leases are marked. Nothing else changes for them.
+ * R8 Learning ends when every lease that a predecessor can have granted has ended. That takes the
+ *    longest lease length, with the drift, from when the predecessor was known to be gone. With a
+ *    shorter learning_mode_duration, T7 does not hold for that resource.
+ * G5 A new configuration drops no lease. A resource that gains a template starts by learning:
+ *    without a template it was granted all that was asked for, and no book was kept.
+ * C7 The number of resources, of holders of one resource, and of resources of one holder is
+ *    limited. A request beyond a limit is refused for that resource (FULL). No holder loses a lease
+ *    by that.
  *
- * The tree. A server with a parent has a holding (see asking) for each book: its own lease, of
- * which C is the capacity and K what the parent counts.
+ * The tree. A server with a parent has a holding (see asking) for each book: its own lease. C is
+ * the capacity of this lease, and K is what the parent has committed for it.
  *
- * T1 It asks its parent for all its resources together, what its holders want in groups; sooner
- *    when they want more than there is, though not within the minimum interval.
- * T2 Fair across the tree: the terms of the parent are those of the node, as long as they fit into
- *    its lease; else it solves for itself. What they leave, since something has changed since they
- *    were made, is divided in proportion to what is still wanted: it would lie idle until the
- *    parent is asked again.
- *       A group of demands is one demand at the parent: exact, unless a level falls into the midst
- *    of the group. So there is a boundary at each level of the last answer, and others around the
- *    first of them, the closer the nearer. The level at which a reserve is shared is among them: it
- *    matters only where some priority has no more than the reserve, and then it is the level of that
- *    priority. To treat the demands of a group as equal overstates what they take
- *    (which is concave in the level), so that the level found is too low if anything: round by
- *    round it comes to the exact one from below, as Newton's steps do, and rests there.
- * T3 Algorithm and parameters are the parent's; the refresh interval falls by decay_factor a level.
- * T4 Without a lease of its own a node gives none: TRY_LATER. At the first request for a resource
- *    it asks at once. Its holders come again after 1 s, or 4 s where it cannot have a lease sooner.
- * T5 All servers of a node ask under its name, so that a new master inherits the node's lease.
- * T6, R8 A new master says that it learns, until its predecessor's leases have ended. These did not
- *    outlive the node's own lease; so its parent tells it how long the record of that one lasts
- *    (`learn_for`), and no less than it learns itself. The first such answer counts: the record
- *    that it renews is of the new master's own lease. Until then it releases nothing (R10).
- * R7 To a server that learns its parent gives again what it gave before, and takes nothing that it
- *    says for a confirmation. Its demands are out of the shares, and what it has off the capacity,
- *    until it has learned.
- * T7 Never a unit more in force than there is, in the whole tree. Let b(h) be what the parent of h
- *    counts for it; while that is gone or learns, what its last complete books counted. What is in
- *    force below h is at most b(h), and the b of all children of p sum to b(p) at most; b of the
- *    root is its capacity. By induction over the levels: grants keep the sum of u within K, and K
- *    is at most b(p), since p's own parent lowers b(p) only to a claim by which p has bound itself,
- *    or when p's lease has ended (R3, R4). A server that restarts finds its b unchanged (R7), gives
- *    no more than was in force, and has complete books when it has learned (R6, R8). And leases end
- *    no later than that which they are parts of (S6, S8, R9).
- * T8 A request upward names the nodes that it came through, on the longest way. A server that finds
- *    itself among them, or more than 16, refuses it.
+ * T1 The node asks its parent for all its resources in one request, with the wants of its holders
+ *    in groups. It asks sooner if they want more than the capacity, but keeps the minimum interval.
+ * T2 Shares are fair across the tree. The node uses the terms of its parent as long as they fit
+ *    into its lease; otherwise it solves its own. If demands have changed since the parent made the
+ *    terms, they may leave capacity over. It is divided in proportion to what is still wanted,
+ *    because it would be idle until the next request to the parent.
+ *       A group of demands is one demand at the parent. This is exact unless a level lies within
+ *    the group. So there is a boundary at each level of the last response. Further boundaries lie
+ *    around the first level, and are closer to each other the nearer they are to it. The level at
+ *    which a reserve is shared is one of the levels. It matters only if some priority has no more
+ *    than the reserve, and then it is the level of that priority. To treat the demands of a group
+ *    as equal overstates what they take (which is concave in the level), so the level that is found
+ *    is never too high. From round to round it approaches the exact level from below, as in
+ *    Newton's method, and stays there.
+ * T3 The algorithm and its parameters are the parent's. The refresh interval gets shorter by the
+ *    factor decay_factor at each level.
+ * T4 A node without a lease of its own grants none: it answers TRY_LATER. After the first request
+ *    for a resource it asks its parent at once. Its holders should ask again after 1 s, or after
+ *    4 s if the node cannot have a lease sooner.
+ * T5 All servers of a node use the node's name at the parent, so a new master inherits the node's
+ *    lease.
+ * T6, R8 A new master reports to its parent that it learns, until its predecessor's leases have
+ *    ended. These did not outlive the node's own lease. So the parent responds with the time that
+ *    its record of that lease lasts (`learn_for`), and at least the time that it learns itself.
+ *    Only the first such response counts, because the record that it renews then is that of the new
+ *    master's own lease. Until then the node releases nothing (R10).
+ * R7 To a server that learns its parent grants again what it granted before, and does not treat its
+ *    claims as confirmations. Until it has learned, its demands are not in the shares, and what it
+ *    has is subtracted from the capacity.
+ * T7 In the whole tree, the leases in force never exceed the capacity. Let b(h) be what the parent
+ *    of h has committed for it; while the parent is gone or learns, what its last complete books
+ *    had committed. What is in force below h is at most b(h), and the b of all children of p sum to
+ *    at most b(p); b of the root is its capacity. Proof by induction over the levels: grants keep
+ *    the sum of u within K. K is at most b(p), because the parent of p lowers b(p) only to a claim
+ *    to which p has limited itself, or when the lease of p has ended (R3, R4). A server that
+ *    restarts has an unchanged b (R7), grants no more than was in force, and has complete books
+ *    when it has learned (R6, R8). And a lease ends no later than the lease of which it is a part
+ *    (S6, S8, R9).
+ * T8 A request to a parent names the nodes that it passed, on the longest path. A server refuses a
+ *    request that names the server itself, or more than 16 nodes.
  */
 
-/* How long a holder waits at most before it asks again a node that has no lease. */
+/* The longest time after which a holder should ask again at a node that has no lease. */
 #define DOORMAN__PUT_OFF_MAX (4 * DOORMAN_SECOND)
 
-/* What an update looks at: some milliseconds. */
+/* The most that one update visits, which takes some milliseconds. */
 #define DOORMAN__SWEEP_MAX ((size_t)10000)
 
-/* How many resources a holder has: one for each holder of the server. */
+/* The number of resources of one holder. There is one for each holder of the server. */
 typedef struct doorman__tally {
     doorman__link
         link; /* by the hash of the holder alone: 64 keyed bits, so equal means the same */
     size_t count;
 } doorman__tally;
 
-/* The way of one ask through a request. */
+/* One ask (resource) of a request, while the request is checked and answered. */
 typedef struct doorman__slot {
     uint64_t hash;
     size_t ask_index;
@@ -4651,7 +4777,7 @@ typedef struct doorman__slot {
     doorman_grant grant;
 } doorman__slot;
 
-/* What a node has of a resource, and what its parent says of it. */
+/* A node's own lease of a resource, and what its parent said about the resource. */
 typedef struct doorman__upward {
     doorman__holding holding; /* must be first */
     doorman_server *server;
@@ -4661,32 +4787,32 @@ typedef struct doorman__upward {
 } doorman__upward;
 
 struct doorman_server {
-    doorman_asker asker;                     /* must be first; without addresses: a root */
-    const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the longest way below it, */
+    doorman_asker asker;                     /* must be first; a root has no addresses */
+    const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the longest path below it, */
     char below[DOORMAN__PATH_MAX][DOORMAN_ID_BYTES_MAX + 1];
-    doorman_time below_until;              /* unless it is heard of again */
-    char parent[DOORMAN_ID_BYTES_MAX + 1]; /* the node that gave the last lease; "": none yet */
+    doorman_time below_until; /* which is forgotten then unless a request names it again */
+    char parent[DOORMAN_ID_BYTES_MAX + 1]; /* the node that granted the last lease; "": none yet */
     doorman_server_options options;
     char node[DOORMAN_ID_BYTES_MAX + 1];
-    char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": nobody knows */
+    char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": unknown */
     doorman_time now, mine_until, due;
-    doorman_time gone; /* the predecessor, see doorman_mastership */
+    doorman_time gone; /* when the predecessor was gone, see doorman_mastership */
     bool mine;
     const doorman_config *config; /* NULL: a node with a parent */
     doorman_time *learned_at; /* for each template: when a resource that is new now has learned */
-    doorman_time drains_at;   /* leases under configurations before this one have ended by then */
+    doorman_time drains_at;   /* leases under earlier configurations have ended by then */
     doorman__table books, tallies;
     doorman__book *first, *last;
-    doorman_walk *walks; /* under way */
-    doorman_walk sweep;  /* of an update that has more to do; one of these while it is */
+    doorman_walk *walks; /* all walks that have not ended */
+    doorman_walk sweep;  /* of an update that has more to do; it is in `walks` meanwhile */
     bool sweeping;
-    doorman_time sweep_due; /* of what the sweep has seen */
+    doorman_time sweep_due; /* the earliest time of what the sweep has visited */
     uint64_t lease_count;
     doorman__slot *slots;
-    size_t *places;       /* of the slots, by the hash of the resource */
-    uint64_t holder_hash; /* of the request */
+    size_t *places;       /* indexes of the slots, by the hash of the resource */
+    uint64_t holder_hash; /* the holder of the request */
     doorman_answer *answers;
-    doorman_terms *terms; /* of the answers to a server, TERMS_MAX for each */
+    doorman_terms *terms; /* of the responses to a server, TERMS_MAX for each answer */
     size_t slots_capacity, places_capacity, answers_capacity, terms_capacity;
 };
 
@@ -4710,7 +4836,7 @@ static uint64_t doorman__holder_hash(const doorman_server *server, const char *h
     return doorman__hash(server->options.seed, holder_id) ^ (is_server ? ~UINT64_C(0) : 0);
 }
 
-/* With the drift: how long a record lasts for a lease of this length. */
+/* How long a record lasts for a lease of this length, with the drift. */
 static doorman_time doorman__server_bound(const doorman_server *server, doorman_time length) {
     return length + doorman__scale(length, server->options.drift);
 }
@@ -4719,7 +4845,7 @@ static doorman__tally *doorman__server_tally(doorman_server *server, uint64_t ha
     return (doorman__tally *)(void *)doorman__table_first(&server->tallies, hash);
 }
 
-/* One resource less for a holder. */
+/* Subtracts one resource from those of a holder. */
 static void doorman__server_uncount(doorman_server *server, uint64_t hash) {
     doorman__tally *tally = doorman__server_tally(server, hash);
     assert(tally && tally->count);
@@ -4753,8 +4879,9 @@ static void doorman__server_free_book(doorman_server *server, doorman__book *boo
     DOORMAN_FREE(book);
 }
 
-/* A book without records. That of a node goes when its lease has been released; and while it learns
- * there may be holders that it does not know of, so the lease stays (R10). */
+/* Removes a book that has no records. The book of a node is removed only after its lease has been
+ * released. While the node learns it may have holders that it does not know of, so it keeps the
+ * lease (R10). */
 static void doorman__server_remove_book(doorman_server *server, doorman__book *book) {
     if (!book->upward) {
         doorman__server_free_book(server, book);
@@ -4768,7 +4895,7 @@ static void doorman__server_remove_book(doorman_server *server, doorman__book *b
     }
 }
 
-/* S2. Not more than so many; returns their number. */
+/* S2. Removes at most so many expired records; returns how many. */
 static size_t doorman__server_expire_some(doorman_server *server, doorman__book *book,
                                           size_t most) {
     size_t count = 0;
@@ -4776,7 +4903,7 @@ static size_t doorman__server_expire_some(doorman_server *server, doorman__book 
         if (server->now < record->end) break;
         doorman__server_event(server, DOORMAN_EVENT_EXPIRED, book->resource_id, record->holder_id,
                               record->given);
-        if (record->lease_id) book->expired_count++; /* not one that was put off */
+        if (record->lease_id) book->expired_count++; /* not for a holder that was put off */
         doorman__server_remove_record(server, book, record);
         count++;
     }
@@ -4788,14 +4915,14 @@ static void doorman__server_expire(doorman_server *server, doorman__book *book) 
 }
 
 static void doorman__server_forget(doorman_server *server) {
-    doorman__asker_forget(&server->asker); /* with the books of a node */
+    doorman__asker_forget(&server->asker); /* together with the books of a node */
     while (server->first) doorman__server_free_book(server, server->first);
     server->mine = false;
     server->master[0] = 0;
     server->due = DOORMAN_NEVER;
 }
 
-/* A mastership that has passed is lost, whether or not anybody has said so yet. */
+/* A mastership whose time has passed is lost, even if no call has said so yet. */
 static void doorman__server_check_mastership(doorman_server *server) {
     if (server->mine && server->now >= server->mine_until) doorman__server_forget(server);
 }
@@ -4883,8 +5010,8 @@ void doorman_server_destroy(doorman_server *server) {
     DOORMAN_FREE(server);
 }
 
-/* R8: when a resource of this template will have learned, after a victory over a predecessor that
- * went at `gone`, and that had this configuration or those before it. */
+/* R8: when a resource of this template will have learned. This is for a new master whose
+ * predecessor was gone at `gone` and had this configuration or an earlier one. */
 static doorman_time doorman__server_learned_at(const doorman_server *server,
                                                const doorman_template *settings,
                                                doorman_time gone) {
@@ -4897,13 +5024,13 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
     return doorman__later(last, server->drains_at);
 }
 
-/* Does some template match everything? It stands last. */
+/* Whether some template matches every resource. It is the last one. */
 static bool doorman__config_matches_all(const doorman_config *config) {
     size_t count = config->template_count;
     return count && strcmp(config->templates[count - 1].identifier_glob, "*") == 0;
 }
 
-/* The longest lease that a configuration allows; also that of what no template matches. */
+/* The longest lease that a configuration allows, also for a resource that no template matches. */
 static doorman_time doorman__config_longest_lease(const doorman_config *config) {
     doorman_time longest = doorman__config_matches_all(config) ? 0 : 60 * DOORMAN_SECOND;
     for (size_t i = 0; i < config->template_count; i++) {
@@ -4912,7 +5039,8 @@ static doorman_time doorman__config_longest_lease(const doorman_config *config) 
     return longest;
 }
 
-/* The template of the last configuration with this glob, at the same place if nothing has moved. */
+/* The index of the template with this glob in the last configuration. It tries the same index
+ * first, because templates seldom move. */
 static size_t doorman__config_same(const doorman_config *config, const char *glob, size_t place) {
     size_t count = config->template_count;
     if (place < count && strcmp(config->templates[place].identifier_glob, glob) == 0) return place;
@@ -4922,11 +5050,12 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
     return place;
 }
 
-/* When new resources of a template of a new configuration will have learned, which is still to be
- * put in the place of the last one. Where that had the same glob it is as it was; but a predecessor
- * that is still learned of may have had the new configuration, with longer leases, already. Else
- * they were those of other templates, or of none: then they were given what they asked for, and
- * must learn for as long as any lease that was given may last (G5). */
+/* When new resources of a template will have learned, for a configuration that is about to replace
+ * the last one. If that had a template with the same glob, the time stays as it was; but a
+ * predecessor that the server still learns about may already have had the new configuration, with
+ * longer leases. Otherwise the resources had another template or none. Without one they were
+ * granted all that was asked for, so they learn for as long as any lease that was granted may last
+ * (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t place) {
     const doorman_config *last = server->config;
@@ -5010,7 +5139,7 @@ doorman_status doorman_server_set_master(doorman_server *server,
 
 /* ---- server: checking a request */
 
-/* The demands of a server. */
+/* Checks the demands of a server. */
 static doorman_status doorman__wishes_check(const doorman_ask *ask, size_t index,
                                             doorman_error *error) {
     char path[40];
@@ -5026,7 +5155,7 @@ static doorman_status doorman__wishes_check(const doorman_ask *ask, size_t index
     return status;
 }
 
-/* T8. */
+/* T8: refuses a loop in the path, or a path that is too long. */
 static doorman_status doorman__server_check_path(const doorman_server *server,
                                                  const doorman_request *request,
                                                  doorman_error *error) {
@@ -5084,9 +5213,9 @@ static doorman_status doorman__ask_check(const doorman_request *request, size_t 
                          rule);
 }
 
-/* A resource that is named twice. The slots go into a table with at least twice as many places,
- * each to the next free one from where its hash says. A place holds the index of a slot, and one
- * more. */
+/* Refuses a request that names a resource twice. The slots are put into a hash table with at least
+ * twice as many places (open addressing, linear probing). A place holds the index of a slot plus
+ * 1. */
 static doorman_status doorman__server_check_twice(doorman_server *server,
                                                   const doorman_request *request,
                                                   doorman_error *error) {
@@ -5110,7 +5239,7 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
     return DOORMAN_OK;
 }
 
-/* Room to work on a request. */
+/* Reserves the memory for the work on a request. */
 static bool doorman__server_reserve(doorman_server *server, const doorman_request *request) {
     void *slots = server->slots, *answers = server->answers, *terms = server->terms;
     void *places = server->places;
@@ -5140,8 +5269,8 @@ static doorman__book *doorman__server_find_book(doorman_server *server, uint64_t
     return NULL;
 }
 
-/* Fills the slots of a request. That comes first of all checks, so that what is known of the holder
- * is on its way from memory while the others are made. */
+/* Fills the slots of a request. It runs before all checks, so that the CPU loads what is known of
+ * the holder from memory while the checks run. */
 static doorman_status doorman__server_look_up(doorman_server *server,
                                               const doorman_request *request,
                                               doorman_error *error) {
@@ -5181,8 +5310,8 @@ static doorman_status doorman__server_check(doorman_server *server, const doorma
 
 /* ---- server: making room */
 
-/* The holding of a node, for a book of its own. Until the parent has said what the settings are,
- * and what there is to learn, it has nothing, and learns. */
+/* Makes the holding of a node for one of its books. Until the parent has sent the settings and how
+ * long to learn, the holding has no capacity and the book learns. */
 static bool doorman__upward_create(doorman_server *server, doorman__book *book) {
     doorman__upward *upward = NULL;
     if (doorman__asker_reserve(&server->asker)) {
@@ -5203,7 +5332,7 @@ static bool doorman__upward_create(doorman_server *server, doorman__book *book) 
     return true;
 }
 
-/* Of a root by a template; of a node without one. */
+/* A root gives the template; a node has none. */
 static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t hash,
                                                const char *resource_id,
                                                const doorman_template *settings) {
@@ -5226,8 +5355,8 @@ static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t 
     return book;
 }
 
-/* One resource more for a holder; FULL: it has as many as it may. A server stands for many holders,
- * and may have all that there are. */
+/* Adds one resource to those of a holder. FULL: the holder has reached the limit. A server acts for
+ * many holders, so for it there is no limit. */
 static doorman_status doorman__server_count(doorman_server *server, uint64_t hash, bool is_server,
                                             doorman_grant *grant) {
     size_t most = is_server ? SIZE_MAX : server->options.resource_max_per_holder;
@@ -5244,7 +5373,7 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
     return DOORMAN_OK;
 }
 
-/* The book of a resource, made where there is none. Without one, grant says why. */
+/* Finds or creates the book of a resource. If there is none, `grant` has the reason. */
 static doorman_status doorman__slot_make_book(doorman_server *server, doorman__slot *slot,
                                               const char *resource_id) {
     if (slot->book) return DOORMAN_OK;
@@ -5270,7 +5399,7 @@ static doorman_status doorman__slot_find_record(doorman_server *server, doorman_
     doorman__server_expire(server, book);
     slot->record = doorman__book_find(book, holder_hash, request->holder_id, request->is_server);
     if (slot->record) {
-        __builtin_prefetch(slot->record->older); /* it will leave its place between them */
+        __builtin_prefetch(slot->record->older); /* it will be unlinked from its neighbours */
         __builtin_prefetch(slot->record->newer);
         return DOORMAN_OK;
     }
@@ -5287,7 +5416,7 @@ static doorman_status doorman__slot_find_record(doorman_server *server, doorman_
     return slot->added ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Finds or makes all that a request needs. When memory runs out it leaves things as they were. */
+/* Finds or creates everything that a request needs. If memory runs out, nothing has changed. */
 static doorman_status doorman__server_make_room(doorman_server *server,
                                                 const doorman_request *request) {
     doorman_status status = DOORMAN_OK;
@@ -5333,7 +5462,7 @@ static doorman__upward *doorman__upward_of(doorman__holding *holding) {
     return (doorman__upward *)(void *)holding;
 }
 
-/* C and K of the book are those of the holding. */
+/* Copies the holding's capacity and keep to C and K of the book. */
 static void doorman__upward_follow(doorman__upward *upward) {
     doorman__book *book = upward->book;
     const doorman__holding *holding = &upward->holding;
@@ -5345,7 +5474,8 @@ static void doorman__upward_follow(doorman__upward *upward) {
     book->keep = holding->keep;
 }
 
-/* Somebody asks for the resource: is there a lease? One that was to be released is taken up. */
+/* A holder asks for the resource. Returns whether the node has a lease. A lease that was about to
+ * be released is kept. */
 static bool doorman__upward_renew(doorman__upward *upward) {
     doorman_server *server = upward->server;
     doorman__holding *holding = &upward->holding;
@@ -5357,8 +5487,9 @@ static bool doorman__upward_renew(doorman__upward *upward) {
     return doorman__holding_live(holding, server->now);
 }
 
-/* After a change of what is wanted or counted: is there a reason to ask sooner? T1: more is wanted
- * than there is, and than when it was asked. R12: what was cut is no longer in use. */
+/* Called after a change of what is wanted or committed. Decides whether to ask the parent sooner.
+ * T1: holders want more than the capacity, and more than in the last request. R12: the units above
+ * a smaller lease are no longer in use. */
 static void doorman__upward_look(doorman__upward *upward) {
     doorman_asker *asker = &upward->server->asker;
     doorman__holding *holding = &upward->holding;
@@ -5378,8 +5509,8 @@ static void doorman__upward_look(doorman__upward *upward) {
     }
 }
 
-/* R3. A node gives back what nobody wants, unless it does not know all its holders, or nobody is
- * there to give it back to. What is counted for holders that are gone is not asked for (S2). */
+/* R3. A node gives back what no holder wants, unless it does not know all its holders, or the
+ * parent does not answer. It does not ask for what is committed for holders that are gone (S2). */
 static void doorman__upward_prepare(doorman__holding *holding, doorman_time now) {
     doorman__upward *upward = doorman__upward_of(holding);
     doorman__book *book = upward->book;
@@ -5398,8 +5529,8 @@ static void doorman__upward_prepare(doorman__holding *holding, doorman_time now)
     holding->claim = doorman__max(live ? holding->capacity : 0, counted);
 }
 
-/* The levels at which a demand passes from wanting no more than its share to wanting more, by the
- * terms that the parent told; each once. */
+/* The levels at which a demand changes from wanting at most its share to wanting more, by the terms
+ * of the parent. Each level appears once. */
 static size_t doorman__upward_levels(const doorman__upward *upward, double *levels, size_t most) {
     const doorman__book *book = upward->book;
     size_t count = 0;
@@ -5420,8 +5551,8 @@ static int doorman__amount_order(const void *a, const void *b) {
 
 #define DOORMAN__BAND_GROUPS 32
 
-/* Where the groups of a band end: at the levels, at some distances from the first of them (or from
- * the mean, where there is none), and at infinity. Ascending. */
+/* Where the groups of a band end, ascending: at the levels, at some distances from the first level
+ * (from the mean if there is no level), and at infinity. */
 static size_t doorman__upward_bounds(const doorman__upward *upward, double mean, double *bounds) {
     static const double steps[] = {1.01, 1.03, 1.07, 1.15, 1.3,  1.6, 2.2,
                                    4,    10,   40,   300,  5000, 1e6};
@@ -5438,7 +5569,8 @@ static size_t doorman__upward_bounds(const doorman__upward *upward, double mean,
     return count;
 }
 
-/* Demands of servers that are set aside are wanted still, though not in the index. */
+/* Adds the demands of servers that are set aside. They are still wanted, but are not in the
+ * index. */
 static void doorman__upward_add_asides(const doorman__book *book, int band, const double *bounds,
                                        doorman__sums *groups) {
     for (const doorman__child *child = book->asides; child; child = child->next_aside) {
@@ -5452,7 +5584,7 @@ static void doorman__upward_add_asides(const doorman__book *book, int band, cons
     }
 }
 
-/* T2: the demands of one band in groups. */
+/* T2: puts the demands of one band into groups. */
 static size_t doorman__upward_group_band(const doorman__upward *upward, int band,
                                          doorman_demand *out) {
     const doorman__book *book = upward->book;
@@ -5486,7 +5618,7 @@ static size_t doorman__upward_group(const doorman__holding *holding, doorman_dem
     return count;
 }
 
-/* T3. */
+/* T3: takes over the algorithm of the parent, with this node's refresh interval. */
 static void doorman__upward_set_algorithm(doorman__upward *upward, const doorman_algorithm *told) {
     doorman_algorithm *algorithm = &upward->settings.algorithm;
     *algorithm = doorman__algorithm_resolve(told);
@@ -5497,9 +5629,9 @@ static void doorman__upward_set_algorithm(doorman__upward *upward, const doorman
         doorman__earlier(algorithm->refresh_interval, algorithm->lease_length);
 }
 
-/* R8. The parent's record has the drift in it; that is enough for clocks that differ by that much,
- * however many of them measured a part of the time. Then the node says at once that it has learned.
- */
+/* R8. The parent's record includes the drift. That suffices for clocks that differ by the drift,
+ * even if several of them each measured a part of the time. When the time has passed, the node
+ * reports at once that it has learned. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
     doorman__book *book = upward->book;
@@ -5512,7 +5644,7 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
     }
     book->learned_at = doorman__earlier(book->learned_at, learned_at);
     server->due = doorman__earlier(server->due, book->learned_at);
-    if (learn_for == 0) return; /* the parent did not know this node: nothing waits for it */
+    if (learn_for == 0) return; /* the parent did not know this node: there is no lease to await */
     doorman_time ask_at = doorman__earlier(holding->ask_at, book->learned_at);
     doorman__holding_ask_at(&server->asker, holding, ask_at);
 }
@@ -5544,7 +5676,7 @@ static void doorman__upward_changed(doorman__holding *holding, const doorman_ans
     }
     doorman__upward_follow(upward);
     book->terms_count = 0;
-    /* Not before what was cut is free: R12. */
+    /* R12: do not confirm before the units that were cut are free. */
     doorman__holding_confirm_at(&upward->server->asker, holding, DOORMAN_NEVER);
     doorman__upward_look(upward);
 }
@@ -5554,7 +5686,8 @@ static void doorman__upward_closed(doorman__holding *holding) {
     doorman__server_free_book(upward->server, upward->book);
 }
 
-/* Before anything else: is this server still the master, and what is below it? */
+/* Runs before anything else: checks that this server is still master, and updates the path below
+ * it. */
 static void doorman__upward_check_mastership(doorman_asker *asker, doorman_time now) {
     doorman_server *server = (doorman_server *)(void *)asker;
     doorman__server_now(server, now);
@@ -5568,9 +5701,9 @@ static const doorman__owner doorman__upward_owner = {.look = doorman__upward_che
                                                      .changed = doorman__upward_changed,
                                                      .closed = doorman__upward_closed};
 
-/* T8: the longest way below this node, from what its children say. What is not heard of for a
- * minute is forgotten: a child that goes, or bears a wrong name, must not stop this node for
- * ever. */
+/* T8: notes the longest path below this node, from the requests of its children. A path that no
+ * request has named for a minute is forgotten: otherwise a child that is gone, or has a wrong name,
+ * would stop this node for ever. */
 static void doorman__server_note_path(doorman_server *server, const doorman_request *request) {
     size_t count = request->path_count;
     bool shorter = count + 1 < server->asker.path_count && server->now < server->below_until;
@@ -5584,7 +5717,7 @@ static void doorman__server_note_path(doorman_server *server, const doorman_requ
 
 /* ---- server: answering */
 
-/* What holds for a resource that no template matches (G2). */
+/* The algorithm for a resource that no template matches (G2). */
 static const doorman_algorithm doorman__unmatched = {.kind = DOORMAN_NO_ALGORITHM,
                                                      .lease_length = 60 * DOORMAN_SECOND,
                                                      .refresh_interval = 16 * DOORMAN_SECOND,
@@ -5593,14 +5726,14 @@ static const doorman_algorithm doorman__unmatched = {.kind = DOORMAN_NO_ALGORITH
                                                      .minimum_refresh_interval = DOORMAN_SECOND,
                                                      .decay_factor = 0.5};
 
-/* R1. Two to the 53rd is the largest integer that JSON carries safely; 0 is no id. Nobody can guess
- * the id of another's lease, or learn of the seed from its own. */
+/* R1. 2^53 is the largest integer that JSON carries safely; 0 means no id. The id is a keyed hash,
+ * so a holder can neither guess the lease id of another holder nor derive the seed from its own. */
 static uint64_t doorman__server_lease_id(doorman_server *server) {
     uint64_t id = doorman__hash_number(server->options.seed, ++server->lease_count) >> 11;
     return id ? id : 1;
 }
 
-/* S7. False: none is known. */
+/* S7. False: there is none. */
 static bool doorman__book_safe_capacity(const doorman__book *book, doorman_time now, double *out) {
     const doorman_template *settings = book->settings;
     double subclients = doorman__book_subclients(book);
@@ -5616,22 +5749,22 @@ static bool doorman__book_safe_capacity(const doorman__book *book, doorman_time 
     return !book->upward || *out > 0;
 }
 
-/* One ask, and what is known of it. */
+/* One ask of a request, with everything that is known about it. */
 typedef struct doorman__turn {
     doorman_server *server;
     const doorman_request *request;
     const doorman_ask *ask;
     doorman__book *book;
     doorman__record *record;
-    doorman__rotation *rotation; /* NULL: the resource is not in whole units */
+    doorman__rotation *rotation; /* NULL: leases are not whole units */
     doorman_time now;
-    doorman_time end; /* of the record of what the holder has had; 0: nothing */
-    double claim;     /* x */
-    bool live;        /* something is counted for it; else it is new, or was put off (T4) */
-    bool named;       /* it names the last lease that it was given here */
-    bool ours;        /* the lease that it has is of this node */
+    doorman_time end; /* end of the record of what the holder has had; 0: nothing */
+    double claim;     /* x, what the holder claims */
+    bool live;        /* something is committed for it; else it is new, or was put off (T4) */
+    bool named;       /* it names the last lease that it was granted here */
+    bool ours;        /* the lease that it has is from this node */
     bool learns;      /* it is a server that learns, */
-    bool back;        /* and gets again what it had: R7 */
+    bool back;        /* and gets again what it had (R7) */
     double target;
 } doorman__turn;
 
@@ -5658,7 +5791,7 @@ static doorman__turn doorman__turn_start(doorman_server *server, const doorman_r
     return turn;
 }
 
-/* What a holder is told of what it could not have said truthfully; it is taken for nothing. */
+/* Reports a claim that cannot be true. Such a claim has no effect. */
 static void doorman__turn_doubt(const doorman__turn *turn, bool added) {
     const doorman_lease *has = &turn->ask->has;
     bool unknown = added && has->id && turn->now >= turn->book->learned_at; /* S9 */
@@ -5669,7 +5802,7 @@ static void doorman__turn_doubt(const doorman__turn *turn, bool added) {
                           turn->book->resource_id, turn->record->holder_id, turn->claim);
 }
 
-/* For a resource that has no book. */
+/* The lease for a resource that has no book. */
 static doorman_lease doorman__unmatched_lease(doorman_server *server, double wants) {
     return (doorman_lease){.id = doorman__server_lease_id(server),
                            .node = server->node,
@@ -5679,7 +5812,7 @@ static doorman_lease doorman__unmatched_lease(doorman_server *server, double wan
                            .refresh_interval = doorman__unmatched.refresh_interval};
 }
 
-/* Without a record: refused, or (G2) given what it asks for. */
+/* Answers an ask that has no record: a refusal, or (G2) a grant of all that it asks for. */
 static void doorman__server_answer_without(doorman_server *server, const doorman__slot *slot,
                                            const doorman_request *request, doorman_answer *answer) {
     static const doorman_terms all = {DOORMAN_ANY_PRIORITY, 0, 1};
@@ -5702,23 +5835,23 @@ static void doorman__server_answer_without(doorman_server *server, const doorman
     answer->has_learn_for = ask->learning;
 }
 
-/* S6: of a new lease. */
+/* S6: the length of a new lease. */
 static doorman_time doorman__book_lease_length(const doorman__book *book, doorman_time now) {
     doorman_time length = book->settings->algorithm.lease_length;
     return book->upward ? doorman__earlier(length, book->upward->holding.end - now) : length;
 }
 
-/* R12: when a holder should come again that may get more then. */
+/* R12: after how long a holder should ask again if it may get more then. */
 static doorman_time doorman__book_soon(const doorman_algorithm *algorithm) {
     return doorman__later(doorman__minimum_interval(algorithm, algorithm->lease_length),
                           algorithm->minimum_refresh_interval);
 }
 
-/* S6 and R12: when the holder should come again. */
+/* S6 and R12: after how long the holder should ask again. */
 static doorman_time doorman__book_refresh(const doorman__book *book, const doorman__record *record,
                                           double target, doorman_time now) {
     const doorman_algorithm *algorithm = &book->settings->algorithm;
-    doorman_time left = record->lease_end - now; /* of a lease that is repeated not all is */
+    doorman_time left = record->lease_end - now; /* less than the length if it is repeated */
     doorman_time refresh = doorman__earlier(algorithm->refresh_interval, left / 3);
     bool enough = record->given >= target * 0.999;
     if (book->settings->whole && !doorman__book_learning(book, now)) {
@@ -5730,21 +5863,22 @@ static doorman_time doorman__book_refresh(const doorman__book *book, const doorm
     return doorman__later(doorman__earlier(refresh, doorman__book_soon(algorithm)), 1);
 }
 
-/* A holder that is put off is known of for three times as long as it should take to come again, but
- * no longer than a lease would have lasted: if it is gone, others want what it wants. */
+/* A holder that is put off is remembered for three times the interval after which it should ask
+ * again, but not longer than a lease would have lasted. If it is gone, its wants must not take
+ * capacity from others for longer. */
 static void doorman__turn_expect(const doorman__turn *turn, doorman_time length) {
     doorman_time end = doorman__server_bound(turn->server, length);
     doorman__book_set_end(turn->book, turn->record, doorman__after(turn->now, end));
     turn->server->due = doorman__earlier(turn->server->due, turn->record->end);
 }
 
-/* T4: a node without a lease of its own. What the holder claims is noted, so that the claim of the
- * node is complete; and what it wants, until it should have come again. */
+/* T4: the answer of a node that has no lease of its own. The node notes what the holder claims, so
+ * that its own claim is complete, and what the holder wants until it should have asked again. */
 static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *answer) {
     doorman__book *book = turn->book;
     doorman__record *record = turn->record;
     const doorman__holding *holding = &book->upward->holding;
-    bool alone = turn->server->asker.failures > 0; /* it may take longer */
+    bool alone = turn->server->asker.failures > 0; /* the parent does not answer */
     bool refused = holding->grant == DOORMAN_UNMATCHED || holding->grant == DOORMAN_FULL;
     bool far = holding->ask_at - turn->now > DOORMAN__PUT_OFF_MAX; /* its parent learns */
     doorman_time interval = alone || refused || far ? DOORMAN__PUT_OFF_MAX : DOORMAN_SECOND;
@@ -5763,7 +5897,7 @@ static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *ans
     answer->gets.refresh_interval = interval;
 }
 
-/* S3, R11. */
+/* S3, R11: the last lease again. */
 static doorman_lease doorman__turn_repeat(const doorman__turn *turn) {
     doorman__book *book = turn->book;
     doorman__record *record = turn->record;
@@ -5782,7 +5916,8 @@ static doorman_lease doorman__turn_repeat(const doorman__turn *turn) {
                                doorman__book_refresh(book, record, turn->target, turn->now)};
 }
 
-/* S3: may a holder grow within the minimum interval? `wanted`: before this request. */
+/* S3: whether a holder may grow within the minimum interval. `wanted` is the wants before this
+ * request. */
 static bool doorman__turn_grows(const doorman__turn *turn, double wanted) {
     const doorman__book *book = turn->book;
     double given = turn->record->given, target = turn->target;
@@ -5794,12 +5929,12 @@ static bool doorman__turn_grows(const doorman__turn *turn, double wanted) {
     return target * DOORMAN__MET > given;
 }
 
-/* S4: gives back what a holder has had. False: it holds nothing that there could be given back, and
- * it is put off. A holder of a lease of this node may get what others give back, and comes again soon
- * for it; the others have to wait until the book has learned.
- *    A claim that finds no room is answered with 0, so that its holder lets go of the old lease (R6):
- * if it kept that lease, the next master could be asked for it while the leases that took the room
- * are still in force, and would renew it. */
+/* S4: grants what a holder has had. False: the holder has nothing from this node, and is put off. A
+ * holder that names a lease of this node may also get what others give back, and should ask again
+ * soon for that. The other holders have to wait until the book has learned.
+ *    A claim for which there is no room is answered with 0, so that its holder stops using the old
+ * lease (R6). If it kept that lease, it could claim it from the next master while the leases that
+ * took the room are still in force, and that master would renew it. */
 static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_answer *answer,
                                 double *keep) {
     doorman__book *book = turn->book;
@@ -5821,7 +5956,8 @@ static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_a
     return false;
 }
 
-/* A new lease, of what the record has been given: by S4 where the book learns, else by S5. */
+/* A new lease of what has just been entered into the record: by S4 if the book learns, else by
+ * S5. */
 static doorman_lease doorman__turn_grant(const doorman__turn *turn, double keep) {
     doorman_server *server = turn->server;
     doorman__book *book = turn->book;
@@ -5845,7 +5981,7 @@ static doorman_lease doorman__turn_grant(const doorman__turn *turn, double keep)
         doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, book->resource_id, record->holder_id,
                               record->given);
     }
-    if (!turn->live) record->end = 0; /* of one that was put off: R9 is for leases */
+    if (!turn->live) record->end = 0; /* it was put off; R9 is only for leases */
     record->lease_id = doorman__server_lease_id(server);
     record->granted_at = now;
     record->lease_end = doorman__after(now, length);
@@ -5859,9 +5995,10 @@ static doorman_lease doorman__turn_grant(const doorman__turn *turn, double keep)
                            .refresh_interval = doorman__book_refresh(book, record, target, now)};
 }
 
-/* What a server hears beside its lease (T2, T3, R8). It hears the terms of every priority, since the
- * level of a priority that it has no demand of may be that of the reserve, which lies within the
- * groups of its other demands. Terms for any priority are sent for each that it has named. */
+/* Adds what a server receives with its lease (T2, T3, R8). It receives the terms of every priority,
+ * because the level of a priority of which it has no demand may be that of the reserve, which lies
+ * within the groups of its other demands. Terms for any priority are sent for each priority that it
+ * has named. */
 static void doorman__turn_tell(const doorman__turn *turn, doorman_terms *terms,
                                doorman_answer *answer) {
     doorman__book *book = turn->book;
@@ -5888,7 +6025,7 @@ static void doorman__turn_tell(const doorman__turn *turn, doorman_terms *terms,
     answer->learn_for = doorman__later(answer->learn_for, book->learned_at - turn->now);
 }
 
-/* A lease, the last one again, or none. */
+/* Answers one ask: with a new lease, with the last one again, or with none. */
 static void doorman__turn_decide(const doorman__turn *turn, bool leased, bool again,
                                  doorman_answer *answer) {
     double keep = 0;
@@ -5939,7 +6076,7 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     if (book->upward) doorman__upward_look(book->upward);
 }
 
-/* R10: any other lease than the last is no reason to free anything. */
+/* R10: a release that names another lease than the last one has no effect. */
 static void doorman__server_release(doorman_server *server, const doorman_request *request) {
     for (size_t i = 0; i < request->ask_count; i++) {
         const doorman_ask *ask = &request->asks[i];
@@ -5984,7 +6121,7 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
 }
 
 doorman_time doorman_server_due(const doorman_server *server) {
-    if (server->sweeping) return 0; /* at once, by whatever clock */
+    if (server->sweeping) return 0; /* at once, by any clock */
     if (doorman__server_is_root(server)) return server->due;
     return doorman__earlier(server->due, doorman_asker_due(&server->asker));
 }
@@ -6004,8 +6141,8 @@ void doorman_server_walk_end(doorman_server *server, doorman_walk *walk) {
     *at = walk->other;
 }
 
-/* One resource of a sweep: its leases that have ended, or so many of them; and it itself, where
- * nobody holds anything of it. Returns how much that was. */
+/* The part of a sweep for one resource: removes its expired leases, up to a limit, and the resource
+ * itself if no holder is left. Returns how much of the limit it used. */
 static size_t doorman__server_sweep_book(doorman_server *server, doorman__book *book, size_t most) {
     size_t count = doorman__server_expire_some(server, book, most);
     if (count == most) return count;
@@ -6021,9 +6158,9 @@ static size_t doorman__server_sweep_book(doorman_server *server, doorman__book *
     return count + 1;
 }
 
-/* Gives memory back, a sweep over all resources at most once a second: who looks at one of them has
- * expired it already. A sweep takes as many updates as it needs, so that others can have the server
- * in between. What becomes due meanwhile is for the next one. */
+/* Returns memory. It sweeps all resources at most once a second, since every call that reads a
+ * resource has already removed its expired leases. One sweep takes as many updates as it needs, so
+ * that other calls are served in between. What expires during a sweep is left to the next one. */
 bool doorman_server_update(doorman_server *server, doorman_time now) {
     now = doorman__server_now(server, now);
     doorman__server_check_mastership(server);
@@ -6049,7 +6186,8 @@ bool doorman_server_update(doorman_server *server, doorman_time now) {
     return false;
 }
 
-/* Tells of a resource, or of the next one that this node does not give up. NULL: there is none. */
+/* Describes a resource, or the next one that this node is not about to release. NULL: there is
+ * none. */
 static doorman__book *doorman__server_tell(doorman_server *server, doorman__book *book,
                                            doorman_server_resource *out) {
     doorman_time now = server->now;
@@ -7282,8 +7420,8 @@ void doorman_resource_read(const doorman_resource *resource, doorman_resource_in
 
 static doorman_time doorman__resource_follow_due(const doorman_resource *resource);
 
-/* When doorman_client_update has something to do for it: to be called after a change of the lease in
- * force, of the newest sample, of what was refused, or of whether the wants follow use. */
+/* Sets when doorman_client_update next has work for the resource. Called after a change of the
+ * lease in force, of the newest sample, of what was refused, or of whether the wants follow use. */
 static void doorman__resource_set_wake(doorman_resource *resource) {
     doorman_time at = resource->follows ? doorman__resource_follow_due(resource) : DOORMAN_NEVER;
     if (resource->told.leased) at = doorman__earlier(at, resource->holding.end);
@@ -7846,23 +7984,26 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) {
 
 /* ---- >>json --------------------------------------------------------------------------------- */
 /*
- * Configurations, and the wire protocol: one JSON object is one message. A request has one key, the
- * method; the answer has the same key, or `error`. Unknown fields are ignored (in a configuration
- * they are slips of the pen, and refused). A known one that is missing, of the wrong type or out of
- * range refuses the message whole, and so does a key that comes twice.
+ * Configurations, and the wire protocol. One JSON object is one message. A request has one key, the
+ * method. Its response has the same key, or `error`. Unknown fields are ignored in messages; in a
+ * configuration they are probably typing errors, so they are refused. A known field that is
+ * missing, of the wrong type or out of range refuses the whole message, and so does a key that
+ * appears twice in an object.
  *
- * get_capacity asks for leases, or renews them. `priority` is 1 and `outstanding` 0 where absent;
- * `has` is the last lease taken. Times are seconds, fractions allowed; ids are from 1 to 2^53.
+ * get_capacity requests or renews leases. `priority` is 1 and `outstanding` is 0 if absent; `has`
+ * is the last lease received. Times are seconds, fractions allowed. Lease ids are integers from 1
+ * to 2^53.
  *
  *   {"get_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","priority":1,"wants":120,
  *     "has":{"id":73019,"node":"eu-1","capacity":80,"expires_in":48.2}}]}}
  *
- * Every resource has its answer, in the same order: `gets`, or `refused` for the reason TRY_LATER,
- * UNMATCHED or FULL. `keep` is there where the server goes on counting more than `capacity`;
- * `expiry_time`, in seconds since 1970, is for people; a `safe_capacity` of -1 is unlimited. Where
- * leases are of whole units `gets` has `whole`, which is true; what is wanted is then rounded up.
- * `learning`, false where absent, says that the server learns, or has no lease because its parent
- * does: a holder that it cannot give back anything is to try later.
+ * The response has one entry for each resource, in the same order: with `gets`, or with `refused`
+ * and the reason TRY_LATER, UNMATCHED or FULL. `keep` is the committed amount, and is present only
+ * if it is more than `capacity`. `expiry_time` (seconds since 1970) is for people. A
+ * `safe_capacity` of -1 means unlimited. If leases are whole units, `gets` has `whole`, which is
+ * true, and wants are rounded up. `learning` (false if absent) says that the server is learning, or
+ * has no lease because its parent is learning: a holder that it cannot give anything back is
+ * refused with TRY_LATER.
  *
  *   {"get_capacity":{"response":[{"resource_id":"db","safe_capacity":10,"gets":{"id":73020,
  *     "node":"eu-1","capacity":60,"keep":80,"expires_in":60,"refresh_interval":16,
@@ -7870,60 +8011,62 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) {
  *   {"get_capacity":{"response":[{"resource_id":"db","learning":true,"refused":{
  *     "reason":"TRY_LATER","refresh_interval":16}}]}}
  *
- * get_server_capacity asks on behalf of all the clients below a server, in groups, of which one
- * resource may have 512. `path` are the 1 to 16 nodes that the request came through, the sender
- * first; `outstanding` is what the server has given out; `learning`, false where absent, says that
- * it does not know all its holders yet.
+ * get_server_capacity requests capacity for all the clients below a server. `wants` lists them in
+ * groups, at most 512 for one resource. `path` lists the 1 to 16 nodes that the request came
+ * through, the sender first. `outstanding` is what the server has leased out. `learning` (false if
+ * absent) says that the server does not know all its holders yet.
  *
  *   {"get_server_capacity":{"server_id":"eu-1","path":["eu-1"],"resource":[{"resource_id":"db",
  *     "wants":[{"priority":1,"num_clients":40,"wants":300}],"outstanding":700,"learning":true,
  *     "has":{"id":5521,"node":"eu","capacity":750,"expires_in":55}}]}}
  *
- * Its answers say besides what the parent shares by: its `algorithm`, of which defaults are left
- * out, and with it `whole`, as above; and the `terms` of each priority, or of all where they name
- * none. `learn_for` tells a server that learns for how long it should. A child passes over a
- * parameter that it does not know, and an algorithm of a kind that it does not know: its parent may
- * be newer.
+ * Its response also says how the parent shares the capacity: its `algorithm` (fields that have
+ * their default value may be left out), with it `whole`, as above, and the `terms` of each
+ * priority, or of all priorities if they name none. `learn_for` says how long a server that learns
+ * should keep learning. A child ignores a parameter that it does not know, and an algorithm of a
+ * kind that it does not know, because its parent may be newer.
  *
  *   {"get_server_capacity":{"response":[{"resource_id":"db","gets":{"id":5522,"node":"eu",
  *     "capacity":720,"keep":750,"expires_in":60,"refresh_interval":8},"algorithm":{
  *     "kind":"FAIR_SHARE","lease_length":60,"refresh_interval":8,"parameters":[{
  *     "name":"decay_factor","value":0.25}]},"terms":[{"level":14.2,"slope":0}],"learn_for":41.5}]}}
  *
- * release_capacity gives leases back; an id that is not that of the newest lease has no effect. A
- * server says server_id.
+ * release_capacity gives leases back. An id that is not that of the newest lease has no effect. A
+ * server sends server_id instead of client_id.
  *
  *   {"release_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","id":73020}]}}
  *   {"release_capacity":{}}
  *
- * A server that is not the master says who is, on every method. Without an address nobody knows.
+ * A server that is not the master answers every method with the address of the master. Without an
+ * address, the master is not known.
  *
  *   {"get_capacity":{"mastership":{"master_address":"tcp://10.0.0.2:15000"}}}
  *   {"discovery":{}}
  *   {"discovery":{"is_master":true,"mastership":{"master_address":"tcp://10.0.0.2:15000"}}}
  *
- * An error answers a message of which nothing has taken effect. Its codes: INVALID_ARGUMENT,
- * NOT_FOUND (the method), RESOURCE_EXHAUSTED (larger, deeper or fuller than allowed), UNAVAILABLE
- * (the server is stopping), INTERNAL (all else).
+ * An error means that nothing in the message took effect. Its codes are INVALID_ARGUMENT, NOT_FOUND
+ * (the method), RESOURCE_EXHAUSTED (larger, deeper or with more values than allowed), UNAVAILABLE
+ * (the server is stopping) and INTERNAL (anything else).
  *
  *   {"error":{"code":"INVALID_ARGUMENT","message":"get_capacity.resource[0].wants: is missing"}}
  *
- * G7 Parameters of an algorithm by name: minimum_interval, minimum_refresh_interval, decay_factor,
- *    reserve, handover; and, as in the design document, lease_duration_secs and refresh_interval,
- *    for the fields of that sense. Values are numbers, or strings.
- * V5 Limits: 4 MiB, the answer included; 32 levels; 200,000 values; numbers of 63
- * bytes. cJSON lets through more than is good (infinities, NUL in strings, trailing bytes), so a
- * text is checked against RFC 8259 first, and cJSON sees only what is sound. What is sent is
- * written here, as cJSON's numbers are not exact to the last bit.
+ * G7 An algorithm has named parameters: minimum_interval, minimum_refresh_interval, decay_factor,
+ *    reserve and handover. The names lease_duration_secs and refresh_interval of the design
+ *    document stand for the fields lease_length and refresh_interval. Values are numbers, or
+ *    strings.
+ * V5 Limits of a message, requests and responses alike: 4 MiB, 32 levels, 200,000 values, numbers
+ *    of 63 bytes. cJSON accepts too much (infinities, NUL in strings, trailing bytes), so every
+ *    text is first checked against RFC 8259, and cJSON sees only valid text. The writer is this
+ *    section's own, because cJSON does not write numbers exact to the last bit.
  */
 
 #define DOORMAN__JSON_DEPTH_MAX 32
 #define DOORMAN__JSON_VALUES_MAX 200000
-#define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* what cJSON looks at */
-#define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: a double has every integer up to it */
+#define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* cJSON reads no more */
+#define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: doubles represent every integer up to it */
 
-/* The check of a text. Its functions move `at` past what they accept; where one returns false, `at`
- * is where the text goes wrong, and `rule` says how. */
+/* The state of a syntax check. Its functions move `at` past what they accept. A function that
+ * returns false leaves `at` where the text is wrong, and sets `rule` to the reason. */
 typedef struct doorman__scan {
     const char *at, *end, *rule;
     unsigned depth, values;
@@ -7934,7 +8077,8 @@ static bool doorman__scan_fail(doorman__scan *scan, const char *rule) {
     return false;
 }
 
-/* A NUL stands for the end; one in the text is as wrong as the end, wherever this is asked. */
+/* Returns the next character; NUL at the end. A NUL in the text is an error wherever the end would
+ * be an error, so callers need not tell them apart. */
 static char doorman__scan_peek(const doorman__scan *scan) {
     return scan->at < scan->end ? *scan->at : '\0';
 }
@@ -7946,7 +8090,7 @@ static bool doorman__scan_take(doorman__scan *scan, char wanted) {
 }
 
 static void doorman__scan_space(doorman__scan *scan) {
-    if (doorman__scan_peek(scan) > ' ') return; /* as nearly everywhere in what programs write */
+    if (doorman__scan_peek(scan) > ' ') return; /* the common case in what programs write */
     while (doorman__scan_take(scan, ' ') || doorman__scan_take(scan, '\n') ||
            doorman__scan_take(scan, '\r') || doorman__scan_take(scan, '\t')) {
     }
@@ -7968,12 +8112,12 @@ static bool doorman__scan_number(doorman__scan *scan) {
         if (!doorman__scan_take(scan, '-')) (void)doorman__scan_take(scan, '+');
         sound = doorman__scan_digits(scan) > 0;
     }
-    if (!sound) return doorman__scan_fail(scan, "not JSON: neither a value nor a number");
+    if (!sound) return doorman__scan_fail(scan, "not JSON: expected a value");
     if (scan->at - start <= DOORMAN__JSON_NUMBER_BYTES_MAX) return true;
-    return doorman__scan_fail(scan, "a number of more than 63 bytes");
+    return doorman__scan_fail(scan, "a number longer than 63 bytes");
 }
 
-/* The four hexadecimal digits of an escape; -1: they are not. */
+/* Reads the four hexadecimal digits of an escape; -1 if they are not such digits. */
 static int doorman__scan_hex(doorman__scan *scan) {
     static const char digits[] = "0123456789abcdefABCDEF";
     int code = 0;
@@ -7985,7 +8129,8 @@ static int doorman__scan_hex(doorman__scan *scan) {
     return code;
 }
 
-/* Behind the backslash. A character above U+FFFF is two surrogates, a high one and a low one. */
+/* Checks an escape, from behind the backslash. A character above U+FFFF is written as two
+ * surrogates, a high one and a low one. */
 static bool doorman__scan_escape(doorman__scan *scan) {
     char kind = doorman__scan_peek(scan);
     if (!kind || !strchr("\"\\/bfnrtu", kind)) return false;
@@ -7999,8 +8144,8 @@ static bool doorman__scan_escape(doorman__scan *scan) {
     return low >= 0xdc00 && low < 0xe000;
 }
 
-/* Printable ASCII that stands for itself in a string: nearly all of most texts, so that it is gone
- * over in loops of their own. */
+/* Returns whether a character is printable ASCII that needs no escape in a string. Most text
+ * consists of these, so they have loops of their own. */
 static bool doorman__json_plain(char character) {
     return character >= ' ' && character < 0x7f && character != '"' && character != '\\';
 }
@@ -8012,8 +8157,8 @@ static void doorman__scan_plain(doorman__scan *scan) {
 }
 
 static bool doorman__scan_string(doorman__scan *scan) {
-    static const char rule[] = "not JSON: a string without its end, or a character not allowed";
-    if (!doorman__scan_take(scan, '"')) return doorman__scan_fail(scan, "not JSON: no key");
+    static const char rule[] = "not JSON: a string has no end or an invalid character";
+    if (!doorman__scan_take(scan, '"')) return doorman__scan_fail(scan, "not JSON: expected a key");
     while (!doorman__scan_take(scan, '"')) {
         uint32_t code = 0;
         doorman__scan_plain(scan);
@@ -8030,7 +8175,8 @@ static bool doorman__scan_string(doorman__scan *scan) {
 
 static bool doorman__scan_word(doorman__scan *scan, const char *word) {
     for (; *word; word++) {
-        if (!doorman__scan_take(scan, *word)) return doorman__scan_fail(scan, "not JSON: no value");
+        if (!doorman__scan_take(scan, *word))
+            return doorman__scan_fail(scan, "not JSON: expected a value");
     }
     return true;
 }
@@ -8041,15 +8187,15 @@ static bool doorman__scan_key(doorman__scan *scan) {
     doorman__scan_space(scan);
     if (!doorman__scan_string(scan)) return false;
     doorman__scan_space(scan);
-    return doorman__scan_take(scan, ':') || doorman__scan_fail(scan, "not JSON: no colon");
+    return doorman__scan_take(scan, ':') || doorman__scan_fail(scan, "not JSON: expected a colon");
 }
 
-/* An object or a list, from its bracket on. */
+/* Checks an object or a list, starting at its bracket. */
 static bool doorman__scan_container(doorman__scan *scan) {
     bool object = *scan->at++ == '{';
     char close = object ? '}' : ']';
     if (++scan->depth > DOORMAN__JSON_DEPTH_MAX) {
-        return doorman__scan_fail(scan, "nested more than 32 deep");
+        return doorman__scan_fail(scan, "nested deeper than 32 levels");
     }
     doorman__scan_space(scan);
     bool more = !doorman__scan_take(scan, close);
@@ -8058,14 +8204,15 @@ static bool doorman__scan_container(doorman__scan *scan) {
         if (!doorman__scan_value(scan)) return false;
         more = doorman__scan_take(scan, ',');
         if (!more && !doorman__scan_take(scan, close)) {
-            return doorman__scan_fail(scan, "not JSON: neither a comma nor the end");
+            return doorman__scan_fail(scan, "not JSON: expected a comma or the end");
         }
     }
     scan->depth--;
     return true;
 }
 
-/* A value, with the white space around it. The recursion ends at DOORMAN__JSON_DEPTH_MAX. */
+/* Checks a value and the white space around it. The recursion is at most DOORMAN__JSON_DEPTH_MAX
+ * deep. */
 static bool doorman__scan_value(doorman__scan *scan) {
     bool sound = false;
     if (++scan->values > DOORMAN__JSON_VALUES_MAX) {
@@ -8085,14 +8232,16 @@ static bool doorman__scan_value(doorman__scan *scan) {
     return sound;
 }
 
-/* The tree of a text that is sound; the caller deletes it. What cJSON then fails for is memory (or
- * a locale whose decimal separator is more than a byte, which it does not know). */
+/* Checks a text and parses it into a tree, which the caller deletes. When cJSON fails for a valid
+ * text, it is out of memory (or the locale's decimal separator is longer than one byte, which cJSON
+ * cannot handle). */
 static doorman_status doorman__json_parse(cJSON **out, const char *text, size_t bytes,
                                           doorman_error *error) {
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "larger than 4 MiB");
     }
-    doorman__scan scan = {.at = text, .end = text + bytes, .rule = "not JSON: more than one value"};
+    doorman__scan scan = {
+        .at = text, .end = text + bytes, .rule = "not JSON: text behind the value"};
     if (!doorman__scan_value(&scan) || scan.at < scan.end) {
         bool full = scan.depth > DOORMAN__JSON_DEPTH_MAX || scan.values > DOORMAN__JSON_VALUES_MAX;
         return doorman__fail(error, full ? DOORMAN_RESOURCE_EXHAUSTED : DOORMAN_INVALID_ARGUMENT,
@@ -8102,20 +8251,20 @@ static doorman_status doorman__json_parse(cJSON **out, const char *text, size_t 
     return *out ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Reading a text. The first failure stays, and reading on does no harm, as what is absent or wrong
- * leaves its target alone: so only the end needs a check. */
+/* The state of reading a text. The first failure is kept. Reading on after a failure does no harm,
+ * because an absent or wrong field leaves its target unchanged. So only the end needs a check. */
 typedef struct doorman__reader {
     doorman_status status;
     doorman_error *error;
     cJSON *tree;
-    void *room; /* for what the text becomes: one block, of structs with 8-byte members */
+    void *room; /* memory for the structs that are read: one block, aligned to 8 bytes */
 } doorman__reader;
 
-/* A value, and the way to it: a chain on the stack that becomes a path when something is wrong. */
+/* A value and its path: a chain on the stack, which becomes text when something is wrong. */
 typedef struct doorman__field {
     doorman__reader *reader;
     const struct doorman__field *parent; /* NULL: the whole text */
-    const char *key;                     /* NULL: one of a list */
+    const char *key;                     /* NULL: an item of a list */
     int key_bytes;
     size_t index;
     const cJSON *value; /* NULL: absent */
@@ -8155,9 +8304,9 @@ static int doorman__key_order(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A key that an object has twice; NULL: none. Few keys are compared each with each, by their first
- * character, which mostly tells. Many are sorted first: nobody needs them, but whoever wants to
- * keep a server busy can send 100,000. */
+/* Returns a key that an object has twice; NULL if there is none. Up to 16 keys are compared in
+ * pairs; the first characters mostly differ. More keys are sorted first: no valid message has so
+ * many, but an attacker who wants to keep a server busy can send 100,000. */
 static const char *doorman__key_twice(const doorman__field *object, size_t count) {
     const cJSON *first = object->value->child;
     const char *twice = NULL;
@@ -8184,7 +8333,7 @@ static const char *doorman__key_twice(const doorman__field *object, size_t count
     return twice;
 }
 
-/* Refuses a key that comes twice in any object, also one that nobody reads. */
+/* Refuses a key that appears twice in any object, even in one that is not read. */
 static void doorman__read_unique(const doorman__field *field) {
     bool object = cJSON_IsObject(field->value);
     size_t count = 0;
@@ -8198,7 +8347,7 @@ static void doorman__read_unique(const doorman__field *field) {
     const char *twice = doorman__key_twice(field, count);
     if (!twice) return;
     doorman__field wrong = {field->reader, field, twice, (int)strlen(twice), 0, NULL};
-    doorman__read_fail(&wrong, "comes twice");
+    doorman__read_fail(&wrong, "appears twice");
 }
 
 static doorman__field doorman__read_start(doorman__reader *reader, const char *text, size_t bytes) {
@@ -8208,21 +8357,21 @@ static doorman__field doorman__read_start(doorman__reader *reader, const char *t
     return root;
 }
 
-/* Is a key this name, of so many bytes? Most differ in the first character, where a call of strncmp
- * costs more than the answer. */
+/* Returns whether a key equals a name of `bytes` bytes. Most differ in the first character, and
+ * then this loop is faster than a call of strncmp. */
 static bool doorman__key_is(const char *key, const char *name, size_t bytes) {
     size_t same = 0;
     while (same < bytes && key[same] == name[same]) same++;
     return same == bytes && !key[same];
 }
 
-/* Behind the name of a field, in a list of fields as doorman__read takes it. */
+/* Returns the end of the name of a field, in a list of fields as doorman__read takes it. */
 static const char *doorman__name_end(const char *fields) {
     while (*fields != ':' && *fields != '?') fields++;
     return fields;
 }
 
-/* Is a key in such a list? */
+/* Returns whether a key is in such a list. */
 static bool doorman__key_known(const char *fields, const char *key) {
     while (*fields) {
         const char *end = doorman__name_end(fields);
@@ -8305,8 +8454,8 @@ static void doorman__read_priority(const doorman__field *field, int *out) {
     if (*out < 0 || *out != priority) doorman__read_fail(field, "must be an integer from 0 to 15");
 }
 
-/* Rounded to the nanosecond, so that what was written comes back exactly, up to 26 days. Where 0
- * means the default in a struct, one that is written is refused: `positive`. */
+/* Reads seconds, rounded to the nanosecond, so that a duration of up to 26 days that was written is
+ * read back exactly. `positive` refuses 0, for fields where 0 in the struct means the default. */
 static void doorman__read_seconds(const doorman__field *field, bool positive, doorman_time *out) {
     const char *rule = positive ? DOORMAN__DURATION_RULE : "must be from 0 to 1e8 seconds";
     double seconds = 0;
@@ -8316,14 +8465,15 @@ static void doorman__read_seconds(const doorman__field *field, bool positive, do
     if (!valid) doorman__read_fail(field, rule);
 }
 
-/* Reads the fields of an object, each by a key, `:` or `?` (may be absent), and a letter that says
- * where it goes:
+/* Reads the fields of an object. Each is a key, then `:` (required) or `?` (optional), then a
+ * letter that says what the target is:
  *   s  const char **, borrowed from the tree     d  doorman_time *, more than 0
  *   a  double *, an amount                       t  doorman_time *, at least 0
  *   r  double *, from 0 to 1                     i  uint64_t *, a lease id
- *   c  double *, a number of clients             p  int *, a priority; 1 where absent
+ *   c  double *, a number of clients             p  int *, a priority; 1 if absent
  *   b  bool *                                    o  doorman__field *, read by the caller
- *   N  bool *, was it there? and double *, any number; T the same, and as t
+ *   N  bool *, whether it is present, and double *, any number
+ *   T  bool *, whether it is present, and doorman_time *, as t
  * A list that begins with `!` is complete: other keys are refused. */
 static void doorman__read(const doorman__field *object, const char *fields, ...) {
     va_list targets;
@@ -8358,7 +8508,7 @@ static size_t doorman__list_count(const doorman__field *list) {
     return cJSON_IsArray(list->value) ? (size_t)cJSON_GetArraySize(list->value) : 0;
 }
 
-/* Memory for what the text becomes, all zero. NULL: something has failed. */
+/* Allocates zeroed memory for the structs that are read; NULL if reading has failed. */
 static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
     if (reader->status != DOORMAN_OK) return NULL;
     reader->room = doorman__zalloc(bytes + 1);
@@ -8366,8 +8516,8 @@ static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
     return reader->room;
 }
 
-/* The first of what a list holds, to be moved on by doorman__next; `value` is NULL behind the last,
- * and at once where anything has failed: then there may be no room. */
+/* Returns the first item of a list; doorman__next moves it on. `value` is NULL behind the last
+ * item, and also if reading has failed: then there may be no memory for the items. */
 static doorman__field doorman__read_list(const doorman__field *list) {
     doorman__field first = {.reader = list->reader, .parent = list};
     if (list->value && !cJSON_IsArray(list->value)) doorman__read_fail(list, "must be a list");
@@ -8380,7 +8530,8 @@ static void doorman__next(doorman__field *item) {
     item->value = item->value->next;
 }
 
-/* How much is in the lists that the objects of a list have by one key, for each at most so much. */
+/* Each item of a list is an object that may have a list with this key. Returns how many items these
+ * inner lists have together. Each may have at most `most`. */
 static size_t doorman__count_below(const doorman__field *list, const char *key, size_t most) {
     size_t all = 0;
     doorman__field item = doorman__read_list(list);
@@ -8397,7 +8548,7 @@ static size_t doorman__count_below(const doorman__field *list, const char *key, 
     return all;
 }
 
-/* Which of some names a field is; -1: absent, or none of them. */
+/* Returns which of the names a field is; -1 if it is absent or none of them. */
 static int doorman__read_name(const doorman__field *field, const char *const *names, int count) {
     const char *name = NULL;
     doorman__read_string(field, &name);
@@ -8407,7 +8558,7 @@ static int doorman__read_name(const doorman__field *field, const char *const *na
     return -1;
 }
 
-/* The same, where it must be one of them. */
+/* The same, but refuses a field that is none of them. */
 static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
     int chosen = doorman__read_name(field, names, count);
     if (!field->value || chosen >= 0) return chosen;
@@ -8420,8 +8571,8 @@ static int doorman__read_choice(const doorman__field *field, const char *const *
     return -1;
 }
 
-/* The parameters of an algorithm (G7): four times, of which two are fields as well, two numbers,
- * and the handover. */
+/* The parameters of an algorithm (G7): four times (the first two are fields, too), two numbers, and
+ * the handover. */
 static const char *const doorman__parameters[] = {
     "lease_duration_secs", "refresh_interval", "minimum_interval", "minimum_refresh_interval",
     "decay_factor",        "reserve",          "handover"};
@@ -8453,7 +8604,7 @@ static void doorman__read_setting(const doorman__field *field, int which, doorma
     }
 }
 
-/* Numbers may be written as strings, as Doorman's own configurations have them. */
+/* Reads one parameter. A number may be written as a string, as in Doorman's own configurations. */
 static void doorman__read_parameter(const doorman__field *field, bool strict, unsigned *given,
                                     doorman_algorithm *out) {
     doorman__field name, value;
@@ -8462,7 +8613,7 @@ static void doorman__read_parameter(const doorman__field *field, bool strict, un
     int which = strict ? doorman__read_choice(&name, doorman__parameters, count)
                        : doorman__read_name(&name, doorman__parameters, count);
     if (which < 0) return;
-    if (*given & 1u << which) doorman__read_fail(&name, "is given already");
+    if (*given & 1u << which) doorman__read_fail(&name, "is set already");
     *given |= 1u << which;
     cJSON *number = NULL;
     if (which != DOORMAN__HANDOVER && cJSON_IsString(value.value)) {
@@ -8475,9 +8626,9 @@ static void doorman__read_parameter(const doorman__field *field, bool strict, un
     cJSON_Delete(number);
 }
 
-/* In a configuration (`strict`) all must be known. A parent may be newer than this node: then a
- * parameter that is not known is passed over, and a kind that is not known leaves the algorithm
- * unread. False: it is. */
+/* Reads an algorithm. In a configuration (`strict`) the kind and all parameters must be known. A
+ * parent may be newer than this node: then unknown parameters are ignored, and an unknown kind
+ * leaves `out` unchanged and returns false. */
 static bool doorman__read_algorithm(const doorman__field *field, bool strict,
                                     doorman_algorithm *out) {
     static const char fields[] =
@@ -8526,10 +8677,10 @@ doorman_status doorman_json_config(doorman_config **out, const char *text, size_
     return doorman__read_end(&reader);
 }
 
-/* Grants, but the first. */
+/* The values of doorman_grant without the first, GRANTED. */
 static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
 
-/* The method of a message, and in *body the object of it. */
+/* Returns the method of a message and sets *body to its object. */
 static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
                                            doorman__field *body) {
     doorman__reader *reader = root->reader;
@@ -8552,8 +8703,8 @@ static doorman_method doorman__read_method(const doorman__field *root, bool *is_
     return DOORMAN_DISCOVERY;
 }
 
-/* The demands of one resource, to be put at *demands, which is moved on: of a client one, of a
- * server its clients in groups. */
+/* Reads the demands of one resource to *demands and moves *demands behind them. A client has one
+ * demand; a server has one for each group (`list`). */
 static void doorman__read_wants(const doorman__field *field, const doorman__field *list,
                                 doorman_demand **demands, doorman_ask *ask) {
     doorman_demand *demand = *demands;
@@ -8589,20 +8740,20 @@ static void doorman__read_ask(const doorman__field *field, const doorman_request
                   &has->capacity, &has->expires_in);
 }
 
-/* Who asks. A release says by its key whether that is a client or a server. */
+/* Reads the holder's id. In a release the key says whether the holder is a client or a server. */
 static void doorman__read_holder(const doorman__field *body, doorman_request *out) {
     if (out->method == DOORMAN_RELEASE_CAPACITY) {
         doorman__field server = doorman__field_of(body, "server_id", 9);
         doorman__field client = doorman__field_of(body, "client_id", 9);
         out->is_server = server.value != NULL;
         if (server.value && client.value) {
-            doorman__read_fail(&client, "must not stand beside server_id");
+            doorman__read_fail(&client, "must not be given with server_id");
         }
     }
     doorman__read(body, out->is_server ? "server_id:s" : "client_id:s", &out->holder_id);
 }
 
-/* The nodes that a server's request came through, the sender first. */
+/* Reads the nodes that a server's request came through, the sender first. */
 static doorman__field doorman__read_path(const doorman__field *body, doorman_request *out) {
     doorman__field path;
     doorman__read(body, "path:o", &path);
@@ -8612,7 +8763,7 @@ static doorman__field doorman__read_path(const doorman__field *body, doorman_req
     return path;
 }
 
-/* Room for a request is asks, then demands, then the path. */
+/* Reads a request. Its memory holds the asks, then the demands, then the path. */
 static void doorman__read_request(const doorman__field *root, doorman_request *out) {
     doorman__reader *reader = root->reader;
     doorman__field body, list, path = {.reader = reader};
@@ -8642,8 +8793,8 @@ static void doorman__read_request(const doorman__field *root, doorman_request *o
     out->path = nodes;
 }
 
-/* What an answer to a server has besides, to be put where the other two point, and these moved on.
- * Defaults are filled in, as the one who sent them left them out. */
+/* Reads the fields that only an answer to a server has, to *algorithm and *terms, and moves *terms
+ * behind what was read. The sender leaves defaults out, so they are filled in here. */
 static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
                                  doorman_terms **terms, doorman_answer *out) {
     doorman__field settings, list, priority;
@@ -8683,7 +8834,8 @@ static void doorman__read_answer(const doorman__field *field, doorman_answer *ou
     lease->keep = doorman__max(lease->keep, lease->capacity);
 }
 
-/* Room for a response is answers, then, for a server, an algorithm for each, and all terms. */
+/* Reads the answers of a response. Their memory holds the answers; for a server then one algorithm
+ * for each answer, and all terms. */
 static void doorman__read_answers(const doorman__field *list, doorman_response *out) {
     bool policy = out->is_server;
     size_t count = doorman__list_count(list);
@@ -8725,8 +8877,8 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
     doorman__read_answers(&list, out);
 }
 
-/* Writing. When memory runs out the buffer stays as it is, and the rest goes nowhere, so that only
- * the end needs a check. */
+/* The state of writing a text. When memory runs out, the buffer stays as it is and the rest is
+ * dropped. So only the end needs a check. */
 typedef struct doorman__writer {
     doorman_buffer *buffer;
     bool failed;
@@ -8744,7 +8896,7 @@ static bool doorman__buffer_reserve(doorman_buffer *buffer, size_t bytes) {
     return room;
 }
 
-/* Where so many bytes can be written, to be counted by the caller; NULL: there is no memory. */
+/* Returns where the caller can write `bytes` bytes, and counts them itself; NULL without memory. */
 static char *doorman__put_room(doorman__writer *out, size_t bytes) {
     doorman_buffer *buffer = out->buffer;
     out->failed = out->failed || !doorman__buffer_reserve(buffer, buffer->bytes + bytes);
@@ -8758,8 +8910,8 @@ static void doorman__put_bytes(doorman__writer *out, const char *text, size_t by
     out->buffer->bytes += bytes;
 }
 
-/* So many units of 10^-places each, without zeros at the end of the fraction. Made from its end:
- * dividing by a constant costs a multiplication. */
+/* Writes a number of units of 10^-places each, without zeros at the end of the fraction. It makes
+ * the digits from the last to the first. Division by a constant costs only a multiplication. */
 static void doorman__put_decimal(doorman__writer *out, uint64_t units, int places) {
     char text[32], *end = text + sizeof text, *first = end;
     bool whole = true;
@@ -8775,21 +8927,22 @@ static void doorman__put_decimal(doorman__writer *out, uint64_t units, int place
     doorman__put_bytes(out, first, (size_t)(end - first));
 }
 
-/* Most times are whole seconds. */
+/* Writes a time as seconds. Most times are whole seconds, which skip the fraction. */
 static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
     bool whole = time % DOORMAN_SECOND == 0;
     doorman__put_decimal(out, (uint64_t)(whole ? time / DOORMAN_SECOND : time), whole ? 0 : 9);
 }
 
-/* The digits of the fraction of a double from 1/64 to 2^53, which has 58 bits behind the point at
- * most: one after the other, until what is left is so small, or so near to one more of the last
- * digit, that no other double is as near to what stands there (Steele and White 1990). Neighbours
- * are at least a part in 2^53 apart; `near` is half of that, so that one digit more than needed may
- * come. The digit that is rounded up is no 9: then one digit less would have been enough. */
+/* Writes the fraction of a double in [1/64, 2^53), which has at most 58 bits behind the point. It
+ * writes digits until no other double is as near to them: until the rest, or its distance to one
+ * more of the last digit, is less than `near` (Steele and White 1990). Neighbouring doubles are at
+ * least a part in 2^53 apart; `near` is half of that, so one digit more than needed may be written.
+ * A last digit that is rounded up is never 9, because then one digit less would have been
+ * enough. */
 static void doorman__put_fraction(doorman__writer *out, double size) {
     const uint64_t one = UINT64_C(1) << 60;
     uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
-    uint64_t near = (uint64_t)(size * 64); /* size / 2^54, as `rest` counts */
+    uint64_t near = (uint64_t)(size * 64); /* size / 2^54, in the units of `rest` */
     char text[24] = ".";
     size_t count = 1;
     do {
@@ -8802,8 +8955,8 @@ static void doorman__put_fraction(doorman__writer *out, double size) {
     doorman__put_bytes(out, text, count);
 }
 
-/* A number that is so small that its first digits are all zero, or so large that it is an integer;
- * few leases are. With whatever the locale has for a point made one. */
+/* Writes a number that is less than 1/64 or an integer of more than 2^53, with `.` as the decimal
+ * separator in every locale. Few amounts are like this. */
 static void doorman__put_extreme(doorman__writer *out, double size) {
     char text[40];
     snprintf(text, sizeof text, "%.17g", size);
@@ -8814,7 +8967,8 @@ static void doorman__put_extreme(doorman__writer *out, double size) {
     doorman__put_bytes(out, text + digits + point, strlen(text + digits + point));
 }
 
-/* An amount that comes back exactly. Most are integers, or have a few decimals. */
+/* Writes an amount so that reading it gives the same double. Most are integers or have a few
+ * decimals. */
 static void doorman__put_amount(doorman__writer *out, double amount) {
     double size = amount < 0 ? -amount : amount;
     uint64_t whole = size < DOORMAN__INTEGER_MAX ? (uint64_t)size : 0;
@@ -8832,8 +8986,8 @@ static void doorman__put_amount(doorman__writer *out, double amount) {
     }
 }
 
-/* What is not plain of a string. Only what is said about a wrong message can have control
- * characters, or half a character where it was cut short. */
+/* Writes the rest of a string, from its first character that needs an escape. Only error messages
+ * can have control characters, or half a character where they were cut. */
 static void doorman__put_escaped(doorman__writer *out, const char *text, const char *end) {
     const char *plain = text;
     while (text < end) {
@@ -8852,7 +9006,7 @@ static void doorman__put_escaped(doorman__writer *out, const char *text, const c
     doorman__put_bytes(out, plain, (size_t)(end - plain));
 }
 
-/* In quotes. */
+/* Writes a string in quotes. */
 static void doorman__put_string(doorman__writer *out, const char *text) {
     const char *end = text;
     while (doorman__json_plain(*end)) end++;
@@ -8868,7 +9022,7 @@ static void doorman__put_comma(doorman__writer *out) {
     if (!first) doorman__put_bytes(out, ",", 1);
 }
 
-/* The text of a format up to its next %, or its end. Returns where that is. */
+/* Writes the text of a format up to its next %, or its end, and returns that place. */
 static const char *doorman__put_plain(doorman__writer *out, const char *format) {
     char *first = doorman__put_room(out, strlen(format)), *to = first;
     for (; *format && *format != '%'; format++) {
@@ -8878,9 +9032,8 @@ static const char *doorman__put_plain(doorman__writer *out, const char *format) 
     return format;
 }
 
-/* Text by a format, in which ' stands for ", %s for a string in its quotes, %n for an amount, %t
- * for a doorman_time in seconds, %i for a uint64_t, %b for a bool, and %, for a comma, but for the
- * first of what brackets hold. */
+/* Writes text by a format: ' writes a ", %s a string in quotes, %n an amount, %t a doorman_time in
+ * seconds, %i a uint64_t, %b a bool, and %, a comma unless it is behind an opening bracket. */
 static void doorman__put(doorman__writer *out, const char *format, ...) {
     va_list values;
     va_start(values, format);
@@ -8897,7 +9050,7 @@ static void doorman__put(doorman__writer *out, const char *format, ...) {
     va_end(values);
 }
 
-/* Half a message is none. */
+/* Ends a text. Without memory the text is empty, because half a message is of no use. */
 static doorman_status doorman__put_end(doorman__writer *out) {
     doorman_buffer *buffer = out->buffer;
     if (out->failed) buffer->bytes = 0;
@@ -8931,7 +9084,7 @@ static void doorman__put_answer(doorman__writer *out, const doorman_answer *answ
     doorman__put(out, "}");
 }
 
-/* What is as it is by default is left out. */
+/* Writes an algorithm, without the parameters that have their default value. */
 static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm *given,
                                    bool whole) {
     const doorman_algorithm none = {.reserve = 0}, usual = doorman__algorithm_resolve(&none);
@@ -8960,7 +9113,7 @@ static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm
     doorman__put(out, "]}");
 }
 
-/* What a server is told besides, to share by. */
+/* Writes what only a server needs: the algorithm, the terms and how long to learn. */
 static void doorman__put_policy(doorman__writer *out, const doorman_answer *answer) {
     if (answer->algorithm) doorman__put_algorithm(out, answer->algorithm, answer->whole);
     if (answer->terms_count) doorman__put(out, ",'terms':[");
@@ -9010,7 +9163,7 @@ doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
     return doorman__put_end(&out);
 }
 
-/* How much is wanted: of a server by its groups. */
+/* Writes the demand of a client, or the groups of a server. */
 static void doorman__put_wants(doorman__writer *out, const doorman_ask *ask, bool is_server) {
     if (!is_server) {
         doorman__put(out, ",'priority':%i,'wants':%n", (uint64_t)ask->wants->priority,
@@ -9039,7 +9192,7 @@ static void doorman__put_ask(doorman__writer *out, const doorman_ask *ask, bool 
     doorman__put(out, "}");
 }
 
-/* Who asks, and for a server through which nodes. */
+/* Writes the holder's id, and the path of a server's request. */
 static void doorman__put_holder(doorman__writer *out, const doorman_request *request) {
     doorman__put(out, request->is_server ? "'server_id':%s" : "'client_id':%s", request->holder_id);
     if (!request->is_server || request->method != DOORMAN_GET_CAPACITY) return;
@@ -9067,10 +9220,10 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
     return doorman__put_end(&out);
 }
 
-/* Takes the memory for an answer before anything is done: where there is none, or the answer could
- * be more than a message may be, nothing has been done (C4). An id takes twice its bytes if all of
- * it is escaped; the rest of an answer, the node's name too, is within 820. To a server, the
- * algorithm takes 520, and 16 terms 80 each. */
+/* Allocates the memory for a reply before anything is done. If there is none, or the reply could be
+ * larger than a message may be, nothing has changed (C4). An id takes up to twice its bytes, if all
+ * of it is escaped. The rest of an answer, with the node's name, takes at most 820 bytes. For a
+ * server, the algorithm takes at most 520, and each of 16 terms 80. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
     size_t bytes = 1024, rest = request->is_server ? 820 + 520 + 16 * 80 : 820;
@@ -9080,25 +9233,24 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
     }
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
-                             "%s.resource: its answer could be larger than 4 MiB",
+                             "%s.resource: the response could be larger than 4 MiB",
                              doorman_method_name(request->method, request->is_server));
     }
     return doorman__buffer_reserve(reply, bytes) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Why in three steps: of the 1.3 us that a resource costs in a message of 100 (one core of a
- * virtual machine, each resource with `has`), deciding is a small part, and alone must wait for
- * others.
+/* Why there are three steps: a resource costs 1.3 us in a message of 100 (measured on one core of a
+ * virtual machine, each resource with `has`). Deciding is a small part of that, and only deciding
+ * needs the caller's lock.
  *
  *     checking the text   0.14 us
- *     cJSON               0.52     in an arena; 0.70 with malloc
+ *     cJSON               0.52     with an arena; 0.70 with malloc
  *     keys that repeat    0.03
  *     reading the tree    0.17
  *     deciding            0.19
- *     writing             0.28
- */
+ *     writing             0.28 */
 
-/* The message that was read, and what was made of it. */
+/* Frees the message that was read, and the structs made from it. */
 static void doorman__exchange_forget(doorman_json_exchange *exchange) {
     DOORMAN_FREE(exchange->room);
     cJSON_Delete(exchange->tree);
@@ -9113,8 +9265,8 @@ void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
     *exchange = (doorman_json_exchange){.kept = NULL};
 }
 
-/* Memory for what the server will say: answers, then, for a server, an algorithm and terms for
- * each. */
+/* Allocates memory for the server's response: the answers; for a server then an algorithm and terms
+ * for each answer. */
 static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange) {
     const doorman_request *request = &exchange->request;
     size_t each = sizeof(doorman_answer);
@@ -9159,8 +9311,8 @@ static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_
     answer->terms = terms;
 }
 
-/* A response is borrowed until the next call on its server, and that may come from another thread
- * before the reply is written. */
+/* Copies the response. The server's own copy is only valid until the next call on the server, and
+ * another thread may make that call before the reply is written. */
 static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     doorman_response *response = &exchange->response;
     doorman_answer *answers = (doorman_answer *)exchange->kept;
@@ -9171,7 +9323,7 @@ static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     for (size_t i = 0; i < response->answer_count; i++) {
         answers[i] = response->answers[i];
         answers[i].resource_id = exchange->request.asks[i].resource_id;
-        const char *node = answers[i].gets.node; /* the server's own, in all leases */
+        const char *node = answers[i].gets.node; /* the same in all leases */
         if (node && strcmp(exchange->node, node) != 0) {
             memcpy(exchange->node, node, strlen(node) + 1);
         }
@@ -9181,7 +9333,7 @@ static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     response->answers = answers;
 }
 
-/* The server names fields by their path below the method. */
+/* The server's error text has paths below the method, so the method is added here. */
 doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doorman_server *server,
                                             doorman_time now) {
     const doorman_request *request = &exchange->request;
@@ -9229,7 +9381,7 @@ doorman_status doorman_json_serve(doorman_server *server, const char *text, size
     return status;
 }
 
-/* An answer is taken in two steps, so that the longer one, to read it, needs no lock. */
+/* A response is processed in two steps. Reading it takes longer, and needs no lock. */
 typedef struct doorman__incoming {
     doorman__reader reader;
     doorman_response response;
@@ -9244,7 +9396,7 @@ static void doorman__incoming_read(doorman__incoming *incoming, const char *text
     if (reader->status == DOORMAN_NOT_FOUND) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
-/* Gives it to the asker, and frees it. */
+/* Gives the response to the asker, and frees it. */
 static doorman_status doorman__incoming_give(doorman__incoming *incoming, doorman_asker *asker,
                                              uint64_t sequence, doorman_time now) {
     doorman__reader *reader = &incoming->reader;
@@ -9252,7 +9404,7 @@ static doorman_status doorman__incoming_give(doorman__incoming *incoming, doorma
     if (reader->status == DOORMAN_OK) {
         reader->status = doorman_asker_response(asker, sequence, response, now);
         if (reader->status == DOORMAN_INVALID_ARGUMENT) {
-            doorman__fail(reader->error, reader->status, "%s: does not answer what was asked",
+            doorman__fail(reader->error, reader->status, "%s: does not match the request",
                           doorman_method_name(response->method, response->is_server));
         }
     } else if (reader->status != DOORMAN_OUT_OF_MEMORY) {

@@ -1,33 +1,37 @@
-/* doorman_server: a node of Doorman's tree as a process of its own. It reads messages from sockets,
- * hands them to doorman.h, and sends back what that says: every decision about capacity is taken
- * there.
+/* doorman_server: a process that serves one node of a Doorman tree. It reads requests from sockets,
+ * passes them to doorman.h, and sends the responses. doorman.h makes all decisions about capacity.
  *
- * nng calls lane_step on its own threads, and the answer is made there, since handing a request to
- * another thread costs more than deciding it. One mutex guards the server object, and is held for a
- * decision alone: reading and writing go on beside it. The main thread waits for signals, and once
- * a second does what has come due. Where the node has a parent, one more thread asks that for
- * capacity; where it has several processes, another one takes part in their election.
+ * Threads: nng calls lane_step on its own threads. These threads also handle the request, because
+ * a handover to another thread would cost more than the decision. One mutex guards the server
+ * object. A thread holds it only for the decision, and reads and writes JSON without it. The main
+ * thread waits for signals, and once a second does the work that is due. With --parent, one more
+ * thread asks the parent for capacity. With --etcd, another one takes part in the election of the
+ * master and watches the configuration.
  *
- * G8 A node with a parent has its resources from there: a configuration beside it is wrong use.
- * T4 At a node's first request for a resource it asks its parent at once.
- * T5 The processes of a node ask its parent under its one name.
- * V1 SIGHUP loads the configuration anew, and so does a change of the file, also where another one
- *    took its place, or of etcd's key; one that is wrong is refused, and the last one stays.
- *    SIGTERM and SIGINT finish what is in progress, give up mastership, and end the process with
- *    exit code 0.
- * V2 With an election a server is master for as long as etcd's lease on a key is its own, and
- *    stops, by its own clock, before etcd can give the key to another one.
- * V3 HTTP tells people, Prometheus and programs how it goes, and takes the protocol's messages.
- * V4 Metrics by Prometheus' conventions.
- * V5 A message is 4 MiB at most. A peer that sends rubbish, or goes away half-way, costs no one
- *    else anything.
- * V6 Log lines are logfmt on standard error. A trouble that repeats is said once a minute. Nobody
- *    waits for the log: what finds no room is lost, and counted.
- * V7 Exit codes: 0 done, 1 failure, 2 wrong use; each with one line that says what, and what to do.
+ * G8 A node with a parent gets its resources from the parent. A --config beside --parent is a usage
+ *    error.
+ * T4 When a node is asked for a resource for the first time, it asks its parent at once.
+ * T5 All processes of a node ask the parent under the name of the node.
+ * V1 The server reloads the configuration on SIGHUP, when the file changes or is replaced, and when
+ *    the etcd key changes. It refuses an invalid configuration and keeps the last one. SIGTERM and
+ *    SIGINT finish the requests in progress, give up mastership, and end the process with exit
+ *    code 0.
+ * V2 With an election, a server is master only while its own etcd lease holds the key. It stops
+ *    being master, by its own clock, before etcd can give the key to another server.
+ * V3 HTTP has a status page for people, metrics for Prometheus and JSON for programs. It also takes
+ *    the messages of the protocol.
+ * V4 Metrics follow the conventions of Prometheus.
+ * V5 A message has at most 4 MiB. A peer that sends invalid data, or disconnects in the middle of a
+ *    message, does not affect other peers.
+ * V6 Log lines are logfmt on standard error. A warning that repeats is logged once a minute, with a
+ *    count. No thread waits for the log: a line that cannot be written at once is lost and counted.
+ * V7 Exit codes: 0 done, 1 failure, 2 usage error. One line on standard error says what is wrong
+ *    and what to do.
  *
- * In order: flags, log, etcd, configuration, state, the way of one request, upward, election, what
- * HTTP tells, HTTP, TLS, sockets, signals, main. Every function has one way out; `enum outcome`
- * carries what is to become of the process to the end. */
+ * The sections, in order: flags, log, etcd, configuration, state, request, parent link, election,
+ * text, snapshot, history, metrics, status page, JSON over HTTP, HTTP, TLS, sockets, signals, main.
+ * A function that can end the process returns an `enum outcome`, which main turns into the exit
+ * code. */
 
 #define _GNU_SOURCE /* getopt_long, sigtimedwait */
 #include <arpa/inet.h>
@@ -62,13 +66,13 @@
 
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
-#define DOORMAN_NNG /* for the carrier, the clock and random bits */
+#define DOORMAN_NNG /* for the transport, the clock and random bits */
 #include "doorman.h"
 
-/* What is to become of the process; but for GO_ON, its exit code. */
+/* Whether the process continues (GO_ON) or ends. All other values are exit codes (V7). */
 enum outcome { GO_ON = -1, DONE = 0, FAILED = 1, WRONG_USE = 2 };
 
-/* Says in one line on standard error why the process does not do what it was told. */
+/* Prints why the process ends, as one line on standard error, and returns `outcome` (V7). */
 __attribute__((format(printf, 2, 3))) static enum outcome refuse(enum outcome outcome,
                                                                  const char *format, ...) {
     va_list arguments;
@@ -107,76 +111,80 @@ enum {
     FLAG_HELP,
     FLAG_COUNT
 };
-#define FLAG_FIRST 256 /* getopt's code for flag 0: above all characters */
-#define ADDRESS_MAX 16 /* of one flag; as many parents as the library takes */
+#define FLAG_FIRST 256 /* getopt's code for flag 0; larger than any character */
+#define ADDRESS_MAX 16 /* addresses per flag; the library also takes at most 16 parents */
 #define LISTEN_DEFAULT "tcp://127.0.0.1:15000"
 #define ETCD_EXAMPLE "http://127.0.0.1:2379"
-#define TTL_MIN 2 /* seconds; etcd makes no shorter lease */
+#define TTL_MIN 2 /* seconds; etcd grants no shorter lease */
 #define TTL_MAX 3600
 #define TTL_DEFAULT 10
-#define ETCD_KEY_BYTES_MAX DOORMAN_ID_BYTES_MAX /* as the default name of a node, it is an id */
+#define ETCD_KEY_BYTES_MAX DOORMAN_ID_BYTES_MAX /* the election key is the default node name */
 #define HTTP_DEFAULT "127.0.0.1:15050"
 
 static const struct flag {
-    const char *name, *argument; /* NULL: takes none */
-    const char *variable;        /* NULL: none in the environment */
+    const char *name, *argument; /* argument NULL: the flag takes none */
+    const char *variable;        /* NULL: the flag has no environment variable */
     const char *help;
 } flags[FLAG_COUNT] = {
     [FLAG_CONFIG] = {"config", "FILE|etcd:KEY", "DOORMAN_CONFIG",
-                     "the resources and how each is shared, from a file, or from a key of etcd's, "
-                     "which is\n        watched; required, but for --parent"},
+                     "the resources and how each is shared: a file, or a key of etcd; the server "
+                     "reloads it when\n        it changes; required unless --parent is given"},
     [FLAG_LISTEN] = {"listen", "URL[,URL...]", "DOORMAN_LISTEN",
-                     "where to answer; may be given more than once (default " LISTEN_DEFAULT ")"},
+                     "the addresses to serve; can be given more than once (default " LISTEN_DEFAULT
+                     ")"},
     [FLAG_PARENT] = {"parent", "URL[,URL...]", "DOORMAN_PARENT",
-                     "the servers of the parent node, which gives this one its capacity, and its "
-                     "resources\n        in place of --config; may be given more than once "
-                     "(default none: a root)"},
+                     "the servers of the parent node, which grants this node its capacity and "
+                     "names its resources;\n        replaces --config; can be given more than once "
+                     "(default none: this node is a root)"},
     [FLAG_ID] = {"id", "NAME", "DOORMAN_ID",
-                 "what this process is called (default HOST:PORT of the first --listen)"},
-    [FLAG_NODE] = {"node", "NAME", "DOORMAN_NODE",
-                   "the node of the tree that it serves, unlike any other's; named in leases, and "
-                   "to be the same\n        after a restart, and for all processes of the node "
-                   "(default the election key, else the id)"},
+                 "the name of this process (default HOST:PORT of the first --listen)"},
+    [FLAG_NODE] =
+        {"node", "NAME", "DOORMAN_NODE",
+         "the name of the node that this process serves; unique in the tree, and the same "
+         "for all\n        processes of the node and after a restart, because leases "
+         "name it (default the election\n        key, else the id)"},
     [FLAG_ADVERTISE] = {"advertise", "URL", "DOORMAN_ADVERTISE",
-                        "the address that others reach it at (default the first --listen)"},
+                        "the address at which others reach this process (default the first "
+                        "--listen)"},
     [FLAG_ETCD] = {"etcd", "URL[,URL...]", "DOORMAN_ETCD",
-                   "the members of an etcd, tried in turn, for an election or a configuration; may "
-                   "be given more\n        than once (default none: the server is the master)"},
+                   "the members of an etcd cluster, for an election or a configuration; can be "
+                   "given more than\n        once (default none: this server is the master)"},
     [FLAG_ELECTION_KEY] = {"election-key", "KEY", "DOORMAN_ELECTION_KEY",
-                           "the key of etcd's whose owner is the master: the same for all "
-                           "processes of the node, and for\n        no other one"},
+                           "the key of etcd whose owner is the master; the same for all "
+                           "processes of this node, and\n        used by no other node"},
     [FLAG_ELECTION_TTL] = {"election-ttl", "SECONDS", "DOORMAN_ELECTION_TTL",
-                           "how long a master that is not heard of stays master, 2 to 3600 "
-                           "(default 10)"},
+                           "how long an unreachable master remains master, 2 to 3600 (default 10)"},
     [FLAG_HTTP] = {"http", "HOST:PORT|off", "DOORMAN_HTTP",
-                   "where the status page, the metrics and the protocol over HTTP are (default\n"
-                   "        " HTTP_DEFAULT "); beyond loopback it wants --http-token or --tls-ca"},
+                   "the address of the status page, the metrics and the protocol over HTTP "
+                   "(default\n        " HTTP_DEFAULT
+                   "); beyond loopback it needs --http-token or --tls-ca"},
     [FLAG_HTTP_TOKEN] = {"http-token", "FILE", "DOORMAN_HTTP_TOKEN",
-                         "holds what all must say over HTTP, as 'Authorization: Bearer TOKEN' or "
-                         "as a password,\n        but for /healthz and /readyz (default none)"},
+                         "a file with the token that every HTTP request must send, as "
+                         "'Authorization: Bearer TOKEN' or\n        as a password, except for "
+                         "/healthz and /readyz (default none)"},
     [FLAG_TLS_CERT] = {"tls-cert", "FILE", "DOORMAN_TLS_CERT",
-                       "this server's certificate in PEM, for --listen tls+tcp://... and for HTTP, "
-                       "which is\n        HTTPS then (default none: no TLS)"},
+                       "the certificate of this server, in PEM, for --listen tls+tcp://... and for "
+                       "HTTP, which then\n        is HTTPS (default none: no TLS)"},
     [FLAG_TLS_KEY] = {"tls-key", "FILE", "DOORMAN_TLS_KEY", "the key of --tls-cert, in PEM"},
     [FLAG_TLS_CA] = {"tls-ca", "FILE", "DOORMAN_TLS_CA",
-                     "the authorities, in PEM, that must have signed the certificates of all who "
-                     "connect, and\n        of a --parent tls+tcp://... (default: anybody gets "
-                     "in)"},
+                     "the authorities, in PEM, that must have signed the certificate of every peer "
+                     "that connects,\n        and of a --parent tls+tcp://... (default none: "
+                     "peers need no certificate)"},
     [FLAG_MAX_RESOURCES] = {"max-resources", "NUMBER", "DOORMAN_MAX_RESOURCES",
-                            "the resources there may be (default 1000000)"},
+                            "the maximum number of resources (default 1000000)"},
     [FLAG_MAX_HOLDERS] = {"max-holders", "NUMBER", "DOORMAN_MAX_HOLDERS",
-                          "the holders that one resource may have (default 10000000)"},
+                          "the maximum number of holders of one resource (default 10000000)"},
     [FLAG_MAX_MESSAGE] = {"max-message", "BYTES", "DOORMAN_MAX_MESSAGE",
-                          "the longest message (default 4194304, and no more)"},
+                          "the maximum size of a message (default 4194304, also the upper bound)"},
     [FLAG_MAX_CONNECTIONS] = {"max-connections", "NUMBER", "DOORMAN_MAX_CONNECTIONS",
-                              "the connections of nng there may be at once (default: as many as "
-                              "files may be open)"},
+                              "the maximum number of nng connections at once (default: as many as "
+                              "the process can open\n        files)"},
     [FLAG_LOG_LEVEL] = {"log-level", "LEVEL", "DOORMAN_LOG_LEVEL",
                         "debug, info, warning or error (default info)"},
     [FLAG_CHECK_CONFIG] = {"check-config", NULL, "DOORMAN_CHECK_CONFIG",
-                           "say whether the configuration is right, and end (default no)"},
-    [FLAG_VERSION] = {"version", NULL, NULL, "print the version, and end"},
-    [FLAG_HELP] = {"help", NULL, NULL, "print this, and end"},
+                           "check the configuration, print the result, and exit (default no)"},
+    [FLAG_VERSION] = {"version", NULL, NULL, "print the version, and exit"},
+    [FLAG_HELP] = {"help", NULL, NULL, "print this help, and exit"},
 };
 
 enum level { LEVEL_DEBUG, LEVEL_INFO, LEVEL_WARNING, LEVEL_ERROR, LEVEL_COUNT };
@@ -187,13 +195,14 @@ struct addresses {
     size_t count;
 };
 
-/* What the flags and the environment say; the texts are theirs, but for the addresses. */
+/* The values of the flags and the environment. The strings point into argv and the environment,
+ * except the addresses, which are copies. */
 struct settings {
     bool given[FLAG_COUNT];
     const char *config, *id, *node, *advertise;
-    const char *config_key, *election_key; /* of etcd's; NULL: none */
+    const char *config_key, *election_key; /* keys of etcd; NULL: none */
     int election_ttl;                      /* seconds */
-    const char *http, *http_token;         /* http "off": none */
+    const char *http, *http_token;         /* http "off": no HTTP */
     const char *tls_cert, *tls_key, *tls_ca;
     size_t resource_max, holder_max, message_max, connection_max; /* 0: the default */
     struct addresses listen, parents, etcd;
@@ -204,9 +213,9 @@ struct settings {
 static enum outcome print_help(void) {
     puts("Usage: doorman_server --config FILE [FLAG]...\n"
          "       doorman_server --parent URL [FLAG]...\n"
-         "Hands out leases on shared capacity to the clients of Doorman.\n"
+         "Grants the clients of Doorman leases on shared capacity.\n"
          "\n"
-         "Every flag that names a variable can be set in the environment too; the flag wins.\n");
+         "An environment variable in [BRACKETS] sets the same value; the flag takes precedence.\n");
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         const struct flag *flag = &flags[i];
         printf("  --%s%s%s", flag->name, flag->argument ? " " : "",
@@ -215,9 +224,9 @@ static enum outcome print_help(void) {
         printf("\n        %s\n", flag->help);
     }
     puts("\n"
-         "Signals: SIGHUP loads the configuration anew; one that is wrong is refused, and the\n"
-         "last one stays. SIGTERM and SIGINT end the server.\n"
-         "Exit code: 0 done, 1 failure, 2 wrong use.");
+         "Signals: SIGHUP reloads the configuration; an invalid one is refused, and the last one\n"
+         "stays in force. SIGTERM and SIGINT end the server.\n"
+         "Exit codes: 0 done, 1 failure, 2 usage error.");
     return DONE;
 }
 
@@ -230,10 +239,10 @@ static enum outcome addresses_add(struct addresses *addresses, int flag, const c
                                   size_t bytes) {
     enum outcome outcome = GO_ON;
     if (bytes == 0) {
-        outcome = refuse(WRONG_USE, "--%s needs addresses that are not empty", flags[flag].name);
+        outcome = refuse(WRONG_USE, "an address of --%s is empty", flags[flag].name);
     } else if (addresses->count == ADDRESS_MAX) {
         outcome =
-            refuse(WRONG_USE, "more than %d addresses of --%s", ADDRESS_MAX, flags[flag].name);
+            refuse(WRONG_USE, "more than %d addresses for --%s", ADDRESS_MAX, flags[flag].name);
     } else if ((addresses->items[addresses->count] = strndup(text, bytes)) == NULL) {
         outcome = refuse(FAILED, "out of memory");
     } else {
@@ -242,7 +251,7 @@ static enum outcome addresses_add(struct addresses *addresses, int flag, const c
     return outcome;
 }
 
-/* One value of a flag, with commas between the addresses; the next one adds to them. */
+/* Adds the comma-separated addresses of one value of a flag. A repeated flag adds more. */
 static enum outcome addresses_add_list(struct addresses *addresses, int flag, const char *list) {
     enum outcome outcome = GO_ON;
     while (outcome == GO_ON && list) {
@@ -258,7 +267,7 @@ static void addresses_uninit(struct addresses *addresses) {
     for (size_t i = 0; i < addresses->count; i++) free(addresses->items[i]);
 }
 
-/* As one text, with commas between. */
+/* Writes the addresses to `text`, separated by commas; cuts off what does not fit. */
 static void addresses_join(char *const *items, size_t count, char *text, size_t room) {
     for (size_t i = 0, bytes = 0; i < count && bytes < room; i++) {
         bytes += (size_t)snprintf(text + bytes, room - bytes, "%s%s", i ? "," : "", items[i]);
@@ -271,12 +280,12 @@ static enum outcome settings_set_log_level(struct settings *settings, const char
     while (level < LEVEL_COUNT && strcmp(name, level_names[level]) != 0) level++;
     settings->log_level = (enum level)level;
     if (level == LEVEL_COUNT) {
-        outcome = refuse(WRONG_USE, "'%s' is no log level", name);
+        outcome = refuse(WRONG_USE, "'%s' is not a log level", name);
     }
     return outcome;
 }
 
-/* The flag itself has no value: it means yes. */
+/* value: of the environment variable; NULL for the flag, which takes none and means yes. */
 static enum outcome settings_set_check_config(struct settings *settings, const char *value) {
     enum outcome outcome = GO_ON;
     if (!value || strcmp(value, "1") == 0 || strcmp(value, "true") == 0) {
@@ -293,7 +302,7 @@ static enum outcome settings_set_config(struct settings *settings, const char *v
     settings->config = value;
     settings->config_key = key ? value + strlen(scheme) : NULL;
     return key && !*settings->config_key
-               ? refuse(WRONG_USE, "--config etcd: needs the name of a key after the colon")
+               ? refuse(WRONG_USE, "--config etcd: needs a key after the colon")
                : GO_ON;
 }
 
@@ -303,8 +312,8 @@ static enum outcome settings_set_ttl(struct settings *settings, const char *valu
     bool valid = end != value && !*end && seconds >= TTL_MIN && seconds <= TTL_MAX;
     if (valid) settings->election_ttl = (int)seconds;
     return valid ? GO_ON
-                 : refuse(WRONG_USE, "--election-ttl '%s' is no whole number from %d to %d", value,
-                          TTL_MIN, TTL_MAX);
+                 : refuse(WRONG_USE, "--election-ttl is '%s', not a whole number from %d to %d",
+                          value, TTL_MIN, TTL_MAX);
 }
 
 static enum outcome settings_set_number(size_t *out, int flag, const char *value, size_t most) {
@@ -360,14 +369,14 @@ static enum outcome settings_set(struct settings *settings, int flag, const char
     enum outcome outcome = GO_ON;
     settings->given[flag] = true;
     if (value && !*value) {
-        outcome = refuse(WRONG_USE, "--%s needs a value that is not empty", flags[flag].name);
+        outcome = refuse(WRONG_USE, "the value of --%s is empty", flags[flag].name);
     } else {
         outcome = settings_store(settings, flag, value);
     }
     return outcome;
 }
 
-/* Why getopt_long did not take an argument. */
+/* Prints why getopt_long refused an argument. why: its result. */
 static enum outcome refuse_argument(int why, char **argv) {
     enum outcome outcome = WRONG_USE;
     if (why == ':') {
@@ -402,7 +411,7 @@ static enum outcome settings_read_flags(struct settings *settings, int argc, cha
     return outcome;
 }
 
-/* Variables stand in for the flags that were not given. An empty one is as good as none. */
+/* A flag takes precedence over its variable. An empty variable counts as unset. */
 static enum outcome settings_read_environment(struct settings *settings) {
     enum outcome outcome = GO_ON;
     for (int i = 0; outcome == GO_ON && i < FLAG_COUNT; i++) {
@@ -414,35 +423,34 @@ static enum outcome settings_read_environment(struct settings *settings) {
     return outcome;
 }
 
-/* Where the resources come from: one or the other (G8). */
+/* The resources come either from a configuration or from a parent (G8). */
 static enum outcome settings_check_source(const struct settings *settings) {
     enum outcome outcome = GO_ON;
     bool has_parent = settings->parents.count > 0;
     if (settings->config && has_parent) {
-        outcome = refuse(WRONG_USE, "--config beside --parent: a node with a parent has its "
-                                    "resources from there; give one of the two");
-    } else if (!settings->config && !has_parent) {
         outcome =
-            refuse(WRONG_USE, "no configuration: give --config FILE, or --parent URL for a node "
-                              "below another one");
+            refuse(WRONG_USE, "--config and --parent exclude each other: a node with a "
+                              "parent gets its resources from the parent; give one of the two");
+    } else if (!settings->config && !has_parent) {
+        outcome = refuse(WRONG_USE, "no configuration: give --config FILE for a root, or "
+                                    "--parent URL for another node");
     } else if (!settings->config && settings->check_config) {
         outcome = refuse(WRONG_USE, "no configuration to check: give --config FILE");
     }
     return outcome;
 }
 
-/* One that nng would not call is found here, and not at its turn. */
+/* Finds an invalid address at the start, not when the server first tries that member. */
 static enum outcome settings_check_etcd_address(const char *address) {
     nng_url *url = NULL;
     bool parsed = nng_url_parse(&url, address) == 0;
     bool valid = parsed && strcmp(url->u_scheme, "http") == 0 && *url->u_hostname;
     if (parsed) nng_url_free(url);
     return valid ? GO_ON
-                 : refuse(WRONG_USE, "--etcd '%s': an address of etcd's looks like %s", address,
+                 : refuse(WRONG_USE, "--etcd '%s' is not an address of etcd, such as %s", address,
                           ETCD_EXAMPLE);
 }
 
-/* Does what is given go together? */
 static enum outcome settings_check_etcd(const struct settings *settings) {
     const char *key = settings->election_key;
     enum outcome outcome = GO_ON;
@@ -450,13 +458,12 @@ static enum outcome settings_check_etcd(const struct settings *settings) {
         outcome = refuse(WRONG_USE, "%s needs --etcd " ETCD_EXAMPLE,
                          key ? "--election-key" : "--config etcd:KEY");
     } else if (settings->etcd.count > 0 && !key && !settings->config_key) {
-        outcome = refuse(WRONG_USE, "--etcd does nothing by itself: give --election-key KEY, or "
-                                    "--config etcd:KEY");
+        outcome = refuse(WRONG_USE, "--etcd needs --election-key KEY or --config etcd:KEY");
     } else if (settings->given[FLAG_ELECTION_TTL] && !key) {
-        outcome = refuse(WRONG_USE, "--election-ttl does nothing without --election-key");
+        outcome = refuse(WRONG_USE, "--election-ttl needs --election-key KEY");
     } else if ((key && strlen(key) > ETCD_KEY_BYTES_MAX) ||
                (settings->config_key && strlen(settings->config_key) > ETCD_KEY_BYTES_MAX)) {
-        outcome = refuse(WRONG_USE, "a key of etcd's may have %d bytes here", ETCD_KEY_BYTES_MAX);
+        outcome = refuse(WRONG_USE, "a key of etcd has more than %d bytes", ETCD_KEY_BYTES_MAX);
     }
     for (size_t i = 0; outcome == GO_ON && i < settings->etcd.count; i++) {
         outcome = settings_check_etcd_address(settings->etcd.items[i]);
@@ -464,12 +471,12 @@ static enum outcome settings_check_etcd(const struct settings *settings) {
     return outcome;
 }
 
-/* Schemes of nng's that stand for TLS. */
+/* The schemes of nng that use TLS. */
 static bool url_wants_tls(const char *url) {
     return strncmp(url, "tls+", 4) == 0 || strncmp(url, "wss", 3) == 0;
 }
 
-/* Certificates that belong together, and what wants them. */
+/* Checks that the flags for TLS fit together, and that each TLS address has the files it needs. */
 static enum outcome settings_check_tls(const struct settings *settings) {
     enum outcome outcome = GO_ON;
     bool parent = false, listens = false;
@@ -480,15 +487,15 @@ static enum outcome settings_check_tls(const struct settings *settings) {
         listens = listens || url_wants_tls(settings->listen.items[i]);
     }
     if (!settings->tls_cert != !settings->tls_key) {
-        outcome = refuse(WRONG_USE, "--tls-cert and --tls-key go together: give both");
+        outcome = refuse(WRONG_USE, "--tls-cert and --tls-key need each other: give both");
     } else if (listens && !settings->tls_cert) {
-        outcome = refuse(WRONG_USE, "--listen tls+tcp://... wants --tls-cert and --tls-key");
+        outcome = refuse(WRONG_USE, "--listen tls+tcp://... needs --tls-cert and --tls-key");
     } else if (parent && !settings->tls_ca) {
-        outcome = refuse(WRONG_USE, "--parent tls+tcp://... wants --tls-ca: the authority that "
-                                    "signed its certificate");
+        outcome = refuse(WRONG_USE, "--parent tls+tcp://... needs --tls-ca: the authority that "
+                                    "signed the parent's certificate");
     } else if (settings->tls_ca && !settings->tls_cert && !parent) {
-        outcome = refuse(WRONG_USE, "--tls-ca without a certificate of this server's own: give "
-                                    "--tls-cert and --tls-key too");
+        outcome = refuse(WRONG_USE, "--tls-ca needs a certificate of this server: give --tls-cert "
+                                    "and --tls-key too");
     }
     return outcome;
 }
@@ -516,10 +523,10 @@ static void settings_uninit(struct settings *settings) {
 }
 
 /* ---- >>log ---------------------------------------------------------------------------------- */
-/* One line is one event, in logfmt: key=value, values in quotes where they need them (V6). */
+/* Each event is one line of logfmt: key=value pairs, with quotes where a value needs them (V6). */
 
 struct line {
-    char text[PIPE_BUF]; /* what does not fit is cut off */
+    char text[PIPE_BUF]; /* a longer line is cut off */
     size_t bytes;
 };
 
@@ -530,7 +537,8 @@ static void line_add(struct line *line, const char *text, size_t bytes) {
     line->bytes += bytes;
 }
 
-/* One character of a value in quotes. Control characters must not reach a terminal. */
+/* Adds one character of a quoted value. It escapes control characters, so that a value cannot
+ * control a terminal. */
 static void line_add_escaped(struct line *line, unsigned char character) {
     char escape[8];
     int bytes = 1;
@@ -575,7 +583,7 @@ static void line_add_time(struct line *line) {
     line_add_pair(line, "time", text);
 }
 
-#define END ((const char *)0) /* of the pairs */
+#define END ((const char *)0) /* ends the list of pairs */
 
 static void line_start(struct line *line, enum level level, const char *message) {
     line->bytes = 0;
@@ -584,16 +592,18 @@ static void line_start(struct line *line, enum level level, const char *message)
     line_add_pair(line, "msg", message);
 }
 
-/* The lines that were lost. */
+/* The number of lines that could not be written and have not been reported yet. */
 static struct lost {
-    pthread_mutex_t lock; /* also from the look for room to the write */
+    pthread_mutex_t lock; /* held from poll to write, so that only one thread does both */
     uint64_t count;
 } lost = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* A line goes out in one write, so that lines of two threads, or of two processes, do not mix.
- * Nobody waits for it, least of all with the lock of the service: a pipe that nobody reads, or a
- * disk that is full, takes no line. A pipe that has room takes PIPE_BUF bytes, which a line is at
- * most; a socket, such as systemd gives, is asked in its own way. */
+/* Writes a line with one system call, so that lines of two threads or two processes do not mix.
+ *
+ * It never blocks, because the caller may hold the lock of the service. A pipe that nobody reads
+ * takes no line. A pipe that poll reports as writable takes PIPE_BUF bytes, the most that a line
+ * can have. For a socket, which systemd provides, send has a flag instead.
+ *   returns   false: the line is lost */
 static bool line_write(struct line *line) {
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
     if (line->bytes == sizeof line->text) line->bytes--;
@@ -605,14 +615,14 @@ static bool line_write(struct line *line) {
     return wrote == (ssize_t)line->bytes;
 }
 
-/* Says first what was lost before, if anything was. */
+/* Writes a line. If lines were lost, it first reports how many. */
 static void line_send(struct line *line) {
     struct line before;
     char count[24];
     pthread_mutex_lock(&lost.lock);
     if (lost.count > 0) {
         snprintf(count, sizeof count, "%" PRIu64, lost.count);
-        line_start(&before, LEVEL_WARNING, "lines of this log found no room and are lost");
+        line_start(&before, LEVEL_WARNING, "log lines are lost: standard error did not take them");
         line_add_pair(&before, "count", count);
         if (line_write(&before)) lost.count = 0;
     }
@@ -620,7 +630,7 @@ static void line_send(struct line *line) {
     pthread_mutex_unlock(&lost.lock);
 }
 
-/* Logs a message and pairs of key and value, both texts, up to END. */
+/* Logs a message, followed by pairs of key and value, both strings, and END. */
 __attribute__((sentinel)) static void say(const struct settings *settings, enum level level,
                                           const char *message, ...) {
     struct line line;
@@ -637,45 +647,47 @@ __attribute__((sentinel)) static void say(const struct settings *settings, enum 
 }
 
 /* ---- >>etcd --------------------------------------------------------------------------------- */
-/* Calls to etcd's v3 gateway: a POST of JSON, in which keys and values are in base64 and 64-bit
- * numbers are texts. Each call has a connection of its own and a deadline, and goes to the member
- * that answered last; where that fails, to the others in turn. One thread at a time.
+/* Calls to the v3 gateway of etcd. A call is a POST of JSON, in which keys and values are base64
+ * and 64-bit numbers are strings. Each call opens a connection and has a deadline. It goes first to
+ * the member that answered last, and on failure to the other members in turn. Only one thread at a
+ * time uses a struct etcd.
  *
- * The way there is a socket of the system's: nng 1.5 has an HTTP client, but a call that reaches
- * its deadline while the answer comes in crashes the process. HTTP/1.0 suffices, whose answer ends
- * with the connection. */
+ * The calls use a plain socket. nng 1.5 has an HTTP client, but it crashes the process when a call
+ * reaches its deadline while the response comes in. HTTP/1.0 suffices: the end of the connection
+ * ends the response. */
 
-#define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4)           /* in base64, with the end */
-#define ETCD_REQUEST 2048                                        /* room for any */
+#define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4)           /* bytes: base64 and the final 0 */
+#define ETCD_REQUEST 2048                                        /* bytes; any request fits */
 #define ETCD_ANSWER_MAX (2 * (DOORMAN_MESSAGE_BYTES_MAX + 4096)) /* a configuration in base64 */
 #define ETCD_NO_LEASE 5                                          /* gRPC's NOT_FOUND */
-#define ETCD_SLICE_MS 50 /* so often a call looks whether it is to end */
+#define ETCD_SLICE_MS 50 /* a blocked call checks `hurried` this often */
 
 struct etcd {
     const struct addresses *members;
-    size_t at; /* the member that answered last, or is next */
-    size_t tries;
-    doorman_time deadline; /* a duration: of one try */
-    doorman_time ends_at;  /* of the one under way */
-    bool hurried;          /* what is under way is to end; atomic */
+    size_t at;             /* index of the member to try next; stays at one that answers */
+    size_t tries;          /* members to try for one call */
+    doorman_time deadline; /* a duration: the time limit of one try */
+    doorman_time ends_at;  /* when the current try ends */
+    bool hurried;          /* atomic; true: the current call fails at once */
     doorman_error error;   /* why the last call failed */
 };
 
-/* For a start nothing else waits for the answer, so a busy etcd has time. */
+/* At the start nothing else waits for the response, so the deadline is long: etcd may be busy. */
 static void etcd_init(struct etcd *etcd, const struct settings *settings) {
     etcd->members = &settings->etcd;
     etcd->tries = settings->etcd.count;
     etcd->deadline = 5 * DOORMAN_SECOND;
 }
 
-/* Five tries fit into the time for which a master is master, but none is too short for a disk. */
+/* A fifth of the election's TTL, so that five tries fit into the time that a master remains master;
+ * but at least 0.5 s, because etcd writes to a disk, and at most 2 s. */
 static void etcd_press(struct etcd *etcd, const struct settings *settings) {
     etcd->deadline = settings->election_ttl * DOORMAN_SECOND / 5;
     if (etcd->deadline < DOORMAN_SECOND / 2) etcd->deadline = DOORMAN_SECOND / 2;
     if (etcd->deadline > 2 * DOORMAN_SECOND) etcd->deadline = 2 * DOORMAN_SECOND;
 }
 
-/* Ends the call that is under way, and any other; another thread may ask for it. */
+/* true: the current call and all later ones fail at once. Any thread may call it. */
 static void etcd_hurry(struct etcd *etcd, bool hurried) {
     __atomic_store_n(&etcd->hurried, hurried, __ATOMIC_RELAXED);
 }
@@ -687,7 +699,7 @@ static bool etcd_hurried(const struct etcd *etcd) {
 static const char base64_digits[] =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/* The text has room for a key, and a key is all that is given. */
+/* bytes: at most ETCD_KEY_BYTES_MAX, without the final 0; so `text` has room for the result. */
 static void base64_write(char text[ETCD_KEY_TEXT], const char *bytes) {
     size_t count = strlen(bytes);
     for (size_t i = 0; i < count; i += 3) {
@@ -702,9 +714,9 @@ static void base64_write(char text[ETCD_KEY_TEXT], const char *bytes) {
     *text = 0;
 }
 
-/* Up to the first character that is no digit: the padding, or the end.
- *   room      in bytes, of which one is for a 0 at the end
- *   returns   the number of bytes; room: they do not fit */
+/* Decodes up to the first character that is not a base64 digit: the padding, or the end.
+ *   room      size of `bytes`, including a final 0
+ *   returns   the number of bytes; `room` if they do not fit */
 static size_t base64_read(char *bytes, size_t room, const char *text) {
     size_t count = 0;
     uint32_t bits = 0;
@@ -721,7 +733,7 @@ static size_t base64_read(char *bytes, size_t room, const char *text) {
     return count;
 }
 
-/* Waits until a socket is ready. 0, or what errno would say. */
+/* Waits until a socket is ready. Returns 0 or an errno value. */
 static int etcd_wait(const struct etcd *etcd, int fd, short events) {
     struct pollfd ready = {.fd = fd, .events = events};
     int count = 0;
@@ -732,7 +744,7 @@ static int etcd_wait(const struct etcd *etcd, int fd, short events) {
     return count > 0 ? 0 : count < 0 ? errno : etcd_hurried(etcd) ? ECANCELED : ETIMEDOUT;
 }
 
-/* A connection to one address; *fd is -1 where there is none. */
+/* Connects to one address. Returns 0, or an errno value; then *fd is -1. */
 static int etcd_connect_to(const struct etcd *etcd, const struct addrinfo *address, int *fd) {
     socklen_t bytes = sizeof(int);
     int error = 0;
@@ -749,8 +761,8 @@ static int etcd_connect_to(const struct etcd *etcd, const struct addrinfo *addre
     return error;
 }
 
-/* To the first address of a name that can be reached. Looking it up has the time-outs of the
- * system's resolver. NULL, or what is wrong. */
+/* Connects to the first reachable address of a host name. The name lookup has the timeouts of the
+ * system's resolver, not the deadline. Returns NULL or an error text. */
 static const char *etcd_connect(const struct etcd *etcd, const nng_url *url, int *fd) {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     struct addrinfo *list = NULL;
@@ -776,7 +788,7 @@ static int etcd_send(const struct etcd *etcd, int fd, const char *text) {
     return error;
 }
 
-/* Up to the end of the connection; with a 0 behind it. */
+/* Receives until the peer closes the connection, and appends a 0. */
 static int etcd_receive(const struct etcd *etcd, int fd, doorman_buffer *answer) {
     int error = 0;
     for (ssize_t got = 1; error == 0 && got != 0;) {
@@ -797,7 +809,7 @@ static int etcd_receive(const struct etcd *etcd, int fd, doorman_buffer *answer)
     return error;
 }
 
-/* One request to one member. NULL, or what is wrong. */
+/* Sends one request to one member. Returns NULL or an error text. */
 static const char *etcd_exchange(struct etcd *etcd, const char *path, const char *body,
                                  doorman_buffer *answer) {
     char request[ETCD_REQUEST];
@@ -818,7 +830,8 @@ static const char *etcd_exchange(struct etcd *etcd, const char *path, const char
     return why ? why : error ? strerror(error) : NULL;
 }
 
-/* What a member has answered, where it is an answer: also that there is no such lease. */
+/* Parses a response. The error "no such lease" counts as a response too. Returns NULL, and sets
+ * `error`, on any other error or invalid JSON. */
 static cJSON *etcd_read_answer(struct etcd *etcd, const doorman_buffer *answer) {
     const char *body = answer->text ? strstr(answer->text, "\r\n\r\n") : NULL;
     cJSON *tree = body ? cJSON_Parse(body) : NULL;
@@ -828,7 +841,7 @@ static cJSON *etcd_read_answer(struct etcd *etcd, const doorman_buffer *answer) 
     if (!cJSON_IsObject(tree) || (error && !no_lease)) {
         bool said = cJSON_IsString(error);
         snprintf(etcd->error.text, sizeof etcd->error.text, "%.128s: %.200s",
-                 etcd->members->items[etcd->at], said ? error->valuestring : "no etcd's answer");
+                 etcd->members->items[etcd->at], said ? error->valuestring : "no response of etcd");
         cJSON_Delete(tree);
         tree = NULL;
     }
@@ -847,8 +860,9 @@ static cJSON *etcd_try(struct etcd *etcd, const char *path, const char *body) {
     return tree;
 }
 
-/* The answer as a tree, which the caller deletes; NULL: there is none, see error. A call that is
- * tried again may have been heard the first time; none here does harm when it is heard twice. */
+/* Tries the members in turn until one answers. etcd may get a call twice, if the response to the
+ * first try is lost; all calls in this file are safe to repeat.
+ *   returns   the response, which the caller deletes; NULL: none, see `error` */
 __attribute__((format(printf, 3, 4))) static cJSON *etcd_call(struct etcd *etcd, const char *path,
                                                               const char *format, ...) {
     char body[ETCD_REQUEST / 4 * 3];
@@ -864,16 +878,15 @@ __attribute__((format(printf, 3, 4))) static cJSON *etcd_call(struct etcd *etcd,
     return answer;
 }
 
-/* A number at a key of an object, as the text that it is; "0" where there is none, as etcd leaves
- * out what is 0. */
+/* A number of an object, as a string. "0" if it is missing, because etcd omits zeros. */
 static const char *etcd_number(const cJSON *object, const char *key) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     return cJSON_IsString(item) ? item->valuestring : "0";
 }
 
-/* What stands at a key.
- *   out       the entry, within the answer; NULL: nothing stands there
- *   returns   the answer, which the caller deletes; NULL: there is none */
+/* Reads a key.
+ *   out       the entry, a part of the response; NULL: the key does not exist
+ *   returns   the response, which the caller deletes; NULL: etcd does not answer */
 static cJSON *etcd_get(struct etcd *etcd, const char *key, const cJSON **out) {
     char name[ETCD_KEY_TEXT];
     base64_write(name, key);
@@ -882,14 +895,14 @@ static cJSON *etcd_get(struct etcd *etcd, const char *key, const cJSON **out) {
     return answer;
 }
 
-/* The bytes of an entry, as a text. false: they do not fit. */
+/* Decodes the value of an entry. Returns false if it does not fit. */
 static bool etcd_read_value(const cJSON *entry, char *bytes, size_t room, size_t *count) {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(entry, "value");
     *count = base64_read(bytes, room, cJSON_IsString(value) ? value->valuestring : "");
     return *count < room;
 }
 
-#define ETCD_REVISION 24 /* room for a revision: 64 bits */
+#define ETCD_REVISION 24 /* bytes; a 64-bit number in decimal fits */
 
 static doorman_status etcd_parse_config(const cJSON *entry, doorman_config **out,
                                         doorman_error *error) {
@@ -904,10 +917,10 @@ static doorman_status etcd_parse_config(const cJSON *entry, doorman_config **out
     return status;
 }
 
-/* Loads the configuration from a key, if that has changed.
- *   revision   in/out: of the value that was looked at last; "": none
- *   out        NULL where it has not changed, or is wrong
- *   error      what is wrong; "": nothing
+/* Loads the configuration from a key, if the key has changed.
+ *   revision   in/out: the revision that was loaded last; "": none
+ *   out        NULL: the key has not changed, or its value is invalid
+ *   error      why the value is invalid; "": it is valid or unchanged
  *   returns    false: etcd does not answer */
 static bool etcd_load_config(struct etcd *etcd, const char *key, char revision[ETCD_REVISION],
                              doorman_config **out, doorman_error *error) {
@@ -921,11 +934,11 @@ static bool etcd_load_config(struct etcd *etcd, const char *key, char revision[E
         snprintf(revision, ETCD_REVISION, "%s", now);
         doorman_status status = DOORMAN_NOT_FOUND;
         if (entry) status = etcd_parse_config(entry, out, error);
-        if (!entry) snprintf(error->text, sizeof error->text, "there is no such key");
+        if (!entry) snprintf(error->text, sizeof error->text, "the key does not exist");
         if (status != DOORMAN_OK && !error->text[0]) {
             snprintf(error->text, sizeof error->text, "%s", doorman_status_text(status));
         }
-        if (status == DOORMAN_OUT_OF_MEMORY) revision[0] = 0; /* to be tried again */
+        if (status == DOORMAN_OUT_OF_MEMORY) revision[0] = 0; /* try again next time */
     }
     cJSON_Delete(answer);
     return answer != NULL;
@@ -933,7 +946,7 @@ static bool etcd_load_config(struct etcd *etcd, const char *key, char revision[E
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
 
-/* Reads one byte more than there may be, so that a file that is too large is seen to be. */
+/* Reads up to one byte more than the maximum, so that doorman_json_config refuses a larger file. */
 static doorman_status config_parse(doorman_config **out, FILE *file, doorman_error *error) {
     doorman_status status = DOORMAN_OUT_OF_MEMORY;
     char *text = (char *)malloc(DOORMAN_MESSAGE_BYTES_MAX + 1);
@@ -948,7 +961,7 @@ static doorman_status config_parse(doorman_config **out, FILE *file, doorman_err
     return status;
 }
 
-/* Loads a configuration, or says in error what is wrong with the file. */
+/* Loads a configuration from a file. Returns false, with a text in `error`, on failure. */
 static bool config_load(doorman_config **out, const char *path, doorman_error *error) {
     doorman_status status = DOORMAN_UNAVAILABLE;
     FILE *file = fopen(path, "rb");
@@ -965,9 +978,9 @@ static bool config_load(doorman_config **out, const char *path, doorman_error *e
     return status == DOORMAN_OK;
 }
 
-/* From where --config says.
- *   etcd       may be NULL where that is a file
- *   revision   out: of the key of etcd's */
+/* Loads the configuration from the source that --config names.
+ *   etcd       may be NULL for a file
+ *   revision   out: the revision of the etcd key; "" for a file */
 static bool config_fetch(doorman_config **out, const struct settings *settings, struct etcd *etcd,
                          char revision[ETCD_REVISION], doorman_error *error) {
     revision[0] = 0;
@@ -980,10 +993,10 @@ static enum outcome refuse_config(const char *path, const doorman_error *error) 
     return refuse(FAILED, "%s: %s; correct it, or give another --config", path, error->text);
 }
 
-/* A new master that learns for less than the longest lease of its predecessor may give away what is
- * still in use (G6). */
+/* A new master that learns for less than the longest lease of its predecessor may grant capacity
+ * that is still in use (G6). */
 static void warn_of_learning(const char *path, const doorman_config *config) {
-    const double drift = 0.05; /* the library's default */
+    const double drift = 0.05; /* the default of doorman_server_options */
     size_t count = 0;
     const doorman_template *templates = doorman_config_templates(config, &count);
     for (size_t i = 0; i < count; i++) {
@@ -994,8 +1007,8 @@ static void warn_of_learning(const char *path, const doorman_config *config) {
             learning < lease) {
             fprintf(stderr,
                     "%s: warning: resources[%zu].algorithm.learning_mode_duration: %g s is shorter "
-                    "than the longest lease, %g s with drift: after a change of master more than "
-                    "the capacity may be in use\n",
+                    "than the longest lease, %g s with clock drift: after a change of master, more "
+                    "than the capacity may be in use\n",
                     path, i, learning, lease);
         }
     }
@@ -1022,31 +1035,32 @@ static enum outcome check_config(const struct settings *settings) {
 
 /* ---- >>state -------------------------------------------------------------------------------- */
 
-/* A lane takes one request at a time through the server. There are more of them than threads, so
- * that there is always one to receive. */
+/* A worker (struct lane) receives a request, handles it, sends the response, and receives the next
+ * one. There are more workers than nng threads, so that one is always ready to receive. */
 #define LANE_COUNT 32
 
-/* A lane waits for a peer only when that peer asks on and on, and does not read the answers: then
- * nng holds on to one answer after the other, each in its lane. When the time is over the peer
- * loses its connection, and all its lanes are free at once. The first half of the lanes can afford
- * to be patient; the rest cannot, or one such peer would keep all the others waiting. But threads
- * of a busy machine wait for tens of milliseconds themselves, and that is no fault of a peer. */
+/* A worker blocks on a send only if the peer keeps sending requests and does not read the
+ * responses. nng then holds one response after the other, each in its worker. After the timeout the
+ * server closes the connection of that peer, which frees all its workers at once. The timeout is
+ * long while at most half of the workers send. It is short when more do, or one such peer would
+ * block all others. It cannot be shorter: on a busy machine threads wait for tens of milliseconds,
+ * which is not the fault of the peer. */
 #define SEND_TIMEOUT_MS 250
 #define SEND_TIMEOUT_SHORT_MS 50
 
-/* For so long further requests are told that the server is stopping, while answers leave. */
+/* At the end, the server refuses new requests for this time, while the last responses leave. */
 #define STOPPING_MS 250
 
-/* For so long giving up mastership may take: a call to etcd, or a name that cannot be looked up. */
+/* The time limit for giving up mastership: a call to etcd, and perhaps a slow name lookup. */
 #define RESIGNING_SECONDS 4
 
-/* For so long closing the sockets may take, see leave. */
+/* The time limit for closing the sockets, see leave. */
 #define CLOSING_SECONDS 2
 
-#define QUIET (60 * DOORMAN_SECOND) /* between two lines about the same trouble */
+#define QUIET (60 * DOORMAN_SECOND) /* between two lines of the same repeated warning (V6) */
 
-/* So many leases have to go before memory is given back: some MB; and so long it is not done again.
- */
+/* Memory goes back to the system after this many leases have ended, which is some MB, and at most
+ * once in this interval. */
 #define TRIM_LEASES 10000
 #define TRIM_INTERVAL (10 * DOORMAN_SECOND)
 
@@ -1058,7 +1072,8 @@ struct lane {
     doorman_json_exchange exchange;
 };
 
-/* What others can cause at any rate: the kinds of doorman_event, and some of our own. */
+/* Repeated warnings: events that peers can cause at any rate. They are the kinds of doorman_event,
+ * and some of the server's own. */
 enum {
     TROUBLE_REFUSED = DOORMAN_EVENT_COUNT,
     TROUBLE_PARENT_SILENT,
@@ -1067,16 +1082,16 @@ enum {
     TROUBLE_COUNT
 };
 static const char *const trouble_texts[TROUBLE_COUNT] = {
-    [DOORMAN_EVENT_UNMATCHED] = "a resource that no template matches was asked for",
-    [DOORMAN_EVENT_UNKNOWN_CLAIM] = "a holder named a lease that is not known here",
-    [DOORMAN_EVENT_EXCESS_CLAIM] = "a holder claims more than it was given",
+    [DOORMAN_EVENT_UNMATCHED] = "a request names a resource that no template matches",
+    [DOORMAN_EVENT_UNKNOWN_CLAIM] = "a holder claims a lease that this server does not know",
+    [DOORMAN_EVENT_EXCESS_CLAIM] = "a holder claims more than it was granted",
     [DOORMAN_EVENT_EXPIRED] = "a lease has expired",
-    [DOORMAN_EVENT_FULL] = "a bound was reached, and a request refused",
-    [DOORMAN_EVENT_UNKNOWN_KIND] = "the parent names an algorithm that is not known here",
+    [DOORMAN_EVENT_FULL] = "a request was refused, because the server or a resource is full",
+    [DOORMAN_EVENT_UNKNOWN_KIND] = "the parent names an algorithm that this server does not know",
     [DOORMAN_EVENT_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
     [TROUBLE_REFUSED] = "a message was refused",
     [TROUBLE_PARENT_SILENT] = "the parent cannot be reached",
-    [TROUBLE_PARENT_ANSWER] = "the parent refuses, or its answer makes no sense",
+    [TROUBLE_PARENT_ANSWER] = "the parent refuses the request, or its response is invalid",
     [TROUBLE_ETCD_SILENT] = "etcd cannot be reached",
 };
 
@@ -1085,96 +1100,96 @@ struct trouble {
     doorman_time quiet_until;
 };
 
-/* The way to the parent; guarded by the lock of the service, but for the carrier, which is of its
- * thread. */
+/* The link to the parent. The lock of the service guards it, except the transport, which only the
+ * thread of this link uses. */
 struct upward {
     pthread_t thread;
     bool started;
     pthread_cond_t wake;
     doorman_carrier *carrier;
-    doorman_time wakes_at; /* when the thread will look at what is due; 0: there is none asleep */
-    bool news;             /* the carrier has something */
-    bool answers;          /* the parent did, the last time */
-    size_t leased_count, resource_count; /* as said last */
+    doorman_time wakes_at; /* when the thread wakes up to do what is due; 0: it is awake */
+    bool news;             /* the transport has a response, or an error */
+    bool answers;          /* the last request to the parent succeeded */
+    size_t leased_count, resource_count; /* the values that were logged last */
 };
 
 enum election_state { ELECTION_NOBODY, ELECTION_STANDBY, ELECTION_MASTER, ELECTION_RESIGNED };
 
-/* What this process knows of the election, and its way to etcd; its thread's alone, but for what
- * the lock of the service guards. */
+/* What this process knows of the election, and its link to etcd. Only its thread uses it, except
+ * the members that the lock of the service guards. */
 struct election {
     pthread_t thread;
     bool started;
     pthread_cond_t wake;
     struct etcd etcd;
-    char lease[24];               /* etcd's name for it, a number; "": none */
-    doorman_time right_until;     /* what the lease is good for, should the key be ours by it */
-    char revision[ETCD_REVISION]; /* of the configuration that was looked at last */
-    bool heard;                   /* etcd answered, the last time */
-    bool reload;                  /* look at the configuration again; guarded, as what follows */
-    enum election_state state;    /* election_move moves it */
-    doorman_time until;
-    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the master's; "": not known */
+    char lease[24];               /* the lease id in etcd, a number; "": none */
+    doorman_time right_until;     /* when mastership ends, if this lease holds the key */
+    char revision[ETCD_REVISION]; /* of the configuration that was loaded last */
+    bool heard;                   /* the last call to etcd succeeded */
+    bool reload;                  /* load the configuration again; the lock guards this and below */
+    enum election_state state;    /* only election_move changes it */
+    doorman_time until;           /* when the state ends, unless it is renewed */
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the master; "": not known */
 };
 
-/* What is counted for the metrics: messages by what they ask and how it went, and how long they
- * took. The numbers are atomic, and each is right by itself. */
+/* Counters for the metrics: messages by method and status, and their duration. Each counter is
+ * atomic by itself; two counters that are read together may differ by requests in progress. */
 enum {
     CALL_DISCOVERY,
     CALL_GET_CAPACITY,
     CALL_GET_SERVER_CAPACITY,
     CALL_RELEASE_CAPACITY,
-    CALL_UNKNOWN, /* what could not be read */
+    CALL_UNKNOWN, /* a message that could not be read */
     CALL_COUNT
 };
 static const char *const call_names[CALL_COUNT] = {
     "discovery", "get_capacity", "get_server_capacity", "release_capacity", "unknown"};
 
-#define BUCKET_COUNT 12
+#define BUCKET_COUNT 12 /* of the histogram of durations; bounds in seconds */
 static const double bucket_bounds[BUCKET_COUNT] = {
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.5, 2.5};
 
-/* Of all threads. On 32-bit x86 it would not be aligned by itself. */
+/* Shared by all threads. 32-bit x86 would not align it to 8 bytes, which an atomic access needs. */
 typedef uint64_t counter __attribute__((aligned(8)));
 
 struct counts {
     counter requests[CALL_COUNT][DOORMAN_STATUS_COUNT];
-    counter buckets[CALL_COUNT][BUCKET_COUNT + 1]; /* the last is for all that took longer */
+    counter buckets[CALL_COUNT][BUCKET_COUNT + 1]; /* the last one has no upper bound */
     counter nanoseconds[CALL_COUNT];
     counter parent[DOORMAN_STATUS_COUNT];
     counter unmatched, shared_id;
 };
 
-/* One state of a file. */
+/* The identity and version of a file. */
 struct watched {
-    uint64_t device, file; /* file 0: there is none */
+    uint64_t device, file; /* file 0: the file does not exist */
     int64_t bytes, seconds, nanoseconds;
 };
 
-/* What became of the configuration; the error is of the last try, "" where that is in force. */
+/* The result of the last load of the configuration. */
 struct loading {
-    time_t loaded_at;
-    char error[512];
-    struct watched watched; /* the main thread's own */
+    time_t loaded_at;       /* when the configuration in force was loaded */
+    char error[512];        /* why the last load failed; "": it succeeded */
+    struct watched watched; /* used only by the main thread */
 };
 
-/* What the files of --tls-... hold; NULL: not given. */
+/* The contents of the files of --tls-...; NULL: not given. */
 struct pem {
     char *certificate, *key, *authority;
 };
 
-/* A request of HTTP, in pieces of its head. */
+/* The parts of an HTTP request. */
 struct call {
     const char *verb, *path, *query, *version, *head, *body;
     size_t body_bytes;
-    const struct route *route; /* NULL: none, or a method of the protocol */
+    const struct route *route; /* NULL: unknown path, or a method of the protocol */
 };
 
 static void count_add(counter *count, uint64_t more) {
     __atomic_fetch_add(count, more, __ATOMIC_RELAXED);
 }
 
-/* A message that was answered.
+/* Counts a message that was answered.
  *   request   NULL: it could not be read */
 static void count_request(struct counts *counts, const doorman_request *request,
                           doorman_status status, doorman_time duration) {
@@ -1196,30 +1211,31 @@ struct service {
     struct pem pem;
     nng_tls_config *tls;     /* NULL: none */
     struct http *http;       /* NULL: off */
-    struct history *history; /* as long as there is HTTP */
+    struct history *history; /* NULL: HTTP is off */
     struct counts counts;
-    size_t connection_count; /* of the socket; atomic */
+    size_t connection_count; /* nng connections; atomic */
     nng_socket socket;
-    char *urls[ADDRESS_MAX]; /* as they came out: a port of 0 has become a real one */
+    char *urls[ADDRESS_MAX]; /* the bound addresses: a port of 0 has become a real one */
     size_t url_count;
     struct lane lanes[LANE_COUNT];
-    unsigned sending_count; /* of the lanes; atomic */
-    pthread_mutex_t lock;   /* of all that follows, while lanes run */
+    unsigned sending_count; /* workers that send; atomic */
+    pthread_mutex_t lock;   /* guards all members below while workers run */
     doorman_config *config;
     doorman_server *server;
     struct trouble troubles[TROUBLE_COUNT];
-    uint64_t gone_count;   /* leases, since memory was given back */
-    doorman_time trim_due; /* not before */
-    bool trim_again;       /* even if no more leases go */
+    uint64_t gone_count;   /* leases that ended since memory was given back */
+    doorman_time trim_due; /* the earliest time to give memory back */
+    bool trim_again;       /* give memory back once more, even if no more leases end */
     bool stopping;
     struct loading loading;
     struct upward upward;
     struct election election;
 };
 
-/* Says what has not been said yet of a trouble, once a minute (V6).
- *   key, value   what the last one was about; may be NULL
- *   cause        and who caused it, or why; may be NULL */
+/* Logs a repeated warning with the number of events since the last line, at most once a minute
+ * (V6).
+ *   key, value   what the last event is about; may be NULL
+ *   cause        the holder or the error of the last event; may be NULL */
 static void trouble_say(struct service *service, int kind, const char *key, const char *value,
                         const char *cause, doorman_time now) {
     struct trouble *trouble = &service->troubles[kind];
@@ -1234,7 +1250,7 @@ static void trouble_say(struct service *service, int kind, const char *key, cons
     }
 }
 
-/* Called by the server object, with the lock held. */
+/* The server object calls this, with the lock held. */
 static void on_event(void *context, const doorman_event *event) {
     struct service *service = (struct service *)context;
     if (event->kind == DOORMAN_EVENT_EXPIRED) {
@@ -1252,9 +1268,9 @@ static void on_event(void *context, const doorman_event *event) {
     }
 }
 
-/* Puts a configuration that has been loaded into force, and says so; or says what is wrong with it,
- * which changes nothing (V1).
- *   config   taken over; NULL: it could not be loaded, see error */
+/* Puts a configuration into force and logs it. If it is invalid, only logs why (V1).
+ *   config   takes ownership; NULL: it could not be loaded
+ *   error    why; only read if config is NULL */
 static void service_take_config(struct service *service, doorman_config *config,
                                 const doorman_error *error) {
     const char *why = error->text;
@@ -1280,12 +1296,13 @@ static void service_take_config(struct service *service, doorman_config *config,
         say(service->settings, LEVEL_INFO, "configuration loaded", "file",
             service->settings->config, END);
     } else {
-        say(service->settings, LEVEL_ERROR, "configuration refused; the last one stays", "file",
-            service->settings->config, "error", why, END);
+        say(service->settings, LEVEL_ERROR, "configuration refused; the last one stays in force",
+            "file", service->settings->config, "error", why, END);
     }
 }
 
-/* By a clock that stands still while the machine is suspended, as condition variables must. */
+/* Condition variables cannot use doorman_clock's clock. This one stops while the machine is
+ * suspended. */
 static bool condition_init(pthread_cond_t *condition) {
     pthread_condattr_t monotonic;
     bool done = pthread_condattr_init(&monotonic) == 0 &&
@@ -1295,6 +1312,7 @@ static bool condition_init(pthread_cond_t *condition) {
     return done;
 }
 
+/* nap: a duration; the longest time to wait. */
 static void condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, doorman_time nap) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -1306,11 +1324,13 @@ static void condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, doo
 
 /* ---- >>request ------------------------------------------------------------------------------ */
 
-/* cJSON makes two or three small blocks of each value. malloc and free of them are a quarter of the
- * time that it takes, so each thread has memory to cut them from, one after the other, which is
- * whole again when the last of them is freed. It is enough for a request of 250 resources; for more
- * there are further pieces, which go back with the last block, so that a message of 4 MiB leaves
- * nothing taken. A tree must be freed by the thread that made it, as all here are. */
+/* An arena allocator for cJSON. cJSON allocates two or three small blocks per value, and malloc and
+ * free take a quarter of its time. So each thread has an arena, and cuts the blocks from it one
+ * after the other. The whole arena is free again when the last block is freed. It suffices for a
+ * request with 250 resources. For larger ones the arena grows by pieces from malloc, which are
+ * freed together with the last block, so that a message of 4 MiB leaves no memory in use.
+ *
+ * The thread that parses a tree must also delete it. All code here does. */
 #define ARENA_BYTES ((size_t)256 << 10)
 #define PIECE_BYTES ((size_t)1 << 20)
 
@@ -1320,12 +1340,12 @@ struct piece {
 
 static _Thread_local struct arena {
     _Alignas(max_align_t) char memory[ARENA_BYTES];
-    char *at; /* what is left, of the memory above or of the last piece */
-    size_t left, block_count;
+    char *at;                 /* the free part of `memory` or of the last piece */
+    size_t left, block_count; /* left: bytes in the free part */
     struct piece *last;
 } arena;
 
-/* As much as the strictest alignment takes. */
+/* Rounds up to the strictest alignment. */
 static size_t arena_round(size_t bytes) {
     const size_t unit = _Alignof(max_align_t);
     return (bytes + unit - 1) / unit * unit;
@@ -1369,11 +1389,11 @@ static void arena_free(void *block) {
     }
 }
 
-/* A lane keeps its memory from message to message, unless it has become more than this. */
+/* A worker keeps its buffers for the next message, unless they are larger than this. */
 #define LANE_BYTES_KEPT ((size_t)256 << 10)
 
-/* A request can bring forward when the parent is to be asked: then its thread must not sleep on
- * (T4). With the lock held. */
+/* A request can make the next request to the parent due earlier. This wakes the thread of the
+ * parent link, so that it asks at once (T4). Precondition: the lock is held. */
 static void upward_hurry(struct service *service) {
     struct upward *upward = &service->upward;
     if (doorman_server_due(service->server) < upward->wakes_at) {
@@ -1382,9 +1402,11 @@ static void upward_hurry(struct service *service) {
     }
 }
 
-/* Answers a message, whatever way it came: the reply is in the exchange. It may be empty where
- * there is no memory for one.
- * The clock is read with the lock held, so that no call sees a time before that of the last one. */
+/* Handles a message that came by nng or by HTTP. The response is in exchange->reply, which is empty
+ * if memory runs out.
+ *
+ * It reads the clock while it holds the lock. So the time never decreases from one call of the
+ * server object to the next. */
 static doorman_status service_answer(struct service *service, doorman_json_exchange *exchange,
                                      const char *text, size_t bytes) {
     doorman_time started_at = doorman_clock();
@@ -1410,8 +1432,8 @@ static doorman_status service_answer(struct service *service, doorman_json_excha
     return status;
 }
 
-/* Puts the answer to a message in the place of its text. false: there is no memory for one, and the
- * peer has to ask again. */
+/* Replaces the text of a message with the response. Returns false if memory runs out; the peer gets
+ * no response then, and retries. */
 static bool lane_answer(struct lane *lane, nng_msg *message) {
     doorman_json_exchange *exchange = &lane->exchange;
     const doorman_buffer *reply = &exchange->reply;
@@ -1444,8 +1466,8 @@ static void lane_drop(struct lane *lane, nng_msg *message) {
     nng_aio_set_msg(lane->aio, NULL);
 }
 
-/* nng calls this when a request has come in on a lane, when its answer has left, and when either
- * has failed. A lane always goes on to receive or to send, until the socket is closed. */
+/* nng calls this when a worker has received a request or sent a response, and when either has
+ * failed. The worker then sends or receives again, until the socket is closed. */
 static void lane_step(void *argument) {
     struct lane *lane = (struct lane *)argument;
     int result = nng_aio_result(lane->aio);
@@ -1463,10 +1485,10 @@ static void lane_step(void *argument) {
     }
 }
 
-/* ---- >>upward ------------------------------------------------------------------------------- */
-/* One thread asks the parent. It has the lock all the time, but while it sends or sleeps. */
+/* ---- >>parent link -------------------------------------------------------------------------- */
+/* One thread asks the parent for capacity. It holds the lock, except while it sends or sleeps. */
 
-/* Called by the carrier, without the lock. */
+/* The transport calls this, without the lock. */
 static void upward_on_news(void *context) {
     struct service *service = (struct service *)context;
     pthread_mutex_lock(&service->lock);
@@ -1484,13 +1506,13 @@ static void upward_say_failure(struct service *service, doorman_status status,
                 now);
 }
 
-/* What became of the last request, if that is known. */
+/* Takes the result of the last request to the parent, if there is one. */
 static void upward_take(struct service *service, doorman_time now) {
     struct upward *upward = &service->upward;
     doorman_error error = {""};
     if (upward->news) {
         doorman_status status = doorman_carrier_take(upward->carrier, &error, now);
-        if (status == DOORMAN_STALE) status = DOORMAN_OK; /* asked by the master that it was */
+        if (status == DOORMAN_STALE) status = DOORMAN_OK; /* from an earlier mastership */
         count_add(&service->counts.parent[status], 1);
         if (status != DOORMAN_OK) upward_say_failure(service, status, &error, now);
         if (status == DOORMAN_OK && !upward->answers) {
@@ -1502,8 +1524,8 @@ static void upward_take(struct service *service, doorman_time now) {
     }
 }
 
-/* How many resources have a lease of the parent's, when that has changed; it takes a walk over all
- * of them, so only where somebody wants to read it. */
+/* Logs how many resources have a lease from the parent, if the number has changed. It visits all
+ * resources, so it does nothing unless the log level is debug. */
 static void upward_say_leases(struct service *service, doorman_time now) {
     struct upward *upward = &service->upward;
     doorman_server_resource resource;
@@ -1525,9 +1547,9 @@ static void upward_say_leases(struct service *service, doorman_time now) {
     upward->resource_count = count;
 }
 
-/* Sleeps until something is due or there is news, but for 10 ms, so that it cannot spin, and no
- * longer than a second: condition variables go by another clock, which stands still while the
- * machine is suspended. */
+/* Sleeps until something is due, or until the transport signals. It sleeps at least 10 ms, so that
+ * it cannot spin, and at most 1 s: the clock of condition variables stops while the machine is
+ * suspended, and doorman_clock does not. */
 static void upward_sleep(struct service *service, doorman_time now) {
     struct upward *upward = &service->upward;
     doorman_time nap = doorman_server_due(service->server) - now;
@@ -1559,7 +1581,7 @@ static void *upward_main(void *argument) {
     return NULL;
 }
 
-/* nng can tell without the network whether it has such a transport. */
+/* Checks an address of --parent without using the network: nng knows whether it supports it. */
 static enum outcome upward_check_address(const struct service *service, const char *url) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
@@ -1571,7 +1593,7 @@ static enum outcome upward_check_address(const struct service *service, const ch
     if (own) {
         outcome = refuse(WRONG_USE, "--parent '%s' is this server itself", url);
     } else if (error != 0) {
-        outcome = refuse(WRONG_USE, "cannot ask --parent '%s': %s; an address looks like %s", url,
+        outcome = refuse(WRONG_USE, "--parent '%s': %s; an address is, for example, %s", url,
                          nng_strerror(error), LISTEN_DEFAULT);
     }
     nng_close(socket);
@@ -1594,10 +1616,11 @@ static enum outcome upward_start(struct service *service) {
     upward->started =
         upward_init(service) && pthread_create(&upward->thread, NULL, upward_main, service) == 0;
     return upward->started ? GO_ON
-                           : refuse(FAILED, "cannot ask the parent: no memory, or no thread");
+                           : refuse(FAILED, "cannot start the link to the parent: out of memory "
+                                            "or threads");
 }
 
-/* The lease of the node is not released: it is the next process's of that node (R10). */
+/* Does not release the leases of the node: the next process of the node uses them (R10). */
 static void upward_stop(struct service *service) {
     struct upward *upward = &service->upward;
     if (upward->started) {
@@ -1612,63 +1635,69 @@ static void upward_stop(struct service *service) {
 }
 
 /* ---- >>election ----------------------------------------------------------------------------- */
-/* One thread looks at etcd every second, or five times within the TTL: at the key of the election,
- * whose value is the address of the master, and which goes with the master's lease (V2); and at
- * that of the configuration (V1). It has the lock of the service only to use what it found.
+/* One thread polls etcd every second, or five times within the TTL if that is shorter. It reads two
+ * keys. The election key holds the address of the master and is attached to the master's etcd lease
+ * (V2). The other key holds the configuration (V1). The thread takes the lock of the service only
+ * to apply what it has read.
  *
- *     state     meaning                    event                              next state
- *     NOBODY    nobody is known to be      the key stands, by our lease       MASTER
- *               the master                 the key stands, by another's       STANDBY
- *     STANDBY   another process is, at     as above                           MASTER, STANDBY
- *               `address`                  gone, or not heard of for the TTL  NOBODY
- *     MASTER    this process is            our lease is renewed               MASTER
- *                                          the key stands, by another's       STANDBY
- *                                          gone, or the last renewal too old  NOBODY
- *     RESIGNED  this one gives the key     (from all others: the process is   none
- *               back, for good             to end)
+ *     state     meaning                     event                               next state
+ *     NOBODY    no known master             our lease holds the key             MASTER
+ *                                           another lease holds the key         STANDBY
+ *     STANDBY   another process is master,  as above                            MASTER, STANDBY
+ *               at `address`                no key, or no response for the TTL  NOBODY
+ *     MASTER    this process is master      our lease is renewed                MASTER
+ *                                           another lease holds the key         STANDBY
+ *                                           no key, or the last renewal is      NOBODY
+ *                                           too old
+ *     RESIGNED  this process has given      none: every state changes to this
+ *               the key back                one when the process stops
  *
- * A master may answer until 0.95 TTL after it sent the last renewal that succeeded. etcd counts the
- * whole TTL, from when it took that in, so that nobody else can have the key before, while clocks
- * differ by less than 5 % in rate. The server object holds `until` against the clock at each
- * request, and needs no news for it: a process that wakes up after a long sleep, or cannot reach
- * etcd, does not answer as master. Who wins learns from its victory on (R8): where the key went is
- * seen by the same look that then creates it, so there is nothing to know from before. */
+ * A master answers as master until 0.95 TTL after it sent the last renewal that succeeded. etcd
+ * counts the whole TTL, and starts when it receives the renewal. So no other process can get the
+ * key before, as long as the rates of the clocks differ by less than 5 %. The server object
+ * compares `until` with the clock at each request. So a process that wakes up after a long sleep,
+ * or cannot reach etcd, does not answer as master, even before this thread runs.
+ *
+ * A new master starts to learn when it wins (R8). It cannot know earlier when its predecessor
+ * ended: it creates the key in the same poll in which it first finds no key. */
 
 #define ELECTION_PERIOD DOORMAN_SECOND
-#define ELECTION_PERIOD_NOBODY (DOORMAN_SECOND / 10) /* somebody is about to win */
+#define ELECTION_PERIOD_NOBODY (DOORMAN_SECOND / 10) /* a process is about to win */
 
-/* What a look at etcd has found. */
+/* The result of one poll of etcd. */
 struct finding {
     enum election_state state;
-    doorman_time until; /* it holds for so long */
+    doorman_time until; /* when the result becomes invalid */
     char address[DOORMAN_ID_BYTES_MAX + 1];
 };
 
 static void election_say(const struct service *service, const struct finding *finding) {
     static const char *const texts[] = {
-        [ELECTION_NOBODY] = "nobody is known to be the master",
+        [ELECTION_NOBODY] = "no known master",
         [ELECTION_STANDBY] = "another server is the master",
         [ELECTION_MASTER] = "this server is the master",
-        [ELECTION_RESIGNED] = "this server is out of the election",
+        [ELECTION_RESIGNED] = "this server has left the election",
     };
     say(service->settings, LEVEL_INFO, texts[finding->state], "key",
         service->settings->election_key, finding->address[0] ? "master" : END, finding->address,
         END);
 }
 
-/* Nothing else moves the election. With the lock held. */
+/* Changes the state of the election, and logs it; no other function does. Precondition: the lock is
+ * held. */
 static void election_move(struct service *service, const struct finding *to, doorman_time now) {
     struct election *election = &service->election;
     assert(election->state != ELECTION_RESIGNED);
     doorman_mastership mastership = {.address = to->address[0] ? to->address : NULL,
                                      .until = to->state == ELECTION_MASTER ? to->until : 0};
     if (doorman_server_set_master(service->server, &mastership, now) != DOORMAN_OK) {
-        mastership.address = NULL; /* it is no address, so nobody can be sent there */
+        mastership.address = NULL; /* it is not a valid address, so do not redirect to it */
         doorman_server_set_master(service->server, &mastership, now);
     }
     bool was_master = election->state == ELECTION_MASTER;
     bool lapsed = was_master && now >= election->until;
-    if (was_master && to->state != ELECTION_MASTER) service->gone_count += TRIM_LEASES; /* or all */
+    /* A server that loses mastership frees all its leases, so memory should go back. */
+    if (was_master && to->state != ELECTION_MASTER) service->gone_count += TRIM_LEASES;
     bool news =
         lapsed || to->state != election->state || strcmp(to->address, election->address) != 0;
     election->state = to->state;
@@ -1677,7 +1706,8 @@ static void election_move(struct service *service, const struct finding *to, doo
     if (news) election_say(service, to);
 }
 
-/* Makes a lease, or renews the one there is; then `lease` and `right_until` are as etcd says.
+/* Renews the etcd lease, or creates one. Sets `lease` and `right_until` from the response.
+ *   ttl       seconds
  *   returns   false: etcd does not answer */
 static bool election_renew(struct election *election, int ttl) {
     doorman_time sent = doorman_clock();
@@ -1697,7 +1727,8 @@ static bool election_renew(struct election *election, int ttl) {
     return answer != NULL;
 }
 
-/* Creates the key, unless somebody else has.
+/* Creates the key, unless it exists.
+ *   created   whether it did; false too if etcd does not answer
  *   returns   false: etcd does not answer */
 static bool election_create_key(struct service *service, bool *created) {
     struct election *election = &service->election;
@@ -1714,8 +1745,9 @@ static bool election_create_key(struct service *service, bool *created) {
     return answer != NULL;
 }
 
-/* The key is not there. It may have been another's since the last look, so that a master begins
- * anew. */
+/* Called when the key does not exist: tries to create it. A process that was master at the last
+ * poll does not: another process may have held the key since then. So it becomes NOBODY first, and
+ * learns again if it wins at the next poll. */
 static bool election_campaign(struct service *service, struct finding *out) {
     struct election *election = &service->election;
     bool heard = true, created = false;
@@ -1729,21 +1761,23 @@ static bool election_campaign(struct service *service, struct finding *out) {
     return heard;
 }
 
-/* Whose is the key? One at our address by a lease that is not ours is of a process that was there
- * before, and nobody should be sent back here. */
+/* Finds out which process holds the key. A key with the address of this process, but another lease,
+ * is from an earlier process at this address. Its address is not used, or clients would be
+ * redirected to this process. */
 static void election_read_key(struct service *service, const cJSON *entry, struct finding *out) {
     struct election *election = &service->election;
     size_t bytes = 0;
     bool own = election->lease[0] && strcmp(etcd_number(entry, "lease"), election->lease) == 0;
     out->state = own ? ELECTION_MASTER : ELECTION_STANDBY;
-    if (!own) election->lease[0] = 0; /* it is of no use any more, and ends */
+    if (!own) election->lease[0] = 0; /* no longer needed; it expires in etcd */
     if (!etcd_read_value(entry, out->address, sizeof out->address, &bytes) ||
         strcmp(out->address, service->advertise) == 0) {
         out->address[0] = 0;
     }
 }
 
-/* Renews what there is to renew, looks at the key, and creates it where it is not there.
+/* Polls etcd once: renews the lease, if there is one, reads the key, and tries to create the key if
+ * it does not exist.
  *   returns   false: etcd does not answer */
 static bool election_look(struct service *service, struct finding *out) {
     struct election *election = &service->election;
@@ -1769,8 +1803,8 @@ static bool election_look(struct service *service, struct finding *out) {
     return heard;
 }
 
-/* One look, and what follows from it. What has become too old by the time that it is known, or has
- * not been heard again, counts for nothing.
+/* Polls etcd once and applies the result. The state becomes NOBODY if the result is already too old
+ * when it arrives, or if etcd does not answer and the last result is too old.
  *   returns   false: etcd does not answer */
 static bool election_step(struct service *service) {
     const struct election *election = &service->election;
@@ -1785,7 +1819,8 @@ static bool election_step(struct service *service) {
     return heard;
 }
 
-/* V1. One that is wrong is said once, since its revision has been looked at then. */
+/* Loads the configuration if its key has changed (V1). An invalid one is logged only once, because
+ * its revision is then known. */
 static bool election_watch_config(struct service *service) {
     struct election *election = &service->election;
     doorman_config *config = NULL;
@@ -1796,7 +1831,7 @@ static bool election_watch_config(struct service *service) {
     return heard;
 }
 
-/* With the lock held. */
+/* Logs whether etcd answers, if that has changed. Precondition: the lock is held. */
 static void election_note(struct service *service, bool heard) {
     struct election *election = &service->election;
     const char *member = election->etcd.members->items[election->etcd.at];
@@ -1812,7 +1847,8 @@ static void election_note(struct service *service, bool heard) {
     election->heard = heard;
 }
 
-/* With the lock held; gives it up while it sleeps. */
+/* Sleeps until the next poll. began: when the last poll started. Precondition: the lock is held; it
+ * is released during the sleep. */
 static void election_sleep(struct service *service, doorman_time began) {
     struct election *election = &service->election;
     doorman_time period = service->settings->election_ttl * DOORMAN_SECOND / 5;
@@ -1823,8 +1859,8 @@ static void election_sleep(struct service *service, doorman_time began) {
     if (nap > 0 && !service->stopping) condition_wait(&election->wake, &service->lock, nap);
 }
 
-/* The key is given back when no request is answered any more, so that the next master has it at
- * once. Where etcd does not answer now, the key goes with its lease. */
+/* Gives up mastership, and then the key, so that another process can become master at once. If etcd
+ * does not answer, the key ends with its lease. */
 static void election_resign(struct service *service) {
     struct election *election = &service->election;
     const struct finding finding = {.state = ELECTION_RESIGNED, .until = DOORMAN_NEVER};
@@ -1859,8 +1895,8 @@ static void *election_main(void *argument) {
     return NULL;
 }
 
-/* Would other machines that were sent to this address come here? A loopback is fine: all may be on
- * one machine. */
+/* Whether a client that is redirected to this address can reach this process. Loopback addresses
+ * count as reachable, because all processes may run on one machine. */
 static bool address_is_reachable(const char *address) {
     char host[INET6_ADDRSTRLEN] = "";
     struct in_addr four;
@@ -1885,10 +1921,12 @@ static enum outcome election_start(struct service *service) {
     election->until = DOORMAN_NEVER;
     election->started = condition_init(&election->wake) &&
                         pthread_create(&election->thread, NULL, election_main, service) == 0;
-    return election->started ? GO_ON : refuse(FAILED, "cannot ask etcd: no memory, or no thread");
+    return election->started
+               ? GO_ON
+               : refuse(FAILED, "cannot start the election: out of memory or threads");
 }
 
-/* When it returns the key has been given back. No call to etcd under way keeps it waiting. */
+/* Cancels the current call to etcd, gives the key back, and waits for the end of the thread. */
 static void election_stop(struct service *service) {
     struct election *election = &service->election;
     if (election->started) {
@@ -1904,9 +1942,9 @@ static void election_stop(struct service *service) {
 }
 
 /* ---- >>text --------------------------------------------------------------------------------- */
-/* What is told over HTTP is text that grows. Where memory runs out it takes no more, and `failed`
- * says so in the end, so that nobody has to look in between. What comes from outside goes in by
- * text_add_escaped alone, by the rules of the language that it stands in. */
+/* HTTP bodies are built in a buffer that grows. When memory runs out, it sets `failed` and ignores
+ * all further text, so that a caller checks for failure only once, at the end. Text from outside,
+ * such as ids, is added only by text_add_escaped, with the rule of the language around it. */
 
 struct text {
     doorman_buffer buffer;
@@ -1932,7 +1970,7 @@ static void text_add(struct text *text, const char *plain) {
     text_add_bytes(text, plain, strlen(plain));
 }
 
-/* For numbers and names of our own: what would be longer than 1,023 bytes is cut off. */
+/* For numbers and constant names. The result is cut off after 1,023 bytes. */
 __attribute__((format(printf, 2, 3))) static void text_addf(struct text *text, const char *format,
                                                             ...) {
     char made[1024];
@@ -1943,7 +1981,8 @@ __attribute__((format(printf, 2, 3))) static void text_addf(struct text *text, c
     text_add(text, made);
 }
 
-/* What stands for a character in a language; NULL: the character itself. */
+/* Returns what replaces a character in a language; NULL: the character needs no escape. room:
+ * memory that the result may use. */
 typedef const char *(*escape)(char character, char room[8]);
 
 static const char *escape_html(char character, char room[8]) {
@@ -1975,7 +2014,7 @@ static const char *escape_label(char character, char room[8]) {
     }
 }
 
-/* In the query of an address. */
+/* For the query part of a URL. */
 static const char *escape_query(char character, char room[8]) {
     bool plain = (character >= 'a' && character <= 'z') || (character >= 'A' && character <= 'Z') ||
                  (character >= '0' && character <= '9') || strchr("-._~/:", character);
@@ -1984,7 +2023,7 @@ static const char *escape_query(char character, char room[8]) {
     return room;
 }
 
-/* A resource's id in a configuration, where it would be a glob. */
+/* For a resource id in a configuration, where it stands as a glob. */
 static const char *escape_glob(char character, char room[8]) {
     if (!strchr("*?[]\\", character)) return escape_json(character, room);
     snprintf(room, 8, "\\\\%s%c", character == '\\' ? "\\" : "", character);
@@ -2003,22 +2042,23 @@ static void text_add_escaped(struct text *text, const char *from, escape rule) {
     }
 }
 
-/* The answer to a request of HTTP. */
+/* The response to an HTTP request. */
 struct reply {
     int code;
-    const char *type, *more; /* further lines of the head */
-    char nonce[33];          /* which styles and scripts are ours */
-    struct text text;
+    const char *type, *more; /* Content-Type; further lines of the head */
+    char nonce[33];          /* marks our styles and scripts, see Content-Security-Policy */
+    struct text text;        /* the body */
 };
 
+/* Returns -1 if it is not a hexadecimal digit. */
 static int hex_value(char digit) {
     static const char digits[] = "0123456789abcdef";
     const char *at = digit ? strchr(digits, digit | ('a' - 'A')) : NULL;
     return at && (digit <= '9' || digit >= 'A') ? (int)(at - digits) : -1;
 }
 
-/* A value of "name=value&name=value", decoded; what does not fit is cut off. false: there is none,
- * or it holds what no text does. */
+/* Reads and decodes a value of "name=value&name=value", and cuts off what does not fit. Returns
+ * false if there is none, or if it contains a 0 byte. */
 static bool query_read(const char *query, const char *name, char *out, size_t room) {
     size_t name_bytes = strlen(name), bytes = 0;
     out[0] = 0;
@@ -2040,27 +2080,28 @@ static bool query_read(const char *query, const char *name, char *out, size_t ro
     return true;
 }
 
-/* ---- >>survey ------------------------------------------------------------------------------- */
-/* What the pages and the metrics tell, copied while the lock is held, so that all the writing goes
- * on without it. At most so many are copied: who has more is told a part of them, by name, and the
- * sum of the rest.
+/* ---- >>snapshot ----------------------------------------------------------------------------- */
+/* A snapshot (struct survey) is a copy of the state for the pages and the metrics. The copy is made
+ * while the lock is held, and all text is written later, without it. A snapshot holds at most
+ * ROWS_MAX resources or leases, in the order of the server object; of the other resources it holds
+ * the sum.
  *
- * A walk takes some 0.2 us a resource, or several where these are new to the caches, so that it is
- * made in slices. Between them whoever waits for the lock has it: it is not enough to let go of it,
- * as who sleeps wakes up too late to catch it. */
+ * To visit a resource takes about 0.2 us, or several us if it is not in the CPU's caches. So the
+ * iteration is done in slices, and gives up the lock between them. It sleeps for a moment then,
+ * because a thread that waits for the lock wakes up too late to get it otherwise. */
 #define ROWS_MAX 100000
-#define SLICE 1000 /* resources at once: less than 5 ms, with their leases that have ended */
+#define SLICE 1000 /* resources: less than 5 ms, including the removal of leases that have ended */
 #define SLICE_NAP_MS 1
 
-/* Lets others have the lock for a moment. */
+/* Gives up the lock for a moment, so that other threads can take it. */
 static void service_yield(struct service *service) {
     pthread_mutex_unlock(&service->lock);
     nng_msleep(SLICE_NAP_MS);
     pthread_mutex_lock(&service->lock);
 }
 
-/* Calls for each resource until that says false, with the lock held, but not from one slice to the
- * next. */
+/* Calls `visit` for each resource until it returns false. The lock is held during the calls and
+ * released between slices. */
 static void service_walk(struct service *service,
                          bool (*visit)(void *context, const doorman_server_resource *info),
                          void *context) {
@@ -2082,26 +2123,26 @@ static void service_walk(struct service *service,
 
 struct row {
     char *id;
-    doorman_server_resource info; /* but for its id and settings */
+    doorman_server_resource info; /* its id and settings pointers are not valid */
     doorman_kind kind;
-    double overshoot; /* how much more than the capacity is out: what the promise is about */
+    double overshoot; /* by how much the leases exceed the capacity; 0 is the promise */
 };
 
 struct survey {
-    const char *filter; /* part of the ids of the rows, */
-    size_t limit;       /* and how many there may be */
+    const char *filter; /* only resources whose ids contain it become rows */
+    size_t limit;       /* maximum number of rows */
     doorman_time now;
     bool is_master, stopping, has_rest;
-    char master[DOORMAN_ID_BYTES_MAX + 1]; /* "": nobody knows */
+    char master[DOORMAN_ID_BYTES_MAX + 1]; /* "": not known */
     size_t resource_count, leased_count, learning_count, holder_count, match_count;
-    doorman_time learned_at, lease_end; /* the last; the first */
+    doorman_time learned_at, lease_end; /* latest end of learning; earliest lease end */
     struct row *rows;
     size_t row_count, row_capacity;
-    struct row rest;
-    bool failed; /* out of memory */
+    struct row rest; /* the sum of the resources beyond `limit` */
+    bool failed;     /* out of memory */
 };
 
-/* Whether a resource or lease list can grow by one; `items` moves. */
+/* Makes room for one more row; may move `items`. Returns false if memory runs out. */
 static bool reserve_row(void **items, size_t count, size_t *capacity, size_t bytes) {
     if (count == *capacity) {
         size_t more = *capacity ? *capacity * 2 : 64;
@@ -2113,7 +2154,8 @@ static bool reserve_row(void **items, size_t count, size_t *capacity, size_t byt
     return true;
 }
 
-/* Are the amounts parts of a whole, the capacity? Else there is nothing to learn. */
+/* Whether the algorithm divides the capacity between the holders. If not, the capacity is a limit
+ * for each of them, or nothing, and a server does not learn. */
 static bool kind_is_whole(doorman_kind kind) {
     return kind != DOORMAN_STATIC_SHARE && kind != DOORMAN_NO_ALGORITHM;
 }
@@ -2122,7 +2164,7 @@ static bool row_learning(const struct row *row, doorman_time now) {
     return kind_is_whole(row->kind) && row->info.learned_at > now;
 }
 
-/* Without an id yet. */
+/* The caller sets the id. */
 static struct row row_make(const doorman_server_resource *info) {
     struct row row = {.info = *info, .kind = info->settings->algorithm.kind};
     if (kind_is_whole(row.kind) && info->has > info->capacity) {
@@ -2171,7 +2213,7 @@ static void survey_count(struct survey *survey, const doorman_server_resource *i
     }
 }
 
-/* Who is master is asked as anybody would. With the lock held. */
+/* Finds the master with a discovery request, as a client does. Precondition: the lock is held. */
 static void survey_mastership(struct survey *survey, struct service *service) {
     const doorman_request discovery = {.method = DOORMAN_DISCOVERY};
     doorman_response response = {.is_master = false};
@@ -2198,9 +2240,10 @@ static bool survey_visit(void *context, const doorman_server_resource *info) {
     return true;
 }
 
-/* Looks at all resources, which takes as long as there are of them.
- *   filter   part of the ids of those that are wanted
- *   limit    of rows; of those beyond it there is the sum */
+/* Takes a snapshot.
+ *   filter   resources whose ids contain it become rows
+ *   limit    maximum number of rows; the other matching resources are added up
+ *   cost     O(resources) */
 static void survey_take(struct survey *survey, struct service *service, const char *filter,
                         size_t limit) {
     survey->filter = filter;
@@ -2225,7 +2268,7 @@ static struct loading service_loading(struct service *service) {
 
 struct lease_row {
     char *id;
-    doorman_server_lease info; /* but for its id */
+    doorman_server_lease info; /* its id pointer is not valid */
 };
 
 /* One resource and its leases. */
@@ -2283,16 +2326,16 @@ static void leases_uninit(struct leases *leases) {
 }
 
 /* ---- >>history ------------------------------------------------------------------------------ */
-/* What resources had and wanted in the last ten minutes, for the lines of the status page: a point
- * every ten seconds, of 10,000 resources at most (5 MB). The main thread adds the points; the list
- * is sorted by id, so that a new one is made by walking along the last one. */
+/* What resources had and wanted in the last ten minutes, for the graphs of the status page: a point
+ * every ten seconds, for at most 10,000 resources (5 MB). The main thread adds the points. It
+ * merges the last list with a new snapshot, so both are sorted by id. */
 #define HISTORY_POINTS 60
 #define HISTORY_INTERVAL (10 * DOORMAN_SECOND)
 #define HISTORY_MAX 10000
 
 struct past {
     char *id;
-    unsigned count; /* of the points that there are, the newest at the end */
+    unsigned count; /* of valid points: the last ones of the arrays, the newest at the end */
     float has[HISTORY_POINTS], wants[HISTORY_POINTS];
 };
 
@@ -2319,7 +2362,7 @@ static void past_add(struct past *past, float has, float wants) {
     past->wants[HISTORY_POINTS - 1] = wants;
 }
 
-/* The first resources, and nothing of the rest: nobody waits for this one. */
+/* Copies the first HISTORY_MAX resources, and ignores the others. */
 static bool history_visit(void *context, const doorman_server_resource *info) {
     struct survey *survey = (struct survey *)context;
     survey_add_row(survey, info);
@@ -2332,7 +2375,8 @@ static void history_take(struct survey *survey, struct service *service) {
     pthread_mutex_unlock(&service->lock);
 }
 
-/* Takes over what is known of those that are still there. The rows' ids become the list's. */
+/* Makes the new list: keeps the points of resources that still exist, and adds one point to each.
+ * Takes ownership of the ids of the rows. NULL: out of memory. */
 static struct past *history_make(const struct history *history, struct survey *survey) {
     struct past *pasts = (struct past *)calloc(survey->row_count + 1, sizeof *pasts);
     for (size_t i = 0, old = 0; pasts && i < survey->row_count; i++) {
@@ -2373,7 +2417,7 @@ static void history_sample(struct service *service) {
     survey_uninit(&survey);
 }
 
-/* A copy of the past of a resource; without points where it has none. */
+/* A copy of the history of a resource; it has no points if the resource is not found. */
 static struct past history_find(struct service *service, const char *id) {
     struct history *history = service->history;
     struct past found = {.count = 0};
@@ -2390,8 +2434,9 @@ static struct past history_find(struct service *service, const char *id) {
 }
 
 /* ---- >>metrics ------------------------------------------------------------------------------ */
-/* V4 For Prometheus, by its conventions. Series are made of SERIES_MAX resources, and the sum of
- *    the rest: who counts by resource pays for each. */
+/* V4 Metrics for Prometheus, by its conventions. At most SERIES_MAX resources have series of their
+ *    own, because every series costs memory in Prometheus. The series `other` is the sum of the
+ *    remaining resources. */
 #define SERIES_MAX 1000
 
 static void metrics_head(struct text *text, const char *name, const char *type, const char *help) {
@@ -2414,7 +2459,8 @@ static void metrics_count(struct text *text, const char *name, const char *help,
 }
 
 static void metrics_requests(struct text *text, const struct counts *counts) {
-    metrics_head(text, "server_requests_total", "counter", "Messages answered, by how it went.");
+    metrics_head(text, "server_requests_total", "counter",
+                 "Messages answered, by method and status.");
     for (int call = 0; call < CALL_COUNT; call++) {
         for (int code = 0; code < DOORMAN_STATUS_COUNT; code++) {
             uint64_t count = count_read(&counts->requests[call][code]);
@@ -2429,7 +2475,7 @@ static void metrics_requests(struct text *text, const struct counts *counts) {
 static void metrics_durations(struct text *text, const struct counts *counts) {
     const char *name = "doorman_server_request_duration_seconds";
     metrics_head(text, "server_request_duration_seconds", "histogram",
-                 "Time from a message's arrival to its answer, reading and writing included.");
+                 "Time from the arrival of a message to its response, parsing included.");
     for (int call = 0; call < CALL_COUNT; call++) {
         const char *method = call_names[call];
         uint64_t sum = 0;
@@ -2449,7 +2495,7 @@ static void metrics_durations(struct text *text, const struct counts *counts) {
 
 static void metrics_parent(struct text *text, const struct counts *counts) {
     metrics_head(text, "server_parent_requests_total", "counter",
-                 "Requests to the parent, by how it went.");
+                 "Requests to the parent, by status.");
     for (int code = 0; code < DOORMAN_STATUS_COUNT; code++) {
         uint64_t count = count_read(&counts->parent[code]);
         if (count == 0 && code != DOORMAN_OK) continue;
@@ -2458,7 +2504,7 @@ static void metrics_parent(struct text *text, const struct counts *counts) {
     }
 }
 
-/* What there is to say of each resource. */
+/* The metrics of each resource. */
 enum measure {
     MEASURE_CAPACITY,
     MEASURE_HAS,
@@ -2475,20 +2521,20 @@ enum measure {
 static const struct {
     const char *name, *type, *help;
 } measures[MEASURE_COUNT] = {
-    {"resource_capacity", "gauge", "What there is to be given out, in the resource's units."},
+    {"resource_capacity", "gauge", "Capacity that can be granted, in the resource's units."},
     {"resource_has", "gauge", "Sum of the leases, in the resource's units."},
     {"resource_wants", "gauge", "Sum of what the holders want, in the resource's units."},
-    {"resource_clients", "gauge", "Holders: clients and servers that ask here."},
-    {"resource_subclients", "gauge", "Clients, those below servers included."},
+    {"resource_clients", "gauge", "Holders: clients and child servers that ask this server."},
+    {"resource_subclients", "gauge", "Clients, including those of child servers."},
     {"resource_safe_capacity", "gauge", "What a client may use without a lease; -1 is unlimited."},
-    {"resource_learning", "gauge", "1 while holders get back what they say they have, else 0."},
+    {"resource_learning", "gauge", "1 while holders are granted only what they claim, else 0."},
     {"resource_overshoot", "gauge", "By how much the leases exceed the capacity."},
-    {"resource_leases_expired_total", "counter", "Leases that ran out without being renewed."},
+    {"resource_leases_expired_total", "counter", "Leases that expired without renewal."},
     {"server_parent_lease_remaining_seconds", "gauge",
-     "Time to the end of the node's own lease; 0: it has none."},
+     "Time to the end of this node's own lease; 0 if it has none."},
 };
 
-/* false: there is nothing to say. */
+/* Returns false if the metric does not apply to the resource. */
 static bool measure_row(const struct survey *survey, const struct row *row, enum measure measure,
                         bool has_parent, double *out) {
     const doorman_server_resource *info = &row->info;
@@ -2519,7 +2565,7 @@ static void metrics_row(struct text *text, const struct survey *survey, const st
     text_addf(text, "\"} %.17g\n", value);
 }
 
-/* A resource that is called "other" would make its series twice. */
+/* Adds a resource with the id "other" to the rest, or its series would exist twice. */
 static void metrics_fold_other(struct survey *survey) {
     for (size_t i = 0; survey->has_rest && i < survey->row_count; i++) {
         struct row *row = &survey->rows[i];
@@ -2551,15 +2597,15 @@ static void answer_metrics(struct service *service, const struct call *call, str
     survey_take(&survey, service, "", SERIES_MAX);
     metrics_fold_other(&survey);
     reply->type = "text/plain; version=0.0.4; charset=utf-8";
-    metrics_head(text, "build_info", "gauge", "1, and which version this is.");
+    metrics_head(text, "build_info", "gauge", "Always 1; the label is the version.");
     text_add(text, "doorman_build_info{version=\"" DOORMAN_VERSION "\"} 1\n");
-    metrics_one(text, "server_is_master", "1 if this process answers for its node, else 0.",
+    metrics_one(text, "server_is_master", "1 if this process is the master of its node, else 0.",
                 survey.is_master);
     metrics_one(text, "server_config_last_reload_successful",
-                "1 if the last configuration that was loaded is in force, 0 if it was refused.",
+                "1 if the last load of the configuration succeeded, 0 if it was refused.",
                 !loading.error[0]);
     metrics_one(text, "server_config_last_reload_success_timestamp_seconds",
-                "When the configuration in force was loaded, in seconds since 1970.",
+                "When the configuration in force was loaded, in Unix seconds.",
                 (double)loading.loaded_at);
     metrics_count(text, "server_unmatched_requests_total",
                   "Requests for a resource that no template matches.", &service->counts.unmatched);
@@ -2574,10 +2620,10 @@ static void answer_metrics(struct service *service, const struct call *call, str
 }
 
 /* ---- >>status page -------------------------------------------------------------------------- */
-/* For people who run it at night: one page of all resources, and one of the leases of each. It
- * works without JavaScript; a little of that fetches it anew every two seconds and puts the new
- * <main> in the place of the old one. What it may load, and from where, the security policy says:
- * nothing but itself. It forbids style attributes too, so bars and lines are SVG. */
+/* Pages for operators: one page lists all resources, and each resource has a page with its leases.
+ * The pages work without JavaScript. With it, a short script fetches the page again every two
+ * seconds and replaces <main>. The Content-Security-Policy lets a page load nothing but itself. It
+ * also forbids style attributes, so bars and lines are SVG. */
 #define PAGE_ROWS 100
 
 static const char page_style[] =
@@ -2667,7 +2713,7 @@ static const char page_script[] =
     "url.searchParams.delete('page');history.replaceState(null,'',url);load()},200)});"
     "})();";
 
-/* Two digits after the point at most: nobody reads more. */
+/* Two decimals at most; two significant digits below 0.01. */
 static const char *amount_text(double amount, char room[32]) {
     if (amount < 0) return "unlimited";
     snprintf(room, 32, amount > 0 && amount < 0.01 ? "%.2g" : "%.2f", amount);
@@ -2686,7 +2732,7 @@ static void page_amount(struct text *text, double amount) {
     text_add(text, amount_text(amount, room));
 }
 
-/* As "3 d 4 h", the two largest units. */
+/* Writes the two largest units, such as "3 d 4 h". */
 static void page_duration(struct text *text, doorman_time time) {
     long long seconds = (long long)(time / DOORMAN_SECOND);
     if (seconds >= 86400) {
@@ -2737,7 +2783,7 @@ static void page_end(struct reply *reply) {
     text_add(text, "</script></body></html>\n");
 }
 
-/* One fact of the box on top; the caller adds the value and ends it. */
+/* Starts one entry of the box at the top. The caller adds the value and the end tags. */
 static void page_fact(struct text *text, const char *name, const char *class) {
     text_addf(text, "<div%s><dt>%s</dt><dd class='%s'>",
               strcmp(class, "wide") == 0 ? " class=wide" : "", name, class);
@@ -2758,7 +2804,7 @@ static void page_master(struct text *text, const struct survey *survey) {
         text_add(text, "another: ");
         text_add_escaped(text, survey->master, escape_html);
     } else {
-        text_add(text, "nobody knows");
+        text_add(text, "not known");
     }
     text_add(text, "</dd></div>");
 }
@@ -2773,10 +2819,10 @@ static void page_parent(struct text *text, struct service *service, const struct
         text_add_escaped(text, parents->items[i], escape_html);
     }
     text_add(text, "</dd></div>");
-    page_fact(text, "leases from it", all ? "" : "bad");
+    page_fact(text, "leases from the parent", all ? "" : "bad");
     text_addf(text, "%zu of %zu resources", survey->leased_count, survey->resource_count);
     if (survey->leased_count > 0) {
-        text_add(text, ", the first ends in ");
+        text_add(text, "; the first one ends in ");
         page_duration(text, survey->lease_end - survey->now);
     }
     text_add(text, "</dd></div>");
@@ -2791,7 +2837,7 @@ static void page_configuration(struct text *text, struct service *service) {
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &utc);
     page_fact_text(text, "configuration loaded (UTC)", when, loading.error[0] ? "warn" : "");
     if (!loading.error[0]) return;
-    page_fact(text, "the last change was refused", "wide");
+    page_fact(text, "last change refused", "wide");
     text_add(text, "<span class=bad>");
     text_add_escaped(text, loading.error, escape_html);
     text_add(text, "</span></dd></div>");
@@ -2802,9 +2848,9 @@ static void page_facts(struct text *text, struct service *service, const struct 
     text_add(text, "<dl class=facts>");
     page_fact_text(text, "node", service->node, "");
     if (strcmp(service->id, service->node) != 0) page_fact_text(text, "process", service->id, "");
-    page_fact_text(text, "role", is_root ? "root: has the configuration" : "below a parent", "");
+    page_fact_text(text, "role", is_root ? "root: has the configuration" : "child of a parent", "");
     page_master(text, survey);
-    page_fact_text(text, "answers at", service->advertise, "");
+    page_fact_text(text, "address", service->advertise, "");
     page_parent(text, service, survey);
     page_fact(text, "learning", survey->learning_count > 0 ? "warn" : "");
     if (survey->learning_count > 0) {
@@ -2816,7 +2862,7 @@ static void page_facts(struct text *text, struct service *service, const struct 
     text_add(text, "</dd></div>");
     page_fact(text, "resources, holders", "");
     text_addf(text, "%zu, %zu</dd></div>", survey->resource_count, survey->holder_count);
-    page_fact(text, "up for", "");
+    page_fact(text, "uptime", "");
     page_duration(text, survey->now - service->started_at);
     text_add(text, "</dd></div>");
     page_fact_text(text, "version", DOORMAN_VERSION, "");
@@ -2824,8 +2870,8 @@ static void page_facts(struct text *text, struct service *service, const struct 
     text_add(text, "</dl>");
 }
 
-/* The bar shows what is given, what is wanted, and with an edge the capacity, where there is one
- * for all. What is wanted may be a thousand times that: the bar ends at twice the capacity. */
+/* The bar shows what the holders have and want. If they share one capacity, an edge marks it. The
+ * bar ends at twice the capacity, because the wants may be a thousand times larger. */
 static void page_bar(struct text *text, const struct row *row) {
     const doorman_server_resource *info = &row->info;
     double capacity = kind_is_whole(row->kind) ? info->capacity : 0, most = capacity;
@@ -2856,8 +2902,8 @@ static void page_line(struct text *text, const struct past *past, const float *v
     text_add(text, "'/>");
 }
 
-/* The last ten minutes, and the capacity of now as a dashed line. What is wanted beyond the upper
- * end is cut off there. */
+/* The graph shows the last ten minutes, and the current capacity as a dashed line. Wants above its
+ * upper end are cut off. */
 static void page_trend(struct text *text, struct service *service, const struct row *row,
                        const char *id) {
     struct past past = history_find(service, id);
@@ -2880,7 +2926,7 @@ static void page_trend(struct text *text, struct service *service, const struct 
     text_add(text, "</svg>");
 }
 
-/* What a person should look at. */
+/* Conditions that an operator should know of. */
 static void page_warnings(struct text *text, struct service *service, const struct row *row,
                           doorman_time now) {
     if (row_learning(row, now)) {
@@ -2938,13 +2984,13 @@ static void page_resource(struct text *text, struct service *service, const stru
     text_add(text, "</li>");
 }
 
-/* What a list is sorted by, as the query says it. */
+/* An order that a list can be sorted by. name: in the query; title: on the page. */
 struct order {
     const char *name, *title;
     int (*compare)(const void *left, const void *right);
 };
 
-/* The larger first, and those that are the same by name. */
+/* Larger amounts first; equal amounts by id. */
 static int compare_amounts(double left, double right, const char *left_id, const char *right_id) {
     return left > right ? -1 : left < right ? 1 : strcmp(left_id, right_id);
 }
@@ -2979,9 +3025,9 @@ static const struct order lease_orders[] = {
     {"holder", "holder", compare_lease_ids},          {"has", "has", compare_lease_has},
     {"wants", "wants", compare_lease_wants},          {"weight", "weight", compare_lease_weight},
     {"priority", "priority", compare_lease_priority}, {"expiry", "ends in", compare_lease_expiry},
-    {"seen", "seen before", compare_lease_seen},      {NULL, NULL, NULL}};
+    {"seen", "last renewal", compare_lease_seen},     {NULL, NULL, NULL}};
 
-/* Which part of a list is shown. */
+/* Which part of a list a page shows, and in which order. */
 struct view {
     const struct call *call;
     const struct order *orders, *order;
@@ -3012,7 +3058,7 @@ static void view_set_count(struct view *view, size_t count) {
     view->end = count - view->first < PAGE_ROWS ? count : view->first + PAGE_ROWS;
 }
 
-/* A link to the same list, sorted otherwise or elsewhere in it. */
+/* Adds a link to the same list with another order or page. */
 static void view_add_link(struct text *text, const struct view *view, const struct order *order,
                           size_t page, const char *title) {
     text_addf(text, "<a href=\"%s?sort=%s", view->call->path, order->name);
@@ -3039,7 +3085,7 @@ static void view_add_bars(struct text *text, const struct view *view, const char
         }
     }
     text_add(text, "</nav><nav>");
-    if (view->first > 0) view_add_link(text, view, view->order, page - 1, "&larr; before");
+    if (view->first > 0) view_add_link(text, view, view->order, page - 1, "&larr; previous");
     text_addf(text, "<span>%zu to %zu of %zu %s</span>", view->count ? view->first + 1 : 0,
               view->end, view->count, what);
     if (view->end < view->count) view_add_link(text, view, view->order, page + 1, "next &rarr;");
@@ -3064,12 +3110,12 @@ static void answer_page(struct service *service, const struct call *call, struct
     }
     text_add(text, "</ol>");
     if (survey.resource_count == 0) {
-        text_add(text, "<p class=soft>Nobody has asked for anything yet.</p>");
+        text_add(text, "<p class=soft>No client has asked for a resource yet.</p>");
     } else if (survey.row_count == 0) {
-        text_add(text, "<p class=soft>No resource has that in its name.</p>");
+        text_add(text, "<p class=soft>No resource name contains this text.</p>");
     } else {
         text_add(text, "<p class='soft key'><span class=k1>has</span><span class=k2>wants</span>"
-                       "<span class=k3>free</span>the edge is the capacity</p>");
+                       "<span class=k3>free</span>the edge marks the capacity</p>");
     }
     page_end(reply);
     text->failed = text->failed || survey.failed;
@@ -3099,7 +3145,7 @@ static void page_lease(struct text *text, const struct lease_row *row, doorman_t
     text_add(text, "</td></tr>");
 }
 
-/* Leaves those whose names have it, sorted. */
+/* Keeps the leases whose holder ids contain the filter, and sorts them. */
 static void leases_arrange(struct leases *leases, const struct view *view) {
     size_t kept = 0;
     for (size_t i = 0; i < leases->row_count; i++) {
@@ -3137,7 +3183,7 @@ static void page_leases(struct text *text, struct service *service, struct lease
     }
     text_add(text, "</tbody></table>");
     if (row->info.holder_count > ROWS_MAX) {
-        text_addf(text, "<p class=warn>There are %zu holders; %d of them are looked at here.</p>",
+        text_addf(text, "<p class=warn>There are %zu holders; this list is made of %d of them.</p>",
                   row->info.holder_count, ROWS_MAX);
     }
 }
@@ -3157,8 +3203,7 @@ static void answer_leases(struct service *service, const struct call *call, stru
         page_leases(text, service, &leases, &view);
     } else {
         reply->code = 404;
-        text_add(text, "<p>Nobody holds anything of such a resource. "
-                       "<a href='/'>All resources</a></p>");
+        text_add(text, "<p>This resource has no leases. <a href='/'>All resources</a></p>");
     }
     page_end(reply);
     text->failed = text->failed || leases.failed;
@@ -3166,8 +3211,8 @@ static void answer_leases(struct service *service, const struct call *call, stru
 }
 
 /* ---- >>json over http ----------------------------------------------------------------------- */
-/* What programs ask: the state, the configuration in force, and the methods of the protocol, whose
- * inner objects travel alone, since the path names the method. */
+/* HTTP for programs: the state, the configuration in force, and the methods of the protocol. The
+ * path names the method, so a request or response is only the object inside {"METHOD": ...}. */
 
 static void json_text(struct text *text, const char *value) {
     text_add(text, "\"");
@@ -3175,7 +3220,7 @@ static void json_text(struct text *text, const char *value) {
     text_add(text, "\"");
 }
 
-/* The shortest of two that reads back as the same number. */
+/* Writes 15 digits if they read back as the same number, else 17, which always do. */
 static void json_number(struct text *text, double value) {
     char made[40];
     snprintf(made, sizeof made, "%.15g", value);
@@ -3185,12 +3230,13 @@ static void json_number(struct text *text, double value) {
     text_add(text, made);
 }
 
+/* time: a duration. before: the text in front of the number. */
 static void json_seconds(struct text *text, const char *before, doorman_time time) {
     text_add(text, before);
     json_number(text, (double)time / (double)DOORMAN_SECOND);
 }
 
-/* Errors have a code of the protocol, which HTTP has a number for. */
+/* Makes the reply an error: `name` is a code of the protocol, `code` a status of HTTP. */
 static void refuse_call(struct reply *reply, int code, const char *name, const char *message) {
     reply->code = code;
     reply->type = "application/json";
@@ -3279,8 +3325,8 @@ static void json_algorithm(struct text *text, const doorman_algorithm *algorithm
               algorithm->handover == DOORMAN_IMMEDIATE ? "immediate" : "confirmed");
 }
 
-/* One template, as it stands in a file.
- *   rule   of the glob: JSON's, or that by which an id becomes one */
+/* Writes one template in the format of a configuration file.
+ *   rule   escape_json for a glob, escape_glob for a resource id */
 static void json_template(struct text *text, const doorman_template *settings, const char *glob,
                           escape rule) {
     text_add(text, "\n{\"identifier_glob\":\"");
@@ -3307,7 +3353,8 @@ static bool json_visit(void *context, const doorman_server_resource *info) {
     return true;
 }
 
-/* With the lock held. A node with a parent has one template for each resource. */
+/* Writes the templates of the configuration; for a node with a parent, one template for each
+ * resource. Precondition: the lock is held. */
 static void json_templates(struct text *text, struct service *service) {
     size_t count = 0;
     const doorman_template *templates = NULL;
@@ -3337,7 +3384,7 @@ static void answer_health(struct service *service, const struct call *call, stru
     text_add(&reply->text, "ok\n");
 }
 
-/* Can answer, or redirect. */
+/* Ready means that this process can answer requests, or redirect them to the master. */
 static void answer_ready(struct service *service, const struct call *call, struct reply *reply) {
     struct survey survey = {.now = 0};
     (void)call;
@@ -3367,8 +3414,8 @@ static int status_code(doorman_status status) {
     }
 }
 
-/* Removes the method's key from an answer, {"METHOD":ANSWER}. An error keeps its own key, and
- * without a method the answer stays whole. */
+/* Removes the method's key from a response, {"METHOD":RESPONSE}. An error keeps its own key, and
+ * without a method the response stays unchanged. */
 static void answer_unwrap(struct text *text, const doorman_buffer *reply, const char *method,
                           doorman_status status) {
     size_t around = method ? strlen(method) + 4 : 0;
@@ -3404,28 +3451,31 @@ static void answer_method(struct service *service, const struct call *call, stru
 }
 
 /* ---- >>http --------------------------------------------------------------------------------- */
-/* nng has an HTTP server, but it waits for the rest of a request for ever, holds as many
- * connections and as long a head as peers like, and reads a body before anybody is asked who sent
- * it. So only nng's streams are used here, which bring TLS with them.
+/* nng has an HTTP server, but it waits without a timeout for the rest of a request, limits neither
+ * the number of connections nor the size of a head, and reads a body before it checks who sent it.
+ * So this section uses only nng's streams, which support TLS.
  *
- * A visit is one connection, and has one aio, so that one thing happens on it at a time:
+ * A connection (struct visit) has one aio, so that it does one thing at a time:
  *
- *     state    meaning                     event                     next state
- *     FREE     nobody is there             a connection comes        READS
- *     READS    a request is coming in      it is whole, or refused   WRITES
- *                                          time is over, or gone     FREE
- *     WRITES   its answer leaves           all of it has             READS, DRAINS, FREE
- *     DRAINS   the rest of a body that     it has come, or time is   FREE
- *              nobody wants                over, or gone
+ *     state    meaning                      event                             next state
+ *     FREE     not in use                   the server accepts a connection   READS
+ *     READS    a request comes in           it is complete, or refused        WRITES
+ *                                           timeout, or the peer disconnects  FREE
+ *     WRITES   the response goes out        it is sent                        READS, DRAINS, FREE
+ *                                           timeout, or the peer disconnects  FREE
+ *     DRAINS   the rest of the body of a    it has been read, timeout, or     FREE
+ *              refused request comes in     the peer disconnects
  *
- * V3 Who may ask what is decided when the head is there: a known Host, so that no web page can
- *    reach a port of its reader's machine by a name of its own; the token; and for POST a type that
- *    no form has. There is no CORS header anywhere.
- * V5 When all visits are taken the one that has waited longest for its request makes way. A request
- *    has VISIT_SECONDS to come in, and its answer to leave. */
+ * V3 The server checks a request as soon as its head is complete. The Host must be known, so that a
+ *    web page cannot reach a server on its reader's machine through a DNS name of its own. The
+ *    token must be right. A POST must have a Content-Type that HTML forms cannot send. There are no
+ *    CORS headers.
+ * V5 When all connections are in use, the server closes the one that has waited longest for its
+ *    request. A request must arrive within VISIT_SECONDS, and its response must leave within
+ *    VISIT_SECONDS. */
 #define VISIT_SECONDS 30
 #define DRAIN_SECONDS 2
-#define READ_BYTES ((size_t)16 << 10) /* at once, and the longest head */
+#define READ_BYTES ((size_t)16 << 10) /* for one read; also the maximum size of a head */
 #define VISIT_BYTES_KEPT ((size_t)64 << 10)
 
 #define VISIT_MAX 256
@@ -3437,31 +3487,32 @@ struct visit {
     struct service *service;
     nng_stream *stream;
     nng_aio *aio;
-    enum visit_state state; /* this and the next are guarded by the lock of HTTP */
+    enum visit_state state; /* the lock of HTTP guards state and deadline */
     doorman_time deadline;
-    char *in;                           /* what has come */
-    size_t in_bytes, in_capacity, used; /* used: by the request that was answered */
-    struct text out;                    /* what is to be sent, */
-    size_t sent;                        /* and how much of it has been */
-    bool last, is_head;                 /* close then; the answer has no body */
-    size_t rest;                        /* close then, when so much more has come: a body that
-                                           nobody wants, whose sender must not be cut off */
+    char *in;                           /* bytes received */
+    size_t in_bytes, in_capacity, used; /* used: bytes of the request that was answered */
+    struct text out;                    /* bytes to send */
+    size_t sent;                        /* how many of them have been sent */
+    bool last, is_head;                 /* close after the response; it has no body */
+    size_t rest;                        /* bytes of a refused body to read before closing, so that
+                                           the peer can read the response */
 };
 
 struct http {
     pthread_mutex_t lock;
-    char address[320];               /* "http://HOST:PORT"; "": does not listen */
+    char address[320];               /* "http://HOST:PORT"; "": HTTP does not listen */
     char token[TOKEN_BYTES_MAX + 1]; /* "": none */
     nng_stream_listener *listener;
-    nng_aio *aio; /* of the next connection */
+    nng_aio *aio; /* for accepting connections */
     bool accepting, stopping;
     struct visit visits[VISIT_MAX];
 };
 
 static void http_accept(struct http *http);
 
-/* A value from the head: how often it is there, and the first of them without the spaces around it.
- * What does not fit in the room is as bad as what comes twice. */
+/* Reads a field of the head.
+ *   out       the first value, without the spaces around it
+ *   returns   how often the field occurs; 2 or more also if a value does not fit in `room` */
 static int head_read(const char *head, const char *name, char *out, size_t room) {
     size_t name_bytes = strlen(name);
     int count = 0;
@@ -3479,7 +3530,7 @@ static int head_read(const char *head, const char *name, char *out, size_t room)
     return count;
 }
 
-/* The host of "SCHEME://HOST:PORT/PATH", of which all but the host may be absent. */
+/* Reads the host of "SCHEME://HOST:PORT/PATH", in which only the host is required. */
 static void host_read(const char *address, char *out, size_t room) {
     const char *scheme = strstr(address, "://");
     const char *host = scheme ? scheme + 3 : address;
@@ -3487,7 +3538,7 @@ static void host_read(const char *address, char *out, size_t room) {
     snprintf(out, room, "%.*s", (int)(bytes < room ? bytes : room - 1), host);
 }
 
-/* Only numbers, or an address of IPv6: no name server has a say in it. */
+/* Whether the host is an IP address, which needs no DNS. */
 static bool host_numeric(const char *host) {
     return *host == '[' || (*host && strspn(host, "0123456789.") == strlen(host));
 }
@@ -3502,7 +3553,8 @@ static bool host_wildcard(const char *host) {
            strcmp(host, "[::]") == 0;
 }
 
-/* Where HTTP listens on all addresses, each of them is known, but no name is. */
+/* Known hosts: loopback, the host of --http, and the host of --advertise. If HTTP listens on all
+ * addresses, every IP address is known too, but no other name. */
 static bool host_known(const struct service *service, const char *given) {
     char host[256], own[256], advertised[256];
     host_read(given, host, sizeof host);
@@ -3513,7 +3565,8 @@ static bool host_known(const struct service *service, const char *given) {
            (host_wildcard(own) && host_numeric(host));
 }
 
-/* Takes as long whichever byte is wrong. */
+/* Takes constant time for a given length, so that the duration does not reveal the first wrong
+ * byte. */
 static bool token_equal(const char *token, const char *given, size_t bytes) {
     size_t token_bytes = strlen(token);
     unsigned different = token_bytes != bytes;
@@ -3523,7 +3576,8 @@ static bool token_equal(const char *token, const char *given, size_t bytes) {
     return different == 0;
 }
 
-/* Programs say "Bearer TOKEN"; a browser asks its user, and says "Basic", with any name. */
+/* Programs send "Bearer TOKEN". A browser asks its user, and sends "Basic" with the token as the
+ * password and any user name. */
 static bool token_given(const char *token, const char *head) {
     char value[TOKEN_BYTES_MAX * 2 + 512], pair[sizeof value];
     if (head_read(head, "Authorization", value, sizeof value) != 1) return false;
@@ -3539,7 +3593,7 @@ static bool token_given(const char *token, const char *head) {
 
 static const struct route {
     const char *path;
-    bool open; /* asked by those who start processes, and have no token */
+    bool open; /* needs no token or Host: for the health checks of supervisors */
     void (*answer)(struct service *service, const struct call *call, struct reply *reply);
 } routes[] = {
     {"/", false, answer_page},
@@ -3559,7 +3613,7 @@ static const struct route *route_find(const char *path) {
     return found;
 }
 
-/* Does the path take messages of the protocol: /v1, or /v1/ and the name of a method? */
+/* Whether the path accepts messages of the protocol: /v1, or /v1/ and the name of a method. */
 static bool path_is_method(const char *path) {
     bool found = strcmp(path, "/v1") == 0;
     for (int i = 0; strncmp(path, "/v1/", 4) == 0 && i < CALL_UNKNOWN; i++) {
@@ -3575,16 +3629,17 @@ static bool type_is_json(const char *head) {
     return strcasecmp(type, "application/json") == 0;
 }
 
-/* Whether the path is there, and may be asked so. false: the reply says why not. */
+/* Checks the path, the verb and the type of the body. Returns false, with an error in the reply, if
+ * the request is refused. */
 static bool call_find(const struct call *call, struct reply *reply) {
     bool method = path_is_method(call->path);
     bool post = strcmp(call->verb, "POST") == 0;
     bool get = strcmp(call->verb, "GET") == 0 || strcmp(call->verb, "HEAD") == 0;
     if (!call->route && !method) {
-        refuse_call(reply, 404, "NOT_FOUND", "there is no such path, or no such method");
+        refuse_call(reply, 404, "NOT_FOUND", "this path does not exist");
     } else if (method ? !post : !get) {
         refuse_call(reply, 405, "INVALID_ARGUMENT",
-                    method ? "methods of the protocol are asked by POST" : "this is for GET alone");
+                    method ? "methods of the protocol need POST" : "this path needs GET or HEAD");
         reply->more = method ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n";
     } else if (post && !type_is_json(call->head)) {
         refuse_call(reply, 415, "UNSUPPORTED_MEDIA_TYPE",
@@ -3593,8 +3648,9 @@ static bool call_find(const struct call *call, struct reply *reply) {
     return reply->code == 200;
 }
 
-/* Whether it is answered at all. A token guards what is read as well as a known Host does, and
- * proxies and Prometheus have names of their own for a server. */
+/* Checks the Host and the token, then the path. With a token, a GET may have any Host, because the
+ * token already protects what it reads, and proxies and Prometheus may use other names for the
+ * server. Returns false, with an error in the reply, if the request is refused. */
 static bool call_allowed(const struct service *service, const struct call *call,
                          struct reply *reply) {
     const char *token = service->http->token;
@@ -3605,8 +3661,8 @@ static bool call_allowed(const struct service *service, const struct call *call,
     int hosts = head_read(call->head, "Host", host, sizeof host);
     if (by_host && (hosts != 1 || !host_known(service, host))) {
         refuse_call(reply, 403, "PERMISSION_DENIED",
-                    "the Host is none that this server knows: a loopback name, or that of --http "
-                    "or --advertise");
+                    "the Host is unknown: use a loopback name, or the host of --http or "
+                    "--advertise");
     } else if (token[0] && !token_given(token, call->head)) {
         refuse_call(reply, 401, "UNAUTHENTICATED", "the token is missing or wrong");
         reply->more = "WWW-Authenticate: Basic realm=\"doorman\", charset=\"UTF-8\"\r\n";
@@ -3637,7 +3693,7 @@ static const char *code_reason(int code) {
     return reason;
 }
 
-/* Puts head and body of an answer into the visit's way out. */
+/* Writes head and body of a response to visit->out. */
 static void visit_compose(struct visit *visit, struct reply *reply) {
     struct text *out = &visit->out;
     if (reply->text.failed) refuse_call(reply, 500, "INTERNAL", "out of memory");
@@ -3656,6 +3712,7 @@ static void visit_compose(struct visit *visit, struct reply *reply) {
     if (!visit->is_head) text_add_bytes(out, reply->text.buffer.text, reply->text.buffer.bytes);
 }
 
+/* Starts to send or to receive, until the deadline. nng then calls visit_step. */
 static void visit_wait(struct visit *visit, bool sends) {
     doorman_time left = visit->deadline - doorman_clock();
     nng_aio_set_timeout(visit->aio, left > 0 ? (nng_duration)(left / 1000000 + 1) : 1);
@@ -3699,7 +3756,7 @@ static void visit_end(struct visit *visit) {
     http_accept(http);
 }
 
-/* Makes room for what comes next; memory grows with what has come, not with what was announced. */
+/* Makes room for the next read. Memory grows with the bytes received, not with Content-Length. */
 static bool visit_reserve(struct visit *visit) {
     bool done = true;
     if (visit->in_capacity - visit->in_bytes < READ_BYTES) {
@@ -3720,7 +3777,7 @@ static void visit_read(struct visit *visit) {
     }
 }
 
-/* Sends a reply, whose memory goes back. */
+/* Sends a reply, and frees its memory. */
 static void visit_reply(struct visit *visit, struct reply *reply) {
     visit_compose(visit, reply);
     doorman_buffer_uninit(&reply->text.buffer);
@@ -3741,8 +3798,8 @@ static struct reply reply_start(void) {
     return reply;
 }
 
-/* A request of which no more is wanted: what still comes of it is thrown away.
- *   rest   how much that is; SIZE_MAX: nobody knows */
+/* Refuses a request, and discards the rest of it.
+ *   rest   bytes still to come; SIZE_MAX: unknown */
 static void visit_refuse(struct visit *visit, size_t rest, int code, const char *name,
                          const char *message) {
     struct reply reply = reply_start();
@@ -3753,7 +3810,8 @@ static void visit_refuse(struct visit *visit, size_t rest, int code, const char 
     visit_reply(visit, &reply);
 }
 
-/* The bytes of the body, as the head says; SIZE_MAX: it does not, in a way that we take. */
+/* The size of the body in bytes; 0 without Content-Length. SIZE_MAX: Content-Length is invalid, or
+ * the body has a Transfer-Encoding, which this server does not support. */
 static size_t head_length(const char *head) {
     char value[32], coding[64];
     int count = head_read(head, "Content-Length", value, sizeof value);
@@ -3767,7 +3825,8 @@ static size_t head_length(const char *head) {
     return length;
 }
 
-/* "VERB /path?query HTTP/1.1": cuts the line of the head into its parts. */
+/* Splits the first line of the head, "VERB /path?query HTTP/1.1", in place. Returns false if it is
+ * invalid. */
 static bool call_parse(struct call *call, char *line) {
     char *path = strchr(line, ' ');
     char *version = path ? strchr(path + 1, ' ') : NULL;
@@ -3784,15 +3843,15 @@ static bool call_parse(struct call *call, char *line) {
     return true;
 }
 
-/* HTTP/1.0 closes after each answer, and so does who says so. */
+/* Whether to close the connection after the response: with HTTP/1.0, or if the peer asks for it. */
 static bool call_is_last(const struct call *call) {
     char connection[64];
     head_read(call->head, "Connection", connection, sizeof connection);
     return strcmp(call->version, "HTTP/1.0") == 0 || strcasestr(connection, "close");
 }
 
-/* A request whose head is there. It is answered when its body is, too, or refused as soon as it can
- * be. */
+/* Handles a request whose head is complete. Refuses it at once if possible; otherwise it waits for
+ * the body, and then answers. */
 static void visit_answer(struct visit *visit, struct call *call, size_t head_bytes) {
     char value[32];
     struct reply reply = reply_start();
@@ -3807,9 +3866,10 @@ static void visit_answer(struct visit *visit, struct call *call, size_t head_byt
         visit_reply(visit, &reply);
     } else if (length == SIZE_MAX || (!said && strcmp(call->verb, "POST") == 0)) {
         visit_refuse(visit, rest, said ? 400 : 411, "INVALID_ARGUMENT",
-                     "a body must have one Content-Length, a number");
+                     "a body needs exactly one Content-Length, a number");
     } else if (length > visit->service->settings->message_max) {
-        visit_refuse(visit, rest, 413, "RESOURCE_EXHAUSTED", "the message is larger than allowed");
+        visit_refuse(visit, rest, 413, "RESOURCE_EXHAUSTED",
+                     "the message is larger than --max-message");
     } else if (rest > 0) {
         visit_read(visit);
     } else {
@@ -3821,7 +3881,7 @@ static void visit_answer(struct visit *visit, struct call *call, size_t head_byt
     }
 }
 
-/* Looks at what has come so far: a head ends with an empty line. */
+/* Checks whether the head, which ends with an empty line, is complete. */
 static void visit_look(struct visit *visit) {
     char head[READ_BYTES + 1], line[READ_BYTES + 1];
     struct call call = {.head = head};
@@ -3839,12 +3899,12 @@ static void visit_look(struct visit *visit) {
             visit_answer(visit, &call, bytes);
         } else {
             visit_refuse(visit, SIZE_MAX, 400, "INVALID_ARGUMENT",
-                         "this is no request of HTTP/1.1");
+                         "this is not an HTTP/1.1 request");
         }
     }
 }
 
-/* The answer has left: the next request may be there already. */
+/* Called when the response is sent. The next request may have been received already. */
 static void visit_next(struct visit *visit) {
     if (visit->rest > 0) {
         visit->in_bytes = 0;
@@ -3866,7 +3926,7 @@ static void visit_next(struct visit *visit) {
     }
 }
 
-/* nng calls this when something has come, or has been sent, or neither is to be. */
+/* nng calls this when bytes have been received or sent, and after an error or a timeout. */
 static void visit_step(void *argument) {
     struct visit *visit = (struct visit *)argument;
     size_t count = nng_aio_count(visit->aio);
@@ -3887,9 +3947,10 @@ static void visit_step(void *argument) {
     }
 }
 
-/* Makes room for the next one: whoever is closest to the end of its time leaves, those whose answer
- * is on its way last. With the lock held: then none can change its state meanwhile, and what is
- * cancelled is what it waits for. */
+/* If all connections are in use, closes the one whose deadline is nearest; one that sends a
+ * response only if all others do, too. Precondition: the lock is held. So no connection changes its
+ * state here, and the cancelled operation is the one that its state says.
+ *   newest   stays open */
 static void http_make_room(struct http *http, const struct visit *newest) {
     struct visit *chosen = NULL;
     for (size_t i = 0; i < VISIT_MAX; i++) {
@@ -3904,7 +3965,7 @@ static void http_make_room(struct http *http, const struct visit *newest) {
     if (chosen) nng_aio_cancel(chosen->aio);
 }
 
-/* Takes the next connection, if there is a place for it and that is not under way. */
+/* Starts to accept a connection, if one is free and no accept is in progress. */
 static void http_accept(struct http *http) {
     bool accepts = false;
     pthread_mutex_lock(&http->lock);
@@ -3931,7 +3992,8 @@ static struct visit *http_open(struct http *http, nng_stream *stream) {
     return visit;
 }
 
-/* Where no more files can be opened it waits a little: others may close theirs. */
+/* nng calls this when it has accepted a connection, or could not. After an error, such as too many
+ * open files, it waits 10 ms before the next try: other connections may close. */
 static void http_step(void *argument) {
     struct http *http = (struct http *)argument;
     int result = nng_aio_result(http->aio);
@@ -3948,7 +4010,7 @@ static void http_step(void *argument) {
     http_accept(http);
 }
 
-/* The first line of a file, without the space around it. */
+/* Reads the first word of a file. */
 static enum outcome http_load_token(struct http *http, const char *path) {
     enum outcome outcome = GO_ON;
     FILE *file = fopen(path, "rb");
@@ -3969,7 +4031,7 @@ static enum outcome http_load_token(struct http *http, const char *path) {
     return outcome;
 }
 
-/* Beyond loopback a token or a certificate says who belongs. */
+/* An address that is not loopback needs a token or client certificates. */
 static enum outcome http_check(const struct service *service) {
     const struct settings *settings = service->settings;
     enum outcome outcome = GO_ON;
@@ -3979,17 +4041,17 @@ static enum outcome http_check(const struct service *service) {
     bool guarded = service->tls && settings->tls_ca;
     if (far && !settings->http_token && !guarded) {
         outcome = refuse(WRONG_USE,
-                         "--http %s can be reached from other machines: give --http-token, or "
-                         "--tls-ca, or an address of loopback",
+                         "--http %s can be reached from other machines: give --http-token, "
+                         "--tls-ca, or a loopback address",
                          settings->http);
     } else if (far && !service->tls) {
-        say(settings, LEVEL_WARNING, "the token of HTTP travels in plain text: give --tls-cert",
+        say(settings, LEVEL_WARNING, "the HTTP token travels in plain text: give --tls-cert",
             "http", settings->http, END);
     }
     return outcome;
 }
 
-/* nng's error, or 0. The address is noted as it came out: a port of 0 has become a real one. */
+/* Returns 0 or an error of nng. Sets http->address, in which a port of 0 has become a real one. */
 static int http_listen(struct service *service) {
     struct http *http = service->http;
     char url[320], host[256];
@@ -4009,20 +4071,23 @@ static int http_listen(struct service *service) {
     return error;
 }
 
-/* An address that nobody chose is not worth failing for: a second server on one machine goes on
- * without HTTP, and says so. */
+/* If the default address is in use, the server continues without HTTP and logs a warning. So a
+ * second server on one machine starts without extra flags. */
 static enum outcome http_refuse(struct service *service, int error) {
     const struct settings *settings = service->settings;
     enum outcome outcome = GO_ON;
     if (error == NNG_EADDRINUSE && !settings->given[FLAG_HTTP]) {
-        say(settings, LEVEL_WARNING, "no HTTP: its address is in use; give --http, or --http off",
-            "http", settings->http, END);
+        say(settings, LEVEL_WARNING,
+            "HTTP is off, because its address is in use; give --http, or --http off", "http",
+            settings->http, END);
     } else if (error == NNG_EADDRINVAL || error == NNG_EINVAL) {
-        outcome = refuse(WRONG_USE, "cannot listen on --http '%s': %s; an address looks like %s",
-                         settings->http, nng_strerror(error), HTTP_DEFAULT);
+        outcome =
+            refuse(WRONG_USE, "cannot listen on --http '%s': %s; an address is, for example, %s",
+                   settings->http, nng_strerror(error), HTTP_DEFAULT);
     } else {
-        outcome = refuse(FAILED, "cannot listen on --http %s: %s; give another one, or off",
-                         settings->http, nng_strerror(error));
+        outcome =
+            refuse(FAILED, "cannot listen on --http %s: %s; give another address, or --http off",
+                   settings->http, nng_strerror(error));
     }
     return outcome;
 }
@@ -4057,7 +4122,7 @@ static enum outcome http_start(struct service *service) {
     return outcome;
 }
 
-/* Also after a start that came half-way. Stopping an aio waits for its last step. */
+/* Works after an incomplete start too. nng_aio_stop waits for the end of the aio's callback. */
 static void http_stop(struct service *service) {
     struct http *http = service->http;
     if (http) {
@@ -4087,13 +4152,13 @@ static void http_stop(struct service *service) {
 }
 
 /* ---- >>tls ---------------------------------------------------------------------------------- */
-/* One configuration of certificates serves all that listens here. With an authority given, only
- * those get in whose certificates it has signed: nng checks them before we hear of the peer. The
- * same files are for the way to the parent, whose certificate the authority must have signed. */
+/* All listeners share one TLS configuration. With --tls-ca, a peer must have a certificate that the
+ * authority has signed; nng checks it before it reports the connection. The link to the parent uses
+ * the same files, and the authority must have signed the parent's certificate. */
 
 #define PEM_BYTES_MAX ((size_t)1 << 20)
 
-/* The whole of a file, if one is given. */
+/* Reads a file. path: NULL if the flag is not given, then *out is NULL. */
 static enum outcome pem_load(char **out, int flag, const char *path) {
     enum outcome outcome = GO_ON;
     FILE *file = path ? fopen(path, "rb") : NULL;
@@ -4109,8 +4174,8 @@ static enum outcome pem_load(char **out, int flag, const char *path) {
     return outcome;
 }
 
-/* nng knows what is wrong with a certificate; a configuration of the other kind is for the check
- * alone, as the carrier makes its own. */
+/* Makes a TLS configuration, in which nng checks the certificates. The one in client mode is only
+ * for this check, because the transport makes its own. */
 static enum outcome tls_create(nng_tls_config **out, nng_tls_mode mode,
                                const struct service *service) {
     const struct pem *pem = &service->pem;
@@ -4119,7 +4184,7 @@ static enum outcome tls_create(nng_tls_config **out, nng_tls_mode mode,
     int error = nng_tls_config_alloc(out, mode);
     if (error != 0) {
         outcome =
-            refuse(WRONG_USE, "no TLS: %s; this libnng was built without it", nng_strerror(error));
+            refuse(WRONG_USE, "no TLS: %s; libnng was built without TLS", nng_strerror(error));
     }
     if (outcome == GO_ON && pem->certificate) {
         error = nng_tls_config_own_cert(*out, pem->certificate, pem->key, NULL);
@@ -4166,8 +4231,9 @@ static void tls_stop(struct service *service) {
 
 /* ---- >>sockets ------------------------------------------------------------------------------ */
 
-/* Starts to listen, and notes the address. Keepalive is for peers that lost their power, and would
- * stay for ever; not all transports have it. */
+/* Starts to listen, and stores the bound address. Keepalive closes connections whose peers
+ * vanished, for example after a power failure. Not all transports have it, so its error is
+ * ignored. */
 static int service_start_listener(struct service *service, nng_listener listener) {
     nng_listener_set_bool(listener, NNG_OPT_TCP_KEEPALIVE, true);
     int error = nng_listener_start(listener, 0);
@@ -4179,7 +4245,7 @@ static int service_start_listener(struct service *service, nng_listener listener
     return error;
 }
 
-/* nng's own protocol asks nobody who it is. */
+/* nng's protocol has no authentication, so an address beyond loopback should use TLS. */
 static void service_warn_of_listener(const struct service *service, const char *url) {
     char host[256];
     host_read(url, host, sizeof host);
@@ -4199,8 +4265,8 @@ static enum outcome service_listen_at(struct service *service, const char *url) 
         error = nng_listener_set_ptr(listener, NNG_OPT_TLS_CONFIG, service->tls);
     }
     if (error != 0) {
-        outcome = refuse(WRONG_USE, "cannot listen on '%s': %s; an address looks like %s", url,
-                         nng_strerror(error), LISTEN_DEFAULT);
+        outcome = refuse(WRONG_USE, "cannot listen on '%s': %s; an address is, for example, %s",
+                         url, nng_strerror(error), LISTEN_DEFAULT);
     } else if ((error = service_start_listener(service, listener)) != 0) {
         outcome = refuse(FAILED, "cannot listen on %s: %s; give another --listen", url,
                          nng_strerror(error));
@@ -4210,7 +4276,8 @@ static enum outcome service_listen_at(struct service *service, const char *url) 
     return outcome;
 }
 
-/* Keeps the number of connections. nng tells of one that it is going to close, too. */
+/* Counts the connections, and closes one above --max-connections. nng reports the end of a
+ * connection that is closed here too, so every one that is added is also subtracted. */
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     struct service *service = (struct service *)argument;
     size_t most = service->settings->connection_max;
@@ -4221,8 +4288,9 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     }
 }
 
-/* Listens on all addresses with one socket. nng cuts off a peer that announces a longer message
- * than allowed, before it takes any of it in; in front of each text goes the request's number. */
+/* Listens on all addresses with one socket. nng closes the connection of a peer that announces a
+ * longer message than allowed, before it reads the message. The limit includes the request id of
+ * nng, 4 bytes in front of each text. */
 static enum outcome service_listen(struct service *service) {
     const struct settings *settings = service->settings;
     const size_t bytes_max = sizeof(uint32_t) + settings->message_max;
@@ -4240,7 +4308,7 @@ static enum outcome service_listen(struct service *service) {
     return outcome;
 }
 
-/* Each connection is a file; the number that a process may have open is low by default. */
+/* Each connection needs a file descriptor, and the default limit for a process is low. */
 static void raise_file_limit(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
@@ -4249,7 +4317,8 @@ static void raise_file_limit(void) {
     }
 }
 
-/* All processes of a node have the key of their election in common (T5). */
+/* Sets the names of this process. The default name of a node is its election key, because all
+ * processes of the node share it (T5). */
 static enum outcome service_name(struct service *service) {
     const struct settings *settings = service->settings;
     const char *host = strstr(service->urls[0], "://");
@@ -4258,15 +4327,16 @@ static enum outcome service_name(struct service *service) {
     if (settings->node) service->node = settings->node;
     service->advertise = settings->advertise ? settings->advertise : service->urls[0];
     return settings->election_key && !address_is_reachable(service->advertise)
-               ? refuse(WRONG_USE,
-                        "others cannot reach '%s': give --advertise, with a host that they know",
-                        service->advertise)
+               ? refuse(
+                     WRONG_USE,
+                     "others cannot reach '%s': give --advertise with a host that they can reach",
+                     service->advertise)
                : GO_ON;
 }
 
 #define NAME_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 
-/* Makes the server object; without an election it has no rival, and is master for good. */
+/* Makes the server object. Without an election it is master from now on, without an end. */
 static enum outcome service_create_server(struct service *service) {
     const struct addresses *parents = &service->settings->parents;
     const char *addresses[ADDRESS_MAX];
@@ -4290,12 +4360,13 @@ static enum outcome service_create_server(struct service *service) {
     if (status == DOORMAN_INVALID_ARGUMENT) {
         outcome = refuse(WRONG_USE, "%s; the node is '%s'", error.text, service->node);
     } else if (status != DOORMAN_OK) {
-        outcome = refuse(FAILED, "cannot serve: %s",
-                         random ? doorman_status_text(status) : "the system has no random bits");
+        outcome =
+            refuse(FAILED, "cannot serve: %s",
+                   random ? doorman_status_text(status) : "the system provides no random numbers");
     } else if (doorman_server_set_master(service->server, &mastership, now) != DOORMAN_OK) {
         outcome = refuse(WRONG_USE, "--advertise '%s': " NAME_RULE, service->advertise);
     } else if (service->settings->election_key) {
-        mastership.address = NULL; /* it was given to be checked; nobody is known yet */
+        mastership.address = NULL; /* the address was only checked; no master is known yet */
         doorman_server_set_master(service->server, &mastership, now);
     }
     return outcome;
@@ -4331,8 +4402,8 @@ static void service_say_started(const struct service *service) {
         parents->count > 0 ? "parent" : "resources", source, END);
 }
 
-/* Which file it is, and which state of it. Links are followed: a name that stands for another file
- * now, by a rename or by another link, is another file. */
+/* Returns the identity and version of a file. It follows symbolic links, so a path that names
+ * another file after a rename or a changed link counts as changed. */
 static struct watched watch_file(const char *path) {
     struct watched watched = {.device = 0};
     struct stat state;
@@ -4383,9 +4454,9 @@ static enum outcome service_start(struct service *service) {
     return outcome;
 }
 
-/* Also after a start that came half-way. Closing the socket ends what the lanes wait for, and
- * freeing an aio waits for its last step. nng_fini is not called: nng 1.5 closes connections with
- * TLS in a thread of its own, and frees there what that still uses. */
+/* Works after an incomplete start too. nng_close ends the operations of the workers, and
+ * nng_aio_free waits for the end of the callback. It does not call nng_fini: nng 1.5 closes TLS
+ * connections in a thread of its own, and nng_fini frees memory that this thread still uses. */
 static void service_stop(struct service *service) {
     http_stop(service);
     nng_close(service->socket);
@@ -4403,7 +4474,8 @@ static void service_stop(struct service *service) {
 
 /* ---- >>signals ------------------------------------------------------------------------------ */
 
-/* Blocked here, before there is a second thread, and so in all: the main loop fetches them. */
+/* Blocks the signals, which service_run waits for. Called before there is a second thread, because
+ * threads inherit the mask. */
 static void block_signals(sigset_t *signals) {
     sigemptyset(signals);
     sigaddset(signals, SIGTERM);
@@ -4413,8 +4485,8 @@ static void block_signals(sigset_t *signals) {
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* It is read without the lock, so answers go on meanwhile; from etcd by the thread that asks there.
- */
+/* Reads the file without the lock, so that requests do not wait. If the configuration is in etcd,
+ * the thread of the election loads it. */
 static void service_reload_config(struct service *service) {
     doorman_config *config = NULL;
     doorman_error error;
@@ -4435,11 +4507,12 @@ static void service_reload(struct service *service) {
         service_reload_config(service);
     } else {
         say(service->settings, LEVEL_INFO,
-            "there is nothing to load: the resources are those of the parent", END);
+            "there is nothing to load: this node gets its resources from the parent", END);
     }
 }
 
-/* A file that is not there may be on its way: the last one stays in force until there is one. */
+/* Reloads the configuration file if it has changed. A missing file may be in the middle of a
+ * replacement, so the last configuration stays in force, without a warning. */
 static void service_watch_config(struct service *service) {
     struct watched now = watch_file(service->settings->config);
     const struct watched *last = &service->loading.watched;
@@ -4455,10 +4528,11 @@ static void service_sample(struct service *service, doorman_time now) {
     }
 }
 
-/* What has become free is in pieces between what is not, and the C library keeps it. To look for
- * whole pages takes tens of milliseconds, in which who wants memory may wait; so it is done after
- * many leases have gone, and not soon again; but once more then, for what was freed a little later,
- * such as the history of their resources. */
+/* Gives free memory back to the system. glibc keeps it otherwise, because it lies between blocks in
+ * use. malloc_trim takes tens of milliseconds, and other threads may have to wait for memory
+ * meanwhile. So it runs only after TRIM_LEASES leases have ended, at most every TRIM_INTERVAL. It
+ * then runs once more, for memory that is freed a little later, such as the history of the same
+ * resources. */
 static void service_trim(struct service *service, doorman_time now) {
 #ifdef __GLIBC__
     pthread_mutex_lock(&service->lock);
@@ -4487,15 +4561,17 @@ static void service_tick(struct service *service) {
     pthread_mutex_unlock(&service->lock);
 }
 
-/* The way out when nng_close does not return: nng 1.5 can lose a connection whose peer vanished
- * with an answer on its way, and then waits for it for ever. By now all has been answered. And when
- * the resolver does not, on the way to etcd: then the key goes with its lease. */
+/* Ends the process if the shutdown hangs. nng_close can hang: if a peer vanished while a response
+ * was on its way, nng 1.5 can lose the connection and wait for it forever. All requests have been
+ * answered by then. A name lookup for etcd can hang too; then the election key ends with its lease.
+ */
 static void leave(int signal_number) {
     (void)signal_number;
     _exit(DONE);
 }
 
-/* Wakes once a second, since any request may have brought forward what is due. */
+/* The main loop. It wakes up every second, and does not compute a time to sleep, because any
+ * request can make something due earlier. */
 static void service_run(struct service *service, const sigset_t *signals) {
     const struct timespec second = {.tv_sec = 1};
     int got = 0;

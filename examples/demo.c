@@ -1,10 +1,10 @@
-/* make demo: a server, five clients of one database, and twenty seconds in which they come, go and
- * change their minds.
+/* make demo: a server and five clients of one database, for twenty seconds. The clients join,
+ * leave, and change how much they want.
  *
  *     build/examples/demo build/doorman_server config.example.json
  *
- * On a terminal this is a table, elsewhere a line a second. The last line says what was used, and
- * whether it was ever too much.
+ * On a terminal it shows a table, otherwise it prints a line every second. The last line says how
+ * much of the capacity was in use, and whether it was ever exceeded.
  */
 #include "demo.h"
 
@@ -19,7 +19,7 @@ typedef struct demo {
     const char *phase, *phase_shown;
 } demo;
 
-/* Wants of 0: leaves. */
+/* wants: queries a second; 0: the client leaves. phase: the text to show; NULL: no change. */
 static const struct event {
     int second, client, wants;
     const char *phase;
@@ -30,7 +30,7 @@ static const struct event {
     {5, CRAWLER, 5000, "crawler joins and wants 5000: it gets a fair share, not more"},
     {9, MOBILE, 150, "mobile comes late: the larger ones make room"},
     {13, SEARCH, 0, "search leaves: its share goes to the others"},
-    {17, CHECKOUT, 100, "checkout calms down to 100: crawler may have the rest"},
+    {17, CHECKOUT, 100, "checkout now wants only 100: crawler gets the rest"},
 };
 
 /* ---- the server ------------------------------------------------------------------------------ */
@@ -74,7 +74,7 @@ static void stop_server(demo *d) {
 
 /* ---- what is shown --------------------------------------------------------------------------- */
 
-/* Where a bar of this amount ends. */
+/* The length of the bar for an amount, in columns. */
 static int column(const demo *d, double amount) {
     int columns = (int)(amount / d->all.capacity * BAR_COLUMNS + 0.5);
     return columns < BAR_COLUMNS ? columns : BAR_COLUMNS;
@@ -91,7 +91,7 @@ static void show_client(const demo *d, const client *c) {
     printf("\x1b[K\n");
 }
 
-/* The same bars end to end, up to the mark of the capacity: what one loses, another one has. */
+/* Shows the bars of all clients in one line. A mark shows the capacity. */
 static void show_total(const demo *d) {
     double has = 0, does = 0, shown = 0;
     for (int i = 0; i < CLIENTS; i++) {
@@ -148,7 +148,7 @@ static void show_start(demo *d) {
     printf("%6s\n", "all");
 }
 
-/* ---- all together ---------------------------------------------------------------------------- */
+/* ---- the run --------------------------------------------------------------------------------- */
 
 static bool act(demo *d, const struct event *event) {
     if (event->phase) d->phase = event->phase;

@@ -1,9 +1,9 @@
-/* What the two demos share: servers as child processes, a crowd of clients that do what they may,
- * and what is measured of them.
+/* The code that both demos share: servers as child processes, a group of clients, and measurements.
  *
- * Each client is an agent of its own, with its own connection, and a thread that does as many
- * queries a second as it wants to, waiting for the limiter before each. Nothing is acted: "does" is
- * what came through. All along the demos look for a moment at which more was out than there is.
+ * Each client has its own agent, connection and thread. The thread tries to do as many queries a
+ * second as the client wants, and waits for the limiter before each query. "does" counts the
+ * queries that passed the limiter. The demos check all the time whether the sum of the leases, or
+ * of the queries, exceeds the capacity.
  */
 #ifndef DOORMAN_EXAMPLES_DEMO_H
 #define DOORMAN_EXAMPLES_DEMO_H
@@ -82,7 +82,8 @@ typedef struct server {
     pid_t process;
 } server;
 
-/* A port that nobody listens on: the system chooses one, and it is let go again. */
+/* Finds a port that is not in use: the system chooses one, and this function closes it again. 0:
+ * there is none. */
 static int free_port(void) {
     struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t bytes = sizeof address;
@@ -98,6 +99,7 @@ static int free_port(void) {
     return port;
 }
 
+/* Whether a process listens on the port. */
 static bool answers(int port) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -108,18 +110,18 @@ static bool answers(int port) {
     return connected;
 }
 
-/* In the child. A process group of its own, so that Ctrl-C reaches the demo alone, which lets the
- * clients give their leases back before it ends the server. */
+/* Runs in the child process. The server gets a process group of its own, so that Ctrl-C reaches
+ * only the demo. The demo then releases the leases of the clients before it ends the server. */
 static void server_become(const server *s) {
     const char *arguments[ARGUMENTS_MAX + 3] = {s->program, "--listen", s->address};
     for (int i = 0; s->arguments[i]; i++) arguments[i + 3] = s->arguments[i];
 #ifdef __linux__
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* it does not outlive a demo that is killed */
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* the server ends if the demo is killed */
 #endif
     int log = open(s->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (log < 0 || dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0) _exit(127);
     setpgid(0, 0);
-    setenv("DOORMAN_HTTP", "off", 1); /* several servers, one default port */
+    setenv("DOORMAN_HTTP", "off", 1); /* several servers cannot share the default port */
     execv(s->program, (char *const *)(uintptr_t)arguments);
     fprintf(stderr, "%s: %s\n", s->program, strerror(errno));
     _exit(127);
@@ -135,7 +137,7 @@ static void server_show_log(const server *s) {
     FILE *log = fopen(s->log, "r");
     if (!log) return;
     char line[512];
-    fprintf(stderr, "demo: the server ended; its log says\n");
+    fprintf(stderr, "demo: the server ended; its log:\n");
     while (fgets(line, sizeof line, log)) fprintf(stderr, "    %s", line);
     fclose(log);
 }
@@ -147,7 +149,8 @@ static void server_launch(server *s) {
     if (s->process == 0) server_become(s);
 }
 
-/* Again, at the same address, if it has run before. */
+/* Starts a server, and waits up to 10 s until it listens. A server that ran before gets the same
+ * address again. */
 static bool server_start(server *s) {
     server_launch(s);
     doorman_time patience = doorman_clock() + 10 * DOORMAN_SECOND;
@@ -172,8 +175,8 @@ static void server_stop(server *s, int signal_number) {
 typedef struct client {
     const char *name;
     int color;            /* ANSI, 1 to 6 */
-    const server *server; /* whom it asks */
-    atomic_int wants;     /* queries a second; 0: not here */
+    const server *server; /* the server that it asks */
+    atomic_int wants;     /* queries a second; 0: it has left */
     atomic_ulong done;
     doorman_agent *agent;
     doorman_resource *resource;
@@ -181,7 +184,8 @@ typedef struct client {
     double has, does;
 } client;
 
-/* Queries come as often as the client wants. Those that were held up do not pile up. */
+/* Tries to do a query every 1 / wants seconds. After a delay it skips the queries that are late by
+ * more than half a burst, so that they do not pile up. */
 static void *client_main(void *argument) {
     client *c = argument;
     doorman_time next = doorman_clock();
@@ -197,7 +201,8 @@ static void *client_main(void *argument) {
     return NULL;
 }
 
-/* Without a lease it does nothing, so that what is used is by leases. */
+/* The fallback is pessimistic: without a lease a client does nothing, so that all use is covered by
+ * leases. */
 static bool client_join(client *c, int wants) {
     const char *addresses[] = {c->server->address};
     doorman_client_options options = {
@@ -217,7 +222,7 @@ static bool client_join(client *c, int wants) {
     return false;
 }
 
-/* The thread goes first, since nobody may use an agent that has stopped. */
+/* Ends the thread first, because an agent that has stopped must not be used. */
 static void client_leave(client *c) {
     atomic_store(&c->wants, 0);
     if (!c->agent) return;
@@ -226,7 +231,7 @@ static void client_leave(client *c) {
     c->agent = NULL;
 }
 
-/* From now on it wants so much; 0: it leaves. */
+/* Changes what a client wants: it joins if it was not there, and leaves with 0. */
 static bool client_set_wants(client *c, int wants) {
     if (wants == 0) {
         client_leave(c);
@@ -246,12 +251,12 @@ typedef struct sample {
 
 typedef struct crowd {
     double capacity;
-    int count, settle_seconds; /* so long after wants have passed the capacity use is not counted */
+    int count, settle_seconds; /* use counts only after wants reach the capacity for this time */
     client clients[CLIENTS_MAX];
-    sample samples[SAMPLES]; /* of the last second; that of a tick is samples[tick % SAMPLES] */
-    int full_ticks;          /* for how long the clients have wanted at least the capacity */
+    sample samples[SAMPLES]; /* of the last second; a tick uses samples[tick % SAMPLES] */
+    int full_ticks;          /* for how many ticks the clients have wanted at least the capacity */
     double used, usable;
-    double most_leased, most_done; /* parts of what is allowed: over 1 is too much */
+    double most_leased, most_done; /* maxima, relative to what is allowed: above 1 is a failure */
 } crowd;
 
 static void crowd_read_leases(const crowd *all, double leases[CLIENTS_MAX]) {
@@ -263,8 +268,8 @@ static void crowd_read_leases(const crowd *all, double leases[CLIENTS_MAX]) {
     }
 }
 
-/* Leases change while they are read one after the other. When two readings agree, they were all
- * in force together at the moment between the two. */
+/* Leases can change while they are read one after the other. If two readings are equal, all leases
+ * were in force at the same moment, between the two readings. */
 static bool crowd_read_leases_of_one_moment(const crowd *all, double leases[CLIENTS_MAX]) {
     for (int tries = 0; tries < 100; tries++) {
         double again[CLIENTS_MAX] = {0};
@@ -292,9 +297,9 @@ static void crowd_sample_leases(crowd *all) {
     if (together) all->most_leased = larger(all->most_leased, sum / all->capacity);
 }
 
-/* What came through since the oldest sample, about a second ago, held against L1: the capacity for
- * that time and one burst. A query is counted just after it was let through, so that each client
- * may have one that belongs to the time before. */
+/* Checks rule L1 for the time since the oldest sample, about a second: the queries must not exceed
+ * the capacity for that time plus one burst. A thread counts a query just after it has passed the
+ * limiter, so one query of each client may belong to the time before; the check allows for it. */
 static void crowd_sample_queries(crowd *all, int tick) {
     sample *newest = &all->samples[tick % SAMPLES];
     const sample *last = &all->samples[(tick + SAMPLES - 1) % SAMPLES];
@@ -339,7 +344,7 @@ static screen screen_open(int lines) {
     const char *no_color = getenv("NO_COLOR");
     bool terminal = isatty(STDOUT_FILENO) && kind && strcmp(kind, "dumb") != 0 &&
                     !ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) && size.ws_row > lines;
-    if (terminal) printf("\x1b[?25l\x1b[?7l"); /* no cursor, and a line that is too long is cut */
+    if (terminal) printf("\x1b[?25l\x1b[?7l"); /* hides the cursor, and cuts long lines */
     return (screen){terminal, terminal && !(no_color && *no_color)};
 }
 
@@ -347,13 +352,13 @@ static void screen_close(const screen *s) {
     if (s->terminal) printf("\x1b[?25h\x1b[?7h");
 }
 
-/* Some columns of one color, as a background, so that it needs no character set. */
+/* Prints a bar of one color. It sets only the background, so it works in any character set. */
 static void screen_bar(const screen *s, int color, int columns) {
     if (s->colors) printf("\x1b[4%dm%*s\x1b[0m", color, columns, "");
     for (int i = 0; !s->colors && i < columns; i++) putchar('#');
 }
 
-/* The last line, and the exit code. */
+/* Prints the last line. Returns the exit code. */
 static int crowd_show_result(const crowd *all) {
     if (interrupted) {
         printf("Stopped.\n");
@@ -363,7 +368,7 @@ static int crowd_show_result(const crowd *all) {
         printf("The demo ended early.\n");
         return 1;
     }
-    /* Sums of doubles are rounded. */
+    /* The tolerance is for rounding errors in sums of doubles. */
     bool kept = all->most_leased <= 1 + 1e-9 && all->most_done <= 1;
     printf("%.1f %% of the capacity was in use while more was wanted than there is",
            100 * all->used / all->usable);

@@ -1,10 +1,11 @@
-/* make demo TREE=1: a root, two regions below it, two leaves below each, and three clients of each
- * leaf, for forty seconds: a spike under one leaf, and another one that is killed and comes back.
+/* make demo TREE=1: a tree of servers, for forty seconds. The root has two regions as children,
+ * each region has two leaves, and each leaf has three clients. There is a spike at one leaf.
+ * Another leaf is killed and restarted.
  *
  *     build/examples/demo_tree build/doorman_server
  *
- * The servers are processes. The table has a line for each: what the clients below it want, have by
- * their leases, and do. The bars show where the capacity is, in one color for each leaf.
+ * Each server is a process, and has a line in the table: what the clients below it want, have by
+ * their leases, and do. The bars show which leaf has how much capacity, in one color for each leaf.
  */
 #include "demo.h"
 
@@ -12,15 +13,15 @@ enum { ROOT, EU, US, EU_1, EU_2, US_1, US_2, SERVERS };
 enum { CLIENTS_A_LEAF = 3, LEAVES = SERVERS - EU_1, CLIENTS = LEAVES * CLIENTS_A_LEAF };
 enum { SECONDS = 40, BAR_COLUMNS = 36, TABLE_LINES = 14, CAPACITY = 1200 };
 
-/* Leases are short, so that there is much to see in a short time. In earnest they are longer:
- * whoever loses its server has so long to find it again. */
+/* The leases are short, so that the demo is short. In production they should be longer, because a
+ * client that loses its server can work until its lease ends. */
 static const char config[] =
     "{\"resources\": [{\"identifier_glob\": \"" RESOURCE "\", \"capacity\": 1200,\n"
     "  \"algorithm\": {\"kind\": \"FAIR_SHARE\", \"lease_length\": 5, \"refresh_interval\": 1,\n"
     "    \"parameters\": [{\"name\": \"minimum_interval\", \"value\": 0.2},\n"
     "                   {\"name\": \"minimum_refresh_interval\", \"value\": 0.2}]}}]}\n";
 
-/* Parents stand before their children. */
+/* Parents come before their children. */
 static const struct node {
     const char *name;
     int parent, depth, color;
@@ -34,7 +35,7 @@ static const int order_shown[SERVERS] = {ROOT, EU, EU_1, EU_2, US, US_1, US_2};
 
 enum act { WANT, KILL, START };
 
-/* WANT: each client of the leaf. */
+/* server: the leaf. wants: queries a second of each of its clients, for WANT. */
 static const struct event {
     int second;
     enum act act;
@@ -44,19 +45,19 @@ static const struct event {
     {0, WANT, EU_1, 60, NULL},
     {0, WANT, EU_2, 60, NULL},
     {0, WANT, US_1, 60, NULL},
-    {0, WANT, US_2, 60, "all servers are new: for a lease's length they learn who has what"},
+    {0, WANT, US_2, 60, "all servers are new: for one lease length they learn who has what"},
     {7, WANT, US_2, 60, "twelve clients want 720 of 1200, and have it"},
-    {10, WANT, US_2, 1000, "a spike under us-2: its clients get what the others leave"},
+    {10, WANT, US_2, 1000, "a spike at us-2: its clients get what the others do not want"},
     {17, WANT, EU_1, 200, "eu-1 wants more too: its clients get as much as those of us-2"},
-    {24, KILL, EU_1, 0, "eu-1 is killed: its clients go on with their leases"},
-    {26, START, EU_1, 0, "eu-1 is back, and gives back what its clients say they have"},
+    {24, KILL, EU_1, 0, "eu-1 is killed: its clients continue with their leases"},
+    {26, START, EU_1, 0, "eu-1 is back, and grants its clients what they claim"},
     {34, WANT, US_2, 60, "the spike is over: eu-1 gets all that it wants"},
 };
 
 typedef struct demo {
     char folder[256], config[280];
     server servers[SERVERS];
-    crowd all; /* the clients of the first leaf, then those of the next, ... */
+    crowd all; /* the clients, in the order of the leaves */
     screen screen;
     const char *phase, *phase_shown;
 } demo;
@@ -86,7 +87,7 @@ static bool start_servers(demo *d, const char *program) {
     return true;
 }
 
-/* Those below first, so that none misses its parent. */
+/* Stops children before their parents, so that no child logs a missing parent. */
 static void stop_servers(demo *d) {
     for (int i = SERVERS - 1; i >= 0; i--) {
         server_stop(&d->servers[i], SIGTERM);
@@ -124,7 +125,8 @@ static int column(double amount) {
     return columns < BAR_COLUMNS ? columns : BAR_COLUMNS;
 }
 
-/* The leases of the leaves below a server, end to end; the root's up to the mark of the capacity.
+/* Shows the leases of the leaves below a server in one bar. For the root, a mark shows the
+ * capacity.
  */
 static void show_bar(const demo *d, int index) {
     double shown = 0;
@@ -182,7 +184,7 @@ static void show_start(demo *d) {
     printf("%16s\n", "all");
 }
 
-/* ---- all together ---------------------------------------------------------------------------- */
+/* ---- the run --------------------------------------------------------------------------------- */
 
 static bool act(demo *d, const struct event *event) {
     server *s = &d->servers[event->server];
@@ -197,7 +199,7 @@ static bool act(demo *d, const struct event *event) {
     return done;
 }
 
-/* All but those that are meant to be dead. */
+/* Checks all servers, except those that the demo has killed. */
 static bool servers_run(demo *d) {
     for (int i = 0; i < SERVERS; i++) {
         if (d->servers[i].process > 0 && !server_runs(&d->servers[i])) {

@@ -1,18 +1,19 @@
-/* A shell in which one plays as many clients as one likes: for trying a configuration, and for
- * looking at a server at night. It is built where there is libedit (Debian: libedit-dev).
+/* A shell whose commands act as clients, any number of them. Use it to try a configuration, and to
+ * inspect a running server. It needs libedit (Debian: libedit-dev).
  *
  *     build/doorman_server --config config.example.json &
  *     build/examples/doorman_shell          # `help` lists the commands, Tab completes
  *     > get alice db/orders 700
  *     > watch db/orders
  *
- * Commands can come from another program too, and the exit status tells of errors. All leases are
- * given back in the end:
+ * It also reads commands from a pipe. The exit status is then 1 if a command has failed. At the end
+ * the shell releases all leases:
  *
  *     { echo get alice db/orders 700; sleep 5; echo show; } | build/examples/doorman_shell
  *
- * With --http http://127.0.0.1:15050 `status` and `watch` tell of all resources and clients of the
- * server (which may want a token: DOORMAN_SHELL_TOKEN), without it only of those of this shell.
+ * `status` and `watch` show the leases of this shell. With --http http://127.0.0.1:15050 they show
+ * the resources of the server, each with the number of all its clients. If the server needs a
+ * token, set DOORMAN_SHELL_TOKEN.
  */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
@@ -35,9 +36,10 @@
 
 #define BLANKS " \t\r\n"
 
-enum { WORDS_MAX = 8, PATIENCE_MS = 5000 /* for an answer */ };
+enum { WORDS_MAX = 8, PATIENCE_MS = 5000 /* timeout for a response */ };
 
-/* A resource that a client asks for. The agent is the client: all its leases share it. */
+/* A resource that a client asks for. The agent is the client, so all leases of a client share
+ * it. */
 typedef struct lease {
     char client_id[DOORMAN_ID_BYTES_MAX + 1], resource_id[DOORMAN_ID_BYTES_MAX + 1];
     doorman_agent *agent;
@@ -52,10 +54,10 @@ typedef struct shell {
     char status_url[512], authorization[512]; /* "": none */
     lease *first;
     bool failed;
-    int line; /* of a script */
+    int line; /* the current line of a script; 0: interactive */
 } shell;
 
-static volatile sig_atomic_t interrupted; /* the signal's number */
+static volatile sig_atomic_t interrupted; /* the number of the signal; 0: none */
 
 static void on_signal(int number) { interrupted = number; }
 
@@ -74,17 +76,18 @@ static bool parse_number(shell *s, const char *text, double most, double *out) {
     char *end = NULL;
     *out = strtod(text, &end);
     bool good = end != text && !*end && *out > 0 && *out <= most;
-    if (!good) fail(s, "'%s' is not a number above 0, and up to %g", text, most);
+    if (!good) fail(s, "'%s' is not a number above 0 and at most %g", text, most);
     return good;
 }
 
-/* ---- what servers say ------------------------------------------------------------------------ */
+/* ---- requests to the server ------------------------------------------------------------------ */
 
 static const cJSON *json_get(const cJSON *object, const char *key) {
     return cJSON_GetObjectItemCaseSensitive(object, key);
 }
 
-/* "" where there is none, and nothing that could play tricks on a terminal. */
+/* Returns "" if there is no such text. Replaces control characters, so that a text cannot control
+ * the terminal. */
 static const char *json_text(const cJSON *object, const char *key) {
     char *text = cJSON_GetStringValue(json_get(object, key));
     for (char *at = text; at && *at; at++) {
@@ -93,7 +96,9 @@ static const char *json_text(const cJSON *object, const char *key) {
     return text ? text : "";
 }
 
-/* Who is master? nng's error, or 0 and the answer, to be deleted. */
+/* Asks a server for the master. Returns an error of nng, or 0 and a response that the caller
+ * deletes.
+ */
 static int discover(const char *address, cJSON **out) {
     char request[] = "{\"discovery\": {}}", *answer = NULL;
     size_t bytes = 0;
@@ -112,7 +117,7 @@ static int discover(const char *address, cJSON **out) {
     return *out ? 0 : NNG_EPROTO;
 }
 
-/* GET. nng's error, or 0 and the answer, to be deleted. */
+/* Sends a GET. Returns an error of nng, or 0 and a response that the caller deletes. */
 static int http_get(const char *address, const char *authorization, cJSON **out) {
     nng_url *url = NULL;
     nng_http_client *client = NULL;
@@ -149,7 +154,8 @@ static int http_get(const char *address, const char *authorization, cJSON **out)
     return error;
 }
 
-/* Of one resource, or all of the server (NULL). false: it has said why not. */
+/* Prints one resource of the server, or all (NULL). Prints an error and returns false on
+ * failure. */
 static bool print_status(shell *s, const char *resource_id) {
     static const char *const columns[] = {"capacity", "has", "wants", "clients"};
     cJSON *status = NULL;
@@ -177,7 +183,8 @@ static bool print_status(shell *s, const char *resource_id) {
 
 /* ---- the leases of this shell ---------------------------------------------------------------- */
 
-/* Where the first lease of a client (NULL: any) on a resource (NULL: any) is, or would be. */
+/* Finds the first lease of a client (NULL: any) on a resource (NULL: any). Returns its place in the
+ * list, or the end of the list. */
 static lease **find(lease **at, const char *client_id, const char *resource_id) {
     for (; *at; at = &(*at)->next) {
         bool client = !client_id || strcmp((*at)->client_id, client_id) == 0;
@@ -186,7 +193,8 @@ static lease **find(lease **at, const char *client_id, const char *resource_id) 
     return at;
 }
 
-/* The last lease of a client ends that, too, which waits until it has been given back. */
+/* Releases a lease. If it is the last one of its client, it also stops the agent, which waits until
+ * the lease has been released. */
 static void shell_remove(shell *s, lease **at) {
     lease *l = *at;
     *at = l->next;
@@ -198,7 +206,8 @@ static void shell_remove(shell *s, lease **at) {
     free(l);
 }
 
-/* Who has no lease has nothing here, so that all that is shown is leased. NULL: it has said why. */
+/* Adds a lease. The fallback is pessimistic: a client without a lease has no capacity, so that all
+ * capacity that the shell shows is leased. Prints an error and returns NULL on failure. */
 static lease *shell_add(shell *s, const char *client_id, const char *resource_id, double wants) {
     doorman_client_options client = {
         .client_id = client_id, .addresses = s->addresses, .address_count = s->address_count};
@@ -218,13 +227,13 @@ static lease *shell_add(shell *s, const char *client_id, const char *resource_id
         free(l);
         return NULL;
     }
-    strcpy(l->client_id, client_id); /* the library would have refused what is too long */
+    strcpy(l->client_id, client_id); /* it fits: the library refuses an id that is too long */
     strcpy(l->resource_id, resource_id);
-    *find(&s->first, "", "") = l; /* no id is empty: this is the end */
+    *find(&s->first, "", "") = l; /* no id is empty, so this is the end of the list */
     return l;
 }
 
-/* Of one resource, with their sum, or all (NULL). */
+/* Prints the leases on one resource and their sum, or all leases (NULL). */
 static void print_leases(lease **at, const char *resource_id) {
     double wants = 0, has = 0;
     puts("client               resource                       wants         has  expires in");
@@ -243,7 +252,8 @@ static void print_leases(lease **at, const char *resource_id) {
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* Once for a resource: a gauge could not use what it has. */
+/* Prints a note once for each resource whose leases are not whole units: a gauge could not use
+ * the part of a unit. */
 static void warn_of_parts(shell *s, lease *l, const doorman_resource_info *info) {
     if (info->whole || info->capacity <= (double)(int64_t)info->capacity) return;
     for (lease **at = &s->first, *other; (other = *find(at, NULL, l->resource_id));) {
@@ -255,7 +265,8 @@ static void warn_of_parts(shell *s, lease *l, const doorman_resource_info *info)
     l->is_warned = true;
 }
 
-/* Waits for the first answer. Later changes of what is wanted go with the client's next request. */
+/* Waits for the first response. A later `get` changes only what the client wants, and takes effect
+ * with its next request. */
 static void run_get(shell *s, char **words) {
     double wants = 0;
     if (!parse_number(s, words[3], DOORMAN_AMOUNT_MAX, &wants)) return;
@@ -274,9 +285,9 @@ static void run_get(shell *s, char **words) {
         printf("%s has %.6g of %s, and wants %.6g\n", words[1], info.capacity, words[2], wants);
         warn_of_parts(s, l, &info);
     } else {
-        static const char *const why[] = {"no answer", "there is nothing to give now",
+        static const char *const why[] = {"no answer", "there is no free capacity now",
                                           "no template matches it", "the server is full"};
-        fail(s, "no lease on %s: %s; the client goes on asking", words[2],
+        fail(s, "no lease on %s: %s; the client keeps asking", words[2],
              info.learning ? "the server is new, and learns who has what" : why[info.grant]);
     }
 }
@@ -331,13 +342,13 @@ static const struct command {
     void (*run)(shell *s, char **words);
     const char *help;
 } commands[] = {
-    {"get", "CLIENT RESOURCE CAPACITY", 4, 4, run_get, "a client asks for so much from now on"},
-    {"release", "CLIENT RESOURCE", 3, 3, run_release, "it gives its lease back"},
-    {"show", "", 1, 1, run_show, "the leases of this shell's clients"},
-    {"master", "", 1, 1, run_master, "the address of the master"},
-    {"status", "", 1, 1, run_status, "the master and the leases; with --http, all resources"},
-    {"watch", "RESOURCE [SECONDS]", 2, 3, run_watch, "a table a second, until Ctrl-C"},
-    {"help", "", 1, 1, run_help, "this list"},
+    {"get", "CLIENT RESOURCE CAPACITY", 4, 4, run_get, "the client asks for this capacity"},
+    {"release", "CLIENT RESOURCE", 3, 3, run_release, "the client releases its lease"},
+    {"show", "", 1, 1, run_show, "prints the leases of this shell's clients"},
+    {"master", "", 1, 1, run_master, "prints the address of the master"},
+    {"status", "", 1, 1, run_status, "prints master and leases; with --http, all resources"},
+    {"watch", "RESOURCE [SECONDS]", 2, 3, run_watch, "prints a table every second, until Ctrl-C"},
+    {"help", "", 1, 1, run_help, "prints this list"},
     {NULL, "", 0, 0, NULL, ""},
 };
 
@@ -346,10 +357,12 @@ static void run_help(shell *s, char **words) {
     for (const struct command *c = commands; c->name; c++) {
         printf("%-7s %-26s %s\n", c->name, c->arguments, c->help);
     }
-    puts("An id with spaces stands in \"double quotes\"; a # begins a comment; Ctrl-D ends.");
+    puts(
+        "Put an id with spaces in \"double quotes\". A # starts a comment. Ctrl-D ends the shell.");
 }
 
-/* Cuts a line into words, in place, with NULL after the last. -1: too many, or an open quote. */
+/* Splits a line into words, in place, followed by NULL. Returns their number, or -1 if there are
+ * too many words or a quote is not closed. */
 static int split(char *line, char *words[WORDS_MAX]) {
     int count = 0;
     for (char *at = line + strspn(line, BLANKS); *at && *at != '#'; at += strspn(at, BLANKS)) {
@@ -371,7 +384,7 @@ static void shell_run(shell *s, char *line) {
     int count = split(line, words);
     while (count > 0 && c->name && strcmp(c->name, words[0]) != 0) c++;
     if (count < 0) {
-        fail(s, "too many words, or a quote that does not end");
+        fail(s, "too many words, or a quote is not closed");
     } else if (count > 0 && !c->name) {
         fail(s, "no command '%s'; see `help`", words[0]);
     } else if (count > 0 && (count < c->least || count > c->most)) {
@@ -382,9 +395,10 @@ static void shell_run(shell *s, char *line) {
     fflush(stdout);
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- input ----------------------------------------------------------------------------------- */
 
-/* libedit asks again and again what a word could become, without a context to look at. */
+/* libedit calls complete_next repeatedly for the completions of a word. It passes no context, so
+ * the context is in these variables. */
 static lease **completed;
 static int completed_word;
 
@@ -414,11 +428,11 @@ static char **complete(const char *start, int from, int to) {
     snprintf(line, sizeof line, "%.*s", from, rl_line_buffer);
     completed_word = split(line, words);
     if (completed_word == 1 && strcmp(words[0], "watch") == 0) completed_word = 2;
-    rl_attempted_completion_over = 1; /* no names of files */
+    rl_attempted_completion_over = 1; /* do not complete file names */
     return rl_completion_matches(start, complete_next);
 }
 
-/* Ctrl-C ends a command, or a script. */
+/* Ctrl-C ends the current command, or the whole script. */
 static void shell_read(shell *s, bool interactive) {
     char *line = NULL;
     size_t room = 0;
@@ -449,7 +463,7 @@ int main(int argc, char **argv) {
                .address_count = first < argc ? (size_t)(argc - first) : 1};
     if (http) snprintf(s.status_url, sizeof s.status_url, "%s/v1/status", http);
     if (token) snprintf(s.authorization, sizeof s.authorization, "Bearer %s", token);
-    setlocale(LC_CTYPE, ""); /* for the line that is edited; numbers stay as they are */
+    setlocale(LC_CTYPE, ""); /* for line editing; the format of numbers does not change */
     rl_basic_word_break_characters = BLANKS;
     rl_attempted_completion_function = complete;
     completed = &s.first;
@@ -458,5 +472,5 @@ int main(int argc, char **argv) {
     bool interactive = isatty(STDIN_FILENO) != 0;
     shell_read(&s, interactive);
     while (s.first) shell_remove(&s, &s.first);
-    return s.failed && !interactive; /* whoever sits there has seen it */
+    return s.failed && !interactive; /* an interactive user has seen the error */
 }

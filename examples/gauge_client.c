@@ -1,12 +1,12 @@
-/* Transactions on a shared database: not how many a second, but how many at once.
+/* A limit on how many transactions run at once on a shared database (a gauge).
  *
  *     make
  *     build/doorman_server --config config.example.json &
  *     build/examples/gauge_client
  *
- * Eight threads do transactions. Each waits for its place before one, and gives it back after it.
- * However many such programs run, no more transactions are in flight at once than the capacity of
- * db/orders/transactions in config.example.json.
+ * Eight threads do transactions. Each thread waits for a unit before a transaction, and releases it
+ * afterwards. Start the program several times: together all of them never run more transactions at
+ * once than the capacity of db/orders/transactions in config.example.json.
  */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
@@ -37,7 +37,7 @@ static void *do_transactions(void *argument) {
     work *w = argument;
     while (!atomic_load(&w->over)) {
         if (doorman_agent_gauge_wait(w->agent, w->resource, 1, DOORMAN_SECOND / 10) == DOORMAN_OK) {
-            sleep_for(DOORMAN_SECOND / 50); /* begin, a few statements, commit */
+            sleep_for(DOORMAN_SECOND / 50); /* simulates begin, a few statements, commit */
             atomic_fetch_add(&w->transactions, 1);
             doorman_agent_gauge_release(w->agent, w->resource, 1);
         }
@@ -45,7 +45,7 @@ static void *do_transactions(void *argument) {
     return NULL;
 }
 
-/* A line a second, for ten seconds. */
+/* Prints a line every second, for ten seconds. */
 static void watch(work *w) {
     bool is_told = false;
     for (int second = 1; second <= 10; second++) {

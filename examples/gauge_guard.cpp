@@ -1,7 +1,7 @@
-/* A scope guard for a gauge, in C++11: the units are given back when the scope ends, however it
- * ends.
+/* A scope guard for a gauge, in C++11. It releases the units when the scope ends, also by an
+ * exception.
  *
- * The implementation is C11, so the header is compiled once as C, and linked:
+ * The implementation needs C11, so compile the header once as C, and link it:
  *
  *     cc -c -x c doorman.h -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -o doorman.o
  *     c++ -std=c++11 -I. examples/gauge_guard.cpp doorman.o -lnng -lcjson -o gauge_guard

@@ -1,6 +1,6 @@
-/* The library without a network, a thread or a clock: a server and three clients in one process.
- * Requests are carried by hand, and time is a variable. This is how to test a policy: all that
- * Doorman decides can be called, and comes out the same every time.
+/* The library without a network, threads or a clock: a server and three clients in one process. The
+ * program itself passes requests and responses, and time is a variable. Use it as a pattern to test
+ * a policy: every decision of Doorman is a function call, and every run has the same result.
  *
  *     cc -I. examples/library_only.c -o library_only && ./library_only
  */
@@ -17,7 +17,7 @@ typedef struct world {
     doorman_server *server;
     doorman_client *client[CLIENTS];
     doorman_resource *resource[CLIENTS];
-    double shown[CLIENTS]; /* the leases as they were printed last */
+    double shown[CLIENTS]; /* the leases that were printed last */
     doorman_time now;
 } world;
 
@@ -27,7 +27,7 @@ static void check(doorman_status status) {
     exit(1);
 }
 
-/* A root that shares 120 units fairly, and needs not learn: nobody was there before it. */
+/* A root that shares 120 units fairly. It does not learn, because it has no predecessor. */
 static void start_server(world *w) {
     doorman_template all = {.identifier_glob = "*", .capacity = 120, .has_algorithm = true};
     all.algorithm = (doorman_algorithm){.kind = DOORMAN_FAIR_SHARE,
@@ -51,7 +51,8 @@ static void start_client(world *w, int i, const char *client_id, double wants) {
     check(doorman_resource_open(&w->resource[i], w->client[i], &resource, NULL, w->now));
 }
 
-/* One request and its answer, if the client has one to send. A network would lie in between. */
+/* Passes one request and its response, if the client has something to send. A real program would
+ * use a network here. */
 static void carry(world *w, doorman_client *client) {
     doorman_asker *asker = doorman_client_asker(client);
     doorman_request request;
@@ -63,7 +64,7 @@ static void carry(world *w, doorman_client *client) {
     check(doorman_asker_response(asker, request.sequence, &response, w->now));
 }
 
-/* A line for each change of the leases. */
+/* Prints the leases, if one has changed. */
 static void print_leases(world *w) {
     bool changed = false;
     for (int i = 0; i < CLIENTS; i++) {
@@ -78,7 +79,7 @@ static void print_leases(world *w) {
     printf("\n");
 }
 
-/* Goes from one moment at which a client has something to ask to the next: no time is waited. */
+/* Moves the time forward to the next moment at which a client has a request. It never sleeps. */
 static void run_until(world *w, doorman_time end) {
     for (;;) {
         int first = 0;
@@ -101,8 +102,9 @@ int main(void) {
     start_client(&w, 1, "medium", 50);
     start_client(&w, 2, "modest", 10);
 
-    /* The first to ask gets all there is. When it comes to renew its lease, it is cut to its fair
-     * share, and what it has confirmed to have given up goes to the others. */
+    /* The first client to ask gets the whole capacity. When it renews its lease, the server cuts it
+     * to its fair share. It grants the rest to the others after the client has confirmed the
+     * cut. */
     printf("capacity 120    greedy    medium    modest\n");
     printf("wants             1000        50        10\n");
     run_until(&w, 30 * DOORMAN_SECOND);

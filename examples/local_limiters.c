@@ -1,5 +1,5 @@
-/* The limiters that need no server: the same requests, at most 5 a second, before each of them.
- * Time is a variable, so this runs at once, and prints the same every time.
+/* The limiters that need no server. Each gets the same requests and allows at most 5 a second. Time
+ * is a variable, so the program does not wait, and prints the same text every time.
  *
  *     cc -I. examples/local_limiters.c -o local_limiters && ./local_limiters
  */
@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Tenths of a second: just before a full second and at it, an even stream, a rest, a rush. */
+/* Arrival times in tenths of a second: bursts just before and at a full second, an even stream, a
+ * pause, and another burst. */
 static const int arrivals[] = {9,  9,  9,  9,  9,  10, 10, 10, 10, 10, 12, 14,
                                16, 18, 20, 22, 24, 40, 40, 40, 40, 40, 40, 40};
 enum { COUNT = sizeof arrivals / sizeof *arrivals, LIMIT = 5 };
@@ -22,7 +23,8 @@ static void check(doorman_status status, const char *what) {
     exit(1);
 }
 
-/* One column: goes at once, is refused, or goes after some tenths of a second. */
+/* Prints one column: `*` allowed at once, a number: allowed after a wait in tenths of a second, `-`
+ * refused. */
 static void print_decision(doorman_decision decision, doorman_time wait) {
     if (decision != DOORMAN_ALLOWED) {
         printf("  -");
@@ -75,7 +77,7 @@ static const struct {
 };
 
 int main(void) {
-    printf("*: goes at once; 3: goes after 0.3 s; -: is refused\n\n");
+    printf("*: allowed at once; 3: allowed after 0.3 s; -: refused\n\n");
     printf("at (seconds)    ");
     for (int i = 0; i < COUNT; i++) {
         bool again = i > 0 && arrivals[i] == arrivals[i - 1];

@@ -1,12 +1,13 @@
-/* Queries on a shared database, held to this client's share of them.
+/* Queries on a shared database, limited to the share of this client (a rate).
  *
  *     make
  *     build/doorman_server --config config.example.json &
  *     build/examples/rate_client
  *
- * It wants 400 queries a second. Start it in several terminals: together they never do more than
- * the capacity of db/orders in config.example.json, and each gets a fair part of it. Stop one, and
- * the others take over its part; stop the server, and each goes on with the safe capacity.
+ * It wants 400 queries a second. Start it in several terminals: together the programs never do more
+ * than the capacity of db/orders in config.example.json, and each gets a fair share of it. Stop
+ * one, and the others get its share. Stop the server, and each continues with its lease, and then
+ * with the safe capacity.
  */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Has a headless Chromium (Debian: chromium) load the status page of a running server with a few
-# hundred clients, follow the link to a resource, filter, and take pictures in both themes and at
-# both widths: build/browser/*.png. Skipped with a word where there is no Chromium or no curl.
+# Tests the status page in a headless Chromium (Debian: chromium). A server with 300 clients runs.
+# The browser loads the page, follows the link to a resource, and filters. It takes screenshots in
+# both themes and at both widths: build/browser/*.png. Without Chromium or curl the test is skipped.
 #
 #   tests/browser_check.sh [doorman_server]
 set -u
@@ -31,7 +31,7 @@ trap 'kill $pid; wait $pid; rm -rf "$folder"' EXIT
 await 'msg=serving' "$folder/log"
 site=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$folder/log")
 
-# Three hundred clients, one after the other over one connection, once a round.
+# Sends one request for each of 300 clients, one after the other over one connection.
 ask() {
     for i in $(seq 300); do
         printf 'next\nurl = "%s/v1/get_capacity"\nheader = "Content-Type: application/json"\n' \
@@ -45,7 +45,7 @@ ask() {
     curl --config "$folder/asks" || echo "curl failed"
 }
 
-# The page as it is after its script has run for a while.
+# Runs the browser until the script of the page has run for 5 s of virtual time.
 browse() {
     timeout 300 chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars \
         --user-data-dir="$folder/profile" --virtual-time-budget=5000 "$@" 2>/dev/null

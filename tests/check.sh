@@ -1,11 +1,12 @@
 # shellcheck shell=sh
-# What the checks share that are shell scripts: they source it, and end with check_end. $folder is a
-# temporary folder of theirs.
+# Functions for tests that are shell scripts. A script sources this file, and ends with check_end.
+# $folder is a temporary folder for the script.
 passed=0 failed=0
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 
-check() { # the promise, a command: counts whether it succeeds, and shows what it said if not
+# Runs a command, and counts whether it succeeds. Shows its output if it fails.
+check() { # promise, command...
     promise=$1
     shift
     if "$@" >"$folder/said" 2>&1; then
@@ -17,14 +18,14 @@ check() { # the promise, a command: counts whether it succeeds, and shows what i
     fi
 }
 
-# Whether there is a tool. One that is missing is no failure, but is said.
+# Whether a tool is installed. A missing tool is not a failure, but is printed.
 has() {
     command -v "$1" >/dev/null && return
-    echo "$1 is not installed: left out"
+    echo "$1 is not installed: skipped"
     return 1
 }
 
-# Waits for a text in a file, that of a server's log.
+# Waits up to 60 s for a text in a file, such as the log of a server.
 await() { # text, file
     tries=0
     until grep -q -e "$1" "$2" || [ $tries = 600 ]; do

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Compiles and links doorman.h in the ways that it promises to work (C6), without a warning: C99,
-# C++11 and C11, with and without its optional sections, by gcc and clang, for 64 and 32 bits, and
-# for Windows the sections without nng. What is not installed is left out. Programs that need no
-# library are run, with 32 bits too, where they must do the same.
+# Compiles and links doorman.h in all supported ways, without warnings (C6): C99, C++11 and C11,
+# with and without the optional sections, with gcc and clang, for 64 and 32 bits, and for Windows
+# (without the section that needs nng). Compilers that are not installed are skipped. Programs that
+# need no library also run; those for 32 bits must print the same as those for 64 bits.
 #
 #   tests/compile_check.sh         each way once, at one level of optimization or another
 #   tests/compile_check.sh --all   all of them at all levels: `make matrix`
 #
-# Each check is a line, made by `table`, of a command for the functions below. Lines are run side by
-# side, each by this script with `--line`.
+# `table` prints one line per check: a command that uses the functions below. The lines run in
+# parallel, each in a process of this script with `--line`.
 
 # shellcheck disable=SC2086 # compilers and flags are several words
 set -u
@@ -16,7 +16,8 @@ export CPPFLAGS="${CPPFLAGS:-}" WARNINGS="${WARNINGS:-}"
 mingw=x86_64-w64-mingw32
 nng='-DDOORMAN_JSON -DDOORMAN_NNG -D_DEFAULT_SOURCE'
 
-# On 32-bit x86 as everywhere: see "threads and time" in doorman.h.
+# Makes floating point on 32-bit x86 work as on other processors: see "threads and time" in
+# doorman.h.
 sse='-msse2 -mfpmath=sse'
 
 compile_c() { # a compiler with its flags, the standard, the rest
@@ -58,28 +59,28 @@ is_accepted() { # a compiler, the lines
 
 core() { compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman.h -o "$own/core.o"; }
 
-# Sections 1 to 8 keep nothing between calls (C2): the object has no data that can be written. And
-# it calls no libatomic, which nobody should have to link.
+# Sections 1 to 8 have no global state (C2), so the object has no writable data. It also must not
+# need libatomic, which programs do not link.
 has_no_globals() { core "$@" && ! nm "$own/core.o" | grep -E ' [bBcCdD] | __atomic_'; }
 
-# What is built says so itself; its output is told.
+# Builds a program and runs it.
 works() { "$@" -o "$own/use" && "$own/use"; }
 
 works_in_c() { core "$1" c11 -O1 && works compile_c "$1" c99 tests/compile/use.c "$own/core.o"; }
-works_in_cxx() { # the compilers of C and C++
+works_in_cxx() { # a compiler of C, a compiler of C++
     core "$1" c11 -O1 &&
         works compile_cxx "$2" c++11 -x c++ tests/compile/use.c -x none "$own/core.o"
 }
 
-# An example prints with other flags what it prints without them.
+# An example must print the same text with other flags.
 example_is_the_same() { # an example, a compiler, the flags
     works compile_c "$2" c11 -O1 "$1" >"$own/expected" &&
         works compile_c "$2 $3" c11 "$1" >"$own/printed" &&
         cmp "$own/expected" "$own/printed"
 }
 
-# Random systems and faults: the end of the last line is a hash of all that happened.
-sim() { # a compiler, how many
+# Simulates random systems and faults. The last line of the output ends with a hash of all events.
+sim() { # a compiler, the number of runs
     compile_c "$1" c11 -O2 -D_DEFAULT_SOURCE tests/sim/*.c -o "$own/sim" -lm &&
         "$own/sim" faults --seeds "$2" >"$own/said"
 }
@@ -88,8 +89,9 @@ sim_is_the_same() {
         build/sim/sim faults --seeds "$2" | tail -n 1 | cmp - "$own/hash"
 }
 
-# The simulator without its processes, as a library: that may have nothing undefined. On Windows
-# printf's format is not checked as the one of C11, and isinf is a macro for floats too.
+# Links the simulator, without its processes, as a shared library, because that must not have
+# undefined symbols. Two warnings are off: on Windows gcc does not check formats of printf by C11,
+# and isinf is a macro that also takes floats.
 links_on_windows() {
     core "$mingw-gcc" c11 -O2 &&
         compile_c "$mingw-gcc" c11 -O2 -Wno-format -Wno-float-conversion -shared \
@@ -102,7 +104,7 @@ each_level() { # a line
     for level in ${all:+-O0 -O1} -O2 ${all:+-O3}; do echo "$* $level"; done
 }
 
-sections() { # a compiler of C and one of C++, and the sections
+sections() { # a compiler of C, a compiler of C++, the flags of each set of sections
     c=$1 cxx=$2
     shift 2
     for section; do
@@ -162,7 +164,7 @@ programs() { # a compiler of C and one of C++
     each_level "source_c '$1' c11 -D_DEFAULT_SOURCE doorman_server.c"
 }
 
-for_32_bits() { # a compiler of C and one of C++, for 64
+for_32_bits() { # a compiler of C, a compiler of C++, both for 64 bits
     can "$1 -m32" "$2 -m32" || return 0
     sections "$1 -m32" "$2 -m32" "$nng"
     echo "works_in_cxx '$1 -m32' '$2 -m32'"
@@ -195,11 +197,11 @@ table() {
     for_windows
 }
 
-# Whether a compiler of C and one of C++ are there and can make programs.
+# Whether a compiler of C and a compiler of C++ are installed and can build programs.
 can() {
     for compiler in "$1 -x c" "$2 -x c++"; do
         echo 'int main(void) { return 0; }' | $compiler - -o "$folder/can" 2>/dev/null && continue
-        echo "${compiler% -x*} is not here, or cannot link: left out" >&2
+        echo "${compiler% -x*} is not installed, or cannot link: skipped" >&2
         return 1
     done
 }
@@ -221,7 +223,8 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 if [ "$CC" != clang ] && can clang clang++; then clang=clang; fi
 
-# Compilers for Windows do not look where cJSON's header is, which is the same there.
+# The compilers for Windows do not search the system's folders, so they need a copy of cJSON's
+# header, which is the same on Windows.
 mkdir "$folder/cjson"
 cjson=$(echo '#include <cjson/cJSON.h>' | $CC $CPPFLAGS -M -x c - | tr ' ' '\n' | grep cJSON.h)
 cp "$cjson" "$folder/cjson"

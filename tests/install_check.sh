@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs into a temporary folder, builds and runs programs against what is there, by what
-# pkg-config says and where no other doorman.h can be found, and uninstalls.
+# Installs into a temporary folder. Builds and runs programs with the flags of pkg-config, in a
+# folder in which no other doorman.h can be found. Then uninstalls.
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
-unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that calls this one
+unset MAKEFLAGS MFLAGS MAKELEVEL # set by the make that runs this script
 
 # shellcheck disable=SC2086 # flags are several words
 compile_c() { (cd "$folder/work" && ${CC:-cc} ${CPPFLAGS:-} -std=c11 "$@"); }
@@ -13,7 +13,7 @@ compile_cxx() { (cd "$folder/work" && ${CXX:-g++} ${CPPFLAGS:-} -std=c++11 "$@")
 
 installs() { make CC="${CC:-cc}" CPPFLAGS="${CPPFLAGS:-}" install "$@"; }
 
-# Of DESTDIR nothing but where the files stand may be told.
+# DESTDIR only says where the files are written. No file may contain it.
 is_packed() {
     installs DESTDIR="$folder/package" PREFIX=/usr
     (cd "$folder/package" && find . ! -type d | sort) >"$folder/packed"
@@ -64,9 +64,9 @@ prefix=$folder/prefix
 mkdir "$folder/work"
 cp examples/library_only.c examples/rate_client.c examples/gauge_guard.cpp tests/compile/use.c \
     "$folder/work"
-check 'a package has what it should, and no path of this machine' is_packed
-check 'all is installed' installs PREFIX="$prefix"
-check 'the server that was installed runs' server_runs
+check 'a package has the expected files, and no path of this machine' is_packed
+check 'all files are installed' installs PREFIX="$prefix"
+check 'the installed server runs' server_runs
 if has pkg-config; then
     export PKG_CONFIG_PATH="$prefix/share/pkgconfig"
     check 'the version is that of the header' version_is_right
@@ -75,6 +75,6 @@ if has pkg-config; then
     check 'a program in C with nng' all_in_c
     check 'a program in C++ with nng' all_in_cxx
 fi
-check 'a package is taken away' make uninstall DESTDIR="$folder/package" PREFIX=/usr
+check 'a package is uninstalled' make uninstall DESTDIR="$folder/package" PREFIX=/usr
 check 'nothing is left' nothing_is_left PREFIX="$prefix"
 check_end

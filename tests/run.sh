@@ -1,32 +1,33 @@
 #!/bin/sh
-# Runs test programs, several at a time: a line for each as it ends, then the whole output of those
-# that failed, their names and those of their failed tests, and the sum. `make test` calls it.
+# Runs test programs in parallel. Prints a line for each program when it ends. At the end it prints
+# the whole output of the programs that failed, the names of the failed tests, and the totals.
+# `make test` calls it.
 #
 #   tests/run.sh build/plain/unit/shares_test ... tests/text_check.sh ...
 #
-# JOBS is how many run at a time: four for each core, as most of the time they wait. A program ends
-# with status 0 and a line of cmocka's, "[  PASSED  ] 12 test(s).", and after failures with
-# "[  FAILED  ] 2 test(s), ..." too; the name of a test that failed stands in a line of its own.
+# JOBS is how many run at a time. The default is four per core, because tests mostly wait. A program
+# that succeeds ends with status 0 and a line of cmocka, "[  PASSED  ] 12 test(s).". After failures
+# it also prints "[  FAILED  ] 2 test(s), ...", and a line with the name of each failed test.
 set -u
 
-# Compilers of before 2024 cannot place TSan's memory where the addresses of a program are random
-# in more than 28 bits.
+# A command that turns off the randomization of addresses. The TSan of compilers before 2024 does
+# not work if more than 28 bits of the addresses are random.
 fixed_addresses() {
     setarch "$(uname -m)" -R true 2>/dev/null && echo "setarch $(uname -m) -R"
 }
 
-count() { # a word of cmocka's
+count() { # PASSED, FAILED or SKIPPED, as in cmocka's output
     awk -v word="$1" '$1 == "[" && $2 == word && $5 ~ /^test/ { n += $4 } END { print n + 0 }' \
         "$output"
 }
 
-# Which tests failed; of a program that was ended, which one it was in.
+# Prints the names of the failed tests. For a program that crashed or hung, also the running test.
 failures() {
     sed -n 's/^\[  FAILED  \] \([^0-9]\)/\1/p' "$output" | awk '!seen[$0]++'
     [ "$status" = 1 ] || echo "status $status, after: $(grep '^\[ RUN' "$output" | tail -n 1)"
 }
 
-# One program. What it printed, if it failed, and its counts are left in $RESULTS.
+# Runs one program. Leaves its counts in $RESULTS, and its output if it failed.
 run_one() {
     program=$1 before=''
     case $program in
@@ -43,7 +44,7 @@ run_one() {
         before='sh'
         ;;
     esac
-    # Far longer than any takes, on a machine that has much else to do.
+    # 20 minutes is far longer than any program takes, even on a busy machine.
     if command -v timeout >/dev/null; then before="timeout 1200 $before"; fi
     output=$RESULTS/$(echo "$program" | tr / _)
     started=$(date +%s)
@@ -52,7 +53,7 @@ run_one() {
     status=$?
     seconds=$(($(date +%s) - started))
     good=$(count PASSED) bad=$(count FAILED) skipped=$(count SKIPPED)
-    # One that crashed, hung or tested nothing has failed, whatever it said before.
+    # A program that crashed, hung or ran no test has failed, whatever it printed.
     if [ $((good + bad)) = 0 ] || { [ $status != 0 ] && [ "$bad" = 0 ]; }; then bad=1; fi
     said="$good passed"
     if [ "$skipped" != 0 ]; then said="$said, $skipped skipped"; fi
@@ -81,7 +82,7 @@ done
 cat "$RESULTS"/*.counts | awk -v programs=$# '
     { passed += $1; failed += $2 }
     END {
-        if (NR != programs) print "FAILED: " programs - NR " programs did not run to their end"
+        if (NR != programs) print "FAILED: " programs - NR " programs did not finish"
         failed += programs - NR
         print passed + 0 " passed, " failed " failed"
         exit failed != 0

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Holds the code that README.md and doorman.h quote against the files that it comes from. A line
-# with
+# Checks that the code that README.md and doorman.h quote is the same as in its file. The line
 #
 #     <!-- file: examples/rate_client.c -->
 #
-# says that what follows it is in that file, word for word but for the indentation: in README.md
-# the next fenced block, in doorman.h the next lines of the comment that are indented by four.
+# names the file of the quote that follows. The quote must be in that file, word for word, except
+# for the indentation. In README.md the quote is the next fenced block. In doorman.h it is the next
+# lines of the comment that are indented by four.
 set -u
 awk '
     function compare(    lines, count, start, i) {
@@ -21,7 +21,7 @@ awk '
         while (quoted > 0 && quote[quoted] == "") quoted--
         for (i = 1; i <= quoted; i++) sub(/^ +/, "", quote[i])
         if (quoted > 0 && compare()) passed++
-        else { failed++; print where ": not found in " file " as it is quoted" }
+        else { failed++; print where ": the quoted text is not in " file }
         file = ""
     }
 
@@ -45,7 +45,7 @@ awk '
 
     END {
         if (file != "") finish()
-        if (passed + failed == 0) { failed = 1; print "nothing is quoted" }
+        if (passed + failed == 0) { failed = 1; print "there are no quotes" }
         print "[  PASSED  ] " passed + 0 " test(s)."
         if (failed) print "[  FAILED  ] " failed " test(s)"
         exit failed != 0

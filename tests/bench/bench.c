@@ -1,14 +1,13 @@
-/* How fast it is: `make bench`, or `make bench QUICK=1` for less than a minute of it.
+/* Measures how fast Doorman is: `make bench`, or `make bench QUICK=1` for less than a minute.
  *
  *     build/bench [--quick] build/doorman_server FOLDER
  *
- * prints a table, with what is to be reached beside each figure, and writes bench.csv and, for the
- * picture, bench_cost.dat to the folder. `build/bench echo` is the peer that the server is held
- * against.
+ * prints a table with the goal of each figure, and writes bench.csv and, for the picture,
+ * bench_cost.dat to the folder. `build/bench echo` is the peer that the server is compared with.
  *
- * The machine is noisy, so figures are medians of rounds, and what is compared is measured in
- * turns, a short round of the one and a short round of the other. What one thread does by itself is
- * measured in the time for which it ran. */
+ * The machine is noisy, so figures are medians of several rounds. Two loads that are compared are
+ * measured alternately: a short round of one, then a short round of the other. Work of a single
+ * thread is measured in CPU time. */
 #define DOORMAN_IMPLEMENTATION
 #include "bench.h"
 
@@ -88,7 +87,8 @@ void bench_step(bench *b, const char *format, ...) {
     show_step(b);
 }
 
-/* Where lines stay, they come more rarely. */
+/* On a terminal each line replaces the last one. Elsewhere lines stay, so they are printed less
+ * often. */
 void bench_tick(bench *b) {
     doorman_time now = doorman_clock();
     if (now - b->shown < (b->terminal ? 1 : 5) * DOORMAN_SECOND) return;
@@ -96,7 +96,8 @@ void bench_tick(bench *b) {
     show_step(b);
 }
 
-/* A number for people: three digits of those below a thousand, the others whole, in groups. */
+/* Writes a number for people: three digits below a thousand, else an integer with groups of three
+ * digits. */
 static const char *write_number(char out[32], double value) {
     char digits[32];
     if (fabs(value) < 999.5) {
@@ -118,7 +119,7 @@ static const char *write_number(char out[32], double value) {
 #define TABLE_ROW "%-54s %10s  %s\n"
 #define TABLE_GOAL_ROW "%-54s %10s  %-15s %-12s %s\n"
 
-/* A name that begins with spaces goes on with the row above that does not; in the file both. */
+/* An indented name belongs to the last row that is not indented. The file has both names. */
 static void write_csv(bench *b, const char *name, double value, const char *unit, goal to) {
     const char *sign = to.sense == AT_LEAST ? ">= " : "<= ";
     const char *own = name + strspn(name, " ");
@@ -157,7 +158,8 @@ static void on_signal(int number) {
     _exit(128 + number);
 }
 
-/* No setting of the environment reaches the server, and it needs no port for HTTP. */
+/* Removes all DOORMAN_ variables, so that none affects the server. The server needs no port for
+ * HTTP. */
 static void clean_environment(void) {
     for (char **variable = environ; *variable;) {
         char name[64] = "";
@@ -168,9 +170,10 @@ static void clean_environment(void) {
     setenv("DOORMAN_HTTP", "off", 1);
 }
 
-/* Memory in pages of 2 MiB, where the kernel has them: a million holders are on 60,000 small pages,
- * and the processor remembers where a few thousand are. malloc is told by a variable, which it
- * reads when a program starts. Returns if there is nothing to be done. */
+/* Uses memory in pages of 2 MiB, if the kernel has them. A million holders are on 60,000 small
+ * pages, and the processor caches the addresses of only a few thousand. malloc reads the setting
+ * from a variable when a program starts, so this runs the program again. It returns if that is not
+ * needed. */
 static void use_large_pages(char **arguments) {
     static const char name[] = "GLIBC_TUNABLES";
     if (getenv(name) || setenv(name, LARGE_PAGES, 1) != 0) return;
@@ -192,7 +195,7 @@ static FILE *create(const char *folder, const char *name) {
     snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *file = fopen(path, "w");
     if (!file) fprintf(stderr, "bench: %s: %s\n", path, strerror(errno));
-    must(file, "cannot write its results");
+    must(file, "cannot write the results");
     return file;
 }
 
@@ -207,7 +210,7 @@ static int run(bench *b, const char *folder) {
     b->csv = create(folder, "bench.csv");
     b->cost = create(folder, "bench_cost.dat");
     fprintf(b->csv, "name,value,unit,to_reach\n");
-    printf(TABLE_GOAL_ROW, "what", "value", "unit", "to reach", "reached");
+    printf(TABLE_GOAL_ROW, "what", "value", "unit", "goal", "reached");
     bench_limiter(b);
     bench_pacing(b);
     bench_wire(b);
@@ -215,7 +218,7 @@ static int run(bench *b, const char *folder) {
     bench_renewals(b);
     clear_step(b);
     bool written = fclose(b->csv) == 0 && fclose(b->cost) == 0 && fflush(stdout) == 0;
-    must(written, "cannot write its results");
+    must(written, "cannot write the results");
     return 0;
 }
 

@@ -1,5 +1,6 @@
-/* What the parts of the benchmark share. Everything is bounded in time and count, on the loopback
- * alone; what cannot go on says why, and ends the program with its children. */
+/* Declarations that the parts of the benchmark share. Everything is bounded in time and count, and
+ * uses only the loopback. A part that cannot continue prints why, and ends the program and its
+ * children. */
 #ifndef DOORMAN_TESTS_BENCH_H
 #define DOORMAN_TESTS_BENCH_H
 
@@ -10,11 +11,11 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#define PATIENCE (20 * DOORMAN_SECOND) /* for what must happen; machines are slow at times */
+#define PATIENCE (20 * DOORMAN_SECOND) /* the longest wait; some machines are slow */
 
-/* ---- bench.c: the table, and what runs meanwhile --------------------------------------------- */
+/* ---- bench.c: the table, and the progress ---------------------------------------------------- */
 
-/* What a figure should be; NO_GOAL where there is nothing to reach. */
+/* The goal for a figure; NO_GOAL if there is none. */
 typedef struct goal {
     enum { NO_GOAL, AT_LEAST, AT_MOST } sense;
     double value;
@@ -25,29 +26,31 @@ typedef struct goal {
 #define MOST(value) ((goal){AT_MOST, value})
 
 typedef struct bench {
-    bool quick;           /* fewer rounds, and smaller where a row says so */
-    bool large_pages;     /* of memory, for the renewals in one process */
-    const char *server;   /* the program of the server */
-    FILE *csv, *cost;     /* the rows; and nanoseconds by holders, for the picture */
-    char group[96];       /* the last row that stands for itself */
+    bool quick;           /* fewer and shorter rounds, and smaller loads */
+    bool large_pages;     /* renewals in one process use pages of 2 MiB */
+    const char *server;   /* the path of the server program */
+    FILE *csv, *cost;     /* the rows; and for the picture, nanoseconds by number of holders */
+    char group[96];       /* the last row whose name is not indented */
     char step[80];        /* what is being measured */
-    doorman_time started; /* since when */
-    doorman_time shown;   /* when that was last said */
+    doorman_time started; /* when this step started */
+    doorman_time shown;   /* when the progress was last printed */
     bool terminal;
 } bench;
 
-/* A row of the table and of the file. The name is a format with its arguments. */
+/* Writes a row of the table and of the file. The name is a format with its arguments. */
 __attribute__((format(printf, 5, 6))) void bench_row(bench *b, double value, const char *unit,
                                                      goal to, const char *format, ...);
 
-/* Says what is measured from now on; and, when called now and then, for how long it has been. */
+/* bench_step prints what is measured from now on. bench_tick is called often and prints from time
+ * to time how long that has taken. */
 __attribute__((format(printf, 2, 3))) void bench_step(bench *b, const char *format, ...);
 void bench_tick(bench *b);
 
-/* Ends the program unless something was done, with a line that says what could not be. */
+/* Ends the program unless `done`, with a line that says what failed. */
 void must(bool done, const char *what);
 
-/* Nanoseconds that this thread has run: on a busy machine, less than those that pass. */
+/* Returns the CPU time of this thread in nanoseconds. On a busy machine it is less than the time
+ * that passes. */
 doorman_time cpu_time(void);
 
 void sort(double *values, size_t count);
@@ -58,7 +61,7 @@ double random_unit(uint64_t *state); /* in [0, 1) */
 #define HOLDER_ID_BYTES 32
 void write_holder_id(char out[HOLDER_ID_BYTES + 1], size_t index);
 
-/* ---- bench_peer.c: who answers, child processes ---------------------------------------------- */
+/* ---- bench_peer.c: the peers that answer, as child processes --------------------------------- */
 
 typedef struct peer {
     pid_t pid; /* 0: none */
@@ -66,47 +69,47 @@ typedef struct peer {
     char folder[64], config[80], log[80];
 } peer;
 
-/* Start and return when they listen, on a free port; the peer is for peer_stop. */
+/* Start a peer on a free port and return when it listens. The caller ends it with peer_stop. */
 peer *peer_server(const bench *b);
 peer *peer_echo(void);
 void peer_stop(peer *p);
-double peer_memory(const peer *p);  /* bytes in RAM */
-double peer_seconds(const peer *p); /* for which its threads have run, in all */
+double peer_memory(const peer *p);  /* bytes of resident memory */
+double peer_seconds(const peer *p); /* CPU time of all its threads */
 
-void peers_kill(void); /* all, at once; a signal handler may call it */
-int echo_main(void);   /* the program of the echo */
+void peers_kill(void); /* ends all peers; safe in a signal handler */
+int echo_main(void);   /* the main function of the echo */
 
-/* ---- bench_load.c: who asks ------------------------------------------------------------------ */
+/* ---- bench_load.c: the clients --------------------------------------------------------------- */
 
 typedef struct load load;
 
 typedef struct load_options {
     const peer *to;
-    bool echo; /* what comes back is the request */
+    bool echo; /* the peer sends the request back */
     size_t connections;
     size_t in_flight;     /* requests on each connection */
-    size_t holders;       /* who take turns; at least as many as requests in flight */
-    const char *resource; /* its id; where a request has several, the id begins so */
-    size_t resources;     /* in each request */
+    size_t holders;       /* holders take turns; at least one for each request in flight */
+    const char *resource; /* its id; with several in each request, the start of their ids */
+    size_t resources;     /* the number in each request */
 } load_options;
 
 load *load_open(const load_options *options);
-void load_close(load *l); /* waits until nothing is in flight */
+void load_close(load *l); /* waits for requests in flight */
 
-uint64_t load_answered(const load *l); /* requests, so far */
+uint64_t load_answered(const load *l); /* requests answered so far */
 
-/* Keeps all connections busy for a time. Answers a second. */
+/* Keeps all connections busy for a time. Returns responses a second. */
 double load_round(load *l, doorman_time length);
 
-/* Requests on every connection, one in each period on average, at random times. */
+/* Sends requests on every connection, one in each period on average, at random times. */
 typedef struct paced {
     size_t asked, unanswered;
-    double p50, p99; /* seconds from when a request was due until its answer was there */
+    double p50, p99; /* seconds from when a request was due until its response arrived */
 } paced;
 paced load_pace(load *l, bench *b, doorman_time period, doorman_time length);
 
-/* Closes all connections, opens them anew at once, and asks on each: seconds until all have been
- * answered. */
+/* Closes all connections, opens all again at once, and sends a request on each. Returns the seconds
+ * until all have been answered. */
 double load_reconnect(load *l, bench *b);
 
 /* ---- the parts ------------------------------------------------------------------------------- */

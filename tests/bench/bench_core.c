@@ -1,10 +1,10 @@
-/* Renewals in one process on one core: one FAIR_SHARE resource whose holders want a fourth more
- * than there is, so that the level at which they fit has to be found. Memory is what malloc says is
- * in use, its own heads included.
+/* Renewals in one process on one core. The holders of one FAIR_SHARE resource want a fourth more
+ * than its capacity, so each change makes the server search for the fill level. Memory is what
+ * malloc reports as in use, with its own headers.
  *
- * What is measured is the server. A request comes to it from the network, and so from the cache;
- * here holders are chosen at random of a million, so what each keeps is one line of memory, which
- * is fetched while the one before is served. */
+ * Only the server's work is measured. A real request comes from the network and is therefore in the
+ * cache. Here holders are chosen at random from up to a million, so each is one cache line, which
+ * is prefetched while the previous holder is served. */
 #include "bench.h"
 
 #include <malloc.h>
@@ -15,14 +15,14 @@ enum { ROUNDS = 7, PARTS = 3 };
 static const double parts[PARTS] = {0, 0.1, 1};
 static const char *const part_names[PARTS] = {"none change", "a tenth change", "all change"};
 
-/* What a client sends: 64 bytes, a line of memory. */
+/* What a client sends: 64 bytes, one cache line. */
 typedef struct holder {
     double wants, capacity;
-    uint64_t lease_id; /* 0: it has none */
+    uint64_t lease_id; /* 0: no lease */
     char id[HOLDER_ID_BYTES + 1];
 } holder;
 
-_Static_assert(sizeof(holder) == 64, "a holder is not a line");
+_Static_assert(sizeof(holder) == 64, "a holder is not one cache line");
 
 typedef struct fleet {
     doorman_config *config;
@@ -30,11 +30,11 @@ typedef struct fleet {
     doorman_time now;
     holder *holders;
     size_t count;
-    double bytes; /* for a holder */
+    double bytes; /* memory for each holder */
     uint64_t random;
 } fleet;
 
-/* One renewal of one holder, which names its last lease. */
+/* Renews the lease of one holder, which names its last lease. */
 static void renew(fleet *f, holder *h) {
     doorman_demand demand = {h->wants, 1, 1};
     doorman_lease has = {.id = h->lease_id, .node = "root", .capacity = h->capacity};
@@ -53,11 +53,13 @@ static void make_server(fleet *f) {
     all.has_algorithm = all.algorithm.has_learning_mode_duration = true;
     all.algorithm.has_minimum_interval = true;
     doorman_config_options options = {.templates = &all, .template_count = 1};
-    must(doorman_config_create(&f->config, &options, NULL) == DOORMAN_OK, "no configuration");
+    must(doorman_config_create(&f->config, &options, NULL) == DOORMAN_OK,
+         "cannot make a configuration");
     doorman_server_options node = {.node = "root", .config = f->config, .seed = {1, 2}};
-    must(doorman_server_create(&f->server, &node, NULL, 0) == DOORMAN_OK, "no server");
+    must(doorman_server_create(&f->server, &node, NULL, 0) == DOORMAN_OK, "cannot make a server");
     doorman_mastership mine = {.address = "here", .until = DOORMAN_NEVER};
-    must(doorman_server_set_master(f->server, &mine, 0) == DOORMAN_OK, "no master");
+    must(doorman_server_set_master(f->server, &mine, 0) == DOORMAN_OK,
+         "cannot make the server master");
 }
 
 static double bytes_in_use(void) {
@@ -88,8 +90,8 @@ static void fleet_stop(fleet *f) {
     free(f->holders);
 }
 
-/* Renewals a second, by holders chosen at random, of which a part wants something else. Does not go
- * on for ever where others have the core. */
+/* Returns renewals a second by holders chosen at random; `changing` is the part of them that
+ * changes its wants. It ends after four times `length`, even if other programs use the core. */
 static double round_of(fleet *f, double changing, doorman_time length) {
     doorman_time start = cpu_time(), passed = 0, end = doorman_clock() + 4 * length;
     size_t count = 0;

@@ -1,4 +1,4 @@
-/* What a limiter costs who calls it, and how evenly it lets through those who wait. */
+/* The cost of a limiter's try, and how evenly a limiter lets waiters through. */
 #include "bench.h"
 
 #include <pthread.h>
@@ -39,12 +39,12 @@ static void init_limiters(limiters *l) {
     must(doorman_rate_init(&l->rate, 1e12, 0, now) == DOORMAN_OK &&
              doorman_rate_init(&l->narrow, 1e-3, 0, now) == DOORMAN_OK &&
              doorman_gauge_init(&l->gauge, 1) == DOORMAN_OK,
-         "no limiter");
+         "cannot initialise a limiter");
     for (int i = 0; i < KIND_COUNT; i++) {
         doorman_arrival *arrivals = i == LOG ? l->arrivals : NULL;
         must(doorman_limit_init(&l->limits[i], &limit_options[i], NULL) == DOORMAN_OK &&
                  doorman_limiter_init(&l->states[i], &l->limits[i], arrivals, now) == DOORMAN_OK,
-             "no limiter");
+             "cannot initialise a limiter");
     }
 }
 
@@ -64,8 +64,8 @@ static uint64_t hold(doorman_gauge *gauge, doorman_time now) {
     return decision;
 }
 
-/* A loop for each, so that none pays for asking which. Its sum is used, so that nothing of it is
- * left out. */
+/* Each call has a loop of its own, so that none pays for a choice between them. The sum is used, so
+ * that the compiler cannot remove the calls. */
 #define LOOP(name, call)                                                                           \
     static uint64_t name(limiters *l) {                                                            \
         uint64_t sum = 0;                                                                          \
@@ -91,7 +91,8 @@ LOOP(log_allowed, use(l, LOG, now))
 
 enum { ACT_CLOCK, ACT_SWAP };
 
-/* Each with its clock read; the goal is in times of the act that stands beside it. */
+/* Each includes its clock read. `most` is the goal, as a multiple of the cost of the row
+ * `beside`. */
 static const struct {
     const char *name;
     uint64_t (*run)(limiters *l);
@@ -133,7 +134,7 @@ void bench_limiter(bench *b) {
         int beside = acts[what].beside;
         bench_row(b, ns[what], "ns", ANY, "%s", acts[what].name);
         if (acts[what].most <= 0) continue;
-        bench_row(b, ns[what] / ns[beside], "times", MOST(acts[what].most), "  beside %s",
+        bench_row(b, ns[what] / ns[beside], "times", MOST(acts[what].most), "  relative to %s",
                   acts[beside].name);
     }
 }
@@ -146,14 +147,14 @@ enum { WAITERS_MAX = 16, WINDOWS_MAX = 8 };
 typedef struct waiter {
     struct pacing *pacing;
     pthread_t thread;
-    double *passed; /* when, in nanoseconds; room for all that the rate lets through */
+    double *passed; /* the times of its units, in nanoseconds; room for all that the rate allows */
     size_t count, max;
 } waiter;
 
 typedef struct pacing {
     doorman_agent *agent;
     doorman_resource *resource;
-    doorman_time from, to; /* what passes between these counts */
+    doorman_time from, to; /* units count from `from` until `to` */
     waiter waiters[WAITERS_MAX];
 } pacing;
 
@@ -165,7 +166,7 @@ static void *wait_on(void *argument) {
     doorman_time now = doorman_clock();
     while (now < p->to && w->count < w->max) {
         must(doorman_agent_rate_wait(p->agent, p->resource, 1, PATIENCE) == DOORMAN_OK,
-             "a wait that ends without its unit");
+             "a wait ended without its unit");
         now = doorman_clock();
         if (now >= p->from && now < p->to) w->passed[w->count++] = (double)now;
     }
@@ -180,10 +181,10 @@ static void await_lease(pacing *p, double rate) {
         nanosleep(&moment, NULL);
         doorman_agent_read(p->agent, p->resource, &info);
     } while ((!info.leased || info.capacity < rate) && doorman_clock() < end);
-    must(info.leased && !(info.capacity < rate), "no lease comes");
+    must(info.leased && !(info.capacity < rate), "no lease was received");
 }
 
-/* The most within any ten milliseconds of times that are in order. */
+/* Returns the largest number of times within any 10 ms. The times are sorted. */
 static size_t busiest(const double *times, size_t count) {
     size_t most = 0, first = 0;
     for (size_t i = 0; i < count; i++) {
@@ -193,8 +194,8 @@ static size_t busiest(const double *times, size_t count) {
     return most;
 }
 
-/* Of each second the busiest moment, of these the median: a machine that stood still for a while is
- * not the limiter's. */
+/* Returns the median over all seconds of the busiest 10 ms. So a pause of the whole machine does
+ * not count against the limiter. */
 static double usual_busiest(const double *times, size_t count, size_t seconds) {
     double most[WINDOWS_MAX];
     size_t first = 0;
@@ -208,7 +209,7 @@ static double usual_busiest(const double *times, size_t count, size_t seconds) {
     return median(most, seconds);
 }
 
-/* What the machine allows at present: a thread that sleeps until each of its times. */
+/* What this machine can do now: the same for a thread that sleeps until each of its times. */
 static double sleeper_busiest(size_t seconds, double rate) {
     size_t count = 0, max = seconds * (size_t)rate;
     double *times = calloc(max, sizeof *times);
@@ -228,20 +229,21 @@ static double sleeper_busiest(size_t seconds, double rate) {
 }
 
 static void run_waiters(pacing *p, size_t waiters, size_t seconds, double rate) {
-    p->from = doorman_clock() + DOORMAN_SECOND / 2; /* the burst that was saved has passed */
+    p->from = doorman_clock() + DOORMAN_SECOND / 2; /* by then the saved burst is used up */
     p->to = p->from + (doorman_time)seconds * DOORMAN_SECOND;
     for (size_t i = 0; i < waiters; i++) {
         waiter *w = &p->waiters[i];
         *w = (waiter){.pacing = p, .max = 2 * seconds * (size_t)rate};
         w->passed = calloc(w->max, sizeof *w->passed);
-        must(w->passed && pthread_create(&w->thread, NULL, wait_on, w) == 0, "no thread");
+        must(w->passed && pthread_create(&w->thread, NULL, wait_on, w) == 0,
+             "cannot start a thread");
     }
     for (size_t i = 0; i < waiters; i++) pthread_join(p->waiters[i].thread, NULL);
 }
 
 static void measure(bench *b, pacing *p, size_t waiters, double rate, const char *words) {
     size_t count = 0, seconds = seconds_of(b);
-    bench_step(b, "pacing, %zu waiting, %s a second", waiters, words);
+    bench_step(b, "pacing, %zu waiters, %s a second", waiters, words);
     run_waiters(p, waiters, seconds, rate);
     double *times = calloc(waiters * p->waiters[0].max, sizeof *times);
     must(times, "out of memory");
@@ -249,14 +251,14 @@ static void measure(bench *b, pacing *p, size_t waiters, double rate, const char
         for (size_t k = 0; k < p->waiters[i].count; k++) times[count++] = p->waiters[i].passed[k];
         free(p->waiters[i].passed);
     }
-    must(count > 1, "nothing passed");
+    must(count > 1, "no unit was let through");
     sort(times, count);
     double passed = (double)(count - 1) * 1e9 / (times[count - 1] - times[0]);
     double off = 100 * (passed / rate - 1);
     double most = usual_busiest(times, count, seconds) / (rate * WINDOW / 1e9);
-    bench_row(b, off < 0 ? -off : off, "% off", MOST(0.1), "pacing, %zu waiting, %s a second",
+    bench_row(b, off < 0 ? -off : off, "% off", MOST(0.1), "pacing, %zu waiters, %s a second",
               waiters, words);
-    bench_row(b, most, "times its part", MOST(rate > 5000 ? 1.05 : 1.2), "  the busiest 10 ms");
+    bench_row(b, most, "times average", MOST(rate > 5000 ? 1.05 : 1.2), "  the busiest 10 ms");
     free(times);
 }
 
@@ -269,17 +271,17 @@ static void pace_at(bench *b, const char *address, double rate, const char *word
     bench_step(b, "a lease for %s a second", words);
     must(doorman_agent_start(&p.agent, &options, NULL) == DOORMAN_OK &&
              doorman_agent_open(&p.resource, p.agent, &resource, NULL) == DOORMAN_OK,
-         "no agent");
+         "cannot start an agent");
     await_lease(&p, rate);
     measure(b, &p, 1, rate, words);
     measure(b, &p, 16, rate, words);
     doorman_agent_stop(p.agent);
     bench_step(b, "a thread that sleeps, %s times a second", words);
-    bench_row(b, sleeper_busiest(seconds_of(b), rate), "times its part", ANY,
-              "  the same of a thread that only sleeps");
+    bench_row(b, sleeper_busiest(seconds_of(b), rate), "times average", ANY,
+              "  the same for a thread that only sleeps");
 }
 
-/* How much later than asked a wait gives up, where nothing is let through. */
+/* Measures how late a wait times out when no unit is allowed. */
 static void time_out(bench *b) {
     enum { WAITS = 50 };
     double late[WAITS];
@@ -291,15 +293,15 @@ static void time_out(bench *b) {
     bench_step(b, "waits that time out");
     must(doorman_agent_start(&p.agent, &options, NULL) == DOORMAN_OK &&
              doorman_agent_open(&p.resource, p.agent, &none, NULL) == DOORMAN_OK,
-         "no agent");
+         "cannot start an agent");
     for (int i = 0; i < WAITS; i++) {
         doorman_time timeout = (1 + i % 10) * DOORMAN_SECOND / 1000, start = doorman_clock();
         doorman_status status = doorman_agent_rate_wait(p.agent, p.resource, 1, timeout);
-        must(status == DOORMAN_TIMED_OUT, "a wait that does not time out");
+        must(status == DOORMAN_TIMED_OUT, "a wait did not time out");
         late[i] = (double)(doorman_clock() - start - timeout) / 1e6;
     }
     doorman_agent_stop(p.agent);
-    bench_row(b, median(late, WAITS), "ms", MOST(2), "a wait that times out, later than asked");
+    bench_row(b, median(late, WAITS), "ms", MOST(2), "how late a wait times out");
 }
 
 void bench_pacing(bench *b) {

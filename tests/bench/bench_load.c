@@ -1,16 +1,17 @@
-/* Who asks: any number of connections from one thread, with epoll. They speak nng's wire protocol
- * on plain sockets, since nng as a client would need more of the two cores than the server does,
- * and sees to it that there are never two requests of one holder in flight.
+/* The clients: any number of connections from one thread, with epoll. They speak nng's wire
+ * protocol on plain sockets, because nng as a client would use more of the two cores than the
+ * server does. A holder never has two requests in flight.
  *
- * A connection opens with a greeting of eight bytes each way, which names the protocols REQ and REP
- * (0x30, 0x31). A message is its length in eight bytes, the highest first, the number of the
- * request in four, of which the highest bit is set, and the text. The number tells the slots of a
- * connection apart: each has one request in flight at a time, and its holders take turns.
+ * A connection opens with a greeting of eight bytes in each direction, which names the protocols
+ * REQ and REP (0x30, 0x31). A message is its length in eight bytes, the highest first; the number
+ * of the request in four bytes, with the highest bit set; and the text. The number says which slot
+ * of a connection the request belongs to. Each slot has one request in flight at a time, and its
+ * holders take turns.
  *
- * A request names the lease of the last answer, as a client's would. Its text is put together from
- * parts, and an answer is searched for the few numbers that are needed, so that little of the time
- * that is measured is spent here. With an echo the leases are made up, so that its requests are as
- * long, and what comes back is read in the same way. */
+ * A request names the lease of the last response, as a client's would. Its text is put together
+ * from parts, and in a response only the few numbers that are needed are searched for, so that
+ * little of the measured time is spent here. With an echo the leases are invented, so that its
+ * requests are as long, and its responses are read in the same way. */
 #define _GNU_SOURCE /* memmem, ppoll */
 #include "bench.h"
 
@@ -36,20 +37,20 @@ typedef struct text {
 } text;
 
 typedef struct lease {
-    char id[20], capacity[32]; /* as the answer wrote them; empty: none */
+    char id[20], capacity[32]; /* as in the response; empty: none */
 } lease;
 
 typedef struct holder {
-    char id[HOLDER_ID_BYTES + 1], wants[12]; /* 1 to 99 */
-    lease *leases;                           /* one for each resource */
+    char id[HOLDER_ID_BYTES + 1], wants[12]; /* a number, 1 to 99 */
+    lease *leases;                           /* one lease for each resource */
 } holder;
 
 typedef struct connection {
     int fd; /* -1: closed */
     bool greeted;
-    size_t waiting;   /* slots whose request is in flight */
-    doorman_time due; /* when the last request was */
-    size_t sent;      /* of out */
+    size_t waiting;   /* slots with a request in flight */
+    doorman_time due; /* when the last request was due */
+    size_t sent;      /* bytes of `out` that are sent */
     text out, in;
 } connection;
 
@@ -59,14 +60,14 @@ struct load {
     connection *connections;
     holder *holders;
     lease *leases;
-    char (*openings)[64]; /* of the part of a request that is for one resource */
-    size_t *turns;        /* the holder of each slot, the slots of a connection side by side */
+    char (*openings)[64]; /* the start of each resource's part of a request */
+    size_t *turns;        /* the current holder of each slot; a connection's slots are neighbours */
     size_t greeted, waiting;
-    uint64_t answered, lost; /* answers, and connections that broke */
+    uint64_t answered, lost; /* responses, and connections that broke */
     uint64_t random;
-    bool go_on;            /* a slot that was answered asks again */
-    bool ask_when_greeted; /* so does a connection that has opened */
-    double *latencies;     /* seconds; NULL: not noted */
+    bool go_on;            /* a slot sends a new request after each response */
+    bool ask_when_greeted; /* a connection sends a request when it has opened */
+    double *latencies;     /* seconds; NULL: not recorded */
     size_t latency_count, latency_max;
 };
 
@@ -118,7 +119,8 @@ static void write_request(const load *l, const holder *h, size_t slot, text *out
     memcpy(out->at + start, head, sizeof head);
 }
 
-/* Copies what stands between a key and the next comma, and moves on. false: there is none. */
+/* Copies the text between a key and the next comma, and moves *at there. Returns false if there is
+ * none, or if it is too long. */
 static bool read_number(const char **at, const char *end, const char *key, char *out, size_t room) {
     size_t bytes = strlen(key);
     const char *value = memmem(*at, (size_t)(end - *at), key, bytes);
@@ -187,11 +189,11 @@ static void connection_ask(load *l, connection *c, size_t slot) {
 
 static void connection_answered(load *l, connection *c, size_t slot, const char *answer,
                                 size_t bytes) {
-    must(slot < l->options.in_flight && c->waiting > 0, "an answer that nobody asked for");
+    must(slot < l->options.in_flight && c->waiting > 0, "a response that belongs to no request");
     size_t first = (size_t)(c - l->connections) * l->options.in_flight + slot;
     if (!read_answer(l, &l->holders[l->turns[first]], answer, bytes)) {
         fprintf(stderr, "\nbench: %.*s\n", (int)(bytes < 500 ? bytes : 500), answer);
-        must(false, "an answer without leases");
+        must(false, "a response without leases");
     }
     c->waiting--;
     l->waiting--;
@@ -213,11 +215,11 @@ static bool connection_flush(connection *c) {
     return true;
 }
 
-/* Takes the messages that are whole; the rest waits for more. */
+/* Takes all complete messages; an incomplete one stays in `in`. */
 static void connection_take(load *l, connection *c) {
     size_t at = 0;
     if (!c->greeted && c->in.count >= GREETING_BYTES) {
-        must(memcmp(c->in.at, welcome, sizeof welcome) == 0, "a peer that is no REP of nng");
+        must(memcmp(c->in.at, welcome, sizeof welcome) == 0, "the peer is not an nng REP socket");
         c->greeted = true;
         l->greeted++;
         at = GREETING_BYTES;
@@ -227,7 +229,7 @@ static void connection_take(load *l, connection *c) {
         const unsigned char *head = (const unsigned char *)c->in.at + at;
         uint64_t length = 0;
         for (size_t i = 0; i < 8; i++) length = length << 8 | head[i];
-        must(length >= 4 && length <= DOORMAN_MESSAGE_BYTES_MAX, "a message of a wrong length");
+        must(length >= 4 && length <= DOORMAN_MESSAGE_BYTES_MAX, "a message has an invalid length");
         if (c->in.count - at < 8 + length) break;
         connection_answered(l, c, head[11], c->in.at + at + HEAD_BYTES, length - 4);
         at += 8 + length;
@@ -236,7 +238,8 @@ static void connection_take(load *l, connection *c) {
     if (c->in.count > 0 && at > 0) memmove(c->in.at, c->in.at + at, c->in.count);
 }
 
-/* A read that does not fill its room has emptied the socket. false: the connection is broken. */
+/* Reads from a socket. A read that does not fill the buffer has emptied the socket. Returns false
+ * if the connection is broken. */
 static bool connection_receive(load *l, connection *c) {
     ssize_t got = 0;
     size_t room = 0;
@@ -251,7 +254,8 @@ static bool connection_receive(load *l, connection *c) {
     return true;
 }
 
-/* What has happened on the connections within a time. One that broke is opened anew. */
+/* Waits for events on the connections for at most a time, and handles them. A broken connection is
+ * opened again. */
 static void load_step(load *l, int timeout_ms) {
     struct epoll_event events[EVENTS_MAX];
     int count = epoll_wait(l->epoll, events, EVENTS_MAX, timeout_ms);
@@ -260,7 +264,7 @@ static void load_step(load *l, int timeout_ms) {
         if (connection_flush(c) && connection_receive(l, c) && connection_flush(c)) continue;
         l->lost++;
         connection_close(l, c);
-        must(l->lost <= 10 * l->options.connections, "connections break again and again");
+        must(l->lost <= 10 * l->options.connections, "too many connections broke");
         connection_open(l, c);
     }
 }
@@ -294,7 +298,8 @@ static void load_make_openings(load *l) {
     }
 }
 
-/* Not more at once than the peer's backlog takes, so that none waits a second for another try. */
+/* Opens all connections, but no more at once than the peer's backlog holds, because beyond that a
+ * connection waits a second for its next attempt. */
 static void load_connect(load *l) {
     doorman_time end = doorman_clock() + PATIENCE;
     size_t count = l->options.connections;
@@ -304,7 +309,7 @@ static void load_connect(load *l) {
         }
         load_step(l, 10);
     }
-    must(l->greeted == count, "the peer does not take all connections");
+    must(l->greeted == count, "the peer does not accept all connections");
 }
 
 load *load_open(const load_options *options) {
@@ -314,7 +319,7 @@ load *load_open(const load_options *options) {
     l->random = 1;
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     size_t slots = options->connections * options->in_flight;
-    must(l->epoll >= 0 && slots <= options->holders, "a load that cannot be");
+    must(l->epoll >= 0 && slots <= options->holders, "invalid options of a load");
     l->connections = calloc(options->connections, sizeof *l->connections);
     l->turns = calloc(slots, sizeof *l->turns);
     must(l->connections && l->turns, "out of memory");
@@ -326,7 +331,7 @@ load *load_open(const load_options *options) {
     return l;
 }
 
-/* Waits for the answers that are still to come. */
+/* Waits for the responses to all requests in flight. */
 static void load_drain(load *l) {
     doorman_time end = doorman_clock() + PATIENCE;
     l->go_on = false;
@@ -367,11 +372,11 @@ double load_round(load *l, doorman_time length) {
     }
     double rate = (double)(l->answered - answered) * 1e9 / (double)(now - start);
     load_drain(l);
-    must(l->waiting == 0 && l->lost == lost, "requests that nobody answers");
+    must(l->waiting == 0 && l->lost == lost, "some requests were not answered");
     return rate;
 }
 
-/* Sleeps until a time, or until something happens: epoll_wait alone counts in milliseconds. */
+/* Sleeps until a time, or until an event. epoll_wait alone counts in milliseconds. */
 static void load_sleep(load *l, doorman_time until) {
     doorman_time left = until - doorman_clock();
     if (left <= 0) return;
@@ -381,8 +386,9 @@ static void load_sleep(load *l, doorman_time until) {
     ppoll(&file, 1, &time, NULL);
 }
 
-/* The gaps between requests are those of a Poisson process, as when clients know nothing of each
- * other. A connection whose last request is still in flight when its turn comes is not asked. */
+/* Sends requests with the gaps of a Poisson process, as clients do that know nothing about each
+ * other. A connection whose last request is still in flight is skipped, and this counts as a
+ * request without a response. */
 static size_t load_ask_in_time(load *l, bench *b, double gap, doorman_time end) {
     size_t asked = 0;
     double due = (double)doorman_clock();
@@ -438,6 +444,6 @@ double load_reconnect(load *l, bench *b) {
         bench_tick(b);
     }
     l->ask_when_greeted = false;
-    must(l->answered - answered == count, "not all who reconnected were answered");
+    must(l->answered - answered == count, "not all connections were answered after reconnecting");
     return (double)(doorman_clock() - start) / 1e9;
 }

@@ -1,7 +1,7 @@
-/* Who answers, each a child process: the server with a configuration of its own, and the echo,
- * which has the same sockets and contexts, and sends back what came from the same place in which
- * the server decides. What the server does more slowly than the echo is Doorman; the rest is nng.
- */
+/* The peers that answer, each a child process: the server, with a configuration of its own, and an
+ * echo. The echo has the same sockets and contexts, and sends the request back at the place in the
+ * code where the server decides. So the difference between the two is Doorman's own cost; the rest
+ * is nng's. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -20,10 +20,10 @@
 #include <nng/protocol/reqrep0/rep.h>
 
 #define PEER_MAX 4
-static peer peers[PEER_MAX]; /* static, since a signal handler ends them */
+static peer peers[PEER_MAX]; /* static, because a signal handler ends them */
 
-/* All of these want about a fourth more than there is, so that the shares have to be solved. Nobody
- * is held back for asking often, and there is nothing to learn from a server before. */
+/* The holders of each FAIR_SHARE resource want about a fourth more than its capacity, so that the
+ * shares have to be solved. There is no minimum interval and no learning. */
 #define SETTINGS                                                                                   \
     "\"algorithm\": {\"kind\": \"%s\", \"learning_mode_duration\": 0, "                            \
     "\"parameters\": [{\"name\": \"minimum_interval\", \"value\": 0}]}"
@@ -70,8 +70,9 @@ static peer *peer_new(void) {
     return p;
 }
 
-/* In the child: what it says goes to its log, and it dies with its parent. It leaves the group of
- * the terminal, so that Ctrl-C reaches the parent alone. Its memory is in small pages, as usual. */
+/* Runs in the child. Its output goes to its log, and it ends when its parent ends. It leaves the
+ * terminal's process group, so that Ctrl-C reaches only the parent. Its memory is in small pages,
+ * as usual. */
 static void peer_become(const peer *p, const char *const *arguments) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpgid(0, 0);
@@ -84,7 +85,7 @@ static void peer_become(const peer *p, const char *const *arguments) {
     _exit(127);
 }
 
-/* The port that stands in a log after "listen="; 0: none yet. */
+/* Returns the port that follows "listen=" in a log; 0 if there is none yet. */
 static uint16_t read_port(const char *path) {
     char text[4096] = "";
     unsigned port = 0;
@@ -100,7 +101,7 @@ static uint16_t read_port(const char *path) {
 static void show_log(const peer *p) {
     char line[512];
     FILE *file = fopen(p->log, "r");
-    fprintf(stderr, "\nbench: a peer does not start; it says\n");
+    fprintf(stderr, "\nbench: a peer does not start. Its log:\n");
     while (file && fgets(line, sizeof line, file)) fprintf(stderr, "    %s", line);
     if (file) fclose(file);
 }
@@ -117,7 +118,7 @@ static void peer_start(peer *p, const char *const *arguments) {
     }
     if (!runs) p->pid = 0;
     if (p->port == 0) show_log(p);
-    must(p->port != 0, "has nobody to ask");
+    must(p->port != 0, "a peer did not start");
 }
 
 peer *peer_server(const bench *b) {
@@ -136,7 +137,7 @@ peer *peer_echo(void) {
     return p;
 }
 
-/* Ends a process and takes away its folder. A signal handler may call it. */
+/* Ends a process and removes its folder. Safe in a signal handler. */
 static void peer_end(peer *p) {
     if (p->pid > 0) {
         kill(p->pid, SIGKILL);
@@ -151,7 +152,7 @@ static void peer_end(peer *p) {
     }
 }
 
-/* At once: nng 1.5 may not come to an end by itself after thousands of connections. */
+/* Kills the peer, because nng 1.5 may not end by itself after thousands of connections. */
 void peer_stop(peer *p) { peer_end(p); }
 
 void peers_kill(void) {
@@ -178,7 +179,7 @@ double peer_seconds(const peer *p) {
 
 /* ---- the echo -------------------------------------------------------------------------------- */
 
-#define LANE_COUNT 32 /* as the server has */
+#define LANE_COUNT 32 /* as in the server */
 
 typedef struct lane {
     nng_ctx context;
@@ -222,5 +223,5 @@ int echo_main(void) {
     if (!started) return 1;
     printf("echo listen=%s\n", url);
     fflush(stdout);
-    while (true) pause(); /* until SIGTERM, or the parent's death */
+    while (true) pause(); /* until SIGTERM, or until the parent ends */
 }

@@ -1,14 +1,13 @@
-/* What goes over the wire: how many requests a second beside an echo of the same bytes, and what
- * ten thousand connections cost. In each tenth request a holder wants something else than before.
- */
+/* Requests over the network: how many a second, compared with an echo of the same bytes, and what
+ * ten thousand connections cost. In one of ten requests the holder changes its wants. */
 #include "bench.h"
 
 #include <sys/resource.h>
 
 enum { ROUNDS_MAX = 64 };
-#define GO_DOORMAN 28000 /* requests a second of 10 clients, on two such cores */
+#define GO_DOORMAN 28000 /* the Go Doorman: requests a second of 10 clients, on two such cores */
 
-/* Rounds are short, so that what else the machine does is the same for both sides of most pairs. */
+/* Rounds are short, so that other work of the machine affects both sides of most pairs equally. */
 static size_t rounds_of(const bench *b) { return b->quick ? 12 : 48; }
 #define ROUND_LENGTH (DOORMAN_SECOND / 10)
 
@@ -16,7 +15,7 @@ typedef struct side {
     load *load;
     const peer *peer;
     double rates[ROUNDS_MAX];
-    double rate, microseconds; /* answers a second, median; what the peer runs for each, mean */
+    double rate, microseconds; /* responses a second, median; the peer's CPU time for each, mean */
     uint64_t answered;
     double ran;
 } side;
@@ -34,8 +33,8 @@ static void sum_up(side *s, size_t rounds) {
     s->microseconds = 1e6 * s->ran / (double)s->answered;
 }
 
-/* Two loads in turns, which are then closed. What is warmed up does not count. Returns how many
- * times the rate of the second the first has, the median of the pairs of rounds. */
+/* Measures two loads alternately, after a round of each that does not count, and closes them.
+ * Returns how many times the second rate the first one is: the median of the pairs of rounds. */
 static double play(bench *b, side *first, side *second) {
     double ratios[ROUNDS_MAX];
     size_t rounds = rounds_of(b);
@@ -71,7 +70,7 @@ static void against_echo(bench *b, const peer *server, const peer *echo, size_t 
               "16 connections, %s", words);
     bench_row(b, them.rate, "requests/s", ANY, "  an nng echo of the same bytes");
     bench_row(b, ratio, "times", LEAST(in_flight == 1 ? 0.90 : 0.85),
-              "  the server beside the echo");
+              "  the server relative to the echo");
     bench_row(b, us.microseconds, "us", ANY, "  CPU time of the server for a request");
     bench_row(b, them.microseconds, "us", ANY, "  CPU time of the echo");
 }
@@ -89,7 +88,7 @@ static void ten_and_ten_thousand(bench *b, const peer *server) {
     double ratio = play(b, &many, &few);
     bench_row(b, few.rate, "requests/s", ANY, "10 connections, 10 FAIR_SHARE clients");
     bench_row(b, many.rate, "requests/s", ANY, "  10,000 clients over the same connections");
-    bench_row(b, ratio, "times", LEAST(0.90), "  10,000 beside 10 clients");
+    bench_row(b, ratio, "times", LEAST(0.90), "  10,000 relative to 10 clients");
 }
 
 static void a_hundred_at_once(bench *b, const peer *server) {
@@ -121,12 +120,12 @@ void bench_wire(bench *b) {
 #define PERIOD (5 * DOORMAN_SECOND)
 
 typedef struct crowd {
-    double bytes; /* of the peer's memory, for each connection */
+    double bytes; /* the peer's memory for each connection */
     paced paced;
     double reconnected; /* seconds */
 } crowd;
 
-/* Memory is read when each connection has been used. */
+/* Memory is read after every connection has been used. */
 static crowd gather(bench *b, const load_options *options, doorman_time length) {
     crowd c = {0};
     double before = peer_memory(options->to);
@@ -141,7 +140,8 @@ static crowd gather(bench *b, const load_options *options, doorman_time length) 
     return c;
 }
 
-/* Each connection is a file, here and there; a few more are needed. */
+/* Each connection is a file here and one in the peer, and a few more files are needed. Returns
+ * whether `count` connections are possible. */
 static bool may_open(size_t count) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max < count + 100) return false;
@@ -153,19 +153,20 @@ static void report(bench *b, const crowd *ours, const crowd *echo, const char *c
     const paced *renewals = &ours->paced;
     bench_row(b, (double)renewals->asked, "requests", ANY, "%s connections, each every 5 s", count);
     bench_row(b, (double)renewals->unanswered, "requests", MOST(0), "  unanswered");
-    bench_row(b, 1e3 * renewals->p50, "ms", ANY, "  median of the time to the answer");
-    bench_row(b, 1e3 * renewals->p99, "ms", MOST(10), "  99 of 100 within");
-    bench_row(b, 1e3 * echo->paced.p99, "ms", ANY, "  99 of 100 answers of an echo within");
+    bench_row(b, 1e3 * renewals->p50, "ms", ANY, "  median time to the response");
+    bench_row(b, 1e3 * renewals->p99, "ms", MOST(10), "  99th percentile");
+    bench_row(b, 1e3 * echo->paced.p99, "ms", ANY, "  99th percentile of an echo");
     bench_row(b, ours->bytes / 1024, "KiB", ANY, "  memory for a connection and its lease");
     bench_row(b, echo->bytes / 1024, "KiB", ANY, "  memory for a connection of the echo");
     bench_row(b, (ours->bytes - echo->bytes) / 1024, "KiB", MOST(40), "  more than the echo");
-    bench_row(b, ours->reconnected, "s", MOST(10), "  all reconnect at once: answered within");
+    bench_row(b, ours->reconnected, "s", MOST(10),
+              "  all reconnect at once, until all are answered");
 }
 
 void bench_connections(bench *b) {
     size_t count = b->quick || !may_open(10000) ? 2000 : 10000;
     const char *words = count == 10000 ? "10,000" : "2,000";
-    must(may_open(count), "may not open 2,000 files: see ulimit -n");
+    must(may_open(count), "cannot open 2,000 files: see ulimit -n");
     peer *server = peer_server(b), *echo = peer_echo();
     load_options options = {.to = server, .connections = count, .in_flight = 1, .holders = count};
     options.resource = "fair/10000";

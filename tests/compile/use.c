@@ -1,6 +1,7 @@
-/* Uses the public part from C99, C11 and C++11; where the implementation is, the command says. */
+/* Uses the public part from C99, C11 and C++11. The compiler command says whether the
+ * implementation is in this file or in another one. */
 #include "doorman.h"
-#include "doorman.h" /* a second time does no harm */
+#include "doorman.h" /* including it twice must work */
 
 int main(void) {
     const doorman_demand demands[] = {{1000, 1, 1}, {50, 1, 1}, {10, 1, 1}};

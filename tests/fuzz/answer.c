@@ -1,18 +1,18 @@
-/* Any lines as answers to what a client and a node have asked: they believe what makes sense,
- * ask again in time, and always make sense themselves.
+/* Any lines as responses to a client and to a node. Both accept what is valid, ask again in time,
+ * and send only valid requests themselves.
  *
- * A line is an answer to the client. `<` before it: to the node. A digit n before all: 2^n seconds
- * pass. Before that again, one of
+ * A line is a response to the client; with `<` in front, to the node. With a digit n in front of
+ * that, 2^n seconds pass. In front of that, up to four of these letters:
  *   o   the client closes the resource "db", or opens it again
- *   u   it uses half of its gauge, or gives that back
+ *   u   it uses half of its gauge, or releases that
  *   w   it wants more, or less
- *   f   what is under way fails, at both
+ *   f   the requests in progress fail, of both
  *   m   the node loses its mastership, and wins it again */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"
 
-#define LINES 64 /* looked at */
+#define LINES 64 /* the lines that are used at most */
 
 typedef struct answer_world {
     doorman_client *client;
@@ -56,7 +56,7 @@ static void check_resource(const answer_world *world, const doorman_resource *re
     must(info.expires_at <= world->now + DOORMAN_DURATION_MAX);
 }
 
-/* What is asked makes sense to any server, and as text. */
+/* Checks that a request is valid, also after it is written and read as text. */
 static void check_request(const doorman_request *request) {
     doorman_json_exchange exchange = {.decided = false};
     doorman_buffer text = {NULL, 0, 0};
@@ -75,7 +75,7 @@ static void check_request(const doorman_request *request) {
     doorman_buffer_uninit(&text);
 }
 
-/* The clients of the node, which keeps for itself what it has not been given. */
+/* A client of the node asks for a lease. */
 static void ask_node(answer_world *world, const char *client, double wants) {
     doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
     doorman_ask ask = {.resource_id = "db", .wants = &demand, .wants_count = 1};
@@ -90,8 +90,8 @@ static void ask_node(answer_world *world, const char *client, double wants) {
     must(gets->expires_in >= 0 && gets->expires_in <= DOORMAN_DURATION_MAX);
 }
 
-/* Who has nothing under way asks, if something is due; and does not want to be called again at
- * once, without end. */
+/* The client and the node each send a request, if one is due and none is in progress. Afterwards
+ * neither may be due again at the same time, because then a caller's loop would never end. */
 static void go_round(answer_world *world) {
     doorman_request request;
     doorman_client_update(world->client, world->now);
@@ -132,7 +132,7 @@ static void use_gauge(answer_world *world) {
     }
     doorman_resource_read(world->gauge, &info, world->now);
     double half = fmin(1e12, info.capacity / 2);
-    if (half < 0.5 / 4096) return; /* units are counted in 1/4096 */
+    if (half < 0.5 / 4096) return; /* too small: units are counted in 1/4096 */
     must(doorman_gauge_try(gauge, half, world->now) == DOORMAN_ALLOWED);
     world->in_flight = half;
 }
@@ -142,7 +142,7 @@ static void master(answer_world *world, doorman_time until) {
     must(doorman_server_set_master(world->node, &mine, world->now) == DOORMAN_OK);
 }
 
-/* What a letter says. False: it says nothing. */
+/* Does what a letter says. Returns false if it is not a letter for an action. */
 static bool act(answer_world *world, char letter) {
     switch (letter) {
     case 'o':

@@ -1,35 +1,35 @@
-/* Any bytes as calls on a root, a node below it and four clients, two of each, and as what becomes
- * of their messages: two bytes are a call and its argument.
+/* Any bytes as calls: on a root, on a node below it and on four clients, of which two use each of
+ * them; and as what happens to their messages. Two bytes are a call and its argument.
  *
- * T7 holds after each: what is leased adds up to no more than there is. So do the sums of both
- * servers. In the end all is closed, and after a while no server knows of anything. */
+ * After each call T7 holds: the leases add up to at most the capacity. The sums of both servers
+ * hold too. At the end everything is closed, and after a while no server knows any resource. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"
 
 #define CLIENTS 4
-#define NODE CLIENTS /* as one who asks */
+#define NODE CLIENTS /* the index of the node among the parties */
 #define PARTIES (CLIENTS + 1)
 #define RESOURCES 2
 #define CONFIGS 4
-#define MESSAGES 8 /* under way */
+#define MESSAGES 8 /* in progress */
 #define CALLS 1000
 #define CAPACITY 100.0
 
 static const char *const ids[RESOURCES] = {"db", "pr"};
 
-/* A request or an answer, of which there may be any number of copies. */
+/* A request or a response. There may be any number of copies of it. */
 typedef struct call_message {
-    doorman_buffer text; /* "": none */
+    doorman_buffer text; /* "": no message */
     bool answer;
     size_t party;
-    uint64_t life, sequence; /* of who asked */
+    uint64_t life, sequence; /* of the sender */
 } call_message;
 
 typedef struct call_client {
-    doorman_client *client; /* NULL: dead */
+    doorman_client *client; /* NULL: it was destroyed */
     doorman_resource *resources[RESOURCES];
-    double in_flight; /* of the gauge of the first one */
+    double in_flight; /* of the gauge of the first resource */
 } call_client;
 
 typedef struct call_world {
@@ -43,7 +43,7 @@ typedef struct call_world {
     doorman_time now;
 } call_world;
 
-/* ---- who there is */
+/* ---- servers and clients */
 
 static void add_config(call_world *world, size_t index) {
     static const doorman_kind kinds[CONFIGS] = {DOORMAN_FAIR_SHARE, DOORMAN_PROPORTIONAL_SHARE,
@@ -53,7 +53,7 @@ static void add_config(call_world *world, size_t index) {
     all.whole = index == 1;
     all.algorithm.kind = kinds[index];
     all.algorithm.reserve = index == 2 ? 0.25 : 0;
-    all.algorithm.has_minimum_interval = index == 1; /* and it is 0 */
+    all.algorithm.has_minimum_interval = index == 1; /* it is 0 */
     doorman_config_options options = {.templates = &all, .template_count = 1};
     must(doorman_config_create(&world->configs[index], &options, NULL) == DOORMAN_OK);
 }
@@ -115,7 +115,7 @@ static doorman_asker *asker_of(const call_world *world, size_t party) {
     return world->clients[party].client ? doorman_client_asker(world->clients[party].client) : NULL;
 }
 
-/* Two clients ask the root, as the node does; two ask the node. */
+/* Two clients ask the node; the other two and the node ask the root. */
 static doorman_server *server_of(const call_world *world, size_t party) {
     return party < CLIENTS / 2 ? world->node : world->root;
 }
@@ -138,7 +138,8 @@ static void send_request(call_world *world, size_t party) {
     message->sequence = request.sequence;
 }
 
-/* A request is answered, an answer heard. `keep`: it is still under way afterwards. */
+/* Delivers a message: a request is replaced by its response, a response goes to the sender. `keep`:
+ * the response stays in progress and can be delivered again. */
 static void deliver(call_world *world, call_message *message, bool keep) {
     doorman_buffer text = message->text;
     doorman_asker *asker = asker_of(world, message->party);
@@ -159,7 +160,7 @@ static void deliver(call_world *world, call_message *message, bool keep) {
     if (!keep) message->text.bytes = 0;
 }
 
-/* A request that comes twice has two answers. */
+/* A request that is delivered twice gets two responses. */
 static void copy_message(call_world *world, const call_message *message) {
     if (!message->text.bytes) return;
     world->newest = (world->newest + 1) % MESSAGES;
@@ -172,7 +173,7 @@ static void copy_message(call_world *world, const call_message *message) {
     memcpy(copy->text.text, message->text.text, message->text.bytes + 1);
 }
 
-/* Somebody unknown claims what nobody gave it. */
+/* An unknown holder claims a lease that nobody granted. */
 static void lie(call_world *world, doorman_server *server, unsigned how) {
     doorman_demand demand = {.wants = 0, .subclients = 1 + how / 64, .priority = (int)how % 16};
     doorman_ask ask = {.resource_id = ids[how % RESOURCES], .wants = &demand, .wants_count = 1};
@@ -220,7 +221,7 @@ static void live_or_die(call_world *world, size_t index) {
     }
 }
 
-/* A part of what it has, never more than it is leased; or all of it comes back. */
+/* Uses a part of the lease, never more than all of it; or releases what is in use. */
 static void use(call_world *world, size_t index, unsigned part) {
     call_client *client = &world->clients[index];
     doorman_resource_info info;
@@ -249,7 +250,7 @@ static void want(call_world *world, size_t index, unsigned how) {
 static void change_servers(call_world *world, unsigned how) {
     doorman_server *server = how & 1 ? world->root : world->node;
     switch (how / 2 % 4) {
-    case 0: /* another process, of which the last one knew nothing */
+    case 0: /* a new process, which knows nothing of the last one */
         doorman_server_destroy(server);
         if (how & 1) {
             start_root(world);
@@ -282,7 +283,7 @@ static void call(call_world *world, unsigned what, unsigned how) {
     case 5: deliver(world, &world->messages[world->newest], false); break;
     case 6: deliver(world, message, how & 64); break;
     case 7: copy_message(world, message); break;
-    case 8: /* all at once, and in order */
+    case 8: /* one request and its response, at once and in order */
         send_request(world, how % PARTIES);
         deliver(world, &world->messages[world->newest], false);
         deliver(world, &world->messages[world->newest], false);
@@ -303,7 +304,7 @@ static void call(call_world *world, unsigned what, unsigned how) {
 
 /* ---- what must hold */
 
-/* T7. Every lease is of at most what the configurations ever had to give. */
+/* T7. All leases together are at most the largest capacity of any configuration. */
 static void check_sum(const call_world *world, size_t resource) {
     double sum = 0;
     for (size_t i = 0; i < CLIENTS; i++) {

@@ -1,12 +1,12 @@
-/* Any bytes as a configuration. One that is taken has every field in its range, finds for an id
- * what the rules say, goes through a server and the node below it unchanged, and into force and out
- * of it while leases run. */
+/* Any bytes as a configuration. One that is accepted has every field in its range, and finds the
+ * template that the rules say. A node below a server gets it unchanged. The server can switch to it
+ * and away from it while leases are in force. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"
 
 #define IDS 16
-#define FAR (4 * DOORMAN_DURATION_MAX / 3) /* longer than any lease with its drift */
+#define FAR (4 * DOORMAN_DURATION_MAX / 3) /* longer than any lease plus the drift */
 
 static const char *const common_ids[] = {"db", "db/orders", "a", "*", "[x]", "\xc3\xa9t\xc3\xa9"};
 
@@ -42,7 +42,7 @@ static void check_template(const doorman_template *found, bool last) {
     must(algorithm->reserve >= 0 && algorithm->reserve <= 1);
 }
 
-/* G1, by a second pass over all templates that changes its mind as often as it likes. */
+/* G1: compares the template that is found with a linear search from the end. */
 static void check_find(const doorman_config *config, const char *id) {
     size_t count = 0;
     const doorman_template *all = doorman_config_templates(config, &count), *wanted = NULL;
@@ -75,7 +75,7 @@ static void ask(config_world *world, doorman_server *server, double wants) {
     }
 }
 
-/* The node below asks, and takes what it hears, as text. */
+/* Carries a request of the node below to the server, and the response back, as text. */
 static void carry(config_world *world) {
     doorman_asker *asker = doorman_server_asker(world->leaf);
     doorman_buffer text = {NULL, 0, 0}, reply = {NULL, 0, 0};
@@ -93,8 +93,8 @@ static void carry(config_world *world) {
     doorman_buffer_uninit(&reply);
 }
 
-/* T3: what a node has heard of its parent is what the configuration says, to the nanosecond where
- * that is an exact number of seconds, as it is up to 26 days. */
+/* T3: what a node received from its parent is what the configuration says. It is the same to the
+ * nanosecond for durations of up to 26 days, which are exact as a number of seconds. */
 static void check_below(config_world *world) {
     const void *cursor = NULL;
     doorman_server_resource below;
@@ -111,7 +111,7 @@ static void check_below(config_world *world) {
     }
 }
 
-/* In steps of 1 s, and then of more than any lease. */
+/* Asks six times: steps of 1 s, and every third step longer than any lease. */
 static void run(config_world *world, const doorman_config *other) {
     for (int i = 0; i < 6; i++) {
         world->now += i % 3 ? DOORMAN_SECOND : FAR;

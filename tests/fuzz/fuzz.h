@@ -1,9 +1,8 @@
-/* What the harnesses share. Each is one function that takes any bytes: libFuzzer calls it with what
- * it makes up, replay.c with what is in files.
+/* Helpers that the fuzz harnesses share. A harness is one function that accepts any bytes.
+ * libFuzzer calls it with inputs that it generates, replay.c with the contents of files.
  *
  *     make fuzz [SECONDS=60] [FUZZ=message]            all of them, or one
- *     build/asan/fuzz/message build/fuzz/crash-...     runs files again, for instance what it found
- */
+ *     build/asan/fuzz/message build/fuzz/crash-...     runs files again, for example a crash */
 #ifndef FUZZ_H
 #define FUZZ_H
 
@@ -16,7 +15,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-/* What must hold, also where assertions are off. */
+/* An assertion that NDEBUG does not disable. */
 #define must(condition) fuzz_must(condition, #condition, __FILE__, __LINE__)
 
 static inline void fuzz_must(bool holds, const char *condition, const char *file, int line) {
@@ -25,13 +24,13 @@ static inline void fuzz_must(bool holds, const char *condition, const char *file
     abort();
 }
 
-/* A part of the input, up to a character that ends it. */
+/* A part of the input. It has no NUL at its end. */
 typedef struct fuzz_text {
     const char *text;
     size_t bytes;
 } fuzz_text;
 
-/* Cuts the next line off. False: there is none. */
+/* Cuts the next line off *rest. Returns false if there is none. */
 static inline bool fuzz_line(fuzz_text *rest, fuzz_text *line) {
     if (!rest->bytes) return false;
     const char *end = (const char *)memchr(rest->text, '\n', rest->bytes);
@@ -49,12 +48,12 @@ static inline bool fuzz_same(double a, double b) {
 
 static inline bool fuzz_amount(double amount) { return amount >= 0 && amount <= 1e15; }
 
-/* Holds one resource of a server against a recount of its leases. */
+/* Compares the sums of one resource of a server with a recount of its leases. */
 static inline void fuzz_recount(doorman_server *server, const doorman_server_resource *resource,
                                 doorman_time now) {
     double has = 0, counted = 0, wants = 0, subclients = 0;
     size_t count = 0;
-    bool whole = true; /* of one holder's groups no more than 1e15 are told */
+    bool whole = true; /* false: some wants are cut to 1e15, so their sum is a lower bound */
     const void *cursor = NULL;
     doorman_server_lease lease;
     while (doorman_server_next_lease(server, resource->resource_id, &cursor, &lease, now)) {
@@ -74,13 +73,14 @@ static inline void fuzz_recount(doorman_server *server, const doorman_server_res
     must(whole ? fuzz_same(wants, resource->wants) : resource->wants >= wants * (1 - 1e-9));
 }
 
-/* Does the algorithm divide a whole, so that what is counted stays within it? */
+/* Returns whether the algorithm divides the capacity, so that the committed sum stays within it. */
 static inline bool fuzz_whole(const doorman_algorithm *algorithm) {
     return algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
 }
 
-/* Holds all that a server counts against a recount.
- *   bounded   nothing is learned and no capacity was ever cut: then the sums are within it */
+/* Compares all sums of a server with a recount. Returns the number of its resources.
+ *   bounded   nothing is learning and no capacity was ever reduced, so the sums must be within
+ *             it */
 static inline size_t fuzz_check_server(doorman_server *server, bool bounded, doorman_time now) {
     const void *cursor = NULL;
     doorman_server_resource resource;
@@ -95,7 +95,7 @@ static inline size_t fuzz_check_server(doorman_server *server, bool bounded, doo
     return count;
 }
 
-/* Makes a server the master until the end of time. */
+/* Makes a server that stays master forever. */
 static inline doorman_server *fuzz_server(const doorman_server_options *options) {
     doorman_server *server = NULL;
     doorman_mastership mine = {.address = "here", .until = DOORMAN_NEVER};

@@ -1,5 +1,5 @@
-/* Any two lines as a glob and an id: against a matcher that is slow and obvious, and a bound
- * on the steps that it takes. Both lines as ids: against the table of the Unicode standard. */
+/* Any two lines as a glob and an id: compares the matcher with a slow and simple one, and its steps
+ * with a bound. Compares the check of both lines as ids with the table of the Unicode standard. */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
 
@@ -12,10 +12,11 @@ typedef struct glob_text {
 
 typedef struct glob_pair {
     glob_text glob, id;
-    signed char seen[DOORMAN_ID_BYTES_MAX + 1][DOORMAN_ID_BYTES_MAX + 1]; /* the answer, if known */
+    signed char seen[DOORMAN_ID_BYTES_MAX + 1][DOORMAN_ID_BYTES_MAX + 1]; /* the result, if known */
 } glob_pair;
 
-/* Functions called, of those that are built with -finstrument-functions: all of the header's. */
+/* The number of calls of functions that are built with -finstrument-functions: all of the
+ * header's. */
 static size_t steps;
 
 void __cyg_profile_func_enter(void *function, void *site) __attribute__((no_instrument_function));
@@ -32,8 +33,8 @@ void __cyg_profile_func_exit(void *function, void *site) {
     (void)site;
 }
 
-/* One character, as the table of well-formed byte sequences of the Unicode standard (3-7) has it.
- * 0: there is none. */
+/* Decodes one character by the table of well-formed byte sequences of the Unicode standard (3-7).
+ * Returns 0 if there is none. */
 static uint32_t decode(const unsigned char *at, size_t left, size_t *used) {
     static const struct {
         unsigned char first, last, second_first, second_last;
@@ -58,7 +59,7 @@ static uint32_t decode(const unsigned char *at, size_t left, size_t *used) {
     return 0;
 }
 
-/* False: no id. */
+/* Returns false if the line is not a valid id. */
 static bool read_text(fuzz_text line, glob_text *out) {
     out->count = 0;
     if (line.bytes < 1 || line.bytes > DOORMAN_ID_BYTES_MAX) return false;
@@ -74,8 +75,8 @@ static uint32_t code_at(const glob_text *text, size_t at) {
     return at < text->count ? text->codes[at] : 0;
 }
 
-/* Where the bracket that begins at `at` ends, behind its `]`; 0: nowhere. Says whether it holds a
- * character. */
+/* Returns the place behind the `]` of the bracket that begins at `at`; 0 if it has no end. Sets
+ * *holds to whether the bracket matches a character. */
 static size_t bracket(const glob_text *glob, size_t at, uint32_t character, bool *holds) {
     bool negated = code_at(glob, at + 1) == '!' || code_at(glob, at + 1) == '^', found = false;
     size_t first = at + 1 + negated, next = first;
@@ -95,7 +96,7 @@ static size_t bracket(const glob_text *glob, size_t at, uint32_t character, bool
     return code_at(glob, next) ? next + 1 : 0;
 }
 
-/* Do the rest of the glob and the rest of the id match? */
+/* Returns whether the rest of the glob, from `g`, matches the rest of the id, from `i`. */
 static bool matches(glob_pair *pair, size_t g, size_t i) {
     signed char *seen = &pair->seen[g][i];
     if (*seen != UNSEEN) return *seen;

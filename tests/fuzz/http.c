@@ -1,10 +1,10 @@
-/* Any bytes as what a connection brings to the HTTP of doorman_server: each request in it has one
- * answer, which is HTTP, and no byte of a request gets into the head of an answer.
+/* Any bytes as what an HTTP connection sends to doorman_server. Each request has one response,
+ * which is valid HTTP, and no byte of a request gets into the head of a response.
  *
- * The first byte says how much comes, or leaves, at once, and whether there is a token. nng's
- * streams are replaced by the input; everything else is the server's own. */
+ * The first byte says how many bytes are read or written at once, and whether there is a token. The
+ * input replaces nng's streams; all other code is the server's own. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* as doorman_server.c */
+#define _GNU_SOURCE /* as in doorman_server.c */
 #endif
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
@@ -35,7 +35,7 @@ int server_main(int argc, char **argv);
 
 #define STEPS 4000
 
-/* What the server waits for, and what came of it. */
+/* The operation that the server waits for, and its result. */
 static struct {
     fuzz_text input;
     nng_iov iov;
@@ -59,7 +59,7 @@ static size_t fuzz_count(void) { return wire.count; }
 
 static int fuzz_result(void) { return wire.result; }
 
-/* Does what the server waits for, with so many bytes at most. */
+/* Completes the operation that the server waits for, with at most `most` bytes. */
 static void move_bytes(size_t most) {
     size_t count = wire.iov.iov_len < most ? wire.iov.iov_len : most;
     wire.waits = false;
@@ -79,7 +79,7 @@ static void move_bytes(size_t most) {
     wire.count = wire.result ? 0 : count;
 }
 
-/* Is a line of the head of an answer one that the server writes? */
+/* Returns whether a line of a response's head is one that the server writes. */
 static bool line_known(const char *line) {
     static const char *const names[] = {"Content-Type: ",
                                         "Content-Length: ",
@@ -97,14 +97,15 @@ static bool line_known(const char *line) {
     return false;
 }
 
-/* Of an answer to HEAD there is no body, and what follows is the next one. */
+/* Returns whether a response has its body. A response to HEAD has none: the next response follows
+ * directly. */
 static bool body_there(const char *body, size_t length) {
     const char *end = (const char *)memchr(body, 0, length);
     return !end && (!body[length] || strncmp(body + length, "HTTP/1.1 ", 9) == 0);
 }
 
-/* One answer. Returns where it ends; NULL: its head is not whole. The word "<zz" is none of the
- * server's, so that on a page it could only be an id, or part of a query, that was not escaped. */
+/* Checks one response. Returns its end; NULL if its head is not complete. The server itself never
+ * writes "<zz". So if a page has it, an id or a part of a query was not escaped. */
 static const char *check_answer(const char *at) {
     must(strncmp(at, "HTTP/1.1 ", 9) == 0);
     const char *end = strstr(at, "\r\n\r\n"), *line = strstr(at, "\r\n");
@@ -132,7 +133,7 @@ static void check_output(void) {
     while (at && *at) at = check_answer(at);
 }
 
-/* Leases with names that need care wherever they are shown. */
+/* Makes leases whose names must be escaped wherever they are shown. */
 static void lease(struct service *service) {
     static const char *const holders[] = {"<zz", "\"'&", "client"};
     doorman_response response;

@@ -1,17 +1,17 @@
-/* Any lines as messages to a root, and to a node below it that asks that root for what it is asked:
- * they answer, keep their sums, and go on.
+/* Any lines as messages to a root, and to a node below it that asks the root in turn. Both answer,
+ * keep their sums right, and continue.
  *
- * A line is a message to the root. `<` before it: to the node below. A digit n before all: 2^n
- * seconds pass. What the node asks its parent, and hears, goes as text too.
+ * A line is a message to the root; with `<` in front, to the node. With a digit n in front of that,
+ * 2^n seconds pass. What the node sends to its parent and receives from it is text too.
  *
- * There are two roots, to which the same happens. One serves a message in one call, the other in
- * three steps, with an exchange that goes on from message to message: their replies are the same,
- * to the last byte. */
+ * There are two roots that get the same messages. One serves a message in one call. The other uses
+ * the three steps, with one exchange for all messages. Their replies are the same to the last
+ * byte. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"
 
-#define LINES 64 /* looked at */
+#define LINES 64 /* the lines that are used at most */
 
 typedef struct message_world {
     doorman_config *config;
@@ -59,7 +59,7 @@ static void stop(message_world *world) {
     doorman_config_destroy(world->config);
 }
 
-/* What comes back is JSON: an error, or an answer. */
+/* Checks that a reply is JSON. Returns whether it is an error. */
 static bool tells_error(const doorman_buffer *reply) {
     cJSON *tree = NULL;
     must(reply->bytes == strlen(reply->text) && reply->bytes <= DOORMAN_MESSAGE_BYTES_MAX);
@@ -69,8 +69,8 @@ static bool tells_error(const doorman_buffer *reply) {
     return error;
 }
 
-/* Is a request one that the two sides of the library make? Then its ids are valid, and its times
- * are exact as numbers of seconds, as they are up to 26 days. */
+/* Returns whether the library itself could send a request: its ids are valid, and its durations are
+ * at most 26 days, so that they are exact as numbers of seconds. */
 static bool printable(const doorman_request *request) {
     bool sound = request->method == DOORMAN_DISCOVERY || doorman__id_valid(request->holder_id);
     for (size_t i = 0; i < request->path_count; i++) {
@@ -85,7 +85,7 @@ static bool printable(const doorman_request *request) {
     return sound;
 }
 
-/* A request that was read is written, read again and written again: the same text. */
+/* Writes a request that was read, reads that and writes it again: the texts are the same. */
 static void check_round_trip(message_world *world, const doorman_request *request) {
     doorman_buffer second = {NULL, 0, 0};
     if (!printable(request)) return;
@@ -98,7 +98,7 @@ static void check_round_trip(message_world *world, const doorman_request *reques
     doorman_buffer_uninit(&second);
 }
 
-/* Asks both roots. Leaves the reply in world->reply. */
+/* Sends a message to both roots. The reply is in world->reply. */
 static void ask_root(message_world *world, const char *text, size_t bytes) {
     doorman_json_exchange *steps = &world->exchange;
     doorman_status whole =
@@ -118,8 +118,8 @@ static void ask_leaf(message_world *world, const char *text, size_t bytes) {
     must(tells_error(&world->reply) == (status != DOORMAN_OK));
 }
 
-/* The node below asks what is due. Its parent takes nothing amiss, but where somebody else's
- * message has led the way in a circle. */
+/* Carries the node's request, if one is due. Its parent accepts it, unless an earlier message has
+ * given the request a path with a loop. */
 static void carry(message_world *world) {
     doorman_asker *asker = doorman_server_asker(world->leaf);
     doorman_buffer text = {NULL, 0, 0};
@@ -149,7 +149,7 @@ static void pass(message_world *world, doorman_time time) {
     carry(world);
 }
 
-/* Some time after the last message nobody has anything, and nothing is known of anybody. */
+/* Some time after the last message no holder has a lease, and the servers know no resource. */
 static void run_out(message_world *world) {
     for (int i = 0; i < 8; i++) pass(world, 100 * DOORMAN_SECOND);
     must(fuzz_check_server(world->leaf, false, world->now) == 0);

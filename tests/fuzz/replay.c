@@ -1,5 +1,5 @@
-/* Runs files through a harness, one after the other, and says of each that it begins: the last one
- * named is the one that failed. */
+/* Runs a harness with the contents of files, one after the other. It prints each name before it
+ * runs the file, so the last name is the file that failed. */
 #include "fuzz.h"
 
 static bool replay(const char *path) {
@@ -14,7 +14,7 @@ static bool replay(const char *path) {
         bytes += fread(data + bytes, 1, capacity - bytes, file);
     } while (bytes == capacity);
     fclose(file);
-    /* As many bytes as there are, so that what reads past them is seen. */
+    /* An exact copy, so that a sanitizer detects a read behind the end. */
     uint8_t *exact = (uint8_t *)malloc(bytes + !bytes);
     must(exact != NULL);
     memcpy(exact, data, bytes);

@@ -1,7 +1,7 @@
 #!/bin/sh
-# What `make test` runs of the fuzzers: every file of tests/fuzz/HARNESS goes through its harness
-# again, in the program that was built for that. It names each file before it takes it, so that
-# after a failure the last one named is the one.
+# The part of the fuzzers that `make test` runs: each harness runs on every file of its corpus,
+# tests/fuzz/HARNESS. It prints the name of a file before it runs it, so after a failure the last
+# name is the file that failed.
 set -u
 passed=0 failed=0
 for folder in tests/fuzz/*/; do

@@ -1,9 +1,9 @@
-/* Any bytes as the dice of the simulator (tests/sim): which system there is, what everybody wants,
- * when which fault strikes whom, which message is lost, late or doubled. All that must hold in a
- * run of `make sim FAULTS=1` must hold here, at every event and in the end. Then all resources are
- * closed, and after a while no server knows of anything.
+/* Any bytes as the random numbers of the simulator (tests/sim). They decide how the system looks,
+ * what the holders want, which faults occur when and where, and which messages are lost, late or
+ * duplicated. All that must hold in a run of `make sim FAULTS=1` must hold here, at every event and
+ * at the end. Then all resources are closed, and after a while no server knows any resource.
  *
- * A throw of the dice takes two bytes; when they are used up, numbers out of a fixed seed go on. */
+ * A random number takes two bytes. When the bytes are used up, numbers from a fixed seed follow. */
 #include "../sim/sim_faults.c"
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
@@ -20,7 +20,8 @@ uint64_t sim_random(uint64_t *ignored) {
     uint64_t number = (uint64_t)dice.data[0] << 8 | dice.data[1];
     dice.data += 2;
     dice.left -= 2;
-    /* Both the highest bits, of which sim_unit makes a fraction, and the lowest are random. */
+    /* Both the highest bits, which sim_unit turns into a fraction, and the lowest bits are
+     * random. */
     return number * UINT64_C(0x0001000100010001);
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What `make test` runs of the simulator: all scenarios with one seed, and 200 runs with faults.
-# SEED is the first seed of those; SIM is the program.
+# The part of the simulator that `make test` runs: all scenarios with one seed, and 200 runs with
+# faults. SEED is the first seed of the runs with faults (1). SIM is the program (build/sim/sim).
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Draws the scenarios whose data `sim scenarios` has written to a folder, with gnuplot.
+# Draws the scenarios with gnuplot, from the data that `sim scenarios` has written to a folder.
 #
 #     tests/sim/draw.sh build/sim
 set -eu
 if ! sh .ci/deps gnuplot; then
-    echo "No pictures, then; the figures do not need them."
+    echo "There are no pictures; the figures do not need them."
     exit 0
 fi
 for data in "$1"/scenario_*.dat; do

@@ -1,20 +1,21 @@
 #!/bin/sh
-# Can the simulator find bugs? Builds it with one known fault in doorman.h at a time, each of them a
-# rule of the handover left out, and shows within how many runs it is found. All must be.
+# Tests whether the simulator finds bugs. Each mutant is a copy of doorman.h with one known fault,
+# mostly a rule of the handover that is left out. This script builds the simulator with each mutant
+# and prints the number of runs until the fault is found. Every fault must be found.
 #
 #     tests/sim/mutants.sh [NAME]...        from the top of the repository; no names: all
 #
-# SEEDS (3000) is the number of runs for each, JOBS how many are tried side by side: as many as
-# there are processors. For each of them this script calls itself with --one. The changes are made
-# to copies of the header below build/sim/mutants. A text to be changed must stand in the header
-# exactly once; blanks and breaks of lines in it may differ. --faults and --favour give a rare story
-# the faults that it needs.
+# SEEDS is the number of runs for each mutant (3000). JOBS is the number of mutants that run at the
+# same time (one for each processor). The script calls itself with --one for each mutant. The copies
+# are in build/sim/mutants. The old text of a mutant must occur in doorman.h exactly once; spaces
+# and line breaks may differ. --faults and --favour give a mutant the faults that find it within
+# SEEDS runs.
 set -eu
 seeds=${SEEDS:-3000}
 folder=build/sim/mutants
 compile="${CC:-cc} -std=c11 -D_DEFAULT_SOURCE -O1"
 
-# All of them side by side; what they say is shown in their order.
+# Runs all mutants, several at a time, and prints their output in the order of the arguments.
 try_all() { # name...
     missed=0
     mkdir -p $folder
@@ -50,7 +51,7 @@ fi
 wanted=$2
 missed=
 
-# A header with one text changed, on standard output.
+# Writes the header with one text replaced to standard output. Fails unless the text occurs once.
 change() { # header, old, new
     OLD=$2 NEW=$3 awk '
         { text = text $0 "\n" }
@@ -72,7 +73,7 @@ change() { # header, old, new
     ' "$1"
 }
 
-mutant() { # name, what is left out, old text, new text, ..., options of `sim faults`
+mutant() { # name, the rule and how it is broken, old text, new text, ..., options of `sim faults`
     name=$1 story=$2
     shift 2
     if [ "$name" != "$wanted" ]; then return; fi
@@ -80,7 +81,7 @@ mutant() { # name, what is left out, old text, new text, ..., options of `sim fa
     while [ $# -ge 2 ] && [ "${1#--}" = "$1" ]; do
         mv "$folder/$name/doorman.h" "$folder/$name/before.h"
         if ! change "$folder/$name/before.h" "$1" "$2" >"$folder/$name/doorman.h"; then
-            echo "$name: not exactly once in doorman.h: $1"
+            echo "$name: this text does not occur exactly once in doorman.h: $1"
             exit 1
         fi
         shift 2
@@ -99,33 +100,33 @@ mutant() { # name, what is left out, old text, new text, ..., options of `sim fa
     printf '%-16s %s\n%-16s   %s\n' "$name" "$story" '' "$found"
 }
 
-mutant one-id 'R1: all leases bear the same id' \
+mutant one-id 'R1: all leases have the same id' \
     'return id ? id : 1;' \
     'return id ? 1 : 1;'
-mutant any-id 'R4: a claim counts whatever lease it names' \
+mutant any-id 'R4: a claim confirms even if it names another lease' \
     'if (turn.named && !turn.learns) doorman__book_confirm(' \
     'if (record->lease_id && !turn.learns) doorman__book_confirm('
-mutant any-answer 'R2: an answer to any request is taken' \
+mutant any-answer 'R2: a client accepts the response to any request' \
     'sequence != asker->sequence) return DOORMAN_STALE;' \
     '(sequence != asker->sequence && !doorman__response_valid(asker, response)))
         return DOORMAN_STALE;' \
     --favour delay
-mutant in-flight 'R3: what is in flight is not claimed' \
+mutant in-flight 'R3: units in use are not claimed' \
     'holding->outstanding = doorman__gauge_in_flight(&resource->gauge);' \
     'holding->outstanding = 0;' --faults hold,resign,loss,spike --favour hold,resign
-mutant no-keep 'R5: what is counted for a node does not bound what its holders keep' \
+mutant no-keep 'R5: the amount committed to a node does not bound that of its holders' \
     'return bound ? doorman__min(held, doorman__book_left(book, record, book->keep)) : held;' \
     '(void)bound; return held;'
-mutant learner-confirms 'R7: a node that learns confirms by what it has heard of' \
+mutant learner-confirms 'R7: a claim of a node that learns counts as a confirmation' \
     'if (turn.named && !turn.learns) doorman__book_confirm(' \
     'if (turn.named) doorman__book_confirm('
-mutant learner-told 'R8: a node that learns is told no more than until its parent has learned' \
+mutant learner-told 'R8: a node that learns stops as soon as its parent has learned' \
     'answer->learn_for = doorman__later(turn->end - turn->now, 0);' \
     'answer->learn_for = 0;'
-mutant end-back 'R9: the end of a record moves back when leases become shorter' \
+mutant end-back 'R9: the end of a lease entry moves back when leases become shorter' \
     'if (end <= record->end) return;' \
     'if (end == record->end) return;' --faults spike,reload,gap,stall,loss --favour reload,stall
-mutant outlive 'S6: a lease outlives that of its granter' \
+mutant outlive 'S6: a lease is longer than the lease of its granter' \
     'return book->upward ? doorman__earlier(length, book->upward->holding.end - now) : length;' \
     '(void)now; return length;'
 mutant two-rounds 'A1: fair shares are found in two rounds' \
@@ -134,20 +135,20 @@ mutant two-rounds 'A1: fair shares are found in two rounds' \
     doorman__cut cut = doorman__index_cut(index, level);
     level += (capacity - cut.satisfied - level * cut.cut_subclients) / cut.cut_subclients;
     terms[0] = (doorman_terms){DOORMAN_ANY_PRIORITY, level, 0};'
-mutant straddle 'T2: groups of demands straddle the level' \
+mutant straddle 'T2: a demand group may straddle the level' \
     'doorman__upward_levels(upward, bounds, DOORMAN__BAND_GROUPS - 1 - 2 * step_count);' \
     '0 * doorman__upward_levels(upward, bounds, 0);' --faults spike,resign --favour spike
 mutant process-id 'T5: each process of a node has an id of its own' \
     '&doorman__upward_owner, server->node, options->parents' \
     '&doorman__upward_owner, server->master, options->parents'
-mutant orphans 'R3: units of a lease that has ended are claimed' \
+mutant orphans 'R3: units of a lease that has ended are still claimed' \
     'doorman__min(holding->claim, doorman__holding_counted(holding, now));' \
     'holding->claim; (void)now;' \
     --faults hold,loss,resign,gap,spike,stall --favour hold,loss,resign
-mutant other-node 'R3: what another node counts is claimed' \
+mutant other-node 'R3: what another node has committed is claimed' \
     '|| strcmp(holding->node, lease->node) != 0) {' \
     ') {' --faults roam,hold,partition,resign,spike --favour roam,hold,partition,resign
-mutant no-old-keep 'R9: what was counted before is not claimed, nor told, any more' \
+mutant no-old-keep 'R9: the amount committed before is no longer claimed or reported' \
     'holding->past_count ? holding->past[0].keep : 0);' \
     '0);' \
     '.outstanding = holding->outstanding,' \
@@ -158,51 +159,51 @@ mutant learn-shorter 'R6: learning ends after half a lease' \
 mutant learn-grow 'R6: holders grow while a server learns' \
     ': doorman__book_learn(book, turn->record' \
     ': doorman__book_grant(book, turn->record'
-mutant learn-zero 'S4: a holder to which nothing can be given back is told 0' \
+mutant learn-zero 'S4: a server that learns grants 0 instead of answering TRY_LATER' \
     'if (*keep > 0) return true;' \
     'if (*keep >= 0) return true;'
-mutant learn-unbound 'R6: claims are given back beyond the capacity' \
+mutant learn-unbound 'R6: a learning server grants claims beyond the capacity' \
     'known = doorman__book_round_down(book, doorman__min(claim, free));' \
     'known = doorman__book_round_down(book, claim);'
-mutant learn-spare 'R6: what a claim overstated is given to others' \
+mutant learn-spare 'R6: the overstated part of a claim is granted to others' \
     'if (record->given > counted) { doorman__total_add(&book->spare, record->given);' \
     'if (record->counted > counted) { doorman__total_add(&book->spare, record->counted);' \
     --levels 1 --clients 4 --resources 1 \
     --faults resign,delay,double,spike,stall --favour resign,delay,double,spike,stall
-mutant learn-alien 'R6: claims on other nodes are believed' \
+mutant learn-alien 'R6: claims that name another node are believed' \
     'ours = ask->has.id && strcmp(ask->has.node, server->node) == 0;' \
     'ours = ask->has.id != 0;' --favour roam,loss
-mutant any-release 'R10: a release counts whatever lease it names' \
+mutant any-release 'R10: a release counts even if it names another lease' \
     'if (record && record->lease_id == ask->has.id) {' \
     'if (record) {' --faults close,delay,double --favour close,delay,double
-mutant no-drift 'S8: a record lasts no longer than its lease' \
+mutant no-drift 'S8: a lease entry ends without the margin for clock drift' \
     'length + doorman__scale(length, server->options.drift);' \
     'length + doorman__scale(length, 0 * server->options.drift);' \
     --faults clock,stall,spike --favour clock,stall
-mutant no-round 'R5: no round after a cut: what holders keep may move with their targets' \
+mutant no-round 'R5: no round after a cut, so what holders keep may follow their targets' \
     'if (book->round_is_on) most = doorman__min(' \
     'if (book->round_is_on && 0) most = doorman__min('
-mutant age-early 'R4: leases of the older step are forgotten before they have ended' \
+mutant age-early 'R4: leases of the older step are forgotten before they end' \
     'if (now >= book->older_end) {' \
     'if (1) {' --faults careless,spike,loss,delay,hold --favour careless,spike,loss,delay
-mutant whole-parts 'A5: a claim on a part of a unit confirms that the unit is free' \
+mutant whole-parts 'A5: a claim of a part of a unit confirms that the whole unit is free' \
     'doorman__min(record->counted, doorman__book_round_up(book, claim));' \
     'doorman__min(record->counted, doorman__book_round_down(book, claim));' \
     --favour whole,hold
-mutant whole-idle 'A5: the units that do not divide are given to nobody' \
+mutant whole-idle 'A5: units that do not divide evenly are granted to no holder' \
     'if (turns) target = doorman__book_whole_target(book, turns, target, &due, now);' \
     'if (turns) (void)doorman__book_whole_target(book, turns, target, &due, now);' \
     --favour whole
-mutant no-floor 'G5: after a cut there is less than nothing to give' \
+mutant no-floor 'G5: after a cut, the free capacity is negative' \
     'double most = doorman__max(doorman__book_free(book, record), held);' \
     'double most = book->settings->capacity - doorman__total_value(book->counted) + record->counted;
     (void)held;' --favour reload
-mutant no-expiry 'S2: expiry is forgotten' \
+mutant no-expiry 'S2: leases do not expire at the server' \
     'if (server->now < record->end) break;' \
     'if (server->now >= 0) break;'
-mutant rate-fast 'L1: a rate lets a tenth more through' \
+mutant rate-fast 'L1: a rate allows 10 % more' \
     'n * limit->unit_time, limit->most);' \
     'n * limit->unit_time * 0.9, limit->most);'
 
-if [ -z "$missed" ]; then echo "$wanted: there is no such mutant"; fi
+if [ -z "$missed" ]; then echo "$wanted: no such mutant"; fi
 [ "$missed" = 0 ]

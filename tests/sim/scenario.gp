@@ -1,6 +1,6 @@
 # Draws one scenario: gnuplot -e "name='one'; folder='build/sim'" tests/sim/scenario.gp
-# Columns of the data: second, capacity, wants of all, whether some node has no master, and the
-# leases of the parts (clients, or the data centres that they are in), stacked.
+# Columns of the data: the second, the capacity, the sum of wants, whether some node has no master,
+# and the stacked leases of the parts (clients or data centres).
 
 set terminal svg size 900,420 font 'sans-serif,13' background '#ffffff'
 set output sprintf('%s/scenario_%s.svg', folder, name)
@@ -20,7 +20,7 @@ stats data using 1 nooutput
 last = STATS_max
 stats data using 3 nooutput
 most = STATS_max
-far = most > 1000 # what is wanted is far above the capacity, and told in the title
+far = most > 1000 # wants are far above the capacity: the title says so
 set yrange [0:far ? 600 : 1.1 * most]
 wanted = far ? sprintf(', up to %d wanted', most) : ''
 set title sprintf('Scenario %s: %s%s', name, system, wanted) font ',15'
@@ -31,7 +31,7 @@ set tics nomirror textcolor '#404040'
 set grid ytics linecolor '#e0e0e0' linewidth 0.7
 set key outside right center reverse Left spacing 1.3 maxcols 1
 
-# From the top down, so that each area covers the ones below it only as far as it reaches.
+# The areas are drawn from the highest to the lowest, so that each one stays visible above the next.
 plot data using 1:($4 > 0 ? 1e6 : 0) with filledcurves y=0 linecolor rgb '#f4d9d9' \
          title 'a node has no master', \
      data using 1:3 with lines linecolor '#d95f02' linewidth 1.5 \

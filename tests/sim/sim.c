@@ -6,10 +6,14 @@
  *         [--nodes MOST] [--clients MOST] [--resources MOST] [--seconds MOST] [--jobs N]
  *         [--verbose] [--no-shrink]
  *
- * Seeds count up from the first; there are 10 of scenarios, and 1,000 of faults, or the one that is
- * named. --jobs says how many processes share them. --faults names the kinds of faults that may
- * happen (all, or none), --favour those that do happen in every run, as hard as they can: for bugs
- * that are rare. --levels 1 leaves out trees.
+ *   --seeds    the number of seeds, which count up from the first one. Default: 10 for scenarios;
+ *              for faults 1,000, or 1 where --seed is given
+ *   --seed     the first seed
+ *   --jobs     the number of processes that share the runs
+ *   --faults   the kinds of faults that may happen: a list, all, or none
+ *   --favour   the kinds of faults that happen in every run at full intensity, to find rare bugs
+ *   --levels, --nodes, --clients, --resources, --seconds
+ *              the largest system, and the longest time with faults; --levels 1 excludes trees
  */
 #define DOORMAN_IMPLEMENTATION
 #include "sim.h"
@@ -24,7 +28,7 @@ static int wrong_use(const char *what) {
             "       sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST]\n"
             "           [--levels MOST] [--nodes MOST] [--clients MOST] [--resources MOST]\n"
             "           [--seconds MOST] [--jobs N] [--verbose] [--no-shrink]\n"
-            "kinds of faults, for a LIST with commas, or all, or none:\n",
+            "LIST is all, none, or kinds of faults separated by commas:\n",
             what);
 #define FAULT_LINE(code, name, text) fprintf(stderr, "  %-10s %s\n", name, text);
     SIM_FAULTS(FAULT_LINE)
@@ -37,7 +41,7 @@ static bool read_number(const char *text, uint64_t least, uint64_t most, uint64_
     return *text >= '0' && *text <= '9' && !*end && *out >= least && *out <= most;
 }
 
-/* "loss,double" */
+/* Reads a list of faults such as "loss,double". */
 static bool read_faults(const char *list, bool *out) {
     bool all = strcmp(list, "all") == 0, known = true;
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) out[i] = all;
@@ -60,7 +64,7 @@ typedef struct sim_command {
     const char *folder;
 } sim_command;
 
-/* One option and its value. */
+/* Reads one option and its value. */
 static bool read_option(const char *name, const char *value, sim_command *out) {
     sim_story *story = &out->story;
     uint64_t number = 0;
@@ -87,7 +91,7 @@ int main(int argc, char **argv) {
     command.story = (sim_story){.program = argv[0], .shrink = true};
     for (size_t i = 0; i < SIM_BOUND_COUNT; i++) command.story.most[i] = 100000;
     (void)read_faults("all", command.story.allowed);
-    if (argc < 2) return wrong_use("scenarios or faults?");
+    if (argc < 2) return wrong_use("missing command: scenarios or faults");
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) {
             command.story.verbose = true;

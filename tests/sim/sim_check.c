@@ -1,12 +1,12 @@
-/* What must hold at every event, and the shares that must come out in the end: see sim.h. Each
- * check says its exact condition. A failure ends the run. */
+/* The invariants that must hold at every event, and the shares that must result in the end: see
+ * sim.h. Each check states its exact condition. A failure ends the run. */
 #include "sim.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Amounts are compared with this much play: leases are exact, but sums of doubles are not. */
+/* Relative tolerance when amounts are compared: leases are exact, but sums of doubles are not. */
 #define SLACK 1e-9
 
 static bool exceeds(double amount, double bound) {
@@ -15,14 +15,14 @@ static bool exceeds(double amount, double bound) {
 
 static bool differs(double a, double b) { return exceeds(a, b) || exceeds(b, a); }
 
-/* Amounts are parts of a whole. */
+/* Returns whether the algorithm divides the capacity, so that all amounts together fit into it. */
 static bool whole(const doorman_algorithm *algorithm) {
     return algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
 }
 
-/* Does an algorithm promise that the leases never exceed the capacity (T7)? Not where amounts are
- * no parts of a whole, or change hands at once; nor where learning is shorter than the longest
- * lease with the drift. */
+/* Returns whether an algorithm promises that the leases never exceed the capacity (T7). It does not
+ * where it does not divide the capacity, where handover is immediate, or where learning is shorter
+ * than the longest lease with drift. */
 static bool promises(const doorman_algorithm *algorithm) {
     doorman_time length = algorithm->lease_length;
     bool learns = !algorithm->has_learning_mode_duration ||
@@ -30,18 +30,20 @@ static bool promises(const doorman_algorithm *algorithm) {
     return whole(algorithm) && learns && algorithm->handover == DOORMAN_CONFIRMED;
 }
 
-/* How long, in simulated time, leases of a configuration may go on when it is no longer in force:
- * the lease length with the drift, by the slowest clock. Where nothing matches, leases are of the
- * default length. */
+/* Returns how long, in simulated time, leases of a configuration can last after it is no longer in
+ * force: the lease length with drift, by the slowest clock. Where no template matches, leases have
+ * the default length. */
 static doorman_time drains_in(const sim_rules *rules) {
     doorman_time length = rules->matched ? rules->algorithm.lease_length : 60 * DOORMAN_SECOND;
     return (length + length / 20) * 1000 / SIM_RATE_MIN;
 }
 
-/* When all that was given under each configuration has come to its end. Leases last no shorter than
- * those of earlier configurations, since ends never move back (R9); what a server that learns gives
- * again lasts as long as leases then do; and a cut cannot end what is in flight of a gauge, which a
- * holder goes on claiming. */
+/* Computes when everything that was granted under each configuration has ended:
+ *   - A lease ends no earlier than leases under earlier configurations, because ends never move
+ *     back (R9).
+ *   - A lease that a learning server repeats lasts as long as leases last at that time.
+ *   - A cut does not end the units in flight of a gauge: the holder continues to claim them. So
+ *     ends are later by the longest hold. */
 static void find_ends(const sim_world *world, size_t resource, doorman_time *ends) {
     doorman_time last = 0, longest = 0;
     for (size_t i = 0; i <= world->version; i++) {
@@ -59,7 +61,7 @@ static void find_ends(const sim_world *world, size_t resource, doorman_time *end
     }
 }
 
-/* Remembers until when a process learns. */
+/* Stores until when a process learns. */
 void sim_look(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);
@@ -77,22 +79,24 @@ void sim_look(sim_world *world, size_t index) {
 
 /* ---- limits */
 /*
- * After each event the configurations that still count are noted. A configuration is used while a
- * process of a root that runs has it, for that may be master; and what was given under it is kept,
- * until it has drained, while a server of any node learns: holders then renew what they held, as
- * far as it fits beside the others that this server has heard of, and the server keeps what it has
- * of its parent (R7).
+ * The limit of a resource is the largest capacity that may be in force. After each event the checks
+ * mark the configurations that may still have leases:
+ *   - Used: a running process of a root has the configuration. That process may be master.
+ *   - Kept: some server of any node learns, and the leases under the configuration have not ended.
+ *     Holders then renew what they held, as far as it fits beside the other holders that this
+ *     server knows. The server also keeps the lease that it has from its parent (R7).
  *
- * Most events change none of this, so a limit says for how long it holds. While it does, each check
- * notes the same configurations as used and kept; that is written down when somebody reads it. It
- * holds until
- *   - the state of a process changes, which sim_touch_processes says, or another configuration
- *     comes into force;
- *   - a child that learns is given what it had (`kept`);
- *   - the last server has learned, where some configuration is kept meanwhile;
- *   - an older configuration, not noted any more, has drained.
- * A configuration that is noted at each check counts in the next one only if it has not drained in
- * between: no more time may pass from one check to the next than the shortest takes to drain. */
+ * Most events change none of this, so a limit stores how long it stays valid. While it is valid,
+ * each check marks the same configurations as used and kept; these marks are stored only when they
+ * are read. A limit is valid until
+ *   - the state of a process changes (sim_touch_processes), or another configuration comes into
+ *     force;
+ *   - a child that learns has its lease repeated (`kept`);
+ *   - the last server ends its learning, where some configuration is kept until then;
+ *   - the leases of an older configuration that is no longer marked have ended.
+ * A configuration that is marked at each check counts in the next check only if its leases have not
+ * ended in between. So the time between two checks must not exceed the shortest time in which
+ * leases of a configuration end. */
 
 void sim_touch_processes(sim_world *world) {
     for (size_t i = 0; i < world->resource_count; i++) world->limits[i].fresh = false;
@@ -104,7 +108,7 @@ static bool limit_holds(const sim_world *world, size_t resource) {
            world->now <= limit->until && world->now - world->checked_at <= limit->pause_max;
 }
 
-/* Writes down what the checks up to the last one have noted. */
+/* Stores the marks of all checks up to the last one. */
 static void write_noted(sim_world *world, size_t resource) {
     const sim_limit *limit = &world->limits[resource];
     for (size_t i = 0; i < world->version_count; i++) {
@@ -114,7 +118,7 @@ static void write_noted(sim_world *world, size_t resource) {
     }
 }
 
-/* Notes the configurations that are used; returns the time until which some server learns. */
+/* Marks the configurations that are used. Returns the time until which some server learns. */
 static doorman_time note_used(sim_world *world, size_t resource, uint32_t *used) {
     doorman_time learns_until = 0;
     for (size_t i = 0; i < world->process_count; i++) {
@@ -141,7 +145,7 @@ static void note_kept(sim_world *world, size_t resource, uint32_t *kept) {
     }
 }
 
-/* The oldest configuration of which leases may still be in force. */
+/* Returns the oldest configuration whose leases may still be in force. */
 size_t sim_first_version(sim_world *world) {
     size_t first = world->version;
     for (size_t resource = 0; resource < world->resource_count; resource++) {
@@ -155,9 +159,9 @@ size_t sim_first_version(sim_world *world) {
     return first;
 }
 
-/* The largest capacity that a configuration gave within the last lease length; infinite where one
- * of them promises nothing, or learns for less than the leases of another one last. Leases alone
- * drain `early`: a cut does not end what is in flight of a gauge. */
+/* Returns the largest capacity of the configurations whose leases may be in force. It is infinite
+ * where one of these promises nothing, or learns for less time than the leases of another one last.
+ * `ends` include the time for which units stay in flight; leases alone end `early` before. */
 static double find_limit(const sim_world *world, size_t resource, const doorman_time *ends,
                          doorman_time early) {
     double limit = 0;
@@ -174,7 +178,7 @@ static double find_limit(const sim_world *world, size_t resource, const doorman_
     return learning_for < longest + longest / 20 ? INFINITY : limit;
 }
 
-/* The limit by what was noted up to the last check. */
+/* Returns the limit according to the marks up to the last check. */
 static double capacity_limit(sim_world *world, size_t resource) {
     doorman_time ends[SIM_VERSIONS];
     if (limit_holds(world, resource)) return world->limits[resource].amount;
@@ -183,8 +187,9 @@ static double capacity_limit(sim_world *world, size_t resource) {
     return find_limit(world, resource, ends, 0);
 }
 
-/* What a check notes, and the limit that follows. Configurations from the oldest that is noted on
- * count for as long as that one is; of those before it, until they have drained. */
+/* Makes the marks of a check, and computes the limit that follows from them. A marked configuration
+ * and all newer ones count for as long as it is marked. Older ones count until their leases have
+ * ended. */
 static void renew_limit(sim_world *world, size_t resource) {
     sim_limit *limit = &world->limits[resource];
     doorman_time ends[SIM_VERSIONS];
@@ -210,11 +215,11 @@ static void renew_limit(sim_world *world, size_t resource) {
     }
 }
 
-/* ---- answers */
+/* ---- responses */
 
 typedef struct sim_book {
     doorman_server_resource resource;
-    double others; /* counted for the other holders */
+    double others; /* committed for the other holders */
 } sim_book;
 
 static bool read_book(const sim_process *process, const char *resource_id, const char *holder_id,
@@ -233,16 +238,16 @@ static bool read_book(const sim_process *process, const char *resource_id, const
     return true;
 }
 
-/* One lease, when it is given:
+/* Checks one lease when it is granted:
  *   - It is a finite amount of at least 0, for a finite time of at least 0.
- *   - Where the resource is in whole units it is an integer (A5).
- *   - It is at most what the holder wants; in whole units at most that rounded up. A server that
- *     learns may give back what it had before, where that is more (it is in flight), but nothing to
- *     a holder to which it did not give anything before: a holder to which it gives nothing back
- *     gets no lease (S4).
- *   - After a cut nobody is given more until the sum fits: it is at most what the holder says it
- *     has, or else fits into the capacity beside all that is counted for the others. From a server
- *     that learns it fits, unless it is the last lease again.
+ *   - If leases of the resource are whole units, it is an integer (A5).
+ *   - It is at most what the holder wants; for whole units at most that rounded up. A server that
+ *     learns may repeat what it granted before where that is more, because the difference is in
+ *     flight. A holder that gets nothing back from it gets no lease (S4).
+ *   - After a cut no holder grows until the sum fits: the lease is at most what the holder claims,
+ *     or it fits into the capacity beside everything that is committed for the others. From a
+ *     server that learns it fits, except when the last lease is repeated.
+ *
  * A child that learns keeps what it has, which may be more than all of these (R7). */
 static void check_lease(sim_world *world, const sim_book *book, const doorman_ask *ask,
                         const doorman_answer *answer, const char *holder, bool ours, bool learns) {
@@ -253,18 +258,19 @@ static void check_lease(sim_world *world, const sim_book *book, const doorman_as
     }
     double most = !learns ? wants : ours ? fmax(wants, has) : 0;
     if (exceeds(lease->capacity, most)) {
-        sim_fail(world, "%s is given %.9g of %s; it wants %.9g, and has %.9g%s", holder,
-                 lease->capacity, ask->resource_id, wants, has, ours ? "" : " from elsewhere");
+        sim_fail(world, "%s gets %.9g of %s, but wants %.9g and has %.9g%s", holder,
+                 lease->capacity, ask->resource_id, wants, has, ours ? "" : " from another node");
     }
     if (learns && !(lease->keep > 0) && !(ours && fmax(has, ask->outstanding) > 0)) {
-        sim_fail(world, "%s is told 0 of %s by a server that learns", holder, ask->resource_id);
+        sim_fail(world, "a server that learns grants %s 0 of %s", holder, ask->resource_id);
     }
     if (!book || !promises(&book->resource.settings->algorithm)) return;
     double claim = fmax(has, ask->outstanding), capacity = book->resource.capacity;
     if (answer->whole) claim = ceil(claim); /* all that is committed is whole */
     bool more = exceeds(lease->capacity, learns && lease->id != ask->has.id ? 0 : claim);
     if (more && exceeds(lease->capacity + book->others, capacity)) {
-        sim_fail(world, "%s has %.9g of %s and is given %.9g beside %.9g of others; there is %.9g",
+        sim_fail(world,
+                 "%s claims %.9g of %s and gets %.9g; others: %.9g committed, capacity: %.9g",
                  holder, claim, ask->resource_id, lease->capacity, book->others, capacity);
     }
 }
@@ -276,15 +282,15 @@ static void check_answer(sim_world *world, const sim_process *process, const doo
     doorman_time local = sim_local(&process->machine.clock, world->now);
     bool ours = ask->has.id && strcmp(ask->has.node, world->nodes[process->node].name) == 0;
     if (!(lease->capacity >= 0) || isinf(lease->capacity) || lease->expires_in < 0) {
-        sim_fail(world, "%s is given %g of %s", holder, lease->capacity, ask->resource_id);
+        sim_fail(world, "%s gets %g of %s", holder, lease->capacity, ask->resource_id);
         return;
     }
     sim_book book = {.others = 0};
     bool known = read_book(process, ask->resource_id, holder, local, &book);
     bool root = sim_is_root(world, process);
     if (root && known && differs(book.resource.capacity, rules->capacity)) {
-        sim_fail(world, "%s has %.9g of %s to give, the configuration %.9g", process->address,
-                 book.resource.capacity, ask->resource_id, rules->capacity);
+        sim_fail(world, "%s has a capacity of %.9g of %s, its configuration has %.9g",
+                 process->address, book.resource.capacity, ask->resource_id, rules->capacity);
     }
     if (answer->whole && lease->capacity > floor(lease->capacity)) {
         sim_fail(world, "%s is given %.17g of %s, which is in whole units", holder, lease->capacity,
@@ -308,15 +314,15 @@ void sim_check_answers(sim_world *world, const sim_message *asked, const sim_mes
     }
 }
 
-/* ---- books */
+/* ---- lease tables */
 
-/* What a server counts for each of those that may ask it. */
+/* What a server has committed for each client and each node that may ask it. */
 typedef struct sim_counts {
     double clients[SIM_CLIENTS], nodes[SIM_NODES];
 } sim_counts;
 
-/* The fast sums of a resource equal a recount of its leases; what is counted for a holder is at
- * least what it was given. */
+/* The fast sums of a resource equal a recount of its leases, and what is committed for a holder is
+ * at least what it has. */
 static void check_book(sim_world *world, const sim_process *process,
                        const doorman_server_resource *resource, doorman_time local,
                        sim_counts *counts) {
@@ -331,10 +337,10 @@ static void check_book(sim_world *world, const sim_process *process,
         wants += lease.wants;
         subclients += lease.subclients;
         count++;
-        size_t holder = strtoul(lease.holder_id + 1, NULL, 10); /* "c12", or "n3" */
+        size_t holder = strtoul(lease.holder_id + 1, NULL, 10); /* "c12" or "n3" */
         *(lease.is_server ? &counts->nodes[holder] : &counts->clients[holder]) = lease.counted;
         if (!(lease.has >= 0) || !(lease.counted >= lease.has) || isinf(lease.counted)) {
-            sim_fail(world, "%s counts %g for %s, which has %g of %s", process->address,
+            sim_fail(world, "%s has %g committed for %s, which has %g of %s", process->address,
                      lease.counted, lease.holder_id, lease.has, id);
         }
     }
@@ -342,14 +348,14 @@ static void check_book(sim_world *world, const sim_process *process,
         differs(wants, resource->wants) || differs(subclients, resource->subclients) ||
         count != resource->holder_count) {
         sim_fail(world,
-                 "%s sums %s to has %.17g counted %.17g wants %.17g of %zu holders, a recount to "
-                 "%.17g, %.17g, %.17g of %zu",
+                 "%s has for %s the sums has %.17g committed %.17g wants %.17g of %zu holders; a "
+                 "recount gives %.17g, %.17g, %.17g of %zu",
                  process->address, id, resource->has, resource->counted, resource->wants,
                  resource->holder_count, has, counted, wants, count);
     }
 }
 
-/* Does anybody use more than this node counts for it? Tells who. */
+/* Returns whether a holder uses more than this node has committed for it, and which one. */
 static bool overdrawn(const sim_world *world, size_t node, size_t resource,
                       const sim_counts *counts, const char **holder, double *held) {
     for (size_t i = 0; i < world->client_count; i++) {
@@ -369,9 +375,9 @@ static bool overdrawn(const sim_world *world, size_t node, size_t resource,
     return false;
 }
 
-/* The heart of T7: what is in use by a holder, and by all that are below it, is at most what a
- * master that has learned counts for it. (What the last look at the clients has found may have
- * ended since; then it is looked at again.) */
+/* The central check of T7: what a holder and all clients below it use is at most what a master that
+ * has finished learning has committed for that holder. The sums of the last check may contain
+ * leases that have ended since, so a violation counts only if new sums confirm it. */
 static void check_holders(sim_world *world, const sim_process *process,
                           const doorman_server_resource *resource, doorman_time local,
                           const sim_counts *counts) {
@@ -382,7 +388,7 @@ static void check_holders(sim_world *world, const sim_process *process,
     if (!overdrawn(world, process->node, index, counts, &holder, &held)) return;
     sim_check_sums(world);
     if (!overdrawn(world, process->node, index, counts, &holder, &held)) return;
-    sim_fail(world, "%s uses %.9g of %s, which %s does not count", holder, held,
+    sim_fail(world, "%s uses %.9g of %s, more than %s has committed for it", holder, held,
              resource->resource_id, process->address);
 }
 
@@ -401,9 +407,9 @@ void sim_check_books(sim_world *world, size_t index) {
 
 /* ---- leases in force */
 
-/* Keeps what a lease covers: units in flight, as far as its granter says that it counts them. So it
- * does until the lease has ended, also when a smaller one has come in its place (R9); but a lease
- * that renews no other, or one of another node, covers nothing of what was before. */
+/* Stores what a lease covers: units in flight, up to the amount that its granter has committed for
+ * it. A lease covers them until it ends, even if a smaller lease replaces it (R9). A lease that
+ * renews nothing, or that another node gave, covers nothing of what was there before. */
 void sim_take_lease(sim_world *world, size_t index, size_t resource, const doorman_lease *lease,
                     doorman_time sent_at, bool renewed) {
     sim_client *client = &world->clients[index];
@@ -432,18 +438,19 @@ static double covered(const sim_use *use, doorman_time local) {
     return most;
 }
 
-/* What a client may use of a resource by its lease, or does use where that is more.
+/* Returns the units that a client may use under its lease, or does use if that is more.
  *
- * Units in flight are in use as far as a lease that has not ended covers them. The others are
- * outside of T7: they were started by the mode of the resource, or under a lease that has ended.
- * Units in flight when a resource is closed are in use until the end of that lease. */
+ * Units in flight count as far as leases that have not ended cover them. Other units in flight are
+ * outside of T7: the fallback allowed them, or a lease that has ended. Units that are in flight
+ * when a resource is closed count until the end of that lease. */
 static double in_use(const sim_use *use, const doorman_resource_info *info, doorman_time local) {
     double most = covered(use, local);
     if (info->leased) return fmax(info->capacity, fmin(info->in_flight, most));
     return local < use->abandoned_until ? fmin(use->abandoned, most) : 0;
 }
 
-/* By the client's clock, until when a use is what it is now, if nothing touches the client. */
+/* Returns until when, by the client's clock, a use stays unchanged if nothing touches the
+ * client. */
 static doorman_time unchanged_until(const sim_use *use, const doorman_resource_info *info,
                                     doorman_time local) {
     doorman_time until = info->leased ? info->expires_at : DOORMAN_NEVER;
@@ -456,10 +463,11 @@ static doorman_time unchanged_until(const sim_use *use, const doorman_resource_i
     return until;
 }
 
-/* L1: a rate has let through at most what it had in all the time since it was opened, and one burst
- * at the largest rate more, or one unit. Without a lease it has what its mode says; that comes into
- * force by itself, and what was saved until then is time, of up to one burst. Up to the last check
- * the capacity was that of the last look; since then it was that or what it is now. */
+/* L1: a rate grants at most the sum of its capacity over the time since it was opened, plus one
+ * burst at its largest capacity, but at least one unit. When a lease ends, the fallback gives the
+ * capacity: that happens without an event, and the saved burst is kept as time, so the budget grows
+ * by one burst at the new capacity. Up to the last check the capacity is that of the last
+ * observation; after it, the larger of that and the capacity now. */
 static void check_rate(sim_world *world, size_t index, size_t resource,
                        const doorman_resource_info *info, doorman_time local) {
     sim_client *client = &world->clients[index];
@@ -480,7 +488,7 @@ static void check_rate(sim_world *world, size_t index, size_t resource,
     use->seen_at = local;
     double most = use->budget + fmax(burst * use->peak, 1);
     if (exceeds(use->passed, most)) {
-        sim_fail(world, "%s let %.9g of %s through, and may %.9g", client->id, use->passed,
+        sim_fail(world, "%s granted %.9g of %s, and may grant %.9g", client->id, use->passed,
                  world->resources[resource], most);
     }
 }
@@ -491,7 +499,7 @@ void sim_touch_client(sim_world *world, size_t client) {
     }
 }
 
-/* Looks at a use again. Does that change the sums? */
+/* Observes a use again. Returns whether that changes the sums. */
 static bool look_at_use(sim_world *world, size_t index, size_t resource) {
     sim_client *client = &world->clients[index];
     sim_use *use = &client->uses[resource];
@@ -516,7 +524,8 @@ static bool look_at_use(sim_world *world, size_t index, size_t resource) {
     return !same;
 }
 
-/* Looks again at those that were touched, or whose time has come. Does that change the sums? */
+/* Observes the uses that were touched or whose observation is due. Returns whether that changes the
+ * sums. */
 static bool look_at_uses(sim_world *world, size_t resource) {
     doorman_time *look_at = world->look_at[resource], first = DOORMAN_NEVER;
     bool changed = false;
@@ -529,7 +538,7 @@ static bool look_at_uses(sim_world *world, size_t resource) {
     return changed;
 }
 
-/* The fast looks against slow ones: is everything as it was at the last look? */
+/* Recounts everything slowly and compares it with the cached values. */
 static void recount(sim_world *world, size_t resource) {
     sim_limit *limit = &world->limits[resource];
     double before = limit->amount, leases = limit->leases;
@@ -573,10 +582,10 @@ static void add_up(sim_world *world, size_t resource) {
 }
 
 /* T7: the leases of a tree that are in force, by the clocks of their holders, add up to at most the
- * largest capacity that the configuration of its root gave within the last lease length. So does
- * what is in use by them; but a cut cannot end what is in flight of a gauge, which the holder goes
- * on claiming, so that has time until it is given back. Where nothing has changed, the last check
- * has said so. */
+ * largest capacity that the configuration of its root gave within the last lease length. So do the
+ * units in use under them, but with more time: a cut does not end the units in flight of a gauge,
+ * which the holder continues to claim until they come back. Where nothing has changed since the
+ * last check, its result still holds. */
 static void check_sums(sim_world *world, size_t resource) {
     bool same_limit = limit_holds(world, resource);
     if (!same_limit) renew_limit(world, resource);
@@ -593,7 +602,7 @@ static void check_sums(sim_world *world, size_t resource) {
                      world->resources[resource], node->leases[resource], limit->leases);
         }
         if (exceeds(node->held[resource], limit->amount)) {
-            sim_fail(world, "what is in use of %s by leases adds up to %.9g of %.9g",
+            sim_fail(world, "the units of %s in use under leases add up to %.9g of %.9g",
                      world->resources[resource], node->held[resource], limit->amount);
         }
     }
@@ -604,7 +613,7 @@ void sim_check_sums(sim_world *world) {
     world->checked_at = world->now;
 }
 
-/* ---- exact shares: an oracle of its own, by bisection, with nothing in common with the header */
+/* ---- exact shares: an independent oracle, by bisection, that shares no code with the header */
 
 typedef struct demand {
     size_t client;
@@ -618,7 +627,7 @@ static double fair_sum(const demand *demands, size_t count, double level) {
     return sum;
 }
 
-/* The level at which the demands, each cut to it, sum to the capacity. */
+/* Returns the level at which the demands, each cut to it, sum to the capacity. */
 static double fair_level(const demand *demands, size_t count, double capacity) {
     double low = 0, high = 0;
     for (size_t i = 0; i < count; i++) high = fmax(high, demands[i].wants);
@@ -647,8 +656,8 @@ static void share_in_proportion(demand *demands, size_t count, double capacity) 
     }
 }
 
-/* The reserve is shared by all; then each band, from the highest priority down, shares what the
- * bands above it and the reserve of those below it leave. */
+/* All demands share the reserve. Then each priority, from the highest down, shares what the higher
+ * priorities and the reserve of the lower ones leave. */
 static void share_by_priority(demand *demands, size_t count, double capacity, double reserve) {
     share_fairly(demands, count, capacity * reserve);
     double left = capacity;
@@ -696,11 +705,11 @@ static void share(demand *demands, size_t count, const sim_rules *rules) {
     }
 }
 
-/* Some time after the last fault: every share is within 5 % of the one that a single server would
- * have given to all clients of the tree (T2), and all together within a thousandth, so that all
- * capacity that is wanted is in use. (A holder that lacks less than a thousandth is not told to
- * come back sooner, R12.) In whole units a holder has its share rounded down or up, once more for
- * each level above it, and two units and a tenth of all may be changing hands. */
+/* Some time after the last fault each share is within 5 % of the share that a single server would
+ * have given to all clients of the tree (T2), and the sum is within 0.1 %, so that all capacity
+ * that is wanted is in use. (A holder that lacks less than 0.1 % is not told to come back sooner,
+ * R12.) With whole units, each level above a holder may round its share down or up, and two units
+ * and 10 % of the sum may be moving between holders. */
 static void check_settled(sim_world *world, size_t root, size_t resource) {
     const sim_rules *rules = &world->versions[world->version].rules[resource];
     bool units = rules->matched && rules->whole;
@@ -721,16 +730,17 @@ static void check_settled(sim_world *world, size_t root, size_t resource) {
         wanted += exact;
         sum += has;
         if (units && has > floor(has)) {
-            sim_fail(world, "%s has %.6g of %s, which is in whole units",
+            sim_fail(world, "%s has %.6g of %s, but leases of it must be whole units",
                      world->clients[demands[i].client].id, has, world->resources[resource]);
         }
         if (!leased || fabs(has - exact) > 0.05 * exact + (units ? SIM_LEVELS : SLACK)) {
-            sim_fail(world, "long after the last fault %s has %.6g of %s, its share is %.6g",
+            sim_fail(world, "long after the last fault %s has %.6g of %s, but its share is %.6g",
                      world->clients[demands[i].client].id, has, world->resources[resource], exact);
         }
     }
     if (fabs(sum - wanted) > 0.001 * wanted + (units ? 2 + 0.1 * wanted : SLACK)) {
-        sim_fail(world, "long after the last fault %.6g of %s is in use, wanted is %.6g", sum,
+        sim_fail(world,
+                 "long after the last fault %.6g of %s is in use, but the shares sum to %.6g", sum,
                  world->resources[resource], wanted);
     }
 }

@@ -1,13 +1,13 @@
-/* Random systems and random faults, and how a failure is made smaller: see sim.h.
+/* Random systems and random faults, and how a failing run is shrunk: see sim.h.
  *
- * A run is a system out of the seed, a time with faults, and a time without, in which every share
- * must come to its exact value. Which kinds of faults happen, and how hard, is drawn for
- * each run anew ("swarm testing", Groce et al. 2012): a bug that needs a certain fault often hides
- * behind the noise of all the others.
+ * A run builds a system from the seed, simulates it with faults for some time, and then without
+ * faults until every share must have its exact value. Each run draws which kinds of faults happen,
+ * and how often ("swarm testing", Groce et al. 2012): a bug that needs one kind of fault often
+ * hides behind the noise of all the others.
  *
- * A quarter of the runs has a diet on top of that, for faults of the handover after a cut: the
- * capacity falls several times in the first part of the run and then stays, while gauges hold on to
- * what is in flight and all demands move. Half of these have no other kind of fault. */
+ * A quarter of the runs also has a schedule of cuts, to find faults of the handover after a cut.
+ * The capacity falls several times in the first third of the run and then stays, while gauges keep
+ * units in flight and all demands change. Half of these runs have no other kind of fault. */
 #include "sim.h"
 
 #include <inttypes.h>
@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 #define SECOND DOORMAN_SECOND
-#define NODES ((size_t)7) /* at most, */
-#define CLIENTS 12        /* in a run */
+#define NODES ((size_t)7) /* the largest number in a run */
+#define CLIENTS 12        /* the largest number in a run */
 
 const char *sim_fault_name(size_t fault) {
 #define FAULT_NAME(code, name, text) name,
@@ -78,7 +78,8 @@ static double random_wants(uint64_t *dice) {
     return sim_between(dice, 1, choice < 3 ? 150 : 1000);
 }
 
-/* Some resources are in whole units, often of few: then most shares are no integers. */
+/* Some resources have leases of whole units, often with a small capacity, so that most shares are
+ * not integers. */
 static void draw_whole(sim_world *world, sim_rules *rules, bool first) {
     uint64_t *dice = &world->fault_dice[SIM_WHOLE];
     bool few = sim_below(dice, 2), change = sim_below(dice, first ? 2 : 8) == 0;
@@ -87,7 +88,8 @@ static void draw_whole(sim_world *world, sim_rules *rules, bool first) {
     if (rules->whole && few) rules->capacity /= 16;
 }
 
-/* The next configuration: each resource keeps its rules, or has one of them changed, or all. */
+/* Adds the next configuration. For each resource it keeps the rules, changes one of them, or
+ * changes all. */
 static void add_version(sim_world *world, uint64_t *dice, bool first) {
     sim_rules rules[SIM_RESOURCES];
     for (size_t i = 0; i < world->resource_count; i++) {
@@ -117,9 +119,9 @@ static sim_clock random_clock(sim_world *world) {
     return clock;
 }
 
-/* ---- load: gauges that take and give back, rates that take */
+/* ---- load: gauges take units and give them back, rates take units */
 
-/* Units that were taken come back. Those that come back to a closed resource were abandoned. */
+/* Gives back the units that an event took. If the resource is closed, the units were abandoned. */
 static void give_back(sim_world *world, const sim_event *event) {
     sim_use *use = &world->clients[event->who].uses[event->what];
     double amount = event->amount;
@@ -134,7 +136,7 @@ static void give_back(sim_world *world, const sim_event *event) {
     }
 }
 
-/* Takes all that a gauge has left, or a part of it, for some time. */
+/* Takes everything that a gauge has left, or a part of it, for some time. */
 static void use_gauge(sim_world *world, const sim_event *event) {
     sim_client *client = &world->clients[event->who];
     sim_use *use = &client->uses[event->what];
@@ -153,7 +155,7 @@ static void use_gauge(sim_world *world, const sim_event *event) {
     doorman_gauge *gauge = doorman_resource_gauge(use->resource);
     sim_touch_client(world, event->who);
     if (doorman_gauge_try(gauge, amount, local) != DOORMAN_ALLOWED) {
-        sim_fail(world, "%s has %g of r%zu with %g in flight, and may not use %g", client->id,
+        sim_fail(world, "%s has %g of r%zu with %g in flight, but is refused %g", client->id,
                  info.capacity, event->what, info.in_flight, amount);
         return;
     }
@@ -165,7 +167,8 @@ static void use_gauge(sim_world *world, const sim_event *event) {
     sim_plan(world, world->now + hold, back);
 }
 
-/* Tries for up to ten seconds' units, more than there are, as one or in parts. */
+/* Tries to take what the capacity gives in up to 10 s, which is more than there is, in one or
+ * several parts. */
 static void use_rate(sim_world *world, const sim_event *event) {
     sim_client *client = &world->clients[event->who];
     sim_use *use = &client->uses[event->what];
@@ -184,18 +187,18 @@ static void use_rate(sim_world *world, const sim_event *event) {
     }
     sim_touch_client(world, event->who);
     if (use->passed <= before) return;
-    sim_note(world, "%s lets %.6g of r%zu through", client->id, use->passed - before, event->what);
+    sim_note(world, "%s grants %.6g of r%zu", client->id, use->passed - before, event->what);
 }
 
-/* ---- faults that strike now and then */
+/* ---- faults that strike from time to time */
 
-/* Is a node this one, or below it? */
+/* Returns whether a node is `top` or below it. */
 static bool belongs(const sim_world *world, size_t node, size_t top) {
     while (node != top && node != SIM_NONE) node = world->nodes[node].parent;
     return node == top;
 }
 
-/* Some node with all that is below it cannot reach the others; or it goes right through. */
+/* Starts or ends a partition. It separates one node and everything below it, or a random half. */
 static void strike_partition(sim_world *world, uint64_t *dice) {
     bool below = sim_below(dice, 2);
     size_t top = sim_pick(dice, world->node_count);
@@ -210,7 +213,7 @@ static void strike_partition(sim_world *world, uint64_t *dice) {
         bool aside = sim_below(dice, 2);
         process->machine.aside = below ? belongs(world, process->node, top) : aside;
     }
-    sim_note(world, "%s", world->partitioned ? "a partition" : "the partition is over");
+    sim_note(world, "%s", world->partitioned ? "a partition begins" : "the partition ends");
 }
 
 static void revive(sim_world *world, const sim_event *event) {
@@ -243,7 +246,7 @@ static void strike_stall(sim_world *world, uint64_t *dice) {
     if (struck->client && !struck->machine.still_until) sim_stall_client(world, client, until);
 }
 
-/* A node, and often its parent too: then both learn. */
+/* Makes the master of a node resign, and a third of the time that of its parent too: both learn. */
 static void resign(sim_world *world, uint64_t *dice, doorman_time longest) {
     size_t node = sim_pick(dice, world->node_count), parent = world->nodes[node].parent;
     sim_resign(world, node, world->now + sim_time_between(dice, 0, longest));
@@ -253,13 +256,13 @@ static void resign(sim_world *world, uint64_t *dice, doorman_time longest) {
 
 static void strike_resign(sim_world *world, uint64_t *dice) { resign(world, dice, 0); }
 
-/* A gap of up to 1.2 leases of a minute. */
+/* A gap of up to 1.2 times a lease length of 60 s. */
 static void strike_gap(sim_world *world, uint64_t *dice) { resign(world, dice, 72 * SECOND); }
 
 static void end_exile(sim_world *world, const sim_event *event) {
     sim_process *process = &world->processes[event->who];
     process->exiled = false;
-    sim_note(world, "%s reaches the election", process->address);
+    sim_note(world, "%s reaches the election again", process->address);
 }
 
 static void strike_exile(sim_world *world, uint64_t *dice) {
@@ -276,7 +279,7 @@ static void load(sim_world *world, const sim_event *event) {
     if (!world->processes[event->who].machine.still_until) sim_load(world, event->who);
 }
 
-/* Processes load a new configuration one by one, within some seconds. */
+/* All processes load a new configuration, each at its own time within 5 s. */
 static void roll_out(sim_world *world, uint64_t *dice) {
     world->version++;
     for (size_t i = 0; i < world->process_count; i++) {
@@ -291,7 +294,7 @@ static void strike_reload(sim_world *world, uint64_t *dice) {
     roll_out(world, dice);
 }
 
-/* Only in the first part of a run, so that the sums have time to fit again. */
+/* Strikes only in the first third of a run, so that the sums have time to fit again. */
 static void strike_cut(sim_world *world, uint64_t *dice) {
     if (world->version_count == SIM_VERSIONS || world->now > world->end / 3) return;
     sim_rules rules[SIM_RESOURCES];
@@ -329,7 +332,8 @@ static void reopen(sim_world *world, const sim_event *event) {
     if (!client->uses[event->what].resource) sim_open(world, event->who, event->what);
 }
 
-/* Half of what is closed is opened again soon, while the release may still be on its way. */
+/* Closes a resource. Half of the resources are opened again within 10 s, while the release may
+ * still be on its way. */
 static void strike_close(sim_world *world, uint64_t *dice) {
     size_t client = sim_pick(dice, world->client_count);
     size_t resource = sim_pick(dice, world->resource_count);
@@ -351,7 +355,7 @@ static void strike_close(sim_world *world, uint64_t *dice) {
     if (soon) sim_plan(world, later, event);
 }
 
-/* What strikes, and how many seconds lie between two strikes on the average, at full intensity. */
+/* A kind of fault, and the mean number of seconds between two strikes at full intensity. */
 typedef struct sim_striker {
     void (*strike)(sim_world *world, uint64_t *dice);
     double interval;
@@ -392,7 +396,8 @@ static doorman_time longest_lease(const sim_world *world) {
     return longest;
 }
 
-/* Wants that followed use, and so asked at any time for more than there is, are set again. */
+/* Sets wants that followed use to fixed values. Otherwise they could exceed the capacity at any
+ * time. */
 static void settle_wants(sim_world *world, size_t client) {
     for (size_t i = 0; i < world->resource_count; i++) {
         sim_use *use = &world->clients[client].uses[i];
@@ -402,9 +407,9 @@ static void settle_wants(sim_world *world, size_t client) {
     }
 }
 
-/* The faults are over: what was broken is whole again, and messages are not slow. (Each level asks
- * for its lease again after a third of it, and loses the time of an answer: four levels leave
- * nothing of 12 s where an answer takes 2 s.) */
+/* Ends the faults: repairs everything, and makes messages fast. (Each level renews its lease after
+ * a third of it, and loses the time of a round trip: where a round trip takes 2 s, four levels
+ * leave nothing of a lease of 12 s.) */
 static void heal(sim_world *world) {
     if (world->latency > SECOND / 10) world->latency = SECOND / 10;
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) world->intensity[i] = 0;
@@ -420,10 +425,10 @@ static void heal(sim_world *world) {
         if (world->clients[i].machine.still_until) sim_kill_client(world, i);
         settle_wants(world, i);
     }
-    sim_note(world, "the faults are over");
+    sim_note(world, "the faults end");
 }
 
-/* The diet: see above. */
+/* Decides whether this run has a schedule of cuts, as described above. */
 static void set_up_cuts(sim_world *world, const sim_story *story) {
     uint64_t dice = world->seed * 41 + 7;
     world->cuts = sim_below(&dice, 4) == 0 && story->allowed[SIM_CUT];
@@ -436,8 +441,8 @@ static void set_up_cuts(sim_world *world, const sim_story *story) {
     }
 }
 
-/* Kinds of faults that came later draw from dice of their own, so that older seeds stay the same
- * where these kinds do not happen. */
+/* Kinds of faults that were added later draw from their own random numbers, so that earlier seeds
+ * give the same runs where these kinds do not happen. */
 static void set_up_faults(sim_world *world, const sim_story *story) {
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
         bool later = i == SIM_CARELESS || i == SIM_CUT || i == SIM_WHOLE;
@@ -454,7 +459,7 @@ static void set_up_faults(sim_world *world, const sim_story *story) {
     }
 }
 
-/* Most clients ask a leaf. One that roams goes between two nodes. */
+/* Returns a leaf for most clients. A client that roams changes between two nodes. */
 static size_t random_node(const sim_world *world, uint64_t *dice) {
     size_t leaves[SIM_NODES] = {0}, count = 0;
     for (size_t i = 0; i < world->node_count; i++) {
@@ -493,8 +498,8 @@ static void set_up_client(sim_world *world, size_t index) {
 
 static size_t at_most(uint64_t drawn, size_t most) { return drawn < most ? (size_t)drawn : most; }
 
-/* A quarter of all systems are flat, one root, or two of them if clients roam. Others are trees: as
- * many nodes in a row as there are levels, the rest at random below these. */
+/* A quarter of all systems are flat: one root, or two if clients roam. The others are trees: first
+ * a chain with one node for each level, then further nodes at random places in it. */
 static void set_up_nodes(sim_world *world, const sim_story *story) {
     uint64_t dice = world->seed * 17 + 1;
     size_t levels = 1 + at_most(sim_below(&dice, SIM_LEVELS), story->most[SIM_MOST_LEVELS] - 1);
@@ -536,9 +541,10 @@ static void set_up(sim_world *world, const sim_story *story) {
     for (size_t i = 0; i < clients; i++) set_up_client(world, i);
 }
 
-/* The time within which everything comes to its exact value: 3 lease lengths; or 2, after as long
- * as a client may sleep that has failed often (K2), where that is longer. Below each level it takes
- * a lease length more: a node may learn for so long after it has heard of its parent. */
+/* Returns the time within which all shares reach their exact values. It is the longer of 3 lease
+ * lengths, and of 2 lease lengths after the longest back-off of a client (60 s, K2). Each level
+ * below the root takes one more lease length, because a node may learn for that long after it has
+ * heard from its parent. */
 static doorman_time settling_time(const sim_world *world) {
     doorman_time length = longest_lease(world), levels = 0;
     for (size_t i = 0; i < world->node_count; i++) {
@@ -549,7 +555,7 @@ static doorman_time settling_time(const sim_world *world) {
     return (slept > 3 * length ? slept : 3 * length) + levels * length;
 }
 
-static sim_world world; /* one at a time; the handler of SIGABRT reads it */
+static sim_world world; /* one at a time; the SIGABRT handler reads it */
 
 static bool run(const sim_story *story) {
     sim_init(&world, story->seed);
@@ -562,7 +568,7 @@ static bool run(const sim_story *story) {
     return !world.failure[0];
 }
 
-/* ---- telling a failure, and making it smaller */
+/* ---- reporting a failure, and shrinking it */
 
 static void tell_command(const sim_story *story) {
     bool first = true;
@@ -596,14 +602,15 @@ static void tell(const sim_story *story) {
     tell_command(story);
 }
 
-/* Keeps a change to a story if it still fails. */
+/* Makes the story smaller if it still fails. */
 static bool try_smaller(sim_story *story, const sim_story *smaller) {
     if (run(smaller)) return false;
     *story = *smaller;
     return true;
 }
 
-/* The smallest bound with which it still fails: the least one, or else by ever smaller steps. */
+/* Shrinks one bound to the smallest value that still fails: first to the least value, then in
+ * smaller and smaller steps. */
 static bool shrink_bound(sim_story *story, size_t bound) {
     size_t before = story->most[bound], least = sim_bound_least(bound);
     for (size_t step = before - least; step; step = step > 2 ? step / 2 : step - 1) {
@@ -615,7 +622,8 @@ static bool shrink_bound(sim_story *story, size_t bound) {
     return story->most[bound] < before;
 }
 
-/* Leaves out kinds of faults, then makes the system smaller, then the time, as long as it fails. */
+/* Shrinks a story for as long as it still fails: fewer kinds of faults, then a smaller system, then
+ * less time. */
 static void shrink(sim_story *story) {
     for (bool smaller = true; smaller;) {
         smaller = false;
@@ -630,8 +638,8 @@ static void shrink(sim_story *story) {
 
 static const sim_story *under_way;
 
-/* An assertion of the header's has failed. Without notes the run starts again, with them, and comes
- * back to here; nothing of the first one is used any more. */
+/* An assertion of the header has failed. If the run took no notes, it is repeated with notes and
+ * ends up here again; the state of the first run is not used any more. */
 static void on_abort(int number) {
     (void)number;
     if (world.quiet) {
@@ -645,7 +653,7 @@ static void on_abort(int number) {
     _Exit(1);
 }
 
-/* One seed; a failure is told, and made smaller. */
+/* Runs one seed. Reports a failure, and shrinks it. */
 static bool fails(const sim_story *first) {
     sim_story story = *first;
     under_way = &story;
@@ -655,14 +663,14 @@ static bool fails(const sim_story *first) {
     if (!story.verbose) (void)run(&story);
     tell(&story);
     if (!story.shrink) return true;
-    puts("\nThe smallest story:");
+    puts("\nThe smallest failing run:");
     shrink(&story);
     run(&story);
     tell(&story);
     return true;
 }
 
-/* Same seed, same run (C1), with notes and without. */
+/* C1: the same seed gives the same run, with notes and without. */
 static bool repeats(const sim_story *story) {
     sim_story quiet = *story;
     quiet.quiet = true;
@@ -675,11 +683,11 @@ static bool repeats(const sim_story *story) {
 }
 
 typedef struct sim_tally {
-    uint64_t runs, events, hash; /* the hash of the last run */
+    uint64_t runs, events, hash; /* hash: of the last run */
     bool failed;
 } sim_tally;
 
-/* Every so many of the seeds, from one on. */
+/* Runs every `step`-th seed, starting with number `first`. */
 static sim_tally run_seeds(const sim_story *story, uint64_t first, uint64_t seeds, uint64_t step) {
     sim_tally tally = {.runs = 0};
     time_t told_at = time(NULL);
@@ -693,12 +701,12 @@ static sim_tally run_seeds(const sim_story *story, uint64_t first, uint64_t seed
         if (tally.failed) printf("found in run %" PRIu64 " of %" PRIu64 "\n", i + 1, seeds);
         if (time(NULL) - told_at < 2 || first) continue;
         told_at = time(NULL);
-        fprintf(stderr, "some %" PRIu64 " of %" PRIu64 " runs\n", i + 1, seeds);
+        fprintf(stderr, "about %" PRIu64 " of %" PRIu64 " runs\n", i + 1, seeds);
     }
     return tally;
 }
 
-/* In a process of its own. Returns where its tally will come from. */
+/* Runs the seeds in a separate process. Returns the pipe from which its tally can be read. */
 static int run_apart(const sim_story *story, uint64_t first, uint64_t seeds, uint64_t step) {
     int ends[2] = {-1, -1};
     if (pipe(ends) != 0) abort();

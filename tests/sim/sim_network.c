@@ -1,5 +1,5 @@
-/* Messages between those who ask, clients and processes of nodes with a parent, and the processes
- * that they ask: see sim.h. */
+/* Messages between the senders of requests (clients, and processes of nodes with a parent) and the
+ * processes that answer them: see sim.h. */
 #include "sim.h"
 
 #include <assert.h>
@@ -8,14 +8,14 @@
 
 static double seconds(doorman_time time) { return (double)time / (double)DOORMAN_SECOND; }
 
-/* ---- parties */
+/* ---- senders */
 
 static sim_machine *machine_of(sim_world *world, sim_party party) {
     return party.is_process ? &world->processes[party.index].machine
                             : &world->clients[party.index].machine;
 }
 
-/* NULL: dead, or a root. */
+/* Returns NULL for a dead client or process, and for a root. */
 static doorman_asker *asker_of(const sim_world *world, sim_party party) {
     if (party.is_process) {
         doorman_server *server = world->processes[party.index].server;
@@ -44,14 +44,15 @@ static void carry(sim_world *world, sim_party party) {
 
 /* ---- copies */
 
-/* The number that a text starts with; moves the text beyond it. */
+/* Reads the number at the beginning of a text, and moves the text past it. */
 static size_t read_index(const char **text) {
     size_t index = 0;
     for (; **text >= '0' && **text <= '9'; ++*text) index = 10 * index + (size_t)(**text - '0');
     return index;
 }
 
-/* A name says what it is of: "r1", "c12", "n3", "n3p0". Returns the world's own, or NULL. */
+/* Finds a name by its form: "r1", "c12", "n3", "n3p0". Returns the world's own copy, or NULL. Sets
+ * `process` where the name is that of a process. */
 static const char *find_name(const sim_world *world, const char *name, size_t *process) {
     const char *rest = name + 1;
     size_t index = read_index(&rest);
@@ -63,11 +64,11 @@ static const char *find_name(const sim_world *world, const char *name, size_t *p
     return *process < world->process_count ? world->processes[*process].address : NULL;
 }
 
-/* A name of the world's own, equal to one that somebody said; and the process, where it is one. */
+/* Returns the world's own copy of a name, and the process where the name is that of one. */
 static const char *known_name_of(const sim_world *world, const char *name, size_t *process) {
     const char *known = find_name(world, name, process);
     if (known && strcmp(known, name) == 0) return known;
-    fprintf(stderr, "nobody has the name %s\n", name);
+    fprintf(stderr, "unknown name: %s\n", name);
     abort();
 }
 
@@ -191,7 +192,7 @@ static bool passes(sim_world *world, const sim_message *message) {
     return !world->partitioned || aside == world->processes[message->process].machine.aside;
 }
 
-/* Sends a message on its way: it may be lost, come twice, or take long. */
+/* Sends a message. It may be lost, duplicated or delayed. */
 static void deliver(sim_world *world, sim_handler handler, sim_message *message) {
     sim_event event = {.handler = handler, .message = message};
     event.who = message->asker.index;
@@ -207,7 +208,7 @@ static void deliver(sim_world *world, sim_handler handler, sim_message *message)
     }
 }
 
-/* ---- answers, to who asked */
+/* ---- responses, to the sender of the request */
 
 static void note_taken(sim_world *world, const sim_message *message, size_t index,
                        const char *stale) {
@@ -215,11 +216,11 @@ static void note_taken(sim_world *world, const sim_message *message, size_t inde
     const char *name = name_of(world, message->asker);
     unsigned long long id = (unsigned long long)answer->gets.id;
     if (answer->grant != DOORMAN_GRANTED) {
-        sim_note(world, "%s hears%s to try later for %s", name, stale, answer->resource_id);
+        sim_note(world, "%s receives%s TRY_LATER for %s", name, stale, answer->resource_id);
         return;
     }
     if (message->asker.is_process) {
-        sim_note(world, "%s takes%s %.6g of %s, lease %llx", name, stale, answer->gets.capacity,
+        sim_note(world, "%s receives%s %.6g of %s, lease %llx", name, stale, answer->gets.capacity,
                  answer->resource_id, id);
         return;
     }
@@ -229,9 +230,9 @@ static void note_taken(sim_world *world, const sim_message *message, size_t inde
     double left = leased ? seconds(info.expires_at - local_time(world, message->asker)) : 0;
     sim_mix_amount(world, leased ? info.capacity : -1);
     if (world->quiet) return;
-    sim_note(world, "%s takes%s %.6g of %s, lease %llx: has %.6g for %.3f s, in flight %.6g", name,
-             stale, answer->gets.capacity, answer->resource_id, id, leased ? info.capacity : 0,
-             left, info.in_flight);
+    sim_note(world, "%s receives%s %.6g of %s, lease %llx: has %.6g for %.3f s, in flight %.6g",
+             name, stale, answer->gets.capacity, answer->resource_id, id,
+             leased ? info.capacity : 0, left, info.in_flight);
 }
 
 static void note_response(sim_world *world, const sim_message *message, doorman_status status) {
@@ -239,14 +240,14 @@ static void note_response(sim_world *world, const sim_message *message, doorman_
     const char *stale = status == DOORMAN_STALE ? " too late" : "";
     sim_mix(world, (uint64_t)status);
     if (!response->is_master) {
-        sim_note(world, "%s hears%s that the master is %s", name_of(world, message->asker), stale,
+        sim_note(world, "%s learns%s that the master is %s", name_of(world, message->asker), stale,
                  response->master_address ? response->master_address : "unknown");
     }
     for (size_t i = 0; i < response->answer_count; i++) note_taken(world, message, i, stale);
 }
 
-/* What a client has taken. `before` says which of its resources had a lease. Units that are in
- * flight when a lease of another node comes are nobody's. */
+/* Stores the leases that a client has accepted. `before` says which of its resources had a lease.
+ * Units that are in flight when a lease of another node arrives no longer count. */
 static void take_leases(sim_world *world, const sim_message *message, const bool *before) {
     size_t node = world->processes[message->process].node;
     for (size_t i = 0; i < message->response.answer_count; i++) {
@@ -262,7 +263,7 @@ static void take_leases(sim_world *world, const sim_message *message, const bool
     }
 }
 
-/* Who stands still finds its messages when it goes on, or never. */
+/* A client or process that stands still receives its messages when it runs again, or never. */
 static bool asker_misses(sim_world *world, const sim_event *event) {
     sim_party asker = event->message->asker;
     const sim_machine *machine = machine_of(world, asker);
@@ -285,7 +286,7 @@ static void on_response(sim_world *world, const sim_event *event) {
     doorman_status status = doorman_asker_response(asker_of(world, asker), message->sequence,
                                                    &message->response, local_time(world, asker));
     if (status != DOORMAN_OK && status != DOORMAN_STALE) {
-        sim_fail(world, "%s calls a right answer %s", name_of(world, asker),
+        sim_fail(world, "%s rejects a correct response with %s", name_of(world, asker),
                  doorman_status_name(status));
     }
     if (status == DOORMAN_OK && !asker.is_process) take_leases(world, message, leased);
@@ -301,7 +302,7 @@ static void on_no_answer(sim_world *world, const sim_event *event) {
     doorman_asker_failed(asker_of(world, asker), event->message->sequence,
                          local_time(world, asker));
     if (!asker.is_process) sim_touch_client(world, asker.index);
-    sim_note(world, "%s finds nobody at %s", name_of(world, asker),
+    sim_note(world, "%s cannot connect to %s", name_of(world, asker),
              world->processes[event->message->process].address);
     carry(world, asker);
 }
@@ -325,7 +326,7 @@ static void note_request(sim_world *world, const sim_message *message, bool is_m
                      (unsigned long long)ask->has.id, seconds(ask->has.expires_in));
         }
         sim_note(world, "%s%s at %s%s: %s %s, %shas %s", message->request.holder_id,
-                 ask->learning ? " (learning)" : "", address, is_master ? "" : " (no master)",
+                 ask->learning ? " (learning)" : "", address, is_master ? "" : " (not master)",
                  release ? "releases" : "asks for", ask->resource_id, wants,
                  ask->has.id ? has : "nothing");
     }
@@ -338,11 +339,11 @@ static void note_answers(sim_world *world, const sim_message *message) {
         const doorman_answer *answer = &message->answers[i];
         sim_mix_amount(world, answer->gets.capacity);
         if (answer->grant != DOORMAN_GRANTED) {
-            sim_note(world, "%s tells %s to try later for %s", address, name, answer->resource_id);
+            sim_note(world, "%s answers %s TRY_LATER for %s", address, name, answer->resource_id);
             continue;
         }
-        sim_note(world, "%s gives %s %.6g of %s, counts %.6g, lease %llx for %.3f s", address, name,
-                 answer->gets.capacity, answer->resource_id, answer->gets.keep,
+        sim_note(world, "%s gives %s %.6g of %s, commits %.6g, lease %llx for %.3f s", address,
+                 name, answer->gets.capacity, answer->resource_id, answer->gets.keep,
                  (unsigned long long)answer->gets.id, seconds(answer->gets.expires_in));
     }
 }
@@ -355,7 +356,7 @@ static void answer(sim_world *world, size_t index, sim_message *message) {
     doorman_status status =
         doorman_server_handle(process->server, &message->request, &response, &error, local);
     if (status != DOORMAN_OK) {
-        sim_fail(world, "%s refuses a right request: %s", process->address, error.text);
+        sim_fail(world, "%s refuses a correct request: %s", process->address, error.text);
         return;
     }
     note_request(world, message, response.is_master);
@@ -376,15 +377,15 @@ static void on_request(sim_world *world, const sim_event *event) {
         if (!lost) sim_plan(world, process->machine.still_until, *event);
     } else if (process->server) {
         answer(world, message->process, message);
-    } else if (sim_below(&world->dice, 2)) { /* refused by its machine, or silence */
+    } else if (sim_below(&world->dice, 2)) { /* its machine refuses the connection, or is silent */
         deliver(world, on_no_answer, message);
     }
 }
 
-/* ---- the loops that carry requests, once around */
+/* ---- one iteration of the loops that send requests */
 
-/* A careless client tells the truth about what it has, but names no lease, or the one before the
- * last. So its server must not take what it says for a confirmation. */
+/* A careless client reports truthfully what it has, but names no lease, or the one before the last.
+ * So its server must not treat the request as a confirmation. */
 static void forget_lease(sim_world *world, sim_client *client, doorman_ask *ask) {
     sim_use *use = &client->uses[sim_resource_index(world, ask->resource_id)];
     uint64_t lease = ask->has.id;
@@ -435,7 +436,7 @@ void sim_carry_client(sim_world *world, size_t index) {
     send_request(world, (sim_party){false, index});
     doorman_time due = doorman_client_due(client->client);
     if (due <= local) {
-        sim_fail(world, "%s wants to be called again at once, without end", client->id);
+        sim_fail(world, "%s is always due at once", client->id);
     }
     sim_event event = {.handler = on_client_due, .who = index, .life = ++machine->wake};
     sim_plan(world, sim_global(&machine->clock, due), event);
@@ -446,7 +447,7 @@ static void on_process_due(sim_world *world, const sim_event *event) {
     if (machine->wake == event->life) sim_carry_process(world, event->who);
 }
 
-/* A root is slow to do what is due: its answers do not depend on it. */
+/* A root handles due work at most once a second, because its answers do not depend on it. */
 void sim_carry_process(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     sim_machine *machine = &process->machine;
@@ -458,7 +459,7 @@ void sim_carry_process(sim_world *world, size_t index) {
     sim_look(world, index);
     doorman_time due = doorman_server_due(process->server);
     if (!root && due <= local) {
-        sim_fail(world, "%s wants to be called again at once, without end", process->address);
+        sim_fail(world, "%s is always due at once", process->address);
     }
     doorman_time next = sim_global(&machine->clock, due);
     doorman_time soon = world->now + DOORMAN_SECOND + (doorman_time)sim_below(&world->dice, 1000);

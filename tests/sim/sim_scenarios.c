@@ -1,15 +1,15 @@
-/* The scenarios of the design document's own simulation, on the code that the server runs: see
- * sim.h.
+/* The scenarios of the design document's simulation, run on the same code as the server: see sim.h.
  *
- * One to three are a root and 5 clients, four a root, a region and its 5 clients; five to seven are
- * a root, 3 regions, 3 data centres in each, and 5 clients in each of those. A node has three
- * processes. The capacity is 500, leases are of 60 s, the root's holders ask every 8 s, each level
- * below twice as often, never twice within 2 s. Messages are instant and none is lost. Each client
- * wants what the table says, and then, at once and every 10 s, w * (1 + 0.1 * (1 - 2U)). Time is
- * continuous, unlike in the original, which ticks in whole seconds: the header spreads renewals by
- * some percent of their interval, and whole seconds would round that away.
+ * Scenarios one to three have a root and 5 clients. Four has a root, a region and its 5 clients.
+ * Five to seven have a root, 3 regions, 3 data centres in each region, and 5 clients in each data
+ * centre. Each node has three processes. The capacity is 500, and leases last 60 s. The root's
+ * holders ask every 8 s, each level below it twice as often, and never twice within 2 s. Messages
+ * are instant and none is lost. Each client starts with the wants in the table. Then, at once and
+ * every 10 s, its wants w become w * (1 + 0.1 * (1 - 2U)), with U uniform in [0, 1). Time is
+ * continuous. (The original ticks in whole seconds, but the header spreads renewals by some percent
+ * of their interval, and whole seconds would round that away.)
  *
- * The dice for wants and mishaps are not those for the rest: both kinds of handover see the same
+ * Wants and mishaps have their own random numbers, so that both kinds of handover see the same
  * wants and the same mishaps. */
 #include "sim.h"
 
@@ -23,16 +23,16 @@
 #include <unistd.h>
 
 #define CAPACITY 500.0
-#define SECONDS ((size_t)3600) /* at most */
+#define SECONDS ((size_t)3600) /* the longest run */
 #define FIRST_SAMPLE ((size_t)75)
 #define SAMPLE_INTERVAL ((size_t)5)
-#define PARTS 9 /* clients, or data centres, told apart in a picture */
+#define PARTS 9 /* clients or data centres that a picture shows separately */
 #define SEEDS_MAX 1000
-#define SHORT_FACTOR 10 /* a run of five minutes says little */
+#define SHORT_FACTOR 10 /* short runs are repeated more often, because each says little */
 
 typedef struct sim_shape {
-    size_t regions, centres; /* below the root, and below each region */
-    double wants;            /* of each client, at the start */
+    size_t regions, centres; /* regions below the root; data centres below each region */
+    double wants;            /* of each client at the start */
 } sim_shape;
 
 static const sim_shape root_alone = {0, 0, 110}, region = {1, 0, 100}, planet = {3, 3, 15};
@@ -41,27 +41,27 @@ typedef struct sim_scenario {
     const char *name;
     const sim_shape *shape;
     size_t seconds;
-    sim_handler mishap;          /* NULL: none */
-    double mishap_for;           /* its amount: a time, or how much more is wanted */
-    size_t mishap_at, mishap_to; /* in seconds: from its beginning to its end */
-    size_t level;                /* of the node that is struck, where not every one may be */
+    sim_handler mishap; /* NULL: none */
+    double mishap_for;  /* how long it lasts, in seconds, or how much more a client wants */
+    size_t mishap_at, mishap_to;          /* its beginning and its end, in seconds */
+    size_t level;                         /* the level of the node that loses its master */
     const char *original, *original_over; /* min, median, max; percent in use, samples over */
 } sim_scenario;
 
-/* What one run comes to, in percent of the capacity, and seconds. */
+/* The figures of one run: percent of the capacity, and seconds. */
 typedef struct sim_result {
     double in_use, largest, mean_over, recovery;
     size_t samples_over;
     uint64_t hash;
 } sim_result;
 
-/* By the second. */
+/* What happens in each second. */
 typedef struct sim_course {
     double leased[SECONDS + 1], wanted[SECONDS + 1], part[PARTS][SECONDS + 1];
     bool headless[SECONDS + 1]; /* some node has no master */
 } sim_course;
 
-/* ---- what happens */
+/* ---- events */
 
 static void walk_wants(sim_world *world, const sim_event *event) {
     double wants = world->clients[event->who].uses[0].wants;
@@ -90,7 +90,7 @@ static void two_want_much(sim_world *world, const sim_event *event) {
     sim_want(world, second, 0, event->amount);
 }
 
-/* Some node of one level has no master for a time. */
+/* One random node of a level has no master for a time. */
 static void lose_master(sim_world *world, const sim_event *event) {
     size_t first = 0, end = world->node_count;
     while (world->nodes[first].level < event->what) first++;
@@ -99,9 +99,9 @@ static void lose_master(sim_world *world, const sim_event *event) {
     sim_resign(world, any_node(world, first, end), world->now + gap);
 }
 
-/* Once a minute: with probability 10/15 somebody wants 100 more, for good; with 4/15 a node has no
- * master for up to a minute; with 1/15 it elects anew, and a third of the time the same process
- * wins, and nothing changes. */
+/* Once a minute: with probability 10/15 a client wants 100 more, for good. With probability 4/15 a
+ * node has no master for up to a minute. With probability 1/15 a node elects a master; a third of
+ * the time the same process wins, and nothing changes. */
 static void any_mishap(sim_world *world, const sim_event *event) {
     uint64_t *dice = &world->fault_dice[SIM_GAP];
     uint64_t draw = sim_below(dice, 15), wait = sim_below(dice, 61), winner = sim_below(dice, 3);
@@ -127,15 +127,16 @@ static const sim_scenario scenarios[] = {
     {"seven", &planet, 3600, any_mishap, 0, 60, 0, 0, "93.3  96.4  97.4", "4  20  44"},
 };
 
-/* One mishap alone in the tree of five. */
+/* Single mishaps in the tree of scenario five. */
 static const sim_scenario mishaps[] = {
     {"a client wants 100 more", &planet, 390, want_more, 100, 150, 150, 0, "19", NULL},
-    {"another master of a data centre", &planet, 390, lose_master, 0, 150, 150, 2, "55", NULL},
-    {"another master of a region", &planet, 390, lose_master, 0, 150, 150, 1, "61", NULL},
-    {"another master of the root", &planet, 390, lose_master, 0, 150, 150, 0, "", NULL},
-    {"a data centre without one for 60 s", &planet, 390, lose_master, 60, 150, 210, 2, "125", NULL},
-    {"a region without one for 60 s", &planet, 390, lose_master, 60, 150, 210, 1, "125", NULL},
-    {"the root without one for 60 s", &planet, 390, lose_master, 60, 150, 210, 0, "130", NULL},
+    {"a new master for a data centre", &planet, 390, lose_master, 0, 150, 150, 2, "55", NULL},
+    {"a new master for a region", &planet, 390, lose_master, 0, 150, 150, 1, "61", NULL},
+    {"a new master for the root", &planet, 390, lose_master, 0, 150, 150, 0, "", NULL},
+    {"a data centre has no master for 60 s", &planet, 390, lose_master, 60, 150, 210, 2, "125",
+     NULL},
+    {"a region has no master for 60 s", &planet, 390, lose_master, 60, 150, 210, 1, "125", NULL},
+    {"the root has no master for 60 s", &planet, 390, lose_master, 60, 150, 210, 0, "130", NULL},
 };
 
 /* ---- one run */
@@ -151,7 +152,7 @@ static void add_clients(sim_world *world, size_t node, double wants) {
     }
 }
 
-/* Nodes by levels: the root, the regions, the data centres. */
+/* Adds the nodes level by level: the root, the regions, the data centres. */
 static void build(sim_world *world, const sim_shape *shape) {
     size_t root = sim_add_node(world, SIM_NONE, 3), first_leaf = root;
     for (size_t i = 0; i < shape->regions; i++) sim_add_node(world, root, 3);
@@ -207,9 +208,9 @@ static bool well_used(const sim_course *course, size_t second) {
     return course->leased[second] >= 0.95 * most;
 }
 
-/* Seconds from the beginning of the mishap until 95 % is in use and stays so for 30 s; 0: it never
- * was less, which leases that go on hide for up to a lease length; -1: there is not just one
- * mishap, of which all this could be said. */
+/* Returns the seconds from the beginning of the mishap until 95 % is in use and stays so for 30 s.
+ * Returns 0 if use never falls below that (leases that have not ended can hide a mishap for up to a
+ * lease length). Returns -1 if the scenario does not have exactly one mishap. */
 static double recovery(const sim_course *course, const sim_scenario *scenario) {
     if (!scenario->mishap_to) return -1;
     size_t start = scenario->mishap_at, second = start, good = 0;
@@ -243,7 +244,7 @@ static sim_result evaluate(const sim_course *course, const sim_scenario *scenari
     return result;
 }
 
-/* One run, and what is wrong with it: "" is nothing. */
+/* The result of one run, and its failure; "" means none. */
 typedef struct sim_outcome {
     sim_result result;
     char failure[300];
@@ -264,15 +265,15 @@ static void run(const sim_scenario *scenario, doorman_handover handover, uint64_
     out->result = evaluate(course, scenario);
     out->result.hash = world->hash;
     if (handover == DOORMAN_CONFIRMED && out->result.samples_over) {
-        sim_fail(world, "over the capacity");
+        sim_fail(world, "the leases exceed the capacity");
     }
     memcpy(out->failure, world->failure, sizeof out->failure);
     sim_uninit(world);
     free(world);
 }
 
-/* Time, capacity, wants together, whether some node has no master, and what each part has, stacked.
- * A long run is sampled every ten seconds. */
+/* Writes, for each second: the time, the capacity, the sum of wants, whether some node has no
+ * master, and the stacked leases of the parts. A long run is sampled every 10 s. */
 static void write_course(const char *folder, const sim_scenario *scenario,
                          const sim_course *course) {
     char path[300];
@@ -299,27 +300,27 @@ static void write_course(const char *folder, const sim_scenario *scenario,
 
 /* ---- all runs, by several processes */
 /*
- * The runs are listed first. With one job each is done when its outcome is read; with more, so many
- * processes do them in this order, each the next one that nobody has begun, and leave the outcomes
- * in shared memory. Outcomes are read in the same order, so that the output does not depend on the
- * number of jobs. A process that dies leaves its run without an outcome. */
+ * First all runs are listed. With one job, each run is made when its outcome is read. With several
+ * jobs, as many processes take the runs in the order of the list, and write the outcomes to shared
+ * memory. Outcomes are read in the same order, so that the output does not depend on the number of
+ * jobs. A process that dies leaves its run without an outcome. */
 
 typedef struct sim_task {
     const sim_scenario *scenario;
     doorman_handover handover;
     uint64_t seed;
-    bool draws; /* writes its course to the folder */
+    bool draws; /* write the course of this run to the folder */
 } sim_task;
 
 typedef struct sim_schedule {
     sim_task *tasks;
     size_t count, capacity;
-    size_t read; /* outcomes read so far */
+    size_t read; /* number of outcomes read so far */
     const char *folder;
     uint64_t jobs;
-    pid_t workers[SIM_JOBS]; /* 0: ended */
-    sim_outcome *outcomes;   /* in shared memory, */
-    atomic_size_t *begun;    /* as is how many runs somebody has begun */
+    pid_t workers[SIM_JOBS]; /* 0: the process has ended */
+    sim_outcome *outcomes;   /* in shared memory */
+    atomic_size_t *begun;    /* number of runs begun so far, in shared memory */
     time_t told_at;
 } sim_schedule;
 
@@ -341,7 +342,7 @@ static void do_task(const sim_schedule *plan, size_t index) {
     atomic_store(&outcome->done, true);
 }
 
-/* Ends when all runs have been begun, or when nobody waits for them any more. */
+/* Returns when all runs have been begun, or when the parent process has ended. */
 static void work(const sim_schedule *plan, pid_t parent) {
     for (;;) {
         size_t index = atomic_fetch_add(plan->begun, 1);
@@ -389,7 +390,7 @@ static void tell_progress(sim_schedule *plan) {
     fprintf(stderr, "%zu of %zu runs\n", done, plan->count);
 }
 
-/* The outcome of the next run, which must be of this scenario. What is wrong with it is printed. */
+/* Returns the outcome of the next run, which must be of this scenario, and prints its failure. */
 static const sim_outcome *read_outcome(sim_schedule *plan, const sim_scenario *scenario) {
     assert(plan->read < plan->count && plan->tasks[plan->read].scenario == scenario);
     size_t index = plan->read++;
@@ -402,7 +403,7 @@ static const sim_outcome *read_outcome(sim_schedule *plan, const sim_scenario *s
     }
     tell_progress(plan);
     if (!atomic_load(&outcome->done)) {
-        snprintf(outcome->failure, sizeof outcome->failure, "the run has not ended");
+        snprintf(outcome->failure, sizeof outcome->failure, "the run did not finish");
     }
     if (outcome->failure[0]) {
         printf("scenario %s, seed %llu: %s\n", scenario->name,
@@ -420,7 +421,7 @@ static void end_work(sim_schedule *plan) {
     free(plan->tasks);
 }
 
-/* All seeds of one scenario and handover. */
+/* Lists all seeds of one scenario and handover. */
 static void plan_all(sim_schedule *plan, const sim_scenario *scenario, doorman_handover handover,
                      size_t seeds, bool draws) {
     for (size_t i = 0; i < seeds; i++) {
@@ -432,12 +433,12 @@ static size_t runs_of(const sim_scenario *scenario, size_t seeds) {
     return scenario->seconds < SECONDS ? SHORT_FACTOR * seeds : seeds;
 }
 
-/* In the order of print_scenarios and print_mishaps. */
+/* Lists the runs in the order in which print_scenarios and print_mishaps read them. */
 static void plan_runs(sim_schedule *plan, size_t seeds) {
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
         size_t runs = runs_of(&scenarios[i], seeds);
         plan_all(plan, &scenarios[i], DOORMAN_CONFIRMED, runs, true);
-        plan_all(plan, &scenarios[i], DOORMAN_CONFIRMED, 1, false); /* to compare */
+        plan_all(plan, &scenarios[i], DOORMAN_CONFIRMED, 1, false); /* repeats the first run */
         plan_all(plan, &scenarios[i], DOORMAN_IMMEDIATE, runs, false);
     }
     for (size_t i = 0; i < sizeof mishaps / sizeof *mishaps; i++) {
@@ -446,7 +447,7 @@ static void plan_runs(sim_schedule *plan, size_t seeds) {
     }
 }
 
-/* ---- what is told */
+/* ---- output */
 
 static int by_size(const void *a, const void *b) {
     double left = *(const double *)a, right = *(const double *)b;
@@ -498,7 +499,7 @@ static void print_row(const sim_scenario *scenario, const char *handover, const 
 
 static const char *const handover_names[] = {"confirmed", "immediate"};
 
-/* All seeds of one scenario and handover. */
+/* Reads the results of all seeds of one scenario and handover. */
 static bool read_all(sim_schedule *plan, const sim_scenario *scenario, doorman_handover handover,
                      size_t seeds, sim_result *results, FILE *csv) {
     bool good = true;
@@ -515,7 +516,7 @@ static bool read_all(sim_schedule *plan, const sim_scenario *scenario, doorman_h
     return good;
 }
 
-/* Same seed, same run (C1). */
+/* C1: the same seed gives the same run. */
 static bool repeats(sim_schedule *plan, const sim_scenario *scenario, const sim_result *first) {
     const sim_outcome *again = read_outcome(plan, scenario);
     if (again->result.hash == first->hash) return !again->failure[0];
@@ -526,7 +527,7 @@ static bool repeats(sim_schedule *plan, const sim_scenario *scenario, const sim_
 static bool print_scenarios(sim_schedule *plan, size_t seeds, FILE *csv) {
     static sim_result results[SEEDS_MAX];
     bool good = true;
-    printf("%zu seeds, of the short ones ten times as many: minimum, median, maximum.\n\n"
+    printf("%zu seeds, ten times as many for short runs: minimum, median, maximum.\n\n"
            "                      in use, %% of the capacity            samples over          "
            "  largest    mean   recovery\n"
            "scenario  handover    original          here               original   here       "
@@ -549,7 +550,7 @@ static bool print_mishaps(sim_schedule *plan, size_t seeds, FILE *csv) {
     static double recoveries[SEEDS_MAX];
     bool good = true;
     printf(
-        "\nOne mishap alone in the tree of five: seconds until 95 %% is in use, and stays so.\n\n"
+        "\nOne mishap in the tree of scenario five: seconds until 95 %% is in use and stays so.\n\n"
         "%36s  original  confirmed    immediate\n",
         "");
     for (size_t i = 0; i < sizeof mishaps / sizeof *mishaps; i++) {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- dice */
+/* ---- random numbers */
 
 double sim_unit(uint64_t *dice) { return (double)(sim_random(dice) >> 11) / 9007199254740992.0; }
 
@@ -23,8 +23,8 @@ doorman_time sim_time_between(uint64_t *dice, doorman_time low, doorman_time hig
     return low + (doorman_time)((double)(high - low) * sim_unit(dice));
 }
 
-/* Rolls the dice of this kind of fault, also where it cannot happen: the other kinds stay as they
- * are when one is left out. */
+/* Draws from this fault's random numbers even where the fault cannot happen. So leaving out one
+ * kind of fault does not change the others. */
 bool sim_strikes(sim_world *world, sim_fault fault, double probability) {
     return sim_unit(&world->fault_dice[fault]) < probability * world->intensity[fault];
 }
@@ -42,7 +42,7 @@ doorman_time sim_global(const sim_clock *clock, doorman_time local) {
     return passed <= 0 ? 0 : (passed * 1000 + clock->rate - 1) / clock->rate;
 }
 
-/* ---- events: a binary heap, by time and then by the order of planning */
+/* ---- events: a binary heap, ordered by time and then by the order of planning */
 
 static bool event_before(const sim_event *a, const sim_event *b) {
     return a->at < b->at || (a->at == b->at && a->sequence < b->sequence);
@@ -87,7 +87,7 @@ static sim_event heap_pop(sim_world *world) {
     }
 }
 
-/* Everything up to a time, or to the first failure. */
+/* Handles all events up to `end`, or up to the first failure. */
 void sim_run(sim_world *world, doorman_time end) {
     while (world->event_count && world->heap[0].at <= end && !world->failure[0]) {
         sim_event event = heap_pop(world);
@@ -102,7 +102,7 @@ void sim_run(sim_world *world, doorman_time end) {
     if (!world->failure[0]) world->now = end;
 }
 
-/* ---- what is told */
+/* ---- notes and failures */
 
 static double seconds(doorman_time time) { return (double)time / (double)DOORMAN_SECOND; }
 
@@ -127,7 +127,8 @@ void sim_fail(sim_world *world, const char *format, ...) {
     va_end(arguments);
 }
 
-/* FNV-1a, by words: two runs are the same if their events and all amounts in them are. */
+/* FNV-1a over words. Two runs have the same hash if their events and all amounts in them are the
+ * same. */
 void sim_mix(sim_world *world, uint64_t bits) {
     world->hash = (world->hash ^ bits) * UINT64_C(0x100000001b3);
     world->hash ^= world->hash >> 29;
@@ -178,7 +179,7 @@ size_t sim_resource_index(const sim_world *world, const char *resource_id) {
     return index;
 }
 
-/* A configuration that gives each resource its rules. */
+/* Adds a configuration that gives each resource its rules. */
 void sim_add_version(sim_world *world, const sim_rules *rules) {
     assert(world->version_count < SIM_VERSIONS && SIM_VERSIONS <= 32);
     doorman_template templates[SIM_RESOURCES];
@@ -229,7 +230,7 @@ static bool votes(const sim_process *process) {
     return process->server && !process->machine.still_until && !process->exiled;
 }
 
-/* The key of the election falls. Whoever watches sees it. */
+/* The election key expires. Every process that watches the election sees it. */
 static void key_falls(sim_world *world, sim_node *node) {
     node->master = SIM_NONE;
     for (size_t i = 0; i < node->process_count; i++) {
@@ -240,21 +241,22 @@ static void key_falls(sim_world *world, sim_node *node) {
     }
 }
 
-/* The moment at which a process saw the last master go may stand for the victory only if there was
- * no other master since that it did not see. */
+/* The time at which a process saw the last master go counts as the end of its predecessor only if
+ * no other master has been elected since then. */
 static void win(sim_world *world, sim_node *node, size_t winner) {
     sim_process *process = &world->processes[winner];
     bool seen = node->term && process->seen_term == node->term;
     node->term++;
     node->master = winner;
-    sim_note(world, "%s is elected%s", process->address, seen ? ", and saw the last one go" : "");
+    sim_note(world, "%s is elected%s", process->address,
+             seen ? ", and saw its predecessor go" : "");
     doorman_time until = sim_local(&process->machine.clock, world->now) + world->ttl * 95 / 100;
     set_master(world, process, process->address, until, seen ? process->seen_gone : 0);
 }
 
-/* A process looks at the election every third of the time for which the key lasts. A master
- * believes in itself for a twentieth less, by its own clock, so that it has stopped, slow as its
- * clock may be, before another one can win (V2). */
+/* A process checks the election every third of the key's time to live (TTL). A master claims
+ * mastership for only 95 % of the TTL, by its own clock. So even with the slowest clock it stops
+ * before another process can win (V2). */
 static void on_election(sim_world *world, const sim_event *event) {
     sim_process *process = &world->processes[event->who];
     sim_node *node = &world->nodes[process->node];
@@ -279,11 +281,11 @@ void sim_resign(sim_world *world, size_t index, doorman_time vacant_until) {
     size_t master = node->master - node->first_process;
     sim_process *process = &world->processes[node->master];
     if (!votes(process)) return;
-    sim_note(world, "%s gives up its mastership", process->address);
+    sim_note(world, "%s resigns", process->address);
     set_master(world, process, NULL, 0, 0);
     node->vacant_until = vacant_until;
     key_falls(world, node);
-    for (size_t i = 1; i <= node->process_count; i++) { /* the others first */
+    for (size_t i = 1; i <= node->process_count; i++) { /* the others come first */
         size_t other = node->first_process + (master + i) % node->process_count;
         sim_event look = {.handler = on_election, .who = other};
         look.life = world->processes[other].machine.life;
@@ -292,7 +294,7 @@ void sim_resign(sim_world *world, size_t index, doorman_time vacant_until) {
     }
 }
 
-/* Loads the configurations up to the one in force, one after the other. */
+/* Loads all configurations up to the one in force, one after the other. */
 void sim_load(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);
@@ -308,7 +310,7 @@ void sim_load(sim_world *world, size_t index) {
     }
 }
 
-/* The addresses of the processes of a node, from any of them on. */
+/* Lists the addresses of all processes of a node, starting at a random one. */
 static size_t addresses_of(const sim_world *world, size_t node_index, uint64_t *dice,
                            const char **out) {
     const sim_node *node = &world->nodes[node_index];
@@ -320,10 +322,10 @@ static size_t addresses_of(const sim_world *world, size_t node_index, uint64_t *
     return node->process_count;
 }
 
-/* A process of a root that starts knows the configurations under which leases may still be in
- * force: it has to learn for as long as they last. Whoever shortens leases must see to it, and not
- * start a process within the old lease length, or set learning_mode_duration: nothing else could
- * tell it. */
+/* Starts a process. A process of a root starts with the oldest configuration whose leases may still
+ * be in force, because it must learn for as long as they last. Nothing tells it that length in
+ * reality, so an operator who shortens leases must not start a process within the old lease length,
+ * or must set learning_mode_duration. */
 void sim_start_process(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     sim_node *node = &world->nodes[process->node];
@@ -367,7 +369,7 @@ static void on_thaw(sim_world *world, const sim_event *event) {
     if (process->machine.life != event->life || !process->machine.still_until) return;
     process->machine.still_until = 0;
     sim_touch_processes(world);
-    sim_note(world, "%s goes on", process->address);
+    sim_note(world, "%s runs again", process->address);
     sim_load(world, event->who);
     sim_carry_process(world, event->who);
 }
@@ -381,7 +383,7 @@ void sim_freeze_process(sim_world *world, size_t index, doorman_time until) {
     sim_plan(world, until, event);
 }
 
-/* A root, or the child of a parent that is there already. */
+/* Adds a root, or a child of a node that exists already. */
 size_t sim_add_node(sim_world *world, size_t parent, size_t process_count) {
     assert(world->node_count < SIM_NODES);
     assert(world->process_count + process_count <= SIM_PROCESSES);
@@ -415,7 +417,8 @@ bool sim_leased(const sim_world *world, size_t client, size_t resource,
     return info->leased;
 }
 
-/* It knows the processes of its node; where clients roam, also those of another one. */
+/* The client knows the processes of its node. Where clients roam, it also knows those of another
+ * node. */
 void sim_start_client(sim_world *world, size_t index) {
     sim_client *client = &world->clients[index];
     const char *addresses[2 * SIM_PROCESSES];
@@ -453,7 +456,7 @@ static void on_wake_up(sim_world *world, const sim_event *event) {
     sim_client *client = &world->clients[event->who];
     if (client->machine.life != event->life || !client->machine.still_until) return;
     client->machine.still_until = 0;
-    sim_note(world, "%s goes on", client->id);
+    sim_note(world, "%s runs again", client->id);
     sim_carry_client(world, event->who);
 }
 
@@ -465,14 +468,14 @@ void sim_stall_client(sim_world *world, size_t index, doorman_time until) {
     sim_plan(world, until, event);
 }
 
-/* Opened again soon a gauge still knows what is in flight, and hears of what came back meanwhile.
- * Else it is a new one. */
+/* A gauge that is opened again soon still knows its units in flight. Units that came back while it
+ * was closed are released now. Otherwise the gauge is a new one. */
 void sim_open(sim_world *world, size_t index, size_t resource) {
     sim_client *client = &world->clients[index];
     sim_use *use = &client->uses[resource];
     doorman_resource_options options = {
         .resource_id = world->resources[resource], .has_priority = true, .priority = use->priority};
-    options.wants_maximum = 1e6; /* of those that follow use: some use ten times what they have */
+    options.wants_maximum = 1e6; /* if wants follow use: some use 10 times their lease */
     doorman_time local = sim_local(&client->machine.clock, world->now);
     doorman_status status =
         doorman_resource_open(&use->resource, client->client, &options, NULL, local);
@@ -495,7 +498,7 @@ void sim_open(sim_world *world, size_t index, size_t resource) {
     sim_carry_client(world, index);
 }
 
-/* What is in flight goes on. */
+/* Units in flight stay in flight. */
 void sim_close(sim_world *world, size_t index, size_t resource) {
     sim_client *client = &world->clients[index];
     sim_use *use = &client->uses[resource];

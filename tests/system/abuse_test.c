@@ -1,9 +1,9 @@
-/* Abuse of doorman_server, bounded and on loopback alone: crowds that say nothing or half of it,
- * floods of rubbish, a million leases, kill -9, a full disk, no more files. Beside it a good client
- * is asking, and is to be answered within a second.
+/* Abuse of doorman_server, bounded and only on loopback: many clients that send nothing or half a
+ * message, floods of bad messages, a million leases, kill -9, a full disk, and no free file
+ * descriptors. Meanwhile a good client sends requests, which must be answered within one second.
  *
- * `make test` does it in small sizes. `make abuse` does it in whole ones, which takes some minutes
- * more than ABUSE_MINUTES, those of the killing. SEED=N repeats what is random. */
+ * `make test` runs this in small sizes. `make abuse` runs it at full size: ABUSE_MINUTES of kill
+ * -9, and some more minutes for the rest. SEED=N repeats the random choices. */
 #define _GNU_SOURCE
 #include "crowd.h"
 
@@ -12,7 +12,7 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 
-#define ANSWER_WITHIN DOORMAN_SECOND /* what a good client is promised, whatever others do */
+#define ANSWER_WITHIN DOORMAN_SECOND /* for the good client, whatever the others do */
 
 #define CONFIG(lease_length, refresh_interval, more)                                               \
     "{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":120,\"algorithm\":{"                  \
@@ -21,7 +21,7 @@
 #define NO_LEARNING ",\"learning_mode_duration\":0"
 #define ASK "{\"client_id\":\"good\",\"resource\":[{\"resource_id\":\"good\",\"wants\":1}]}"
 
-/* How much of everything. */
+/* The size of each test. */
 static struct sizes {
     bool whole;
     int peers, flood_seconds, resources, holders, lease_seconds, kills, kill_seconds;
@@ -46,13 +46,13 @@ static void sizes_read(void) {
                            .kill_seconds = (int)strtol(minutes, NULL, 10) * 60};
 }
 
-/* With a sanitizer all takes longer, and what was freed is kept for a while. */
+/* With a sanitizer everything takes longer, and freed memory is kept for some time. */
 static bool sanitized(void) {
     const char *program = getenv("DOORMAN_SERVER");
     return program && (strstr(program, "asan") || strstr(program, "tsan"));
 }
 
-/* xorshift64*; one state for each thread. */
+/* xorshift64*; each thread has its own state. */
 static size_t random_below(uint64_t *state, size_t end) {
     *state ^= *state >> 12;
     *state ^= *state << 25;
@@ -69,7 +69,7 @@ static uint64_t random_start(void) {
 
 /* ---- servers -------------------------------------------------------------------------------- */
 
-/* A server, and where its HTTP is. */
+/* A server, and the address of its HTTP. */
 struct site {
     struct server server, http;
 };
@@ -88,7 +88,7 @@ static struct site site_start(const char *config) {
     return site;
 }
 
-/* The processor time that a server has used, in seconds. */
+/* Returns the processor time that a server has used, in seconds. */
 static double cpu_seconds(const struct site *site) {
     char path[64], line[1024] = "";
     unsigned long user = 0, kernel = 0;
@@ -106,7 +106,7 @@ static double cpu_seconds(const struct site *site) {
 }
 
 /* ---- connections ---------------------------------------------------------------------------- */
-/* Without assertions, which are for the thread of the tests alone. */
+/* These functions make no assertions, because only the main thread may fail a test. */
 
 static void set_patience(int fd, int ms) {
     const struct timeval patience = {ms / 1000, (ms % 1000) * 1000};
@@ -114,8 +114,9 @@ static void set_patience(int fd, int ms) {
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
 }
 
-/* What is sent in parts must not wait for the acknowledgement of the first. Closing it cuts it, so
- * that no port is left waiting. -1: cannot connect. */
+/* Connects without Nagle's algorithm, so that the second part of a message does not wait for the
+ * acknowledgement of the first. Closing resets the connection, so that no port stays in TIME_WAIT.
+ * Returns -1 if it cannot connect. */
 static int peer_connect(const struct server *server, int patience_ms) {
     const struct linger cut = {.l_onoff = 1, .l_linger = 0};
     const int one = 1;
@@ -143,7 +144,7 @@ static bool message_send(int fd, const char *text, size_t bytes) {
     return raw_send_head(fd, bytes) && raw_send(fd, text, bytes);
 }
 
-/* Takes a message of nng's, of which the beginning is kept as a text. */
+/* Receives one nng message, and keeps the beginning of it as text. */
 static bool message_receive(int fd, char *text, size_t room) {
     unsigned char head[12];
     uint64_t bytes = 0;
@@ -172,7 +173,7 @@ static size_t http_compose(char *out, size_t room) {
     return (size_t)snprintf(out, room, HTTP_HEAD("%zu") "%s", strlen(ASK), ASK);
 }
 
-/* Takes an answer of HTTP, head and body, which must fit. */
+/* Receives an HTTP response, head and body, which must fit. */
 static bool http_receive(int fd, char *text, size_t room) {
     size_t bytes = 0, whole = room;
     while (bytes < whole) {
@@ -188,15 +189,15 @@ static bool http_receive(int fd, char *text, size_t room) {
 }
 
 /* ---- control -------------------------------------------------------------------------------- */
-/* A thread that only sleeps: what it sleeps too long the machine has been too busy for anybody, and
- * is not to be blamed on the server. */
+/* The control is a thread that only sleeps. Its oversleep is time in which the machine was too busy
+ * for any process; this time does not count against the server. */
 
 #define CONTROL_NAP (DOORMAN_SECOND / 100)
 
 static struct control {
     pthread_t thread;
-    bool stop;                   /* all atomic */
-    doorman_time woke, too_long; /* when it did last; the sum */
+    bool stop;                   /* both this and the two times are atomic */
+    doorman_time woke, too_long; /* when it last woke; the sum of its oversleep */
 } control;
 
 static void *control_main(void *argument) {
@@ -222,7 +223,7 @@ static void control_end(void) {
     pthread_join(control.thread, NULL);
 }
 
-/* The time for which the machine had no time for the control, up to now. */
+/* Returns the control's oversleep up to now. */
 static doorman_time control_stalls(doorman_time now) {
     doorman_time going_on = now - __atomic_load_n(&control.woke, __ATOMIC_RELAXED) - CONTROL_NAP;
     return __atomic_load_n(&control.too_long, __ATOMIC_RELAXED) + (going_on > 0 ? going_on : 0);
@@ -230,13 +231,13 @@ static doorman_time control_stalls(doorman_time now) {
 
 /* ---- the good client ------------------------------------------------------------------------ */
 
-/* Asks by turns over nng and HTTP, on connections that it keeps; or now and then on another one of
- * nng's, which may take its time: after a greeting that it does not like nng takes none for 100 ms.
- */
+/* The good client. It sends requests by nng and HTTP in turn, on connections that it keeps. If
+ * `reconnects` is set, every tenth request uses a new nng connection. Such a request may take
+ * longer: after a bad greeting from any peer, nng accepts no connection for 100 ms. */
 struct witness {
     const struct site *site;
     bool reconnects;
-    int nng, http; /* the connections; http -1: none at present */
+    int nng, http; /* file descriptors; http is -1 when it is not connected */
     int asked, late;
     doorman_time worst, sum;
 };
@@ -256,8 +257,8 @@ static bool ask_nng(int fd) {
            strstr(answer, "\"capacity\":1,") != NULL;
 }
 
-/* On another connection. nng 1.5 loses one now and then, and never says a word on it: so it is
- * tried again, soon, as clients do. */
+/* Asks on a new connection. nng 1.5 sometimes loses a new connection and never answers on it, so
+ * this tries again soon, as clients do. */
 static bool witness_ask_anew(struct witness *witness) {
     bool answered = false;
     for (int tries = 0; tries < 10 && !answered; tries++) {
@@ -274,7 +275,8 @@ static bool witness_ask_nng(struct witness *witness) {
     return anew ? witness_ask_anew(witness) : ask_nng(witness->nng);
 }
 
-/* A connection of HTTP's may have been closed since it was last used: then another one serves. */
+/* The server may have closed the HTTP connection since it was last used; then this connects
+ * again. */
 static bool witness_ask_http(struct witness *witness) {
     char request[512], answer[4096];
     size_t bytes = http_compose(request, sizeof request);
@@ -315,7 +317,7 @@ static void witness_for(struct witness *witness, double seconds) {
 static void witness_end(struct witness *witness, const char *beside) {
     const double ms = (double)DOORMAN_SECOND / 1000;
     control_end();
-    print_message("beside %s: %d answers, after %.2f ms on average and %.0f ms at worst, %d "
+    print_message("beside %s: %d responses, %.2f ms on average and %.0f ms at worst, %d "
                   "later than 1 s\n",
                   beside, witness->asked, (double)witness->sum / witness->asked / ms,
                   (double)witness->worst / ms, witness->late);
@@ -326,7 +328,8 @@ static void witness_end(struct witness *witness, const char *beside) {
 
 /* ---- crowds --------------------------------------------------------------------------------- */
 
-/* Not so fast that the system's queue of those who knock overflows, and they wait for a second. */
+/* Connects slowly enough that the system's queue of new connections does not overflow. An overflow
+ * delays a connection by one second. */
 static int *peers_connect(const struct server *server, int count) {
     int *peers = (int *)malloc((size_t)count * sizeof *peers);
     assert_non_null(peers);
@@ -343,8 +346,8 @@ static void peers_close(int *peers, int count) {
     free(peers);
 }
 
-/* V5: a thousand that have said hello and no more, a thousand half-open ones (nothing, half of a
- * greeting, of a head, of a message), and as many of HTTP, all at once. */
+/* V5: 1,000 nng connections that only greet, 1,000 that send nothing or half of a greeting, head or
+ * message, and as many over HTTP, all at the same time. */
 static void crowds_that_say_nothing_or_half_of_it_keep_nobody_waiting(void **state) {
     (void)state;
     static const char *const halves[] = {"", "GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\n",
@@ -372,15 +375,15 @@ static void crowds_that_say_nothing_or_half_of_it_keep_nobody_waiting(void **sta
     peers_close(half, count);
     peers_close(http, 2 * count);
     witness_for(&witness, 0.1);
-    witness_end(&witness, "4 crowds that say nothing or half of it");
+    witness_end(&witness, "connections that send nothing or half a message");
     server_stop(&site.server);
 }
 
-/* V5: whoever sends a byte at a time gets its answer in the end, as long as it takes less than half
- * a minute over HTTP, and keeps nobody waiting. */
+/* V5: a client that sends one byte at a time is answered (over HTTP if it needs less than 30 s),
+ * and delays nobody. */
 static void whoever_sends_a_byte_at_a_time_is_answered_and_keeps_nobody_waiting(void **state) {
     (void)state;
-    enum { COUNT = 200 }; /* of each; HTTP takes 256 at once */
+    enum { COUNT = 200 }; /* of each kind; the server takes 256 HTTP connections at once */
     char head[12] = "", text[] = "{\"get_capacity\":" ASK "}", request[512], answer[4096];
     struct site site = site_start(CONFIG("60", "16", NO_LEARNING));
     struct witness witness = witness_start(&site);
@@ -418,7 +421,7 @@ struct blob {
     size_t bytes;
 };
 
-/* One character so many times between two texts. */
+/* Returns `count` times one character between two texts. */
 static struct blob blob_long(const char *before, char character, size_t count, const char *after) {
     size_t first = strlen(before), last = strlen(after);
     char *text = (char *)malloc(first + count + last + 1);
@@ -433,7 +436,7 @@ static struct blob blob_long(const char *before, char character, size_t count, c
     { text, sizeof text - 1 }
 #define HELLO "\0SP\0\0\x30\0\0"
 
-/* What is no message of the protocol, though nng carries it. The long ones come behind. */
+/* Messages that nng carries but that are not in the protocol. The long ones are at the end. */
 enum { TEXT_SHORT = 11, TEXT_COUNT = 15 };
 static struct blob texts[TEXT_COUNT] = {
     BLOB(""),
@@ -464,8 +467,8 @@ static void texts_free(void) {
     for (int i = TEXT_SHORT; i < TEXT_COUNT; i++) free((void *)(uintptr_t)texts[i].text);
 }
 
-/* What is nothing of nng's: other greetings, other protocols, and after a right one lengths that
- * cannot be, or messages without the number of a request. */
+/* Bytes that nng does not understand: other greetings, other protocols, and, after a correct
+ * greeting, impossible lengths or messages without a request number. */
 static const struct blob openings[] = {
     BLOB("GET / HTTP/1.1\r\n\r\n"),
     BLOB("\0SP\1\0\x30\0\0"),
@@ -479,7 +482,7 @@ static const struct blob openings[] = {
     BLOB(HELLO "\xff\xff\xff\xff\xff\xff\xff\xff\x80\0\0\1{}"),
 };
 
-/* What is no request of HTTP, or none that the server takes. */
+/* Bytes that are not an HTTP request, or not one that the server accepts. */
 static const struct blob requests[] = {
     BLOB("\r\n\r\n"),
     BLOB("GET\r\n\r\n"),
@@ -494,17 +497,18 @@ static const struct blob requests[] = {
          "Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n"),
 };
 
-#define FLOOD_PATIENCE_MS 50 /* for an answer, where there may be none */
+#define FLOOD_PATIENCE_MS 50 /* for a response that may not come */
 
 struct flood {
     pthread_t thread;
     const struct site *site;
     uint64_t random;
     bool stop;           /* atomic */
-    unsigned long count; /* of what was sent; atomic */
+    unsigned long count; /* of the messages sent; atomic */
 };
 
-/* One connection, one thing said, and what is answered: most are cut. */
+/* Sends bytes on a new connection and reads what comes back. The server closes most of these
+ * connections. */
 static void flood_open(const struct server *server, const struct blob *what) {
     char answer[4096];
     int fd = peer_connect(server, FLOOD_PATIENCE_MS);
@@ -516,7 +520,7 @@ static void flood_open(const struct server *server, const struct blob *what) {
     close(fd);
 }
 
-/* Many texts on one connection. A long one now and then: they are work. */
+/* Sends many messages on one connection. Few of them are long, because long ones take time. */
 static void flood_talk(struct flood *flood) {
     char answer[256];
     int fd = peer_connect(&flood->site->server, PATIENCE_MS);
@@ -551,7 +555,7 @@ static void *flood_main(void *argument) {
 static void floods_of_bad_messages_keep_nobody_waiting(void **state) {
     (void)state;
     enum { THREADS = 4 };
-    static struct flood floods[THREADS]; /* these outlive a test that fails */
+    static struct flood floods[THREADS]; /* static: they outlive a test that fails */
     static struct site site;
     uint64_t random = random_start();
     unsigned long count = 0;
@@ -580,7 +584,7 @@ static void floods_of_bad_messages_keep_nobody_waiting(void **state) {
 
 #define BLOCK 500 /* resources in one request */
 
-/* One holder asks for a block of resources. */
+/* One holder asks for one block of resources. */
 static void fill_block(int fd, char *text, size_t room, int holder, int first) {
     char answer[64];
     size_t bytes = (size_t)snprintf(
@@ -610,7 +614,7 @@ static void fill(struct witness *witness) {
     free(text);
 }
 
-/* How much of a status comes, in bytes; a negative number where it breaks off. */
+/* Reads the whole status. Returns its size in bytes, or -1 if the connection breaks. */
 static long status_read(const struct site *site) {
     static const char request[] =
         "GET /v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -627,7 +631,7 @@ static long status_read(const struct site *site) {
 struct reading {
     pthread_t thread;
     const struct site *site;
-    long bytes; /* atomic; 0: not yet */
+    long bytes; /* atomic; 0: not finished */
 };
 
 static void *reading_main(void *argument) {
@@ -636,7 +640,7 @@ static void *reading_main(void *argument) {
     return NULL;
 }
 
-/* Somebody reads all of the status meanwhile. */
+/* Asks while another client reads the whole status. */
 static long witness_beside_status(struct witness *witness) {
     struct reading reading = {.site = witness->site};
     assert_int_equal(pthread_create(&reading.thread, NULL, reading_main, &reading), 0);
@@ -645,8 +649,8 @@ static long witness_beside_status(struct witness *witness) {
     return reading.bytes;
 }
 
-/* A configuration that has a thousand templates more in front of the same one is loaded meanwhile:
- * each resource looks for its template anew. */
+/* Asks while the server loads a configuration that has 1,000 more templates before the old one.
+ * Each resource must find its template again. */
 static void witness_beside_reload(struct witness *witness, const char *last) {
     enum { TEMPLATES = 1000 };
     const struct process *process = witness->site->server.process;
@@ -670,9 +674,10 @@ static void witness_beside_reload(struct witness *witness, const char *last) {
     free(config);
 }
 
-/* C9, S2: the leases end at about the same time, without that anybody asks for those resources
- * again. Of what the server took for them at least three quarters go back to the system; what stays
- * is in pieces between blocks that are still in use. A sanitizer keeps what is freed. */
+/* C9, S2: all leases end at about the same time, and nobody asks for those resources again. At
+ * least 75 % of the memory that they took returns to the system; the rest is in pieces between
+ * blocks that are still in use. With a sanitizer this is not asserted, because it keeps freed
+ * memory. */
 static void the_memory_of_all_leases_comes_back_when_they_have_ended(void **state) {
     (void)state;
     char config[512];
@@ -689,7 +694,7 @@ static void the_memory_of_all_leases_comes_back_when_they_have_ended(void **stat
     assert_true(peak > before);
     print_message("%d leases of %d resources in %.1f s: %ld KiB before, %ld at the peak\n",
                   sizes.resources * sizes.holders, sizes.resources, seconds, before, peak);
-    witness_end(&witness, "those who take so many leases");
+    witness_end(&witness, "a client that takes all leases");
     witness = witness_start(&site);
     long bytes = witness_beside_status(&witness);
     witness_end(&witness, "the status of all resources");
@@ -705,7 +710,7 @@ static void the_memory_of_all_leases_comes_back_when_they_have_ended(void **stat
         if ((sanitized() || after <= wanted) && status_read(&site) < 10000) break;
     }
     witness_end(&witness, "the end of all leases");
-    print_message("%ld KiB after they have ended: %ld %% of the growth came back\n", after,
+    print_message("%ld KiB after all leases have ended: %ld %% of the growth was returned\n", after,
                   100 * (peak - after) / (peak - before));
     assert_in_range(status_read(&site), 1, 10000);
     if (!sanitized()) assert_true(after <= wanted);
@@ -716,12 +721,12 @@ static void the_memory_of_all_leases_comes_back_when_they_have_ended(void **stat
 
 #define CHATTER "exec \"$0\" --config \"$1\" --listen \"$2\" --log-level debug"
 #define NEARLY_FULL                                                                                \
-    (56 << 10) /* of 64 KiB, which a pipe has too: its pages are not filled to the end */
+    (56 << 10) /* of 64 KiB, also the size of a pipe, whose pages are not filled completely */
 #define SMALL_DISK "mount -t tmpfs -o size=64k none \"$3\""
 
-/* A server that says much: leases of a second, each of whose ends is a line. What it says goes to
- * where `process->err` points; it listens at a socket in its folder.
- *   script   CHATTER, or what brings it about */
+/* Starts a server with a large log: leases last one second, and each end of a lease is one log
+ * line. The log goes to `process->err`. The server listens on a socket in its folder.
+ *   script   CHATTER, or a script that runs it */
 static void chatter_start(struct process *process, const char *script) {
     char url[96], disk[80];
     const char *program = getenv("DOORMAN_SERVER");
@@ -734,7 +739,7 @@ static void chatter_start(struct process *process, const char *script) {
     process_launch(process, "/bin/sh", arguments, NULL);
 }
 
-/* Takes a thousand leases at once. Waits for a server that is still starting. */
+/* Takes 1,000 leases at once. Waits if the server is still starting. */
 static void chatter_ask(const struct process *process, int round) {
     char url[96], text[BLOCK * 2 * 64 + 256], *reply = NULL;
     size_t bytes = (size_t)snprintf(
@@ -755,12 +760,12 @@ static void chatter_ask(const struct process *process, int round) {
     free(reply);
 }
 
-/* Some thousand lines of 130 bytes; and the server goes on. */
+/* Makes the server write some thousand lines of 130 bytes, and checks that it still answers. */
 static void chatter_go_on(const struct process *process) {
     int rounds = sizes.whole ? 10 : 1;
     for (int round = 0; round < rounds; round++) {
         chatter_ask(process, round);
-        sleep_ms(2200); /* they end; should that take longer, less is said */
+        sleep_ms(2200); /* the leases end; if that takes longer, the log is smaller */
     }
     chatter_ask(process, rounds);
 }
@@ -781,19 +786,19 @@ static void a_log_on_a_full_disk_neither_blocks_nor_ends_the_server(void **state
     process_stop(process);
 }
 
-/* V6: on a disk of 64 KiB, in a namespace of the server's own. When somebody makes room it says how
- * many lines were lost. */
+/* V6: the log is on a disk of 64 KiB, in the server's own namespace. When there is room again, the
+ * server logs how many lines were lost. */
 static void a_log_that_fills_its_disk_goes_on_when_there_is_room(void **state) {
     (void)state;
     if (system("unshare -rm mount -t tmpfs -o size=64k none /mnt 2>/dev/null") != 0) {
-        print_message("no namespace with a disk of its own can be made here: left out\n");
+        print_message("skipped: cannot mount a disk in a new namespace\n");
         skip();
     }
     struct process *process = process_new();
     chatter_start(process, "exec unshare -rm sh -c '" SMALL_DISK " && " CHATTER
                            " 2>>\"$3/log\"' \"$0\" \"$1\" \"$2\" \"$3\"");
     chatter_ask(process, 0);
-    struct process seen = *process; /* from outside of the namespace */
+    struct process seen = *process; /* as seen from outside the namespace */
     snprintf(seen.err, sizeof seen.err, "/proc/%d/root%.40s/disk/log", (int)process->pid,
              process->folder);
     struct stat disk = {.st_size = 0};
@@ -805,11 +810,11 @@ static void a_log_that_fills_its_disk_goes_on_when_there_is_room(void **state) {
     chatter_go_on(process);
     assert_int_equal(truncate(seen.err, 0), 0);
     process_signal(process, SIGHUP);
-    process_await(&seen, "lines of this log found no room and are lost\" count=", 1);
+    process_await(&seen, "standard error did not take them\" count=", 1);
     process_stop(process);
 }
 
-/* V6: of a pipe that is full, and later of one without a reader. */
+/* V6: the log is a pipe that is full, and later one without a reader. */
 static void a_log_that_nobody_reads_neither_blocks_nor_ends_the_server(void **state) {
     (void)state;
     char lines[65536];
@@ -833,7 +838,7 @@ static void a_log_that_nobody_reads_neither_blocks_nor_ends_the_server(void **st
     for (int waited = 0; waited < PATIENCE_MS && !told; waited += 10) {
         ssize_t got = read(reader, lines, sizeof lines - 1);
         lines[got > 0 ? got : 0] = 0;
-        told = strstr(lines, "lines of this log found no room and are lost\" count=") != NULL;
+        told = strstr(lines, "standard error did not take them\" count=") != NULL;
         if (got <= 0) sleep_ms(10);
     }
     assert_true(told);
@@ -842,11 +847,11 @@ static void a_log_that_nobody_reads_neither_blocks_nor_ends_the_server(void **st
     process_stop(process);
 }
 
-/* ---- no more files -------------------------------------------------------------------------- */
+/* ---- no free file descriptors --------------------------------------------------------------- */
 
-/* V5: of a server that may open so few files most of those who connect have to wait. */
+/* V5: a server that may open only a few files lets most new connections wait. */
 static void out_of_files(struct site *site, const struct server *where, const char *what) {
-    enum { COUNT = 120 }; /* less than the system lets wait */
+    enum { COUNT = 120 }; /* fewer than the system's queue of new connections can hold */
     const struct rlimit low = {64, 64};
     struct witness witness = witness_start(site);
     witness_for(&witness, 0.1);
@@ -861,7 +866,7 @@ static void out_of_files(struct site *site, const struct server *where, const ch
     }
     double share =
         (cpu_seconds(site) - cpu) / ((double)(doorman_clock() - began) / (double)DOORMAN_SECOND);
-    print_message("out of files, by %d connections of %s: %.1f %% of a processor\n", COUNT, what,
+    print_message("out of files, with %d connections of %s: %.1f %% of a processor\n", COUNT, what,
                   100 * share);
     assert_true(share < 0.25);
     peers_close(peers, COUNT);
@@ -887,13 +892,14 @@ a_server_out_of_files_answers_those_connected_and_takes_others_when_some_are_fre
 
 /* ---- kill -9 -------------------------------------------------------------------------------- */
 
-/* A root and two leaves at sockets in their own folders, where they are found again. */
+/* A root and two leaves, at sockets in their own folders, so that a restart keeps their
+ * addresses. */
 enum { ROOT, LEFT, RIGHT, NODES };
 
 struct node {
     const char *name;
     struct process *process;
-    char url[96], parent[96]; /* parent "": the root */
+    char url[96], parent[96]; /* parent "": this is the root */
 };
 
 static void node_start(struct node *node) {
@@ -913,7 +919,7 @@ static void node_kill(struct node *node) {
     assert_int_equal(process_wait(node->process), 128 + SIGKILL);
 }
 
-/* Eight clients of the leaves, four of each. */
+/* Starts the tree and eight clients, four for each leaf. */
 static void tree_start(struct node *nodes) {
     static const char *const names[NODES] = {"root", "left", "right"};
     for (int i = 0; i < NODES; i++) {
@@ -932,12 +938,12 @@ static void tree_start(struct node *nodes) {
     }
 }
 
-/* Others who want capacity of other resources, as fast as they get it. */
+/* Load: clients that ask for other resources as fast as they are answered. */
 struct load {
     pthread_t thread;
     const char *url;
     bool stop;           /* atomic */
-    unsigned long count; /* of answers */
+    unsigned long count; /* of responses */
 };
 
 static void *load_main(void *argument) {
@@ -966,8 +972,8 @@ static void *load_main(void *argument) {
     return NULL;
 }
 
-/* One is killed, now and then two; and started again at some other moment, in which it may not have
- * been missed yet, or its lease may have ended. Clients change what they want all the time.
+/* Kills one process, or sometimes two, and starts them again after a random time: before others
+ * have noticed it, or after its lease has ended. The wants of one client change each time.
  *   returns   how many were killed */
 static int crowd_suffer(struct node *nodes, uint64_t *random) {
     size_t victim = random_below(random, NODES), other = random_below(random, 2 * NODES);
@@ -987,15 +993,15 @@ static void crowd_recover(void) {
     crowd_until(ALL(CAPACITY / CLIENT_MAX));
 }
 
-/* T7, R8, V2: servers of a tree under load are killed at random moments. What the clients have is
- * added up after each answer; and after every ten rounds they are left alone, until each has its
- * share again. */
+/* T7, R8, V2: processes of a tree under load are killed at random moments. The clients' leases are
+ * added up after each response. After every ten rounds the tree is left alone until each client has
+ * its share again. */
 static void killed_at_random_moments_nothing_is_exceeded_and_all_recover(void **state) {
     (void)state;
     static struct node nodes[NODES];
     uint64_t random = random_start();
     tree_start(nodes);
-    static struct load load; /* both outlive a test that fails */
+    static struct load load; /* static: both outlive a test that fails */
     load = (struct load){.url = nodes[LEFT].url};
     assert_int_equal(pthread_create(&load.thread, NULL, load_main, &load), 0);
     doorman_time began = doorman_clock(), length = sizes.kill_seconds * DOORMAN_SECOND;
@@ -1009,13 +1015,13 @@ static void killed_at_random_moments_nothing_is_exceeded_and_all_recover(void **
         deaths += crowd_suffer(nodes, &random);
         if (round % 10 != 9) continue;
         crowd_recover();
-        print_message("%d deaths in %.0f s, and all have their shares\n", deaths,
+        print_message("%d kills in %.0f s, and each client has its share\n", deaths,
                       (double)(doorman_clock() - began) / (double)DOORMAN_SECOND);
     }
     crowd_recover();
     __atomic_store_n(&load.stop, true, __ATOMIC_RELAXED);
     pthread_join(load.thread, NULL);
-    print_message("%d deaths in %.0f s beside %lu answers: never more than the capacity\n", deaths,
+    print_message("%d kills in %.0f s beside %lu responses: never more than the capacity\n", deaths,
                   (double)(doorman_clock() - began) / (double)DOORMAN_SECOND, load.count);
     assert_true(load.count > 0);
     for (int i = NODES - 1; i >= 0; i--) process_stop(nodes[i].process);
@@ -1023,8 +1029,8 @@ static void killed_at_random_moments_nothing_is_exceeded_and_all_recover(void **
 
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
-/* As many files as may be; where that is not enough for a thousand connections of each kind there
- * are fewer. */
+/* Raises the limit of open files as far as possible. If that is not enough for 1,000 connections of
+ * each kind, there are fewer connections. */
 static void files_raise(void) {
     struct rlimit files;
     const rlim_t kinds = 4, others = 200;
@@ -1038,7 +1044,7 @@ static void files_raise(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* "floods*" */
+    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "floods*" */
     sizes_read();
     files_raise();
     const struct CMUnitTest tests[] = {

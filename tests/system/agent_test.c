@@ -1,6 +1,6 @@
 /*
- * The client that runs (section nng), against a server in a thread of the same process. Time is
- * real here, so what is asserted are counts, orders and bounds, and every wait has an end.
+ * The agent (section nng), against a server in a thread of the same process. Time is real, so the
+ * tests assert only counts, orders and bounds, and every wait has a time-out.
  */
 #define DOORMAN_JSON
 #define DOORMAN_NNG
@@ -17,13 +17,13 @@
 
 #define MILLISECOND (DOORMAN_SECOND / 1000)
 
-/* Far longer than anything here should take, on any machine. */
+/* Far longer than anything here takes, even on a slow machine. */
 #define PATIENCE (60 * DOORMAN_SECOND)
 
-/* What is a matter of time can fail on a machine that has much else to do: it must succeed once. */
+/* A test of timing can fail on a busy machine, so it must succeed once in 10 tries. */
 #define TRIES 10
 
-/* Less than a second. */
+/* Sleeps for less than a second. */
 static void nap(doorman_time duration) {
     nanosleep(&(struct timespec){.tv_nsec = (long)duration}, NULL);
 }
@@ -40,11 +40,11 @@ static void nap(doorman_time duration) {
 typedef enum behaviour { SERVES, IS_SILENT, TALKS_RUBBISH } behaviour;
 
 typedef struct host {
-    char url[64]; /* kept when it stops, so that it can come back */
+    char url[64]; /* kept when the server stops, so that it can start again there */
     double capacity;
-    doorman_time lease_length;     /* 0: two seconds */
+    doorman_time lease_length;     /* 0: 2 s */
     doorman_time refresh_interval; /* 0: 300 ms */
-    char redirect[64];             /* whom it says to be the master; "": itself */
+    char redirect[64];             /* the address that it names as the master; "": its own */
     int behaviour;
     int request_count, connection_count;
     pthread_mutex_t mutex; /* guards the server */
@@ -107,7 +107,7 @@ static void host_connected(nng_pipe pipe, nng_pipe_ev event, void *context) {
     __atomic_fetch_add(&((host *)context)->connection_count, 1, __ATOMIC_SEQ_CST);
 }
 
-/* On a free port of its own the first time. */
+/* Chooses a free port the first time. */
 static void host_listen(host *self) {
     nng_listener listener;
     int port = 0;
@@ -141,7 +141,7 @@ static int host_requests(host *self) {
     return __atomic_load_n(&self->request_count, __ATOMIC_SEQ_CST);
 }
 
-/* The sums of the only resource there is; zeros if there is none. */
+/* Returns the sums of the only resource; zeros if there is none. */
 static doorman_server_resource host_sums(host *self) {
     doorman_server_resource sums = {0};
     const void *cursor = NULL;
@@ -153,8 +153,8 @@ static doorman_server_resource host_sums(host *self) {
     return sums;
 }
 
-/* An address where nobody listens, unless a host of ours is started there: a port could be
- * another's by then. */
+/* Makes an address at which nobody listens, unless a test starts a server there. It is not a port,
+ * because another program could take that. */
 static void nobody(char url[64]) {
     static int count;
     snprintf(url, 64, "ipc:///tmp/doorman-test-%ld-%d", (long)getpid(), count++);
@@ -200,14 +200,14 @@ static size_t waiters(doorman_agent *agent) {
     return count;
 }
 
-/* One wait in a thread of its own. */
+/* A wait in a separate thread. */
 typedef struct errand {
     doorman_agent *agent;
     doorman_resource *resource;
     bool gauge;
     double n;
     doorman_time timeout;
-    int *turns; /* counts who was let through, in what order; may be NULL */
+    int *turns; /* counts the granted waits, to show their order; may be NULL */
     int turn;
     bool done; /* atomic */
     doorman_status status;
@@ -231,7 +231,7 @@ static void *errand_main(void *context) {
     return NULL;
 }
 
-/* Returns once it stands in the line, as the only one more, or has already given up. */
+/* Starts the thread. Returns when it is the only new waiter in the queue, or has finished. */
 static void errand_start(errand *self) {
     size_t before = waiters(self->agent);
     assert_int_equal(pthread_create(&self->thread, NULL, errand_main, self), 0);
@@ -244,7 +244,7 @@ static doorman_status errand_end(errand *self) {
     return self->status;
 }
 
-/* ---- the stories --------------------------------------------------------------------------- */
+/* ---- tests --------------------------------------------------------------------------------- */
 
 /* L1, L2. */
 static void an_application_is_let_through_at_the_rate_of_its_lease(void **state) {
@@ -314,8 +314,8 @@ static void without_a_server_nothing_blocks_and_the_mode_holds(void **state) {
     assert_true(doorman_clock() - from < PATIENCE);
 }
 
-/* K2, K4: the lease outlives its server to the last, then each does as its mode says, and when a
- * server is back all have leases again. */
+/* K2, K4: a lease stays in force until its end after its server has gone. Then the fallback
+ * decides. When the server is back, all resources have leases again. */
 static void a_server_that_goes_away_and_comes_back(void **state) {
     (void)state;
     host server = {.capacity = 90};
@@ -343,7 +343,7 @@ static void a_server_that_goes_away_and_comes_back(void **state) {
     assert_true(doorman_clock() >= end);
     assert_true(info.capacity == 0);
     EVENTUALLY(!leased(agent, safe) && !leased(agent, all));
-    assert_true(read_info(agent, safe).capacity == 90); /* the last heard: one client of it */
+    assert_true(read_info(agent, safe).capacity == 90); /* the safe capacity for one client */
     assert_true(read_info(agent, all).capacity == 70);
     assert_int_equal(doorman_rate_try(doorman_resource_rate(none), 1, doorman_clock()),
                      DOORMAN_REFUSED);
@@ -353,7 +353,7 @@ static void a_server_that_goes_away_and_comes_back(void **state) {
     host_stop(&server);
 }
 
-/* L1: whoever is blocked sees at once that a lease has ended. */
+/* L1: a blocked waiter sees at once that a lease has ended. */
 static void a_waiter_sees_the_end_of_a_lease_of_nothing(void **state) {
     (void)state;
     host server = {.capacity = 0};
@@ -369,8 +369,8 @@ static void a_waiter_sees_the_end_of_a_lease_of_nothing(void **state) {
     doorman_agent_stop(agent);
 }
 
-/* K2, K7: requests that fail, whatever way, never come faster than one a second, and each has a
- * connection of its own; and when the server has found its senses, there is a lease. */
+/* K2, K7: requests that fail, for any reason, are sent at most once a second, each on a new
+ * connection. When the server works again, the client gets a lease. */
 static void endure(behaviour what) {
     host server = {.capacity = 90, .behaviour = (int)what};
     host_start(&server);
@@ -399,7 +399,7 @@ static void a_server_that_talks_rubbish_is_endured(void **state) {
     endure(TALKS_RUBBISH);
 }
 
-/* K7: nng takes the first address, and then cannot dial it. */
+/* K7: nng accepts the first address, but then cannot dial it. */
 static void an_address_where_nobody_can_be_counts_as_a_failure(void **state) {
     (void)state;
     host server = {.capacity = 90};
@@ -432,7 +432,8 @@ static void a_redirect_is_followed(void **state) {
     host_stop(&master);
 }
 
-/* K3: a request and five redirects, then it is a failure, and a second at least until the next. */
+/* K3: after one request and five redirects it is a failure, and the next request follows at least 1
+ * s later. */
 static void redirects_in_a_circle_end(void **state) {
     (void)state;
     host left = {.capacity = 90}, right = {.capacity = 90};
@@ -455,7 +456,8 @@ static void redirects_in_a_circle_end(void **state) {
     host_stop(&right);
 }
 
-/* K5, and the release of S-rules seen from outside: what is closed or stopped is given back. */
+/* K5: opening a resource twice gives one resource. What is closed or stopped is released at the
+ * server. */
 static void two_agents_are_two_holders_and_give_back_when_they_stop(void **state) {
     (void)state;
     host server = {.capacity = 90, .lease_length = 10 * PATIENCE};
@@ -965,7 +967,8 @@ static void stop_and_close_send_waiters_away(void **state) {
     for (int i = 0; i < 6; i += 2) assert_int_equal(errand_end(&errands[i]), DOORMAN_UNAVAILABLE);
 }
 
-/* How long it takes until all of a line have been served, in the order of their coming. */
+/* Returns how long it takes until all waiters of a queue have been served, in the order of their
+ * arrival. */
 static doorman_time line_served(void) {
     enum { COUNT = 10, IMPATIENT = 3 };
     char url[64];
@@ -998,8 +1001,9 @@ static doorman_time line_served(void) {
     return took;
 }
 
-/* L2: first come, first served, though less might fit; and who gives up holds nobody up. Each is
- * let through by the release of the one before: without a wake-up it would nap for a second. */
+/* L2: waiters are served in the order of their arrival, even if a later one would fit, and one that
+ * gives up does not delay the others. Each release wakes the next waiter; without that each would
+ * sleep for up to 1 s. */
 static void waiters_are_served_in_the_order_of_their_coming(void **state) {
     (void)state;
     doorman_time took = line_served();
@@ -1007,8 +1011,8 @@ static void waiters_are_served_in_the_order_of_their_coming(void **state) {
     assert_true(took <= 5 * DOORMAN_SECOND);
 }
 
-/* Whether those who wait for a rate say that they were let through in the order of their coming,
- * one each tenth of a second. */
+/* Returns whether three waiters for a rate were granted in the order of their arrival, one each 0.1
+ * s. The threads report the order themselves. */
 static bool turns_taken(void) {
     bool in_order = true;
     char url[64];
@@ -1033,7 +1037,7 @@ static bool turns_taken(void) {
     return in_order;
 }
 
-/* L2: the same for a rate, where time alone lets the next one through. */
+/* L2: the same for a rate, where only time grants the next waiter. */
 static void waiters_for_a_rate_take_turns(void **state) {
     (void)state;
     bool in_order = false;
@@ -1041,8 +1045,8 @@ static void waiters_for_a_rate_take_turns(void **state) {
     assert_true(in_order);
 }
 
-/* L2: a time-out is never early, and 2 ms late at most: a busy machine adds what it likes, but not
- * to each of so many. */
+/* L2: a time-out is never early, and at most 2 ms late. A busy machine can delay some waits by
+ * more, but not all 500. */
 static void a_wait_ends_when_its_time_is_over(void **state) {
     (void)state;
     enum { WAITS = 500 };
@@ -1066,8 +1070,8 @@ static void a_wait_ends_when_its_time_is_over(void **state) {
     doorman_agent_stop(agent);
 }
 
-/* How long it takes that so many waiters in turn see a new rate. At the old one each would wait for
- * an hour. */
+/* Returns how long it takes until `rounds` waiters, one after the other, have seen a new rate. At
+ * the old rate each of them would wait for an hour. */
 static doorman_time new_rate_seen(int rounds) {
     char url[64];
     nobody(url);
@@ -1086,8 +1090,8 @@ static doorman_time new_rate_seen(int rounds) {
     return took;
 }
 
-/* L1: "a blocked waiter sees a new rate at once". Many rounds: without a wake-up each would last a
- * nap of a second. */
+/* L1: "a blocked waiter sees a new rate at once". Without a wake-up each of the 30 rounds would
+ * take up to 1 s. */
 static void a_blocked_waiter_sees_a_new_rate(void **state) {
     (void)state;
     enum { ROUNDS = 30 };
@@ -1097,7 +1101,7 @@ static void a_blocked_waiter_sees_a_new_rate(void **state) {
     assert_true(took <= most);
 }
 
-/* The same for the first lease of all. */
+/* L1: a blocked waiter also sees the first lease at once. */
 static void a_blocked_waiter_sees_the_first_lease(void **state) {
     (void)state;
     host server = {.capacity = 100};
@@ -1116,8 +1120,8 @@ static void a_blocked_waiter_sees_the_first_lease(void **state) {
     host_stop(&server);
 }
 
-/* L4: wants follow arrivals, so each counts once: as allowed, or when it gives up as refused, and
- * until then as waiting. */
+/* L4: wants follow arrivals, so each wait counts once as demand: as waiting while it waits, then as
+ * allowed, or as refused if it gives up. */
 static void every_wait_counts_once_as_demand(void **state) {
     (void)state;
     char url[64];
@@ -1147,14 +1151,14 @@ static void every_wait_counts_once_as_demand(void **state) {
                 rate->usage.refused == doorman__units(0.75));
     assert_true(gauge->usage.refused == doorman__units(0.75));
     assert_true(rate->queue.units == 0 && gauge->queue.units == 0);
-    doorman_counts counts = read_info(agent, resource).gauge; /* two calls, of which one waited */
+    doorman_counts counts = read_info(agent, resource).gauge; /* of two calls; one of them waited */
     assert_true(counts.refused >= 0.75 && counts.refused <= 0.75);
     assert_true(counts.waits == 1 && counts.waited >= 100 * MILLISECOND);
     doorman_agent_stop(agent);
 }
 
-/* L2: who gives up has been counted when it leaves the line. After that the resource may be closed
- * by somebody who had only waited for that. */
+/* L2: a waiter that gives up has been counted as refused before it leaves the queue. After that
+ * another thread may close the resource. */
 static void who_has_left_the_line_touches_the_resource_no_more(void **state) {
     (void)state;
     char url[64];
@@ -1172,8 +1176,8 @@ static void who_has_left_the_line_touches_the_resource_no_more(void **state) {
     doorman_agent_stop(agent);
 }
 
-/* L4: what can never be had is asked for all the same, as it is by a try; or wants that follow use
- * would never grow to where it can. */
+/* L4: a wait for more than the capacity can ever give also counts as demand, as a try does.
+ * Otherwise wants that follow use would never grow to where it is possible. */
 static void a_wait_for_more_than_there_can_be_counts_as_demand(void **state) {
     (void)state;
     char url[64];
@@ -1193,9 +1197,9 @@ static void a_wait_for_more_than_there_can_be_counts_as_demand(void **state) {
     doorman_agent_stop(agent);
 }
 
-/* L2: a gauge counts in 1/4096, rounded up, and so it does for those who wait. A third does not fit
- * into a third, and it says so; nor two tenths into a little more than two tenths, and to have
- * looked is no second demand. */
+/* L2: a gauge counts in steps of 1/4096, rounded up, also for waiters. So 1/3 does not fit into a
+ * capacity of 1/3, and the wait reports that; and two tenths do not fit into 0.2001. The check
+ * before the wait does not count as demand a second time. */
 static void a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in(void **state) {
     (void)state;
     char url[64];
@@ -1214,8 +1218,8 @@ static void a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in(void **state) {
     doorman_agent_stop(agent);
 }
 
-/* L2, L4: a call that waits is demand: where only the lease of today is too small it waits for a
- * larger one, and that comes. */
+/* L2, L4: a waiting call counts as demand. If only the lease in force is too small, it waits for a
+ * larger one, which it gets. */
 static void a_wait_for_many_units_waits_for_a_lease_that_holds_them(void **state) {
     (void)state;
     host server = {.capacity = 1000};
@@ -1230,13 +1234,13 @@ static void a_wait_for_many_units_waits_for_a_lease_that_holds_them(void **state
     assert_true(read_info(agent, resource).capacity >= 900);
     doorman_agent_gauge_release(agent, resource, 900);
     assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1100, 300 * MILLISECOND),
-                     DOORMAN_TIMED_OUT); /* the server has no more today */
+                     DOORMAN_TIMED_OUT); /* the server has only 1000 */
     doorman_agent_stop(agent);
     host_stop(&server);
 }
 
-/* L4: one caller that waits for each unit, and is busy for no time, has the whole of a free
- * resource soon; how soon is measured with time as a variable. */
+/* L4: one caller that waits for unit after unit soon gets the whole of a free resource. Tests with
+ * time as a variable check how soon. */
 static void a_loop_of_waits_has_the_whole_of_a_free_resource(void **state) {
     (void)state;
     host server = {.capacity = 500};
@@ -1252,7 +1256,7 @@ static void a_loop_of_waits_has_the_whole_of_a_free_resource(void **state) {
     host_stop(&server);
 }
 
-/* K7: an agent that nobody uses wakes some times a second. */
+/* K7: an idle agent wakes only a few times a second. */
 static void an_idle_agent_with_many_resources_uses_little_time(void **state) {
     (void)state;
     enum { RESOURCES = 2000 };
@@ -1271,7 +1275,8 @@ static void an_idle_agent_with_many_resources_uses_little_time(void **state) {
     assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after), 0);
     double seconds =
         (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) / 1e9;
-    print_message("%d idle resources: %.1f ms in 2 s\n", RESOURCES, 1000 * seconds);
+    print_message("%d idle resources: %.1f ms of processor time in 2 s\n", RESOURCES,
+                  1000 * seconds);
     assert_true(seconds < 0.5);
     doorman_agent_stop(agent);
 }
@@ -1287,8 +1292,9 @@ static void an_idle_agent_with_many_resources_uses_little_time(void **state) {
 #define ADDRESS_SANITIZED false
 #endif
 
-/* L2: a thread that is cancelled in its wait leaves the line, and nothing locked; the next one has
- * its turn. (AddressSanitizer reports its own stack where any thread is cancelled.) */
+/* L2: a thread that is cancelled while it waits leaves the queue and releases the lock, and the
+ * next waiter is served. (AddressSanitizer reports an error in its own stack when a thread is
+ * cancelled.) */
 static void a_thread_that_is_cancelled_leaves_the_line(void **state) {
     (void)state;
     if (ADDRESS_SANITIZED) skip();
@@ -1317,7 +1323,8 @@ static void a_thread_that_is_cancelled_leaves_the_line(void **state) {
     doorman_agent_stop(agent);
 }
 
-/* L5: who waits goes at once, for either limiter, and in whatever line; and who comes need not. */
+/* L5: while the kill switch is on, all waiters of both limiters return at once, and new calls do
+ * not wait. */
 static void the_kill_switch_lets_waiters_through(void **state) {
     (void)state;
     enum { COUNT = 8 };
@@ -1341,7 +1348,7 @@ static void the_kill_switch_lets_waiters_through(void **state) {
     doorman_agent_stop(agent);
 }
 
-/* L1, L2: and all of them go. */
+/* L1, L2: all waits are granted, at the rate and not above it. */
 static void waiters_pass_at_the_rate_and_not_above_it(void **state) {
     (void)state;
     enum { RATE = 2000, UNITS = 1000 };
@@ -1355,15 +1362,16 @@ static void waiters_pass_at_the_rate_and_not_above_it(void **state) {
     }
     double elapsed = (double)(doorman_clock() - from) / 1e9;
     assert_true(UNITS <= RATE * (elapsed + 0.1) + 1);
-    assert_true(elapsed < UNITS / 10); /* not a nap for each */
+    assert_true(elapsed < UNITS / 10); /* the waits do not sleep for 1 s each */
     assert_int_equal(doorman_agent_rate_wait(agent, resource, RATE / 10, PATIENCE), DOORMAN_OK);
     doorman_agent_stop(agent);
 }
 
 #define START (1000 * DOORMAN_SECOND)
 
-/* Waits for unit after unit, with time as a variable, on a machine that wakes who sleeps 50 to 90
- * us late, and one time in `rare` by up to `late` more. `passed` is when each unit passed. */
+/* Takes unit after unit, with time as a variable. The simulated machine wakes a sleeping thread 50
+ * to 90 us late, and once in `rare` times up to `late` later still. `passed` gets the time of each
+ * unit. */
 static size_t pass_on_a_busy_machine(doorman_resource *resource, double *passed, size_t max,
                                      doorman_time end, int rare, doorman_time late) {
     uint64_t random = 1;
@@ -1375,7 +1383,7 @@ static size_t pass_on_a_busy_machine(doorman_resource *resource, double *passed,
         delay = 0;
         if (doorman__waiter_try(&waiter, &delay, false, now) == DOORMAN_OK) {
             passed[count++] = (double)now;
-            now += 1000; /* and comes again at once */
+            now += 1000; /* and tries again at once */
             continue;
         }
         double more = 50e3 + 40e3 * doorman__random_unit(&random);
@@ -1395,9 +1403,9 @@ static size_t most_in_10_ms(const double *passed, size_t count) {
     return most;
 }
 
-/* Pacing: within 0.1 % of the rate in all; where threads now and then wake 2 ms too late, no ten
- * milliseconds with more than 1.05 times their part at 10,000 a second, 1.2 times at 1,000; and
- * where every sleep takes up to 80 ms longer, nothing is lost for it. */
+/* Pacing. The mean rate is within 0.1 % of the configured one. If a thread sometimes wakes up to 2
+ * ms late, no 10 ms have more than 1.05 times their part at 10,000 units a second, and 1.2 times at
+ * 1,000. If every sleep takes up to 80 ms longer, the mean rate still holds. */
 static void nobody_rushes_who_woke_late_and_nothing_is_lost(void **state) {
     (void)state;
     enum { MAX = 400000, SECONDS = 30 };
@@ -1426,17 +1434,18 @@ static void nobody_rushes_who_woke_late_and_nothing_is_lost(void **state) {
         double rate = (double)count / SECONDS / machines[i].rate, burst = 0.1 / SECONDS;
         size_t most = most_in_10_ms(passed, count);
         if (fabs(rate - 1) > 0.001 + burst || (double)most > machines[i].most) {
-            fail_msg("%g a second: %g of it, %zu in 10 ms", machines[i].rate, rate, most);
+            fail_msg("at %g a second: %g times that on average, %zu in 10 ms", machines[i].rate,
+                     rate, most);
         }
         doorman_client_destroy(client);
     }
 }
 
-/* L1. Threads that mark and release, against a count of their own. */
+/* L1. Threads take and release units of a gauge, and count the units in flight themselves. */
 typedef struct crowd {
     doorman_agent *agent;
     doorman_resource *resource;
-    doorman_time end; /* far away, unless wake-ups are lost */
+    doorman_time end; /* reached only if wake-ups are lost */
     int in_flight, most, failures;
 } crowd;
 
@@ -1480,7 +1489,7 @@ static void many_threads_never_have_more_than_the_gauge_allows(void **state) {
     host_stop(&server);
 }
 
-/* Everything at once from several threads: for the sanitizers, and for deadlocks. */
+/* All calls at the same time from several threads, to find data races and deadlocks. */
 typedef struct bustle {
     doorman_agent *agent;
     int index;
@@ -1544,8 +1553,9 @@ static void print_times(const char *what, doorman_time *times, size_t count) {
         (times) = doorman_clock() - from_;                                                         \
     } while (0)
 
-/* All have leases, with as few requests as there must be, and the calls do not get in each other's
- * way: how long they take is printed, but not asserted, as it depends on the machine. */
+/* All resources get leases, with no more requests than necessary, and calls do not delay each
+ * other. The test prints how long calls take but does not assert it, because it depends on the
+ * machine. */
 static void an_agent_with_many_resources_serves_each(void **state) {
     (void)state;
     enum { RESOURCES = 10000 };
@@ -1597,7 +1607,7 @@ static void an_agent_with_many_resources_serves_each(void **state) {
     host_stop(&server);
 }
 
-/* STYLE 6: what is wrong leaves nothing behind. */
+/* STYLE 6: a call that fails leaves its output as it was. */
 static void an_agent_that_cannot_start_says_why(void **state) {
     (void)state;
     doorman_agent *agent = NULL;
@@ -1654,11 +1664,11 @@ static void an_address_that_nng_cannot_reach_is_refused_at_the_start(void **stat
     }
 }
 
-/* ---- a carrier without an agent ------------------------------------------------------------- */
+/* ---- a transport without an agent ---------------------------------------------------------- */
 
 static void count_news(void *context) { __atomic_fetch_add((int *)context, 1, __ATOMIC_SEQ_CST); }
 
-/* Sends the next request of a client that wants something, and waits for what becomes of it. */
+/* Sends the next request of a client, and returns its result. */
 static doorman_status carry(doorman_carrier *carrier, doorman_client *client, int *news,
                             doorman_error *error) {
     int before = __atomic_load_n(news, __ATOMIC_SEQ_CST);
@@ -1675,7 +1685,7 @@ static doorman_status carry(doorman_carrier *carrier, doorman_client *client, in
     return doorman_carrier_take(carrier, error, doorman_clock());
 }
 
-/* The next requests of a client go to its addresses in turn, and end like this. */
+/* Sends one request to each address of a client in turn, and compares the results. */
 static void carry_all(const char *const *addresses, size_t count, doorman_time request_timeout,
                       const doorman_status *expected) {
     doorman_client_options who = {.client_id = "a", .addresses = addresses, .address_count = count};
@@ -1707,7 +1717,7 @@ static void carry_all(const char *const *addresses, size_t count, doorman_time r
     doorman_client_destroy(client);
 }
 
-/* K2, K7: each request ends, tells how, and the next one goes to the next address. */
+/* K2, K7: each request ends with a result, and the next one goes to the next address. */
 static void a_carrier_says_what_became_of_a_request(void **state) {
     (void)state;
     host dumb = {.capacity = 90, .behaviour = IS_SILENT}, rude = {.capacity = 90};

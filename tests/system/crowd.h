@@ -1,8 +1,8 @@
-/* A crowd of clients below real servers, which holds the servers to their promise: at no moment do
- * the leases in force add up to more than there is (T7).
+/* A fleet of clients below real servers, which checks the servers' promise: the leases in force
+ * never add up to more than the capacity (T7).
  *
- * The clients live in the test program. One thread carries their requests, so that answers are
- * taken one at a time, and after each the leases in force are added up: no moment is missed. */
+ * The clients live in the test program. One thread sends their requests and takes the responses one
+ * at a time. It adds up the leases in force after each response, so that no moment is missed. */
 #ifndef DOORMAN_TESTS_CROWD_H
 #define DOORMAN_TESTS_CROWD_H
 
@@ -29,15 +29,16 @@ static struct crowd {
     int count;
 } crowd;
 
-/* nng 1.5 can lose a connection that is made the moment its server ends, with its dialer. The tests
- * of agents count such memory all the same: they have no servers that end. */
+/* nng 1.5 can leak a connection and its dialer if the connection is made at the moment when its
+ * server ends. Only these tests suppress this: in the tests of agents no server ends, so they
+ * report such leaks. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) { return "leak:libnng.so"; }
 
-/* What has come is looked for every few milliseconds, so no news is needed. */
+/* Responses are polled every 2 ms, so no notification is needed. */
 static inline void on_news(void *context) { (void)context; }
 
-/* One more, which knows the servers by these addresses. */
+/* Adds a client that knows the servers by these addresses. */
 static inline void crowd_add(const char *const *addresses, size_t count, double wants) {
     struct client *self = &crowd.clients[crowd.count++];
     doorman_time now = doorman_clock();
@@ -68,7 +69,7 @@ static inline double client_has(int index, doorman_time now) {
     return info.leased ? info.capacity : 0;
 }
 
-/* T7. Sums of doubles are rounded. */
+/* T7. The tolerance is for the rounding of sums. */
 static inline void crowd_check(doorman_time now) {
     double sum = 0;
     for (int i = 0; i < crowd.count; i++) sum += client_has(i, now);
@@ -76,14 +77,14 @@ static inline void crowd_check(doorman_time now) {
     for (int i = 0; i < crowd.count; i++) {
         print_error("%s has %g\n", crowd.clients[i].id, client_has(i, now));
     }
-    fail_msg("%.17g of %g are in force", sum, CAPACITY);
+    fail_msg("leases of %.17g are in force; the capacity is %g", sum, CAPACITY);
 }
 
-/* What is expected of a whole crowd. */
+/* The same expectation for each client. */
 #define ALL(has)                                                                                   \
     (const double[CLIENT_MAX]) { has, has, has, has, has, has, has, has }
 
-/* Once round: takes what has come, and sends what is due. */
+/* One iteration: takes the responses that have come, and sends the requests that are due. */
 static inline void crowd_step(void) {
     for (int i = 0; i < crowd.count; i++) {
         struct client *self = &crowd.clients[i];
@@ -105,14 +106,14 @@ static inline bool crowd_has(const double *expected) {
     return true;
 }
 
-/* Goes on until each has what is expected of it. */
+/* Repeats crowd_step until each client has what is expected. */
 static inline void crowd_until(const double *expected) {
     doorman_time end = doorman_clock() + PATIENCE_MS * (DOORMAN_SECOND / 1000);
     while (!crowd_has(expected) && doorman_clock() < end) crowd_step();
     if (crowd_has(expected)) return;
     for (int i = 0; i < crowd.count; i++) {
-        print_error("%s has %g, not %g\n", crowd.clients[i].id, client_has(i, doorman_clock()),
-                    expected[i]);
+        print_error("%s has %g; expected: %g\n", crowd.clients[i].id,
+                    client_has(i, doorman_clock()), expected[i]);
     }
     fail();
 }

@@ -1,11 +1,9 @@
-/* Promises of a node of several processes, with a real etcd: that one of them answers, and that
- * another one takes over without that a client has more or less than it should. Where there is no
- * etcd these tests are skipped.
+/* A node of several processes, with a real etcd. One process is master; when it fails, another one
+ * takes over, and no client's lease changes. The tests are skipped if etcd is not installed.
  *
- * Each etcd has ports that were free, and its data in a folder of the test's. Times are real: that
- * a successor serves within the TTL and 2 s is a promise; it takes some 2.5 s where the TTL is 2 s.
- * A machine that has much else to do may need more, so such a story must succeed once in a few
- * tries. */
+ * Each etcd has free ports and keeps its data in a temporary folder. Time is real. A successor must
+ * serve within the TTL and 2 s; with a TTL of 2 s it takes about 2.5 s. A busy machine may need
+ * longer, so a test of timing must succeed once in 5 tries. */
 #define _GNU_SOURCE
 #include "crowd.h"
 
@@ -30,7 +28,7 @@ struct etcd {
     char url[64], peer[64], data[96];
 };
 
-/* Where a program is, by PATH; false: nowhere. */
+/* Finds a program on PATH. Returns false if it is not there. */
 static bool program_find(const char *name, char path[256]) {
     const char *at = getenv("PATH");
     bool found = false;
@@ -69,11 +67,11 @@ static void etcd_stop(struct etcd *etcd) {
     process_wait(etcd->process);
 }
 
-/* Starts an etcd, or skips the test that needs it. */
+/* Starts an etcd, or skips the test. */
 static void etcd_need(struct etcd *etcd) {
     char program[256];
     if (!program_find("etcd", program) || !program_find("etcdctl", program)) {
-        print_message("there is no etcd here\n");
+        print_message("skipped: etcd or etcdctl is not installed\n");
         skip();
     }
     etcd->process = process_new();
@@ -84,7 +82,7 @@ static void etcd_need(struct etcd *etcd) {
     etcd_start(etcd);
 }
 
-/* Puts a value with etcd's own tool. */
+/* Puts a value with etcdctl. */
 static void etcd_put(const struct etcd *etcd, const char *key, const char *value) {
     char program[256];
     const char *const arguments[] = {"--endpoints", etcd->url, "put", key, value, NULL};
@@ -95,12 +93,12 @@ static void etcd_put(const struct etcd *etcd, const char *key, const char *value
     process_end(process, 0);
 }
 
-/* ---- a way to etcd that can be cut ---------------------------------------------------------- */
+/* ---- a connection to etcd that can be cut --------------------------------------------------- */
 
 #define PAIR_MAX 64
 
-/* A proxy of TCP in a thread of its own. While it is cut it takes and forwards nothing, and says
- * nothing about it, as a network does that is partitioned. */
+/* A TCP proxy in a separate thread. While it is cut, it accepts and forwards nothing and closes
+ * nothing, like a network partition. */
 struct proxy {
     pthread_t thread;
     int listener, port, to;
@@ -139,7 +137,7 @@ static void proxy_close(struct proxy *proxy, int pair) {
     memmove(proxy->pairs[pair], proxy->pairs[last], sizeof proxy->pairs[pair]);
 }
 
-/* Carries what has come on one end; false: that end is closed. */
+/* Forwards the bytes that have come from one end. Returns false if that end is closed. */
 static bool proxy_carry(const int pair[2], int end) {
     char bytes[16384];
     ssize_t got = recv(pair[end], bytes, sizeof bytes, 0);
@@ -187,21 +185,21 @@ static void proxy_stop(struct proxy *proxy) {
     close(proxy->listener);
 }
 
-/* ---- a node of three ------------------------------------------------------------------------ */
+/* ---- a node of three processes -------------------------------------------------------------- */
 
 #define MEMBERS 3
 
 struct member {
     struct server server;
-    const char *etcd; /* its way there */
-    bool silent;      /* it is not to be asked */
+    const char *etcd; /* its addresses of etcd */
+    bool silent;      /* this process must not be asked */
 };
 
 struct trio {
     struct member members[MEMBERS];
-    const char *source, *value; /* --config or --parent */
+    const char *source, *value; /* --config or --parent, and its value */
     const char *ttl;
-    bool late; /* something took longer than it may */
+    bool late; /* something took longer than allowed */
 };
 
 static void trio_prepare(struct trio *trio, const char *etcd) {
@@ -242,7 +240,7 @@ static void trio_start(const struct trio *trio) {
     for (int i = 0; i < MEMBERS; i++) member_start(trio, i);
 }
 
-/* A node of one process, below it. */
+/* Starts a child node of one process. */
 static struct server trio_add_leaf(const struct trio *trio) {
     struct server leaf = {process_new(), ""};
     char parents[512];
@@ -262,14 +260,15 @@ static void trio_add_clients(const struct trio *trio) {
     for (int i = 0; i < CLIENT_MAX; i++) crowd_add(addresses, MEMBERS, 100);
 }
 
-/* With a sanitizer the exit codes tell of leaks and races too. */
+/* With a sanitizer, the exit codes also report leaks and races. */
 static void trio_stop(struct trio *trio) {
     for (int i = 0; i < MEMBERS; i++) {
         if (trio->members[i].server.process->pid) server_stop(&trio->members[i].server);
     }
 }
 
-/* The same server by its second address, where tests can speak nng's protocol by hand. */
+/* Returns the same server with its second address, TCP, for tests that write nng's protocol by
+ * hand. */
 static struct server member_by_tcp(const struct member *member) {
     struct server server = member->server;
     char *said = file_read(member->server.process->err);
@@ -280,7 +279,7 @@ static struct server member_by_tcp(const struct member *member) {
     return server;
 }
 
-/* nng 1.5 can lose a connection on a machine that is very busy, so that no answer comes. */
+/* nng 1.5 can lose a connection on a very busy machine, so the request may need several tries. */
 static bool member_is_master(const struct member *member) {
     char *reply = NULL;
     for (int i = 0; i < TRIES && !reply; i++) {
@@ -292,9 +291,9 @@ static bool member_is_master(const struct member *member) {
     return master;
 }
 
-/* Goes on until one answers as master, and says which.
- *   limit      in seconds; after more the story is late
- *   expected   what each client has all the time, or the story is late; NULL: anything */
+/* Waits until a process answers as master. Returns its index. Sets `late` if that takes too long.
+ *   limit      the time allowed, in seconds
+ *   expected   what each client must have all the time, otherwise `late` is set; NULL: anything */
 static int trio_await_master(struct trio *trio, double limit, const double *expected) {
     doorman_time began = doorman_clock(), now = began;
     int master = -1;
@@ -316,11 +315,11 @@ static int trio_await_master(struct trio *trio, double limit, const double *expe
     return master;
 }
 
-/* Tells a story until it has been in time once. */
+/* Repeats a test until it is in time once. */
 static void tell(bool (*story)(void), void **state) {
     bool in_time = story();
     for (int i = 1; i < TRIES && !in_time; i++) {
-        print_message("too late: once more\n");
+        print_message("too late; trying again\n");
         crowd_clean(state);
         in_time = story();
     }
@@ -362,7 +361,7 @@ static void a_master_that_is_killed_and_one_that_is_told_to_end_have_successors(
     tell(tell_of_two_successors, state);
 }
 
-/* V2: with a TTL that nobody would wait for. */
+/* V2. The TTL is 1 h, so only a key that is given back lets the next process win. */
 static void a_key_that_is_given_back_is_taken_at_once(void **state) {
     (void)state;
     static struct etcd etcd;
@@ -379,7 +378,8 @@ static void a_key_that_is_given_back_is_taken_at_once(void **state) {
     trio_stop(&trio);
 }
 
-/* V2, S1, T7. What it was asked while it was frozen is the first that it sees. */
+/* V2, S1, T7. A request that arrives while the master is frozen is the first that it handles
+ * afterwards. */
 static bool tell_of_a_frozen_master(void) {
     static struct etcd etcd;
     static struct trio trio;
@@ -409,8 +409,8 @@ static bool tell_of_a_frozen_master(void) {
     crowd_want(0, 10);
     crowd_until((const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
                                  110.0 / 7, 110.0 / 7});
-    /* Its clients have left while it was frozen, and nng 1.5 can lose such connections: with a
-     * sanitizer its exit code would tell of that. */
+    /* Its clients disconnected while it was frozen, and nng 1.5 can leak such connections. With a
+     * sanitizer its exit code would report that, so it is killed. */
     process_signal(frozen->server.process, SIGKILL);
     process_wait(frozen->server.process);
     trio_stop(&trio);
@@ -421,7 +421,7 @@ static void a_master_that_was_frozen_answers_as_none_the_moment_it_wakes(void **
     tell(tell_of_a_frozen_master, state);
 }
 
-/* V2, T7. First one is cut off from an etcd that all others reach, then there is none for all. */
+/* V2, T7. First only the master is cut off from etcd, then etcd stops for all. */
 static bool tell_of_a_master_without_etcd(void) {
     static struct etcd etcd;
     static struct trio trio;
@@ -457,7 +457,7 @@ static void a_master_that_cannot_reach_etcd_stops_before_another_one_begins(void
     tell(tell_of_a_master_without_etcd, state);
 }
 
-/* T5, T7; and K3 of a node. The clients are those of a leaf below the node of three. */
+/* T5, T7, and K3 for a node. The clients ask a leaf below the node of three processes. */
 static bool tell_of_an_heir(void) {
     static struct etcd etcd;
     static struct trio trio;
@@ -530,7 +530,7 @@ static void a_configuration_in_etcd_is_checked_as_one_in_a_file_is(void **state)
     const char *const arguments[] = {"--check-config", "--etcd",           etcd.url,
                                      "--config",       "etcd:" CONFIG_KEY, NULL};
     assert_int_equal(process_run(process, arguments, NULL), 1);
-    assert_int_equal(process_said(process, "etcd:doorman/config: there is no such key"), 1);
+    assert_int_equal(process_said(process, "etcd:doorman/config: the key does not exist"), 1);
     etcd_put(&etcd, CONFIG_KEY, "{\"resources\":[1]}");
     assert_int_equal(process_run(process, arguments, NULL), 1);
     assert_int_equal(process_said(process, "resources[0]: must be an object"), 1);
@@ -547,23 +547,23 @@ static void an_election_that_cannot_be_is_wrong_use(void **state) {
     static const char *const cases[][9] = {
         {"--election-key needs --etcd", "--config", "c", "--election-key", "k"},
         {"--config etcd:KEY needs --etcd", "--config", "etcd:k"},
-        {"needs the name of a key", "--config", "etcd:", "--etcd", "http://127.0.0.1:1"},
-        {"--etcd does nothing by itself", "--config", "c", "--etcd", "http://127.0.0.1:1"},
-        {"looks like http://127.0.0.1:2379", "--config", "etcd:k", "--etcd", "tcp://127.0.0.1:1"},
-        {"looks like http://127.0.0.1:2379", "--config", "etcd:k", "--etcd", "127.0.0.1:2379"},
-        {"no whole number from 2 to 3600", "--election-ttl", "1"},
-        {"no whole number from 2 to 3600", "--election-ttl", "2.5"},
-        {"--election-ttl does nothing", "--config", "c", "--election-ttl", "5"},
+        {"needs a key after the colon", "--config", "etcd:", "--etcd", "http://127.0.0.1:1"},
+        {"--etcd needs --election-key", "--config", "c", "--etcd", "http://127.0.0.1:1"},
+        {"such as http://127.0.0.1:2379", "--config", "etcd:k", "--etcd", "tcp://127.0.0.1:1"},
+        {"such as http://127.0.0.1:2379", "--config", "etcd:k", "--etcd", "127.0.0.1:2379"},
+        {"not a whole number from 2 to 3600", "--election-ttl", "1"},
+        {"not a whole number from 2 to 3600", "--election-ttl", "2.5"},
+        {"--election-ttl needs --election-key", "--config", "c", "--election-ttl", "5"},
     };
     struct process *process = process_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(process_run(process, cases[i] + 1, NULL), 2);
-        if (process_said(process, cases[i][0]) != 1) fail_msg("not said: %s", cases[i][0]);
+        if (process_said(process, cases[i][0]) != 1) fail_msg("not in the log: %s", cases[i][0]);
         assert_int_equal(process_said(process, "\n"), 1);
     }
 }
 
-/* V2: a wildcard is no address for others. */
+/* V2: others cannot connect to a wildcard address. */
 static void with_an_election_an_address_that_others_cannot_reach_is_wrong_use(void **state) {
     (void)state;
     static const char *const addresses[] = {"tcp://0.0.0.0:15000", "tcp://[::]:15000",
@@ -596,7 +596,7 @@ static void with_an_election_an_address_that_others_cannot_reach_is_wrong_use(vo
 #define TEST(name) cmocka_unit_test_teardown(name, crowd_clean)
 
 int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* "a_master*" */
+    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_master*" */
     const struct CMUnitTest tests[] = {
         TEST(a_master_that_is_killed_and_one_that_is_told_to_end_have_successors),
         TEST(a_key_that_is_given_back_is_taken_at_once),

@@ -1,5 +1,5 @@
-/* What the system tests share: real processes in folders of their own, requests over nng, raw
- * connections, and a look into replies. Everything ends by itself: each wait has a time-out, each
+/* Helpers shared by the system tests: real processes in their own folders, requests over nng, raw
+ * connections, and access to replies. Everything ends by itself: each wait has a time-out, each
  * process dies with the test program, and harness_clean ends what a failed test left behind. */
 #ifndef DOORMAN_TESTS_HARNESS_H
 #define DOORMAN_TESTS_HARNESS_H
@@ -12,7 +12,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-/* cmocka.h wants the four above. */
+/* cmocka.h needs the four headers above. */
 #include <cmocka.h>
 
 #include <arpa/inet.h>
@@ -36,7 +36,7 @@
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
 
-#define PATIENCE_MS 60000 /* for what must happen; long, as machines are slow at times */
+#define PATIENCE_MS 60000 /* long, because machines can be slow */
 #define PROCESS_MAX 32    /* in one test */
 #define ARGUMENT_MAX 32
 
@@ -47,7 +47,7 @@ static inline void sleep_ms(int ms) {
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* The whole of a file as text; the caller frees it. */
+/* Returns a whole file as text; the caller frees it. */
 static inline char *file_read(const char *path) {
     struct stat status;
     FILE *file = fopen(path, "rb");
@@ -70,9 +70,9 @@ static inline void file_write(const char *path, const char *text) {
 
 /* ---- processes ------------------------------------------------------------------------------ */
 
-/* A process with its own folder, for what it prints, its configuration, and perhaps a socket. */
+/* A process, and its folder for output, errors, configuration and a socket. */
 struct process {
-    pid_t pid; /* 0: has ended */
+    pid_t pid; /* 0: the process has ended */
     char folder[64], out[80], err[80], config[80], socket[80];
 };
 
@@ -93,8 +93,8 @@ static inline struct process *process_new(void) {
     return process;
 }
 
-/* In the child, between fork and exec: only what a signal handler may call, since the test program
- * has threads. */
+/* Runs in the child, between fork and exec. It may call only what a signal handler may call,
+ * because the test program has threads. */
 static inline void process_become(const struct process *process, char *const argv[],
                                   char *const envp[]) {
     sigset_t none;
@@ -112,8 +112,9 @@ extern char **environ;
 /* Starts a program.
  *   program       its path
  *   arguments     up to a NULL
- *   environment   "NAME=VALUE" up to a NULL; or NULL. It comes on top of the test's own, from which
- *                 DOORMAN_... is taken out, and HTTP is off: many servers run on one machine */
+ *   environment   "NAME=VALUE" up to a NULL; or NULL. It is added to the test's own environment,
+ *                 without its variables DOORMAN_... HTTP is off by default, because many servers
+ *                 run on one machine */
 static inline void process_launch(struct process *process, const char *program,
                                   const char *const *arguments, const char *const *environment) {
     const char *argv[ARGUMENT_MAX + 2] = {program};
@@ -127,9 +128,9 @@ static inline void process_launch(struct process *process, const char *program,
         if (strncmp(*variable, "DOORMAN_", 8) != 0) envp[count++] = *variable;
     }
     for (size_t i = 0; environment && environment[i]; i++) envp[count++] = environment[i];
-    envp[count++] = "DOORMAN_HTTP=off"; /* the last, so that what a test says goes before it */
-    /* A server that takes too long to close what nng has open leaves without waiting for it, and
-       for its threads. */
+    envp[count++] = "DOORMAN_HTTP=off"; /* last, because the first value of a variable wins */
+    /* A server that cannot close nng's connections in time exits without waiting for nng and its
+     * threads. */
     envp[count++] = "TSAN_OPTIONS=report_thread_leaks=0";
     envp[count] = NULL;
     file_write(process->out, "");
@@ -141,7 +142,7 @@ static inline void process_launch(struct process *process, const char *program,
     }
 }
 
-/* Starts the server's program. */
+/* Starts doorman_server. */
 static inline void process_start(struct process *process, const char *const *arguments,
                                  const char *const *environment) {
     const char *program = getenv("DOORMAN_SERVER");
@@ -153,8 +154,8 @@ static inline void process_signal(const struct process *process, int number) {
     assert_int_equal(kill(process->pid, number), 0);
 }
 
-/* The exit code of a process that ends by itself; 128 and the signal, as shells have it, of one
- * that does not. */
+/* Waits for a process and returns its exit code. Like a shell, it returns 128 plus the signal's
+ * number if a signal ended the process. */
 static inline int process_wait(struct process *process) {
     int status = 0;
     pid_t ended = 0;
@@ -167,25 +168,26 @@ static inline int process_wait(struct process *process) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* Waits for the end of a process, which has to be with this code; or shows what it said. */
+/* Waits for a process, which must exit with this code; otherwise the test fails and shows its
+ * log. */
 static inline void process_end(struct process *process, int expected) {
     int code = process_wait(process);
     if (code == expected) return;
     char *said = file_read(process->err);
-    print_error("ended with %d, not with %d, and said:\n", code, expected);
-    fputs(said, stderr); /* cmocka prints no more than a kilobyte at once */
+    print_error("exited with %d, not with %d; its log:\n", code, expected);
+    fputs(said, stderr); /* cmocka prints at most 1 KiB at once */
     free(said);
     fail();
 }
 
-/* Runs the server's program to its end. */
+/* Runs doorman_server until it exits. */
 static inline int process_run(struct process *process, const char *const *arguments,
                               const char *const *environment) {
     process_start(process, arguments, environment);
     return process_wait(process);
 }
 
-/* How often a text stands in what a process has said on standard error. */
+/* Returns how often a text occurs on a process's standard error. */
 static inline int process_said(const struct process *process, const char *text) {
     char *said = file_read(process->err);
     int count = 0;
@@ -194,13 +196,13 @@ static inline int process_said(const struct process *process, const char *text) 
     return count;
 }
 
-/* Waits until a process has said a text so many times. */
+/* Waits until a text has occurred `times` times on a process's standard error. */
 static inline void process_await(const struct process *process, const char *text, int times) {
     int waited = 0;
     for (; waited < PATIENCE_MS && process_said(process, text) < times; waited += 10) sleep_ms(10);
     if (waited >= PATIENCE_MS) {
         char *said = file_read(process->err);
-        print_error("waited for '%s', and heard:\n", text);
+        print_error("waited for '%s'; the log:\n", text);
         fputs(said, stderr);
         free(said);
         fail();
@@ -213,7 +215,7 @@ static inline int folder_remove_one(const char *path, const struct stat *status,
     return remove(path);
 }
 
-/* A teardown for each test: ends what still runs, and removes the folders. */
+/* Teardown for each test: ends the processes that still run, and removes the folders. */
 static inline int harness_clean(void **state) {
     (void)state;
     for (; process_count > 0; process_count--) {
@@ -251,7 +253,7 @@ static inline struct server server_start(const char *config, const char *const *
     return server;
 }
 
-/* Ends a server as an operator would. With a sanitizer its exit code also tells of leaks. */
+/* Ends a server as an operator would. With a sanitizer, the exit code also reports leaks. */
 static inline void server_stop(struct server *server) {
     process_signal(server->process, SIGTERM);
     process_end(server->process, 0);
@@ -259,8 +261,8 @@ static inline void server_stop(struct server *server) {
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-/* One request on a connection of its own, of any bytes; the caller frees the reply. NULL: none came
- * in time. */
+/* Sends any bytes as one request on a new connection. Returns the reply, which the caller frees, or
+ * NULL if none comes within `ms`. */
 static inline char *ask_within(const char *url, const char *text, size_t bytes, int ms) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     char *reply = NULL, *copy = NULL;
@@ -287,7 +289,7 @@ static inline char *ask_bytes(const char *url, const char *text, size_t bytes) {
     return ask_within(url, text, bytes, PATIENCE_MS);
 }
 
-/* A request whose answer must come, as a tree; the caller deletes it. */
+/* Sends a request that must be answered. Returns the parsed response, which the caller deletes. */
 static inline cJSON *ask(const struct server *server, const char *text) {
     char *reply = ask_bytes(server->url, text, strlen(text));
     assert_non_null(reply);
@@ -297,7 +299,7 @@ static inline cJSON *ask(const struct server *server, const char *text) {
     return tree;
 }
 
-/* What stands at a path such as "get_capacity.response[0].gets"; NULL: nothing. */
+/* Returns the item at a path such as "get_capacity.response[0].gets", or NULL. */
 static inline const cJSON *find(const cJSON *tree, const char *path) {
     char key[64];
     int index = 0, used = 0;
@@ -328,7 +330,7 @@ static inline const char *text(const cJSON *tree, const char *path) {
 
 /* ---- ports ---------------------------------------------------------------------------------- */
 
-/* A socket of loopback that listens, on a port that was free. */
+/* Returns a socket that listens on a free port of loopback. */
 static inline int port_listen(int *port) {
     struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t bytes = sizeof address;
@@ -342,8 +344,9 @@ static inline int port_listen(int *port) {
     return fd;
 }
 
-/* A port for a program that cannot be told to take any: below those that the system gives out for
- * port 0 and to whoever connects, and others in each process, as tests run side by side. */
+/* Returns a free port, for a program that cannot choose one itself. It is below the range from
+ * which the system takes ports for port 0 and for outgoing connections. Each process starts at a
+ * different port, because tests run at the same time. */
 static inline int port_free(void) {
     enum { FIRST = 10000, COUNT = 22000, EACH = 31 };
     static int used;
@@ -362,7 +365,7 @@ static inline int port_free(void) {
     return 0;
 }
 
-/* A port that takes connections and never says a word. */
+/* Returns a socket that accepts connections and never sends anything. */
 static inline int mute_listen(char url[NNG_MAXADDRLEN]) {
     int port = 0;
     int fd = port_listen(&port);
@@ -372,7 +375,7 @@ static inline int mute_listen(char url[NNG_MAXADDRLEN]) {
 
 /* ---- raw connections ------------------------------------------------------------------------ */
 
-/* A TCP connection that speaks no protocol yet. */
+/* Opens a TCP connection on which nothing has been sent yet. */
 static inline int raw_connect(const struct server *server) {
     const struct timeval patience = {PATIENCE_MS / 1000, 0};
     unsigned port = 0;
@@ -387,7 +390,7 @@ static inline int raw_connect(const struct server *server) {
     return fd;
 }
 
-/* false: the peer has hung up, or takes no more. */
+/* Returns false if the peer has closed the connection or accepts no more bytes. */
 static inline bool raw_send(int fd, const void *bytes, size_t count) {
     size_t sent = 0;
     ssize_t part = 1;
@@ -398,7 +401,7 @@ static inline bool raw_send(int fd, const void *bytes, size_t count) {
     return sent == count;
 }
 
-/* nng's greeting: who is there is a REQ, and the peer must be a REP. */
+/* Connects and exchanges nng's greeting: this side is a REQ, and the peer must be a REP. */
 static inline int raw_greet(const struct server *server) {
     static const unsigned char hello[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     static const unsigned char welcome[8] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
@@ -410,7 +413,7 @@ static inline int raw_greet(const struct server *server) {
     return fd;
 }
 
-/* What a server has of the machine's memory, in KiB. */
+/* Returns a server's resident memory, in KiB. */
 static inline long server_memory(const struct server *server) {
     char path[64], line[256];
     long kib = 0;
@@ -422,7 +425,7 @@ static inline long server_memory(const struct server *server) {
     return kib;
 }
 
-/* The head of a message of so many bytes, with the number of its request. */
+/* Sends the head of a message with `bytes` bytes: its length and its request number. */
 static inline bool raw_send_head(int fd, size_t bytes) {
     unsigned char head[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0, 0, 1};
     uint64_t all = (uint64_t)bytes + 4;
@@ -430,7 +433,8 @@ static inline bool raw_send_head(int fd, size_t bytes) {
     return raw_send(fd, head, sizeof head);
 }
 
-/* Has the peer hung up, whatever it said before? Waits for it. */
+/* Waits until the peer closes the connection, and discards what it sends. Returns whether it
+ * did. */
 static inline bool raw_hung_up(int fd) {
     char bytes[65536];
     ssize_t got = 1;

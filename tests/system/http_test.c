@@ -1,6 +1,6 @@
-/* The server over HTTP: what people see, what Prometheus reads, what programs ask, and who gets in.
- * Requests are written by hand, byte for byte. Where a tool is missing that a test needs (openssl,
- * promtool, prometheus), the test says so and is skipped. */
+/* The server over HTTP: the status page, the metrics, the protocol as JSON, and access control.
+ * Requests are written by hand, byte for byte. A test that needs a tool which is missing (openssl,
+ * promtool, prometheus) says so and is skipped. */
 #define _GNU_SOURCE
 #include "harness.h"
 
@@ -22,7 +22,7 @@
 #define HOST "Host: localhost\r\n"
 #define JSON "Content-Type: application/json\r\n"
 
-/* A server, and where its HTTP is. */
+/* A server, and the address of its HTTP. */
 struct site {
     struct server server, http;
 };
@@ -42,7 +42,7 @@ static struct site site_start(const char *config, const char *const *more) {
     return site;
 }
 
-/* All that comes on a connection until the peer closes it; the caller frees it. */
+/* Returns everything that arrives on a connection until the peer closes it; the caller frees it. */
 static char *drain(int fd) {
     size_t bytes = 0, capacity = (size_t)64 << 10;
     char *text = (char *)malloc(capacity);
@@ -67,7 +67,7 @@ static char *exchange(const struct site *site, const char *request) {
     return drain(fd);
 }
 
-/* A whole answer, head and body, to a GET. */
+/* Sends a GET. Returns the whole response, head and body; the caller frees it. */
 static char *get(const struct site *site, const char *path, const char *lines) {
     char request[16384];
     snprintf(request, sizeof request, "GET %s HTTP/1.1\r\n%sConnection: close\r\n\r\n", path,
@@ -99,12 +99,12 @@ static const char *body_of(const char *answer) {
     return end + 4;
 }
 
-/* Does a GET have this code, and this text somewhere? */
+/* Fails unless a GET is answered with this status code and contains this text. */
 static void expect(const struct site *site, const char *path, const char *lines, int code,
                    const char *text) {
     char *answer = get(site, path, lines);
     if (code_of(answer) != code || !strstr(answer, text)) {
-        fail_msg("%s: wanted %d and '%s', got:\n%.4000s", path, code, text, answer);
+        fail_msg("%s: expected %d and '%s', got:\n%.4000s", path, code, text, answer);
     }
     free(answer);
 }
@@ -113,7 +113,7 @@ static void expect_post(const struct site *site, const char *path, const char *l
                         const char *body, int code, const char *text) {
     char *answer = post(site, path, lines, body);
     if (code_of(answer) != code || !strstr(answer, text)) {
-        fail_msg("%s: wanted %d and '%s', got:\n%.2000s", path, code, text, answer);
+        fail_msg("%s: expected %d and '%s', got:\n%.2000s", path, code, text, answer);
     }
     free(answer);
 }
@@ -122,13 +122,13 @@ static void want(const struct site *site, const char *body) {
     expect_post(site, "/v1/get_capacity", HOST JSON, body, 200, "\"response\"");
 }
 
-/* The value of one series; fails where it is not there. */
+/* Returns the value of one series. Fails if there is no such series. */
 static double metric(const struct site *site, const char *series) {
     char *answer = get(site, "/metrics", HOST);
     char line[256];
     snprintf(line, sizeof line, "\n%s ", series);
     const char *at = strstr(answer, line);
-    if (!at) fail_msg("no series %s", series);
+    if (!at) fail_msg("there is no series %s", series);
     double value = strtod(at + strlen(line), NULL);
     free(answer);
     return value;
@@ -138,11 +138,11 @@ static bool have(const char *program) {
     char command[128];
     snprintf(command, sizeof command, "command -v %s >/dev/null 2>&1", program);
     bool found = system(command) == 0;
-    if (!found) print_message("%s is not installed: left out\n", program);
+    if (!found) print_message("skipped: %s is not installed\n", program);
     return found;
 }
 
-/* ---- what people see ------------------------------------------------------------------------ */
+/* ---- the status page ------------------------------------------------------------------------ */
 
 /* V3. */
 static void the_page_shows_every_resource_and_escapes_what_others_chose(void **state) {
@@ -165,12 +165,12 @@ static void the_page_shows_every_resource_and_escapes_what_others_chose(void **s
     assert_null(strstr(page, "<img"));
     free(page);
     expect(&site, "/?filter=%22%3E%3Cscript%3E", HOST, 200, "value=\"&quot;&gt;&lt;script&gt;\"");
-    expect(&site, "/resources?resource=none", HOST, 404, "Nobody holds anything");
+    expect(&site, "/resources?resource=none", HOST, 404, "This resource has no leases");
     server_stop(&site.server);
 }
 
-/* V3: nothing but what the page itself brings is loaded or run, and the styles and scripts that it
- * brings carry a number of this answer alone. */
+/* V3: the browser may load or run only what the page itself contains. The page's styles and scripts
+ * have a nonce that is different in each response. */
 static void the_security_policy_lets_in_what_the_page_brings_and_nothing_else(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
@@ -196,7 +196,7 @@ static void the_security_policy_lets_in_what_the_page_brings_and_nothing_else(vo
     server_stop(&site.server);
 }
 
-/* V3: ten thousand resources stay usable. */
+/* V3: the page stays usable with 10,000 resources. */
 static void many_resources_come_in_pages_and_can_be_filtered(void **state) {
     (void)state;
     enum { RESOURCES = 10000, A_MESSAGE = 500 };
@@ -216,13 +216,13 @@ static void many_resources_come_in_pages_and_can_be_filtered(void **state) {
     expect(&site, "/?page=100", HOST, 200, ">r/09999<");
     expect(&site, "/?page=7777777", HOST, 200, "1 to 100 of 10000");
     expect(&site, "/?filter=r/0123", HOST, 200, "1 to 10 of 10 resources");
-    expect(&site, "/?filter=nothing", HOST, 200, "No resource has that");
+    expect(&site, "/?filter=nothing", HOST, 200, "No resource name contains");
     expect(&site, "/?sort=wants", HOST, 200, ">r/00099<");
     char *page = get(&site, "/?sort=wants", HOST);
     assert_true(strlen(page) < 200000);
     free(page);
 
-    /* V4: the series of a thousand, and the sum of the rest. */
+    /* V4: 1,000 resources have series of their own; the rest is summed. */
     page = get(&site, "/metrics", HOST);
     int series = 0;
     for (const char *at = page; (at = strstr(at, "\ndoorman_resource_wants{")) != NULL; at++) {
@@ -230,7 +230,7 @@ static void many_resources_come_in_pages_and_can_be_filtered(void **state) {
     }
     assert_int_equal(series, 1001);
     free(page);
-    double rest = 0; /* the first thousand have the first thousand ids */
+    double rest = 0; /* the first 1,000 resources have the first 1,000 ids */
     for (int i = 1000; i < RESOURCES; i++) rest += i % 100;
     assert_true(metric(&site, "doorman_resource_wants{resource=\"other\"}") == rest);
     server_stop(&site.server);
@@ -266,7 +266,7 @@ static void leases_are_sorted_paged_and_filtered(void **state) {
     server_stop(&site.server);
 }
 
-/* ---- what programs read --------------------------------------------------------------------- */
+/* ---- JSON and metrics ----------------------------------------------------------------------- */
 
 /* V3: the state as JSON. */
 static void the_status_names_the_node_its_master_and_every_resource(void **state) {
@@ -297,7 +297,7 @@ static void the_status_names_the_node_its_master_and_every_resource(void **state
     server_stop(&site.server);
 }
 
-/* V3: in the form of the file, so that it can be one. */
+/* V3: the response is a valid configuration file. */
 static void the_configuration_told_is_one_that_a_server_takes(void **state) {
     (void)state;
     char *example = file_read("config.example.json");
@@ -354,7 +354,7 @@ static void the_metrics_count_what_happened(void **state) {
     server_stop(&site.server);
 }
 
-/* The next lease of "same", which names the one before. */
+/* Renews the lease of "same", naming the one before. Returns the new lease's id. */
 static double renew(const struct site *site, double id) {
     char body[300];
     snprintf(body, sizeof body,
@@ -370,7 +370,7 @@ static double renew(const struct site *site, double id) {
     return next;
 }
 
-/* S10: in the log once a minute, in the metrics, and on the page. */
+/* S10: shown in the log (at most once a minute), in the metrics, and on the page. */
 static void two_processes_under_one_id_are_seen(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), (const char *[]){"--node", "n", NULL});
@@ -391,7 +391,7 @@ static void two_processes_under_one_id_are_seen(void **state) {
     server_stop(&site.server);
 }
 
-/* V4: by Prometheus' conventions, as its own tool sees them. */
+/* V4: Prometheus' own tool finds no violation of its conventions. */
 static void promtool_finds_nothing_to_say(void **state) {
     (void)state;
     if (!have("promtool")) skip();
@@ -406,7 +406,7 @@ static void promtool_finds_nothing_to_say(void **state) {
     server_stop(&root.server);
 }
 
-/* V4: scraped by a real one. */
+/* V4: a real Prometheus reads the metrics. */
 static void prometheus_scrapes_the_metrics(void **state) {
     (void)state;
     if (!have("prometheus")) skip();
@@ -450,7 +450,7 @@ static void prometheus_scrapes_the_metrics(void **state) {
     server_stop(&site.server);
 }
 
-/* V4, V3: a node below a parent tells of its lease. */
+/* V4, V3: a node with a parent shows its lease from it. */
 static void a_node_tells_of_its_parent_and_the_lease_from_it(void **state) {
     (void)state;
     struct site root = site_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
@@ -485,7 +485,7 @@ static void a_node_tells_of_its_parent_and_the_lease_from_it(void **state) {
 
 /* ---- the protocol over HTTP ----------------------------------------------------------------- */
 
-/* PROTOCOL: the inner objects alone, and the codes of HTTP. */
+/* PROTOCOL: requests and responses are the inner objects; errors also have HTTP status codes. */
 static void the_methods_answer_over_http_as_they_do_over_nng(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
@@ -601,10 +601,11 @@ static void a_connection_serves_one_request_after_the_other_however_they_are_cut
     server_stop(&site.server);
 }
 
-/* ---- who gets in ---------------------------------------------------------------------------- */
+/* ---- access control ------------------------------------------------------------------------- */
 
-/* V3: a page of another site can have its reader's browser ask a port of loopback, but neither say
- * another Host than its own name, nor send JSON without being let. */
+/* V3: a page of another site can make its reader's browser send requests to a port of loopback. But
+ * such a request has that site's own name as its Host, and it cannot contain JSON without
+ * permission. */
 static void a_web_page_cannot_reach_the_server_through_a_browser(void **state) {
     (void)state;
     struct site site = site_start(
@@ -692,7 +693,7 @@ static void expect_refusal(const char *const *more, int code, const char *text) 
     file_write(process->config, CONFIG("100", ""));
     assert_int_equal(process_run(process, arguments, NULL), code);
     char *said = file_read(process->err);
-    if (!strstr(said, text)) fail_msg("wanted '%s', got '%s'", text, said);
+    if (!strstr(said, text)) fail_msg("expected '%s', got '%s'", text, said);
     free(said);
 }
 
@@ -735,7 +736,7 @@ static void what_http_cannot_use_is_said_in_one_line(void **state) {
 
 /* ---- TLS ------------------------------------------------------------------------------------ */
 
-/* Makes an authority, and a certificate for localhost that it signs, in a folder. */
+/* Makes a certificate authority (CA) and a certificate for localhost that it signs, in a folder. */
 static bool make_certificates(const char *folder) {
     char command[2048];
     snprintf(command, sizeof command,
@@ -748,9 +749,9 @@ static bool make_certificates(const char *folder) {
     return system(command) == 0;
 }
 
-/* What a client brings.
- *   authority   the folder of that which it trusts
- *   folder      of its own certificate; NULL: it has none */
+/* Returns the TLS configuration of a client.
+ *   authority   the folder of the CA that the client trusts
+ *   folder      the folder of its own certificate; NULL: it has none */
 static nng_tls_config *client_tls(const char *authority, const char *folder) {
     nng_tls_config *tls = NULL;
     char path[128];
@@ -772,10 +773,10 @@ static nng_tls_config *client_tls(const char *authority, const char *folder) {
     return tls;
 }
 
-/* How long to wait for an answer that must come, or for one that must not. */
+/* Returns how long to wait for a response, which is expected or must not come. */
 static int patience(bool expected) { return expected ? PATIENCE_MS : 2000; }
 
-/* Is who asks over nng let in, as expected? */
+/* Fails unless a client over nng is accepted, or rejected, as expected. */
 static void expect_nng(const char *url, const char *authority, const char *folder, bool expected) {
     nng_tls_config *tls = client_tls(authority, folder);
     nng_socket socket = NNG_SOCKET_INITIALIZER;
@@ -809,7 +810,7 @@ static void expect_https(const struct site *site, const char *authority, const c
     assert_int_equal(system(command) == 0, expected);
 }
 
-/* An agent's lease over TLS; with the authority of another it gets none. */
+/* Fails unless an agent gets a lease over TLS, as expected. With another CA it gets none. */
 static void expect_agent(const char *url, const char *authority, const char *folder,
                          bool expected) {
     char path[128];
@@ -838,7 +839,7 @@ static void expect_agent(const char *url, const char *authority, const char *fol
     assert_int_equal(info.leased, expected);
 }
 
-/* Whether a node below gets a lease of its own. */
+/* Fails unless a child node gets a lease of its own, as expected. */
 static void expect_leaf(const char *url, const char *authority, const char *folder, bool expected) {
     struct process *leaf = process_new();
     char ca[64], cert[64], key[64];
@@ -865,13 +866,14 @@ static void expect_leaf(const char *url, const char *authority, const char *fold
     assert_int_equal(leased, expected);
 }
 
-/* V3: with an authority only those with a certificate of it get in; the others notice nothing. */
+/* V3: with a CA, only clients with a certificate of that CA get in. They see no other
+ * difference. */
 static void with_an_authority_only_its_certificates_get_in(void **state) {
     (void)state;
     nng_tls_config *tls = NULL;
     if (!have("openssl") || !have("curl")) skip();
     if (nng_tls_config_alloc(&tls, NNG_TLS_MODE_SERVER) != 0) {
-        print_message("libnng has no TLS: left out\n");
+        print_message("skipped: libnng has no TLS\n");
         skip();
     }
     nng_tls_config_free(tls);
@@ -899,12 +901,12 @@ static void with_an_authority_only_its_certificates_get_in(void **state) {
         expect_https(&site, ours, NULL, !with_authority);
         expect_nng(url, ours, others, !with_authority);
         expect_https(&site, ours, others, !with_authority);
-        expect_nng(url, others, ours, false); /* the server's is not of that authority */
+        expect_nng(url, others, ours, false); /* another CA signed the server's certificate */
         char named[96];
         snprintf(named, sizeof named, "tls+tcp://localhost:%s", strrchr(url, ':') + 1);
         expect_agent(named, ours, ours, true);
         expect_agent(named, others, ours, false);
-        expect_agent(url, ours, ours, false); /* it has no certificate as 127.0.0.1 */
+        expect_agent(url, ours, ours, false); /* the certificate is not valid for 127.0.0.1 */
         expect_leaf(named, ours, ours, true);
         expect_leaf(named, others, ours, false);
         free(exchange(&site, "GET /healthz HTTP/1.1\r\n\r\n"));
@@ -926,7 +928,8 @@ static void await_capacity(const struct site *site, double capacity) {
     assert_true(now == capacity);
 }
 
-/* Writes to the configuration's file itself, while the server stands still: it might see half. */
+/* Rewrites the configuration file in place. The server is stopped meanwhile, because it could read
+ * half of the file. */
 static void config_rewrite(const struct site *site, const char *config) {
     const struct process *process = site->server.process;
     int status = 0;
@@ -937,7 +940,7 @@ static void config_rewrite(const struct site *site, const char *config) {
     process_signal(process, SIGCONT);
 }
 
-/* V1: also one that another file took the place of. */
+/* V1: rewritten in place, replaced by a file, replaced by a link, or removed for a while. */
 static void a_changed_file_is_loaded_however_it_changed(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
@@ -960,7 +963,7 @@ static void a_changed_file_is_loaded_however_it_changed(void **state) {
     assert_int_equal(symlink(second, link_path), 0);
     assert_int_equal(rename(link_path, path), 0);
     await_capacity(&site, 500);
-    unlink(path); /* on its way: nothing is said, and the last one stays */
+    unlink(path); /* as while it is replaced: nothing is logged, the last configuration stays */
     sleep_ms(2500);
     await_capacity(&site, 500);
     assert_int_equal(process_said(site.server.process, "refused"), 0);
@@ -970,7 +973,7 @@ static void a_changed_file_is_loaded_however_it_changed(void **state) {
     server_stop(&site.server);
 }
 
-/* V1: refused, said, counted, and the old one stays. */
+/* V1: it is refused, logged and counted, and the old configuration stays in force. */
 static void a_changed_file_that_is_wrong_is_shown_and_the_last_one_stays(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
@@ -993,14 +996,16 @@ static void a_changed_file_that_is_wrong_is_shown_and_the_last_one_stays(void **
 
 /* ---- bad input ------------------------------------------------------------------------------ */
 
-/* In KiB. What it may grow by: sanitizers keep what was freed for a while. */
+/* Returns how much the server's memory may grow, in KiB. Sanitizers keep freed memory for some
+ * time. */
 static long slack(void) {
     const char *program = getenv("DOORMAN_SERVER");
     bool sanitized = program && (strstr(program, "asan") || strstr(program, "tsan"));
     return sanitized ? 1 << 20 : 32 << 10;
 }
 
-/* V5: they cost no one else anything, and of each only so many stay. */
+/* V5: connections that send nothing or half a request do not delay others, and do not take up more
+ * and more memory. */
 static void whoever_says_nothing_or_half_of_it_makes_way(void **state) {
     (void)state;
     enum { PEERS = 1000, ROUNDS = 4 };
@@ -1027,7 +1032,7 @@ static void whoever_says_nothing_or_half_of_it_makes_way(void **state) {
     server_stop(&site.server);
 }
 
-/* V5: 4 MiB and one byte more, paths and heads without end, and names of our own making. */
+/* V5: a body of 4 MiB and one byte, and very long paths and heads. */
 static void what_is_too_long_is_refused_and_forgotten(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
@@ -1073,7 +1078,7 @@ static size_t random_below(size_t end) {
     return (size_t)((random_state * UINT64_C(2685821657736338717)) >> 33) % end;
 }
 
-/* V5: whatever comes is answered with a code, or ends its own connection. */
+/* V5: each request is answered with a status code, or only its own connection is closed. */
 static void requests_with_random_faults_harm_nobody(void **state) {
     (void)state;
     static const char *const good[] = {
@@ -1136,8 +1141,8 @@ static void the_limits_can_be_set(void **state) {
     expect_post(&site, "/v1/discovery", HOST JSON, body, 413, "RESOURCE_EXHAUSTED");
     body[1000] = 0;
     expect_post(&site, "/v1/discovery", HOST JSON, body, 200, "is_master");
-    /* Which of them is one too many is for the server: it counts who has said hello, and reads what
-       several said in any order. */
+    /* Any of the three connections may be the one too many: the server counts the greetings, and
+     * may read those of several connections in any order. */
     struct pollfd peers[3];
     for (int i = 0; i < 3; i++)
         peers[i] = (struct pollfd){.fd = raw_greet(&site.server), .events = POLLIN};
@@ -1152,7 +1157,7 @@ static void the_limits_can_be_set(void **state) {
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
 int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* "a_token*" */
+    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_token*" */
     const struct CMUnitTest tests[] = {
         TEST(the_page_shows_every_resource_and_escapes_what_others_chose),
         TEST(the_security_policy_lets_in_what_the_page_brings_and_nothing_else),

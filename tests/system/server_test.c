@@ -1,5 +1,5 @@
-/* Promises of doorman_server as a process: what it answers, what it refuses, and how it starts,
- * goes on and ends. The decisions about capacity have their own tests, without processes. */
+/* doorman_server as a process: which requests it answers and refuses, and how it starts, reloads
+ * and stops. Decisions about capacity have their own tests, without processes. */
 #define _GNU_SOURCE
 #include "harness.h"
 
@@ -23,7 +23,7 @@
 #define RESPONSE "get_capacity.response[0]."
 #define GETS RESPONSE "gets."
 
-/* What a new client gets of a resource. */
+/* Returns the capacity that a request gets. */
 static double capacity_of(const struct server *server, const char *request) {
     cJSON *reply = ask(server, request);
     double capacity = number(reply, GETS "capacity");
@@ -31,7 +31,8 @@ static double capacity_of(const struct server *server, const char *request) {
     return capacity;
 }
 
-/* Has a server said this, and no more than once a minute? Nearly always that is once. */
+/* Fails unless the server has logged a text, and at most once a minute. In most runs that is
+ * once. */
 static void assert_said_each_minute(const struct server *server, const char *text, time_t from) {
     int most = 1 + (int)((time(NULL) - from) / 60);
     assert_in_range(process_said(server->process, text), 1, most);
@@ -58,7 +59,8 @@ static void a_request_over_nng_gets_a_lease(void **state) {
     server_stop(&server);
 }
 
-/* S1, V2: without an election the server is master, at the address that it was given. */
+/* S1, V2: without an election the server is master, at the address given by --advertise or
+ * --listen. */
 static void discovery_names_the_master(void **state) {
     (void)state;
     const char *const more[] = {"--advertise", "tcp://doorman.example:15000", NULL};
@@ -97,8 +99,8 @@ static void a_release_frees_the_capacity_of_the_lease_it_names(void **state) {
     server_stop(&server);
 }
 
-/* S4: whoever starts does not know who holds what, and gives nothing new away at first. It says so,
- * and nobody is told 0. */
+/* S4: a server that starts does not know who holds leases, and grants no new ones at first. It
+ * answers TRY_LATER instead of granting 0. */
 static void a_server_that_starts_learns_first(void **state) {
     (void)state;
     struct server server =
@@ -113,7 +115,7 @@ static void a_server_that_starts_learns_first(void **state) {
     server_stop(&server);
 }
 
-/* The requests of the protocol. */
+/* The example requests of PROTOCOL. */
 static void the_examples_of_the_protocol_are_answered(void **state) {
     (void)state;
     const char *const more[] = {"--node", "leaf-eu-1", NULL};
@@ -125,7 +127,7 @@ static void the_examples_of_the_protocol_are_answered(void **state) {
                      "\"node\": \"leaf-eu-1\", \"capacity\": 80, \"expires_in\": 48.2}}]}}");
     assert_true(number(reply, GETS "capacity") == 120);
     cJSON_Delete(reply);
-    process_await(server.process, "a lease that is not known here", 1); /* S9 */
+    process_await(server.process, "a lease that this server does not know", 1); /* S9 */
     reply = ask(&server, "{\"release_capacity\": {\"client_id\": \"web-7:4242:9f0c2e51a7b38d64\", "
                          "\"resource\": [{\"resource_id\": \"db/orders\", "
                          "\"id\": 1180663310274}]}}");
@@ -157,7 +159,7 @@ static void every_resource_of_a_request_has_its_answer_in_order(void **state) {
     server_stop(&server);
 }
 
-/* G2: said, but at most once a minute. */
+/* G2: it is logged, at most once a minute. */
 static void what_no_template_matches_is_logged_once_a_minute(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
@@ -182,7 +184,7 @@ static void two_servers_at_once_keep_to_themselves(void **state) {
     server_stop(&two);
 }
 
-/* ---- what is wrong -------------------------------------------------------------------------- */
+/* ---- errors in messages --------------------------------------------------------------------- */
 
 #define IDS_64 "0123456789012345678901234567890123456789012345678901234567890123"
 #define IDS_256 IDS_64 IDS_64 IDS_64 IDS_64
@@ -192,11 +194,12 @@ static void two_servers_at_once_keep_to_themselves(void **state) {
     "}]}}"
 #define HAS(field) WITH("\"wants\":1,\"has\":{" field "}")
 
-/* Messages and what the error must say: its code, and a part of its text, which is the path of the
- * field, or where the text is no JSON or holds what no field may, the number of the byte. */
+/* Messages, and the error that each must cause: its code, and a part of its text. The text has the
+ * path of the field; or the number of the byte, if the message is not JSON or has a character that
+ * no field may have. */
 static const struct wrong {
     const char *text;
-    size_t bytes; /* 0: to the NUL */
+    size_t bytes; /* 0: up to the NUL */
     const char *code, *says;
 } wrongs[] = {
     {"", 0, "INVALID_ARGUMENT", "byte "},
@@ -209,7 +212,7 @@ static const struct wrong {
     {"[]", 0, "INVALID_ARGUMENT", "one key"},
     {"{}", 0, "INVALID_ARGUMENT", "one key"},
     {"{\"discovery\":{},\"get_capacity\":{}}", 0, "INVALID_ARGUMENT", "one key"},
-    {"{\"discovery\":{},\"discovery\":{}}", 0, "INVALID_ARGUMENT", "comes twice"},
+    {"{\"discovery\":{},\"discovery\":{}}", 0, "INVALID_ARGUMENT", "appears twice"},
     {"{\"discovery\":7}", 0, "INVALID_ARGUMENT", "discovery"},
     {"{\"conquer\":{}}", 0, "NOT_FOUND", "conquer"},
     {"{\"get_capacity\":{\"resource\":[]}}", 0, "INVALID_ARGUMENT", "get_capacity.client_id"},
@@ -261,7 +264,7 @@ static const struct wrong {
     {ASK("bad", "db/\377", "1"), 0, "INVALID_ARGUMENT", "byte "},
     {ASK("bad", "db/\300\200", "1"), 0, "INVALID_ARGUMENT", "byte "},
     {ASK("bad", "db/\\ud800", "1"), 0, "INVALID_ARGUMENT", "byte "},
-    /* Half of this message is right; nothing of it may take effect. */
+    /* The first half of this message is valid, but it must not take effect. */
     {"{\"get_capacity\":{\"client_id\":\"bad\",\"resource\":["
      "{\"resource_id\":\"db/orders\",\"wants\":1000},{\"resource_id\":\"other\",\"wants\":-1}]}}",
      0, "INVALID_ARGUMENT", "get_capacity.resource[1].wants"},
@@ -284,13 +287,13 @@ static void what_is_wrong_with_a_message_is_said_and_nothing_of_it_takes_effect(
         cJSON *tree = cJSON_Parse(reply);
         if (strcmp(text(tree, "error.code"), wrong->code) != 0 ||
             !strstr(text(tree, "error.message"), wrong->says)) {
-            fail_msg("%s\nis answered by\n%s\nnot by %s ... %s", wrong->text, reply, wrong->code,
-                     wrong->says);
+            fail_msg("%s\nis answered with\n%s\nnot with %s ... %s", wrong->text, reply,
+                     wrong->code, wrong->says);
         }
         cJSON_Delete(tree);
         free(reply);
     }
-    /* Had "bad" become a holder, it would have its share. */
+    /* If "bad" were a holder now, it would have a share. */
     assert_true(capacity_of(&server, ASK("good", "db/orders", "1000")) == 120);
     server_stop(&server);
     assert_said_each_minute(&server, "a message was refused", from);
@@ -316,7 +319,7 @@ static void a_message_that_is_too_deep_or_too_full_is_refused(void **state) {
     server_stop(&server);
 }
 
-/* V5: the largest message is answered; of a larger one nothing is taken in. */
+/* V5: the largest message is answered; a larger one is not read. */
 static void one_byte_more_than_the_largest_message_ends_the_connection(void **state) {
     (void)state;
     static char largest[DOORMAN_MESSAGE_BYTES_MAX];
@@ -349,7 +352,7 @@ static void rubbish_instead_of_a_greeting_ends_that_connection_alone(void **stat
         close(fd);
         assert_true(capacity_of(&server, ASK("good", "db/orders", "1")) == 1);
     }
-    /* A message too short to have the number of its request. */
+    /* This message is too short to have a request number. */
     int fd = raw_greet(&server);
     assert_true(raw_send(fd, "\0\0\0\0\0\0\0\2hi", 10));
     assert_true(raw_hung_up(fd));
@@ -358,11 +361,12 @@ static void rubbish_instead_of_a_greeting_ends_that_connection_alone(void **stat
     server_stop(&server);
 }
 
-/* V5: silence before the greeting, after it, in the head, in the text, and after a question. */
+/* V5: a client stops sending before the greeting, after it, in the head, or in the text, or does
+ * not read its response. */
 static void whoever_goes_silent_half_way_costs_no_one_else_anything(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
-    enum { ROUNDS = 40 }; /* more than there are lanes */
+    enum { ROUNDS = 40 }; /* more than the server has contexts */
     int silent[ROUNDS][5];
     for (int i = 0; i < ROUNDS; i++) {
         silent[i][0] = raw_connect(&server);
@@ -383,8 +387,9 @@ static void whoever_goes_silent_half_way_costs_no_one_else_anything(void **state
     server_stop(&server);
 }
 
-/* V5: who asks on and on without reading the answers fills its connection, and then the places that
- * the server has for requests. It is cut off, so that the others go on. */
+/* V5: a client that sends requests and does not read the responses fills its connection, and then
+ * the server's places for requests. The server closes the connection, so that others are
+ * answered. */
 static void whoever_does_not_read_its_answers_is_cut_off(void **state) {
     (void)state;
     enum { RESOURCES = 2000, REQUESTS = 20000 };
@@ -404,7 +409,8 @@ static void whoever_does_not_read_its_answers_is_cut_off(void **state) {
     while (sent < REQUESTS && raw_send_head(fd, bytes) && raw_send(fd, request, bytes)) sent++;
     assert_in_range(sent, 1, REQUESTS - 1);
     assert_true(capacity_of(&server, ASK("good", "other", "1")) == 1);
-    /* A server that was busy elsewhere is given more, whatever it may mean, until it has enough. */
+    /* A slow server may not have reached its limit yet, so more bytes follow, until it closes the
+     * connection. */
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &late, sizeof late);
     while (sent < REQUESTS && raw_send(fd, request, bytes)) sent++;
     assert_in_range(sent, 1, REQUESTS - 1);
@@ -416,7 +422,7 @@ static void whoever_does_not_read_its_answers_is_cut_off(void **state) {
     server_stop(&server);
 }
 
-/* V1, V5: many connections are cut while answers are on their way, again and again. */
+/* V1, V5: many connections are reset while responses are on their way. */
 static void whoever_vanishes_with_an_answer_on_its_way_does_not_keep_the_server(void **state) {
     (void)state;
     enum { ROUNDS = 20, PEERS = 40, REQUESTS = 8 };
@@ -487,7 +493,7 @@ static void sigterm_and_sigint_end_the_server_with_success(void **state) {
     }
 }
 
-/* Is somebody told UNAVAILABLE who asks a server again and again while it stops? */
+/* Returns whether a client that asks repeatedly while a server stops is answered UNAVAILABLE. */
 static bool stopping_is_told(struct server *server) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     char request[] = "{\"discovery\":{}}", *reply = NULL;
@@ -510,8 +516,8 @@ static bool stopping_is_told(struct server *server) {
     return told;
 }
 
-/* Errors, UNAVAILABLE: a client learns at once that it has to go elsewhere. Tried more than once,
- * since on a busy machine the client may sleep while the server stops. */
+/* Error UNAVAILABLE: a client learns at once that it must ask another server. Tried up to 20 times,
+ * because on a busy machine the client may sleep while the server stops. */
 static void a_server_that_stops_says_so_to_those_who_ask(void **state) {
     (void)state;
     bool told = false;
@@ -524,12 +530,12 @@ static void a_server_that_stops_says_so_to_those_who_ask(void **state) {
 
 /* ---- flags ---------------------------------------------------------------------------------- */
 
-/* Wrong use and failures are one line on standard error, and nothing on standard output. */
+/* Wrong use and failures print one line to standard error, and nothing to standard output. */
 static void assert_refused(const struct process *process, const char *says) {
     char *err = file_read(process->err), *out = file_read(process->out);
     char *end = strchr(err, '\n');
     if (strncmp(err, "doorman_server: ", 16) != 0 || !end || end[1] || !strstr(err, says)) {
-        fail_msg("'%s' was to be said in one line, not:\n%s", says, err);
+        fail_msg("expected one line with '%s', got:\n%s", says, err);
     }
     assert_string_equal(out, "");
     free(err);
@@ -604,7 +610,7 @@ static void wrong_use_is_said_in_one_line_that_points_to_help(void **state) {
     }
 }
 
-/* As above, where the configuration has to be right. */
+/* Like the test above, but with a valid configuration. */
 static void an_address_or_a_name_that_cannot_be_is_wrong_use(void **state) {
     (void)state;
     static const struct {
@@ -753,7 +759,8 @@ static void a_good_configuration_is_found_good(void **state) {
     assert_int_equal(process_said(process, "\n"), 0);
 }
 
-/* G6: the edge is the lease length with the drift, 60 s * 1.05; immediate never promised T7. */
+/* G6: the limit is the lease length with drift, 60 s * 1.05. Immediate handover does not promise
+ * T7, so it causes no warning. */
 static void learning_for_less_than_a_lease_is_warned_of(void **state) {
     (void)state;
     struct process *process = process_new();

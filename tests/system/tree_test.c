@@ -1,7 +1,7 @@
-/* Promises of a tree of servers as processes: what the clients below it have never adds up to more
- * than there is, whoever is killed; and how a node gets on with its parents. Leases are of a few
- * seconds, and time is real; so what is asserted are bounds and what comes about in the end, with
- * patience for slow machines. */
+/* Tests a tree of servers that are real processes: the leases of the clients below it never add up
+ * to more than the capacity, whichever process is killed. Also tests how a node handles its
+ * parents. Leases last 2 s and time is real, so the tests assert only bounds and final states, and
+ * wait long for slow machines. */
 #define _GNU_SOURCE
 #include "crowd.h"
 
@@ -13,10 +13,10 @@
 
 /* ---- nodes ---------------------------------------------------------------------------------- */
 
-/* A server at a socket in its own folder, which it finds again after a restart: a port of its own
- * could be another's by then. */
+/* A server that listens on a socket in its own folder, so that it has the same address after a
+ * restart. Another program could take a port in the meantime. */
 struct node {
-    const char *name, *config, *parents; /* one of the latter two */
+    const char *name, *config, *parents; /* exactly one of config and parents is set */
     struct server server;
 };
 
@@ -61,7 +61,7 @@ struct tree {
     struct node nodes[NODES];
 };
 
-/* Two clients for each leaf, in the order of the leaves. */
+/* Starts the tree and two clients for each leaf, in the order of the leaves. */
 static void tree_start(struct tree *tree, double wants) {
     static const char *const names[NODES] = {"root", "eu", "us", "eu-1", "eu-2", "us-1", "us-2"};
     static const int parents[NODES] = {-1, ROOT, ROOT, EU, EU, US, US};
@@ -76,7 +76,7 @@ static void tree_start(struct tree *tree, double wants) {
     for (int i = 0; i < CLIENT_MAX; i++) client_add(&tree->nodes[EU_1 + i / 2], wants);
 }
 
-/* With a sanitizer the exit codes tell of leaks and races too. */
+/* With a sanitizer, the exit codes also report leaks and races. */
 static void tree_stop(struct tree *tree) {
     for (int i = 0; i < NODES; i++) process_signal(tree->nodes[i].server.process, SIGTERM);
     for (int i = 0; i < NODES; i++) {
@@ -84,7 +84,7 @@ static void tree_stop(struct tree *tree) {
     }
 }
 
-/* What the kinds of shares give is tested elsewhere: here FAIR_SHARE, with modest clients. */
+/* Other tests cover the kinds of shares. These tests use FAIR_SHARE. */
 
 /* T2, T7. */
 static void a_tree_shares_as_one_server_would_and_never_gives_more_than_there_is(void **state) {
@@ -105,8 +105,8 @@ static void a_tree_shares_as_one_server_would_and_never_gives_more_than_there_is
     tree_stop(&tree);
 }
 
-/* T5, T6, T7. What its clients had is inherited by the next process of the node; where that comes
- * too late, others have it meanwhile. */
+/* T5, T6, T7. The next process of the node inherits the leases of its clients. If it starts too
+ * late, other clients have that capacity in the meantime. */
 static void a_leaf_is_killed_and_comes_back(void **state) {
     (void)state;
     static struct tree tree;
@@ -127,7 +127,8 @@ static void a_leaf_is_killed_and_comes_back(void **state) {
     tree_stop(&tree);
 }
 
-/* S6, T4, T7. No lease outlives the root's for long; then everybody has what it had. */
+/* S6, T4, T7. Without the root all leases end. After its return each client gets its share
+ * again. */
 static void the_root_is_gone_for_longer_than_its_leases(void **state) {
     (void)state;
     static struct tree tree;
@@ -140,8 +141,9 @@ static void the_root_is_gone_for_longer_than_its_leases(void **state) {
     tree_stop(&tree);
 }
 
-/* A region is lost, with all that it knew of its leaves; they go on under the next one. That stands
- * still for longer than its lease, and then answers what was asked meanwhile. */
+/* A region loses all that it knows of its leaves; its next process serves them again. Then that
+ * process is stopped for longer than its lease lasts, and afterwards answers the requests that came
+ * meanwhile. */
 static void a_region_is_killed_and_comes_back_and_is_frozen(void **state) {
     (void)state;
     static struct tree tree;
@@ -161,7 +163,7 @@ static void a_region_is_killed_and_comes_back_and_is_frozen(void **state) {
 
 /* ---- parents -------------------------------------------------------------------------------- */
 
-/* V6: the failure is said, with the address and the reason. */
+/* V6: the log has the failure, with the address and the reason. */
 static void an_address_of_the_parent_that_does_not_answer_is_passed_over(void **state) {
     (void)state;
     char mute[NNG_MAXADDRLEN], said[512], parents[512];
@@ -211,7 +213,7 @@ static void two_nodes_below_each_other_say_so_and_give_nothing(void **state) {
     server_stop(&two.server);
 }
 
-/* How long it takes to get a lease on each of so many resources in turn. */
+/* Returns how long it takes to get a lease on each of `count` resources in turn. */
 static doorman_time leases_got(const struct node *leaf, int first, int count) {
     doorman_time from = doorman_clock();
     for (int i = first; i < first + count; i++) {
@@ -234,8 +236,8 @@ static doorman_time leases_got(const struct node *leaf, int first, int count) {
     return doorman_clock() - from;
 }
 
-/* T4. Without being woken the node would ask up to a second later, each time. A machine with much
- * else to do can be as slow: it has some tries. */
+/* T4. A node that does not ask at once asks up to a second later, each time. A busy machine can be
+ * as slow, so there are several tries. */
 static void a_node_asks_at_once_for_what_it_has_not_heard_of(void **state) {
     (void)state;
     enum { ROUNDS = 20, TRIES = 10 };
@@ -264,8 +266,8 @@ static doorman_resource *agent_open(doorman_agent **agent, const struct node *no
     return resource;
 }
 
-/* S4: a server that comes back is no worse than one that is gone: it takes nothing from a client
- * that has a lease, nor the safe capacity from one that has none, and says that it learns. */
+/* S4: a server that restarts takes no lease from a client that has one, and no safe capacity from a
+ * client that has none. It reports that it learns. */
 static void a_server_that_comes_back_leaves_the_safe_capacity_in_force(void **state) {
     (void)state;
     struct node root = {.name = "root", .config = CONFIG("\"learning_mode_duration\":4,")};
@@ -296,7 +298,7 @@ static void a_server_that_comes_back_leaves_the_safe_capacity_in_force(void **st
     server_stop(&root.server);
 }
 
-/* G8, V1: there is nothing to load, and nothing happens. */
+/* G8, V1: SIGHUP has no effect on a node with a parent. */
 static void a_node_with_a_parent_has_no_configuration_to_load(void **state) {
     (void)state;
     struct node root = {.name = "root", .config = CONFIG("")}, leaf = {.name = "leaf"};

@@ -1,7 +1,8 @@
-/* C4: running out of memory is a status, at any call, and changes nothing. Every public function is
- * called while its first allocation fails, then its second, and so on until none does; that one
- * alone, and with all that follow. Each time it says so, all that can be seen is as before, and the
- * call made again has the outcome that it has without a failure. In the end nothing is left. */
+/* C4: every call reports running out of memory as a status, and then changes nothing. Each public
+ * function is called while its first allocation fails, then its second, and so on, until none
+ * fails: once with that allocation alone, and once with all later ones too. After each failure, the
+ * visible state is as before, and the same call then has the result that it has without a failure.
+ * At the end no memory is left allocated. */
 #include "unit.h"
 
 #include <inttypes.h>
@@ -19,7 +20,7 @@
 #define PATIENCE (60 * SECOND)
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
-/* ---- texts: what is seen, and what came out, to be compared --------------------------------- */
+/* ---- texts: the visible state and the result of a call, for comparison ---------------------- */
 
 typedef struct text {
     char *at;
@@ -55,7 +56,7 @@ static void text_end(text *t) {
     *t = (text){NULL, 0, 0};
 }
 
-/* ---- a scene: a root and a node below it, a client of each ---------------------------------- */
+/* ---- a scene: a root, a node below it, and a client of each --------------------------------- */
 
 enum { RESOURCES = 2 };
 
@@ -68,7 +69,7 @@ typedef struct scene {
     doorman_client *clients[2]; /* of the root; of the node */
     doorman_resource *resources[2][RESOURCES];
 
-    /* What the call of a story made. */
+    /* The result of the call. */
     text outcome;
     doorman_config *made_config;
     doorman_server *made_server;
@@ -79,9 +80,9 @@ typedef struct scene {
     doorman_buffer reply;
     doorman_json_exchange exchange;
 
-    /* What was made ready for it. */
+    /* The input of the call. */
     doorman_request request;
-    doorman_buffer message; /* to the root, or its answer */
+    doorman_buffer message; /* a message to the root, or its response */
 } scene;
 
 static const doorman_template templates[] = {
@@ -107,7 +108,7 @@ static const doorman_template templates[] = {
 };
 static const doorman_config_options all_templates = {.templates = templates,
                                                      .template_count = COUNT_OF(templates)};
-/* Without the first, and with more of the others. */
+/* Without the first template, and with more capacity in the others. */
 static const doorman_template fewer[] = {
     {.identifier_glob = "disk", .capacity = 300, .has_algorithm = true},
     {.identifier_glob = "*", .capacity = 200, .has_algorithm = true},
@@ -144,7 +145,7 @@ static void start_client(scene *s, int which) {
     }
 }
 
-/* Carries the request that is due, if there is one. */
+/* Carries the request that is due, if there is one, and its response. */
 static void carry(scene *s, doorman_asker *asker, doorman_server *server) {
     doorman_request request;
     doorman_response response;
@@ -194,10 +195,11 @@ static void scene_end(scene *s) {
     free(s);
 }
 
-/* ---- what can be seen ----------------------------------------------------------------------- */
+/* ---- the visible state ---------------------------------------------------------------------- */
 
-/* The leases of a resource, held against its sums, and at the root against its capacity: a node
- * whose own lease has ended has none, though records of its holders may last a little longer. */
+/* Writes the leases of a resource, and compares them with its sums, and at a root with its
+ * capacity. A node whose own lease has ended has no capacity, although the lease entries of its
+ * holders may last a little longer. */
 static void look_at_resource(text *seen, doorman_server *server,
                              const doorman_server_resource *resource, doorman_time now) {
     add(seen,
@@ -260,17 +262,20 @@ static void look(const scene *s, text *seen) {
     for (int i = 0; i < 2; i++) look_at_client(seen, s, i);
 }
 
-/* ---- stories: a call, and what it comes to -------------------------------------------------- */
+/* ---- test cases: a call, and its result ----------------------------------------------------- */
 
 typedef struct story {
-    const char *function;             /* whose it is, */
-    const char *promise;              /* of the time without memory */
-    void (*prepare)(scene *s);        /* may be NULL */
-    doorman_status (*call)(scene *s); /* as often as one likes; tells s->outcome what came of it */
-    size_t failures;                  /* so many allocations at least make it fail */
+    const char *function;      /* the function under test */
+    const char *promise;       /* what happens without memory; the name of the test */
+    void (*prepare)(scene *s); /* may be NULL */
+    /* May be called repeatedly; writes its result to s->outcome. */
+    doorman_status (*call)(scene *s);
+    size_t failures; /* least number of allocations that make it fail */
 } story;
 
-/* Tries it in scenes of its own, all alike. `expected`: what is seen after it, and its outcome. */
+/* Runs a test case in a new scene while allocation number `nth` fails, alone (`once`) or with all
+ * later ones. `expected` is the state and the result without a failure. Returns whether nothing
+ * failed. */
 static bool story_try(const story *told, size_t nth, bool once, const text *expected,
                       size_t *failures) {
     size_t blocks = memory_blocks();
@@ -316,13 +321,14 @@ static void story_test(void **state) {
         size_t nth = 1, failures = 0;
         while (!story_try(told, nth, once, &expected, &failures)) assert_true(++nth < 10000);
         if (failures < told->failures) {
-            fail_msg("%s: only %zu of %zu allocations fail it", told->function, failures, nth - 1);
+            fail_msg("%s: only %zu of %zu failing allocations make it fail", told->function,
+                     failures, nth - 1);
         }
     }
     text_end(&expected);
 }
 
-/* ---- stories of configurations and shares */
+/* ---- configurations and shares */
 
 static void tell_config(text *outcome, const doorman_config *config) {
     size_t count = 0;
@@ -357,7 +363,7 @@ static doorman_status solves_shares(scene *s) {
     return status;
 }
 
-/* ---- stories of servers */
+/* ---- servers */
 
 static doorman_status makes_a_server(scene *s, const doorman_server_options *options) {
     doorman_error error = {""};
@@ -411,7 +417,7 @@ static doorman_status asks(scene *s, doorman_server *server, const doorman_reque
     return status;
 }
 
-/* Of a holder who has no lease, or knows of none: two resources that are there, and new ones. */
+/* A request of a holder that names no lease, for two resources that exist and for new ones. */
 enum { MANY = 11 };
 
 static doorman_status asks_for(scene *s, doorman_server *server, const char *holder_id,
@@ -436,8 +442,8 @@ static doorman_status a_new_client_asks_the_node(scene *s) {
     return asks_for(s, s->node, "new", MANY);
 }
 
-/* As many groups as a server may have, of all priorities, for a new resource and one that is
- * there. */
+/* A server's request with the largest number of groups, of all priorities, for a new resource and
+ * for one that exists. */
 static doorman_status a_server_asks(scene *s, const char *holder_id) {
     static const char *const ids[] = {"db/1", "db/9"};
     doorman_demand groups[DOORMAN__GROUPS_MAX];
@@ -462,7 +468,7 @@ static doorman_status a_server_asks(scene *s, const char *holder_id) {
 static doorman_status a_new_server_asks(scene *s) { return a_server_asks(s, "new"); }
 static doorman_status a_known_server_asks(scene *s) { return a_server_asks(s, "node"); }
 
-/* More resources than any request before. */
+/* This request has more resources than any before. */
 static doorman_status a_client_releases(scene *s) {
     static const char *const ids[] = {"db/1", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
     doorman_server_lease lease;
@@ -479,7 +485,7 @@ static doorman_status a_client_releases(scene *s) {
     return asks(s, s->root, &request);
 }
 
-/* ---- stories of those who ask */
+/* ---- clients and nodes that send requests */
 
 static void tell_request(text *outcome, const doorman_request *request) {
     add(outcome, "%s, %" PRIu64 "\n", request->holder_id, request->sequence);
@@ -495,7 +501,7 @@ static void tell_request(text *outcome, const doorman_request *request) {
     }
 }
 
-/* A node that has not asked for anything yet, and a client of it. */
+/* Starts a node that has not asked its parent for anything yet, and a client asks it. */
 static void a_new_node_is_asked_for(scene *s, size_t count) {
     s->made_server = start_server(s, "new");
     assert_int_equal(asks_for(s, s->made_server, "new", count), DOORMAN_OK);
@@ -526,7 +532,7 @@ static doorman_status makes_a_client(scene *s) {
     return status;
 }
 
-/* As many resources as the first room for them is for. */
+/* Opens as many resources as the first allocation of the client's table can hold. */
 static void a_client_has_resources(scene *s) {
     static const char *const ids[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
     doorman_resource *resource = NULL;
@@ -550,7 +556,7 @@ static doorman_status opens_a_resource(scene *s) {
     return status;
 }
 
-/* ---- stories of JSON */
+/* ---- JSON */
 
 static doorman_status reads_a_config(scene *s) {
     static const char config[] =
@@ -565,16 +571,16 @@ static doorman_status reads_a_config(scene *s) {
     return status;
 }
 
-/* With so many keys that they are sorted, to find one that comes twice. */
+/* It has so many keys that they are sorted to find duplicates. */
 static const char ask_in_text[] =
     "{\"get_capacity\":{\"client_id\":\"new\",\"resource\":[{\"resource_id\":\"db/1\",\"wants\":5,"
     "\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,\"k\":1,"
     "\"l\":1,\"m\":1,\"n\":1,\"o\":1,\"p\":1,\"q\":1},{\"resource_id\":\"db/2\",\"wants\":50}]}}";
 
-/* Where there is no memory for an answer it is an error, or empty. */
+/* Without memory for a reply, the reply is an error, or empty. */
 static void tell_reply(scene *s, const doorman_buffer *reply, doorman_status status) {
     static const char error[] = "{\"error\":{\"code\":\"INTERNAL\",\"message\":"
-                                "\"no memory; nothing has changed\"}}";
+                                "\"out of memory; nothing has changed\"}}";
     if (reply->text) assert_int_equal(strlen(reply->text), reply->bytes);
     if (status == DOORMAN_OK) add(&s->outcome, "%s\n", reply->text);
     if (status != DOORMAN_OK && reply->bytes) assert_string_equal(reply->text, error);
@@ -591,7 +597,7 @@ static doorman_status is_read(scene *s) {
     return doorman_json_exchange_read(&s->exchange, ask_in_text, sizeof ask_in_text - 1);
 }
 
-/* What was decided stays so, until another message is read. */
+/* A decision is final until another message is read. */
 static doorman_status is_decided(scene *s) {
     doorman_status status = is_read(s);
     if (status == DOORMAN_OK) status = doorman_json_exchange_decide(&s->exchange, s->root, s->now);
@@ -641,7 +647,7 @@ static doorman_status a_node_is_served(scene *s) {
     return status;
 }
 
-/* The text that answers the next request of an asker. */
+/* Makes the text that answers the next request. */
 static void is_answered(scene *s, doorman_asker *asker) {
     assert_int_equal(doorman_asker_request(asker, &s->request, s->now), DOORMAN_OK);
     assert_true(s->request.sequence);
@@ -661,7 +667,7 @@ static void a_node_is_answered(scene *s) {
     is_answered(s, doorman_server_asker(s->made_server));
 }
 
-/* It is not a failure: the same text can be given again. */
+/* It does not count as a failure: the same text can be given again. */
 static doorman_status hears(scene *s, doorman_asker *asker) {
     doorman_error error = {""};
     doorman_status status = doorman_json_response(asker, s->request.sequence, s->message.text,
@@ -681,7 +687,7 @@ static doorman_status a_node_hears(scene *s) {
     return status;
 }
 
-/* ---- stories of agents and carriers: what nng allocates itself cannot be made to fail */
+/* ---- agents and transports; nng's own allocations cannot be made to fail */
 
 static const char *const nobody[] = {"inproc://nobody"};
 
@@ -739,20 +745,21 @@ static const story stories[] = {
     {"doorman_json_serve", "a node is served nothing", a_node_has_a_message, a_node_is_served, 60},
     {"doorman_json_exchange_read", "nothing is read", NULL, is_read, 30},
     {"doorman_json_exchange_decide", "nothing is decided", NULL, is_decided, 40},
-    {"doorman_json_exchange_write", "what is not decided is not written", NULL, is_written, 40},
+    {"doorman_json_exchange_write", "without a decision nothing is written", NULL, is_written, 40},
     {"doorman_json_error", "an error is empty", NULL, tells_an_error, 1},
     {"doorman_json_request", "no request is written", a_node_has_a_request, writes_a_request, 2},
-    {"doorman_json_response", "a client can be told again", a_client_is_answered, a_client_hears,
-     20},
-    {"doorman_json_response", "a node can be told again", a_node_is_answered, a_node_hears, 20},
+    {"doorman_json_response", "a client can be given its response again", a_client_is_answered,
+     a_client_hears, 20},
+    {"doorman_json_response", "a node can be given its response again", a_node_is_answered,
+     a_node_hears, 20},
     {"doorman_agent_start", "no agent starts", NULL, starts_an_agent, 4},
     {"doorman_agent_open", "an agent opens nothing", an_agent_runs, an_agent_opens, 3},
     {"doorman_carrier_create", "no carrier is made", NULL, makes_a_carrier, 4},
 };
 
-/* ---- what needs no memory ------------------------------------------------------------------- */
+/* ---- calls that need no memory -------------------------------------------------------------- */
 
-/* All other functions with a status. */
+/* All other functions that return a status. */
 static const char *const no_stories[] = {
     "doorman_asker_response",      "doorman_server_set_master", "doorman_resource_set_wants",
     "doorman_rate_init",           "doorman_gauge_init",        "doorman_limit_init",
@@ -773,7 +780,7 @@ static void limiters_start(doorman_time now) {
     assert_int_equal(doorman_limiter_init(&limiter, &limit, arrivals, now), DOORMAN_OK);
 }
 
-/* Who uses what is there, or gives it back, can go on. */
+/* Calls that use or release what exists work without memory. */
 static void limiters_and_clients_go_on_without_memory(void **state) {
     (void)state;
     scene *s = scene_start();
@@ -806,8 +813,8 @@ static void limiters_and_clients_go_on_without_memory(void **state) {
     scene_end(s);
 }
 
-/* A server too, whose leases run out, and whose clients renew theirs: what it has grown to for the
- * largest request stays. */
+/* So does a server whose leases end and whose clients renew theirs: it keeps the memory that its
+ * largest request needed. */
 static void a_server_goes_on_without_memory(void **state) {
     (void)state;
     scene *s = scene_start();
@@ -835,7 +842,8 @@ static void a_server_goes_on_without_memory(void **state) {
     scene_end(s);
 }
 
-/* A node that has no room for all that it would ask asks for the rest in its next request. */
+/* If a node's request cannot contain all resources, because memory is missing, the next one
+ * contains the rest. */
 static void what_finds_no_room_in_a_request_is_in_the_next(void **state) {
     (void)state;
     scene *s = scene_start();
@@ -858,7 +866,7 @@ static void what_finds_no_room_in_a_request_is_in_the_next(void **state) {
     scene_end(s);
 }
 
-/* An agent that runs, whose thread has memory. */
+/* An agent's waits need no memory. Its own thread has memory. */
 static void waits_need_no_memory(void **state) {
     (void)state;
     scene *s = scene_start();
@@ -887,7 +895,7 @@ static void waits_need_no_memory(void **state) {
     scene_end(s);
 }
 
-/* ---- a carrier, over a real socket ---------------------------------------------------------- */
+/* ---- a transport over a real socket --------------------------------------------------------- */
 
 static const char *const here[] = {"inproc://allocation_test"};
 
@@ -897,7 +905,7 @@ typedef struct carried {
     doorman_client *client;
     doorman_resource *resource;
     doorman_carrier *carrier;
-    doorman_time now; /* of the client; that of the machine, or later */
+    doorman_time now; /* of the client: the machine's time, or later */
     int news;         /* atomic */
 } carried;
 
@@ -932,7 +940,7 @@ static bool carried_leased(const carried *c) {
     return info.leased;
 }
 
-/* Sends what was prepared, answers it, and waits until that has come. */
+/* Sends the request that was prepared, answers it, and waits until the response has come. */
 static void carried_answer(carried *c) {
     int before = __atomic_load_n(&c->news, __ATOMIC_SEQ_CST);
     nng_msg *message = NULL;
@@ -951,8 +959,8 @@ static void carried_answer(carried *c) {
     }
 }
 
-/* A request that cannot be written has failed, and so has one whose answer cannot be read. Then
- * nothing has been taken, and the next one has its turn. */
+/* A request that cannot be written counts as a failure, and so does a response that cannot be read.
+ * Then nothing has been accepted, and the next request follows after a back-off. */
 static bool carries_without_memory(size_t nth, bool once) {
     size_t blocks = memory_blocks();
     carried c;
@@ -997,8 +1005,8 @@ static void a_carrier_without_memory_takes_nothing_and_tries_again(void **state)
     }
 }
 
-/* A node that finds no memory for a request makes none, until it does; and an answer that nobody
- * has taken is freed with its carrier. */
+/* A node without memory for a request sends none until there is memory. A response that was not
+ * taken is freed with its transport. */
 static void a_carrier_of_a_node_waits_for_memory(void **state) {
     (void)state;
     scene *s = scene_start();
@@ -1021,11 +1029,12 @@ static void a_carrier_of_a_node_waits_for_memory(void **state) {
     assert_int_equal(memory_blocks(), blocks);
 }
 
-/* ---- a server that is short of memory all day ----------------------------------------------- */
+/* ---- a server that is often short of memory ------------------------------------------------- */
 
 enum { HOLDERS = 12, IDS = 5, WANTED = 3 };
 
-/* A request of random holders for some random resources, which claims nothing; some of servers. */
+/* A request of a random holder for random resources, without a claim. Some of the holders are
+ * servers. */
 static doorman_status random_request(scene *s, doorman_server *server) {
     static const char *const ids[IDS] = {"db/1", "db/2", "disk", "net", "tape"};
     doorman_demand demands[WANTED][WANTED];
@@ -1081,7 +1090,7 @@ static void random_holders_and_little_memory_never_break_the_books(void **state)
     scene_end(s);
 }
 
-/* ---- nothing is forgotten ------------------------------------------------------------------- */
+/* ---- completeness --------------------------------------------------------------------------- */
 
 static bool is_told_of(const char *function) {
     bool told = false;
@@ -1094,7 +1103,7 @@ static bool is_told_of(const char *function) {
     return told;
 }
 
-/* A new function that returns a status belongs into one of the two lists. */
+/* A new function that returns a status must be added to one of the two lists. */
 static void each_function_with_a_status_is_told_of(void **state) {
     (void)state;
     static const char start[] = "DOORMAN_API doorman_status ";
@@ -1107,14 +1116,14 @@ static void each_function_with_a_status_is_told_of(void **state) {
     while (fgets(line, sizeof line, file)) {
         if (strncmp(line, start, strlen(start)) != 0) continue;
         assert_int_equal(sscanf(line + strlen(start), "%63[a-z_]", name), 1);
-        if (!is_told_of(name)) fail_msg("%s has no story", name);
+        if (!is_told_of(name)) fail_msg("%s is in neither list", name);
         count++;
     }
     fclose(file);
     assert_true(count > 20); /* the header was read */
 }
 
-/* ---- all ------------------------------------------------------------------------------------ */
+/* ---- main ----------------------------------------------------------------------------------- */
 
 static void *cjson_malloc(size_t bytes) { return unit_malloc(bytes); }
 static void cjson_free(void *block) { unit_free(block); }

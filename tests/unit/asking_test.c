@@ -1,5 +1,5 @@
-/* >>asking of doorman.h: what a client asks, when, whom, and what it makes of the answers, which
- * are made by hand here. Rules K1 to K3 are those of doorman.h, and so are R1 to R12. */
+/* Tests section >>asking of doorman.h: what a client asks, when and whom, and how it handles the
+ * responses, which the tests make by hand. doorman.h defines the rules K1 to K3 and R1 to R12. */
 #include "unit.h"
 
 #include <math.h>
@@ -11,16 +11,16 @@
 #define SECOND DOORMAN_SECOND
 #define MILLISECOND (DOORMAN_SECOND / 1000)
 
-/* ---- a client whose time is a variable, and a server that says what the story needs ---- */
+/* ---- a client whose time is a variable, and a server whose responses the test chooses ---- */
 
 typedef struct world {
     doorman_client *client;
     doorman_asker *asker;
     doorman_time now;
-    doorman_request request; /* the last one made */
+    doorman_request request; /* the last request made */
     uint64_t lease_id;       /* of the last lease given */
-    size_t change_count;     /* calls of on_change */
-    size_t blocks;           /* allocated before */
+    size_t change_count;     /* number of calls of on_change */
+    size_t blocks;           /* allocated before the start */
 } world;
 
 static const char *const one_address[] = {"tcp://a:1"};
@@ -41,7 +41,7 @@ static world world_start_at(const char *const *addresses, size_t address_count) 
 
 static world world_start(void) { return world_start_at(one_address, 1); }
 
-/* Every story ends here, so every story checks that nothing leaks. */
+/* Every test ends here, so every test checks for leaks. */
 static void world_stop(world *w) {
     doorman_client_destroy(w->client);
     assert_int_equal(memory_blocks(), w->blocks);
@@ -61,14 +61,14 @@ static doorman_resource *open_resource(world *w, const char *resource_id, double
     return resource;
 }
 
-/* Does the client ask now? */
+/* Returns whether the client sends a request now. */
 static bool asks(world *w) {
     doorman_client_update(w->client, w->now);
     assert_int_equal(doorman_asker_request(w->asker, &w->request, w->now), DOORMAN_OK);
     return w->request.sequence != 0;
 }
 
-/* Lets time pass until the client asks. */
+/* Lets time pass until the client sends a request. */
 static void wait_for_request(world *w) {
     for (int i = 0; i < 1000; i++) {
         doorman_time due = doorman_client_due(w->client);
@@ -76,16 +76,16 @@ static void wait_for_request(world *w) {
         if (due > w->now) w->now = due;
         if (asks(w)) return;
     }
-    fail_msg("it never asks");
+    fail_msg("the client never asks");
 }
 
-/* When it asks next, if nothing happens until then. */
+/* Returns when the client sends its next request if nothing else happens. */
 static doorman_time asks_at(world *w) {
     wait_for_request(w);
     return w->now;
 }
 
-/* A lease of 60 s, to be renewed after 16 s, for the i-th ask of the last request. */
+/* A lease of 60 s with a refresh interval of 16 s, for the i-th ask of the last request. */
 static doorman_answer lease_of(world *w, size_t i, double capacity) {
     return (doorman_answer){.resource_id = w->request.asks[i].resource_id,
                             .gets = {.id = ++w->lease_id,
@@ -110,7 +110,7 @@ static doorman_status reply(world *w, const doorman_answer *answers, size_t answ
     return doorman_asker_response(w->asker, w->request.sequence, &response, w->now);
 }
 
-/* Answers every ask of the last request with a lease of so much. */
+/* Answers every ask of the last request with a lease of this capacity. */
 static void give(world *w, double capacity) {
     static doorman_answer answers[DOORMAN__ASKS_MAX];
     for (size_t i = 0; i < w->request.ask_count; i++) answers[i] = lease_of(w, i, capacity);
@@ -143,13 +143,13 @@ static void set_wants(world *w, doorman_resource *resource, double wants) {
     assert_int_equal(doorman_resource_set_wants(resource, wants, w->now), DOORMAN_OK);
 }
 
-/* Puts units in flight. */
+/* Takes units of a gauge; they are in flight then. */
 static void take_units(const world *w, doorman_resource *resource, double n) {
     assert_int_equal(doorman_gauge_try(doorman_resource_gauge(resource), n, w->now),
                      DOORMAN_ALLOWED);
 }
 
-/* A client with one resource, "db", and a lease of so much on it, since this moment. */
+/* Starts a client with one resource, "db", and a lease of this capacity that begins now. */
 static doorman_resource *start_with_lease(world *w, double wants, double capacity) {
     *w = world_start();
     doorman_resource *resource = open_resource(w, "db", wants);
@@ -206,16 +206,16 @@ static void one_request_renews_all_that_is_past_half_its_interval(void **state) 
     w.now = start + 7 * SECOND;
     open_resource(&w, "past half", 1);
     assert_true(asks(&w));
-    assert_int_equal(w.request.ask_count, 1); /* the first is not past half yet */
+    assert_int_equal(w.request.ask_count, 1); /* the first one is not past half its interval */
     give(&w, 1);
     w.now = start + 10 * SECOND;
     open_resource(&w, "young", 1);
     assert_true(asks(&w));
-    assert_int_equal(w.request.ask_count, 2); /* the first goes with it */
+    assert_int_equal(w.request.ask_count, 2); /* the first one is renewed with it */
     assert_string_equal(w.request.asks[1].resource_id, "first");
     give(&w, 1);
     wait_for_request(&w);
-    assert_true(w.now >= start + 23 * SECOND); /* the second, as the first of the three */
+    assert_true(w.now >= start + 23 * SECOND); /* the second one is due first */
     assert_int_equal(w.request.ask_count, 3);
     world_stop(&w);
 }
@@ -259,7 +259,8 @@ static void wants_that_change_by_a_tenth_or_less_do_not_ask(void **state) {
 /* K1 */
 static void changed_wants_wait_for_the_minimum_interval(void **state) {
     (void)state;
-    static const doorman_time intervals[] = {16, 6}, minima[] = {5, 3}; /* at most half of it */
+    /* At most half of the interval. */
+    static const doorman_time intervals[] = {16, 6}, minima[] = {5, 3};
     for (size_t i = 0; i < 2; i++) {
         world w = world_start();
         doorman_resource *resource = open_resource(&w, "db", 100);
@@ -293,7 +294,7 @@ static void wants_that_change_while_it_asks_are_not_forgotten(void **state) {
     world_stop(&w);
 }
 
-/* K1, R12: that a gauge cannot let go is no reason to keep a new need to oneself. */
+/* K1, R12: new wants are reported even if units in flight still prevent a confirmation. */
 static void wants_that_change_while_a_gauge_holds_more_are_told(void **state) {
     (void)state;
     world w;
@@ -301,7 +302,7 @@ static void wants_that_change_while_a_gauge_holds_more_are_told(void **state) {
     take_units(&w, resource, 90);
     wait_for_request(&w);
     give(&w, 10);
-    assert_true(asks(&w)); /* "has 90": all that it can confirm for now */
+    assert_true(asks(&w)); /* "has 90": it cannot confirm less now */
     give(&w, 10);
     doorman_time sent = w.now;
     w.now += SECOND;
@@ -373,7 +374,7 @@ static void a_gauge_that_holds_more_confirms_as_it_falls_once_a_second_at_most(v
     assert_exact(w.request.asks[0].has.capacity, 90);
     give(&w, 10);
     doorman_time end = w.now + 10 * SECOND;
-    for (; w.now < end; w.now += 100 * MILLISECOND) assert_false(asks(&w)); /* it does not fall */
+    for (; w.now < end; w.now += 100 * MILLISECOND) assert_false(asks(&w)); /* it stays the same */
     doorman_gauge_release(gauge, 1);
     doorman_time first = asks_at(&w);
     assert_true(first <= end + SECOND);
@@ -387,7 +388,8 @@ static void a_gauge_that_holds_more_confirms_as_it_falls_once_a_second_at_most(v
     world_stop(&w);
 }
 
-/* K1: the client comes when the first is due, and a confirmation that cannot be made is not. */
+/* K1: the client asks when the first resource is due. A confirmation that units in flight prevent
+ * is not due. */
 static void a_gauge_that_holds_more_does_not_hasten_the_others(void **state) {
     (void)state;
     world w;
@@ -396,7 +398,7 @@ static void a_gauge_that_holds_more_does_not_hasten_the_others(void **state) {
     wait_for_request(&w);
     open_resource(&w, "disk", 5);
     give(&w, 10);
-    assert_true(asks(&w)); /* the confirmation, and the new one */
+    assert_true(asks(&w)); /* the confirmation, and the new resource */
     assert_int_equal(w.request.ask_count, 2);
     doorman_answer answers[] = {lease_of(&w, 0, 10), lease_of(&w, 1, 5)};
     assert_int_equal(reply(&w, answers, 2), DOORMAN_OK);
@@ -441,7 +443,7 @@ static void who_wants_less_gives_back_before_it_says_so(void **state) {
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 100);
     set_wants(&w, resource, 30);
-    assert_exact(read_now(&w, resource).capacity, 100); /* nothing has been said yet */
+    assert_exact(read_now(&w, resource).capacity, 100); /* nothing has been reported yet */
     w.now += 5 * SECOND;
     assert_true(asks(&w));
     assert_exact(w.request.asks[0].has.capacity, 30);
@@ -450,7 +452,7 @@ static void who_wants_less_gives_back_before_it_says_so(void **state) {
                      DOORMAN_IMPOSSIBLE);
     fails(&w);
     set_wants(&w, resource, 100);
-    assert_exact(read_now(&w, resource).capacity, 30); /* what was said binds */
+    assert_exact(read_now(&w, resource).capacity, 30); /* the reported amount binds */
     world_stop(&w);
 }
 
@@ -468,8 +470,8 @@ static void units_in_flight_are_claimed_whatever_is_wanted(void **state) {
     world_stop(&w);
 }
 
-/* R3: nobody counts units in flight since a lease that has ended, and a new master must not believe
- * in them. */
+/* R3: nothing is committed for units in flight under a lease that has ended, so a new master must
+ * not believe a claim to them. */
 static void units_in_flight_since_an_ended_lease_are_told_and_not_claimed(void **state) {
     (void)state;
     world w;
@@ -486,8 +488,8 @@ static void units_in_flight_since_an_ended_lease_are_told_and_not_claimed(void *
     world_stop(&w);
 }
 
-/* R9: what was counted under a larger lease may be claimed until the end that it had, and not after
- * it, though there is a lease all the time. */
+/* R9: an amount committed under a larger lease may be claimed until the end that this lease had.
+ * After that end it may not, even if there has been a lease all the time. */
 static void an_older_allowance_is_claimed_until_its_own_end(void **state) {
     (void)state;
     world w;
@@ -504,8 +506,8 @@ static void an_older_allowance_is_claimed_until_its_own_end(void **state) {
     world_stop(&w);
 }
 
-/* R9: a lease that shrinks more often than there is room to remember: what is left out counts as
- * the larger amount for longer, never as less. */
+/* R9: a lease shrinks more often than there is room for its history. The entries that are left out
+ * count as the larger amount for longer, never as a smaller one. */
 static void an_allowance_that_is_cut_ever_again_is_not_understated(void **state) {
     (void)state;
     enum { CUTS = DOORMAN__PAST_MAX + 4 };
@@ -516,7 +518,7 @@ static void an_allowance_that_is_cut_ever_again_is_not_understated(void **state)
     take_units(&w, resource, 100);
     for (int i = 1; i <= CUTS; i++) {
         w.now += SECOND;
-        set_wants(&w, resource, 100.0 + 20 * i); /* so that it asks, as soon as it may */
+        set_wants(&w, resource, 100.0 + 20 * i); /* so that it asks soon */
         wait_for_request(&w);
         kept[i] = 100 - 10 * i;
         ends[i] = w.now + 60 * SECOND;
@@ -533,7 +535,7 @@ static void an_allowance_that_is_cut_ever_again_is_not_understated(void **state)
     world_stop(&w);
 }
 
-/* K1, V5: a message stays within its bounds. */
+/* K1, V5: a request stays within its bounds. */
 static void many_resources_go_in_several_requests(void **state) {
     (void)state;
     enum { count = 2500 };
@@ -564,7 +566,8 @@ static void many_resources_go_in_several_requests(void **state) {
     world_stop(&w);
 }
 
-/* K1: where answers are slow, and not all fits in a request, everyone has its turn all the same. */
+/* K1: each resource is renewed often enough, even if responses are slow and one request cannot
+ * contain all resources. */
 static void none_of_many_resources_is_left_out(void **state) {
     (void)state;
     enum { count = 2500, ROUNDS = 60 };
@@ -638,8 +641,8 @@ static void an_answer_ends_the_back_off(void **state) {
     world_stop(&w);
 }
 
-/* K2. From each failure with at least 4 s left, three tries more before the lease ends; and never
- * two within a second. */
+/* K2. After each failure with at least 4 s left there are three more tries before the lease ends,
+ * and at least 1 s between two tries. */
 static void failures_leave_time_for_three_tries_before_the_first_lease_ends(void **state) {
     (void)state;
     for (int round = 0; round < 500; round++) {
@@ -651,7 +654,7 @@ static void failures_leave_time_for_three_tries_before_the_first_lease_ends(void
         answer.gets.refresh_interval = (doorman_time)(1 + random_below(5)) * SECOND;
         doorman_time end = w.now + answer.gets.expires_in;
         give_one(&w, answer);
-        doorman_time tries[4] = {0}; /* the last four */
+        doorman_time tries[4] = {0}; /* the last four tries */
         for (size_t i = 0; w.now < end; i++) {
             assert_true(i < 1000);
             wait_for_request(&w);
@@ -666,7 +669,7 @@ static void failures_leave_time_for_three_tries_before_the_first_lease_ends(void
     }
 }
 
-/* K2: the first lease that ends is that of any resource, not of the one that was asked for. */
+/* K2: the lease that ends first counts, even if the request was for another resource. */
 static void the_lease_of_any_resource_hastens_the_retries(void **state) {
     (void)state;
     for (int round = 0; round < 100; round++) {
@@ -684,7 +687,7 @@ static void the_lease_of_any_resource_hastens_the_retries(void **state) {
             wait_for_request(&w);
             fails(&w);
         }
-        assert_in_range(try_count, 5, 20); /* one of them at the end or after it */
+        assert_in_range(try_count, 5, 20); /* the last one may be too late */
         world_stop(&w);
     }
 }
@@ -731,7 +734,7 @@ static void addresses_are_tried_in_turn(void **state) {
     wait_for_request(&w);
     give(&w, 10);
     wait_for_request(&w);
-    assert_string_equal(doorman_asker_address(w.asker), "tcp://b:1"); /* it answers: stay */
+    assert_string_equal(doorman_asker_address(w.asker), "tcp://b:1"); /* it has answered */
     world_stop(&w);
 }
 
@@ -751,7 +754,7 @@ static void only_the_request_under_way_can_fail(void **state) {
     world_stop(&w);
 }
 
-/* K7, C1: "time that goes back stands still". */
+/* K7, C1: if the clock goes back, time stands still. */
 static void time_that_goes_back_stands_still(void **state) {
     (void)state;
     world w;
@@ -781,13 +784,13 @@ static void a_redirect_is_followed_at_once(void **state) {
     assert_true(asks(&w));
     give(&w, 10);
     wait_for_request(&w);
-    assert_string_equal(doorman_asker_address(w.asker), "tcp://master:1"); /* it answers: stay */
+    assert_string_equal(doorman_asker_address(w.asker), "tcp://master:1"); /* it has answered */
     fails(&w);
     assert_string_equal(doorman_asker_address(w.asker), "tcp://a:1");
     world_stop(&w);
 }
 
-/* K3. The Go client follows them without end. */
+/* K3. The Go client follows redirects without a limit. */
 static void five_redirects_are_followed_and_the_sixth_is_a_failure(void **state) {
     (void)state;
     world w = world_start();
@@ -850,7 +853,7 @@ static void no_redirect_leads_from_tls_to_plain_text(void **state) {
     }
 }
 
-/* K3: nor in two steps. */
+/* K3: a redirect to TLS cannot be followed by one to plain text. */
 static void a_redirect_to_tls_is_no_way_back_to_plain_text(void **state) {
     (void)state;
     world w = world_start();
@@ -881,7 +884,7 @@ static void a_master_that_nobody_knows_is_a_failure(void **state) {
     }
 }
 
-/* K2: an election is soon over. */
+/* K2: an election does not take long, so the client asks again after 1 to 4 s. */
 static void a_master_that_nobody_knows_is_asked_for_every_four_seconds_at_least(void **state) {
     (void)state;
     world w = world_start();
@@ -922,7 +925,7 @@ static void only_the_last_request_can_be_answered_and_once(void **state) {
     world_stop(&w);
 }
 
-/* R2: just before, at, and after the end of the lease that the request reported. */
+/* R2: a response just before, at, and just after the end of the lease that the request reported. */
 static void an_answer_after_the_reported_lease_has_ended_is_dropped(void **state) {
     (void)state;
     for (doorman_time late = -1; late <= 1; late++) {
@@ -941,7 +944,7 @@ static void an_answer_after_the_reported_lease_has_ended_is_dropped(void **state
     }
 }
 
-/* R2: but where nothing was reported, nothing has ended. */
+/* R2: a request that reported no lease can be answered at any time. */
 static void an_answer_to_a_request_without_a_lease_is_taken_however_late(void **state) {
     (void)state;
     world w = world_start();
@@ -984,7 +987,7 @@ static void refused_without_refresh(doorman_answer *a) {
     a->gets.refresh_interval = 0;
 }
 
-/* C5: two resources, the second answer is wrong, and the first is not believed either. */
+/* C5: two resources; the second answer is invalid, so the first is not accepted either. */
 static void an_answer_that_makes_no_sense_changes_nothing(void **state) {
     (void)state;
     static void (*const wrongs[])(doorman_answer *) = {wrong_resource,
@@ -1023,10 +1026,10 @@ static void an_answer_that_makes_no_sense_changes_nothing(void **state) {
         assert_int_equal(read_now(&w, db).expires_at, before.expires_at);
         assert_exact(read_now(&w, disk).capacity, 5);
         assert_int_equal(w.change_count, 0);
-        assert_true(doorman_client_due(w.client) >= w.now + SECOND); /* a failure */
+        assert_true(doorman_client_due(w.client) >= w.now + SECOND); /* it counts as a failure */
         wait_for_request(&w);
         size_t at = strcmp(w.request.asks[0].resource_id, "db") == 0 ? 0 : 1;
-        uint64_t id = w.request.asks[at].has.id; /* of the leases of before, one of the two */
+        uint64_t id = w.request.asks[at].has.id; /* one of the two earlier leases */
         assert_true(id == w.lease_id - 3 || id == w.lease_id - 2);
         world_stop(&w);
     }
@@ -1041,7 +1044,7 @@ static void answers_that_do_not_match_the_asks_make_no_sense(void **state) {
         open_resource(&w, "disk", 5);
         assert_true(asks(&w));
         doorman_answer swapped[] = {lease_of(&w, 1, 5), lease_of(&w, 0, 5), lease_of(&w, 0, 5)};
-        assert_int_equal(reply(&w, swapped, count), DOORMAN_INVALID_ARGUMENT); /* 2: the order */
+        assert_int_equal(reply(&w, swapped, count), DOORMAN_INVALID_ARGUMENT); /* 2: wrong order */
         assert_false(read_now(&w, db).leased);
         assert_false(asks(&w));
         world_stop(&w);
@@ -1064,7 +1067,7 @@ static void an_answer_of_another_method_makes_no_sense(void **state) {
     }
 }
 
-/* C5: the bounds themselves are fine. */
+/* C5: values exactly at the bounds are accepted. */
 static void answers_at_the_bounds_are_taken(void **state) {
     (void)state;
     world w = world_start();
@@ -1081,7 +1084,7 @@ static void answers_at_the_bounds_are_taken(void **state) {
     world_stop(&w);
 }
 
-/* K1: whatever the server says, a lease is renewed before it ends. */
+/* K1: a lease is renewed before it ends, whatever interval the server names. */
 static void a_lease_is_renewed_before_it_ends(void **state) {
     (void)state;
     world w = world_start();
@@ -1107,8 +1110,9 @@ static void a_lease_counts_from_the_sending(void **state) {
     world_stop(&w);
 }
 
-/* K1: after an answer, a whole interval, so that the server's minimum interval is kept too; but
- * a slow answer puts the renewal off by half an interval at most, or the lease could end first. */
+/* K1: after a response the client waits for a whole interval, which also keeps the server's minimum
+ * interval. A slow response delays the renewal by at most half an interval, because otherwise the
+ * lease could end first. */
 static void an_interval_counts_from_the_answer(void **state) {
     (void)state;
     static const doorman_time intervals[] = {16, 6}, starts[] = {4, 3};
@@ -1142,7 +1146,7 @@ static void the_end_of_a_lease_never_moves_back(void **state) {
     world_stop(&w);
 }
 
-/* What the holder does when it is refused. */
+/* S4, K4: a holder that is refused keeps its lease, and the outcome is reported. */
 static void who_is_refused_keeps_what_it_has_and_is_told(void **state) {
     (void)state;
     static const doorman_grant grants[] = {DOORMAN_TRY_LATER, DOORMAN_UNMATCHED, DOORMAN_FULL};
@@ -1161,7 +1165,7 @@ static void who_is_refused_keeps_what_it_has_and_is_told(void **state) {
         assert_int_equal(w.change_count, 1);
         doorman_time sent = w.now, next = asks_at(&w);
         assert_true(next >= sent + 3 * SECOND && next <= sent + 3150 * MILLISECOND);
-        assert_int_equal(w.request.asks[0].has.id, w.lease_id); /* still the last it took */
+        assert_int_equal(w.request.asks[0].has.id, w.lease_id); /* the last one accepted */
         world_stop(&w);
     }
 }
@@ -1188,7 +1192,7 @@ static void a_release_names_the_newest_lease(void **state) {
     world_stop(&w);
 }
 
-/* "It is tried once and never sent on to a new master." */
+/* R10: a release is sent once, and never repeated to a new master. */
 static void a_release_is_tried_once(void **state) {
     (void)state;
     enum { FAILS, TIMES_OUT, REDIRECTED, WAYS };
@@ -1238,7 +1242,7 @@ static void a_close_while_it_asks_releases_what_the_answer_brings(void **state) 
     doorman_resource_close(resource, w.now);
     w.change_count = 0;
     give(&w, 100);
-    assert_int_equal(w.change_count, 0); /* nobody is there to be told */
+    assert_int_equal(w.change_count, 0); /* a closed resource gets no callback */
     assert_true(asks(&w));
     assert_int_equal(w.request.method, DOORMAN_RELEASE_CAPACITY);
     assert_int_equal(w.request.asks[0].has.id, w.lease_id);
@@ -1274,7 +1278,7 @@ static void a_resource_reopened_before_its_release_keeps_its_lease(void **state)
     world_stop(&w);
 }
 
-/* R10, and the Go client's race of a release with requests. */
+/* R10. The Go client has a race between a release and later requests. */
 static void a_resource_reopened_while_it_is_released_asks_anew(void **state) {
     (void)state;
     world w;
@@ -1292,7 +1296,8 @@ static void a_resource_reopened_while_it_is_released_asks_anew(void **state) {
     world_stop(&w);
 }
 
-/* R9, S8: the server has no record of a lease that was released, so a new one may end earlier. */
+/* R9, S8: the server has no entry for a lease that was released, so the end of a new lease may be
+ * earlier. */
 static void a_lease_after_a_release_has_an_end_of_its_own(void **state) {
     (void)state;
     world w;
@@ -1336,7 +1341,7 @@ static void a_resource_reopened_after_its_release_is_a_new_one(void **state) {
     world_stop(&w);
 }
 
-/* R10: units in flight are still in use, so their lease is not given back, and runs out. */
+/* R10: units in flight are still in use. So their lease is not released; it lasts until its end. */
 static void a_close_with_units_in_flight_releases_nothing(void **state) {
     (void)state;
     for (int under_way = 0; under_way < 2; under_way++) {
@@ -1371,7 +1376,8 @@ static void units_in_flight_are_not_forgotten_by_closing_and_opening(void **stat
     world_stop(&w);
 }
 
-/* K2: a release waits for the back-off like everything else, and is dropped with its lease. */
+/* K2: a release waits for the back-off like any other request, and is dropped when its lease
+ * ends. */
 static void a_release_does_not_hammer_a_server_that_fails(void **state) {
     (void)state;
     world w;
@@ -1386,7 +1392,7 @@ static void a_release_does_not_hammer_a_server_that_fails(void **state) {
     world_stop(&w);
 }
 
-/* C3: a client may be destroyed at any moment; world_stop looks for what is left. */
+/* C3: a client can be destroyed in any state; world_stop checks for leaks. */
 static void a_client_is_destroyed_with_all_it_has(void **state) {
     (void)state;
     enum { IDLE, ASKING, HOLDING, RELEASING, MOMENTS };

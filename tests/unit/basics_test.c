@@ -1,4 +1,4 @@
-/* Section basics: statuses, memory, ids, globs, the keyed table and the sums that are exact. */
+/* Section basics: statuses, memory, ids, globs, the keyed hash table and the exact sum. */
 #include "unit.h"
 
 #define DOORMAN_IMPLEMENTATION
@@ -78,7 +78,7 @@ static void the_same_seed_gives_the_same_numbers_from_0_to_1(void **state) {
 
 /* ---- ids ----------------------------------------------------------------------------------- */
 
-/* A template's glob is an id as any other, and the shortest way to the check. */
+/* A template's glob is checked like any other id, so it is the shortest way to test the check. */
 static bool is_id(const char *id) {
     const doorman_template template_ = {.identifier_glob = id};
     const doorman_config_options options = {.templates = &template_, .template_count = 1};
@@ -147,7 +147,7 @@ static void an_id_is_utf8_without_control_characters(void **state) {
         if (!is_id(good[i].id)) fail_msg("%s is refused", good[i].what);
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        if (is_id(bad[i].id)) fail_msg("%s is taken", bad[i].what);
+        if (is_id(bad[i].id)) fail_msg("%s is accepted", bad[i].what);
     }
 }
 
@@ -162,11 +162,11 @@ static void an_id_is_of_256_bytes_at_most(void **state) {
     assert_false(is_id(id));
     id[256] = 0;
     assert_true(is_id(id));
-    memcpy(id + 254, "\xc3\xa9", 3); /* the bytes count, not the characters */
+    memcpy(id + 254, "\xc3\xa9", 3); /* the limit counts bytes, not characters */
     assert_true(is_id(id));
     memcpy(id + 254, "\xe2\x82\xac", 4);
     assert_false(is_id(id));
-    memcpy(id + 254, "\xe2\x82", 3); /* cut off by the bound */
+    memcpy(id + 254, "\xe2\x82", 3); /* cut off by the limit */
     assert_false(is_id(id));
 }
 
@@ -190,13 +190,14 @@ static void every_character_but_controls_may_stand_in_an_id(void **state) {
         bool surrogate = code >= 0xd800 && code <= 0xdfff;
         bool valid = doorman__id_valid(id);
         if (valid != (!control && !surrogate && code <= 0x10ffff)) {
-            fail_msg("U+%04X: %s", (unsigned)code, valid ? "taken" : "refused");
+            fail_msg("U+%04X: %s", (unsigned)code, valid ? "accepted" : "refused");
         }
     }
 }
 
-/* C5. How many there must be: of two bytes 95 by 95 of ASCII and U+00A0 to U+07FF; of three, with a
- * first byte that can begin nothing shorter, U+0800 to U+FFFF without the surrogates. */
+/* C5. The expected number of ids of two bytes: 95 by 95 of ASCII, and U+00A0 to U+07FF. Of three
+ * bytes, with a first byte that cannot begin a shorter character: U+0800 to U+FFFF without the
+ * surrogates. */
 static void nothing_but_the_shortest_forms_of_characters_is_an_id(void **state) {
     (void)state;
     size_t of_two = 0, of_three = 0;
@@ -216,7 +217,7 @@ static void nothing_but_the_shortest_forms_of_characters_is_an_id(void **state) 
 
 /* ---- globs --------------------------------------------------------------------------------- */
 
-/* Does a resource take the template of a glob? */
+/* Returns whether a resource takes the template of a glob. */
 static bool matches(const char *glob, const char *id) {
     const doorman_template template_ = {.identifier_glob = glob};
     const doorman_config_options options = {.templates = &template_, .template_count = 1};
@@ -286,7 +287,8 @@ static void a_glob_is_the_shells(void **state) {
     }
 }
 
-/* The characters of a bracket, by ASCII. Returns what stands behind it; NULL: it is not closed. */
+/* Sets members[c] for each ASCII character c that a bracket matches. Returns what is behind it;
+ * NULL if it has no end. */
 static const char *slow_bracket(const char *glob, bool members[128]) {
     bool negated = *glob == '!' || *glob == '^';
     const char *first = glob += negated;
@@ -303,7 +305,7 @@ static const char *slow_bracket(const char *glob, bool members[128]) {
     return *glob ? glob + 1 : NULL;
 }
 
-/* As the shell's rules are told, trying every way, for ASCII. */
+/* The shell's rules as they are documented: tries every way. Only for ASCII. */
 static bool slow_match(const char *glob, const char *id) {
     if (!*glob) return !*id;
     if (*glob == '*') return slow_match(glob + 1, id) || (*id && slow_match(glob, id + 1));
@@ -341,7 +343,7 @@ static void a_glob_matches_what_trying_every_way_matches(void **state) {
     assert_true(matched > 3000);
 }
 
-/* G1. Whoever tries every way here is at it for ever. */
+/* G1. A matcher that tries every way would never finish here. */
 static void a_glob_of_many_stars_takes_no_more_than_its_length_times_the_ids(void **state) {
     (void)state;
     char glob[DOORMAN_ID_BYTES_MAX + 1] = "", id[DOORMAN_ID_BYTES_MAX + 1];
@@ -357,8 +359,9 @@ static void a_glob_of_many_stars_takes_no_more_than_its_length_times_the_ids(voi
 
 /* ---- the hash and the table ---------------------------------------------------------------- */
 
-/* C8. For the key 0 the numbers are those of CPython 3.11, whose hash of bytes is SipHash-1-3; for
- * the key of the paper, the bytes 0 to 15, those of another program, which agrees with it. */
+/* C8. The values for the key 0 are from CPython 3.11, whose hash of bytes is SipHash-1-3. The
+ * values for the paper's key, the bytes 0 to 15, are from another program, which agrees with
+ * CPython for the key 0. */
 static void the_hash_is_siphash_1_3(void **state) {
     (void)state;
     static const uint64_t none[2] = {0, 0};
@@ -388,7 +391,7 @@ static void the_hash_is_siphash_1_3(void **state) {
 enum { ITEM_COUNT = 300 };
 
 typedef struct item {
-    doorman__link link; /* first */
+    doorman__link link; /* must be first */
     uint64_t hash;
     bool in;
 } item;
@@ -411,8 +414,9 @@ static void table_check(doorman__table *table, const item *items) {
     assert_int_equal(table->count, count);
 }
 
-/* C4, C8. Adds, then removes, more than the other by turns, so that the table grows and shrinks. Of
- * the hashes some are equal in part, some as a whole; memory fails for a while and comes back. */
+/* C4, C8. The test adds more than it removes, then removes more than it adds, and so on, so the
+ * table grows and shrinks. Some hashes are equal, some only in part. Memory fails for a while and
+ * works again. */
 static void a_table_holds_what_a_plain_array_holds_whatever_memory_does(void **state) {
     (void)state;
     size_t blocks = memory_blocks(), refusals = 0;
@@ -493,7 +497,7 @@ static void a_hundred_thousand_amounts_that_come_and_go_leave_exactly_nothing(vo
     assert_exact(doorman__total_left(total, 1e15), 1e15);
 }
 
-/* C9. In plain doubles the 0.1 would be lost beside 1e15, and what is left would be 0. */
+/* C9. With plain doubles the 0.1 would be lost when 1e15 is added, and 0 would be left. */
 static void a_small_amount_beside_a_large_one_is_not_lost(void **state) {
     (void)state;
     doorman__total total = {0, 0};
@@ -521,7 +525,8 @@ static void an_amount_is_kept_to_a_multiple_of_2_to_the_minus_48(void **state) {
     assert_exact(doorman__ceil(5e-324), 0x1p-48);
 }
 
-/* C9: totals that no double says, around 2^16, where the high word changes; and beyond amounts. */
+/* C9. Totals that no double can represent, around 2^16, where the high word changes; and totals
+ * larger than an amount can be. */
 static void a_total_is_rounded_down_or_up_as_is_safe(void **state) {
     (void)state;
     doorman__total under = {0, UINT64_MAX}, over = {1, 1}, large = {0, 0};
@@ -537,12 +542,13 @@ static void a_total_is_rounded_down_or_up_as_is_safe(void **state) {
 #ifdef __SIZEOF_INT128__
 __extension__ typedef unsigned __int128 wide;
 
-/* In units of 2^-48; exact but for what a total leaves off too. */
+/* In units of 2^-48. Exact, except for the bits that a total drops too. */
 static wide wide_of(double amount) { return (wide)(amount * 0x1p48); }
 
 static wide wide_total(doorman__total total) { return (wide)total.high << 64 | total.low; }
 
-/* C9, T7. What is said to be left is there; and at most the last bit of a double is kept back. */
+/* C9, T7. The reported rest is never more than the true rest, and at most one last bit of a double
+ * less. */
 static void what_is_left_is_never_more_than_the_truth(void **state) {
     (void)state;
     double held[64] = {0};

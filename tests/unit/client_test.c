@@ -1,5 +1,5 @@
-/* >>client of doorman.h: the resources of an application, their leases, modes and wants; mostly
- * with a real server in the same process. Rules are those of doorman.h. */
+/* Tests section >>client of doorman.h: the resources of an application, their leases, fallbacks and
+ * wants, mostly with a real server in the same process. doorman.h defines the rules. */
 #include "unit.h"
 
 #include <math.h>
@@ -13,28 +13,28 @@
 #define MINUTE (60 * DOORMAN_SECOND)
 #define YEAR (INT64_C(365) * 86400 * DOORMAN_SECOND)
 
-/* ---- a server, clients, and a wire between them; time is a variable ---- */
+/* ---- a server, its clients, and the messages between them; time is a variable ---- */
 
 enum { CLIENTS = 4, CLIENTS_MAX = 128 };
 
 typedef struct world {
     doorman_time now;
-    doorman_time skew; /* the server's clock is so much ahead */
+    doorman_time skew; /* how much the server's clock is ahead */
     doorman_config *config;
     doorman_server *server;
     doorman_client *clients[CLIENTS_MAX];
     size_t client_count;
     bool down;                /* the server does not answer */
-    unsigned loss;            /* per cent of the requests, and of the answers, that are lost */
-    bool lets_go;             /* without a lease, applications give up what they have in flight */
-    size_t request_count;     /* that clients have made */
-    size_t change_count;      /* calls of on_change */
-    doorman_resource *opened; /* the last one */
-    doorman_resource_info changed; /* what the last one could read */
-    size_t blocks;                 /* allocated before */
+    unsigned loss;            /* percentage of requests, and of responses, that are lost */
+    bool lets_go;             /* without a lease, applications give back their units in flight */
+    size_t request_count;     /* number of requests that clients have made */
+    size_t change_count;      /* number of calls of on_change */
+    doorman_resource *opened; /* the last resource that was opened */
+    doorman_resource_info changed; /* what the last call of on_change could read */
+    size_t blocks;                 /* allocated before the start */
 } world;
 
-/* One template for all resources, learned at once. A safe capacity below 0: none is configured. */
+/* One template for all resources, without learning. safe_capacity < 0: none is configured. */
 static doorman_config *config_with(double capacity, double safe_capacity,
                                    doorman_time lease_length) {
     const doorman_template all = {
@@ -70,7 +70,7 @@ static void world_start_safe(world *w, double capacity, double safe_capacity) {
 
 static void world_start(world *w, double capacity) { world_start_safe(w, capacity, -1); }
 
-/* The server dies, and another one takes its place, which learns for as long as leases last. */
+/* Replaces the server by a new one, which learns for as long as leases last. */
 static void server_restart(world *w, double capacity) {
     const doorman_template all = {.identifier_glob = "*", .capacity = capacity};
     const doorman_config_options options = {.templates = &all, .template_count = 1};
@@ -80,7 +80,7 @@ static void server_restart(world *w, double capacity) {
     server_start(w);
 }
 
-/* Every story ends here, so every story checks that nothing leaks. */
+/* Every test ends here, so every test checks for leaks. */
 static void world_stop(world *w) {
     for (size_t i = 0; i < w->client_count; i++) doorman_client_destroy(w->clients[i]);
     doorman_server_destroy(w->server);
@@ -123,7 +123,7 @@ static doorman_resource *open_resource(world *w, doorman_client *client, double 
 
 static bool lost(const world *w) { return w->down || random_below(100) < w->loss; }
 
-/* Lets a client do what it is due to do, and carries its request there and the answer back. */
+/* Updates a client, and carries its request to the server and the response back. */
 static void carry(world *w, doorman_client *client) {
     doorman_asker *asker = doorman_client_asker(client);
     doorman_request request;
@@ -146,7 +146,7 @@ static void carry_all(world *w) {
     for (size_t i = 0; i < w->client_count; i++) carry(w, w->clients[i]);
 }
 
-/* Lets all that is due happen until then. */
+/* Handles everything that is due until a point in time. */
 static void live_until(world *w, doorman_time until) {
     for (int i = 0; i < 100000; i++) {
         doorman_time due = DOORMAN_NEVER;
@@ -161,7 +161,7 @@ static void live_until(world *w, doorman_time until) {
         if (due > w->now) w->now = due;
         carry_all(w);
     }
-    fail_msg("the clients never rest");
+    fail_msg("the clients are always due");
 }
 
 static void live(world *w, doorman_time duration) { live_until(w, w->now + duration); }
@@ -183,9 +183,9 @@ static size_t holder_count(world *w) {
     return resource.holder_count;
 }
 
-/* ---- without a server, for stories about one answer ---- */
+/* ---- without a server, for tests of one response ---- */
 
-/* Answers the one ask of a client by hand. */
+/* Answers a client's request, which must have one ask. */
 static void answer_by_hand(world *w, doorman_client *client, doorman_answer answer) {
     doorman_asker *asker = doorman_client_asker(client);
     doorman_request request;
@@ -211,7 +211,7 @@ static doorman_answer with_safe_capacity(doorman_answer answer, double safe_capa
     return answer;
 }
 
-/* Lets time pass until the client wants to ask again. */
+/* Lets time pass until the client wants to send a request. */
 static void sleep_until_due(world *w, doorman_client *client) {
     doorman_time due = doorman_client_due(client);
     assert_true(due != DOORMAN_NEVER);
@@ -423,14 +423,15 @@ static void a_priority_of_zero_is_not_the_default(void **state) {
     }
 }
 
-/* ---- modes ---- */
+/* ---- fallbacks ---- */
 
 /* K4 */
 static void a_mode_holds_before_and_after_a_lease_and_never_during_it(void **state) {
     (void)state;
     static const struct {
         doorman_mode mode;
-        double given, heard; /* safe capacities; heard -2: none */
+        /* Safe capacities in the options and in the response; heard -2: none. */
+        double given, heard;
         double before, after;
     } cases[] = {
         {DOORMAN_SAFE, 0, -2, 0, 0},
@@ -464,7 +465,7 @@ static void a_mode_holds_before_and_after_a_lease_and_never_during_it(void **sta
     }
 }
 
-/* K4: the limiters do what the mode says too. */
+/* K4: the limiters follow the fallback too. */
 static void limiters_follow_the_mode_and_the_lease(void **state) {
     (void)state;
     static const struct {
@@ -490,7 +491,7 @@ static void limiters_follow_the_mode_and_the_lease(void **state) {
             double units = step == 1 ? 20 : cases[i].without;
             if (step == 1) answer_by_hand(&w, client, lease_of(20));
             if (step == 2) doorman_client_update(client, w.now += MINUTE - SECOND);
-            w.now += SECOND; /* for a higher rate to save up a burst of its own */
+            w.now += SECOND; /* a higher rate saves a burst of its own */
             if (units > 0) {
                 assert_int_equal(doorman_rate_try(rate, units, w.now), DOORMAN_ALLOWED);
                 assert_int_equal(doorman_gauge_try(gauge, units, w.now), DOORMAN_ALLOWED);
@@ -505,7 +506,7 @@ static void limiters_follow_the_mode_and_the_lease(void **state) {
     }
 }
 
-/* K4: heard with a refusal, it counts as well. */
+/* K4: a safe capacity in a refusal counts too. */
 static void a_safe_capacity_is_heard_from_a_refusal_too(void **state) {
     (void)state;
     world w;
@@ -517,7 +518,7 @@ static void a_safe_capacity_is_heard_from_a_refusal_too(void **state) {
     answer_by_hand(&w, client, with_safe_capacity(later, 8));
     assert_exact(read_now(&w, resource).capacity, 8);
     sleep_until_due(&w, client);
-    answer_by_hand(&w, client, later); /* nothing new is said about it */
+    answer_by_hand(&w, client, later); /* this response has no safe capacity */
     assert_exact(read_now(&w, resource).capacity, 8);
     sleep_until_due(&w, client);
     answer_by_hand(&w, client, with_safe_capacity(later, 3));
@@ -540,7 +541,8 @@ static void the_application_is_told_exactly_when_something_has_changed(void **st
     assert_true(w.changed.leased);
     assert_exact(w.changed.capacity, 40);
     sleep_until_due(&w, client);
-    answer_by_hand(&w, client, with_safe_capacity(lease_of(40), 8)); /* matters later */
+    /* Matters only after the lease. */
+    answer_by_hand(&w, client, with_safe_capacity(lease_of(40), 8));
     assert_int_equal(w.change_count, 1);
     sleep_until_due(&w, client);
     answer_by_hand(&w, client, lease_of(50));
@@ -568,7 +570,7 @@ static void the_application_is_told_exactly_when_something_has_changed(void **st
     world_stop(&w);
 }
 
-/* K4: what is wanted is in force only without a lease. */
+/* K4: the client's own wants are its capacity only without a lease. */
 static void an_optimist_is_told_of_its_own_wants(void **state) {
     (void)state;
     world w;
@@ -584,7 +586,7 @@ static void an_optimist_is_told_of_its_own_wants(void **state) {
     assert_int_equal(w.change_count, 1);
     answer_by_hand(&w, client, lease_of(40));
     set_wants(&w, resource, 300);
-    assert_int_equal(w.change_count, 2); /* the lease alone */
+    assert_int_equal(w.change_count, 2); /* only the lease has changed it */
     w.now += MINUTE;
     doorman_client_update(client, w.now);
     assert_exact(w.changed.capacity, 300);
@@ -593,7 +595,7 @@ static void an_optimist_is_told_of_its_own_wants(void **state) {
 
 /* ---- leases ---- */
 
-/* K4: just before, at and after the end, with no update in between. */
+/* K4: just before, at and just after the end, without an update in between. */
 static void a_lease_is_over_at_its_end(void **state) {
     (void)state;
     for (doorman_time late = -1; late <= 1; late++) {
@@ -613,7 +615,7 @@ static void a_lease_is_over_at_its_end(void **state) {
     }
 }
 
-/* The Go client keeps an expired rate. */
+/* K4. The Go client keeps the rate of an expired lease. */
 static void an_expired_rate_is_not_kept(void **state) {
     (void)state;
     world w;
@@ -623,8 +625,8 @@ static void an_expired_rate_is_not_kept(void **state) {
     doorman_rate *rate = doorman_resource_rate(resource);
     assert_int_equal(doorman_rate_try(rate, 100, w.now), DOORMAN_ALLOWED);
     w.down = true;
-    live(&w, MINUTE);                                    /* with requests that fail */
-    assert_exact(read_now(&w, resource).capacity, 1000); /* the safe capacity of the one client */
+    live(&w, MINUTE);                                    /* requests fail */
+    assert_exact(read_now(&w, resource).capacity, 1000); /* the safe capacity for one client */
     w.now += MINUTE;
     world_stop(&w);
     world_start(&w, 1000);
@@ -637,7 +639,7 @@ static void an_expired_rate_is_not_kept(void **state) {
     world_stop(&w);
 }
 
-/* C1: the clock goes on while the machine sleeps, and nothing runs. */
+/* C1: the clock runs while the machine is suspended, and nothing else does. */
 static void a_lease_that_slept_is_over(void **state) {
     (void)state;
     world w;
@@ -657,8 +659,8 @@ static void a_lease_that_slept_is_over(void **state) {
     world_stop(&w);
 }
 
-/* S8: the Go Doorman ends leases by the wall clock. Here both sides count from their own clocks,
- * and any difference between those does no harm. */
+/* S8. The Go Doorman ends leases by the wall clock. Here each side uses its own clock, and any
+ * difference between the clocks is harmless. */
 static void leases_do_not_depend_on_what_time_it_is_elsewhere(void **state) {
     (void)state;
     world w;
@@ -675,7 +677,7 @@ static void leases_do_not_depend_on_what_time_it_is_elsewhere(void **state) {
     world_stop(&w);
 }
 
-/* K7: the Go client hangs when its server is gone. */
+/* K7. The Go client hangs when its server is gone. */
 static void a_server_that_is_gone_costs_little_and_is_found_again(void **state) {
     (void)state;
     world w;
@@ -686,12 +688,12 @@ static void a_server_that_is_gone_costs_little_and_is_found_again(void **state) 
     live(&w, 60 * MINUTE);
     assert_exact(read_now(&w, resource).capacity, 5);
     assert_false(read_now(&w, resource).heard);
-    assert_in_range(w.request_count, 60, 300); /* 31 s apart, in the mean */
+    assert_in_range(w.request_count, 60, 300); /* 31 s between requests, on average */
     w.down = false;
     live(&w, MINUTE);
     assert_true(read_now(&w, resource).leased);
     w.down = true;
-    live(&w, 50 * SECOND); /* the lease lasts a while yet */
+    live(&w, 50 * SECOND); /* the lease is still in force */
     w.down = false;
     assert_true(read_now(&w, resource).heard);
     live(&w, MINUTE);
@@ -699,8 +701,8 @@ static void a_server_that_is_gone_costs_little_and_is_found_again(void **state) 
     world_stop(&w);
 }
 
-/* S4, K4: a server that comes back is no worse than one that is gone. Its clients keep their safe
- * capacity until it has learned: 40/s are 40/s all the while, in the limiter too. */
+/* S4, K4: when a server comes back, its clients keep their safe capacity until it has learned. A
+ * safe capacity of 40/s stays 40/s all the time, in the limiter too. */
 static void a_server_that_learns_leaves_the_safe_capacity_in_force(void **state) {
     (void)state;
     world w;
@@ -725,7 +727,7 @@ static void a_server_that_learns_leaves_the_safe_capacity_in_force(void **state)
     assert_true(used >= 62 * 40 && used <= 63 * 40 + 4);
     assert_true(read_now(&w, resource).heard && read_now(&w, resource).learning);
     assert_int_equal(read_now(&w, resource).grant, DOORMAN_TRY_LATER);
-    assert_int_equal(w.change_count, changes + 1); /* that it learns */
+    assert_int_equal(w.change_count, changes + 1); /* the server learns */
     assert_in_range(w.request_count - requests, 4, 6);
     live_until(&w, learned_at + SECOND);
     assert_exact(read_now(&w, resource).capacity, 100);
@@ -734,7 +736,7 @@ static void a_server_that_learns_leaves_the_safe_capacity_in_force(void **state)
     world_stop(&w);
 }
 
-/* S4, S7: while it learns a server knows no safe capacity, and the last one heard stays. */
+/* S4, S7: a server that learns sends no safe capacity, and the last one received stays. */
 static void a_server_that_learns_leaves_the_last_safe_capacity_heard(void **state) {
     (void)state;
     world w;
@@ -755,12 +757,12 @@ static void a_server_that_learns_leaves_the_last_safe_capacity_heard(void **stat
         assert_exact(read_now(&w, resource).capacity, 500);
         assert_exact(read_now(&w, other).capacity, 500);
     }
-    live(&w, 62 * SECOND); /* it may have slept for a minute when the server came back: K2 */
+    live(&w, 62 * SECOND); /* its back-off may have been up to 60 s (K2) */
     assert_exact(read_now(&w, resource).capacity, 100);
     world_stop(&w);
 }
 
-/* S4: a lease goes on while the next server learns, and is given back with its rest. */
+/* S4: while the next server learns, a lease stays in force, and is granted again. */
 static void a_server_that_learns_gives_a_lease_back(void **state) {
     (void)state;
     world w;
@@ -789,7 +791,7 @@ static void to_open_twice_gives_one_resource(void **state) {
     doorman_resource *first = open_resource(&w, client, 100);
     doorman_resource *second = open_resource(&w, client, 7);
     assert_ptr_equal(first, second);
-    assert_exact(read_now(&w, first).wants, 100); /* the options of the first opening hold */
+    assert_exact(read_now(&w, first).wants, 100); /* the options of the first call apply */
     live(&w, SECOND);
     assert_int_equal(w.request_count, 1);
     doorman_resource_close(second, w.now);
@@ -804,8 +806,8 @@ static void to_open_twice_gives_one_resource(void **state) {
     world_stop(&w);
 }
 
-/* K5: a second opening says where its options differ, and changes nothing. A default that is
- * spelled out does not differ. */
+/* K5: a second call for an open resource reports the first option that differs, and changes
+ * nothing. An option that equals its default does not differ from an option of zero. */
 static void other_options_on_a_second_opening_are_reported(void **state) {
     (void)state;
     static int other;
@@ -837,7 +839,7 @@ static void other_options_on_a_second_opening_are_reported(void **state) {
         doorman_resource_options second = others[i].options;
         second.resource_id = "db";
         doorman_resource *one = NULL, *two = NULL;
-        doorman_error error = {"of another call"};
+        doorman_error error = {"the text of another call"};
         assert_int_equal(doorman_resource_open(&one, client, &first, NULL, w.now), DOORMAN_OK);
         assert_false(read_now(&w, one).options_differ);
         assert_int_equal(doorman_resource_open(&two, client, &second, &error, w.now), DOORMAN_OK);
@@ -854,7 +856,7 @@ static void other_options_on_a_second_opening_are_reported(void **state) {
     }
 }
 
-/* K5: a resource that is opened again has the options of that opening. */
+/* K5: a resource that is opened again gets the options of the new call. */
 static void a_resource_opened_again_takes_the_new_options(void **state) {
     (void)state;
     world w;
@@ -864,7 +866,7 @@ static void a_resource_opened_again_takes_the_new_options(void **state) {
         &w, client,
         (doorman_resource_options){.wants = 80, .mode = DOORMAN_OPTIMISTIC, .burst = SECOND});
     live(&w, SECOND);
-    doorman_resource_close(resource, w.now); /* and its lease is not released yet */
+    doorman_resource_close(resource, w.now); /* its lease has not been released yet */
     resource =
         open_with(&w, client, (doorman_resource_options){.wants = 30, .mode = DOORMAN_PESSIMISTIC});
     live(&w, SECOND);
@@ -876,8 +878,8 @@ static void a_resource_opened_again_takes_the_new_options(void **state) {
     world_stop(&w);
 }
 
-/* R10: the Go client's release races with its requests. Here the release is late, and names a lease
- * that is no longer the newest. */
+/* R10. In the Go client a release races with requests. Here a release arrives late, and names a
+ * lease that is no longer the last one. */
 static void a_late_release_does_not_take_a_new_lease_away(void **state) {
     (void)state;
     world w;
@@ -903,7 +905,7 @@ static void a_late_release_does_not_take_a_new_lease_away(void **state) {
     world_stop(&w);
 }
 
-/* The Go client gives two clients of one process one id. */
+/* K5. In the Go client two clients in one process have the same id. */
 static void two_clients_of_one_process_are_two_holders(void **state) {
     (void)state;
     world w;
@@ -917,7 +919,7 @@ static void two_clients_of_one_process_are_two_holders(void **state) {
     world_stop(&w);
 }
 
-/* T7, R3: what a gauge has in flight is not given to another. */
+/* T7, R3: the units that a gauge has in flight are not granted to another client. */
 static void capacity_changes_hands_as_a_gauge_lets_go(void **state) {
     (void)state;
     world w;
@@ -942,14 +944,14 @@ static void capacity_changes_hands_as_a_gauge_lets_go(void **state) {
     world_stop(&w);
 }
 
-/* What a client may have in use, modes aside. */
+/* Returns what a client may have in use, without its fallback. */
 static double in_force(const world *w, const doorman_resource *resource) {
     if (!resource) return 0;
     doorman_resource_info info = read_now(w, resource);
     return fmax(info.leased ? info.capacity : 0, info.in_flight);
 }
 
-/* Replaces the configuration by one with leases of another length. */
+/* Loads a configuration with another lease length. */
 static void change_lease_length(world *w, double capacity, doorman_time lease_length) {
     doorman_config *config = config_of(capacity, lease_length);
     assert_int_equal(doorman_server_configure(w->server, config, w->now), DOORMAN_OK);
@@ -957,7 +959,7 @@ static void change_lease_length(world *w, double capacity, doorman_time lease_le
     w->config = config;
 }
 
-/* One thing that an application may do. */
+/* Makes one random call of an application. */
 static void do_something(world *w, doorman_client *client, doorman_resource **resource) {
     if (!*resource) {
         *resource = open_with(w, client,
@@ -975,7 +977,7 @@ static void do_something(world *w, doorman_client *client, doorman_resource **re
     }
 }
 
-/* T7: whatever the applications do, and whatever is lost. */
+/* T7: random calls of applications, and random loss of messages. */
 static void leases_and_units_in_flight_never_exceed_the_capacity(void **state) {
     (void)state;
     static const char *const ids[CLIENTS] = {"a", "b", "c", "d"};
@@ -1002,7 +1004,7 @@ static void leases_and_units_in_flight_never_exceed_the_capacity(void **state) {
 
 /* ---- wants that follow use ---- */
 
-/* Tries for one unit at a steady rate. How many were refused? */
+/* Tries for one unit at a steady rate. Returns how many tries were refused. */
 static size_t use_rate(world *w, doorman_resource *resource, double per_second,
                        doorman_time duration) {
     doorman_time start = w->now;
@@ -1014,8 +1016,8 @@ static size_t use_rate(world *w, doorman_resource *resource, double per_second,
     return refused;
 }
 
-/* Starts a unit at a steady rate, each of which is in flight for a second, so that as many are in
- * flight as start in one. How many were refused? */
+/* Takes a unit at a steady rate, and holds each for 1 s, so that `per_second` units are in flight.
+ * Returns how many were refused. */
 static size_t use_gauge(world *w, doorman_resource *resource, size_t per_second,
                         doorman_time duration) {
     enum { MOST = 1000 };
@@ -1039,7 +1041,7 @@ static doorman_resource *follow(world *w, doorman_resource_options options) {
     return open_with(w, join(w, "client"), options);
 }
 
-/* L4; the Go client asks for 0.1 at a steady 10 a second. */
+/* L4. The Go client asks for 0.1 at a steady demand of 10 a second. */
 static void a_steady_demand_settles_on_what_it_is(void **state) {
     (void)state;
     static const double rates[] = {2, 10, 137, 1000};
@@ -1049,7 +1051,7 @@ static void a_steady_demand_settles_on_what_it_is(void **state) {
         doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_minimum = 0.5});
         use_rate(&w, resource, rates[i], 2 * MINUTE);
         for (int k = 0; k < 30; k++) {
-            assert_int_equal(use_rate(&w, resource, rates[i], SECOND), 0); /* nobody waits */
+            assert_int_equal(use_rate(&w, resource, rates[i], SECOND), 0); /* nothing is refused */
             assert_near(read_now(&w, resource).wants, rates[i], 0.1);
             assert_near(read_now(&w, resource).capacity, rates[i], 0.1);
         }
@@ -1057,7 +1059,7 @@ static void a_steady_demand_settles_on_what_it_is(void **state) {
     }
 }
 
-/* L4: counted from the first moment, at the smallest lease there is. */
+/* L4: demand counts from the first moment, even with the smallest possible lease. */
 static void a_starved_demand_grows_until_it_is_met(void **state) {
     (void)state;
     world w;
@@ -1096,7 +1098,7 @@ static void a_loop_that_spins_does_not_grow_without_bound(void **state) {
     world_stop(&w);
 }
 
-/* L4, K6: nor does one that gets nothing at all. */
+/* L4, K6: nor do the wants of a loop that gets nothing. */
 static void a_loop_that_spins_on_nothing_asks_for_a_few_times_the_minimum(void **state) {
     (void)state;
     world w;
@@ -1126,7 +1128,8 @@ static void an_idle_resource_keeps_the_minimum(void **state) {
         assert_exact(read_now(&w, resource).wants, least);
         live(&w, 5 * MINUTE);
         assert_exact(read_now(&w, resource).wants, least);
-        assert_exact(read_now(&w, resource).capacity, least); /* its first call need not wait */
+        /* Its first call need not wait for a lease. */
+        assert_exact(read_now(&w, resource).capacity, least);
         world_stop(&w);
     }
 }
@@ -1146,7 +1149,8 @@ static void a_burst_and_then_silence_comes_back_to_the_minimum(void **state) {
     world_stop(&w);
 }
 
-/* L4: a window of a second forgets in a second; one of less than 10 ms is refused above. */
+/* L4: with a window of 1 s, use is forgotten after 1 s. (A window below 10 ms is refused, see
+ * above.) */
 static void a_shorter_window_forgets_sooner(void **state) {
     (void)state;
     world w;
@@ -1159,7 +1163,7 @@ static void a_shorter_window_forgets_sooner(void **state) {
     world_stop(&w);
 }
 
-/* L4: the newest use weighs most. */
+/* L4: the newest use has the largest weight. */
 static void a_demand_that_has_changed_is_seen_sooner_than_a_window(void **state) {
     (void)state;
     world w;
@@ -1167,7 +1171,7 @@ static void a_demand_that_has_changed_is_seen_sooner_than_a_window(void **state)
     doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_initial = 200});
     use_rate(&w, resource, 100, MINUTE);
     use_rate(&w, resource, 20, 5 * SECOND);
-    assert_true(read_now(&w, resource).wants < 0.5 * (100 + 20)); /* more than half way */
+    assert_true(read_now(&w, resource).wants < 0.5 * (100 + 20)); /* more than half of the way */
     use_rate(&w, resource, 20, 6 * SECOND);
     assert_near(read_now(&w, resource).wants, 20, 0.1);
     world_stop(&w);
@@ -1199,7 +1203,7 @@ static void a_loop_that_spins_on_a_gauge_does_not_grow_without_bound(void **stat
     doorman_gauge *gauge = doorman_resource_gauge(resource);
     for (int i = 0; i < 200000; i++) {
         if (i % 1000 == 0) live(&w, SECOND);
-        (void)doorman_gauge_try(gauge, 1, w.now); /* and holds on to it */
+        (void)doorman_gauge_try(gauge, 1, w.now); /* the unit is not given back */
     }
     assert_in_range(read_now(&w, resource).wants, 50, 8 * 50);
     assert_exact(read_now(&w, resource).in_flight, 50);
@@ -1249,7 +1253,7 @@ static void wants_that_are_set_do_not_follow_use(void **state) {
     world_stop(&w);
 }
 
-/* K4, L4: its limiter grows with what it wants, though no server is there. */
+/* K4, L4: the limiter grows with the wants, even without a server. */
 static void an_optimist_whose_wants_follow_its_use_is_not_starved(void **state) {
     (void)state;
     world w;
@@ -1259,12 +1263,12 @@ static void an_optimist_whose_wants_follow_its_use_is_not_starved(void **state) 
     use_rate(&w, resource, 100, 2 * MINUTE);
     assert_int_equal(use_rate(&w, resource, 100, 10 * SECOND), 0);
     assert_near(read_now(&w, resource).capacity, 100, 0.1);
-    assert_near(w.changed.capacity, 100, 0.1); /* and the application has been told */
+    assert_near(w.changed.capacity, 100, 0.1); /* on_change was called */
     world_stop(&w);
 }
 
-/* K1, L4: wants that change all the time are no reason to ask all the time: only a load that has
- * grown, while the server may have more, asks sooner, and a few times. */
+/* K1, L4: wants that change all the time do not cause a request each time. Only when the load has
+ * grown and the server may have more, the client asks sooner, and only a few times. */
 static void wants_that_follow_use_keep_the_minimum_interval(void **state) {
     (void)state;
     world w;
@@ -1286,8 +1290,8 @@ static void wants_that_follow_use_keep_the_minimum_interval(void **state) {
 
 /* ---- L4: how soon a lease follows ---- */
 
-/* Tries for n units at a steady rate of tries until a lease of that capacity is there. How long
- * after the first refusal? */
+/* Tries for n units, `per_second` times a second, until the capacity is large enough. Returns how
+ * long this takes after the first refusal. */
 static doorman_time time_to_grow(world *w, doorman_resource *resource, double n, double per_second,
                                  double capacity) {
     doorman_time start = w->now, refused_at = 0;
@@ -1303,7 +1307,7 @@ static doorman_time time_to_grow(world *w, doorman_resource *resource, double n,
 
 static const double safe_capacities[] = {-1, 0, 10, 500};
 
-/* L4: from the start, and after any idleness, whatever the safe capacity. */
+/* L4: at the start, and after being idle for any time, with any safe capacity. */
 static void a_free_resource_is_there_within_250_ms_of_the_first_refusal(void **state) {
     (void)state;
     static const doorman_time idle[] = {0, 3 * SECOND, 25 * SECOND, 10 * MINUTE};
@@ -1320,7 +1324,7 @@ static void a_free_resource_is_there_within_250_ms_of_the_first_refusal(void **s
     }
 }
 
-/* L4: wherever in the interval between two looks the load begins, and however large it is. */
+/* L4: a load of any size, at any point of the interval between two observations. */
 static void a_load_that_begins_at_any_time_is_seen_within_250_ms(void **state) {
     (void)state;
     static const double loads[] = {60, 200, 2400, 100000};
@@ -1337,7 +1341,7 @@ static void a_load_that_begins_at_any_time_is_seen_within_250_ms(void **state) {
     }
 }
 
-/* L4, K4: nobody has to be there. */
+/* L4, K4: this works without a server. */
 static void an_optimist_without_a_server_does_what_it_wants_within_250_ms(void **state) {
     (void)state;
     world w;
@@ -1350,8 +1354,8 @@ static void an_optimist_without_a_server_does_what_it_wants_within_250_ms(void *
     world_stop(&w);
 }
 
-/* L4: idle clients have what they want, the minimum, and hold nothing back; and once they all want
- * it, it is shared exactly. */
+/* L4: idle clients hold only the minimum, and a busy one gets the rest. When all clients become
+ * busy, they share the capacity exactly. */
 static void idle_clients_hold_nothing_back_from_a_busy_one(void **state) {
     (void)state;
     enum { IDLE = 99 };
@@ -1380,8 +1384,8 @@ static void idle_clients_hold_nothing_back_from_a_busy_one(void **state) {
     }
 }
 
-/* L4: nor do clients that are now and then refused a unit. Each has a unit a second to do, at
- * random times, and a busy one has what they leave. */
+/* L4: 40 clients use one unit a second each, at random times, and are sometimes refused. The busy
+ * client still gets what they leave. */
 static void clients_of_little_use_leave_the_rest_to_a_busy_one(void **state) {
     (void)state;
     enum { LIGHT = 40 };
@@ -1406,13 +1410,14 @@ static void clients_of_little_use_leave_the_rest_to_a_busy_one(void **state) {
         }
         if (step >= STEPS / 2) sum += read_now(&w, resources[0]).capacity / (STEPS / 2);
     }
-    assert_in_range((uintmax_t)sum, 750, 1000); /* their share would be 24 each */
+    assert_in_range((uintmax_t)sum, 750, 1000); /* equal shares would be 24 */
     world_stop(&w);
 }
 
 /* ---- L4: requests for more than one unit ---- */
 
-/* L4: 0.1 s of a rate of n / 0.1 s. Refused is what fits a little later, and not what never can. */
+/* L4: n units fit into a burst of 0.1 s when the rate is n / 0.1 s. Until then they are REFUSED,
+ * and not IMPOSSIBLE, because they will fit later. */
 static void a_request_for_many_units_of_a_free_rate_fits_soon(void **state) {
     (void)state;
     for (double n = 1.5; n <= 100; n *= 1.3) {
@@ -1421,7 +1426,7 @@ static void a_request_for_many_units_of_a_free_rate_fits_soon(void **state) {
         doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
         doorman_rate *rate = doorman_resource_rate(resource);
         for (int k = 0; k < 3; k++) {
-            live(&w, k * 30 * SECOND); /* idle in between */
+            live(&w, k * 30 * SECOND); /* the client is idle */
             bool allowed = false;
             for (int i = 0; i < 10 && !allowed; i++) {
                 live(&w, 100 * MILLISECOND);
@@ -1431,12 +1436,12 @@ static void a_request_for_many_units_of_a_free_rate_fits_soon(void **state) {
             }
             assert_true(allowed);
         }
-        for (int i = 0; i < 20; i++) { /* and goes on to fit */
+        for (int i = 0; i < 20; i++) { /* n units still fit */
             live(&w, 3 * SECOND);
             assert_int_equal(doorman_rate_try(rate, n, w.now), DOORMAN_ALLOWED);
         }
         live(&w, 40 * SECOND);
-        assert_exact(read_now(&w, resource).capacity, 1); /* then it is given back */
+        assert_exact(read_now(&w, resource).capacity, 1); /* the rest has been given back */
         world_stop(&w);
     }
 }
@@ -1470,8 +1475,8 @@ static void a_request_for_many_units_of_a_free_gauge_fits_soon(void **state) {
     }
 }
 
-/* L4: where there is no more, a request that does not fit is refused, and asks for what it needs
- * while that is within eight times of what there is. */
+/* L4: if the server has no more, a request that does not fit is refused. It raises wants to what it
+ * needs, but not above about eight times the capacity. */
 static void a_request_for_more_than_the_server_has_does_not_grow_without_bound(void **state) {
     (void)state;
     world w;
@@ -1490,7 +1495,7 @@ static void a_request_for_more_than_the_server_has_does_not_grow_without_bound(v
     world_stop(&w);
 }
 
-/* L2: by what it may want at most, or by wants that are set, and not by the lease of today. */
+/* L2: IMPOSSIBLE depends on wants_maximum, or on wants that are set, not on the lease in force. */
 static void impossible_is_what_could_never_be_granted(void **state) {
     (void)state;
     world w;
@@ -1519,7 +1524,7 @@ static void impossible_is_what_could_never_be_granted(void **state) {
     world_stop(&w);
 }
 
-/* L1, L2: with a burst in units that many fit at any rate, and ask for no more of it. */
+/* L1, L2: a burst in units fits at any rate, so using it does not raise wants. */
 static void a_burst_in_units_fits_at_any_rate(void **state) {
     (void)state;
     world w;
@@ -1536,9 +1541,9 @@ static void a_burst_in_units_fits_at_any_rate(void **state) {
     world_stop(&w);
 }
 
-/* ---- L2: decisions for the headers of a reply ---- */
+/* ---- L2: decisions with values for a reply's headers ---- */
 
-/* L2: when another lease is expected, where the one in force is too small. */
+/* L2: if the lease in force is too small, retry_after is when another lease is expected. */
 static void a_refusal_says_when_to_try_again(void **state) {
     (void)state;
     world w;
@@ -1548,7 +1553,7 @@ static void a_refusal_says_when_to_try_again(void **state) {
     doorman_limiter_result result;
     w.down = true;
     assert_int_equal(doorman_rate_decide(doorman_resource_rate(other), 1, &result, w.now),
-                     DOORMAN_REFUSED); /* no lease yet, and nobody answers */
+                     DOORMAN_REFUSED); /* there is no lease, and the server is down */
     assert_in_range(result.retry_after, 1, 2 * SECOND);
     live(&w, MINUTE);
     (void)doorman_gauge_decide(doorman_resource_gauge(other), 0.5, &result, w.now);
@@ -1564,7 +1569,7 @@ static void a_refusal_says_when_to_try_again(void **state) {
     assert_exact(result.remaining, 1);
     assert_int_equal(result.retry_after, 250 * MILLISECOND);
     live(&w, result.retry_after);
-    live(&w, 100 * MILLISECOND); /* what was saved at a rate of 1 is little */
+    live(&w, 100 * MILLISECOND); /* little was saved at a rate of 1 */
     assert_int_equal(doorman_rate_decide(doorman_resource_rate(follower), 20, &result, w.now),
                      DOORMAN_ALLOWED);
     assert_int_equal(doorman_gauge_decide(doorman_resource_gauge(follower), 20, &result, w.now),
@@ -1575,10 +1580,10 @@ static void a_refusal_says_when_to_try_again(void **state) {
     world_stop(&w);
 }
 
-/* ---- L4: what it costs ---- */
+/* ---- L4: cost ---- */
 
-/* K7: an idle application asks for nothing but its refreshes, is due five times a second, and looks
- * at one flag then. */
+/* K7: an idle client only refreshes its leases. If its wants follow use, it is due five times a
+ * second, and then checks one flag. */
 static void an_idle_client_does_nothing_but_look(void **state) {
     (void)state;
     world w;
@@ -1595,7 +1600,7 @@ static void an_idle_client_does_nothing_but_look(void **state) {
     }
     assert_in_range(updates, 10 * 60 * 5, 10 * 60 * 7);
     assert_in_range(w.request_count, requests + 30, requests + 10 * 60 / 16 + 1);
-    set_wants(&w, resource, 5); /* what is set follows nothing */
+    set_wants(&w, resource, 5); /* these wants do not follow use */
     live(&w, 20 * SECOND);
     updates = 0;
     for (doorman_time end = w.now + MINUTE; w.now < end; updates++) {
@@ -1608,15 +1613,15 @@ static void an_idle_client_does_nothing_but_look(void **state) {
 
 /* ---- L4: applications whose load changes ---- */
 
-/* One application: an open loop, whose requests come however it goes, and are gone when refused; or
- * a closed one, of workers who wait their turn in line, and then are busy for 20 ms. */
+/* An application. An open one sends requests at its own pace, and drops those that are refused. A
+ * closed one has workers that queue for a unit, and are then busy for 20 ms. */
 typedef struct application {
     doorman_resource *resource;
     bool closed;
-    double owed;          /* open: requests that are due, and their fraction */
-    size_t waiting, busy; /* closed: workers */
-    size_t started[20];   /* closed: how many began to be busy in each of the last 20 ms */
-    double least, most;   /* wants, while it is settled */
+    double owed;          /* open: requests that are due, with a fraction */
+    size_t waiting, busy; /* closed: number of workers */
+    size_t started[20];   /* closed: workers that became busy in each of the last 20 ms */
+    double least, most;   /* the range of wants after settling */
 } application;
 
 static void application_join_line(application *a, size_t count, doorman_time now) {
@@ -1627,7 +1632,7 @@ static void application_join_line(application *a, size_t count, doorman_time now
     if (queue->units > queue->units_peak) queue->units_peak = queue->units;
 }
 
-/* A millisecond of a demand of so many requests a second. */
+/* Simulates one millisecond, at a demand of `demand` requests a second. */
 static void application_live(application *a, double demand, size_t millisecond, doorman_time now) {
     doorman_rate *rate = doorman_resource_rate(a->resource);
     if (!a->closed) {
@@ -1646,7 +1651,7 @@ static void application_live(application *a, double demand, size_t millisecond, 
     application_join_line(a, waiting, now);
 }
 
-/* A load that goes from one demand to another, evenly; 0 s: until the next one. */
+/* A load that changes linearly from one demand to another. */
 typedef struct phase {
     int seconds;
     double from, to;
@@ -1654,8 +1659,8 @@ typedef struct phase {
 
 enum { REFRESH_SECONDS = 5 };
 
-/* Lets an application live through a phase. A demand that stays is to be settled on within three
- * refresh intervals; then the wants are within 10 % of it, and do not swing. */
+/* Simulates one phase. If the demand is constant, the wants must reach it within three refresh
+ * intervals. Then they stay within 10 % of it, and do not oscillate. */
 static void live_phase(world *w, application *a, const phase *p, double share) {
     const size_t length = (size_t)p->seconds * 1000, settled = 3 * REFRESH_SECONDS * 1000;
     bool stays = p->from >= p->to && p->from <= p->to;
@@ -1670,12 +1675,13 @@ static void live_phase(world *w, application *a, const phase *p, double share) {
         a->most = fmax(a->most, info.wants);
         double target = fmax(1, fmin(p->to, share));
         if (info.capacity < 0.9 * target || (p->to < share && info.capacity > 1.2 * fmax(1, p->to)))
-            fail_msg("%d s at %g, after %zu ms: it has %g", p->seconds, p->to, ms, info.capacity);
+            fail_msg("phase of %d s at %g, after %zu ms: the capacity is %g", p->seconds, p->to, ms,
+                     info.capacity);
     }
     if (stays && length > settled) {
         assert_true(a->least >= 0.9 * fmin(p->to, share));
         assert_true(a->most <= fmax(1, (p->to > share ? 8.5 : 1.1) * p->to));
-        assert_true(a->most <= 1.1 * a->least || p->to > share); /* without oscillation */
+        assert_true(a->most <= 1.1 * a->least || p->to > share); /* no oscillation */
     }
 }
 
@@ -1706,7 +1712,8 @@ static const struct {
     size_t count;
 } loads[] = {{steps, 4}, {ramps, 5}, {spikes, 5}, {stops, 4}};
 
-/* L4: each settles within three refresh intervals, does not swing, and gives back when idle. */
+/* L4: wants settle within three refresh intervals, do not oscillate, and return to the minimum when
+ * idle. */
 static void wants_settle_on_a_load_that_steps_ramps_spikes_and_stops(void **state) {
     (void)state;
     for (int closed = 0; closed < 2; closed++) {
@@ -1727,7 +1734,7 @@ static void wants_settle_on_a_load_that_steps_ramps_spikes_and_stops(void **stat
     }
 }
 
-/* L4: with less than they need they share, and who gives back gives to the other. */
+/* L4: two clients need more than there is, and share. What one gives back, the other gets. */
 static void wants_settle_where_two_share_what_is_not_enough_for_both(void **state) {
     (void)state;
     static const phase before = {20, 100, 100}, busy = {40, 800, 800};
@@ -1752,7 +1759,7 @@ static void wants_settle_where_two_share_what_is_not_enough_for_both(void **stat
 
 /* ---- L5 ---- */
 
-/* L5: it is for all there are, and all to come; and leases go on. */
+/* L5: the kill switch applies to all resources, also to those opened later. Leases continue. */
 static void the_kill_switch_lets_everything_through_and_counts(void **state) {
     (void)state;
     world w;
@@ -1781,7 +1788,7 @@ static void the_kill_switch_lets_everything_through_and_counts(void **state) {
     world_stop(&w);
 }
 
-/* L5: of one resource, from its options on. */
+/* L5: shadow mode applies to one resource, and can be set in its options. */
 static void shadow_mode_is_of_one_resource(void **state) {
     (void)state;
     world w;
@@ -1802,7 +1809,7 @@ static void shadow_mode_is_of_one_resource(void **state) {
     world_stop(&w);
 }
 
-/* L5: what is to be exported. */
+/* L5: the values that an application exports as metrics. */
 static void the_mode_and_failures_to_refresh_can_be_read(void **state) {
     (void)state;
     world w;

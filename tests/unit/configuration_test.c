@@ -46,7 +46,7 @@ static void a_resource_takes_its_equal_first_and_then_the_first_that_matches(voi
     doorman_config_destroy(config);
 }
 
-/* G1. The Go server crashes on a slash where only `*` is configured. */
+/* G1. The Go server crashes on a slash if only `*` is configured. */
 static void a_resource_may_be_named_like_a_glob_or_a_path(void **state) {
     (void)state;
     const doorman_template all = {.identifier_glob = "*", .capacity = 1};
@@ -63,7 +63,7 @@ static void a_resource_may_be_named_like_a_glob_or_a_path(void **state) {
     config = config_of(some, COUNT_OF(some));
     assert_takes(config, "*", 1);
     assert_takes(config, "[", 2);
-    assert_takes(config, "[ab]", 3); /* as its equal; no glob would match it */
+    assert_takes(config, "[ab]", 3); /* its glob is equal; no glob matches it */
     assert_takes(config, "a", 3);
     assert_null(doorman_config_find(config, "**"));
     doorman_config_destroy(config);
@@ -86,14 +86,14 @@ static void a_resource_that_matches_no_glob_has_no_template(void **state) {
     doorman_config_destroy(config);
 }
 
-/* A few characters of few kinds, so that much matches. */
+/* A short text of few different characters, so that many match. */
 static void make_text(char *text, const char *characters, size_t most) {
     size_t bytes = 1 + random_below(most), kinds = strlen(characters);
     for (size_t i = 0; i < bytes; i++) text[i] = characters[random_below(kinds)];
     text[bytes] = 0;
 }
 
-/* G1, as it is said. */
+/* G1, written from its definition. */
 static const doorman_template *find_slowly(const doorman_config *config, const char *id) {
     for (size_t i = 0; i < config->template_count; i++) {
         if (strcmp(config->templates[i].identifier_glob, id) == 0) return &config->templates[i];
@@ -105,7 +105,7 @@ static const doorman_template *find_slowly(const doorman_config *config, const c
     return NULL;
 }
 
-/* G1: the tables find what a search one by one does. */
+/* G1: the tables find what a linear search finds. */
 static void the_template_found_is_the_one_that_looking_at_each_finds(void **state) {
     (void)state;
     enum { ROUNDS = 300, MOST = 40 };
@@ -186,13 +186,13 @@ static void without_an_algorithm_a_template_takes_that_of_the_star(void **state)
     assert_int_equal(algorithm_of(config, "none")->kind, DOORMAN_PRIORITY_SHARE);
     assert_exact(algorithm_of(config, "none")->reserve, 0.25);
     assert_int_equal(algorithm_of(config, "none")->lease_length, SECONDS(60));
-    assert_takes(config, "none", 10); /* the algorithm alone */
+    assert_takes(config, "none", 10); /* only the algorithm is taken from `*` */
     assert_int_equal(algorithm_of(config, "own")->kind, DOORMAN_STATIC_SHARE);
     assert_exact(algorithm_of(config, "own")->reserve, 0);
     doorman_config_destroy(config);
 }
 
-/* G6. The default never makes a short lease wrong, not even one of a nanosecond. */
+/* G6. The default refresh interval is valid even for a lease of one nanosecond. */
 static void the_default_refresh_interval_is_a_third_of_a_short_lease(void **state) {
     (void)state;
     static const struct {
@@ -225,7 +225,7 @@ static void what_is_given_is_kept_as_it_was_given_and_nothing_is_borrowed(void *
         .description = description,
         .capacity = DOORMAN_AMOUNT_MAX,
         .whole = true,
-        .has_safe_capacity = true, /* 0 means something here, and in the next two */
+        .has_safe_capacity = true, /* 0 is meaningful in this field and the next two has_ fields */
         .has_algorithm = true,
         .algorithm = {.kind = DOORMAN_PRIORITY_SHARE,
                       .handover = DOORMAN_IMMEDIATE,
@@ -286,12 +286,12 @@ static void each_kind_has_its_name(void **state) {
 
 static const struct {
     doorman_template template_;
-    const char *error; /* as it begins */
+    const char *error; /* how the text begins */
 } refused[] = {
     {{.identifier_glob = NULL}, "identifier_glob: must be 1 to 256 bytes"},
     {{.identifier_glob = ""}, "identifier_glob: must be 1 to 256 bytes"},
     {{.identifier_glob = "a\n"}, "identifier_glob: must be 1 to 256 bytes"},
-    {{.identifier_glob = "*"}, "identifier_glob: \"*\" must stand last"}, /* G6 */
+    {{.identifier_glob = "*"}, "identifier_glob: \"*\" must be the last template"}, /* G6 */
     {{.identifier_glob = "b", .capacity = -1}, "capacity: must be"},
     {{.identifier_glob = "b", .capacity = -5e-324}, "capacity: must be"},
     {{.identifier_glob = "b", .capacity = 1.0000000000000002e15}, "capacity: must be"},
@@ -396,7 +396,7 @@ static doorman_status create_many(size_t count, size_t most, doorman_error *erro
     return status;
 }
 
-/* G4: the second could never be reached. */
+/* G4: the second template could never be used. */
 static void no_two_templates_have_the_same_glob(void **state) {
     (void)state;
     const doorman_template templates[] = {
@@ -405,8 +405,8 @@ static void no_two_templates_have_the_same_glob(void **state) {
     doorman_config *config = NULL;
     doorman_error error = {""};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "resources[2].identifier_glob: the same as that of "
-                                    "resources[0], which hides it");
+    assert_string_equal(error.text, "resources[2].identifier_glob: equals that of "
+                                    "resources[0], so it would never be used");
 }
 
 /* C7 */

@@ -1,5 +1,5 @@
-/* Section 9 of doorman.h: messages and configurations as text. Rules and shapes are those of the
- * section's opening comment. */
+/* Section JSON: messages and configurations as text. The section's opening comment has the rules
+ * and the formats. */
 #include "unit.h"
 
 #include <float.h>
@@ -14,7 +14,7 @@
 #define SECOND DOORMAN_SECOND
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* ---- a server that is spoken to in text ---- */
+/* ---- a server that gets its messages as text ---- */
 
 typedef struct world {
     doorman_config *config;
@@ -52,7 +52,7 @@ static void world_stop(world *w) {
 }
 
 static doorman_status say_bytes(world *w, const char *text, size_t bytes) {
-    /* A copy of just the size, so that a sanitizer sees a step behind the end. */
+    /* An exact copy, so that a sanitizer detects a read behind the end. */
     char *copy = malloc(bytes ? bytes : 1);
     assert_non_null(copy);
     memcpy(copy, text, bytes);
@@ -67,7 +67,7 @@ static const char *say(world *w, const char *text) {
     return w->reply.text;
 }
 
-/* How much the server has given out, of the one resource it knows; -1: it knows none. */
+/* Returns how much the server has leased out of its one resource; -1 if it knows none. */
 static double given_out(world *w) {
     const void *cursor = NULL;
     doorman_server_resource resource;
@@ -75,7 +75,7 @@ static double given_out(world *w) {
     return any ? resource.has : -1;
 }
 
-/* The reply with digits of lease ids, which are random, replaced by one #. */
+/* Returns the reply with the digits of each lease id replaced by one #, because ids are random. */
 static const char *without_ids(const char *reply) {
     static char text[4096];
     char *to = text;
@@ -114,7 +114,8 @@ static void a_lease_is_answered_with_all_its_fields(void **state) {
                         "\"safe_capacity\":2.5,\"gets\":{\"id\":#,\"node\":\"ro\\\"ot\","
                         "\"capacity\":100,\"expires_in\":60,\"refresh_interval\":16,"
                         "\"expiry_time\":1795219273}}]}}");
-    /* Who reports 100 and wants less has not given it back yet. */
+    /* The holder reports 100 and wants less: 100 stay committed, as it has not given any back
+     * yet. */
     char again[256];
     snprintf(again, sizeof again,
              DB("\"wants\":12.5,\"has\":{%.*s,\"node\":\"ro\\\"ot\","
@@ -255,7 +256,7 @@ static const struct {
     {"[]", WRONG, "must be an object with one key, the method"},
     {"{}", WRONG, "must be an object with one key, the method"},
     {"{\"discovery\":{},\"get_capacity\":{}}", WRONG, "must be an object with one key"},
-    {"{\"discovery\":{},\"discovery\":{}}", WRONG, "discovery: comes twice"},
+    {"{\"discovery\":{},\"discovery\":{}}", WRONG, "discovery: appears twice"},
     {"{\"discovery\":7}", WRONG, "discovery: must be an object"},
     {"{\"Discovery\":{}}", "NOT_FOUND", "no such method: Discovery"},
     {"{\"get_server\":{}}", "NOT_FOUND", "no such method: get_server"},
@@ -271,7 +272,7 @@ static const struct {
     {"{\"get_capacity\":{\"client_id\":\"a\\u0007\",\"resource\":[]}}", WRONG,
      "get_capacity.client_id: " DOORMAN__ID_RULE},
     {"{\"get_capacity\":{\"client_id\":\"c\",\"client_id\":\"c\",\"resource\":[]}}", WRONG,
-     "get_capacity.client_id: comes twice"},
+     "get_capacity.client_id: appears twice"},
     {GET("7"), WRONG, "get_capacity.resource[0]: must be an object"},
     {GET("{\"wants\":1}"), WRONG, AT("resource_id: is missing")},
     {GET("{\"resource_id\":\"\",\"wants\":1}"), WRONG, AT("resource_id: " DOORMAN__ID_RULE)},
@@ -283,10 +284,10 @@ static const struct {
     {DB("\"wants\":-1e99999999999"), WRONG, AT("wants: must be a finite number")},
     {DB("\"wants\":-1"), WRONG, AT("wants: " DOORMAN__AMOUNT_RULE)},
     {DB("\"wants\":1e16"), WRONG, AT("wants: " DOORMAN__AMOUNT_RULE)},
-    {DB("\"wants\":1,\"wants\":1"), WRONG, AT("wants: comes twice")},
-    {DB("\"wants\":1,\"want\\u0073\":2"), WRONG, AT("wants: comes twice")},
-    {DB("\"wants\":1,\"x\":1,\"x\":2"), WRONG, AT("x: comes twice")},
-    {DB("\"wants\":1,\"x\":[{\"y\":1,\"y\":2}]"), WRONG, AT("x[0].y: comes twice")},
+    {DB("\"wants\":1,\"wants\":1"), WRONG, AT("wants: appears twice")},
+    {DB("\"wants\":1,\"want\\u0073\":2"), WRONG, AT("wants: appears twice")},
+    {DB("\"wants\":1,\"x\":1,\"x\":2"), WRONG, AT("x: appears twice")},
+    {DB("\"wants\":1,\"x\":[{\"y\":1,\"y\":2}]"), WRONG, AT("x[0].y: appears twice")},
     {DB("\"wants\":1,\"outstanding\":-1"), WRONG, AT("outstanding: " DOORMAN__AMOUNT_RULE)},
     {DB("\"wants\":1,\"priority\":16"), WRONG, AT("priority: must be an integer from 0 to 15")},
     {DB("\"wants\":1,\"priority\":-1"), WRONG, AT("priority: must be an integer from 0 to 15")},
@@ -317,7 +318,7 @@ static const struct {
     {"{\"release_capacity\":{\"server_id\":1,\"resource\":[]}}", WRONG,
      "release_capacity.server_id: must be a string"},
     {"{\"release_capacity\":{\"server_id\":\"s\",\"client_id\":\"c\",\"resource\":[]}}", WRONG,
-     "release_capacity.client_id: must not stand beside server_id"},
+     "release_capacity.client_id: must not be given with server_id"},
     {"{\"get_server_capacity\":[]}", WRONG, "get_server_capacity: must be an object"},
     {"{\"get_server_capacity\":{\"client_id\":\"leaf\"}}", WRONG,
      "get_server_capacity.server_id: is missing"},
@@ -362,7 +363,8 @@ static const struct {
 #undef WRONG
 #undef AT
 
-/* C5, V5: the answer is the code and the path of the field, and nothing of it takes effect. */
+/* C5, V5: the reply has the code and the path of the field, and nothing in the message takes
+ * effect. */
 static void a_wrong_message_is_told_what_is_wrong_and_changes_nothing(void **state) {
     (void)state;
     world *w = world_start();
@@ -372,7 +374,8 @@ static void a_wrong_message_is_told_what_is_wrong_and_changes_nothing(void **sta
                  wrong_messages[i].code, wrong_messages[i].message);
         const char *reply = say(w, wrong_messages[i].text);
         if (strncmp(reply, expected, strlen(expected)) != 0) {
-            fail_msg("%s\nis answered %s\nnot        %s", wrong_messages[i].text, reply, expected);
+            fail_msg("%s\nis answered by %s\ninstead of     %s", wrong_messages[i].text, reply,
+                     expected);
         }
         assert_true(given_out(w) < 0);
     }
@@ -380,7 +383,7 @@ static void a_wrong_message_is_told_what_is_wrong_and_changes_nothing(void **sta
     world_stop(w);
 }
 
-/* C5: cut anywhere, or with a NUL anywhere, a message is no message. */
+/* C5: a message that is cut anywhere, or has a NUL anywhere, is refused. */
 static void half_a_message_or_one_with_a_nul_is_refused(void **state) {
     (void)state;
     world *w = world_start();
@@ -414,13 +417,13 @@ static void all_that_rfc_8259_allows_is_understood(void **state) {
     for (size_t i = 0; i < COUNT(texts); i++) {
         assert_int_equal(say_bytes(w, texts[i], strlen(texts[i])), DOORMAN_OK);
     }
-    /* An id is taken as it is meant, not as it is written. */
+    /* An id is what its escapes mean, not how they are written. */
     const char *reply = say(w, GET("{\"resource_id\":\"db\\/\\u00e9\\\"\\\\\",\"wants\":1}"));
     assert_non_null(strstr(reply, "\"resource_id\":\"db/\xc3\xa9\\\"\\\\\""));
     world_stop(w);
 }
 
-/* Text of many parts, for the bounds. */
+/* Returns a text of many equal parts, to test limits. */
 static char *repeat(const char *start, const char *part, size_t times, const char *end) {
     size_t bytes = strlen(part);
     char *text = malloc(strlen(start) + times * bytes + strlen(end) + 1);
@@ -436,7 +439,7 @@ static void expect(world *w, char *text, doorman_status expected) {
     free(text);
 }
 
-/* V5. */
+/* V5 */
 static void messages_are_bounded_in_size_depth_and_values(void **state) {
     (void)state;
     world *w = world_start();
@@ -463,7 +466,7 @@ static void messages_are_bounded_in_size_depth_and_values(void **state) {
     world_stop(w);
 }
 
-/* V5: this takes a second at most, and would take minutes if each key were held against each. */
+/* V5: this takes at most a second. Comparing each key with each other key would take minutes. */
 static void a_hundred_thousand_keys_cost_no_one_else_anything(void **state) {
     (void)state;
     world *w = world_start();
@@ -476,12 +479,12 @@ static void a_hundred_thousand_keys_cost_no_one_else_anything(void **state) {
     assert_int_equal(say_bytes(w, text, strlen(text)), DOORMAN_OK);
     strcpy(at, ",\"key-77777\":0}}");
     assert_int_equal(say_bytes(w, text, strlen(text)), DOORMAN_INVALID_ARGUMENT);
-    assert_non_null(strstr(w->reply.text, "discovery.key-77777: comes twice"));
+    assert_non_null(strstr(w->reply.text, "discovery.key-77777: appears twice"));
     free(text);
     world_stop(w);
 }
 
-/* V5: an answer is a message too. */
+/* V5: a response is a message too, so the limit applies to it. */
 static void a_request_whose_answer_could_be_too_large_is_refused_beforehand(void **state) {
     (void)state;
     world *w = world_start();
@@ -530,7 +533,7 @@ static void errors_of_a_transport_have_the_same_form(void **state) {
         {DOORMAN_STALE, "\xc2\x85 \xe2\x82",
          "{\"error\":{\"code\":\"INTERNAL\",\"message\":\"\\u0085 \\ufffd\\ufffd\"}}"},
         {DOORMAN_TIMED_OUT, NULL,
-         "{\"error\":{\"code\":\"INTERNAL\",\"message\":\"the time given has passed\"}}"},
+         "{\"error\":{\"code\":\"INTERNAL\",\"message\":\"the timeout has passed\"}}"},
     };
     doorman_buffer reply = {0};
     for (size_t i = 0; i < COUNT(rows); i++) {
@@ -543,7 +546,7 @@ static void errors_of_a_transport_have_the_same_form(void **state) {
 
 /* ---- numbers ---- */
 
-/* A request and a response with these numbers, to text and back. */
+/* Writes and reads a request and a response with these numbers. */
 static void expect_round_trip(double amount, doorman_time duration) {
     const doorman_demand demand = {.wants = amount, .priority = 3};
     const doorman_ask ask = {.resource_id = "r\\\"\xc3\xa9",
@@ -612,7 +615,7 @@ static void amounts_and_times_come_back_exactly(void **state) {
     expect_round_trips();
 }
 
-/* With any decimal separator of the locale, which is the application's to choose. */
+/* The application chooses the locale, so any decimal separator must work. */
 static void a_locale_with_a_decimal_comma_changes_nothing(void **state) {
     (void)state;
     static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "nl_NL.UTF-8"};
@@ -626,8 +629,8 @@ static void a_locale_with_a_decimal_comma_changes_nothing(void **state) {
     assert_non_null(setlocale(LC_NUMERIC, "C"));
 }
 
-/* Around the powers of two, where the distance of one double from the next is halved, and at the
- * ends of what is written without printf. */
+/* Amounts around the powers of two, where the distance between neighbouring doubles halves, and at
+ * the limits between which the writer does not need printf. */
 static void doubles_side_by_side_are_told_apart(void **state) {
     (void)state;
     doorman_buffer text = {0};
@@ -676,7 +679,7 @@ static void numbers_are_written_short(void **state) {
 
 /* ---- a server and its parent ---- */
 
-/* A text that has been read; what it became is borrowed from the reader. */
+/* A text that has been read. The structs are borrowed from the reader. */
 typedef struct reading {
     doorman__reader reader;
     doorman_error error;
@@ -834,7 +837,7 @@ static void who_asks_for_the_master_says_nothing_else(void **state) {
     world_stop(w);
 }
 
-/* T3: what is as it is by default is not sent, and is there again at the other end. */
+/* T3: default values are not sent, and the receiver fills them in. */
 static void a_server_is_answered_with_what_it_is_to_share_by(void **state) {
     (void)state;
     static const doorman_algorithm usual = {.learning_mode_duration = 63 * SECOND,
@@ -880,14 +883,14 @@ static void a_server_is_answered_with_what_it_is_to_share_by(void **state) {
     doorman_buffer_uninit(&text);
 }
 
-/* Up to 26 days, which are exact. */
+/* Up to 26 days, the durations that are exact. */
 static doorman_time random_duration(void) {
     return (doorman_time)(random_bits() >> (13 + random_below(51))) + 1;
 }
 
-enum { GROUPS = 40, ASKS = 6 }; /* of a random message, at most */
+enum { GROUPS = 40, ASKS = 6 }; /* the maxima of a random message */
 
-/* A random message of a server or client, in the memory that it is given. */
+/* A random message of a server or a client; its pointers point into this struct. */
 typedef struct drawn {
     const char *path[DOORMAN__PATH_MAX];
     doorman_demand demands[ASKS][GROUPS];
@@ -1026,7 +1029,7 @@ static void random_messages_come_back_as_they_were_sent(void **state) {
     "\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":33.5,\"expires_in\":60,\"refresh_interval\":"  \
     "5}"
 
-/* A parent may be newer than its child, which then still has its lease. */
+/* A parent may be newer than its child. The child still takes the lease. */
 static void what_a_newer_parent_says_costs_no_lease(void **state) {
     (void)state;
     static const char *const unknown[] = {
@@ -1103,7 +1106,7 @@ static const struct {
 #undef TERMS
 #undef AT
 
-/* C5. */
+/* C5 */
 static void a_wrong_answer_to_a_server_is_told_by_its_path(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT(wrong_server_answers); i++) {
@@ -1112,14 +1115,14 @@ static void a_wrong_answer_to_a_server_is_told_by_its_path(void **state) {
         doorman_status status = read_response(&r, text, strlen(text));
         if (status != DOORMAN_INVALID_ARGUMENT ||
             strncmp(r.error.text, error, strlen(error)) != 0) {
-            fail_msg("%s\nis %s: %s\nnot %s", text, doorman_status_name(status), r.error.text,
-                     error);
+            fail_msg("%s\ngives %s: %s\ninstead of %s", text, doorman_status_name(status),
+                     r.error.text, error);
         }
         doorman__read_end(&r.reader);
     }
 }
 
-/* T2, V5. */
+/* T2, V5 */
 static void a_resource_has_512_groups_at_most(void **state) {
     (void)state;
     static const char start[] = "{\"get_server_capacity\":{\"server_id\":\"leaf\",\"path\":"
@@ -1137,7 +1140,7 @@ static void a_resource_has_512_groups_at_most(void **state) {
     }
 }
 
-/* C4: the room that is taken before a decision is enough for the longest answer there is. */
+/* C4: the memory that is reserved before a decision is enough for the longest response. */
 static void the_longest_answer_fits_the_room_taken_for_it(void **state) {
     (void)state;
     char id[DOORMAN_ID_BYTES_MAX + 1];
@@ -1197,8 +1200,8 @@ static void the_longest_answer_fits_the_room_taken_for_it(void **state) {
     }
 }
 
-/* Carries what a node has to ask to its parent, and the answer back, as text; returns the text that
- * it asked with, in a buffer of the caller's. */
+/* Carries a node's request to its parent, and the response back, as text. The request's text is
+ * left in *text. */
 static void carry_upward(world *parent, doorman_server *node, doorman_buffer *text) {
     doorman_request request;
     doorman_error error = {""};
@@ -1210,11 +1213,11 @@ static void carry_upward(world *parent, doorman_server *node, doorman_buffer *te
     const char *reply = say(parent, text->text);
     if (doorman_json_response(asker, request.sequence, reply, strlen(reply), &error, parent->now) !=
         DOORMAN_OK) {
-        fail_msg("%s\nis answered %s\nthat is %s", text->text, reply, error.text);
+        fail_msg("%s\nis answered by %s\nwhich fails: %s", text->text, reply, error.text);
     }
 }
 
-/* T1, T3, T4. */
+/* T1, T3, T4 */
 static void a_node_and_its_parent_understand_each_other(void **state) {
     (void)state;
     static const char *const parents[] = {"tcp://here:1"};
@@ -1252,8 +1255,8 @@ static doorman_status exchange_read(doorman_json_exchange *exchange, const char 
     return status;
 }
 
-/* What is decided is told as it was then, whatever becomes of the message's text, of other
- * exchanges, and of the server. */
+/* The reply says what was decided, whatever happens afterwards to the message's text, to other
+ * exchanges and to the server. */
 static void a_reply_can_be_written_when_the_server_has_gone_on(void **state) {
     (void)state;
     static const char *const asks[] = {
@@ -1280,7 +1283,7 @@ static void a_reply_can_be_written_when_the_server_has_gone_on(void **state) {
     world_stop(twin);
 }
 
-/* The same for what only a server is told. */
+/* The same for the fields that only a server gets. */
 static void what_a_server_is_to_share_by_is_kept_too(void **state) {
     (void)state;
     drawn *d = calloc(1, sizeof *d);
@@ -1340,7 +1343,8 @@ static void an_exchange_is_decided_once_and_not_at_all_if_something_is_wrong(voi
     for (int i = 0; i < 2; i++) {
         assert_int_equal(doorman_json_exchange_decide(&exchange, w->server, w->now), DOORMAN_OK);
         if (i == 0) assert_exact(given_out(w), 5);
-        say_master(w, "tcp://there:1", w->now); /* another decision would tell of it */
+        /* A second decision would answer with this address. */
+        say_master(w, "tcp://there:1", w->now);
     }
     assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_OK);
     assert_non_null(strstr(exchange.reply.text, "\"gets\""));
@@ -1348,7 +1352,8 @@ static void an_exchange_is_decided_once_and_not_at_all_if_something_is_wrong(voi
     world_stop(w);
 }
 
-/* A message that was read and dropped leaves nothing; what is given back can be taken anew. */
+/* A message that was read but not answered leaks no memory, and an exchange can be used again after
+ * its uninit. */
 static void an_exchange_gives_its_memory_back_and_goes_on(void **state) {
     (void)state;
     world *w = world_start();
@@ -1371,7 +1376,7 @@ static void an_exchange_gives_its_memory_back_and_goes_on(void **state) {
 typedef struct asking {
     doorman_client *client;
     doorman_resource *resource;
-    doorman_request request; /* under way */
+    doorman_request request; /* in progress */
     doorman_error error;
     doorman_time now;
 } asking;
@@ -1470,7 +1475,7 @@ static void a_redirect_is_followed(void **state) {
     asking_stop(a);
 }
 
-/* C5: it is said why, the request has failed, and another address is next. */
+/* C5: the error says why, the request has failed, and the next address is tried. */
 static void a_wrong_answer_is_a_failure(void **state) {
     (void)state;
     static const struct {
@@ -1486,7 +1491,7 @@ static void a_wrong_answer_is_a_failure(void **state) {
         {"{\"put_capacity\":{}}", "no such method: put_capacity"},
         {"{\"get_capacity\":{}}", "get_capacity.response: is missing"},
         {"{\"get_capacity\":{\"response\":[],\"response\":[]}}",
-         "get_capacity.response: comes twice"},
+         "get_capacity.response: appears twice"},
         {"{\"get_capacity\":{\"response\":[]}}", "get_capacity: "},
         {"{\"release_capacity\":{}}", "release_capacity: "},
         {"{\"discovery\":{}}", "discovery.is_master: is missing"},
@@ -1525,7 +1530,7 @@ static void a_wrong_answer_is_a_failure(void **state) {
         doorman_status status = hear(a, rows[i].text);
         bool told = strncmp(a->error.text, rows[i].error, strlen(rows[i].error)) == 0;
         if (!told || status != DOORMAN_INVALID_ARGUMENT) {
-            fail_msg("%s\nis %s: %s\nnot %s", rows[i].text, doorman_status_name(status),
+            fail_msg("%s\ngives %s: %s\ninstead of %s", rows[i].text, doorman_status_name(status),
                      a->error.text, rows[i].error);
         }
         assert_string_equal(doorman_asker_address(doorman_client_asker(a->client)),
@@ -1573,7 +1578,7 @@ static doorman_config *load(const char *text, doorman_error *error) {
     CONFIG(",\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"parameters\":[" list "]}")
 #define PARAMETER(name, value) "{\"name\":\"" name "\",\"value\":" value "}"
 
-/* G7, and all that a template has. */
+/* G7, and every field of a template. */
 static void a_configuration_says_all_there_is_to_say(void **state) {
     (void)state;
     static const char text[] =
@@ -1646,7 +1651,7 @@ static const struct {
     {"[]", "must be an object"},
     {"{}", "resources: is missing"},
     {"{\"resources\":{}}", "resources: must be a list"},
-    {"{\"resources\":[],\"resources\":[]}", "resources: comes twice"},
+    {"{\"resources\":[],\"resources\":[]}", "resources: appears twice"},
     {"{\"resources\":[],\"a:b?c\":1}", "a:b?c: is not known"},
     {"{\"resources\":[],\"\":1}", "is not known"},
     {"{\"resources\":[],\"resources:o unmatched\":1}", "resources:o unmatched: is not known"},
@@ -1656,7 +1661,7 @@ static const struct {
     {"{\"resources\":[{\"capacity\":1}]}", AT "identifier_glob: is missing"},
     {"{\"resources\":[{\"identifier_glob\":\"*\"}]}", AT "capacity: is missing"},
     {CONFIG(",\"color\":1"), AT "color: is not known"},
-    {CONFIG(",\"capacity\":1"), AT "capacity: comes twice"},
+    {CONFIG(",\"capacity\":1"), AT "capacity: appears twice"},
     {CONFIG(",\"description\":1"), AT "description: must be a string"},
     {CONFIG(",\"safe_capacity\":-2"), AT "safe_capacity: must be -1"},
     {CONFIG(",\"whole\":1"), AT "whole: must be a boolean"},
@@ -1682,13 +1687,13 @@ static const struct {
     {PARAMETERS(PARAMETER("speed", "1")), IN "parameters[0].name: must be one of lease_duration_"},
     {PARAMETERS("{\"name\":\"reserve\",\"value\":1,\"unit\":1}"), IN "parameters[0].unit: is not"},
     {PARAMETERS(PARAMETER("reserve", "0") "," PARAMETER("reserve", "0")),
-     IN "parameters[1].name: is given already"},
+     IN "parameters[1].name: is set already"},
     {ALGORITHM(KIND
                "\"lease_length\":60,\"parameters\":[" PARAMETER("lease_duration_secs", "60") "]"),
-     IN "parameters[0].name: is given already"},
+     IN "parameters[0].name: is set already"},
     {ALGORITHM(KIND
                "\"refresh_interval\":6,\"parameters\":[" PARAMETER("refresh_interval", "6") "]"),
-     IN "parameters[0].name: is given already"},
+     IN "parameters[0].name: is set already"},
     {PARAMETERS(PARAMETER("reserve", "\"one\"")), IN "parameters[0].value: must be a number"},
     {PARAMETERS(PARAMETER("reserve", "\"[1]\"")), IN "parameters[0].value: must be a number"},
     {PARAMETERS(PARAMETER("reserve", "true")), IN "parameters[0].value: must be a number"},
@@ -1703,7 +1708,7 @@ static const struct {
     {PARAMETERS(PARAMETER("handover", "1")), IN "parameters[0].value: must be a string"},
     {"{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":1},"
      "{\"identifier_glob\":\"a\",\"capacity\":1}]}",
-     AT "identifier_glob: \"*\" must stand last"},
+     AT "identifier_glob: \"*\" must be the last template"},
     {"{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":1},"
      "{\"identifier_glob\":\"b\",\"capacity\":\"1\"}]}",
      "resources[1].capacity: must be a number"},
@@ -1712,21 +1717,21 @@ static const struct {
 #undef IN
 #undef KIND
 
-/* G4: refused whole, with the path of the field and what was expected. */
+/* G4: the whole configuration is refused, with the path of the field and what was expected. */
 static void a_wrong_configuration_is_told_what_is_wrong(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT(wrong_configs); i++) {
         doorman_error error = {""};
         assert_null(load(wrong_configs[i].text, &error));
         if (strncmp(error.text, wrong_configs[i].error, strlen(wrong_configs[i].error)) != 0) {
-            fail_msg("%s\nis told %s\nnot     %s", wrong_configs[i].text, error.text,
-                     wrong_configs[i].error);
+            fail_msg("%s\ngives the error %s\ninstead of      %s", wrong_configs[i].text,
+                     error.text, wrong_configs[i].error);
         }
         assert_null(load(wrong_configs[i].text, NULL));
     }
 }
 
-/* V5: a path is cut before what is said of it is. */
+/* V5: a long path is cut, and the rule behind it is not. */
 static void a_long_key_does_not_hide_the_error(void **state) {
     (void)state;
     doorman_error error = {""};

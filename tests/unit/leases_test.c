@@ -1,5 +1,6 @@
-/* Section leases: the book of one resource. Stories in numbers of who holds what, sums and order
- * against a recount, and T7 with holders whose messages are lost, doubled and late. */
+/* Tests section >>leases of doorman.h: the lease table of one resource. There are examples in
+ * numbers, comparisons of sums and orders with a recount, and T7 with holders whose messages are
+ * lost, duplicated and delayed. */
 #include "unit.h"
 
 #define DOORMAN_IMPLEMENTATION
@@ -7,15 +8,15 @@
 
 #define SECONDS(n) ((n)*DOORMAN_SECOND)
 #define LEASE_LENGTH SECONDS(60)
-#define RECORD_LENGTH SECONDS(63) /* S8: 5 % longer */
+#define RECORD_LENGTH SECONDS(63) /* S8: 5 % longer than the lease */
 
-/* ---- a book, and those who ask ------------------------------------------------------------- */
+/* ---- a lease table and its holders ---------------------------------------------------------- */
 
 typedef struct stage {
     doorman_template settings;
     doorman__book *book;
     doorman_time now;
-    size_t blocks; /* of memory, before */
+    size_t blocks; /* allocated before the start */
 } stage;
 
 static void stage_start(stage *it, double capacity, doorman_kind kind, doorman_handover handover) {
@@ -28,7 +29,7 @@ static void stage_start(stage *it, double capacity, doorman_kind kind, doorman_h
     it->book->settings = &it->settings;
 }
 
-/* C9. Everybody leaves, and exactly nothing is left. */
+/* C9. Removes all holders; the sums must then be exactly 0. */
 static void stage_end(stage *it) {
     doorman__book *book = it->book;
     while (doorman__book_first(book)) doorman__book_remove(book, doorman__book_first(book));
@@ -64,7 +65,7 @@ static void set_demand(stage *it, doorman__record *record, const doorman_demand 
     doorman__book_set_demands(it->book, record, demand, 1);
 }
 
-/* One request as a server takes it. The claim is believed to confirm where the holder names its
+/* Handles one request as a server does. The claim counts as a confirmation if the holder names its
  * last lease. */
 static gets ask(stage *it, const char *id, double wants, double claim, bool names_last) {
     doorman__record *record = find(it, id);
@@ -79,7 +80,7 @@ static gets ask(stage *it, const char *id, double wants, double claim, bool name
     return (gets){record->given, keep, target};
 }
 
-/* A renewal by a holder that is bound to all that it was given. */
+/* Renews a lease for a holder that claims everything it was granted. */
 static double renew(stage *it, const char *id, double wants) {
     return ask(it, id, wants, find(it, id)->given, true).capacity;
 }
@@ -99,12 +100,12 @@ static bool exceeds(doorman__total a, doorman__total b) {
     return a.high > b.high || (a.high == b.high && a.low > b.low);
 }
 
-/* Is exactly no more counted than there is? */
+/* Returns whether the committed amounts fit into the capacity, exactly. */
 static bool fits(const stage *it) {
     return !exceeds(it->book->counted, doorman__total_of(it->settings.capacity));
 }
 
-/* S2. As whoever looks does. Returns how many ended. */
+/* S2. Removes the leases that have ended. Returns their number. */
 static size_t expire(stage *it) {
     size_t count = 0;
     doorman__record *first = doorman__book_first(it->book);
@@ -114,7 +115,7 @@ static size_t expire(stage *it) {
     return count;
 }
 
-/* Every fast sum and order against a slow one. */
+/* Compares every fast sum and every order with a slow recount. */
 static void audit(const stage *it) {
     const doorman__book *book = it->book;
     const doorman__record *older = NULL, *first = doorman__book_first(book);
@@ -123,7 +124,7 @@ static void audit(const stage *it) {
     size_t count = 0;
     for (const doorman__record *at = doorman__book_next(book, NULL); at;
          at = doorman__book_next(book, at), count++) {
-        if (at == book->oldest) older = NULL; /* another list */
+        if (at == book->oldest) older = NULL; /* the second list begins */
         assert_ptr_equal(at->older, older);
         assert_true(!older || older->end <= at->end);
         assert_true(first->end <= at->end);
@@ -146,7 +147,7 @@ static void audit(const stage *it) {
     assert_exact(doorman__book_subclients(book), subclients);
 }
 
-/* ---- R5: what a grant is ------------------------------------------------------------------- */
+/* ---- R5: grants ---------------------------------------------------------------------------- */
 
 /* R4, R5, T7 */
 static void what_shrinks_goes_to_others_when_its_holder_has_confirmed_it(void **state) {
@@ -160,7 +161,7 @@ static void what_shrinks_goes_to_others_when_its_holder_has_confirmed_it(void **
 
     gets c1 = ask(&it, "c1", 500, 500, true);
     assert_exact(c1.capacity, 318);
-    assert_exact(c1.keep, 500); /* c1 does not know yet */
+    assert_exact(c1.keep, 500); /* c1 has not received its smaller lease yet */
     assert_exact(counted_of(&it, "c1"), 500);
     assert_exact(renew(&it, "c0", 182), 0);
 
@@ -172,8 +173,8 @@ static void what_shrinks_goes_to_others_when_its_holder_has_confirmed_it(void **
     stage_end(&it);
 }
 
-/* R1, R4. c1 asks with nothing and gets 500; a copy of that request comes later. If
- * its "has 0" were believed c0 would get 182, and 682 would be in force. */
+/* R1, R4. c1 claims 0 and gets 500; then a copy of its request arrives. If the claim of 0 in that
+ * copy were believed, c0 would get 182, and 682 would be in force. */
 static void a_late_copy_of_a_request_frees_nothing(void **state) {
     (void)state;
     stage it;
@@ -188,7 +189,7 @@ static void a_late_copy_of_a_request_frees_nothing(void **state) {
     stage_end(&it);
 }
 
-/* R3. A gauge is cut to 10 while 90 are in flight, and claims the 90. */
+/* R3. A gauge is cut to 10 while 90 units are in flight, and claims 90. */
 static void what_is_in_flight_stays_counted(void **state) {
     (void)state;
     stage it;
@@ -207,7 +208,7 @@ static void what_is_in_flight_stays_counted(void **state) {
     stage_end(&it);
 }
 
-/* R4. Claims are believed downwards alone. */
+/* R4. A claim can lower what is committed, but never raise it. */
 static void a_claim_never_raises_what_is_counted(void **state) {
     (void)state;
     stage it;
@@ -217,13 +218,14 @@ static void a_claim_never_raises_what_is_counted(void **state) {
     assert_exact(c1.capacity, 10);
     assert_exact(c1.keep, 40);
     assert_exact(counted_of(&it, "c1"), 40);
-    c1 = ask(&it, "c2", 10, 1e15, false); /* S9: of a lease that nobody knows */
+    c1 = ask(&it, "c2", 10, 1e15, false); /* S9: for an unknown lease */
     assert_exact(c1.capacity, 10);
     assert_exact(c1.keep, 10);
     stage_end(&it);
 }
 
-/* R4. What is given back may be less than the finest amount that is counted: it is rounded up. */
+/* R4. A claim may be finer than the unit in which committed amounts are counted: it is rounded
+ * up. */
 static void what_is_counted_is_never_less_than_what_was_claimed(void **state) {
     (void)state;
     stage it;
@@ -238,7 +240,8 @@ static void what_is_counted_is_never_less_than_what_was_claimed(void **state) {
     stage_end(&it);
 }
 
-/* R5, S5. Thirds do not add up in doubles; what is counted fits to the last bit, and is all. */
+/* R5, S5. Thirds do not add up exactly in doubles. The committed amounts fit to the last bit, and
+ * use the whole capacity. */
 static void leases_never_add_up_to_more_than_there_is(void **state) {
     (void)state;
     for (int i = 0; i < 300; i++) {
@@ -251,7 +254,7 @@ static void leases_never_add_up_to_more_than_there_is(void **state) {
                 char id[2] = {(char)('a' + j), 0};
                 double wants = i % 2 ? DOORMAN_AMOUNT_MAX : random_amount() / 2 + capacity / 2;
                 double given = renew(&it, id, wants);
-                assert_exact(doorman__floor(given), given); /* all of it is in the sum */
+                assert_exact(doorman__floor(given), given); /* the sum contains it exactly */
                 assert_true(fits(&it));
             }
         }
@@ -262,7 +265,7 @@ static void leases_never_add_up_to_more_than_there_is(void **state) {
     }
 }
 
-/* S5. STATIC and NO_ALGORITHM are no parts of a whole. */
+/* S5. STATIC and NO_ALGORITHM do not divide the capacity. */
 static void what_is_no_part_of_a_whole_is_not_cut(void **state) {
     (void)state;
     stage it;
@@ -278,9 +281,9 @@ static void what_is_no_part_of_a_whole_is_not_cut(void **state) {
     stage_end(&it);
 }
 
-/* A1. A fault of the Go Doorman: sums from before the request. Of 120, which 1000 and 50 hold, the
- * 10 that come now are a modest part of the whole with them in it; and what was wanted before a
- * change of mind no longer counts. */
+/* A1. The Go Doorman uses the sums from before the request. Here the request counts: two holders
+ * want 1000 and 50 of 120, and a third that wants 10 gets all of it, as it is below an equal part.
+ * A demand from before a change no longer counts. */
 static void a_target_is_of_the_sums_with_the_request_in_them(void **state) {
     (void)state;
     stage it;
@@ -301,7 +304,7 @@ static void set_capacity(stage *it, double capacity) {
     doorman__book_set_template(it->book, &it->settings);
 }
 
-/* G5. The Go Doorman's lease is negative then, and taken for unlimited. */
+/* G5. In the Go Doorman the lease is negative then, and counts as unlimited. */
 static void a_cut_in_capacity_never_gives_a_negative_lease(void **state) {
     (void)state;
     static const char *const ids[] = {"a", "b", "c", "d"};
@@ -326,7 +329,8 @@ static void a_cut_in_capacity_never_gives_a_negative_lease(void **state) {
     }
 }
 
-/* R5. Cut to what is free alone, the first that renews would drop to 0. */
+/* R5. If grants were cut to the free capacity alone, the first holder that renews would drop to
+ * 0. */
 static void nobody_is_cut_below_what_it_should_have_and_still_holds(void **state) {
     (void)state;
     stage it;
@@ -339,14 +343,15 @@ static void nobody_is_cut_below_what_it_should_have_and_still_holds(void **state
     assert_exact(a.keep, 50);
     assert_exact(renew(&it, "b", 50), 20);
     set_capacity(&it, 60);
-    a = ask(&it, "a", 50, 5, true); /* who gave back holds no more than that */
+    a = ask(&it, "a", 50, 5, true); /* a gave back, and holds only 5 */
     assert_exact(a.target, 30);
     assert_exact(counted_of(&it, "b"), 50);
     assert_exact(a.capacity, 10);
     stage_end(&it);
 }
 
-/* R5. It was counted all the time, but nobody knows that the one who asks is bound to it. */
+/* R5. The amount stays committed, but a request that does not name the lease does not prove that
+ * the holder has it. */
 static void who_comes_back_without_its_lease_gets_what_is_free(void **state) {
     (void)state;
     stage it;
@@ -362,9 +367,9 @@ static void who_comes_back_without_its_lease_gets_what_is_free(void **state) {
     stage_end(&it);
 }
 
-/* ---- R5: a round, after a cut --------------------------------------------------------------- */
+/* ---- R5: a round after a cut ---------------------------------------------------------------- */
 
-/* Two gauges with 150 units in flight each, for long, on a capacity that falls from 300 to 100. */
+/* Two gauges keep 150 units in flight each, while the capacity falls from 300 to 100. */
 static void stage_cut_with_units_in_flight(stage *it, doorman_handover handover) {
     stage_start(it, 300, DOORMAN_FAIR_SHARE, handover);
     assert_exact(ask(it, "a", 150, 0, false).capacity, 150);
@@ -373,8 +378,8 @@ static void stage_cut_with_units_in_flight(stage *it, doorman_handover handover)
     set_capacity(it, 100);
 }
 
-/* T7, R5. Each of these leases alone is within what its holder may still use; together they would
- * be 140 of 100. */
+/* T7, R5. Each of these leases is within what its holder may still use, but together they would be
+ * 140 of 100. */
 static void targets_that_move_after_a_cut_do_not_keep_leases_above_the_capacity(void **state) {
     (void)state;
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
@@ -423,10 +428,11 @@ typedef struct gauge_client {
     const char *id;
     double capacity, in_flight;
     doorman_time end;
-    bool names_last; /* else the answer to its last request was lost */
+    bool names_last; /* otherwise the response to its last request was lost */
 } gauge_client;
 
-/* It says what it has, and units in flight drain slowly. Some answers are lost. */
+/* A request. The client reports what it has, its units in flight drain slowly, and some responses
+ * are lost. */
 static void gauge_client_asks(stage *it, gauge_client *self) {
     double capacity = it->now < self->end ? self->capacity : 0;
     double wants = random_below(2) ? 1000 : random_unit() * 20;
@@ -439,8 +445,8 @@ static void gauge_client_asks(stage *it, gauge_client *self) {
     self->end = it->now + LEASE_LENGTH;
 }
 
-/* T7, R5. Cuts, raises, demands that move, answers that are lost: when the last cut is a lease
- * length ago, with the drift, the leases in force fit. */
+/* T7, R5. The capacity is cut and raised, demands change, and responses are lost. One lease length
+ * with drift after the last cut the leases in force fit. */
 static void a_lease_length_after_the_last_cut_the_leases_fit(void **state) {
     (void)state;
     for (int run = 0; run < 400; run++) {
@@ -470,8 +476,8 @@ static void a_lease_length_after_the_last_cut_the_leases_fit(void **state) {
 
 /* ---- R4: age ------------------------------------------------------------------------------- */
 
-/* R4. A client that names no lease is counted for its largest one for two lease lengths at most,
- * and then for what it has been given lately. */
+/* R4. For a client that never names its lease, its largest lease stays committed for at most two
+ * lease lengths, and after that only what it was granted recently. */
 static void what_was_never_confirmed_is_free_when_its_lease_has_ended(void **state) {
     (void)state;
     stage it;
@@ -490,8 +496,8 @@ static void what_was_never_confirmed_is_free_when_its_lease_has_ended(void **sta
     stage_end(&it);
 }
 
-/* R4. What counts is the largest of the leases that have not ended, also where it is neither the
- * first nor the last. */
+/* R4. The committed amount is at least the largest lease that has not ended, even if that is
+ * neither the first nor the last one. */
 static void what_is_committed_covers_every_lease_that_has_not_ended(void **state) {
     (void)state;
     stage it;
@@ -515,7 +521,7 @@ static void what_is_committed_covers_every_lease_that_has_not_ended(void **state
     stage_end(&it);
 }
 
-/* R4. Units in flight that a holder goes on claiming are committed with each of its leases. */
+/* R4. Units in flight that a holder continues to claim are committed with each of its leases. */
 static void what_is_claimed_does_not_age(void **state) {
     (void)state;
     stage it;
@@ -530,7 +536,7 @@ static void what_is_claimed_does_not_age(void **state) {
 
 /* ---- immediate handover -------------------------------------------------------------------- */
 
-/* T7, in the other way: what shrinks is free at once. */
+/* T7 with immediate handover: the difference is free at once when a lease shrinks. */
 static void immediate_handover_counts_what_was_given_last(void **state) {
     (void)state;
     stage it;
@@ -559,7 +565,7 @@ static void a_learner_gives_back_what_holders_have_and_nobody_grows(void **state
     assert_exact(learn(&it, "new", 50, 0).capacity, 0);
     assert_exact(learn(&it, "b", 90, 20).capacity, 20);
     assert_exact(learn(&it, "a", 90, 30).capacity, 30);
-    a = learn(&it, "a", 10, 5); /* gave back 25: known, but counted until it has learned */
+    a = learn(&it, "a", 10, 5); /* 25 is given back, but stays committed until learning ends */
     assert_exact(a.capacity, 5);
     assert_exact(a.keep, 5);
     assert_exact(counted_of(&it, "a"), 30);
@@ -567,7 +573,7 @@ static void a_learner_gives_back_what_holders_have_and_nobody_grows(void **state
     stage_end(&it);
 }
 
-/* S4, R6. A fault of the Go Doorman: while it learns, a claim of 1e9 is believed. */
+/* S4, R6. While the Go Doorman learns, it believes a claim of 1e9. */
 static void a_learner_believes_no_claim_beyond_its_capacity(void **state) {
     (void)state;
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
@@ -620,8 +626,8 @@ static void set_lease_length(stage *it, doorman_template *next, doorman_time len
     doorman__book_set_template(it->book, next);
 }
 
-/* R9, G5, S2. A configuration with shorter leases: no end moves back, and who comes then ends on
- * time, before those who came earlier. */
+/* R9, G5, S2. A new configuration has shorter leases. No end moves back. A new holder's lease ends
+ * on time, before those of earlier holders. */
 static void a_shortened_lease_ends_on_time(void **state) {
     (void)state;
     stage it;
@@ -641,14 +647,14 @@ static void a_shortened_lease_ends_on_time(void **state) {
     audit(&it);
 
     it.now += SECONDS(5);
-    assert_int_equal(expire(&it), 1); /* the new one */
+    assert_int_equal(expire(&it), 1); /* the new holder */
     it.now = end_of_a - SECONDS(1);
     doorman__book_set_end(it.book, find(&it, "a"), it.now + SECONDS(5));
     assert_int_equal(find(&it, "a")->end, it.now + SECONDS(5));
     audit(&it);
     assert_int_equal(it.book->records.count, 2);
     it.now += SECONDS(5);
-    assert_int_equal(expire(&it), 1); /* of both lists a is the first */
+    assert_int_equal(expire(&it), 1); /* a is first in both lists */
     audit(&it);
     it.now = end_of_b - 1;
     assert_int_equal(expire(&it), 0);
@@ -657,8 +663,8 @@ static void a_shortened_lease_ends_on_time(void **state) {
     stage_end(&it);
 }
 
-/* S2. Shortened again while the first leases still run: then nobody ends before who is ahead of it,
- * and is counted for one old lease length at most. */
+/* S2. Leases are shortened again while the first ones have not ended. Then no entry ends before the
+ * one ahead of it, so an entry can last up to one old lease length. */
 static void a_lease_that_is_shortened_twice_keeps_the_order_of_ends(void **state) {
     (void)state;
     stage it;
@@ -679,15 +685,15 @@ static void a_lease_that_is_shortened_twice_keeps_the_order_of_ends(void **state
     it.now += RECORD_LENGTH;
     assert_int_equal(expire(&it), 1);
     (void)find(&it, "d");
-    set_lease_length(&it, &last, SECONDS(1)); /* the first list has drained */
+    set_lease_length(&it, &last, SECONDS(1)); /* the first list is empty */
     assert_ptr_equal(it.book->draining, find(&it, "d"));
     audit(&it);
     stage_end(&it);
 }
 
-/* ---- the book ------------------------------------------------------------------------------ */
+/* ---- the lease table ----------------------------------------------------------------------- */
 
-/* Clients and servers are of different spaces of ids; so is a hash that happens to be the same. */
+/* Clients and servers have separate spaces of ids. Entries with the same hash are told apart. */
 static void a_holder_is_found_by_its_id_and_sort(void **state) {
     (void)state;
     stage it;
@@ -723,8 +729,8 @@ static void without_memory_no_holder_is_added_and_the_book_is_as_before(void **s
     stage_end(&it);
 }
 
-/* A2. A renewal that changes nothing leaves the terms as they are; whoever comes, goes or changes
- * its mind has them made anew. */
+/* A2. A renewal that changes nothing keeps the terms. A holder that arrives, leaves or changes its
+ * demand causes new ones. */
 static void terms_are_kept_until_a_demand_changes(void **state) {
     (void)state;
     stage it;
@@ -732,7 +738,7 @@ static void terms_are_kept_until_a_demand_changes(void **state) {
     (void)renew(&it, "a", 100);
     (void)renew(&it, "b", 100);
     assert_true(it.book->terms_count > 0);
-    it.book->terms[0].level = 7; /* seen only if nothing is solved */
+    it.book->terms[0].level = 7; /* visible only if the terms are not computed again */
     assert_exact(ask(&it, "a", 100, 0, false).target, 7);
     assert_exact(ask(&it, "a", 101, 0, false).target, 50);
     it.book->terms[0].level = 7;
@@ -741,7 +747,7 @@ static void terms_are_kept_until_a_demand_changes(void **state) {
     stage_end(&it);
 }
 
-/* A3. The demands follow a change of kind into bands and out of them. */
+/* A3. Demands are regrouped when the new kind has priority bands, or no longer has them. */
 static void another_template_shares_by_its_own_kind(void **state) {
     (void)state;
     stage it;
@@ -771,7 +777,7 @@ static void another_template_shares_by_its_own_kind(void **state) {
     stage_end(&it);
 }
 
-/* C9. Anything, in any order. */
+/* C9. Random operations in random order. */
 static void the_sums_of_a_book_are_those_of_its_records(void **state) {
     (void)state;
     stage it;
@@ -808,7 +814,7 @@ static void the_sums_of_a_book_are_those_of_its_records(void **state) {
     stage_end(&it);
 }
 
-/* ---- T7: whatever happens to messages ------------------------------------------------------ */
+/* ---- T7: lost, duplicated and delayed messages --------------------------------------------- */
 
 enum { HOLDERS = 5, UNDER_WAY = 12 };
 
@@ -816,14 +822,14 @@ typedef struct client {
     char id[2];
     double wants, capacity;
     uint64_t lease_id, last_request;
-    bool waits; /* for the answer to its last request */
+    bool waits; /* for the response to its last request */
     doorman_time end;
 } client;
 
-/* A request, and later its answer. */
+/* A request, and later its response. */
 typedef struct message {
     size_t from;
-    uint64_t request, lease_id; /* named; then given */
+    uint64_t request, lease_id; /* lease_id: the lease named, then the lease granted */
     double claim, wants, gets;
     doorman_time sent_at;
     bool sent, answered;
@@ -840,7 +846,7 @@ static double holds(const client *self, doorman_time now) {
     return now < self->end ? self->capacity : 0;
 }
 
-/* R3: gives back first, and claims all that it has. */
+/* R3: the client first gives back what it no longer wants, and claims everything that it has. */
 static message client_asks(world *all, size_t from) {
     client *self = &all->clients[from];
     self->capacity = doorman__min(holds(self, all->it.now), doorman__floor(self->wants));
@@ -895,8 +901,9 @@ static void world_check(const world *all) {
     assert_true(fits(&all->it));
 }
 
-/* Something happens. What is put where something was under way replaces it, which is lost; a
- * request whose answer is put elsewhere stays under way, and comes again; so does an answer. */
+/* One random event. A message that is put in the place of another one replaces it; that one is
+ * lost. A request whose response goes to another place stays, and is delivered again. So is a
+ * response. */
 static void world_step(world *all) {
     message *some = &all->messages[random_below(UNDER_WAY)];
     message *place = random_below(3) ? some : &all->messages[random_below(UNDER_WAY)];
@@ -912,8 +919,8 @@ static void world_step(world *all) {
     if (random_below(3) == 0) *place = client_asks(all, (size_t)(one - all->clients));
 }
 
-/* When messages come through again everybody soon has its share: it learns its last lease, shrinks,
- * confirms, and grows. */
+/* Once messages are delivered again, each client soon has its share: it receives its last lease,
+ * shrinks, confirms, and grows. */
 static void world_rests(world *all) {
     for (size_t i = 0; i < (size_t)4 * HOLDERS; i++) {
         message request = client_asks(all, i % HOLDERS);

@@ -1,5 +1,5 @@
-/* >>limiters of doorman.h: rates and gauges, by one thread with a clock that is a variable, and by
- * sixteen. Rules are those of doorman.h. */
+/* Tests section >>limiters of doorman.h: rates and gauges, by one thread with a clock that is a
+ * variable, and by 16 threads. doorman.h defines the rules. */
 #include "unit.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@
 #define DAY (INT64_C(86400) * DOORMAN_SECOND)
 #define YEAR (365 * DAY)
 
-/* ---- what the stories share ---- */
+/* ---- helpers ---- */
 
 static doorman_rate rate_of(double units_per_second, doorman_time burst, doorman_time now) {
     doorman_rate rate;
@@ -31,15 +31,15 @@ static doorman_gauge gauge_of(double capacity) {
     return gauge;
 }
 
-/* How many of so many tries for one unit, all at once, are allowed. */
+/* Tries `tries` times for one unit, at the same time. Returns how many are allowed. */
 static int count_allowed(doorman_rate *rate, int tries, doorman_time now) {
     int allowed = 0;
     for (int i = 0; i < tries; i++) allowed += doorman_rate_try(rate, 1, now) == DOORMAN_ALLOWED;
     return allowed;
 }
 
-/* A resource whose limiters can be given any capacity at any time: it has no lease, and is allowed
- * what it wants. */
+/* A resource whose limiters can get any capacity at any time: it has no lease, and its fallback is
+ * its wants. */
 typedef struct source {
     doorman_client *client;
     doorman_resource *resource;
@@ -65,15 +65,15 @@ static void source_set(const source *s, double capacity, doorman_time now) {
 
 /* ---- L1: the bound ---- */
 
-/* One try of a history. */
+/* One try. */
 typedef struct moment {
     doorman_time at;
-    double rate;  /* from here to the next moment */
-    double taken; /* here */
+    double rate;  /* from this try to the next */
+    double taken; /* by this try */
 } moment;
 
-/* The slow recount: between any two moments no more than what flowed in, the rate integrated, and
- * what can have been saved by the first, its rate * burst; but one unit may always be saved. */
+/* A slow recount. Between any two tries, no more is taken than flowed in (the integral of the rate)
+ * plus what may have been saved before the first try: its rate * burst, but at least one unit. */
 static void check_every_window(const moment *history, size_t count, doorman_time burst) {
     double seconds = (double)burst / (double)SECOND;
     for (size_t first = 0; first < count; first++) {
@@ -94,7 +94,7 @@ static void check_every_window(const moment *history, size_t count, doorman_time
 
 static double random_rate(void) { return pow(10, random_unit() * 8 - 2); }
 
-/* Time until the next try: often none, sometimes long, mostly some units' time. */
+/* Returns the time until the next try: often 0, sometimes long, mostly the time of a few units. */
 static doorman_time random_pause(double rate, doorman_time burst) {
     size_t kind = random_below(10);
     if (kind == 0) return 0;
@@ -103,7 +103,7 @@ static doorman_time random_pause(double rate, doorman_time burst) {
     return (doorman_time)(units / fmax(rate, 0.01) * 1e9);
 }
 
-/* One unit, a part of a burst, or nothing: time to save. */
+/* Returns one unit, a part of a burst, or nothing, so that units can be saved. */
 static double random_units(double rate, doorman_time burst) {
     size_t kind = random_below(5);
     if (kind == 0) return 0;
@@ -112,8 +112,7 @@ static double random_units(double rate, doorman_time burst) {
 
 enum { MOMENTS = 400 };
 
-/* Tries at random times for random amounts, with a rate that changes at one moment in `every`; 0:
- * never. */
+/* Tries at random times for random amounts. The rate changes at one try in `every`; 0: never. */
 static void live_through(moment *history, doorman_time burst, size_t every, bool may_rise) {
     doorman_time now = 1000 * SECOND;
     double rate = random_rate();
@@ -158,14 +157,14 @@ static void a_rate_that_falls_is_never_exceeded_in_any_window(void **state) {
     check_histories(10, false);
 }
 
-/* L1: also where it falls and rises again. */
+/* L1: also if the rate falls and rises again. */
 static void a_rate_that_changes_is_never_exceeded_in_any_window(void **state) {
     (void)state;
     check_histories(5, true);
 }
 
-/* L1: what was saved at a low rate is not worth more at a high one, or capacity that goes to and
- * fro between two holders would bring a burst with it each time. */
+/* L1: a burst saved at a low rate is worth no more at a high one. Otherwise capacity that moves
+ * between two holders would bring a burst with it each time. */
 static void a_rise_does_not_enlarge_what_was_saved(void **state) {
     (void)state;
     source s = source_open(0, 0, 0);
@@ -186,7 +185,7 @@ static void a_rise_does_not_enlarge_what_was_saved(void **state) {
     doorman_client_destroy(s.client);
 }
 
-/* L1, in the sense of users: what it promises it also lets through. */
+/* L1: a rate that is always tried grants all that it may. */
 static void a_rate_that_is_tried_all_the_time_is_used_up(void **state) {
     (void)state;
     static const double rates[] = {0.5, 1, 3, 6, 7, 9, 10, 33, 97, 1000};
@@ -211,7 +210,7 @@ static void a_rate_starts_empty(void **state) {
     assert_int_equal(doorman_rate_try(&rate, 1, 5 * SECOND + 100 * MILLISECOND), DOORMAN_ALLOWED);
 }
 
-/* L1: the numbers of the section's comment. */
+/* L1: the example in the section's comment. */
 static void unused_time_is_saved_for_one_burst(void **state) {
     (void)state;
     doorman_rate rate = rate_of(10, 0, 0);
@@ -220,10 +219,10 @@ static void unused_time_is_saved_for_one_burst(void **state) {
     doorman_rate larger = rate_of(100, 2 * SECOND, 0);
     assert_int_equal(count_allowed(&larger, 500, MINUTE), 200);
     assert_int_equal(count_allowed(&larger, 500, MINUTE + SECOND), 100);
-    assert_int_equal(count_allowed(&larger, 500, MINUTE + SECOND), 0); /* the clock stands still */
+    assert_int_equal(count_allowed(&larger, 500, MINUTE + SECOND), 0); /* the clock has not moved */
 }
 
-/* L1: all at once, to the last bit, whatever the rate. */
+/* L1: the whole burst at once, exactly, at any rate. */
 static void a_whole_burst_can_be_used_at_once(void **state) {
     (void)state;
     for (int units = 1; units <= 2000; units++) {
@@ -263,7 +262,7 @@ static void a_smaller_lease_shrinks_what_was_saved(void **state) {
     doorman_client_destroy(s.client);
 }
 
-/* L1: just before, at and after the end of an allowance, with nobody there to say so. */
+/* L1: just before, at and just after the end of a lease, without a call in between. */
 static void an_expired_lease_is_seen_at_once(void **state) {
     (void)state;
     for (doorman_time late = -1; late <= 1; late++) {
@@ -277,16 +276,16 @@ static void an_expired_lease_is_seen_at_once(void **state) {
     }
 }
 
-/* L1: nor is what was saved worth more when the lease ends and leaves more to the application, as a
- * safe capacity can; all of a crowd would bring a burst with it when its server is gone. */
+/* L1: a saved burst is also worth no more if the lease ends and the fallback has a larger capacity,
+ * such as a safe capacity. Otherwise all clients would use a burst when their server is gone. */
 static void the_end_of_a_lease_does_not_enlarge_what_was_saved(void **state) {
     (void)state;
     static const double leases[] = {0, 5, 10, 50};
     for (size_t i = 0; i < sizeof leases / sizeof *leases; i++) {
-        int saved = (int)fmax(1, leases[i] / 10); /* one unit may always be */
+        int saved = (int)fmax(1, leases[i] / 10); /* at least one unit may be saved */
         doorman_rate rate = rate_of(0, 0, 0);
         doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0);
-        int allowed = count_allowed(&rate, 200, MINUTE); /* nobody has said so yet */
+        int allowed = count_allowed(&rate, 200, MINUTE); /* the client has not seen the end yet */
         assert_in_range(allowed, 1, saved);
         doorman__rate_set(&rate, 0, 0, 1000, MINUTE);
         assert_in_range(allowed + count_allowed(&rate, 200, MINUTE), 1, saved);
@@ -295,12 +294,12 @@ static void the_end_of_a_lease_does_not_enlarge_what_was_saved(void **state) {
         assert_int_equal(count_allowed(&rate, 200, 2 * MINUTE), 100);
         rate = rate_of(0, 0, 0);
         doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0);
-        doorman__rate_set(&rate, 0, 0, 1000, MINUTE); /* said before anybody comes */
+        doorman__rate_set(&rate, 0, 0, 1000, MINUTE); /* set before the first try */
         assert_in_range(count_allowed(&rate, 200, MINUTE), 0, saved);
     }
 }
 
-/* L1: as many as were asked for, at any rate, and exactly so many. */
+/* L1: exactly the configured number of units, at any rate. */
 static void a_burst_in_units_is_that_many_at_any_rate(void **state) {
     (void)state;
     static const double rates[] = {1e-3, 0.3, 1, 7, 1000, 1e6};
@@ -320,12 +319,12 @@ static void a_burst_in_units_is_that_many_at_any_rate(void **state) {
     assert_int_equal(count_allowed(&half, 5, MINUTE), 1); /* one unit always fits */
 }
 
-/* L1: what was saved is no more units when the rate changes. */
+/* L1: a change of the rate does not add units to what was saved. */
 static void a_burst_in_units_is_not_enlarged_by_a_change(void **state) {
     (void)state;
     doorman_rate rate;
     assert_int_equal(doorman_rate_init_units(&rate, 10, 20, 0), DOORMAN_OK);
-    doorman__rate_set(&rate, 1000, DOORMAN_NEVER, 0, SECOND); /* 10 are saved */
+    doorman__rate_set(&rate, 1000, DOORMAN_NEVER, 0, SECOND); /* 10 units are saved */
     assert_int_equal(count_allowed(&rate, 100, SECOND), 10);
     assert_int_equal(count_allowed(&rate, 100, MINUTE), 20);
     doorman__rate_set(&rate, 1, 2 * MINUTE, 1000, MINUTE + SECOND);
@@ -333,7 +332,7 @@ static void a_burst_in_units_is_not_enlarged_by_a_change(void **state) {
     assert_in_range(count_allowed(&rate, 100, 2 * MINUTE), 0, 20);
 }
 
-/* L2: what the headers of a reply need. */
+/* L2: the values that a reply's headers need. */
 static void a_decision_tells_what_is_left_and_when_to_come_again(void **state) {
     (void)state;
     doorman_limiter_result result;
@@ -357,7 +356,7 @@ static void a_decision_tells_what_is_left_and_when_to_come_again(void **state) {
     rate = rate_of(0, 0, 0);
     assert_int_equal(doorman_rate_decide(&rate, 1, &result, 0), DOORMAN_REFUSED);
     assert_exact(result.remaining, 0);
-    assert_true(result.retry_after == DOORMAN_NEVER); /* it is of no resource: nothing will come */
+    assert_true(result.retry_after == DOORMAN_NEVER); /* no resource: the rate will not change */
     doorman_rate_shadow(&rate, true);
     assert_int_equal(doorman_rate_decide(&rate, 1, &result, 0), DOORMAN_ALLOWED);
     assert_int_equal(result.retry_after, 0);
@@ -376,7 +375,7 @@ static void a_decision_of_a_gauge_tells_what_is_left(void **state) {
     assert_exact(result.remaining, 3);
     assert_true(result.retry_after == DOORMAN_NEVER);
     assert_int_equal(doorman_gauge_decide(&gauge, 11, &result, 0), DOORMAN_IMPOSSIBLE);
-    doorman__gauge_set(&gauge, 5, DOORMAN_NEVER, 5); /* it shrinks below what is in flight */
+    doorman__gauge_set(&gauge, 5, DOORMAN_NEVER, 5); /* below the units in flight */
     assert_int_equal(doorman_gauge_decide(&gauge, 8, &result, 0), DOORMAN_REFUSED);
     assert_exact(result.remaining, 0);
     gauge = gauge_of(DOORMAN_UNLIMITED);
@@ -386,7 +385,7 @@ static void a_decision_of_a_gauge_tells_what_is_left(void **state) {
 
 /* ---- L1: clocks ---- */
 
-/* C1: two threads read the clock, and the one that read it first comes second. */
+/* C1: two threads read the clock, and the one with the earlier time calls second. */
 static void a_clock_that_goes_back_a_little_takes_nothing_away(void **state) {
     (void)state;
     doorman_rate rate = rate_of(1000, 0, 0);
@@ -415,7 +414,7 @@ static void a_year_of_silence_is_one_burst(void **state) {
     assert_int_equal(count_allowed(&rate, 1000, YEAR + SECOND), 100);
 }
 
-/* L1: the word that the time is kept in goes round after 834 days, and costs 20 minutes at most. */
+/* L1: the stored time wraps around after 834 days, which delays a call by at most 20 minutes. */
 static void years_of_silence_are_one_burst_at_most(void **state) {
     (void)state;
     const doorman_time round = INT64_C(1) << 56;
@@ -484,7 +483,8 @@ static void a_rate_of_almost_nothing_lets_nothing_through(void **state) {
     for (doorman_time now = 0; now < YEAR; now += DAY) {
         assert_true(doorman_rate_try(&rate, 1, now) != DOORMAN_ALLOWED);
     }
-    assert_int_equal(doorman_rate_try(&rate, 1e-3, YEAR), DOORMAN_ALLOWED); /* 11 days' worth */
+    /* 11 days of this rate. */
+    assert_int_equal(doorman_rate_try(&rate, 1e-3, YEAR), DOORMAN_ALLOWED);
 }
 
 /* L1 */
@@ -497,7 +497,8 @@ static void a_huge_rate_is_kept_too(void **state) {
     assert_int_equal(doorman_rate_try(&rate, 1.001e11, MINUTE), DOORMAN_IMPOSSIBLE);
 }
 
-/* L2: refused just before, allowed at the delay; and asking takes nothing. */
+/* L2: a try is refused 1 ns before the delay is over, and allowed then. The delay itself takes
+ * nothing. */
 static void delay_says_exactly_when_a_try_will_succeed(void **state) {
     (void)state;
     for (int i = 0; i < 20000; i++) {
@@ -594,7 +595,7 @@ static void fractions_come_back_to_exactly_nothing(void **state) {
         assert_int_equal(doorman_gauge_try(&gauge, 0.1, 0), DOORMAN_ALLOWED);
     }
     assert_near(doorman__gauge_in_flight(&gauge), 10, 1e-2);
-    assert_true(doorman__gauge_in_flight(&gauge) >= 10); /* rounded up, if at all */
+    assert_true(doorman__gauge_in_flight(&gauge) >= 10); /* amounts are rounded up */
     for (int i = 0; i < 100; i++) doorman_gauge_release(&gauge, 0.1);
     assert_exact(doorman__gauge_in_flight(&gauge), 0);
 }
@@ -610,7 +611,7 @@ static void gauges_of_nothing_and_without_limit(void **state) {
     assert_exact(doorman__gauge_in_flight(&all), 0);
 }
 
-/* L1, against a model that keeps each unit that is in flight. */
+/* L1, compared with a model that keeps a list of the units in flight. */
 static void a_gauge_does_what_a_list_of_holds_would(void **state) {
     (void)state;
     enum { HOLDS = 64 };
@@ -624,7 +625,8 @@ static void a_gauge_does_what_a_list_of_holds_would(void **state) {
                 capacity = (double)random_below(64);
                 source_set(&s, capacity, 0);
             }
-            double n = (double)(1 + random_below(3 * 4096)) / 4096; /* what a gauge can count */
+            /* A multiple of 1/4096, which a gauge can count. */
+            double n = (double)(1 + random_below(3 * 4096)) / 4096;
             if (random_below(2) && count < HOLDS) {
                 bool fits = sum + n <= capacity;
                 assert_int_equal(doorman_gauge_try(gauge, n, 0) == DOORMAN_ALLOWED, fits);
@@ -639,7 +641,7 @@ static void a_gauge_does_what_a_list_of_holds_would(void **state) {
     }
 }
 
-/* ---- L5: shadow mode, and what is counted ---- */
+/* ---- L5: shadow mode and counts ---- */
 
 static void assert_counts(const doorman_counts *counts, double allowed, double refused,
                           double excess) {
@@ -660,18 +662,19 @@ static void shadow_mode_lets_a_rate_through_and_counts(void **state) {
     assert_int_equal(doorman_rate_try(&rate, 2.5, MINUTE), DOORMAN_ALLOWED);
     assert_int_equal(doorman_rate_delay(&rate, 100, MINUTE), 0);
     assert_int_equal(doorman_rate_try(&rate, (double)NAN, MINUTE), DOORMAN_IMPOSSIBLE);
-    assert_int_equal(count_allowed(&rate, 5, 2 * MINUTE), 5); /* one of them by right */
+    assert_int_equal(count_allowed(&rate, 5, 2 * MINUTE), 5); /* one of them fits the rate */
     doorman_rate_count(&rate, &counts);
     assert_counts(&counts, 2, 4 + 2.5, 5 + 2.5 + 4);
     doorman_rate_shadow(&rate, false);
-    assert_int_equal(count_allowed(&rate, 5, 2 * MINUTE), 0); /* but nothing is owed for it */
+    /* The excess is not paid back later. */
+    assert_int_equal(count_allowed(&rate, 5, 2 * MINUTE), 0);
     assert_int_equal(count_allowed(&rate, 5, 2 * MINUTE + SECOND), 1);
     doorman_rate none = rate_of(0, 0, 0);
     doorman_rate_shadow(&none, true);
     assert_int_equal(count_allowed(&none, 3, MINUTE), 3);
 }
 
-/* L5, L1: what shadow mode has let start is in flight like all else. */
+/* L5, L1: units that shadow mode has allowed are in flight like any others. */
 static void shadow_mode_lets_a_gauge_overflow_and_counts(void **state) {
     (void)state;
     doorman_counts counts;
@@ -692,13 +695,13 @@ static void shadow_mode_lets_a_gauge_overflow_and_counts(void **state) {
     assert_counts(&counts, 3, 1, 3 + 3);
 }
 
-/* ---- the classical limiters, each against a slow model of its definition ---- */
-/* The models keep whole numbers: amounts in 1/4096, times in nanoseconds, rates that divide a
- * second. What they are asked for was taken at a time, and for an amount, and never forgotten. */
+/* ---- the classical limiters, each compared with a slow model of its definition ---- */
+/* The models use whole numbers: amounts in 1/4096, times in nanoseconds, and rates that divide a
+ * second. They keep every try, with its time and amount. */
 
 typedef enum classic { TOKEN, LEAKY, DEBT, FIXED, SLIDING, LOG, CLASSIC_COUNT } classic;
 
-enum { LIMIT = 12, EVENTS = 300 }; /* units that a bucket or a window can have */
+enum { LIMIT = 12, EVENTS = 300 }; /* LIMIT: the units that a bucket or a window can have */
 
 static const char *const classic_names[] = {"token bucket", "leaky bucket",   "bucket with debt",
                                             "fixed window", "sliding window", "sliding log"};
@@ -769,15 +772,16 @@ static doorman_time subject_delay(const subject *s, double n, doorman_time now) 
     return doorman_limiter_delay(&s->limiter, &s->limit, n, now);
 }
 
-/* What has happened: the tries, and which were allowed. */
+/* A try and its result. */
 typedef struct event {
     doorman_time at;
     int64_t parts; /* in 1/4096 */
     bool allowed;
 } event;
 
-/* The level of a bucket by its definition, in 1/4096 of a billionth: it gains with time up to its
- * capacity, and loses what is taken; for a leaky one, minus what is in the queue. */
+/* Returns the level of a bucket by its definition, in 1/4096 of a billionth. The level rises with
+ * time up to the capacity, and falls by what is taken. The level of a leaky bucket is minus the
+ * length of its queue. */
 static int64_t bucket_level(const subject *s, const event *events, size_t count, doorman_time start,
                             doorman_time now) {
     int64_t most = s->capacity * 4096 * SECOND, level = most;
@@ -797,7 +801,7 @@ static bool bucket_allows(const subject *s, int64_t level, int64_t parts, doorma
     return soon && level - parts * SECOND >= -s->debt_max * 4096 * SECOND;
 }
 
-/* The units of a window by its definition. */
+/* Returns whether a window allows a try, by its definition. */
 static bool window_allows(const subject *s, const event *events, size_t count, int64_t parts,
                           doorman_time now) {
     int64_t now_window = now / s->length, rest = s->length - now % s->length;
@@ -813,7 +817,7 @@ static bool window_allows(const subject *s, const event *events, size_t count, i
     return last * rest <= (most - here - parts) * s->length;
 }
 
-/* A try at the delay would succeed, and just before it would not. */
+/* Fails unless a try is allowed when the delay is over, and refused 1 ns before. */
 static void check_delay(const subject *s, double n, doorman_time now) {
     doorman_time wait, delay = subject_delay(s, n, now);
     subject early, late;
@@ -862,7 +866,7 @@ static void each_classical_limiter_does_what_its_definition_says(void **state) {
 
 #define CLOCK(minutes, seconds) ((minutes)*MINUTE + (seconds)*SECOND)
 
-/* The example of the comment: 2 a minute. */
+/* The example in the section's comment: 2 a minute. */
 static void a_log_remembers_whom_it_refuses(void **state) {
     (void)state;
     const doorman_limit_options options = {
@@ -917,7 +921,8 @@ static void a_new_window_is_that_of_its_clock(void **state) {
     }
 }
 
-/* The example of the comment: 7 a minute, 5 in the last, 3 in this, at 30 %, is 6.5. */
+/* The example in the section's comment: a limit of 7 a minute; 5 in the last minute and 3 in this
+ * one count 6.5 after 30 % of it. */
 static void a_sliding_window_counts_a_part_of_the_last(void **state) {
     (void)state;
     const doorman_limit_options options = {
@@ -939,8 +944,8 @@ static void a_sliding_window_counts_a_part_of_the_last(void **state) {
     assert_int_equal(doorman_limiter_delay(&window, &limit, 1, now), 6 * SECOND);
 }
 
-/* L2: a clock that is a little behind stays in the window that other threads have reached. One that
- * is far behind has jumped, and its window is a new one. */
+/* L2: a thread whose clock is a little behind stays in the window that other threads have reached.
+ * A clock that is far behind has jumped, and starts a new window. */
 static void a_clock_that_is_behind_opens_no_window_again(void **state) {
     (void)state;
     doorman_limit_options options = {.kind = DOORMAN_FIXED_WINDOW, .limit = 10, .window = SECOND};
@@ -961,7 +966,7 @@ static void a_clock_that_is_behind_opens_no_window_again(void **state) {
     }
 }
 
-/* Where it fails, as its comment says. */
+/* The weakness that the section's comment describes. */
 static void a_fixed_window_lets_twice_its_limit_through_at_the_border(void **state) {
     (void)state;
     const doorman_limit_options options = {
@@ -975,7 +980,7 @@ static void a_fixed_window_lets_twice_its_limit_through_at_the_border(void **sta
     assert_int_equal(doorman_limiter_try(&window, &limit, 1, NULL, end), DOORMAN_REFUSED);
 }
 
-/* The example of the comment, and both bounds. */
+/* The example in the section's comment, and both bounds. */
 static void who_comes_after_a_debt_waits_for_it(void **state) {
     (void)state;
     doorman_limit_options options = {
@@ -1036,7 +1041,7 @@ static void a_bucket_without_waits_lends_once_and_refuses_until_it_is_paid(void 
     assert_int_equal(doorman_limiter_delay(&bucket, &limit, 1, SECOND), 2 * SECOND);
 }
 
-/* A queue of 3, let out at 2 a second. */
+/* A queue of 3, at a rate of 2 a second. */
 static void a_leaky_bucket_lets_out_evenly_what_came_at_once(void **state) {
     (void)state;
     const doorman_limit_options options = {
@@ -1220,7 +1225,7 @@ static void a_limiter_with_the_wrong_room_is_refused(void **state) {
     assert_int_equal(doorman_limiter_init(&limiter, &none, NULL, 0), wrong);
 }
 
-/* L2: n of nothing, of no amount, and of too much; a clock that stands still, or jumps a year. */
+/* L2: amounts that are 0, invalid or too large; a clock that stands still, or jumps by a year. */
 static void classical_limiters_bear_any_amount_and_clock(void **state) {
     (void)state;
     const double none[] = {-1,    -1e-300, (double)NAN,    (double)INFINITY,
@@ -1249,8 +1254,8 @@ static void classical_limiters_bear_any_amount_and_clock(void **state) {
     }
 }
 
-/* ---- sixteen threads ---- */
-/* Nothing is asserted in a thread, and no real time is looked at: what went wrong is counted. */
+/* ---- 16 threads ---- */
+/* Threads make no assertions and do not read the real clock; they count errors. */
 
 enum { THREADS = 16 };
 
@@ -1260,11 +1265,12 @@ typedef struct crowd {
     subject *subject;
     atomic_llong clock;
     atomic_bool stop;
-    bool spins; /* does not yield between tries, so that a thread is stopped anywhere in them */
-    atomic_int arrived; /* threads that have started, so that all begin together */
+    /* Does not yield between tries, so that a thread can be preempted at any point of a try. */
+    bool spins;
+    atomic_int arrived; /* threads that have started; all begin together */
     atomic_llong tries, allowed;
-    atomic_llong held; /* units in flight, by the threads' own count: never more than there are */
-    atomic_llong capacity; /* of the gauge, at most */
+    atomic_llong held;     /* units in flight, by the threads' own count */
+    atomic_llong capacity; /* the largest capacity of the gauge */
     atomic_int exceeded;
 } crowd;
 
@@ -1295,7 +1301,7 @@ static void *grab_while_the_clock_stands(void *context) {
     return NULL;
 }
 
-/* L1, L3: to the unit. */
+/* L1, L3: exactly, to the unit. */
 static void sixteen_threads_share_one_burst_exactly(void **state) {
     (void)state;
     pthread_t threads[THREADS];
@@ -1324,7 +1330,7 @@ static void *grab_from_a_classic(void *context) {
     return NULL;
 }
 
-/* L1, L3: what they may let through at once, to the unit. */
+/* L1, L3: what each limiter allows at once, exactly to the unit. */
 static void sixteen_threads_share_the_classical_limiters_exactly(void **state) {
     (void)state;
     pthread_t threads[THREADS];
@@ -1344,7 +1350,8 @@ static void sixteen_threads_share_the_classical_limiters_exactly(void **state) {
     }
 }
 
-/* Each ten-thousandth try moves the clock on by a window, where others may be in the one before. */
+/* Each 10,000th try moves the clock by one window, while other threads may still be in the last
+ * one. */
 static void *grab_from_windows(void *context) {
     crowd *c = context;
     doorman_time wait;
@@ -1359,8 +1366,9 @@ static void *grab_from_windows(void *context) {
     return NULL;
 }
 
-/* L1: a window holds its limit also where threads that are still in the one before come in between.
- * (If a try stayed in the window that it first found, this would fail in three runs of eight.) */
+/* L1: a window keeps its limit even if threads that are still in the window before it call in
+ * between. (If a try stayed in the window that it first found, this would fail in three of eight
+ * runs.) */
 static void no_thread_forgets_what_others_have_counted_in_the_next_window(void **state) {
     (void)state;
     pthread_t threads[THREADS];
@@ -1385,14 +1393,14 @@ static void *grab_until_stopped(void *context) {
     return NULL;
 }
 
-/* Moves the clock, and waits until there have been enough tries that know of it. */
+/* Moves the clock, and waits for enough tries that have seen the new time. */
 static void crowd_clock(crowd *c, doorman_time now) {
     atomic_store(&c->clock, now);
     long long enough = atomic_load(&c->tries) + 2 * THREADS;
     while (atomic_load(&c->tries) < enough) sched_yield();
 }
 
-/* L1, C2: the client's thread changes the rate while all others go by it. */
+/* L1, C2: one thread changes the rate while 16 others use it. */
 static void sixteen_threads_stay_within_a_rate_that_changes(void **state) {
     (void)state;
     pthread_t threads[THREADS];
@@ -1441,8 +1449,9 @@ static void sixteen_threads_never_hold_more_than_a_gauge_has(void **state) {
     assert_exact(doorman__gauge_in_flight(&gauge), 0);
 }
 
-/* R3: who lowers a gauge and then looks what is in flight sees all that will ever have started
- * under the old capacity. (Without the second look of a try, this fails in one run of two.) */
+/* R3: when a thread lowers a gauge and then reads the units in flight, the result includes all
+ * units that can still start under the old capacity. (If a try did not check again, this test would
+ * fail in one of two runs.) */
 static void a_claim_misses_no_unit_in_flight(void **state) {
     (void)state;
     pthread_t threads[THREADS];

@@ -1,4 +1,5 @@
-/* Section 6 of doorman.h: a node that answers. Rules are those of the section's opening comment. */
+/* Tests section >>server of doorman.h: a node that answers requests. Its opening comment defines
+ * the rules. */
 #include "unit.h"
 
 #include <string.h>
@@ -8,7 +9,7 @@
 
 #define SECOND DOORMAN_SECOND
 
-/* ---- a node whose time is a variable, and holders who say what they are told to say ---- */
+/* ---- a node whose time is a variable, and holders whose claims the test chooses ---- */
 
 typedef struct world {
     doorman_config *config;
@@ -25,7 +26,8 @@ static void note_event(void *context, const doorman_event *event) {
     snprintf(w->holder_id, sizeof w->holder_id, "%s", event->holder_id);
 }
 
-/* A configuration of one template for every resource; lease 60 s, refresh 16 s. */
+/* Makes a configuration of one template for every resource. By default leases last 60 s and the
+ * refresh interval is 16 s. */
 static doorman_config *config_of(double capacity, const doorman_algorithm *algorithm) {
     doorman_template all = {.identifier_glob = "*", .capacity = capacity, .has_algorithm = true};
     if (algorithm) all.algorithm = *algorithm;
@@ -56,7 +58,7 @@ static world *world_start_full(double capacity, const doorman_algorithm *algorit
     return w;
 }
 
-/* Already learned, unless the algorithm says otherwise. */
+/* Starts a node that has finished learning, unless the algorithm sets a learning duration. */
 static world *world_start(double capacity, const doorman_algorithm *algorithm) {
     doorman_algorithm quick = {.has_learning_mode_duration = true};
     const doorman_server_options options = {.node = NULL};
@@ -102,7 +104,7 @@ static doorman_status ask_for(world *w, const char *resource_id, const holder *h
     return status;
 }
 
-/* A holder asks and takes the answer. */
+/* A holder sends a request and stores the lease it gets. */
 static doorman_answer ask(world *w, holder *h) {
     doorman_answer answer = {.resource_id = NULL};
     assert_int_equal(ask_for(w, "db", h, &answer), DOORMAN_OK);
@@ -125,7 +127,7 @@ static void release(world *w, const holder *h, uint64_t id) {
                      DOORMAN_OK);
 }
 
-/* What the node says of "db"; zeros where it knows nothing. */
+/* Returns what the node shows of "db"; zeros if it does not know it. */
 static doorman_server_resource seen(world *w) {
     const void *cursor = NULL;
     doorman_server_resource resource = {.resource_id = NULL}, found = resource;
@@ -146,7 +148,7 @@ static size_t count_resources(world *w, size_t *holders) {
     return count;
 }
 
-/* ---- stories ---- */
+/* ---- tests ---- */
 
 /* S5 */
 static void capacity_is_shared_as_holders_come(void **state) {
@@ -155,12 +157,13 @@ static void capacity_is_shared_as_holders_come(void **state) {
     holder a = {.id = "a", .wants = 1000}, b = {.id = "b", .wants = 50},
            c = {.id = "c", .wants = 10};
     assert_about(gets(w, &a), 120);
-    assert_about(gets(w, &b), 0); /* nothing is free, and nobody is over before a has confirmed */
+    /* Nothing is free, and a keeps its lease until it confirms a smaller one. */
+    assert_about(gets(w, &b), 0);
     w->now += 6 * SECOND;
     assert_about(gets(w, &a), 70);
     w->now += SECOND;
-    assert_about(gets(w, &b), 0);  /* a may not have heard of it yet */
-    assert_about(gets(w, &a), 70); /* confirms, within the minimum interval: R11 */
+    assert_about(gets(w, &b), 0);  /* a may not have received its smaller lease yet */
+    assert_about(gets(w, &a), 70); /* this confirms, even within the minimum interval (R11) */
     w->now += 6 * SECOND;
     assert_about(gets(w, &b), 50);
     assert_about(gets(w, &c), 0);
@@ -173,7 +176,8 @@ static void capacity_is_shared_as_holders_come(void **state) {
     world_stop(w);
 }
 
-/* T7 with `immediate`: the newcomer has its part at once. The sum is over until all have heard. */
+/* T7 with `immediate`: a new holder gets its share at once. The sum exceeds the capacity until
+ * every holder has renewed. */
 static void immediate_handover_gives_at_once(void **state) {
     (void)state;
     const doorman_algorithm immediate = {.handover = DOORMAN_IMMEDIATE,
@@ -203,11 +207,11 @@ static void who_is_not_master_says_who_is(void **state) {
                      DOORMAN_OK);
     assert_false(response.is_master);
     assert_string_equal(response.master_address, "tcp://there:1");
-    assert_int_equal(seen(w).holder_count, 0); /* losing deletes all state at once */
+    assert_int_equal(seen(w).holder_count, 0); /* losing mastership deletes all state at once */
     world_stop(w);
 }
 
-/* S1: nobody needs to say that a mastership has passed. */
+/* S1: a mastership ends at its time, without any call. */
 static void a_mastership_ends_by_itself_exactly_at_its_end(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -262,7 +266,7 @@ static void asked_again_soon_the_lease_in_force_is_repeated(void **state) {
     world_stop(w);
 }
 
-/* S3, L4: a cold start need not wait. */
+/* S3, L4: a cold start does not wait for the minimum interval. */
 static void a_holder_whose_wants_were_met_grows_within_the_interval(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -279,7 +283,8 @@ static void a_holder_whose_wants_were_met_grows_within_the_interval(void **state
     world_stop(w);
 }
 
-/* S3: so that nobody gains by asking often. */
+/* S3: the minimum interval applies to a holder whose wants were not met, so that asking often gains
+ * nothing. */
 static void a_holder_whose_wants_were_not_met_is_held_back(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -288,7 +293,7 @@ static void a_holder_whose_wants_were_not_met_is_held_back(void **state) {
     uint64_t first = ask(w, &b).gets.id;
     a.wants = a.has.capacity = 20;
     w->now += SECOND;
-    assert_about(gets(w, &a), 20); /* 70 are free */
+    assert_about(gets(w, &a), 20); /* then 70 are free */
     b.wants = 95;
     doorman_answer again = ask(w, &b);
     assert_true(again.gets.id == first);
@@ -298,7 +303,7 @@ static void a_holder_whose_wants_were_not_met_is_held_back(void **state) {
     world_stop(w);
 }
 
-/* S3: nor does anybody get a new lease who would not get more. */
+/* S3: a holder that would not get more gets no new lease within the minimum interval. */
 static void a_holder_that_could_not_grow_is_given_its_lease_again(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -313,7 +318,7 @@ static void a_holder_that_could_not_grow_is_given_its_lease_again(void **state) 
     world_stop(w);
 }
 
-/* R11, T7: what a holder gave back within the interval may be somebody else's. */
+/* R11, T7: another holder may have got what a holder gave back within the minimum interval. */
 static void what_was_given_back_grows_again_only_from_what_is_free(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -332,7 +337,7 @@ static void what_was_given_back_grows_again_only_from_what_is_free(void **state)
     world_stop(w);
 }
 
-/* R11: what was given back within the interval does not come again. */
+/* R11: an amount that was given back within the minimum interval is not granted again. */
 static void what_was_given_back_is_not_repeated(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -348,7 +353,7 @@ static void what_was_given_back_is_not_repeated(void **state) {
     world_stop(w);
 }
 
-/* R11: S3 holds back those alone who name their last lease. */
+/* R11: the minimum interval (S3) applies only to requests that name the last lease. */
 static void who_lost_its_lease_is_not_held_back(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -362,7 +367,7 @@ static void who_lost_its_lease_is_not_held_back(void **state) {
     world_stop(w);
 }
 
-/* S3: never more than half the refresh interval. */
+/* S3: the minimum interval is at most half the refresh interval. */
 static void the_minimum_interval_is_at_most_half_the_refresh_interval(void **state) {
     (void)state;
     const doorman_algorithm lively = {.lease_length = 6 * SECOND,
@@ -376,7 +381,7 @@ static void the_minimum_interval_is_at_most_half_the_refresh_interval(void **sta
     world_stop(w);
 }
 
-/* S4, R6: nobody grows, and what was held comes back. */
+/* S4, R6: holders get back what they claim, and nobody grows. */
 static void a_new_master_gives_back_what_holders_say_they_have(void **state) {
     (void)state;
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
@@ -393,7 +398,7 @@ static void a_new_master_gives_back_what_holders_say_they_have(void **state) {
     w->now += 63 * SECOND - 1;
     assert_int_equal(ask(w, &b).grant, DOORMAN_TRY_LATER);
     assert_about(gets(w, &a), 60);
-    w->now += 1; /* R8: the longest lease, with the drift */
+    w->now += 1; /* R8: the longest lease with drift has ended */
     answer = ask(w, &b);
     assert_about(answer.gets.capacity, 40);
     assert_false(answer.learning);
@@ -402,7 +407,7 @@ static void a_new_master_gives_back_what_holders_say_they_have(void **state) {
 
 static const doorman_algorithm learns = {.kind = DOORMAN_FAIR_SHARE};
 
-/* Put off while the server learns: no lease, and when to come again. */
+/* Fails unless a holder is answered TRY_LATER by a server that learns, with this interval. */
 static void assert_put_off(world *w, holder *h, doorman_time refresh_interval) {
     doorman_answer answer = ask(w, h);
     assert_int_equal(answer.grant, DOORMAN_TRY_LATER);
@@ -411,7 +416,8 @@ static void assert_put_off(world *w, holder *h, doorman_time refresh_interval) {
     assert_int_equal(answer.gets.refresh_interval, refresh_interval);
 }
 
-/* S4: the usual interval, or the end of the learning where that comes first, but not within 1 s. */
+/* S4: a refused holder asks again after the usual interval, or when learning ends if that is
+ * sooner, but not within 1 s. */
 static void a_holder_of_nothing_is_put_off_until_the_learning_ends(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
@@ -426,8 +432,8 @@ static void a_holder_of_nothing_is_put_off_until_the_learning_ends(void **state)
     world_stop(w);
 }
 
-/* S4: what it wants is known for as long as it comes again, nothing is counted for it, and no lease
- * has run out when it does not. */
+/* S4: the wants of a refused holder count for as long as it keeps asking. Nothing is committed for
+ * it, and when it stops asking, this does not count as an expired lease. */
 static void a_holder_that_is_put_off_is_known_and_forgotten(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
@@ -448,8 +454,8 @@ static void a_holder_that_is_put_off_is_known_and_forgotten(void **state) {
     world_stop(w);
 }
 
-/* S4: a holder that is put off and never comes again is known of no longer than a lease would have
- * lasted, however long the refresh interval is. */
+/* S4: a refused holder that does not ask again is forgotten after the time that a lease would have
+ * lasted, even if the refresh interval is longer. */
 static void a_holder_that_is_put_off_keeps_its_share_from_others_for_a_lease_length(void **state) {
     (void)state;
     const doorman_algorithm slow = {.lease_length = 60 * SECOND, .refresh_interval = 50 * SECOND};
@@ -463,8 +469,8 @@ static void a_holder_that_is_put_off_keeps_its_share_from_others_for_a_lease_len
     world_stop(w);
 }
 
-/* S4, R6: a claim that finds no room is answered with 0, so that its holder lets go of the old lease.
- * The holder may have what others give back later. */
+/* S4, R6: a claim for which there is no room is answered with 0, so that its holder stops using the
+ * old lease. The holder may have what others give back later. */
 static void a_claim_without_room_is_answered_with_0(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
@@ -478,15 +484,15 @@ static void a_claim_without_room_is_answered_with_0(void **state) {
     assert_exact(gets(w, &b), 0);
     assert_about(seen(w).counted, 100);
     w->now += 6 * SECOND;
-    a.has.capacity = 80;
+    a.has.capacity = 80; /* the rest is free for holders with a lease of this node */
     assert_about(gets(w, &a), 80);
     assert_about(gets(w, &b), 20);
     assert_about(seen(w).counted, 100);
     world_stop(w);
 }
 
-/* S4: who has given back all that it had holds nothing, but has its lease until that ends. When it
- * wants something again it may have what was given back. */
+/* S4: a holder that has given back everything holds nothing, but keeps its lease until that ends.
+ * When it wants something again, it may get what it gave back. */
 static void a_holder_that_gave_everything_back_may_have_it_again(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
@@ -506,7 +512,7 @@ static void a_holder_that_gave_everything_back_may_have_it_again(void **state) {
     world_stop(w);
 }
 
-/* R6, S4: a holder that lost its lease is put off, and what it may still be using is counted. */
+/* R6, S4: a holder that lost its lease is refused; what it may still be using stays committed. */
 static void a_holder_that_forgot_its_lease_is_put_off_and_counted(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
@@ -518,11 +524,11 @@ static void a_holder_that_forgot_its_lease_is_put_off_and_counted(void **state) 
     w->now += SECOND;
     assert_put_off(w, &again, 16 * SECOND);
     assert_about(seen(w).counted, 60);
-    assert_about(gets(w, &a), 60); /* the lease is still the last one, and can be named */
+    assert_about(gets(w, &a), 60); /* it is still the last lease, and can be named */
     world_stop(w);
 }
 
-/* S4: amounts that are no parts of a whole are given at once. */
+/* S4: an algorithm that does not divide the capacity grants at once. */
 static void where_there_is_nothing_to_learn_nobody_is_put_off(void **state) {
     (void)state;
     const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE};
@@ -534,7 +540,7 @@ static void where_there_is_nothing_to_learn_nobody_is_put_off(void **state) {
     world_stop(w);
 }
 
-/* R6; a fault of the Go server: a claim of 1e9 is believed. */
+/* R6. The Go server believes a claim of 1e9. */
 static void while_learning_no_claim_is_believed_beyond_the_capacity(void **state) {
     (void)state;
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
@@ -560,8 +566,8 @@ static void while_learning_leases_of_other_nodes_are_not_believed(void **state) 
     world_stop(w);
 }
 
-/* R8: a predecessor may have had a configuration with longer leases already, which this server
- * loads while it learns. It then learns for as long as those last. */
+/* R8: the predecessor may already have had a configuration with longer leases, which this server
+ * loads only while it learns. So it learns for as long as those leases last. */
 static void a_longer_lease_that_is_loaded_late_is_learned_of_too(void **state) {
     (void)state;
     const doorman_algorithm quick = {.lease_length = 20 * SECOND};
@@ -580,7 +586,8 @@ static void a_longer_lease_that_is_loaded_late_is_learned_of_too(void **state) {
     world_stop(w);
 }
 
-/* R8: a predecessor that went earlier shortens the learning; a duration given replaces it. */
+/* R8: learning begins when the predecessor is known to be gone, so it ends earlier if that was
+ * earlier. */
 static void learning_counts_from_when_the_predecessor_went(void **state) {
     (void)state;
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
@@ -601,7 +608,7 @@ static void learning_counts_from_when_the_predecessor_went(void **state) {
 
 /* ---- S10: two processes under one id ---- */
 
-/* Is the holder marked? There must be one. */
+/* Returns whether an existing holder is marked as shared. */
 static bool is_shared(world *w, const char *holder_id) {
     const void *cursor = NULL;
     doorman_server_lease lease = {.holder_id = ""};
@@ -611,7 +618,7 @@ static bool is_shared(world *w, const char *holder_id) {
     return lease.shared;
 }
 
-/* A process asks so many times, as often as it is told to. */
+/* A process asks `times` times, every 8 s. */
 static void ask_for_a_while(world *w, holder *h, int times) {
     for (int i = 0; i < times; i++) {
         (void)ask(w, h);
@@ -619,8 +626,8 @@ static void ask_for_a_while(world *w, holder *h, int times) {
     }
 }
 
-/* S10: the second process is found when it renews its lease for the second time: after two refresh
- * intervals; and what marks the id goes when one of the two has gone. */
+/* S10: the second process is noticed when it renews its lease for the second time, after two
+ * refresh intervals. The mark is removed when one of the two has gone. */
 static void two_processes_under_one_id_are_found(void **state) {
     (void)state;
     world *w = world_start(1000, NULL);
@@ -629,7 +636,7 @@ static void two_processes_under_one_id_are_found(void **state) {
     for (int i = 0; i < 3; i++) {
         assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 0);
         assert_false(is_shared(w, "same"));
-        assert_about(gets(w, &b), 800); /* each has it: nothing prevents that */
+        assert_about(gets(w, &b), 800); /* both have it; nothing prevents that */
         w->now += 7 * SECOND;
         assert_about(gets(w, &a), 800);
         w->now += 9 * SECOND;
@@ -654,7 +661,7 @@ static void two_processes_under_one_id_are_found(void **state) {
     world_stop(w);
 }
 
-/* S10: also where one asks eight times as often as the other, and when answers are lost. */
+/* S10: also if one process asks eight times as often as the other, and if responses are lost. */
 static void two_processes_need_not_ask_by_turns(void **state) {
     (void)state;
     world *w = world_start(1000, NULL);
@@ -678,21 +685,21 @@ static void two_processes_need_not_ask_by_turns(void **state) {
     world_stop(w);
 }
 
-/* One process over a bad network, which names the lease of the last answer that it took: answers to
- * its last request alone (R2). */
+/* One process over a bad network. It names the lease of the last response that it accepted, and
+ * accepts only responses to its last request (R2). */
 typedef struct process {
-    holder now, copies[4]; /* requests that may come again, or late */
+    holder now, copies[4]; /* copies: requests that may arrive again, or late */
 } process;
 
 static void live_through_anything(world *w, process *p) {
     holder *late = &p->copies[random_below(4)];
     switch (random_below(8)) {
-    case 0: /* the answer is lost */
+    case 0: /* the response is lost */
         *late = p->now;
         (void)ask(w, late);
-        *late = p->now; /* the request, not what it was given */
+        *late = p->now; /* the request, without the lease that it got */
         break;
-    case 1: { /* the request comes twice, and either answer is taken */
+    case 1: { /* the request arrives twice, and either response is accepted */
         holder first = p->now, second = p->now;
         *late = p->now;
         (void)ask(w, &first);
@@ -701,12 +708,12 @@ static void live_through_anything(world *w, process *p) {
         p->now.has.node = p->now.node;
         break;
     }
-    case 2: { /* an old request comes now, for the first time or again */
+    case 2: { /* an old request arrives now, for the first time or again */
         holder copy = *late;
         if (copy.id) (void)ask(w, &copy);
         break;
     }
-    case 3: /* the request will come late */ *late = p->now; break;
+    case 3: /* the request will arrive late */ *late = p->now; break;
     case 4: /* it restarts, rarely */
         if (random_below(4) == 0) p->now.has.id = 0;
         break;
@@ -715,7 +722,7 @@ static void live_through_anything(world *w, process *p) {
     w->now += (doorman_time)random_below(20) * SECOND;
 }
 
-/* S10: whatever a network does to one process, it is not taken for two. */
+/* S10: a bad network does not make one process look like two. */
 static void one_process_is_not_taken_for_two(void **state) {
     (void)state;
     for (int run = 0; run < 20; run++) {
@@ -730,7 +737,7 @@ static void one_process_is_not_taken_for_two(void **state) {
     }
 }
 
-/* R4: a claim under an older lease lowers nothing. */
+/* R4: a claim under an older lease does not lower the committed amount. */
 static void a_late_copy_of_a_request_frees_nothing(void **state) {
     (void)state;
     world *w = world_start(682, NULL);
@@ -738,13 +745,13 @@ static void a_late_copy_of_a_request_frees_nothing(void **state) {
     holder copy = c1;
     assert_about(gets(w, &c1), 500);
     w->now += 6 * SECOND;
-    (void)ask(w, &copy); /* "has nothing" */
+    (void)ask(w, &copy); /* it claims nothing */
     assert_about(gets(w, &c0), 182);
     assert_about(seen(w).counted, 682);
     world_stop(w);
 }
 
-/* R3, R4: a gauge confirms what is in flight, not less. */
+/* R3, R4: a gauge confirms no less than its units in flight. */
 static void what_is_in_flight_stays_counted(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -771,8 +778,8 @@ static void a_release_names_its_lease(void **state) {
     release(w, &a, first);
     assert_int_equal(seen(w).holder_count, 0);
     a.has.id = 0;
-    assert_about(gets(w, &a), 176); /* opened again */
-    release(w, &a, first);          /* and the old release arrives once more */
+    assert_about(gets(w, &a), 176); /* the resource has been opened again */
+    release(w, &a, first);          /* a copy of the old release arrives */
     assert_about(seen(w).has, 176);
     world_stop(w);
 }
@@ -835,7 +842,7 @@ static void a_claim_without_a_record_is_told_and_taken_for_nothing(void **state)
     world_stop(w);
 }
 
-/* Amounts that are no parts of a whole are not cut, and need no learning. */
+/* Amounts of algorithms that do not divide the capacity are not cut, and need no learning. */
 static void static_amounts_are_for_each_client(void **state) {
     (void)state;
     const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE},
@@ -850,7 +857,7 @@ static void static_amounts_are_for_each_client(void **state) {
     world_stop(w);
 }
 
-/* G5; faults of the Go server: a cut gives a negative lease. */
+/* G5. In the Go server a cut causes a negative lease. */
 static void after_a_cut_nobody_is_given_more_until_the_sum_fits(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -865,7 +872,7 @@ static void after_a_cut_nobody_is_given_more_until_the_sum_fits(void **state) {
     assert_about(gets(w, &a), 10);
     assert_about(gets(w, &b), 10);
     assert_about(gets(w, &c), 0);
-    assert_about(gets(w, &a), 10); /* confirmed */
+    assert_about(gets(w, &a), 10); /* this confirms */
     assert_about(gets(w, &b), 10);
     assert_about(seen(w).counted, 20);
     w->now += 6 * SECOND;
@@ -876,7 +883,7 @@ static void after_a_cut_nobody_is_given_more_until_the_sum_fits(void **state) {
     world_stop(w);
 }
 
-/* G5, R8: what may have been given without a book must be learned first. */
+/* G5, R8: leases may have been granted without a lease entry, so the resource must learn first. */
 static void a_resource_that_gains_a_template_learns_first(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -884,7 +891,7 @@ static void a_resource_that_gains_a_template_learns_first(void **state) {
     doorman_config *config = NULL;
     const doorman_config_options options = {.templates = &other, .template_count = 1};
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
-    reload(w, config); /* "db" has none now */
+    reload(w, config); /* no template matches "db" now */
     holder a = {.id = "a", .wants = 5000}, b = {.id = "b", .wants = 10};
     assert_about(gets(w, &a), 5000); /* G2 */
     assert_int_equal(w->events[DOORMAN_EVENT_UNMATCHED], 1);
@@ -907,7 +914,7 @@ static doorman_config *config_of_one(const char *glob, doorman_time lease_length
     return config;
 }
 
-/* G5, R8: a template that goes and comes back, with shorter leases. */
+/* G5, R8: a template is removed, and comes back with shorter leases. */
 static void long_leases_of_a_template_that_was_gone_are_not_forgotten(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -926,7 +933,8 @@ static void long_leases_of_a_template_that_was_gone_are_not_forgotten(void **sta
     world_stop(w);
 }
 
-/* S3, S6: who comes when it is told to gets a new lease, whatever the refresh interval. */
+/* S3, S6: a holder that renews at the time it was told gets a new lease, for any refresh
+ * interval. */
 static void who_comes_when_told_is_not_held_back(void **state) {
     (void)state;
     const doorman_algorithm slow = {.lease_length = 6 * SECOND,
@@ -959,7 +967,7 @@ static void unmatched_resources_can_be_refused(void **state) {
     world_stop(w);
 }
 
-/* G5, S2. Leases of before outlive the shorter ones, and each ends on time. */
+/* G5, S2: earlier leases may end later than new, shorter ones, and each ends on time. */
 static void a_reload_that_shortens_leases_forgets_none(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -999,22 +1007,22 @@ static void bounds_refuse_the_newcomer_and_take_nothing_from_others(void **state
     holder a = {.id = "a", .wants = 5}, b = {.id = "b", .wants = 5}, c = {.id = "c", .wants = 5};
     assert_about(gets(w, &a), 5);
     assert_about(gets(w, &b), 5);
-    assert_int_equal(ask(w, &c).grant, DOORMAN_FULL); /* holders of one resource */
+    assert_int_equal(ask(w, &c).grant, DOORMAN_FULL); /* bound: holders of one resource */
     doorman_answer answer;
     assert_int_equal(ask_for(w, "two", &a, &answer), DOORMAN_OK);
-    assert_int_equal(answer.grant, DOORMAN_FULL); /* resources of one holder */
+    assert_int_equal(answer.grant, DOORMAN_FULL); /* bound: resources of one holder */
     assert_int_equal(ask_for(w, "two", &c, &answer), DOORMAN_OK);
     assert_int_equal(answer.grant, DOORMAN_GRANTED);
     holder d = {.id = "d", .wants = 5};
     assert_int_equal(ask_for(w, "three", &d, &answer), DOORMAN_OK);
-    assert_int_equal(answer.grant, DOORMAN_FULL); /* resources */
+    assert_int_equal(answer.grant, DOORMAN_FULL); /* bound: resources */
     assert_int_equal(w->events[DOORMAN_EVENT_FULL], 3);
     w->now += 6 * SECOND;
     assert_about(gets(w, &a), 5);
     world_stop(w);
 }
 
-/* C7: what is refused for one holder must not take up the room of others. */
+/* C7: a resource that is refused takes no room from others. */
 static void a_refused_resource_leaves_nothing_behind(void **state) {
     (void)state;
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
@@ -1030,7 +1038,7 @@ static void a_refused_resource_leaves_nothing_behind(void **state) {
     world_stop(w);
 }
 
-/* C5: of a wrong message nothing takes effect, not even its right half. */
+/* C5: a request that is invalid has no effect, even if its first half is valid. */
 static void a_wrong_message_changes_nothing(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -1089,7 +1097,7 @@ static void a_wrong_message_changes_nothing(void **state) {
     world_stop(w);
 }
 
-/* C5: what is wrong beside the asks of a client. */
+/* C5: errors of a client's request outside its asks. */
 static void a_wrong_request_changes_nothing(void **state) {
     (void)state;
     static const char *const deep[DOORMAN__PATH_MAX + 1] = {
@@ -1137,7 +1145,8 @@ static void a_wrong_request_changes_nothing(void **state) {
     world_stop(w);
 }
 
-/* C5: a server that makes no sense is not made, and one that is there is not told nonsense. */
+/* C5: a server with invalid options is not created, and an invalid call does not change a
+ * server. */
 static void a_server_that_makes_no_sense_is_refused(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -1172,11 +1181,11 @@ static void a_server_that_makes_no_sense_is_refused(void **state) {
     }
     assert_int_equal(doorman_server_configure(w->server, NULL, w->now), DOORMAN_INVALID_ARGUMENT);
     holder a = {.id = "a", .wants = 10};
-    assert_about(gets(w, &a), 10); /* it is master, with its configuration, as before */
+    assert_about(gets(w, &a), 10); /* mastership and configuration are unchanged */
     world_stop(w);
 }
 
-/* S8: with a drift of 1 a record lasts twice as long as its lease. */
+/* S8: with a drift of 1 a lease entry lasts twice as long as its lease. */
 static void a_drift_of_ones_own_is_kept_to(void **state) {
     (void)state;
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
@@ -1190,8 +1199,8 @@ static void a_drift_of_ones_own_is_kept_to(void **state) {
     world_stop(w);
 }
 
-/* A list holds what there is: nothing of a resource that is not known, and nothing more once the
- * mastership has passed. */
+/* An iteration over an unknown resource's leases is empty, and an iteration ends when the
+ * mastership ends. */
 static void a_list_ends_with_the_mastership(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -1214,7 +1223,7 @@ static void a_list_ends_with_the_mastership(void **state) {
     world_stop(w);
 }
 
-/* G1; a fault of the Go server: a slash in an id crashes it where only * is configured. */
+/* G1. In the Go server a slash in an id causes a crash if * is the only template. */
 static void ids_may_hold_slashes_stars_and_brackets(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -1229,7 +1238,7 @@ static void ids_may_hold_slashes_stars_and_brackets(void **state) {
     world_stop(w);
 }
 
-/* C1: time that goes back stands still. */
+/* C1: if the clock goes back, time stands still. */
 static void time_that_goes_back_stands_still(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -1263,7 +1272,7 @@ static void no_two_leases_bear_the_same_id(void **state) {
     world_stop(w);
 }
 
-/* S2: memory comes back without any request. */
+/* S2: expired leases are freed without any request. */
 static void what_has_expired_is_given_back_by_update(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -1284,7 +1293,8 @@ static void what_has_expired_is_given_back_by_update(void **state) {
     world_stop(w);
 }
 
-/* S2: nobody waits for all of it. Answers do not depend on what is left. */
+/* S2: each update frees a part of many expired leases, so that no request waits for all of them.
+ * Responses do not depend on the rest. */
 static void an_update_does_a_part_of_much_work_and_is_due_again_at_once(void **state) {
     (void)state;
     enum { HOLDERS = 25000 };
@@ -1312,7 +1322,7 @@ static void an_update_does_a_part_of_much_work_and_is_due_again_at_once(void **s
     world_stop(w);
 }
 
-/* A holder asks for resource number so. */
+/* A holder asks for the resource with this number as its id. */
 static void ask_number(world *w, int number) {
     char id[16];
     doorman_answer answer;
@@ -1320,7 +1330,7 @@ static void ask_number(world *w, int number) {
     assert_int_equal(ask_for(w, id, &(holder){.id = "h", .wants = 1}, &answer), DOORMAN_OK);
 }
 
-/* Takes so many steps of a walk, and counts how often each resource was seen. */
+/* Takes up to `steps` steps of an iteration, and counts how often each resource is seen. */
 static void walk_on(world *w, doorman_walk *walk, int steps, int *seen) {
     doorman_server_resource resource;
     for (int i = 0; i < steps; i++) {
@@ -1329,8 +1339,8 @@ static void walk_on(world *w, doorman_walk *walk, int steps, int *seen) {
     }
 }
 
-/* Every other resource goes, and one comes, when a walk is at each of its places; beside it there
- * is another one, at another place. */
+/* While an iteration is at any position, every other resource is removed and a new one is added. A
+ * second iteration runs at another position. */
 static void a_walk_sees_what_stays_once_whatever_comes_and_goes(void **state) {
     (void)state;
     enum { COUNT = 9 };
@@ -1360,7 +1370,7 @@ static void a_walk_sees_what_stays_once_whatever_comes_and_goes(void **state) {
     }
 }
 
-/* Who is not master any more has nothing to be walked over. */
+/* A server that is no longer master has nothing to iterate over. */
 static void a_walk_ends_with_the_mastership(void **state) {
     (void)state;
     doorman_walk walk;
@@ -1376,8 +1386,9 @@ static void a_walk_ends_with_the_mastership(void **state) {
     world_stop(w);
 }
 
-/* C9, A4, T7: random holders, some of whom forget, overstate, release, or vanish; sums against a
- * recount over the leases, and the invariant of the leases section, at every step. */
+/* C9, A4, T7: random holders, some of which lose their lease, overstate, release or disappear. At
+ * every step the sums equal a recount of the leases, and the invariant of section >>leases
+ * holds. */
 static void sums_equal_a_recount_over_random_histories(void **state) {
     (void)state;
     enum { HOLDERS = 20, STEPS = 20000 };
@@ -1408,7 +1419,7 @@ static void sums_equal_a_recount_over_random_histories(void **state) {
             wants += lease.wants;
             count++;
         }
-        assert_true(sums.counted <= 100); /* exactly, not about */
+        assert_true(sums.counted <= 100); /* exactly, without tolerance */
         assert_about(sums.has, has);
         assert_about(sums.counted, counted);
         assert_about(sums.wants, wants);

@@ -1,5 +1,5 @@
-/* Section shares: each kind against the numbers of the literature and against a slow solver that is
- * written from the definition, and the index against a recount. */
+/* Section shares: compares each kind with examples from the literature and with a slow solver that
+ * is written from the definition, and the index with a recount. */
 #include "unit.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ static double share(doorman_algorithm algorithm, double capacity, const doorman_
 
 #define ALGORITHM(...) ((doorman_algorithm){__VA_ARGS__})
 
-/* Each of the demands gets what stands in the same place of `expected`. */
+/* Asserts that each demand gets the amount with the same index in `expected`. */
 static void assert_shares(doorman_algorithm algorithm, double capacity,
                           const doorman_demand *demands, const double *expected, size_t count) {
     for (size_t i = 0; i < count; i++) {
@@ -56,7 +56,8 @@ static void proportional_shares_of_90_between_100_and_50_and_10(void **state) {
     assert_shares(ALGORITHM(.kind = DOORMAN_PROPORTIONAL_SHARE), 90, demands, expected, 3);
 }
 
-/* The 10 leaves 30 of its equal part, the 45 then leaves 5 of its 50, which are the 100's. */
+/* The demand of 10 leaves 30 of its equal part of 40. Then the 45 leaves 5 of its 50, which go to
+ * the 100. */
 static void fair_shares_go_on_until_nothing_is_left_over(void **state) {
     (void)state;
     const doorman_demand demands[] = {{100, 1, 1}, {50, 1, 1}, {45, 1, 1}, {10, 1, 1}};
@@ -112,7 +113,8 @@ static void fair_shares_never_give_more_than_was_wanted(void **state) {
     assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 12, demands, expected, 3);
 }
 
-/* Who wants no more than its weight's part of the whole gets it, whatever others want. */
+/* A holder that wants no more than its weight's part of the capacity gets it, whatever others
+ * want. */
 static void a_guaranteed_share_is_not_starved_where_weights_differ(void **state) {
     (void)state;
     const doorman_demand demands[] = {{50, 5, 1}, {1e15, 1, 1}, {1e15, 4, 1}};
@@ -138,14 +140,14 @@ static int compare_ratios(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
-/* Pours water: the level at which min(wants, level * weight) sum to the capacity; as much as
- * anybody wants where all fit. */
+/* Water-filling: returns the level at which min(wants, level * weight) sum to the capacity; if all
+ * wants fit, the largest amount. */
 static long double slow_level(const doorman_demand *demands, size_t count, long double capacity) {
     static doorman_demand sorted[DEMANDS_MAX];
     long double weight = 0, left = capacity;
     for (size_t i = 0; i < count; i++) {
         sorted[i] = demands[i];
-        weight += (long double)demands[i].subclients; /* of integers: exact */
+        weight += (long double)demands[i].subclients; /* exact: a sum of integers */
     }
     qsort(sorted, count, sizeof *sorted, compare_ratios);
     for (size_t i = 0; i < count; i++) {
@@ -166,8 +168,8 @@ static void slow_fair(problem *it) {
     for (size_t i = 0; i < it->count; i++) it->exact[i] = poured(&it->demands[i], level);
 }
 
-/* What the modest leave of their equal parts goes to the others in proportion to what they want
- * above theirs. */
+/* Demands below their equal part leave the rest of it to the others, in proportion to what these
+ * want above their own. */
 static void slow_proportional(problem *it) {
     long double weights = 0, wants = 0, left = 0, above = 0;
     for (size_t i = 0; i < it->count; i++) {
@@ -233,7 +235,8 @@ static double random_weight(void) {
     return 1 + floor(random_unit() * most);
 }
 
-/* Ties, zeros, all sizes at once or all of one size; what fits, just fits, or does not. */
+/* Draws demands with ties and zeros, of all sizes or of one size, and a capacity that is enough,
+ * just enough, or too small. */
 static void random_problem(problem *it) {
     bool weighted = random_below(2), one_size = random_below(2);
     size_t priorities = random_below(4) ? 1 + random_below(4) : DOORMAN_TERMS_MAX;
@@ -258,12 +261,12 @@ static void random_problem(problem *it) {
     it->algorithm = (doorman_algorithm){.reserve = reserves[random_below(3)]};
 }
 
-/* A1. Beside one part in 10^9 of the target: the last bits of the capacity, of which the lowest
- * band gets what the others leave; and doubles below 1e-300 have fewer digits. */
+/* A1. Allows one part in 10^9 of the target; also the last bits of the capacity, because the lowest
+ * band gets what the others leave; and 1e-300, because doubles below that have fewer digits. */
 static void assert_target(double target, long double exact, double capacity) {
     double most = 1e-9 * (double)exact + 4e-15 * capacity + 1e-300;
     if (fabs(target - (double)exact) <= most) return;
-    fail_msg("a target is %.17g, and should be %.17Lg, of %.17g", target, exact, capacity);
+    fail_msg("a target is %.17g, expected %.17Lg, of the capacity %.17g", target, exact, capacity);
 }
 
 /* A1, A4 */
@@ -322,7 +325,8 @@ static void static_shares_and_no_algorithm_look_at_one_demand_alone(void **state
 
 /* ---- edges --------------------------------------------------------------------------------- */
 
-/* As doubles 1 + 0.1 + 0.1 is a little more than 1.2; nobody may lose more than that little. */
+/* As doubles, 1 + 0.1 + 0.1 is a little more than 1.2. No holder may lose more than that
+ * difference. */
 static void a_capacity_that_is_short_by_a_last_bit_is_shared_whole(void **state) {
     (void)state;
     const doorman_demand demands[] = {{1, 1, 1}, {0.1, 1, 1}, {0.1, 1, 1}};
@@ -373,7 +377,7 @@ static void terms_are_one_for_all_or_one_for_each_priority_highest_first(void **
         assert_exact(doorman_terms_target(terms, count, &nobody), 0);
     }
     assert_int_equal(doorman_shares_solve(NULL, 12, NULL, 0, terms, &count), DOORMAN_OK);
-    assert_exact(doorman_terms_target(terms, count, &demands[0]), 5); /* alone, it fits */
+    assert_exact(doorman_terms_target(terms, count, &demands[0]), 5); /* this demand alone fits */
 }
 
 static void no_algorithm_given_is_fair_share_and_no_subclients_are_one(void **state) {
@@ -427,16 +431,16 @@ static void what_is_no_demand_is_refused_and_writes_nothing(void **state) {
 
 enum { KEPT_MAX = 300, MANY = 100000 };
 
-/* A demand of a slow list beside the index. */
+/* A demand in a plain list, which the index is compared with. */
 typedef struct kept {
-    int band; /* -1: is not in it */
+    int band; /* -1: not in the index */
     doorman__demand demand;
 } kept;
 
 typedef struct recount {
     size_t count, nodes;
     long double wants, subclients;
-    const doorman__demand *last; /* in order */
+    const doorman__demand *last; /* the last one in order */
 } recount;
 
 static void recount_node(const doorman__node *node, const doorman__demand *key, recount *all);
@@ -453,7 +457,7 @@ static void recount_below(const doorman__inner *inner, recount *all) {
     }
 }
 
-/* Walks a whole tree: its order, its keys, its sums, its shape. */
+/* Checks a whole tree: its order, its keys, its sums and its shape. */
 static void recount_node(const doorman__node *node, const doorman__demand *key, recount *all) {
     all->nodes++;
     assert_in_range(node->count, 1, node->room);
@@ -496,7 +500,7 @@ static doorman__demand random_demand(void) {
     return (doorman__demand){wants, (uint32_t)weight, 1};
 }
 
-/* The sums of a range, from the definition. */
+/* Compares the sums of a random range with sums from the definition. */
 static void check_between(const doorman__index *index, const kept *list, size_t count, int band) {
     double low = random_below(8) ? random_amount() : -1, high = random_amount();
     const kept *some = &list[random_below(count)], *other = &list[random_below(count)];
@@ -517,7 +521,7 @@ static void check_between(const doorman__index *index, const kept *list, size_t 
     assert_int_equal(sums.count, demands);
 }
 
-/* C9. Anything, in any order. */
+/* C9. Random insertions and removals, in any order. */
 static void the_index_sums_what_is_in_it_and_in_the_end_exactly_nothing(void **state) {
     (void)state;
     static kept list[KEPT_MAX];
@@ -552,7 +556,7 @@ static void the_index_sums_what_is_in_it_and_in_the_end_exactly_nothing(void **s
     assert_int_equal(memory_blocks(), blocks);
 }
 
-/* C9. A sum that is added to and subtracted from would be 0 here. */
+/* C9. A sum kept by adding and subtracting would be 0 here. */
 static void what_was_beside_a_large_demand_is_not_lost_when_it_leaves(void **state) {
     (void)state;
     const doorman__demand small = {0.1, 1, 1}, large = {1e15, 1000000000, 1};
@@ -565,7 +569,7 @@ static void what_was_beside_a_large_demand_is_not_lost_when_it_leaves(void **sta
     doorman__index_uninit(&index);
 }
 
-/* C4. Whichever allocation fails, and however full the nodes are. */
+/* C4. For every allocation that can fail, and however full the nodes are. */
 static void without_memory_the_index_is_as_it_was(void **state) {
     (void)state;
     size_t blocks = memory_blocks();
@@ -588,18 +592,18 @@ static void without_memory_the_index_is_as_it_was(void **state) {
     assert_int_equal(memory_blocks(), blocks);
 }
 
-/* A2. A node that empties between two full ones joins neither of them, and goes. */
+/* A2. A node that is emptied between two full ones joins neither of them and is removed. */
 static void a_node_between_full_ones_can_be_emptied(void **state) {
     (void)state;
     enum { SPAN = DOORMAN__WIDTH, NODES = 4 };
     size_t blocks = memory_blocks();
     doorman__index index = {.spare_leaf = NULL};
-    for (int i = 0; i < NODES * SPAN; i++) { /* ascending: each full node is split in halves */
+    for (int i = 0; i < NODES * SPAN; i++) { /* ascending, so each full node is split in halves */
         put(&index, 0, &(doorman__demand){i, 1, 1});
     }
     doorman__inner *root = doorman__as_inner(index.bands[0]);
     assert_int_equal(root->node.height, 1);
-    for (size_t at = 0; at < 3; at += 2) { /* fills up the first and the third */
+    for (size_t at = 0; at < 3; at += 2) { /* fills the first and the third node */
         const doorman__demand least = root->keys[at];
         for (int i = 1; root->below[at]->count < DOORMAN__WIDTH; i++) {
             put(&index, 0, &(doorman__demand){least.wants + i / 100.0, 1, 1});
@@ -618,8 +622,9 @@ static void a_node_between_full_ones_can_be_emptied(void **state) {
     assert_int_equal(memory_blocks(), blocks);
 }
 
-/* A2. Every operation goes down one way, or two side by side, through nodes of bounded width; so
- * the worst one is a bound on the height and, of nodes that are hardly filled, on their number. */
+/* A2. Every operation descends along one path, or along two, through nodes of bounded width. So its
+ * worst case is bounded by the height, and by the number of nodes, which grows if nodes are hardly
+ * filled. */
 static void check_shape(const doorman__index *index, size_t demands) {
     recount all = recount_band(index->bands[0]);
     assert_int_equal(all.count, demands);
@@ -633,8 +638,8 @@ static doorman__demand ordered_demand(int order, size_t i) {
     return (doorman__demand){wants[order], 1, 1};
 }
 
-/* A2. Also where those who choose their wants know how it works: they come in order, and go so that
- * each node keeps as little as it can. */
+/* A2. Even if holders choose their wants to harm the index: demands come in order, and leave so
+ * that each node keeps as few as possible. */
 static void the_index_is_shallow_in_whatever_order_demands_come_and_go(void **state) {
     (void)state;
     static doorman__demand demands[MANY];
@@ -659,7 +664,7 @@ static void the_index_is_shallow_in_whatever_order_demands_come_and_go(void **st
     }
 }
 
-/* Equal demands, however many, are one entry. */
+/* Any number of equal demands is one entry. */
 static void demands_that_are_equal_take_the_place_of_one(void **state) {
     (void)state;
     const doorman__demand demand = {5, 3, 1}, other = {5, 4, 1}, of_equal_ratio = {10, 6, 1};
@@ -686,7 +691,7 @@ static void index_take(doorman__index *index, const doorman_demand *demand) {
     doorman__index_remove(index, demand->priority, &own);
 }
 
-/* One comes, goes or changes its mind. */
+/* Adds, removes or changes one demand. */
 static void change_problem(problem *it, doorman__index *index, size_t most) {
     size_t at = random_below(most);
     doorman_demand next = {random_below(4) ? random_amount() : 0,
@@ -705,7 +710,7 @@ static void change_problem(problem *it, doorman__index *index, size_t most) {
     }
 }
 
-/* A1, A4. Every kind, of one index after any insertions, changes and removals. */
+/* A1, A4. Checks every kind on one index, after random insertions, changes and removals. */
 static void shares_are_right_whatever_has_come_and_gone(void **state) {
     (void)state;
     static problem it;

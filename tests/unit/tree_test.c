@@ -1,5 +1,5 @@
-/* Trees of servers, as section >>server of doorman.h promises them (T1 to T8, R7, R8): nodes and
- * clients in one process, their messages carried by hand, and time a variable. */
+/* Tests trees of servers, as section >>server of doorman.h promises them (T1 to T8, R7, R8). Nodes
+ * and clients are in one process, the test carries their messages, and time is a variable. */
 #include "unit.h"
 
 #define DOORMAN_IMPLEMENTATION
@@ -15,8 +15,8 @@
 
 typedef struct node {
     char name[16];
-    doorman_server *server; /* NULL: dead */
-    int parent;             /* -1: a root */
+    doorman_server *server; /* NULL: the node is dead */
+    int parent;             /* index of its parent; -1: it is a root */
     uint64_t life;
 } node;
 
@@ -27,7 +27,7 @@ typedef struct member {
     doorman_resource *resource;
     double wants;
     int priority;
-    bool stalled; /* asks nobody */
+    bool stalled; /* its requests are not sent */
 } member;
 
 typedef struct forest {
@@ -37,13 +37,13 @@ typedef struct forest {
     size_t node_count;
     member *members;
     size_t member_count, member_capacity;
-    bool cut[NODES_MAX];    /* the way from this node to its parent */
-    bool divide_leases;     /* of nodes, as a parent would that knows nothing of whole units */
-    bool hide_algorithm;    /* in answers, as if it were unknown */
-    uint64_t joined;        /* clients, so far */
-    size_t largest_request; /* asks in one */
-    size_t refused;         /* requests that were answered by an error, */
-    doorman_error error;    /* the last */
+    bool cut[NODES_MAX];    /* the connection from this node to its parent is cut */
+    bool divide_leases;     /* leases of nodes are divided, as by a parent without whole units */
+    bool hide_algorithm;    /* responses are changed so that they name no algorithm */
+    uint64_t joined;        /* number of clients added so far */
+    size_t largest_request; /* the largest number of asks in one request */
+    size_t refused;         /* number of requests that were answered with an error */
+    doorman_error error;    /* the last error */
     size_t events[DOORMAN_EVENT_COUNT];
 } forest;
 
@@ -86,7 +86,7 @@ static int add_node(forest *f, int parent) {
     return index;
 }
 
-/* A root that has learned already. */
+/* Starts a forest with one root, which has finished learning. */
 static forest *plant(const doorman_template *templates, size_t count) {
     forest *f = calloc(1, sizeof *f);
     assert_non_null(f);
@@ -144,7 +144,7 @@ static void join(forest *f, member *m) {
     assert_int_equal(doorman_resource_set_wants(m->resource, m->wants, f->now), DOORMAN_OK);
 }
 
-/* It comes back under the same id, and knows nothing. */
+/* Restarts a client under the same id. It has lost all its state. */
 static void reset_client(forest *f, size_t who) {
     doorman_client_destroy(f->members[who].client);
     join(f, &f->members[who]);
@@ -157,7 +157,8 @@ static int node_at(const forest *f, const char *address) {
     return -1;
 }
 
-/* Carries one request of an asker, if it has one. Messages take no time. */
+/* Carries one request from an upstream object and its response back, if it has a request. Messages
+ * take no time. Returns whether there was a request. */
 static bool carry(forest *f, doorman_asker *asker, bool cut) {
     doorman_request request;
     doorman_response response;
@@ -207,7 +208,7 @@ static void want(forest *f, size_t who, double wants) {
 
 static void stall(forest *f, size_t who, bool stalled) { f->members[who].stalled = stalled; }
 
-/* All that is due now, in every node and client, until nothing is. */
+/* Handles everything that is due now, in all nodes and clients. */
 static void settle(forest *f) {
     for (int round = 0; round < 100; round++) {
         bool busy = false;
@@ -224,17 +225,18 @@ static void settle(forest *f) {
         }
         if (!busy) return;
     }
-    fail_msg("messages without end");
+    fail_msg("the messages do not end");
 }
 
-/* Time passes, in steps of a tenth of a second; the leases never exceed the capacity (T7). */
+/* Lets time pass, in steps of 0.1 s, and checks that the leases never exceed the capacity (T7). */
 static void pass(forest *f, double seconds, double capacity) {
     for (int step = 0; step < (int)(seconds * 10 + 0.5); step++) {
         f->now += SECOND / 10;
         settle(f);
         double sum = sum_leased(f);
         if (sum > capacity * (1 + 1e-12)) {
-            fail_msg("%.17g of %.17g in force, %g s after", sum, capacity, (double)step / 10);
+            fail_msg("leases of %.17g in force, capacity %.17g, %g s later", sum, capacity,
+                     (double)step / 10);
         }
     }
 }
@@ -244,9 +246,9 @@ static bool resource_of(const forest *f, int at, doorman_server_resource *out) {
     return doorman_server_next_resource(f->nodes[at].server, &cursor, out, f->now);
 }
 
-/* ---- stories --------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
-/* What one server would give to all clients of the forest. */
+/* Compares the leases with the shares that one server would give to all clients of the forest. */
 static void hold_against_one_server(const forest *f, const doorman_algorithm *algorithm,
                                     double capacity, double within) {
     doorman_demand *demands = calloc(f->member_count, sizeof *demands);
@@ -274,8 +276,8 @@ static void hold_against_one_server(const forest *f, const doorman_algorithm *al
     free(demands);
 }
 
-/* T1, T4: at the first request for a resource a node asks its parent at once; who asked comes again
- * a second later, and has its share. */
+/* T1, T4: at the first request for a resource a node asks its parent at once. The holder asks again
+ * one second later, and gets its share. */
 static void a_first_request_has_its_share_seconds_later(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -285,7 +287,8 @@ static void a_first_request_has_its_share_seconds_later(void **state) {
     assert_exact(leased(f, m), 0);
     pass(f, 2.5, 100);
     assert_exact(leased(f, m), 40);
-    for (int i = 0; i <= leaf; i++) { /* and that they were put off first prolongs no record */
+    /* The first TRY_LATER does not make any lease entry last longer. */
+    for (int i = 0; i <= leaf; i++) {
         const void *cursor = NULL;
         doorman_server_lease lease;
         assert_true(doorman_server_next_lease(f->nodes[i].server, "db", &cursor, &lease, f->now));
@@ -307,7 +310,7 @@ static void demand_that_cannot_be_met_is_asked_for_early(void **state) {
     fell(f);
 }
 
-/* T7: what one leaf gives up goes to another only when it is free. pass() looks at every step. */
+/* T7: a leaf gets the share of another leaf only when it is free. pass() checks every step. */
 static void a_share_moves_from_leaf_to_leaf(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -322,7 +325,8 @@ static void a_share_moves_from_leaf_to_leaf(void **state) {
     fell(f);
 }
 
-/* T3: 8 s at the root's holders, 4 s at the next level, then 2, and never below 1.5. */
+/* T3: the interval is 8 s for the root's holders, 4 s one level below, then 2 s, and never below
+ * 1.5 s. */
 static void the_refresh_interval_falls_by_half_a_level(void **state) {
     (void)state;
     doorman_algorithm algorithm = fair;
@@ -341,8 +345,8 @@ static void the_refresh_interval_falls_by_half_a_level(void **state) {
     fell(f);
 }
 
-/* R7, R8: a leaf that starts anew gets again at once what it had, and its clients keep what they
- * have; it learns until what its predecessor gave has ended. */
+/* R7, R8: a leaf that restarts gets its last lease again at once, and its clients keep their
+ * leases. It learns until the leases of its predecessor have ended. */
 static void a_leaf_that_restarts_costs_nobody_anything(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -360,8 +364,8 @@ static void a_leaf_that_restarts_costs_nobody_anything(void **state) {
     fell(f);
 }
 
-/* The same when it was gone for a while and leases are short; a client that has lost its lease
- * meanwhile has its share when the leaf has learned. */
+/* R7, R8: the same after the leaf has been away for 3 s, with leases of 7 s. A client that has lost
+ * its lease meanwhile gets its share when the leaf has finished learning. */
 static void a_leaf_that_was_gone_gives_back_what_was_held(void **state) {
     (void)state;
     doorman_algorithm algorithm = {.lease_length = 7 * SECOND, .refresh_interval = SECOND};
@@ -380,7 +384,8 @@ static void a_leaf_that_was_gone_gives_back_what_was_held(void **state) {
     fell(f);
 }
 
-/* R6, R8: while a leaf learns nobody grows, not even one whose old lease it has not heard of. */
+/* R6, R8: no holder grows while a leaf learns, because the leaf may not have heard of all old
+ * leases. */
 static void a_leaf_that_learns_gives_nobody_more_than_it_had(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -388,7 +393,8 @@ static void a_leaf_that_learns_gives_nobody_more_than_it_had(void **state) {
     add_member(f, leaf, 60, 1);
     add_member(f, leaf, 40, 1);
     pass(f, 30, 100);
-    stall(f, 0, true); /* goes on using 60 until its lease ends, and says nothing */
+    /* It continues to use 60 until its lease ends, but its requests are not sent. */
+    stall(f, 0, true);
     restart_node(f, leaf);
     want(f, 1, 100);
     pass(f, 25, 100);
@@ -398,8 +404,8 @@ static void a_leaf_that_learns_gives_nobody_more_than_it_had(void **state) {
     fell(f);
 }
 
-/* R6: a root that starts anew gives its children what they say they have; it does not take them for
- * new holders that have nothing. */
+/* R6: a root that restarts grants its children what they claim, and does not treat them as new
+ * holders without a lease. */
 static void a_root_that_restarts_learns_from_its_children(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -421,8 +427,8 @@ static double in_force(const forest *f, const member *m) {
     return info.capacity;
 }
 
-/* S4, T4: below a root that learns a new node has no lease. Its clients are put off too, know why,
- * and do not come all the time; and the safe capacity that is configured reaches them. */
+/* S4, T4: a new node below a root that learns has no lease. Its clients are answered TRY_LATER,
+ * with the reason, and do not ask more often. The configured safe capacity reaches them. */
 static void below_a_root_that_learns_clients_are_put_off(void **state) {
     (void)state;
     const doorman_template all = {
@@ -447,15 +453,16 @@ static void below_a_root_that_learns_clients_are_put_off(void **state) {
     assert_exact(resource.wants, 40);
     assert_true(resource_of(f, leaf, &resource));
     assert_int_equal(resource.expired_count, 0);
-    pass(f, 6, 100); /* it learned for 63 s; then a step a level */
+    pass(f, 6, 100); /* the root learns for 63 s; then each level takes one step */
     doorman_resource_read(m->resource, &info, f->now);
     assert_exact(leased(f, m), 40);
     assert_false(info.learning);
     fell(f);
 }
 
-/* S4, R7: a root and a leaf restart, one after the other, while the root learns. The leaf has no
- * lease then; its clients keep theirs until these end, and are then put off, not told 0. */
+/* S4, R7: a root restarts, and a leaf restarts while the root learns. Then the leaf has no lease.
+ * Its clients keep their leases until these end. Then they are answered TRY_LATER, and not given a
+ * capacity of 0. */
 static void a_leaf_that_restarts_below_a_root_that_learns_tells_nobody_0(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -474,7 +481,8 @@ static void a_leaf_that_restarts_below_a_root_that_learns_tells_nobody_0(void **
     fell(f);
 }
 
-/* T7: all servers at once. The clients go on until their leases end, and nothing is exceeded. */
+/* T7: all servers restart at once. The clients keep their leases until these end, and the capacity
+ * is not exceeded. */
 static void all_servers_may_restart_at_once(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -490,8 +498,8 @@ static void all_servers_may_restart_at_once(void **state) {
     fell(f);
 }
 
-/* T4, S6: cut off from its parent a node goes on until its own lease ends, its holders no longer;
- * and it tells them to try later, not that they have nothing. */
+/* T4, S6: a node that is cut off from its parent grants leases until its own lease ends, and no
+ * lease of its holders ends later. Then it answers TRY_LATER, and not a capacity of 0. */
 static void a_node_without_a_lease_puts_its_holders_off(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -516,8 +524,7 @@ static void a_node_without_a_lease_puts_its_holders_off(void **state) {
     fell(f);
 }
 
-/* Clients that have left are not asked for any more, and in the end the node gives its lease back
- * (R10). */
+/* R10: a node stops asking for clients that have left, and then releases its lease. */
 static void what_nobody_wants_any_more_is_given_back(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -535,8 +542,8 @@ static void what_nobody_wants_any_more_is_given_back(void **state) {
     fell(f);
 }
 
-/* R10: a node that learns does not know whom its lease is for, so it does not give it back,
- * although nobody has asked it yet. */
+/* R10: a node that learns does not release its lease, because it does not know yet which holders
+ * use it, even if no holder has asked it. */
 static void a_node_that_learns_releases_nothing(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -546,10 +553,10 @@ static void a_node_that_learns_releases_nothing(void **state) {
     pass(f, 30, 100);
     restart_node(f, leaf);
     stall(f, 0, true);
-    pass(f, 3, 100); /* the other one asks, and so the leaf has a lease; */
+    pass(f, 3, 100); /* the other client asks, so the leaf has a lease */
     doorman_resource_close(f->members[1].resource, f->now);
     f->members[1].resource = NULL;
-    pass(f, 20, 100); /* then nobody is left that it knows of */
+    pass(f, 20, 100); /* now the leaf knows no holder */
     doorman_server_resource resource;
     assert_true(resource_of(f, 0, &resource));
     assert_exact(resource.counted, 80);
@@ -559,8 +566,8 @@ static void a_node_that_learns_releases_nothing(void **state) {
     fell(f);
 }
 
-/* S3, S6: a lease that is short because the node's own ends soon is renewed, and not told again and
- * again until it has ended: the minimum interval is at most a sixth of it. */
+/* S3, S6: a lease may be short because the node's own lease ends soon. The minimum interval is then
+ * at most a sixth of it, so that it is renewed, and not repeated until it ends. */
 static void a_short_lease_is_renewed_in_time(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -571,7 +578,7 @@ static void a_short_lease_is_renewed_in_time(void **state) {
     doorman_server_resource resource;
     assert_true(resource_of(f, leaf, &resource));
     f->now = resource.lease_end - 3 * SECOND;
-    settle(f); /* leases of 3 s at most, from here on */
+    settle(f); /* leases last at most 3 s from now on */
     doorman_resource_info before, after;
     doorman_resource_read(f->members[0].resource, &before, f->now);
     f->cut[leaf] = false;
@@ -582,8 +589,8 @@ static void a_short_lease_is_renewed_in_time(void **state) {
     fell(f);
 }
 
-/* S7: without one in the configuration each level divides what it has; it does not become 0. One
- * that is configured goes down the tree. */
+/* S7: if the configuration has no safe capacity, each level divides its capacity, and the result
+ * does not become 0. A configured safe capacity is passed down the tree. */
 static void safe_capacities_go_down_the_tree(void **state) {
     (void)state;
     for (int given = 0; given < 2; given++) {
@@ -604,13 +611,13 @@ static void safe_capacities_go_down_the_tree(void **state) {
         assert_near(resource.safe_capacity, given ? 7 : 50, 1e-9);
         for (size_t i = 0; i < 2; i++) want(f, i, 0);
         pass(f, 60, 100);
-        assert_true(resource_of(f, leaf, &resource)); /* which has nothing now */
+        assert_true(resource_of(f, leaf, &resource)); /* the leaf has no capacity now */
         assert_true(given ? resource.has_safe_capacity : !resource.has_safe_capacity);
         fell(f);
     }
 }
 
-/* Ids that look like globs are ids; a subtree that wants nothing keeps its template. */
+/* Ids that look like globs are plain ids. A subtree that wants nothing keeps its template. */
 static void odd_resources_are_resources(void **state) {
     (void)state;
     static const char *const ids[] = {"*", "[", "db/[a-z]*"};
@@ -639,7 +646,8 @@ static void odd_resources_are_resources(void **state) {
     fell(f);
 }
 
-/* G2: unmatched resources get what they ask for, also through a tree; or are refused. */
+/* G2: unmatched resources are granted in full, also through a tree, or are refused if so
+ * configured. */
 static void unmatched_resources_go_through_the_tree(void **state) {
     (void)state;
     for (int reject = 0; reject < 2; reject++) {
@@ -661,7 +669,7 @@ static void unmatched_resources_go_through_the_tree(void **state) {
     }
 }
 
-/* STATIC and NO_ALGORITHM are no parts of a whole, at any level. */
+/* STATIC and NO_ALGORITHM do not divide the capacity, at any level. */
 static void amounts_that_are_no_parts_go_through_the_tree(void **state) {
     (void)state;
     for (int kind = DOORMAN_STATIC_SHARE; kind <= DOORMAN_NO_ALGORITHM; kind++) {
@@ -676,13 +684,13 @@ static void amounts_that_are_no_parts_go_through_the_tree(void **state) {
     }
 }
 
-/* T8: two nodes that are each other's parents, and three in a ring. Nobody hangs, and nobody has
- * anything. */
+/* T8: two, three and four nodes form a ring. No node is blocked, and no client gets a lease. */
 static void a_loop_is_refused(void **state) {
     (void)state;
     for (int ring = 2; ring <= 4; ring++) {
         forest *f = plant_one(100, fair);
-        f->nodes[0].parent = ring - 1; /* before the others, so that it finds no address yet */
+        /* Set before the other nodes exist, so that the address is not found yet. */
+        f->nodes[0].parent = ring - 1;
         snprintf(f->nodes[ring - 1].name, sizeof f->nodes[0].name, "n%d", ring - 1);
         restart_node(f, 0);
         for (int i = 1; i < ring; i++) add_node(f, i - 1);
@@ -695,7 +703,7 @@ static void a_loop_is_refused(void **state) {
     }
 }
 
-/* T5: the node has a name, and its servers are one holder. */
+/* T5: the parent knows the node by its name, so all its servers are one holder. */
 static void a_new_master_is_the_same_holder(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -711,8 +719,8 @@ static void a_new_master_is_the_same_holder(void **state) {
     fell(f);
 }
 
-/* T2: the level at which a reserve is shared lies among the demands of a priority that has more, and
- * below a node that has no demand of the priority that has only the reserve. */
+/* T2: priority 0 gets only its part of the reserve. The level of the reserve lies between two
+ * demands of priority 2, which gets more. They are below a node without demands of priority 0. */
 static void a_reserve_is_shared_fairly_across_nodes(void **state) {
     (void)state;
     doorman_algorithm algorithm = fair;
@@ -730,7 +738,8 @@ static void a_reserve_is_shared_fairly_across_nodes(void **state) {
     fell(f);
 }
 
-/* Handover as it was: a step sooner. Nothing is asserted of sums that may be exceeded. */
+/* Immediate handover reaches the same shares, one step sooner. The sums are not asserted, because
+ * they may exceed the capacity for a while. */
 static void immediate_handover_comes_to_the_same_shares(void **state) {
     (void)state;
     doorman_algorithm algorithm = fair;
@@ -746,7 +755,7 @@ static void immediate_handover_comes_to_the_same_shares(void **state) {
     fell(f);
 }
 
-/* One request of a client that is not simulated. */
+/* Sends one request of a client that is not simulated. */
 static void ask_as(forest *f, int at, const char *client_id, const char *resource_id, double wants,
                    doorman_lease has) {
     const doorman_demand demand = {wants, 1, 1};
@@ -759,7 +768,7 @@ static void ask_as(forest *f, int at, const char *client_id, const char *resourc
                      DOORMAN_OK);
 }
 
-/* A gauge that is not simulated: its lease, and what it has in flight. */
+/* A gauge client that is not simulated: its lease, and its units in flight. */
 typedef struct gauge_client {
     const char *id;
     doorman_lease has;
@@ -767,7 +776,7 @@ typedef struct gauge_client {
     double in_flight;
 } gauge_client;
 
-/* It renews its lease, and takes the answer. */
+/* Renews the gauge's lease and stores the response. */
 static void renew_gauge(forest *f, int at, gauge_client *gauge, double wants) {
     const doorman_demand demand = {wants, 1, 1};
     doorman_ask ask = {.resource_id = "db", .wants = &demand, .wants_count = 1, .has = gauge->has};
@@ -785,8 +794,8 @@ static void renew_gauge(forest *f, int at, gauge_client *gauge, double wants) {
 }
 
 /* T7, R5: the lease of a node falls from 300 to 100 while two gauges below it have 150 units in
- * flight each. They want now less, now more, so that each has a large target when it renews. The
- * drift included, their leases fit a lease length after the cut. */
+ * flight each. Their wants alternate, so that each has a large target when it renews. One lease
+ * length with drift after the cut, their leases fit the capacity. */
 static void after_a_cut_the_leases_below_a_node_fit_whatever_they_want(void **state) {
     (void)state;
     doorman_algorithm algorithm = {
@@ -816,14 +825,14 @@ static void after_a_cut_the_leases_below_a_node_fit_whatever_they_want(void **st
         pass(f, 1, 300);
         double sum = a.has.capacity + b.has.capacity;
         if (second > 25 && sum > 100 * (1 + 1e-12))
-            fail_msg("%g in force, %d s after", sum, second);
-        if (second > 100) assert_true(sum > 90); /* and little of it lies idle */
+            fail_msg("leases of %g in force %d s later", sum, second);
+        if (second > 100) assert_true(sum > 90); /* and little of the capacity is unused */
     }
     fell(f);
 }
 
-/* A claim of a lease that lasts for years, while a node has no lease yet, is noted no longer than
- * leases last: it costs others nothing for ever. */
+/* A holder claims a lease that lasts for years, while the node has no lease yet. The claim counts
+ * no longer than a lease lasts, so it does not take capacity from others for ever. */
 static void a_claim_without_end_ends(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -837,8 +846,8 @@ static void a_claim_without_end_ends(void **state) {
     fell(f);
 }
 
-/* T8: one message of a child that bears the root's name does not stop its parent for ever; one that
- * bears the name of its parent's parent is refused at once. */
+/* T8: one message from a child with the root's name does not stop its parent for ever. A message
+ * with the name of the parent's parent is refused at once. */
 static void a_wrong_name_is_no_lasting_harm(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -866,12 +875,13 @@ static void a_wrong_name_is_no_lasting_harm(void **state) {
     fell(f);
 }
 
-/* Sums that no amount can say: all want the largest amount of what is no part of a whole. */
+/* Sums larger than the largest amount: 20,000 holders want the largest amount, of a resource whose
+ * algorithm does not divide the capacity. */
 static void the_largest_sums_come_to_an_end(void **state) {
     (void)state;
     doorman_algorithm algorithm = fair;
     algorithm.kind = DOORMAN_NO_ALGORITHM;
-    algorithm.has_minimum_interval = true; /* 0 */
+    algorithm.has_minimum_interval = true; /* the minimum interval is 0 */
     forest *f = plant_one(100, algorithm);
     int leaf = add_node(f, 0);
     char id[16];
@@ -890,7 +900,7 @@ static void the_largest_sums_come_to_an_end(void **state) {
     fell(f);
 }
 
-/* C7: what a bound of the parent refuses is refused by the node too, in the same words. */
+/* C7: if the parent answers FULL, because of one of its bounds, the node answers FULL too. */
 static void what_is_full_above_is_full_below(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -911,7 +921,7 @@ static void what_is_full_above_is_full_below(void **state) {
     fell(f);
 }
 
-/* K2: of a node too, a request without an answer has failed after its time-out. */
+/* K2: a node's request also fails when it is not answered within the time-out. */
 static void a_node_gives_up_a_request_after_its_time_out(void **state) {
     (void)state;
     const char *parents[] = {"n0"};
@@ -933,8 +943,9 @@ static void a_node_gives_up_a_request_after_its_time_out(void **state) {
     fell(f);
 }
 
-/* A node forgets a resource that nobody asks for any more, also if it learns, and a request for it
- * is under way when the last record ends, which is never answered, and refused when sent again. */
+/* A node forgets a resource that nobody asks for, even while it learns. Here a request for the
+ * resource is under way when its last entry ends; it is never answered, and the next one is
+ * refused. */
 static void what_is_refused_above_is_forgotten(void **state) {
     (void)state;
     forest *f = plant(NULL, 0);
@@ -959,7 +970,7 @@ static void what_is_refused_above_is_forgotten(void **state) {
     fell(f);
 }
 
-/* Resources that are closed one after the other do not keep the others from being renewed. */
+/* Releases of many resources, one after the other, do not delay the renewal of others. */
 static void releases_and_renewals_take_turns(void **state) {
     (void)state;
     forest *f = plant_one(1e6, fair);
@@ -974,7 +985,7 @@ static void releases_and_renewals_take_turns(void **state) {
     }
     settle(f);
     doorman_asker *asker = doorman_client_asker(m->client);
-    for (int i = 0; i < 60; i++) { /* one a second, and each answer takes one */
+    for (int i = 0; i < 60; i++) { /* one release a second; each response takes 1 s */
         doorman_request request;
         doorman_response response;
         doorman_resource_close(closing[i], f->now);
@@ -993,7 +1004,7 @@ static void releases_and_renewals_take_turns(void **state) {
     fell(f);
 }
 
-/* ---- what a parent is sent, and what it answers ---------------------------------------------- */
+/* ---- requests to a parent, and its responses ------------------------------------------------- */
 
 typedef struct exchange {
     doorman_ask ask;
@@ -1002,7 +1013,7 @@ typedef struct exchange {
     doorman_error error;
 } exchange;
 
-/* One request of a server that is not simulated, to the root. */
+/* Sends one request of a server that is not simulated to the root. */
 static doorman_status send(forest *f, exchange *x, const doorman_demand *wants, size_t count) {
     static const char *const path[] = {"child"};
     x->ask.resource_id = "db";
@@ -1018,8 +1029,8 @@ static doorman_status send(forest *f, exchange *x, const doorman_demand *wants, 
     return doorman_server_handle(f->nodes[0].server, &x->request, &x->response, &x->error, f->now);
 }
 
-/* The groups of a server are demands of their own: 120 between 1000 of one client, and 50 and 10,
- * comes to level 60, wherever they sit. */
+/* Each group is a separate demand. A capacity of 120 for one client that wants 1000, and two that
+ * want 60 together, gives level 60, wherever the clients are. */
 static void groups_are_demands_of_their_own(void **state) {
     (void)state;
     forest *f = plant_one(120, fair);
@@ -1035,8 +1046,8 @@ static void groups_are_demands_of_their_own(void **state) {
     fell(f);
 }
 
-/* R7: a child that learns and has a record gets again what it had; its record says for how long it
- * goes on learning; without one it is a new holder. */
+/* R7: a child that learns and has a lease entry gets its last lease again, and learns until that
+ * entry ends. Without an entry it is a new holder. */
 static void a_child_that_learns_is_told_for_how_long(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -1050,18 +1061,18 @@ static void a_child_that_learns_is_told_for_how_long(void **state) {
     assert_int_equal(send(f, &x, less, 1), DOORMAN_OK);
     assert_exact(x.response.answers[0].gets.capacity, 80);
     assert_int_equal(x.response.answers[0].learn_for, 63 * SECOND - 20 * SECOND);
-    add_member(f, 0, 100, 1); /* what it has is not for others, */
+    add_member(f, 0, 100, 1); /* the child's capacity is not given to others */
     settle(f);
     assert_exact(leased(f, &f->members[0]), 20);
     f->now += 10 * SECOND;
     x.ask.learning = false;
     x.ask.has = x.response.answers[0].gets;
-    assert_int_equal(send(f, &x, less, 1), DOORMAN_OK); /* until it has learned */
+    assert_int_equal(send(f, &x, less, 1), DOORMAN_OK); /* the child has finished learning */
     assert_exact(x.response.answers[0].gets.capacity, 10);
     fell(f);
 }
 
-/* C5: what is wrong is named, and nothing has happened. */
+/* C5: the error names the wrong field, and the request has no effect. */
 static void wrong_groups_are_named(void **state) {
     (void)state;
     static const struct {
@@ -1089,11 +1100,12 @@ static void wrong_groups_are_named(void **state) {
     assert_int_equal(send(f, &x, NULL, DOORMAN__GROUPS_MAX + 1), DOORMAN_INVALID_ARGUMENT);
     doorman_server_resource resource;
     assert_false(resource_of(f, 0, &resource));
-    assert_int_equal(send(f, &x, NULL, 0), DOORMAN_OK); /* nobody wants anything */
+    /* No demand is valid: the child wants nothing. */
+    assert_int_equal(send(f, &x, NULL, 0), DOORMAN_OK);
     fell(f);
 }
 
-/* Who claims more than it was given is told on, and what it was given is what counts. */
+/* A claim above what was granted causes an event, and only what was granted counts. */
 static void a_claim_beyond_what_was_given_is_told(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -1110,7 +1122,7 @@ static void a_claim_beyond_what_was_given_is_told(void **state) {
     fell(f);
 }
 
-/* The answer to the request of a node, which a story makes wrong. */
+/* A response to a node's request, which a test makes wrong. */
 typedef struct told {
     doorman_response response;
     doorman_answer answer;
@@ -1129,7 +1141,7 @@ static void steep_slope(told *t) { t->terms[0].slope = 1.1; }
 static void wrong_algorithm(told *t) { t->algorithm.decay_factor = 2; }
 static void for_a_client(told *t) { t->response.is_server = false; }
 
-/* C5: what makes no sense is a failure, and nothing of it is taken. */
+/* C5: an invalid response is a failure, and no part of it is accepted. */
 static void wrong_terms_are_not_taken(void **state) {
     (void)state;
     static void (*const wrongs[])(told *) = {
@@ -1164,8 +1176,8 @@ static void wrong_terms_are_not_taken(void **state) {
     }
 }
 
-/* T2: a parent may tell sixteen levels of its own making. Groups end at some of them, and are no
- * more than there may be; together they want what all clients want. */
+/* T2: a parent may send 16 levels of its own choice. The child's groups end at some of them, and
+ * their number stays within the bound. The groups together want what all clients want. */
 static void more_levels_than_groups_can_end_at_do_no_harm(void **state) {
     (void)state;
     forest *f = plant_one(1e6, fair);
@@ -1190,7 +1202,8 @@ static void more_levels_than_groups_can_end_at_do_no_harm(void **state) {
     fell(f);
 }
 
-/* An algorithm of a newer parent costs nobody a lease: the terms hold, and it is told. */
+/* An algorithm of a newer parent is unknown to the child. The terms still apply, no lease is lost,
+ * and the child reports an event. */
 static void an_unknown_algorithm_costs_no_lease(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -1203,7 +1216,7 @@ static void an_unknown_algorithm_costs_no_lease(void **state) {
     fell(f);
 }
 
-/* T1: more than fits into one message goes into several. */
+/* T1: resources that do not fit into one message are sent in several. */
 static void many_resources_are_asked_for_in_parts(void **state) {
     (void)state;
     enum { COUNT = 2500 };
@@ -1230,7 +1243,7 @@ static void many_resources_are_asked_for_in_parts(void **state) {
     fell(f);
 }
 
-/* T1: so do more demands than fit, of resources that a child wants in many groups. */
+/* T1: demands that do not fit into one message are also sent in several. */
 static void many_groups_are_asked_for_in_parts(void **state) {
     (void)state;
     enum { COUNT = 150 };
@@ -1240,7 +1253,7 @@ static void many_groups_are_asked_for_in_parts(void **state) {
     static doorman_demand wants[DOORMAN__GROUPS_MAX];
     doorman_ask asks[COUNT];
     char ids[COUNT][8];
-    for (int i = 0; i < DOORMAN__GROUPS_MAX; i++) { /* of each priority, from 1e-4 to 1e5 */
+    for (int i = 0; i < DOORMAN__GROUPS_MAX; i++) { /* some for each priority, from 1e-4 to 1e5 */
         wants[i] = (doorman_demand){pow(10, i / 16 * 9 / 31.0 - 4), 1, i % 16};
     }
     for (int i = 0; i < COUNT; i++) {
@@ -1285,7 +1298,7 @@ static void a_node_has_a_configuration_or_a_parent(void **state) {
     fell(f);
 }
 
-/* A server that is master no more forgets all, and an answer that comes then is void. */
+/* A server that loses mastership deletes its state, and a later response is ignored. */
 static void a_lost_mastership_voids_what_is_under_way(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
@@ -1313,7 +1326,8 @@ static void a_lost_mastership_voids_what_is_under_way(void **state) {
 
 /* ---- fairness */
 
-/* T2: within 5 %, for every kind, wherever the clients sit, whose wants differ by six orders. */
+/* T2: shares are within 5 % of those of one server, for every kind and position of the clients.
+ * Wants differ by six orders of magnitude. */
 static void a_tree_shares_as_one_server_would(void **state) {
     (void)state;
     for (int round = 0; round < 24; round++) {

@@ -1,5 +1,6 @@
 /*
- * What the unit tests share. Include it before doorman.h, which it gives its allocator:
+ * Helpers that the unit tests share. Include it before doorman.h, because it defines the allocator
+ * that doorman.h uses:
  *
  *     #include "unit.h"
  *
@@ -13,12 +14,13 @@
  *         return run_all(tests);
  *     }
  *
- * numbers   random_bits(), random_below(n), random_unit(), random_amount(): one sequence for a
- *           program, from a seed that run_all() prints and takes from the environment: SEED=42
- * memory    memory_fails_at(n): the n-th allocation from now on fails, once; memory_fails_from(n):
- *           and so do all that follow; memory_works(): back to normal, true if none has failed
- *           since. These are about the thread that calls them. memory_blocks(): how many are
- *           allocated now, by all threads. To let each allocation of a call fail in turn:
+ * numbers   random_bits(), random_below(n), random_unit(), random_amount(): one random sequence for
+ *           each program. run_all() prints the seed, and takes it from the environment: SEED=42
+ * memory    memory_fails_at(n): the n-th allocation from now on fails, once;
+ *           memory_fails_from(n): it fails, and so do all after it; memory_works(): allocations
+ *           succeed again, and returns true if none has failed since the last call. These affect
+ *           only the calling thread. memory_blocks(): how many blocks are allocated now, by all
+ *           threads. To make each allocation of a call fail in turn:
  *
  *               size_t n = 0;
  *               do {
@@ -27,10 +29,11 @@
  *                   ... OUT_OF_MEMORY or not, the object is as it should be ...
  *               } while (!memory_works());
  *
- * compare   assert_near(actual, expected, relative), assert_about(actual, expected) within one part
- *           in 10^9 (A1), assert_exact(actual, expected): of doubles, and they say both
+ * compare   assert_near(actual, expected, relative), assert_about(actual, expected) within one
+ *           part in 10^9 (A1), assert_exact(actual, expected): for doubles; a failure prints
+ *           both values
  *
- * The numbers are for one thread: they are unguarded.
+ * Only one thread may use the random numbers: they are not guarded.
  */
 #ifndef UNIT_H
 #define UNIT_H
@@ -49,7 +52,7 @@
 
 static uint64_t unit__random_state;
 
-/* xorshift64* (Vigna 2014), other than the library's own. */
+/* xorshift64* (Vigna 2014), which is not the library's generator. */
 static inline uint64_t random_bits(void) {
     uint64_t x = unit__random_state;
     x ^= x >> 12;
@@ -66,7 +69,7 @@ static inline double random_unit(void) {
     return (double)(random_bits() >> 11) * (1.0 / 9007199254740992.0);
 }
 
-/* In [0, 1e15], of every size, and now and then one of the numbers that things break at. */
+/* In [0, 1e15], of every size. One in eight is a value at which code often breaks. */
 static inline double random_amount(void) {
     static const double edges[] = {0,    5e-324, 1e-300, 3.6e-15, 1.0 / 3, 1, 31.999999999999996,
                                    32.0, 1e6,    1e14,   1e15};
@@ -90,8 +93,8 @@ static inline void unit__seed(void) {
 
 static size_t unit__memory_blocks; /* atomic */
 static _Thread_local struct {
-    size_t until_failure; /* 0: none is to fail */
-    bool on, failed;      /* on: all are to fail after that one */
+    size_t until_failure; /* 0: none will fail */
+    bool on, failed;      /* on: all after that one will fail, too */
 } unit__memory;
 
 static inline bool unit__memory_refuses(void) {
@@ -144,8 +147,8 @@ static inline void unit__near(double actual, double expected, double relative, c
                               const char *file, int line) {
     double difference = actual > expected ? actual - expected : expected - actual;
     double most = relative * (expected < 0 ? -expected : expected);
-    if (difference <= most) return; /* false for NaN */
-    print_error("%s is %.17g, and should be %.17g\n", text, actual, expected);
+    if (difference <= most) return; /* NaN fails */
+    print_error("%s is %.17g, expected %.17g\n", text, actual, expected);
     _fail(file, line);
 }
 
