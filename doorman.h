@@ -2993,7 +2993,8 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  *            be wrong, because a copy that comes late overstates. A claim for which there is no
  *            room is answered with a lease of 0, so that the holder stops using the old lease. If
  *            it kept that lease, it could claim it from the next master, which would grant it
- *            beside the leases that took the room.
+ *            beside the leases that took the room. What a node has outstanding is committed even
+ *            beyond C (see doorman__book_learn).
  *   end      (R9, S8) A record ends later than the holder's lease: the holder's clock may be slower
  *            by the drift, and the holder counts from when it asked. Ends never move back.
  *   release  (R10) A release names its lease too. A copy that comes late names an old lease, so it
@@ -3759,11 +3760,12 @@ static double doorman__book_subclients(const doorman__book *book) {
 /* Uses the terms that the parent sent, if they fit into the capacity within a thousandth. Leases
  * are cut to what is free anyway. If a node solved its own terms for so small a difference, it
  * would never return to the common level where a reserve is shared. (With whole units the lease is
- * the sum rounded down or up, so there the terms fit within a unit.) What the terms leave over
- * until the next request to the parent is divided in proportion to what is still wanted. */
+ * the sum rounded down or up, and one more unit may be moving between holders, so there the terms
+ * fit within two units.) What the terms leave over until the next request to the parent is divided
+ * in proportion to what is still wanted. */
 static bool doorman__book_take_told(doorman__book *book, double capacity) {
     double sum = doorman__terms_sum(book->told, book->told_count, &book->index);
-    double most = capacity * (1 + 1e-3) + book->settings->whole;
+    double most = capacity * (1 + 1e-3) + (book->settings->whole ? 2 : 0);
     if (sum < 0 || sum > most) return false;
     double unmet = doorman__index_wants(&book->index) - sum;
     double part = unmet > 0 ? doorman__min(1, doorman__max(0, (capacity - sum) / unmet)) : 0;
@@ -3902,18 +3904,26 @@ static double doorman__book_return(doorman__book *book, doorman__record *record)
 /* R6. The claim names a lease of this node. For another lease or none, claim and target are 0. The
  * holder gets what it has shown to have had, even if it wants less now. Returns 0, and changes
  * nothing, if there is neither a claim nor anything to grant. A claim for which there is no room
- * gets a new lease of 0. */
+ * gets a new lease of 0.
+ *   outstanding   of a node: what it has committed for its own holders; of a client 0. It is
+ *                 committed even if that exceeds the capacity, because a child below the node that
+ *                 learns may use it longer than the leases of the predecessor last (R7) */
 static double doorman__book_learn(doorman__book *book, doorman__record *record, double target,
-                                  double claim) {
+                                  double claim, double outstanding) {
     double free = doorman__book_free(book, record);
     double known = doorman__book_round_down(book, doorman__min(claim, free));
     doorman__total_add(&book->spare, known);
     double most = doorman__min(free, doorman__total_floor(book->spare));
     double given = doorman__max(known, doorman__book_round_down(book, doorman__min(target, most)));
-    if (given <= 0 && claim <= 0) return 0;
+    if (given <= 0 && claim <= 0 && outstanding <= 0) return 0;
     doorman__total_subtract(&book->spare, given);
     doorman__book_check_round(book);
     doorman__book_commit(book, record, given, given);
+    bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
+    double counted = doorman__min(doorman__ceil(outstanding), DOORMAN_AMOUNT_MAX);
+    if (counted <= record->counted || immediate) return given;
+    doorman__book_set_amounts(book, record, given, counted);
+    record->recent = doorman__float_up(counted);
     return given;
 }
 
@@ -5875,7 +5885,8 @@ static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *ans
     doorman_time interval = alone || refused || far ? DOORMAN__PUT_OFF_MAX : DOORMAN_SECOND;
     doorman_time length = 3 * interval;
     if (turn->ours && doorman__book_learning(book, turn->now)) {
-        double counted = doorman__max(record->counted, doorman__ceil(turn->ask->has.capacity));
+        double claim = record->is_server ? turn->claim : turn->ask->has.capacity;
+        double counted = doorman__max(record->counted, doorman__ceil(claim));
         doorman__book_set_amounts(book, record, record->given, counted);
         record->recent = doorman__float_up(counted);
         length = doorman__later(length, doorman__earlier(turn->ask->has.expires_in,
@@ -5931,8 +5942,10 @@ static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_a
     double target = turn->ours ? turn->target : 0;
     if (book->settings->whole) target = doorman__whole_ceil(target);
     double claim = turn->ours ? turn->ask->has.capacity : 0;
-    *keep = again ? turn->record->given : doorman__book_learn(book, turn->record, target, claim);
-    if (*keep > 0 || claim > 0) return true;
+    double outstanding = turn->ours && turn->record->is_server ? turn->ask->outstanding : 0;
+    *keep = turn->record->given;
+    if (!again) *keep = doorman__book_learn(book, turn->record, target, claim, outstanding);
+    if (*keep > 0 || claim > 0 || outstanding > 0) return true;
     const doorman_algorithm *algorithm = &book->settings->algorithm;
     doorman_time usual = turn->ours ? doorman__book_soon(algorithm) : algorithm->refresh_interval;
     doorman_time rest = doorman__earlier(usual, book->learned_at - turn->now);

@@ -34,7 +34,7 @@
 #define SIM_VERSIONS 32 /* configurations in one run */
 #define SIM_NOTES 30    /* the last notes before a failure, which are printed with it */
 #define SIM_JOBS 64     /* processes that share the runs */
-#define SIM_COVERS 32   /* live leases of one holder, each larger than the newer ones */
+#define SIM_COVERS 96   /* live leases of one holder, each larger than the newer ones */
 #define SIM_RECOUNT 64  /* events between two comparisons of cached checks with a full recount */
 #define SIM_NONE SIZE_MAX
 #define SIM_BURST (5 * DOORMAN_SECOND) /* burst of every rate */

@@ -261,7 +261,7 @@ static void check_lease(sim_world *world, const sim_book *book, const doorman_as
         sim_fail(world, "%s gets %.9g of %s, but wants %.9g and has %.9g%s", holder,
                  lease->capacity, ask->resource_id, wants, has, ours ? "" : " from another node");
     }
-    if (learns && !(lease->keep > 0) && !(ours && has > 0)) {
+    if (learns && !(lease->keep > 0) && !(ours && fmax(has, ask->outstanding) > 0)) {
         sim_fail(world, "a server that learns grants %s 0 of %s", holder, ask->resource_id);
     }
     if (!book || !promises(&book->resource.settings->algorithm)) return;

@@ -90,7 +90,7 @@ static gets learn(stage *it, const char *id, double wants, double claim) {
     const doorman_demand demand = {wants, 1, 1};
     set_demand(it, record, &demand);
     double target = doorman__book_target(it->book, record);
-    double keep = doorman__book_learn(it->book, record, target, claim);
+    double keep = doorman__book_learn(it->book, record, target, claim, 0);
     return (gets){record->given, keep, 0};
 }
 
@@ -793,7 +793,10 @@ static void the_sums_of_a_book_are_those_of_its_records(void **state) {
         case 0: doorman__book_remove(it.book, record); break;
         case 1: doorman__book_confirm(it.book, record, random_amount()); break;
         case 5: doorman__book_age(it.book, record, it.now); break;
-        case 2: (void)doorman__book_learn(it.book, record, random_amount(), random_amount()); break;
+        case 2:
+            (void)doorman__book_learn(it.book, record, random_amount(), random_amount(),
+                                      random_below(2) ? random_amount() : 0);
+            break;
         case 3: (void)expire(&it); break;
         case 4:
             set_capacity(&it, random_amount());
