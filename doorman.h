@@ -2993,7 +2993,8 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  *            be wrong, because a copy that comes late overstates. A claim for which there is no
  *            room is answered with a lease of 0, so that the holder stops using the old lease. If
  *            it kept that lease, it could claim it from the next master, which would grant it
- *            beside the leases that took the room.
+ *            beside the leases that took the room. What a node has outstanding is committed even
+ *            beyond C (see doorman__book_learn).
  *   end      (R9, S8) A record ends later than the holder's lease: the holder's clock may be slower
  *            by the drift, and the holder counts from when it asked. Ends never move back.
  *   release  (R10) A release names its lease too. A copy that comes late names an old lease, so it
@@ -3759,9 +3760,9 @@ static double doorman__book_subclients(const doorman__book *book) {
 /* Uses the terms that the parent sent, if they fit into the capacity within a thousandth. Leases
  * are cut to what is free anyway. If a node solved its own terms for so small a difference, it
  * would never return to the common level where a reserve is shared. (With whole units the lease is
- * the sum rounded down or up, and one more unit may be changing hands, so there the terms fit
- * within two units.) What the terms leave over until the next request to the parent is divided in
- * proportion to what is still wanted. */
+ * the sum rounded down or up, and one more unit may be moving between holders, so there the terms
+ * fit within two units.) What the terms leave over until the next request to the parent is divided
+ * in proportion to what is still wanted. */
 static bool doorman__book_take_told(doorman__book *book, double capacity) {
     double sum = doorman__terms_sum(book->told, book->told_count, &book->index);
     double most = capacity * (1 + 1e-3) + (book->settings->whole ? 2 : 0);
@@ -3904,9 +3905,9 @@ static double doorman__book_return(doorman__book *book, doorman__record *record)
  * holder gets what it has shown to have had, even if it wants less now. Returns 0, and changes
  * nothing, if there is neither a claim nor anything to grant. A claim for which there is no room
  * gets a new lease of 0.
- *   outstanding   a node: what it has committed to its own holders; a client: 0. It is committed
- *                 even where it exceeds the capacity, because a child of the node that learns may
- *                 use it for longer than the leases of the predecessor last (R7) */
+ *   outstanding   of a node: what it has committed for its own holders; of a client 0. It is
+ *                 committed even if that exceeds the capacity, because a child below the node that
+ *                 learns may use it longer than the leases of the predecessor last (R7) */
 static double doorman__book_learn(doorman__book *book, doorman__record *record, double target,
                                   double claim, double outstanding) {
     double free = doorman__book_free(book, record);

@@ -157,10 +157,10 @@ mutant learn-shorter 'R6: learning ends after half a lease' \
     'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length));' \
     'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length / 2));'
 mutant learn-grow 'R6: holders grow while a server learns' \
-    ': doorman__book_learn(book, turn->record' \
-    ': doorman__book_grant(book, turn->record'
+    'if (!again) *keep = doorman__book_learn(book, turn->record, target, claim, outstanding);' \
+    'if (!again) *keep = doorman__book_grant(book, turn->record, target, claim);'
 mutant learn-zero 'S4: a server that learns grants 0 instead of answering TRY_LATER' \
-    'if (*keep > 0) return true;' \
+    'if (*keep > 0 || claim > 0 || outstanding > 0) return true;' \
     'if (*keep >= 0) return true;'
 mutant learn-unbound 'R6: a learning server grants claims beyond the capacity' \
     'known = doorman__book_round_down(book, doorman__min(claim, free));' \
