@@ -34,8 +34,8 @@ static void start_server(world *w) {
                                         .lease_length = 30 * DOORMAN_SECOND,
                                         .refresh_interval = 10 * DOORMAN_SECOND,
                                         .has_learning_mode_duration = true};
-    doorman_config_options templates = {.templates = &all, .template_count = 1};
-    check(doorman_config_create(&w->config, &templates, NULL));
+    doorman_config_options config_options = {.templates = &all, .template_count = 1};
+    check(doorman_config_create(&w->config, &config_options, NULL));
     doorman_server_options options = {.node = "root", .config = w->config, .seed = {1, 2}};
     check(doorman_server_create(&w->server, &options, NULL, w->now));
     doorman_mastership mastership = {.address = "here", .until = DOORMAN_NEVER};
