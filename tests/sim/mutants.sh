@@ -168,8 +168,8 @@ mutant learn-unbound 'R6: a learning server grants claims beyond the capacity' \
 mutant learn-spare 'R6: the overstated part of a claim is granted to others' \
     'if (record->given > counted) { doorman__total_add(&book->spare, record->given);' \
     'if (record->counted > counted) { doorman__total_add(&book->spare, record->counted);' \
-    --levels 1 --clients 4 --resources 1 \
-    --faults resign,delay,double,spike,stall --favour resign,delay,double,spike,stall
+    --levels 1 --clients 8 --resources 1 \
+    --faults resign,delay,double,spike,stall --favour resign,delay,double,spike
 mutant learn-alien 'R6: claims that name another node are believed' \
     'ours = ask->has.id && strcmp(ask->has.node, server->node) == 0;' \
     'ours = ask->has.id != 0;' --favour roam,loss
