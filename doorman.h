@@ -3969,25 +3969,17 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
  * K3 A redirect is followed at once, at most five in a row, and never from TLS to plain text.
  * R2 A response is accepted only if it is to the last request, and only once. It has no effect on a
  *    holding whose reported lease has ended in the meantime.
- * R3 A holder limits itself to a claim before it sends the claim. A client claims its capacity, or
- *    what is in flight; a node claims its capacity, or what it has committed for its own holders.
- *    A holder that wants less gives back first, unless no server answers at present: a new master
- *    could not know about it, and could not grant it to other holders. A holder claims at most what
- *    its granter has committed for it, K. Units in flight from a lease that has ended belong to no
- *    lease, so a new master must not count them; they are only reported as outstanding.
- * R9 Ends never move back. A holder counts the time of a lease from when it sent the request. When
- *    K falls, the amount above the new K stays committed until the end of the lease with which it
- *    came: K'.
+ * R3 A holder limits itself to a claim before it sends the claim: to the larger of its capacity and
+ *    what is in use, in flight for a client, committed for its own holders for a node. It sends both
+ *    parts, the capacity of its lease as `has` and what is in use as `outstanding`. A granter lowers
+ *    what is committed to the larger part. A new master grants `has` alone, since nobody may grow
+ *    while it learns: what is in use beyond the lease was given under an earlier one, and together
+ *    with leases that it has not heard of yet may exceed the capacity. A holder that wants less gives
+ *    back first, unless no server answers at present: a new master could not know about it, and could
+ *    not grant it to other holders.
+ * R9 Ends never move back. A holder counts the time of a lease from when it sent the request.
  * R10 A release names its lease. It is tried once, and only when nothing of the lease is in use.
  */
-
-/* An amount that a granter had committed before it committed less: see R9. */
-typedef struct doorman__past {
-    double keep;
-    doorman_time end;
-} doorman__past;
-
-#define DOORMAN__PAST_MAX 4
 
 /* Wants count as met if the lease is smaller by at most a thousandth (R12). */
 #define DOORMAN__MET 0.999
@@ -4000,9 +3992,7 @@ typedef struct doorman__holding {
     uint64_t lease_id;                        /* 0: never had one */
     double capacity;                          /* of the lease */
     doorman_time end;
-    double keep;       /* K: what the granter has committed for it, */
-    size_t past_count; /* K': and had before, until then; amounts fall, ends rise */
-    doorman__past past[DOORMAN__PAST_MAX];
+    double keep;         /* K: what the granter has committed for it, */
     double claimed;      /* in the last request that was answered or is under way */
     double asked_wants;  /* the same; the sum */
     bool reported;       /* the request under way reports a lease */
@@ -4347,37 +4337,6 @@ static void doorman__asker_collect_releases(doorman_asker *asker, doorman_time n
     }
 }
 
-/* What the granter has committed: K, or K' if that is more. */
-static double doorman__holding_counted(doorman__holding *holding, doorman_time now) {
-    while (holding->past_count && now >= holding->past[0].end) {
-        memmove(&holding->past[0], &holding->past[1],
-                --holding->past_count * sizeof(doorman__past));
-    }
-    return doorman__max(holding->keep, holding->past_count ? holding->past[0].keep : 0);
-}
-
-/* R3: the claim. From here on the holder is limited to it. */
-static double doorman__holding_bind(doorman__holding *holding, doorman_time now) {
-    double claim = doorman__min(holding->claim, doorman__holding_counted(holding, now));
-    holding->keep = doorman__min(holding->keep, claim);
-    return claim;
-}
-
-/* R9: K is about to fall, but the old amount may be in use until the end of its lease. If there are
- * too many such amounts, the two oldest become one: the larger amount, until the later end. */
-static void doorman__holding_cut(doorman__holding *holding, doorman_time now) {
-    doorman__past *past = holding->past;
-    (void)doorman__holding_counted(holding, now); /* removes those that have ended */
-    while (holding->past_count && past[holding->past_count - 1].keep <= holding->keep) {
-        holding->past_count--;
-    }
-    if (holding->past_count == DOORMAN__PAST_MAX) {
-        past[1].keep = past[0].keep;
-        memmove(&past[0], &past[1], --holding->past_count * sizeof *past);
-    }
-    past[holding->past_count++] = (doorman__past){holding->keep, holding->end};
-}
-
 static doorman_ask doorman__holding_ask(doorman__holding *holding, doorman_time now) {
     doorman_ask ask = {.resource_id = holding->resource_id,
                        .outstanding = holding->outstanding,
@@ -4388,7 +4347,8 @@ static doorman_ask doorman__holding_ask(doorman__holding *holding, doorman_time 
     if (holding->reported) {
         ask.has.id = holding->lease_id;
         ask.has.node = holding->node;
-        ask.has.capacity = doorman__holding_bind(holding, now);
+        holding->keep = doorman__min(holding->keep, holding->claim);
+        ask.has.capacity = doorman__min(holding->claim, holding->capacity); /* R3 */
         ask.has.expires_in = holding->end - now;
     }
     return ask;
@@ -4596,9 +4556,7 @@ static void doorman__holding_replace(doorman__holding *holding, const doorman_le
     if (!doorman__holding_live(holding, now) || strcmp(holding->node, lease->node) != 0) {
         holding->end = now;
         holding->keep = 0;
-        holding->past_count = 0;
     }
-    if (keep < holding->keep) doorman__holding_cut(holding, now);
     holding->keep = keep;
     holding->end = doorman__later(holding->end, end);
     holding->lease_id = lease->id;
@@ -6524,7 +6482,7 @@ static void doorman__limit_carry(doorman__limit *after, const doorman__limit *be
 
 /* Writes what a rate follows. One that rises must not make more units of the time that was saved up
  * at the old one: that is cut in proportion, before the new rate is known to anybody. (One that
- * falls makes fewer.) And one that rises by itself, at `until`, does not let more be saved up than
+ * falls makes fewer, unless the burst is in units: then the units stay.) And one that rises by itself, at `until`, does not let more be saved up than
  * before until it is set again. */
 static void doorman__rate_set(doorman_rate *rate, double amount, doorman_time until, double after,
                               doorman_time now) {
@@ -6538,9 +6496,13 @@ static void doorman__rate_set(doorman_rate *rate, double amount, doorman_time un
     do {
         int64_t most = old.most < 0 ? INT64_C(1) << 62 : old.most;
         int64_t saved = doorman__saved(paid, ticks, most, DOORMAN__FUTURE);
-        if (!(part <= 1) || saved <= 0) break;
-        int64_t kept = (int64_t)((double)saved * part);
-        if (part >= 1 && doorman__saved(paid, ticks, next->most, DOORMAN__FUTURE) <= saved) break;
+        bool stays = rate->burst_units > 0 && part < 1e12 && next->most >= 0;
+        if ((!(part <= 1) && !stays) || saved <= 0) break;
+        double kept_most = next->most >= 0 ? (double)next->most : 9e18;
+        int64_t kept = (int64_t)doorman__min((double)saved * part, doorman__min(kept_most, 9e18));
+        if (part >= 1 && !stays &&
+            doorman__saved(paid, ticks, next->most, DOORMAN__FUTURE) <= saved)
+            break;
         later = ticks - (uint64_t)kept;
     } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, later, true, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
@@ -7123,8 +7085,14 @@ doorman_time doorman_limiter_delay(const doorman_limiter *limiter, const doorman
  * could have had, too. (For a gauge refusals count no more than that at any time: a caller that
  * tries again is no second unit in flight.)
  *
- * A request for n units must fit: into a gauge's capacity, or into the burst of a rate, n / burst.
- * The largest n of the window raises the wants to that, whether it was allowed or refused.
+ * A request for n units must fit: into a gauge's capacity, or into the burst of a rate, n / burst. (A
+ * burst in units saves n at any rate; then the rate must save n within a fifth of a window.) The largest n
+ * raises the wants to that, whether it was allowed or refused. It is remembered for ten windows, so
+ * that a caller that tries more seldom than once a window meets a lease that fits.
+ *
+ * A request may be larger than the server can give. When less was granted than was wanted, and n does
+ * not fit into that, requests of that size are no demand for ten windows: they would take capacity
+ * from others without ever using it.
  *
  * Between samples, while the server may have more, a look may raise the wants, for the next two
  * samples: to what has come since the first refusal. That one only starts the time, or one caller
@@ -7178,8 +7146,13 @@ typedef struct doorman__estimator {
     doorman__reading looked; /* the last one */
     double raised;           /* by a look, until then */
     doorman_time raised_until;
-    double wants, least; /* the result; and what the largest n needs */
-    bool unmet;          /* something was not to be had, as far as the last reading tells */
+    double largest, gauge_largest; /* the largest n lately, remembered until then */
+    doorman_time largest_until, gauge_largest_until;
+    doorman_time short_since;   /* the largest n has not fitted since then; NEVER: it fits */
+    double ceiling;             /* the server gave no more than this when more was wanted; */
+    doorman_time ceiling_until; /* larger requests are no demand until then */
+    double wants, least;        /* the result; and what the largest n needs */
+    bool unmet;                 /* something was not to be had, as far as the last reading tells */
 } doorman__estimator;
 
 /* `now`: of the first reading. */
@@ -7190,6 +7163,9 @@ static void doorman__estimator_init(doorman__estimator *estimator, const doorman
     estimator->samples[0] = (doorman__sample){.reading = *first};
     estimator->looked = *first;
     estimator->raised_until = 0;
+    estimator->largest_until = estimator->gauge_largest_until = estimator->ceiling_until = 0;
+    estimator->short_since = DOORMAN_NEVER;
+    estimator->largest = estimator->gauge_largest = 0;
     estimator->wants = estimator->initial;
     estimator->unmet = false;
 }
@@ -7220,19 +7196,22 @@ static double doorman__gauge_demand(const doorman__reading *reading, double refu
 /*   workers   who have waited at once, in units */
 static doorman__use doorman__use_between(const doorman__reading *old, const doorman__reading *new_,
                                          double workers, double minimum,
-                                         const doorman__supply *supply) {
+                                         const doorman__supply *supply, bool futile) {
     doorman__use use = {.seconds = (double)(new_->at - old->at) / (double)DOORMAN_SECOND};
     double least = doorman__max(minimum, supply->amount);
     double allowed = doorman__counted_units(old->allowed, new_->allowed);
-    double refused = doorman__counted_units(old->refused, new_->refused);
-    double gauge_refused = doorman__counted_units(old->gauge_refused, new_->gauge_refused);
+    double refused = futile ? 0 : doorman__counted_units(old->refused, new_->refused);
+    double gauge_refused =
+        futile ? 0 : doorman__counted_units(old->gauge_refused, new_->gauge_refused);
     double most = 7 * doorman__max(allowed, least * use.seconds), queued = 0;
     double waiting = (new_->waited - old->waited) / use.seconds, busy = workers - waiting;
-    if (waiting > 0) queued = busy * most > allowed * waiting ? allowed * waiting / busy : most;
-    double unmet = refused + queued;
+    bool waits = waiting > 0 && !futile;
+    if (waits) queued = busy * most > allowed * waiting ? allowed * waiting / busy : most;
+    double unmet = refused + queued, known = doorman__max(allowed, minimum * use.seconds);
     use.unmet = unmet > 0;
-    use.gauge_unmet = gauge_refused > 0 || new_->gauge_waiting > 0;
-    use.bounded = unmet >= 7 * doorman__max(allowed, minimum * use.seconds);
+    use.gauge_unmet = gauge_refused > 0 || (new_->gauge_waiting > 0 && !futile);
+    if (!supply->exhausted) known = doorman__max(known, new_->largest); /* one request is known */
+    use.bounded = unmet >= 7 * known;
     use.rate = (allowed + (supply->exhausted ? doorman__min(unmet, most) : unmet)) / use.seconds;
     use.peak = doorman__gauge_demand(new_, gauge_refused, least, supply);
     return use;
@@ -7268,18 +7247,47 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
 /* What the largest request of the window needs, a little more than it, as leases are rounded. */
 static double doorman__estimator_least(const doorman__estimator *estimator,
                                        const doorman__reading *reading) {
-    double largest = reading->largest;
-    for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
-        const doorman__sample *sample = doorman__estimator_sample_of(estimator, age);
-        largest = doorman__max(largest, sample->reading.largest);
-    }
+    double largest = doorman__max(reading->largest, estimator->largest);
     if (largest <= 0 || estimator->burst <= 0) return 0;
     return largest / estimator->burst * (1 + 1e-6);
 }
 
+/* How many windows the largest request is remembered, and how many it takes to find that the server
+ * has no more. */
+#define DOORMAN__WINDOWS_REMEMBERED 10
+#define DOORMAN__WINDOWS_SHORT 2
+
+/* Remembers the largest requests, and whether they fit into what the server can give. Returns true
+ * if they do not, so that they are no demand. */
+static bool doorman__estimator_is_futile(doorman__estimator *estimator,
+                                         const doorman__reading *reading,
+                                         const doorman__supply *supply) {
+    doorman_time at = reading->at, window = estimator->window;
+    doorman_time until = doorman__after(at, DOORMAN__WINDOWS_REMEMBERED * window);
+    if (reading->largest >= estimator->largest || at >= estimator->largest_until) {
+        estimator->largest = reading->largest;
+        estimator->largest_until = until;
+    }
+    if (reading->gauge_largest >= estimator->gauge_largest ||
+        at >= estimator->gauge_largest_until) {
+        estimator->gauge_largest = reading->gauge_largest;
+        estimator->gauge_largest_until = until;
+    }
+    double needed =
+        doorman__max(doorman__estimator_least(estimator, reading), estimator->gauge_largest);
+    bool is_short = supply->exhausted && needed > supply->amount;
+    if (!is_short) estimator->short_since = DOORMAN_NEVER;
+    if (is_short) estimator->short_since = doorman__earlier(estimator->short_since, at);
+    if (is_short && at - estimator->short_since >= DOORMAN__WINDOWS_SHORT * window) {
+        estimator->ceiling = supply->amount;
+        estimator->ceiling_until = until;
+    }
+    return at < estimator->ceiling_until && needed > estimator->ceiling;
+}
+
 static void doorman__estimator_conclude(doorman__estimator *estimator,
                                         const doorman__reading *reading,
-                                        const doorman__supply *supply) {
+                                        const doorman__supply *supply, bool futile) {
     double mean = doorman__estimator_mean(estimator), peak = 0;
     bool initial = reading->at < estimator->initial_until;
     double minimum = initial ? estimator->initial : estimator->minimum;
@@ -7287,8 +7295,8 @@ static void doorman__estimator_conclude(doorman__estimator *estimator,
     for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
         peak = doorman__max(peak, doorman__estimator_sample_of(estimator, age)->use.peak);
     }
-    peak += reading->gauge_waiting;
-    estimator->least = doorman__estimator_least(estimator, reading);
+    if (!futile) peak = doorman__max(peak + reading->gauge_waiting, estimator->gauge_largest);
+    estimator->least = futile ? 0 : doorman__estimator_least(estimator, reading);
     if (supply->exhausted) {
         double most = doorman__max(mean, doorman__max(estimator->minimum, supply->amount));
         raised = doorman__min(raised, 8 * most);
@@ -7312,8 +7320,10 @@ static void doorman__estimator_sample(doorman__estimator *estimator,
         const doorman__sample *sample = doorman__estimator_sample_of(estimator, age);
         workers = doorman__max(workers, sample->reading.waiting_peak);
     }
+    bool futile = doorman__estimator_is_futile(estimator, reading, supply);
     doorman__sample sample = {.reading = *reading};
-    sample.use = doorman__use_between(&last->reading, reading, workers, estimator->minimum, supply);
+    sample.use =
+        doorman__use_between(&last->reading, reading, workers, estimator->minimum, supply, futile);
     estimator->newest_sample = (estimator->newest_sample + 1) % DOORMAN__SAMPLES;
     if (estimator->sample_count < DOORMAN__SAMPLES) estimator->sample_count++;
     estimator->samples[estimator->newest_sample] = sample;
@@ -7321,13 +7331,14 @@ static void doorman__estimator_sample(doorman__estimator *estimator,
     bool look_is_near = reading->at < doorman__after(reading->unmet_since, DOORMAN__LOOK_MIN) &&
                         reading->unmet_since != DOORMAN_NEVER;
     if (!look_is_near || supply->exhausted) estimator->looked = *reading;
-    doorman__estimator_conclude(estimator, reading, supply);
+    doorman__estimator_conclude(estimator, reading, supply, futile);
 }
 
 /* Between two samples, where something was refused, or waits. */
 static void doorman__estimator_look(doorman__estimator *estimator, const doorman__reading *reading,
                                     const doorman__supply *supply) {
     const doorman__reading *last = &estimator->looked;
+    bool futile = doorman__estimator_is_futile(estimator, reading, supply);
     doorman_time since = doorman__earlier(reading->unmet_since, reading->at - DOORMAN__LOOK_MIN);
     doorman_time before = doorman__earlier(last->at, since);
     double seconds = (double)(reading->at - since) / (double)DOORMAN_SECOND;
@@ -7343,12 +7354,14 @@ static void doorman__estimator_look(doorman__estimator *estimator, const doorman
     double gauge_refused = doorman__counted_units(last->gauge_refused, reading->gauge_refused);
     double raised = 1.05 * (allowed + more);
     raised = doorman__max(raised, doorman__gauge_demand(reading, gauge_refused, least, supply));
+    if (futile) raised = 1.05 * allowed;
     if (reading->at < estimator->raised_until) raised = doorman__max(raised, estimator->raised);
     estimator->raised = raised;
     estimator->raised_until = doorman__after(reading->at, estimator->window / 5);
     estimator->unmet = refused > 0 || gauge_refused > 0 || all_wait || reading->gauge_waiting > 0;
+    estimator->unmet = estimator->unmet && !futile;
     estimator->looked = *reading;
-    doorman__estimator_conclude(estimator, reading, supply);
+    doorman__estimator_conclude(estimator, reading, supply, futile);
 }
 
 /* ---- client: resources */
@@ -7887,12 +7900,13 @@ static void doorman__resource_set_options(doorman_resource *resource,
     doorman__resource_sampled(resource, &first);
     first.unmet_since = DOORMAN_NEVER;
     bool by_rate = !(all.burst_units > 0);
-    resource->estimator = (doorman__estimator){
-        .minimum = all.wants_minimum,
-        .maximum = all.wants_maximum,
-        .initial = all.wants_initial,
-        .window = all.window,
-        .burst = by_rate ? (double)resource->rate.burst / (double)DOORMAN_SECOND : 0};
+    resource->estimator =
+        (doorman__estimator){.minimum = all.wants_minimum,
+                             .maximum = all.wants_maximum,
+                             .initial = all.wants_initial,
+                             .window = all.window,
+                             .burst = (double)(by_rate ? resource->rate.burst : all.window / 5) /
+                                      (double)DOORMAN_SECOND};
     doorman__estimator_init(&resource->estimator, &first);
     resource->told = (doorman_resource_info){.resource_id = resource->resource_id};
 }

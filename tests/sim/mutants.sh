@@ -141,18 +141,13 @@ mutant straddle 'T2: a demand group may straddle the level' \
 mutant process-id 'T5: each process of a node has an id of its own' \
     '&doorman__upward_owner, server->node, options->parents' \
     '&doorman__upward_owner, server->master, options->parents'
-mutant orphans 'R3: units of a lease that has ended are still claimed' \
-    'doorman__min(holding->claim, doorman__holding_counted(holding, now));' \
-    'holding->claim; (void)now;' \
-    --faults hold,loss,resign,gap,spike,stall --favour hold,loss,resign
+mutant overclaim 'R3: units in use beyond the lease are claimed as a lease' \
+    'ask.has.capacity = doorman__min(holding->claim, holding->capacity);' \
+    'ask.has.capacity = holding->claim;' \
+    --faults hold,loss,resign,gap,spike,stall,cut --favour hold,resign,cut
 mutant other-node 'R3: what another node has committed is claimed' \
     '|| strcmp(holding->node, lease->node) != 0) {' \
     ') {' --faults roam,hold,partition,resign,spike --favour roam,hold,partition,resign
-mutant no-old-keep 'R9: the amount committed before is no longer claimed or reported' \
-    'holding->past_count ? holding->past[0].keep : 0);' \
-    '0);' \
-    '.outstanding = holding->outstanding,' \
-    '.outstanding = 0,' --faults resign,spike,reload,hold --favour resign,reload,hold
 mutant learn-shorter 'R6: learning ends after half a lease' \
     'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length));' \
     'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length / 2));'

@@ -156,14 +156,14 @@ static void a_sample_between_a_refusal_and_its_look_takes_nothing_away(void **st
     assert_in_range((uintmax_t)look(&f), 500, 8.4 * 500); /* not the two millions from before */
 }
 
-/* L4: the largest n raises the wants until it fits, for a window, and also while it is allowed. */
+/* L4: the largest n raises the wants until it fits, for ten windows, and also while it is allowed. */
 static void a_request_for_many_units_must_fit_into_the_burst(void **state) {
     (void)state;
     fixture f = start(1);
     f.reading.largest = 20;
     assert_near(live(&f, 0, 20), 200, 1e-5);
     assert_true(f.estimator.wants > 200);
-    for (int i = 0; i < 9; i++) assert_near(live(&f, 1, 0), 200, 1e-5);
+    for (int i = 0; i < 99; i++) assert_near(live(&f, 1, 0), 200, 1e-5);
     assert_true(live(&f, 1, 0) < 3);
     f.reading.largest = 30;
     assert_near(live(&f, 30, 0), 300, 1e-5);
@@ -181,6 +181,35 @@ static void a_request_that_the_server_cannot_meet_is_bounded(void **state) {
     f.reading.largest = 5;
     f.supply.amount = 40;
     assert_true(look(&f) >= 50); /* what is within eight times stays */
+}
+
+/* L4: a request that is larger than what the server gives is no demand after two windows, for ten
+ * windows. It would take capacity from others, and never use it. */
+static void a_request_that_never_fits_is_no_demand(void **state) {
+    (void)state;
+    fixture f = start(1);
+    f.supply = (doorman__supply){.amount = 500, .exhausted = true};
+    for (int i = 0; i < 100; i++) {
+        f.reading.largest = 101;
+        double wants = live(&f, 0, 101 * 4);
+        assert_true(i < 19 ? wants >= 1010 : i < 22 || wants <= 2);
+    }
+    f.supply = (doorman__supply){.amount = 2000, .exhausted = false};
+    for (int i = 0; i < 130; i++) (void)live(&f, 0, 0);
+    f.reading.largest = 101;
+    assert_true(live(&f, 0, 101) >= 1010); /* and then it is tried again */
+}
+
+/* L4: one request of n units that is refused is a demand for n units, and no more. */
+static void a_single_refused_request_counts_once(void **state) {
+    (void)state;
+    fixture f = start(1);
+    f.estimator.burst = 5; /* a burst in units */
+    for (int i = 0; i < 60; i++) {
+        if (i % 3 == 0) f.reading.largest = 250;
+        double wants = live(&f, 0, i % 3 == 0 ? 250 : 0);
+        if (i > 20) assert_in_range((uintmax_t)wants, 60, 270);
+    }
 }
 
 /* L4: where all wait nobody knows what they could do; the safe capacity is the least. */
@@ -250,6 +279,8 @@ int main(void) {
         cmocka_unit_test(a_sample_between_a_refusal_and_its_look_takes_nothing_away),
         cmocka_unit_test(a_request_for_many_units_must_fit_into_the_burst),
         cmocka_unit_test(a_request_that_the_server_cannot_meet_is_bounded),
+        cmocka_unit_test(a_request_that_never_fits_is_no_demand),
+        cmocka_unit_test(a_single_refused_request_counts_once),
         cmocka_unit_test(callers_that_wait_ask_for_a_multiple_of_what_could_be),
         cmocka_unit_test(a_gauge_wants_what_is_in_flight_and_what_waits),
         cmocka_unit_test(wants_stay_within_their_bounds_whatever_is_counted),
