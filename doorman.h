@@ -3970,13 +3970,13 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
  * R2 A response is accepted only if it is to the last request, and only once. It has no effect on a
  *    holding whose reported lease has ended in the meantime.
  * R3 A holder limits itself to a claim before it sends the claim: to the larger of its capacity and
- *    what is in use, in flight for a client, committed for its own holders for a node. It sends both
- *    parts, the capacity of its lease as `has` and what is in use as `outstanding`. A granter lowers
- *    what is committed to the larger part. A new master grants `has` alone, since nobody may grow
- *    while it learns: what is in use beyond the lease was given under an earlier one, and together
- *    with leases that it has not heard of yet may exceed the capacity. A holder that wants less gives
- *    back first, unless no server answers at present: a new master could not know about it, and could
- *    not grant it to other holders.
+ *    what is in use, in flight for a client, committed for its own holders for a node. It sends
+ *    both parts, the capacity of its lease as `has` and what is in use as `outstanding`. A granter
+ *    lowers what is committed to the larger part. A new master grants `has` alone, since nobody may
+ *    grow while it learns: what is in use beyond the lease was given under an earlier one, and
+ *    together with leases that it has not heard of yet may exceed the capacity. A holder that wants
+ *    less gives back first, unless no server answers at present: a new master could not know about
+ *    it, and could not grant it to other holders.
  * R9 Ends never move back. A holder counts the time of a lease from when it sent the request.
  * R10 A release names its lease. It is tried once, and only when nothing of the lease is in use.
  */
@@ -6482,8 +6482,8 @@ static void doorman__limit_carry(doorman__limit *after, const doorman__limit *be
 
 /* Writes what a rate follows. One that rises must not make more units of the time that was saved up
  * at the old one: that is cut in proportion, before the new rate is known to anybody. (One that
- * falls makes fewer, unless the burst is in units: then the units stay.) And one that rises by itself, at `until`, does not let more be saved up than
- * before until it is set again. */
+ * falls makes fewer, unless the burst is in units: then the units stay.) And one that rises by
+ * itself, at `until`, does not let more be saved up than before until it is set again. */
 static void doorman__rate_set(doorman_rate *rate, double amount, doorman_time until, double after,
                               doorman_time now) {
     doorman__limit old,
@@ -7085,14 +7085,14 @@ doorman_time doorman_limiter_delay(const doorman_limiter *limiter, const doorman
  * could have had, too. (For a gauge refusals count no more than that at any time: a caller that
  * tries again is no second unit in flight.)
  *
- * A request for n units must fit: into a gauge's capacity, or into the burst of a rate, n / burst. (A
- * burst in units saves n at any rate; then the rate must save n within a fifth of a window.) The largest n
- * raises the wants to that, whether it was allowed or refused. It is remembered for ten windows, so
- * that a caller that tries more seldom than once a window meets a lease that fits.
+ * A request for n units must fit: into a gauge's capacity, or into the burst of a rate, n / burst.
+ * (A burst in units saves n at any rate; then the rate must save n within a fifth of a window.) The
+ * largest n raises the wants to that, whether it was allowed or refused. It is remembered for ten
+ * windows, so that a caller that tries more seldom than once a window meets a lease that fits.
  *
- * A request may be larger than the server can give. When less was granted than was wanted, and n does
- * not fit into that, requests of that size are no demand for ten windows: they would take capacity
- * from others without ever using it.
+ * A request may be larger than the server can give. When less was granted than was wanted, and n
+ * does not fit into that, requests of that size are no demand for ten windows: they would take
+ * capacity from others without ever using it.
  *
  * Between samples, while the server may have more, a look may raise the wants, for the next two
  * samples: to what has come since the first refusal. That one only starts the time, or one caller

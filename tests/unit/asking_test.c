@@ -489,8 +489,8 @@ static void units_in_flight_since_an_ended_lease_are_told_and_not_claimed(void *
     world_stop(&w);
 }
 
-/* R3: units in flight beyond the lease are told for as long as they are in use, and never claimed as
- * a lease. */
+/* R3: units in flight beyond the lease are told for as long as they are in use, and never claimed
+ * as a lease. */
 static void units_beyond_the_lease_are_told_and_not_claimed(void **state) {
     (void)state;
     world w;

@@ -156,7 +156,7 @@ static void a_sample_between_a_refusal_and_its_look_takes_nothing_away(void **st
     assert_in_range((uintmax_t)look(&f), 500, 8.4 * 500); /* not the two millions from before */
 }
 
-/* L4: the largest n raises the wants until it fits, for ten windows, and also while it is allowed. */
+/* L4: the largest n raises the wants until it fits, for ten windows, also while it is allowed. */
 static void a_request_for_many_units_must_fit_into_the_burst(void **state) {
     (void)state;
     fixture f = start(1);
