@@ -3760,12 +3760,12 @@ static double doorman__book_subclients(const doorman__book *book) {
 /* Uses the terms that the parent sent, if they fit into the capacity within a thousandth. Leases
  * are cut to what is free anyway. If a node solved its own terms for so small a difference, it
  * would never return to the common level where a reserve is shared. (With whole units the lease is
- * the sum rounded down or up, and one more unit may be moving between holders, so there the terms
- * fit within two units.) What the terms leave over until the next request to the parent is divided
- * in proportion to what is still wanted. */
+ * the sum rounded down or up, and one more unit may be moving between holders at each level, so
+ * there the terms fit within four units, as for a tree of four levels.) What the terms leave over
+ * until the next request to the parent is divided in proportion to what is still wanted. */
 static bool doorman__book_take_told(doorman__book *book, double capacity) {
     double sum = doorman__terms_sum(book->told, book->told_count, &book->index);
-    double most = capacity * (1 + 1e-3) + (book->settings->whole ? 2 : 0);
+    double most = capacity * (1 + 1e-3) + (book->settings->whole ? 4 : 0);
     if (sum < 0 || sum > most) return false;
     double unmet = doorman__index_wants(&book->index) - sum;
     double part = unmet > 0 ? doorman__min(1, doorman__max(0, (capacity - sum) / unmet)) : 0;
