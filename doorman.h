@@ -7092,7 +7092,7 @@ doorman_time doorman_limiter_delay(const doorman_limiter *limiter, const doorman
  *
  * A request may be larger than the server can give. When less was granted than was wanted, and n
  * does not fit into that, requests of that size are no demand for ten windows: they would take
- * capacity from others without ever using it.
+ * capacity from others without ever using it. Nor are requests that are IMPOSSIBLE.
  *
  * Between samples, while the server may have more, a look may raise the wants, for the next two
  * samples: to what has come since the first refusal. That one only starts the time, or one caller
@@ -7244,12 +7244,15 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
     return recent;
 }
 
+/* The rate that a request for n units needs, a little more than it, as leases are rounded. */
+static double doorman__estimator_needs(const doorman__estimator *estimator, double n) {
+    return estimator->burst > 0 ? n / estimator->burst * (1 + 1e-6) : 0;
+}
+
 /* What the largest request of the window needs, a little more than it, as leases are rounded. */
 static double doorman__estimator_least(const doorman__estimator *estimator,
                                        const doorman__reading *reading) {
-    double largest = doorman__max(reading->largest, estimator->largest);
-    if (largest <= 0 || estimator->burst <= 0) return 0;
-    return largest / estimator->burst * (1 + 1e-6);
+    return doorman__estimator_needs(estimator, doorman__max(reading->largest, estimator->largest));
 }
 
 /* How many windows the largest request is remembered, and how many it takes to find that the server
@@ -7257,8 +7260,9 @@ static double doorman__estimator_least(const doorman__estimator *estimator,
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
-/* Remembers the largest requests, and whether they fit into what the server can give. Returns true
- * if they do not, so that they are no demand. */
+/* Remembers the largest requests, unless they can never fit: into the largest wants that are
+ * allowed, or into what the server can give. Returns true if the reading has such a request, so
+ * that what was refused is no demand. */
 static bool doorman__estimator_is_futile(doorman__estimator *estimator,
                                          const doorman__reading *reading,
                                          const doorman__supply *supply) {
@@ -7282,7 +7286,12 @@ static bool doorman__estimator_is_futile(doorman__estimator *estimator,
         estimator->ceiling = supply->amount;
         estimator->ceiling_until = until;
     }
-    return at < estimator->ceiling_until && needed > estimator->ceiling;
+    double most = estimator->maximum;
+    if (at < estimator->ceiling_until) most = doorman__min(most, estimator->ceiling);
+    most *= 1 + 1e-5; /* `least` has some room */
+    if (needed > most) estimator->largest = estimator->gauge_largest = 0;
+    return doorman__estimator_needs(estimator, reading->largest) > most ||
+           reading->gauge_largest > most;
 }
 
 static void doorman__estimator_conclude(doorman__estimator *estimator,

@@ -195,9 +195,23 @@ static void a_request_that_never_fits_is_no_demand(void **state) {
         assert_true(i < 19 ? wants >= 1010 : i < 22 || wants <= 2);
     }
     f.supply = (doorman__supply){.amount = 2000, .exhausted = false};
+    assert_true(live(&f, 1, 500) >= 500); /* single units are demand all the same */
     for (int i = 0; i < 130; i++) (void)live(&f, 0, 0);
     f.reading.largest = 101;
     assert_true(live(&f, 0, 101) >= 1010); /* and then it is tried again */
+}
+
+/* L4: a request that needs more than wants_maximum is IMPOSSIBLE, and no demand. */
+static void an_impossible_request_is_no_demand(void **state) {
+    (void)state;
+    fixture f = start(1);
+    f.estimator.maximum = 1000;
+    for (int i = 0; i < 30; i++) {
+        f.reading.largest = 101;
+        assert_true(live(&f, 0, 101 * 4) <= 2);
+    }
+    f.reading.largest = 100;
+    assert_near(live(&f, 0, 100), 1000, 1e-5);
 }
 
 /* L4: one request of n units that is refused is a demand for n units, and no more. */
@@ -280,6 +294,7 @@ int main(void) {
         cmocka_unit_test(a_request_for_many_units_must_fit_into_the_burst),
         cmocka_unit_test(a_request_that_the_server_cannot_meet_is_bounded),
         cmocka_unit_test(a_request_that_never_fits_is_no_demand),
+        cmocka_unit_test(an_impossible_request_is_no_demand),
         cmocka_unit_test(a_single_refused_request_counts_once),
         cmocka_unit_test(callers_that_wait_ask_for_a_multiple_of_what_could_be),
         cmocka_unit_test(a_gauge_wants_what_is_in_flight_and_what_waits),
