@@ -430,7 +430,7 @@ DOORMAN_API double doorman_terms_target(const doorman_terms *terms, size_t terms
 typedef struct doorman_lease {
     uint64_t id;             /* 1 to 2^53; 0 means no lease */
     const char *node;        /* the name of the node whose master granted it */
-    double capacity;         /* gets: what the holder may use; has: all that it has or still uses */
+    double capacity;         /* gets: what the holder may use; has: what its lease still allows */
     double keep;             /* gets: the committed amount, at least capacity */
     doorman_time expires_in; /* from when the lease was granted to its end */
     doorman_time refresh_interval; /* gets: after this time the holder should renew */
@@ -1041,8 +1041,9 @@ DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
  *   cost      a division, and one compare-and-swap
  *
  * SLIDING_WINDOW: counts the units of this window, and a part of those of the last one: the part of
- * that window that is less than `window` ago. In numbers, 7 a minute, 5 in the last minute and 3 in
- * this one, of which 30 % has passed: 3 + 5 * 70 % = 6.5. Half a unit is allowed, a whole one not.
+ * that window that is less than `window` ago. In numbers: the limit is 7 a minute, 5 units came in
+ * the last minute and 3 in this one. When 30 % of this one has passed, 3 + 5 * 70 % = 6.5 count, so
+ * half a unit is allowed, and a whole one is not.
  *   holds     the limit in any window, if the requests of the last window came evenly. Units are
  *             counted in 1/4096, rounded up
  *   fails     if they did not come evenly: in the worst case nearly twice the limit passes, or an
@@ -1318,7 +1319,7 @@ typedef struct doorman_agent_info {
 DOORMAN_API doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out);
 
 /* As doorman_resource_open, _close, _set_wants and _read, and with what these return, or OK. Do not
- * use a resource, or its limiters, after its last close, which sends who waits away with
+ * use a resource, or its limiters, after its last close, which ends waiting calls with
  * UNAVAILABLE. on_change comes from the agent's thread, or from within a call of these. */
 DOORMAN_API doorman_status doorman_agent_open(doorman_resource **out, doorman_agent *agent,
                                               const doorman_resource_options *options,
@@ -3525,7 +3526,7 @@ static void doorman__rotation_end(doorman__book *book, const doorman__record *re
     DOORMAN_FREE(rotation);
 }
 
-/* Called after a grant, for which so many units were due. What a holder is owed is urgent if it
+/* Called after a grant for which `due` units were due. A debt to a holder is urgent if the holder
  * lacks its target rounded down, or its first unit. */
 static void doorman__rotation_granted(doorman__book *book, doorman__rotation *rotation,
                                       double due) {
@@ -4854,7 +4855,7 @@ static void doorman__server_remove_book(doorman_server *server, doorman__book *b
     }
 }
 
-/* S2. Removes at most so many expired records; returns how many. */
+/* S2. Removes at most `most` expired records; returns how many. */
 static size_t doorman__server_expire_some(doorman_server *server, doorman__book *book,
                                           size_t most) {
     size_t count = 0;
@@ -7042,7 +7043,8 @@ doorman_time doorman_limiter_delay(const doorman_limiter *limiter, const doorman
  *
  * The limiters follow it by themselves: see there.
  *
- * R3 A client claims max(capacity, in flight), and who wants less than it has gives back first.
+ * R3 A client claims the capacity of its lease, and reports what is in flight as outstanding. If it
+ *    wants less than it has, it gives back first.
  * A5 What it wants of a resource in whole units it rounds up, as the server does.
  * K4 Modes, and on_change when capacity or its kind changes.
  * K5 To open twice gives one resource with the options of the first opening, and reports where
@@ -9476,7 +9478,7 @@ doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, co
  * so nobody sleeps longer than a second at a time.
  *
  * on_change is called with the mutex locked. The mutex checks for errors, so that a call from
- * within on_change is told DEADLOCK instead of waiting for itself. A wait that needs no mutex asks
+ * within on_change returns DEADLOCK instead of waiting for itself. A wait that needs no mutex asks
  * `notifying` first, so that it is refused as well.
  *
  * Fork. A child process has the memory of its parent, and none of its threads: an agent's client

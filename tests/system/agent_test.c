@@ -668,7 +668,7 @@ static void *shutdown_main(void *agent) {
     return (void *)(uintptr_t)doorman_agent_shutdown((doorman_agent *)agent);
 }
 
-/* The pattern that stands at doorman_agent_shutdown, which several threads call at once. */
+/* The pattern that the comment of doorman_agent_shutdown shows. Several threads call it at once. */
 static void threads_that_wait_for_ever_are_stopped_without_a_race(void **state) {
     (void)state;
     enum { WORKERS = 8, STOPPERS = 3, ROUNDS = 5 };
