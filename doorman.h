@@ -70,7 +70,7 @@
  *     learning        what a new master does until the leases of its predecessor have ended: it
  *                     grants again what holders claim to have, and no holder grows. A holder that
  *                     has no lease gets TRY_LATER, and uses its fallback until then
- *     fallback        what a client does without a lease: see doorman_mode
+ *     fallback        what a client does without a lease: see doorman_fallback
  *
  *     A lease, from one request to the next, on the clocks of holder and server:
  *
@@ -88,8 +88,8 @@
  *         closing   after the last       none               released           (freed)
  *                   close                                   opened again       leased, unleased
  *
- *     doorman_server_set_master decides whether a server is master. >>asking has the states of the
- *     asker, which makes the requests of a client or node.
+ *     doorman_server_set_master decides whether a server is master. >>upstream has the states of the
+ *     upstream, which makes the requests of a client or node.
  *
  * THE API, by group. The documentation of each function is above its declaration.
  *
@@ -97,7 +97,7 @@
  *     configuration  doorman_config_create  _destroy  _find  _templates    doorman_kind_name
  *     shares         doorman_shares_solve    doorman_terms_target
  *     messages       doorman_method_name
- *     asking         doorman_asker_address  _request  _response  _failed  _due
+ *     upstream       doorman_upstream_address  _request  _response  _failed  _due
  *     server         doorman_server_create  _destroy  _configure  _set_master  _handle  _due
  *                    _update  _asker  _next_resource  _next_lease  _walk_start  _walk_next
  *                    _walk_end
@@ -112,13 +112,13 @@
  *     nng            doorman_agent_start  _shutdown  _stop  _read_info  _open  _close  _set_wants
  *                    _read  _kill_switch  _rate_wait  _gauge_wait  _gauge_release
  *                    doorman_clock    doorman_random
- *                    doorman_carrier_create  _destroy  _prepare  _send  _take  _address
+ *                    doorman_transport_create  _destroy  _prepare  _send  _take  _address
  *
  *     There are three ways to use it:
  *     an application  doorman_agent_start and doorman_agent_open; before each request of the
  *                     application doorman_agent_rate_wait or doorman_rate_try; doorman_agent_stop
  *     a node          doorman_json_config, doorman_server_create, _set_master; for each message
- *                     doorman_json_serve; with a parent also a doorman_carrier
+ *                     doorman_json_serve; with a parent also a doorman_transport
  *                     (doorman_server.c does this, with sockets)
  *     a test          doorman_shares_solve; or servers and clients, whose requests the test passes
  *                     itself: everything that decides is a pure state machine
@@ -155,7 +155,7 @@
  *
  * THREADS AND TIME
  *
- *     Only one thread at a time may use a server, or a client with its asker and resources: the
+ *     Only one thread at a time may use a server, or a client with its upstream and resources: the
  *     caller needs a lock. Any number of threads may use a limiter (try, delay, release) or a
  *     configuration at once. Any thread may use an agent, except in a child process that inherited
  *     it: see doorman_agent_start.
@@ -200,7 +200,7 @@
  *     >>configuration   templates, and which one a resource gets
  *     >>shares          the algorithms, and the index that makes them cheap
  *     >>leases          the leases of one resource; how capacity moves between holders, and why
- *     >>asking          the upward half: what to ask for, when, at which address
+ *     >>upstream        the upward half: what to ask for, when, at which address
  *     >>server          a node: mastership, learning, how a request is answered
  *     >>limiters        what the application calls before it uses a resource
  *     >>client          resources of an application, their fallbacks, wants that follow use
@@ -431,30 +431,30 @@ typedef struct doorman_lease {
     uint64_t id;             /* 1 to 2^53; 0 means no lease */
     const char *node;        /* the name of the node whose master granted it */
     double capacity;         /* gets: what the holder may use; has: what its lease still allows */
-    double keep;             /* gets: the committed amount, at least capacity */
+    double committed;        /* gets: the committed amount, at least capacity */
     doorman_time expires_in; /* from when the lease was granted to its end */
     doorman_time refresh_interval; /* gets: after this time the holder should renew */
 } doorman_lease;
 
-typedef struct doorman_ask {
+typedef struct doorman_capacity_request {
     const char *resource_id;
     doorman_lease has;           /* the last lease received; id 0: none */
     double outstanding;          /* all that is in use, if it can exceed has.capacity */
     const doorman_demand *wants; /* a client: one; a server: one for each group */
     size_t wants_count;
     bool learning; /* a server: it does not know all its holders yet */
-} doorman_ask;
+} doorman_capacity_request;
 
-typedef enum doorman_grant {
+typedef enum doorman_outcome {
     DOORMAN_GRANTED,
     DOORMAN_TRY_LATER, /* the server has no lease of its own, or is learning: see `learning` */
     DOORMAN_UNMATCHED, /* no template matches, and the configuration rejects that */
     DOORMAN_FULL       /* a limit of the server would be exceeded (C7) */
-} doorman_grant;
+} doorman_outcome;
 
-typedef struct doorman_answer {
+typedef struct doorman_capacity_response {
     const char *resource_id;
-    doorman_grant grant;
+    doorman_outcome outcome;
     bool learning;      /* the server learns, or has no lease because its parent learns */
     doorman_lease gets; /* if not GRANTED, only refresh_interval is set */
     bool has_safe_capacity;
@@ -465,7 +465,7 @@ typedef struct doorman_answer {
     size_t terms_count;
     bool has_learn_for;
     doorman_time learn_for;
-} doorman_answer;
+} doorman_capacity_response;
 
 typedef enum doorman_method {
     DOORMAN_DISCOVERY,
@@ -484,21 +484,21 @@ typedef struct doorman_request {
     const char *holder_id;
     const char *const *path; /* a server: the nodes on the request's way, the sender first */
     size_t path_count;
-    const doorman_ask *asks; /* RELEASE_CAPACITY: only resource_id and has.id */
-    size_t ask_count;
+    const doorman_capacity_request *items; /* RELEASE_CAPACITY: only resource_id and has.id */
+    size_t item_count;
     uint64_t sequence; /* not on the wire: matches a response to its request */
 } doorman_request;
 
 typedef struct doorman_response {
     doorman_method method;
     bool is_server;
-    bool is_master;                /* false: only master_address is set; nothing was done */
-    const char *master_address;    /* NULL: not known */
-    const doorman_answer *answers; /* GET_CAPACITY: one for each ask, in that order */
-    size_t answer_count;
+    bool is_master;             /* false: only master_address is set; nothing was done */
+    const char *master_address; /* NULL: not known */
+    const doorman_capacity_response *items; /* GET_CAPACITY: one for each ask, in that order */
+    size_t item_count;
 } doorman_response;
 
-/* ---- asking, the public part --------------------------------------------------------------- */
+/* ---- upstream, the public part ------------------------------------------------------------- */
 
 /* The upward half, the same for a client and for a server with a parent: which leases to ask for,
  * when and at which address, and what the responses mean. It belongs to its client or server, which
@@ -506,44 +506,45 @@ typedef struct doorman_response {
  *
  *     wait until doorman_client_due(client), for a response, or for a call of the application
  *     doorman_client_update(client, now)
- *     doorman_asker_request(asker, &request, now)     and if request.sequence is not 0,
- *         send it to doorman_asker_address(asker), and later call one of
- *         doorman_asker_response(asker, sequence, &response, now)
- *         doorman_asker_failed(asker, sequence, now)
+ *     doorman_upstream_request(upstream, &request, now)     and if request.sequence is not 0,
+ *         send it to doorman_upstream_address(upstream), and later call one of
+ *         doorman_upstream_response(upstream, sequence, &response, now)
+ *         doorman_upstream_failed(upstream, sequence, now)
  */
-typedef struct doorman_asker doorman_asker;
+typedef struct doorman_upstream doorman_upstream;
 
 /* The address for the next request, after redirects and fail-over.
- *   returns   never NULL; valid until the next call on the asker */
-DOORMAN_API const char *doorman_asker_address(const doorman_asker *asker);
+ *   returns   never NULL; valid until the next call on the upstream */
+DOORMAN_API const char *doorman_upstream_address(const doorman_upstream *upstream);
 
 /* Makes the next request, if one is due. A request without a response within its timeout counts as
  * failed here.
  *   out       written on OK; sequence 0: send nothing now. Pointers in it are valid until the next
- *             call on the asker
+ *             call on the upstream
  *   returns   OK | OUT_OF_MEMORY (only for a node; a client's request needs no memory)
  *   cost      O(log resources) for each resource that it asks for, at most 500 (for a node 1,000);
  *             O(1) if nothing is due */
-DOORMAN_API doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out,
-                                                 doorman_time now);
+DOORMAN_API doorman_status doorman_upstream_request(doorman_upstream *upstream,
+                                                    doorman_request *out, doorman_time now);
 
 /* Processes the response to the request with this sequence. Only a response to the last request is
  * accepted, and only once (R2).
  *   response  used only during the call; checked. An invalid one changes no lease, and counts as a
  *             failure
  *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (it does not match the request) */
-DOORMAN_API doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
-                                                  const doorman_response *response,
-                                                  doorman_time now);
+DOORMAN_API doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t sequence,
+                                                     const doorman_response *response,
+                                                     doorman_time now);
 
-/* The request with this sequence got no response. The asker backs off, and then tries the next
+/* The request with this sequence got no response. The upstream backs off, and then tries the next
  * address. No effect unless this request is under way. */
-DOORMAN_API void doorman_asker_failed(doorman_asker *asker, uint64_t sequence, doorman_time now);
+DOORMAN_API void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence,
+                                         doorman_time now);
 
-/* When to call doorman_asker_request next.
+/* When to call doorman_upstream_request next.
  *   returns   a time; DOORMAN_NEVER: not before another call. Out of date after any call on the
- *             asker, its client or its server */
-DOORMAN_API doorman_time doorman_asker_due(const doorman_asker *asker);
+ *             upstream, its client or its server */
+DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
 
 /* ---- server, the public part --------------------------------------------------------------- */
 
@@ -642,10 +643,10 @@ DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
 DOORMAN_API doorman_time doorman_server_due(const doorman_server *server);
 DOORMAN_API bool doorman_server_update(doorman_server *server, doorman_time now);
 
-/* The half of a node that makes the requests to its parent: see doorman_asker. doorman_server_due
- * includes its time.
+/* The half of a node that makes the requests to its parent: see doorman_upstream.
+ * doorman_server_due includes its time.
  *   returns   belongs to the server, which frees it; NULL: the server is a root */
-DOORMAN_API doorman_asker *doorman_server_asker(doorman_server *server);
+DOORMAN_API doorman_upstream *doorman_server_upstream(doorman_server *server);
 
 typedef struct doorman_server_resource {
     const char *resource_id;
@@ -653,9 +654,9 @@ typedef struct doorman_server_resource {
     double capacity;                  /* the template's, or that of the node's lease */
     bool leased;                      /* node with a parent: it has a lease from its parent, */
     doorman_time lease_end;           /* until then */
-    doorman_grant grant;              /* node with a parent: the parent's last outcome */
+    doorman_outcome outcome;          /* node with a parent: the parent's last outcome */
     double has;                       /* sum of the leases, in the resource's units */
-    double counted;                   /* sum of what is committed: at least has */
+    double committed;                 /* sum of what is committed: at least has */
     double wants;                     /* sum, in the same units */
     double subclients;                /* sum over the holders */
     size_t holder_count;
@@ -668,8 +669,8 @@ typedef struct doorman_server_resource {
 typedef struct doorman_server_lease {
     const char *holder_id;
     bool is_server;
-    bool shared;                /* two processes seem to use the id: see DOORMAN_EVENT_SHARED_ID */
-    double has, counted, wants; /* in the resource's units; counted: what is committed */
+    bool shared; /* two processes seem to use the id: see DOORMAN_EVENT_SHARED_ID */
+    double has, committed, wants; /* in the resource's units; counted: what is committed */
     double subclients;
     int priority;
     doorman_time granted_at, expires_at; /* the latter is the end of the server's record */
@@ -689,10 +690,10 @@ DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *r
 
 /* The position of an iteration over the resources that allows other calls on the server between its
  * steps. It is for callers that release the lock between steps. Its fields are private. */
-typedef struct doorman_walk {
+typedef struct doorman_cursor {
     void *next;
-    struct doorman_walk *other;
-} doorman_walk;
+    struct doorman_cursor *other;
+} doorman_cursor;
 
 /* Start such an iteration, get its next resource, and end it. A resource that is added or removed
  * in the meantime may or may not be included. Every other resource is included once.
@@ -701,19 +702,19 @@ typedef struct doorman_walk {
  *   out       written on true; pointers in it are valid until the next call on the server
  *   returns   false: there are no more
  *   cost      O(1) for each step */
-DOORMAN_API void doorman_server_walk_start(doorman_server *server, doorman_walk *walk);
-DOORMAN_API bool doorman_server_walk_next(doorman_server *server, doorman_walk *walk,
+DOORMAN_API void doorman_server_walk_start(doorman_server *server, doorman_cursor *cursor);
+DOORMAN_API bool doorman_server_walk_next(doorman_server *server, doorman_cursor *cursor,
                                           doorman_server_resource *out, doorman_time now);
-DOORMAN_API void doorman_server_walk_end(doorman_server *server, doorman_walk *walk);
+DOORMAN_API void doorman_server_walk_end(doorman_server *server, doorman_cursor *cursor);
 
 /* ---- client, the public part --------------------------------------------------------------- */
 
 /* What a resource does while it has no lease. */
-typedef enum doorman_mode {
+typedef enum doorman_fallback {
     DOORMAN_SAFE,        /* the last safe capacity heard, else that of the options */
     DOORMAN_PESSIMISTIC, /* nothing */
     DOORMAN_OPTIMISTIC   /* what it wants */
-} doorman_mode;
+} doorman_fallback;
 
 /* Who is let speak over TLS (tls+tcp://HOST:PORT): texts in PEM. */
 typedef struct doorman_tls {
@@ -743,14 +744,14 @@ typedef struct doorman_resource_options {
     const char *resource_id; /* required */
     bool has_priority;       /* else 1 */
     int priority;
-    double wants;         /* 0: follow the use of the limiters, within the next three */
-    double wants_minimum; /* 1: what an idle resource keeps */
-    double wants_maximum; /* 1e15: wants that are set must not exceed it either */
-    double wants_initial; /* wants_minimum: the least in the first window */
-    doorman_time window;  /* 10 s: how far back use is looked at; 10 ms or more */
-    doorman_time burst;   /* 0.1 s: of the rate limiter, see doorman_rate_try */
-    double burst_units;   /* 0: the burst is a time; else this many units, whatever the rate */
-    doorman_mode mode;    /* SAFE */
+    double wants;              /* 0: follow the use of the limiters, within the next three */
+    double wants_minimum;      /* 1: what an idle resource keeps */
+    double wants_maximum;      /* 1e15: wants that are set must not exceed it either */
+    double wants_initial;      /* wants_minimum: the least in the first window */
+    doorman_time window;       /* 10 s: how far back use is looked at; 10 ms or more */
+    doorman_time burst;        /* 0.1 s: of the rate limiter, see doorman_rate_try */
+    double burst_units;        /* 0: the burst is a time; else this many units, whatever the rate */
+    doorman_fallback fallback; /* SAFE */
     double safe_capacity; /* 0: in force until a server has said another; or DOORMAN_UNLIMITED */
     bool shadow;          /* see doorman_rate_shadow */
     /* Called when `leased`, `grant` or `capacity` has changed; info says what they are now, and is
@@ -762,7 +763,7 @@ typedef struct doorman_resource_options {
     void *context;
 } doorman_resource_options;
 
-/* Makes a client. It does nothing by itself: see doorman_asker.
+/* Makes a client. It does nothing by itself: see doorman_upstream.
  *   out       written on OK alone; the caller destroys it
  *   options   borrowed for the call
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
@@ -771,13 +772,13 @@ DOORMAN_API doorman_status doorman_client_create(doorman_client **out,
                                                  doorman_error *error, doorman_time now);
 
 /* Frees the client and its resources, also those that are open. Releases nothing at the server:
- * close the resources first, and carry the request that the asker then makes. NULL is fine. */
+ * close the resources first, and carry the request that the upstream then makes. NULL is fine. */
 DOORMAN_API void doorman_client_destroy(doorman_client *client);
 
 /* What carries the client's requests; the client's, and gone with it. */
-DOORMAN_API doorman_asker *doorman_client_asker(doorman_client *client);
+DOORMAN_API doorman_upstream *doorman_client_upstream(doorman_client *client);
 
-/* When the client wants doorman_client_update and doorman_asker_request to be called next. Stale
+/* When the client wants doorman_client_update and doorman_upstream_request to be called next. Stale
  * after any call on the client or its resources. Limiters do not report what they refuse, so while
  * the wants of a resource follow its use this is at most 0.2 s ahead: the caller's thread sleeps
  * until then, and calls update.
@@ -829,12 +830,12 @@ struct doorman_resource_info {
     double capacity; /* in force now; DOORMAN_UNLIMITED by a safe capacity alone */
     double wants, in_flight;
     doorman_time expires_at; /* the lease's end, where leased */
-    doorman_grant grant;     /* what the server said last; UNMATCHED and FULL need a person */
-    bool heard;              /* it has said anything */
+    doorman_outcome outcome; /* what the server said last; UNMATCHED and FULL need a person */
+    bool has_outcome;        /* it has said anything */
     bool learning; /* it said that it learns: until that ends, nobody gets more than it had */
     bool whole;    /* leases are of whole units: the template says "whole": true */
     bool gauge_is_divided; /* the gauge is used, but they are not: a unit may never be free */
-    doorman_mode mode;
+    doorman_fallback fallback;
     doorman_counts rate, gauge;
     uint64_t refresh_failures; /* of the client: requests without an answer that was of use */
     bool options_differ;       /* a later opening gave other options, which are not in force */
@@ -896,7 +897,7 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     double ceiling;           /* the largest amount that the limiter can ever follow */
     doorman_time refresh_at;  /* when another amount may come; DOORMAN_NEVER: of no resource */
     uint8_t *client_unmet;    /* set with unmet_since; NULL: of no resource */
-    uint8_t lenient;          /* DOORMAN__SHADOW, DOORMAN__KILLED */
+    uint8_t bypass;           /* DOORMAN__SHADOW, DOORMAN__KILLED */
 } doorman__usage;
 
 /* Private: who waits for a limiter. `units` is atomic; the rest is guarded by the agent's mutex. */
@@ -1238,12 +1239,12 @@ DOORMAN_API doorman_status doorman_json_error(doorman_buffer *reply, doorman_sta
 DOORMAN_API doorman_status doorman_json_request(const doorman_request *request,
                                                 doorman_buffer *text);
 
-/* Parses the response to the request of this sequence and passes it to doorman_asker_response. If
- * the text is not a valid response, the request counts as failed.
+/* Parses the response to the request of this sequence and passes it to doorman_upstream_response.
+ * If the text is not a valid response, the request counts as failed.
  *   text      borrowed for the call
  *   returns   OK | STALE | INVALID_ARGUMENT or RESOURCE_EXHAUSTED (error says why) | OUT_OF_MEMORY
  *             (nothing was done; the caller may pass the same text again) */
-DOORMAN_API doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence,
+DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequence,
                                                  const char *text, size_t bytes,
                                                  doorman_error *error, doorman_time now);
 #endif /* DOORMAN_JSON */
@@ -1276,7 +1277,8 @@ DOORMAN_API bool doorman_random(void *out, size_t bytes);
  *             ws://HOST:PORT/PATH or wss://HOST:PORT/PATH. tls+tcp and wss need tls
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (no thread, no random bits, or
  *             this process is the child of one that had used nng before the fork: nng works in a
- *             child only where the parent had made no agent and no carrier, nor used nng itself) */
+ *             child only where the parent had made no agent and no transport, nor used nng
+ *             itself) */
 DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                const doorman_client_options *options,
                                                doorman_error *error);
@@ -1358,56 +1360,56 @@ DOORMAN_API doorman_status doorman_agent_gauge_wait(doorman_agent *agent,
 DOORMAN_API doorman_status doorman_agent_gauge_release(doorman_agent *agent,
                                                        doorman_resource *resource, double n);
 
-/* What takes the requests of an asker to whom it names, one at a time over one connection, and
+/* What takes the requests of an upstream to whom it names, one at a time over one connection, and
  * brings the answers. An agent has one; a node with a parent needs one of its own. It has no
  * thread: one of the caller's goes round and round,
  *
- *     with the lock that guards the asker and its owner
- *         doorman_carrier_take(carrier, &error, now)
+ *     with the lock that guards the upstream and its owner
+ *         doorman_transport_take(transport, &error, now)
  *         doorman_server_update(server, now)
- *         bool made = doorman_carrier_prepare(carrier, now)
+ *         bool made = doorman_transport_prepare(transport, now)
  *     without it
- *         if (made) doorman_carrier_send(carrier)
+ *         if (made) doorman_transport_send(transport)
  *     and sleeps until doorman_server_due(server), or until on_news is called
  *
  * None but _send and _destroy takes long. */
-typedef struct doorman_carrier doorman_carrier;
+typedef struct doorman_transport doorman_transport;
 
-typedef struct doorman_carrier_options {
-    doorman_asker *asker;           /* required; goes on until the carrier is destroyed */
-    void (*on_news)(void *context); /* required: there is something to take. From any thread, and
+typedef struct doorman_transport_options {
+    doorman_upstream *upstream;       /* required; goes on until the transport is destroyed */
+    void (*on_wakeup)(void *context); /* required: there is something to take. From any thread, and
                                        from within _send; it may take the lock, and no call here */
     void *context;
     const doorman_tls *tls; /* where addresses are of TLS */
-} doorman_carrier_options;
+} doorman_transport_options;
 
-/* Makes a carrier, which connects when there is something to send.
+/* Makes a transport, which connects when there is something to send.
  *   out       written on OK alone; the caller destroys it
  *   options   borrowed for the call
  *   returns   OK | OUT_OF_MEMORY | UNAVAILABLE (after a fork, see doorman_agent_start) */
-DOORMAN_API doorman_status doorman_carrier_create(doorman_carrier **out,
-                                                  const doorman_carrier_options *options);
+DOORMAN_API doorman_status doorman_transport_create(doorman_transport **out,
+                                                    const doorman_transport_options *options);
 
 /* Ends the connection, and waits for an on_news that is being called: so without the lock. NULL is
  * fine. */
-DOORMAN_API void doorman_carrier_destroy(doorman_carrier *carrier);
+DOORMAN_API void doorman_transport_destroy(doorman_transport *transport);
 
-/* Fetches the next request from the asker. true: doorman_carrier_send must be called next. false:
- * there is none to be sent now, or the last one is still under way. */
-DOORMAN_API bool doorman_carrier_prepare(doorman_carrier *carrier, doorman_time now);
+/* Fetches the next request from the upstream. true: doorman_transport_send must be called next.
+ * false: there is none to be sent now, or the last one is still under way. */
+DOORMAN_API bool doorman_transport_prepare(doorman_transport *transport, doorman_time now);
 
 /* Sends what was prepared, connecting first where it must. Without the lock, since it may wait for
- * the network's machinery. What becomes of it, doorman_carrier_take says. */
-DOORMAN_API void doorman_carrier_send(doorman_carrier *carrier);
+ * the network's machinery. What becomes of it, doorman_transport_take says. */
+DOORMAN_API void doorman_transport_send(doorman_transport *transport);
 
-/* Gives the answer that has come to the asker, or tells it of a failure.
+/* Gives the answer that has come to the upstream, or tells it of a failure.
  *   returns   OK (also where nothing has come) | UNAVAILABLE (no answer in time, or no way to send)
  *             | else as doorman_json_response, of an answer that was of no use */
-DOORMAN_API doorman_status doorman_carrier_take(doorman_carrier *carrier, doorman_error *error,
-                                                doorman_time now);
+DOORMAN_API doorman_status doorman_transport_take(doorman_transport *transport,
+                                                  doorman_error *error, doorman_time now);
 
 /* Whom the last request was for; "": there was none. Borrowed until the next _prepare. */
-DOORMAN_API const char *doorman_carrier_address(const doorman_carrier *carrier);
+DOORMAN_API const char *doorman_transport_address(const doorman_transport *transport);
 #endif /* DOORMAN_NNG */
 
 #ifdef __cplusplus
@@ -2848,7 +2850,7 @@ static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double
 typedef struct doorman__kind {
     const char *name;
     doorman__solver *solve;
-    bool whole; /* divides the capacity, so leases are cut to what is free */
+    bool divides_capacity; /* divides the capacity, so leases are cut to what is free */
 } doorman__kind;
 
 static const doorman__kind doorman__kinds[DOORMAN_KIND_COUNT] = {
@@ -2961,7 +2963,7 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
 
 /* ---- >>leases ------------------------------------------------------------------------------- */
 /*
- * The book (lease table) of one resource: which holder has how much, until when, and how much may
+ * The lease table of one resource: which holder has how much, until when, and how much may
  * move to other holders. For each holder it knows the amount of its last lease (`given`, g), the
  * amount that is committed because it may still be in use (`counted`, u >= g), and when its record
  * ends (`end`, E).
@@ -2973,7 +2975,7 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  *   names    (R1) No two leases of a resource and node have the same id, across masters and
  *            restarts: an id is 53 bits of a keyed hash of a counter, with a new key for each
  *            process.
- *   claim    (R3) A holder limits itself to a claim before it sends the claim (see asking).
+ *   claim    (R3) A holder limits itself to a claim before it sends the claim (see upstream).
  *   confirm  (R4) A claim lowers u only if it names the last lease that was granted to the holder:
  *            then no newer lease is on its way to the holder, and the holder will not accept an
  *            older one. Claims under one lease only fall. So a copy that comes late overstates,
@@ -2986,16 +2988,16 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  *            Without this rule a holder that never confirms would keep its largest lease committed
  *            for as long as it asks. See "age" below.
  *   learn    (R6) A new master knows no holders. It grants again what holders claim from this node,
- *            within C, since the sum of these claims was within the predecessor's books. Until
- *            every lease that its predecessor can have granted has ended, a holder grows only by
- *            what other holders have given back to this master (`spare`). A holder that names a
+ *            within C, since the sum of these claims was within the predecessor's lease tables.
+ *            Until every lease that its predecessor can have granted has ended, a holder grows only
+ *            by what other holders have given back to this master (`spare`). A holder that names a
  *            lease of this master has accepted it, so it really had that amount; what it has less
  *            of now is free. To count from the first claim, and not from the accepted lease, would
  *            be wrong, because a copy that comes late overstates. A claim for which there is no
  *            room is answered with a lease of 0, so that the holder stops using the old lease. If
  *            it kept that lease, it could claim it from the next master, which would grant it
  *            beside the leases that took the room. What a node has outstanding is committed even
- *            beyond C (see doorman__book_learn).
+ *            beyond C (see doorman__leases_learn).
  *   end      (R9, S8) A record ends later than the holder's lease: the holder's clock may be slower
  *            by the drift, and the holder counts from when it asked. Ends never move back.
  *   release  (R10) A release names its lease too. A copy that comes late names an old lease, so it
@@ -3016,10 +3018,10 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  * One process continues one chain. A copy of an old request, or a request that is repeated because
  * its response was lost, starts another chain. But a process accepts only one of two responses
  * (R2), so one of the two chains is never continued. After a restart the old chain is not
- * continued. So the book knows two chains of each holder, by their last leases, and whether each
- * has been continued. A request is a sign of two processes if it returns to the chain that does not
- * have the last lease, and both chains have been continued; above, A 3 -> 5 is the first sign. A
- * single process gives at most two signs until it restarts again: the last request of its
+ * continued. So the lease table knows two chains of each holder, by their last leases, and whether
+ * each has been continued. A request is a sign of two processes if it returns to the chain that
+ * does not have the last lease, and both chains have been continued; above, A 3 -> 5 is the first
+ * sign. A single process gives at most two signs until it restarts again: the last request of its
  * predecessor, if that comes late, and its own next request. So three signs without a restart in
  * between are reported (>>server, S10). A lossy network never looks like that. A client that keeps
  * naming the lease before its last one does, and is reported too.
@@ -3074,8 +3076,8 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  * Age (R4). Two steps are enough, an older and a newer one. A new step begins when all leases that
  * were granted before the present step have ended. Then the present step becomes the older one, and
  * leases from before it are no longer in force. For each holder `recent` is the largest amount of
- * its leases in the newest step in which it got one. While that is the book's present step, u
- * covers older leases too; from the next step on u falls to `recent`. So an amount is counted for
+ * its leases in the newest step in which it got one. While that is the lease table's present step,
+ * u covers older leases too; from the next step on u falls to `recent`. So an amount is counted for
  * at most two lease lengths. What counts is what a lease commits, max(g, keep), because a holder
  * may claim that much. A child that learns does not age (R7): its masters, one after the other,
  * renew what holders had under larger leases. Each does so within its own lease, so together they
@@ -3084,39 +3086,40 @@ doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double c
  * record is removed. `recent` and v are floats, rounded up. That commits at most 6e-8 of an amount
  * too much, and saves 8 bytes in each of a million records.
  *
- * C9 Sums are exact totals. S2 Each function that reads the book first removes the records that
- * have ended, the oldest first. The list of records is in the order of `end`, so each removal is
- * O(1). A configuration that shortens leases would break this order. Then the old list drains
+ * C9 Sums are exact totals. S2 Each function that reads the lease table first removes the records
+ * that have ended, the oldest first. The list of records is in the order of `end`, so each removal
+ * is O(1). A configuration that shortens leases would break this order. Then the old list drains
  * beside a new one, and the head of either list may be the first to end. (If leases are shortened
  * again before it is empty, a record ends when the one before it ends. It is committed a little
  * longer, at most one old lease length, which is safe.)
  */
 
 /* The demands of a holder that is a server: one for each group of its clients. */
-typedef struct doorman__wish {
+typedef struct doorman__demand_group {
     doorman__demand demand;
     int priority;
-} doorman__wish;
+} doorman__demand_group;
 
-typedef struct doorman__wishes {
-    doorman__wish *items;
+typedef struct doorman__demand_groups {
+    doorman__demand_group *items;
     size_t count, capacity;
-} doorman__wishes;
+} doorman__demand_groups;
 
 typedef struct doorman__child {
-    doorman__wishes now, offered; /* the latter only while a request of the server is processed */
-    bool aside; /* it learns (R7): its demands are those from before, and not in the */
-    struct doorman__child *next_aside; /* index; the book has a list of such children */
+    doorman__demand_groups now,
+        offered; /* the latter only while a request of the server is processed */
+    bool frozen; /* it learns (R7): its demands are those from before, and not in the */
+    struct doorman__child *next_frozen; /* index; the lease table has a list of such children */
 } doorman__child;
 
 /* There may be a million of these, so every field is as small as possible. With an id of 32 bytes a
  * record takes 132 bytes. */
-typedef struct doorman__record {
-    doorman__link link; /* in the book's table; must be first */
-    struct doorman__record *older,
+typedef struct doorman__lease_entry {
+    doorman__link link; /* in the lease table's table; must be first */
+    struct doorman__lease_entry *older,
         *newer; /* by `end`; both NULL and not `oldest`: not in the list yet */
     doorman_time granted_at, lease_end, end;
-    double given, counted;
+    double has, committed;
     float recent;      /* what leases of its newest step commit (see "age"), */
     float in_round;    /* and v: what leases of the round `round` commit; both rounded up */
     uint64_t lease_id; /* 0: it has never had a lease */
@@ -3134,17 +3137,17 @@ typedef struct doorman__record {
     unsigned other_continued : 1;
     unsigned other_lease : 10; /* so was the other chain; the lowest bits of its last lease */
     char holder_id[];
-} doorman__record;
+} doorman__lease_entry;
 
 /* The turns of a holder at units that do not divide evenly: see "leases: whole units". It is not a
  * part of the record, so other resources need no memory for it. It takes 80 bytes, with its place
  * in the table. */
 typedef struct doorman__rotation {
-    doorman__link link; /* in the book's table; must be first */
-    const doorman__record *record;
+    doorman__link link; /* in the lease table's table; must be first */
+    const doorman__lease_entry *entry;
     double share;      /* the exact target at the last grant; 0: an integer, so no turns */
     double lag;        /* units * seconds that it is behind its share, at the next two, */
-    double service_at; /* of the book: `service` */
+    double service_at; /* of the lease table: `service` */
     double clock_at;   /* and `clock` */
     float owed;        /* whole units that it lacks, and gets before others get more */
     bool is_pressing;  /* what it is owed is urgent */
@@ -3152,23 +3155,23 @@ typedef struct doorman__rotation {
     bool served;       /* it has had a unit since it was added */
 } doorman__rotation;
 
-typedef struct doorman__book {
+typedef struct doorman__lease_table {
     doorman__link link; /* in the server's table; must be first */
-    struct doorman__book *previous, *next;
+    struct doorman__lease_table *previous, *next;
     const doorman_template *settings;
-    doorman__table records;
-    doorman__record *oldest, *newest;
-    doorman__record *draining; /* the oldest record from before leases became shorter */
+    doorman__table entries;
+    doorman__lease_entry *oldest, *newest;
+    doorman__lease_entry *draining; /* the oldest record from before leases became shorter */
     doorman__index index;
-    doorman__total given, counted;
-    doorman__total aside;   /* part of `given`: subtracted from the capacity before it is shared, */
-    doorman__child *asides; /* and the children that have it: R7 */
-    doorman__sums asides_want;
+    doorman__total has, committed;
+    doorman__total frozen; /* part of `given`: subtracted from the capacity before it is shared, */
+    doorman__child *frozen_children; /* and the children that have it: R7 */
+    doorman__sums frozen_wants;
     doorman_terms terms[DOORMAN_TERMS_MAX];
-    size_t terms_count;        /* 0: must be computed again */
-    const doorman_terms *told; /* of a node: the last terms of its parent */
-    size_t told_count;
-    double keep;                    /* K of a node: see asking */
+    size_t terms_count;                /* 0: must be computed again */
+    const doorman_terms *parent_terms; /* of a node: the last terms of its parent */
+    size_t parent_terms_count;
+    double may_commit;              /* K of a node: see upstream */
     struct doorman__upward *upward; /* of a node: its own lease; NULL: a root */
     doorman_time learned_at;
     doorman__total spare;    /* while it learns: what holders have given back to this master */
@@ -3180,118 +3183,121 @@ typedef struct doorman__book {
     doorman_time last_end;  /* and all leases by then */
     uint64_t expired_count;
     doorman__table rotations; /* of a resource with whole units, one for each holder */
-    doorman__total turn_shares, turn_counted; /* of the holders with turns: shares, committed */
+    doorman__total rotation_shares,
+        rotation_committed; /* of the holders with turns: shares, committed */
     doorman__total owed;
     double service, clock; /* seconds of service for each unit of a share, and of time */
     size_t waiting;        /* number of holders with turns that wait, */
     size_t pressing;       /* and of holders that are owed something urgent */
     doorman_time clock_until, unmet_since; /* 0: the clock is stopped; 0: what is owed can be met */
     char resource_id[];
-} doorman__book;
+} doorman__lease_table;
 
 /* NULL: the holder is a client. */
-static doorman__child *doorman__record_child(const doorman__record *record) {
-    return record->is_server ? record->demand.child : NULL;
+static doorman__child *doorman__entry_child(const doorman__lease_entry *entry) {
+    return entry->is_server ? entry->demand.child : NULL;
 }
 
-static doorman__record *doorman__book_find(doorman__book *book, uint64_t hash,
-                                           const char *holder_id, bool is_server) {
-    doorman__link *link = doorman__table_first(&book->records, hash);
+static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, uint64_t hash,
+                                                  const char *holder_id, bool is_server) {
+    doorman__link *link = doorman__table_first(&leases->entries, hash);
     for (; link; link = doorman__table_same(link->next, hash)) {
-        doorman__record *record = (doorman__record *)(void *)link;
-        if (record->is_server == is_server && strcmp(record->holder_id, holder_id) == 0) {
-            return record;
+        doorman__lease_entry *entry = (doorman__lease_entry *)(void *)link;
+        if (entry->is_server == is_server && strcmp(entry->holder_id, holder_id) == 0) {
+            return entry;
         }
     }
     return NULL;
 }
 
 /* Adds a record of a holder that has nothing and wants nothing. NULL: no memory. */
-static doorman__record *doorman__book_add(doorman__book *book, uint64_t hash, const char *holder_id,
-                                          bool is_server) {
+static doorman__lease_entry *doorman__leases_add(doorman__lease_table *leases, uint64_t hash,
+                                                 const char *holder_id, bool is_server) {
     size_t id_bytes = strlen(holder_id) + 1;
-    size_t bytes = offsetof(doorman__record, holder_id) + id_bytes;
-    if (bytes < sizeof(doorman__record)) bytes = sizeof(doorman__record);
-    doorman__record *record = (doorman__record *)doorman__zalloc(bytes);
-    if (!record) return NULL;
-    memcpy(record->holder_id, holder_id, id_bytes);
-    record->is_server = is_server;
+    size_t bytes = offsetof(doorman__lease_entry, holder_id) + id_bytes;
+    if (bytes < sizeof(doorman__lease_entry)) bytes = sizeof(doorman__lease_entry);
+    doorman__lease_entry *entry = (doorman__lease_entry *)doorman__zalloc(bytes);
+    if (!entry) return NULL;
+    memcpy(entry->holder_id, holder_id, id_bytes);
+    entry->is_server = is_server;
     if (is_server) {
-        record->demand.child = (doorman__child *)doorman__zalloc(sizeof(doorman__child));
-        if (!record->demand.child) {
-            DOORMAN_FREE(record);
+        entry->demand.child = (doorman__child *)doorman__zalloc(sizeof(doorman__child));
+        if (!entry->demand.child) {
+            DOORMAN_FREE(entry);
             return NULL;
         }
     }
-    doorman__table_add(&book->records, &record->link, hash);
-    return record;
+    doorman__table_add(&leases->entries, &entry->link, hash);
+    return entry;
 }
 
 #define DOORMAN__SIGN 4U
 #define DOORMAN__SUSPICION_MAX 15U
 
-static bool doorman__record_shared(const doorman__record *record) {
-    return record->suspicion > 2 * DOORMAN__SIGN;
+static bool doorman__entry_shared(const doorman__lease_entry *entry) {
+    return entry->suspicion > 2 * DOORMAN__SIGN;
 }
 
 /* Shared ids: a request names a lease (0: none), and is about to get another one. Returns whether
  * this is a sign, and the third or a later one. */
-static bool doorman__record_follow(doorman__record *record, uint64_t named) {
-    bool last = named && named == record->lease_id;
-    bool other = named && !last && (named & 1023U) == record->other_lease;
-    bool sign = other && record->continued && record->other_continued;
-    if (!named) record->suspicion = 0;
+static bool doorman__entry_follow(doorman__lease_entry *entry, uint64_t named) {
+    bool last = named && named == entry->lease_id;
+    bool other = named && !last && (named & 1023U) == entry->other_lease;
+    bool sign = other && entry->continued && entry->other_continued;
+    if (!named) entry->suspicion = 0;
     if (last) {
-        record->continued = 1;
-        if (record->suspicion) record->suspicion--;
+        entry->continued = 1;
+        if (entry->suspicion) entry->suspicion--;
         return false;
     }
-    record->other_lease = (unsigned)record->lease_id & 1023U;
-    record->other_continued = record->continued;
-    record->continued = other;
+    entry->other_lease = (unsigned)entry->lease_id & 1023U;
+    entry->other_continued = entry->continued;
+    entry->continued = other;
     if (!sign) return false;
-    unsigned suspicion = record->suspicion + DOORMAN__SIGN;
-    record->suspicion =
+    unsigned suspicion = entry->suspicion + DOORMAN__SIGN;
+    entry->suspicion =
         (suspicion < DOORMAN__SUSPICION_MAX ? suspicion : DOORMAN__SUSPICION_MAX) & 15U;
-    return doorman__record_shared(record);
+    return doorman__entry_shared(entry);
 }
 
-static void doorman__book_unlist(doorman__book *book, doorman__record *record) {
-    if (record->older) record->older->newer = record->newer;
-    if (record->newer) record->newer->older = record->older;
-    if (book->oldest == record) book->oldest = record->newer;
-    if (book->draining == record) book->draining = record->newer;
-    if (book->newest == record) book->newest = record->older;
-    record->older = record->newer = NULL;
+static void doorman__leases_unlist(doorman__lease_table *leases, doorman__lease_entry *entry) {
+    if (entry->older) entry->older->newer = entry->newer;
+    if (entry->newer) entry->newer->older = entry->older;
+    if (leases->oldest == entry) leases->oldest = entry->newer;
+    if (leases->draining == entry) leases->draining = entry->newer;
+    if (leases->newest == entry) leases->newest = entry->older;
+    entry->older = entry->newer = NULL;
 }
 
 /* The record that ends first. NULL: there are no records. */
-static doorman__record *doorman__book_first(const doorman__book *book) {
-    if (!book->oldest || !book->draining) return book->oldest ? book->oldest : book->draining;
-    return book->draining->end <= book->oldest->end ? book->draining : book->oldest;
+static doorman__lease_entry *doorman__leases_first(const doorman__lease_table *leases) {
+    if (!leases->oldest || !leases->draining)
+        return leases->oldest ? leases->oldest : leases->draining;
+    return leases->draining->end <= leases->oldest->end ? leases->draining : leases->oldest;
 }
 
 /* Iterates over all records; NULL gets the first one. */
-static doorman__record *doorman__book_next(const doorman__book *book,
-                                           const doorman__record *record) {
-    if (!record && book->draining) return book->draining;
-    return record && (record->newer || record == book->newest) ? record->newer : book->oldest;
+static doorman__lease_entry *doorman__leases_next(const doorman__lease_table *leases,
+                                                  const doorman__lease_entry *entry) {
+    if (!entry && leases->draining) return leases->draining;
+    return entry && (entry->newer || entry == leases->newest) ? entry->newer : leases->oldest;
 }
 
 /* R9: an end never moves back. */
-static void doorman__book_set_end(doorman__book *book, doorman__record *record, doorman_time end) {
-    if (end <= record->end) return;
-    doorman__book_unlist(book, record);
-    record->end = end;
-    if (book->newest) {
-        record->end = doorman__later(end, book->newest->end);
-        book->newest->newer = record;
-        record->older = book->newest;
+static void doorman__leases_set_end(doorman__lease_table *leases, doorman__lease_entry *entry,
+                                    doorman_time end) {
+    if (end <= entry->end) return;
+    doorman__leases_unlist(leases, entry);
+    entry->end = end;
+    if (leases->newest) {
+        entry->end = doorman__later(end, leases->newest->end);
+        leases->newest->newer = entry;
+        entry->older = leases->newest;
     } else {
-        book->oldest = record;
+        leases->oldest = entry;
     }
-    book->newest = record;
-    book->last_end = doorman__later(book->last_end, record->end);
+    leases->newest = entry;
+    leases->last_end = doorman__later(leases->last_end, entry->end);
 }
 
 /* Rounds up to a float. */
@@ -3306,98 +3312,100 @@ static float doorman__float_up(double amount) {
 }
 
 /* v of a holder: 0 if it has no lease of the present round. */
-static double doorman__record_in_round(const doorman__book *book, const doorman__record *record) {
-    return record->round == book->round ? record->in_round : 0;
+static double doorman__entry_in_round(const doorman__lease_table *leases,
+                                      const doorman__lease_entry *entry) {
+    return entry->round == leases->round ? entry->in_round : 0;
 }
 
-static void doorman__book_set_in_round(doorman__book *book, doorman__record *record,
-                                       double amount) {
-    doorman__total_subtract(&book->in_round, doorman__record_in_round(book, record));
-    record->round = book->round;
-    record->in_round = doorman__float_up(amount);
-    doorman__total_add(&book->in_round, record->in_round);
+static void doorman__leases_set_in_round(doorman__lease_table *leases, doorman__lease_entry *entry,
+                                         double amount) {
+    doorman__total_subtract(&leases->in_round, doorman__entry_in_round(leases, entry));
+    entry->round = leases->round;
+    entry->in_round = doorman__float_up(amount);
+    doorman__total_add(&leases->in_round, entry->in_round);
 }
 
 /* NULL: leases are not whole units. */
-static doorman__rotation *doorman__book_rotation(const doorman__book *book,
-                                                 const doorman__record *record) {
-    uint64_t hash = record->link.hash;
+static doorman__rotation *doorman__leases_rotation(const doorman__lease_table *leases,
+                                                   const doorman__lease_entry *entry) {
+    uint64_t hash = entry->link.hash;
     doorman__link *link = NULL;
-    if (book->rotations.count) link = doorman__table_first(&book->rotations, hash);
+    if (leases->rotations.count) link = doorman__table_first(&leases->rotations, hash);
     for (; link; link = doorman__table_same(link->next, hash)) {
         doorman__rotation *rotation = (doorman__rotation *)(void *)link;
-        if (rotation->record == record) return rotation;
+        if (rotation->entry == entry) return rotation;
     }
     return NULL;
 }
 
 /* Only this function changes the lease of a holder, and what is committed for it. */
-static void doorman__book_set_amounts(doorman__book *book, doorman__record *record, double given,
-                                      double counted) {
-    assert(given >= 0 && counted >= given && counted <= DOORMAN_AMOUNT_MAX);
-    if (given < record->given || given > record->given) {
-        const doorman__child *child = doorman__record_child(record);
-        if (child && child->aside) {
-            doorman__total_subtract(&book->aside, record->given);
-            doorman__total_add(&book->aside, given);
-            book->terms_count = 0;
+static void doorman__leases_set_amounts(doorman__lease_table *leases, doorman__lease_entry *entry,
+                                        double has, double committed) {
+    assert(has >= 0 && committed >= has && committed <= DOORMAN_AMOUNT_MAX);
+    if (has < entry->has || has > entry->has) {
+        const doorman__child *child = doorman__entry_child(entry);
+        if (child && child->frozen) {
+            doorman__total_subtract(&leases->frozen, entry->has);
+            doorman__total_add(&leases->frozen, has);
+            leases->terms_count = 0;
         }
-        doorman__total_subtract(&book->given, record->given);
-        doorman__total_add(&book->given, given);
-        record->given = given;
+        doorman__total_subtract(&leases->has, entry->has);
+        doorman__total_add(&leases->has, has);
+        entry->has = has;
     }
-    if (counted < record->counted || counted > record->counted) {
-        const doorman__rotation *rotation = doorman__book_rotation(book, record);
+    if (committed < entry->committed || committed > entry->committed) {
+        const doorman__rotation *rotation = doorman__leases_rotation(leases, entry);
         if (rotation && rotation->share > 0) {
-            doorman__total_subtract(&book->turn_counted, record->counted);
-            doorman__total_add(&book->turn_counted, counted);
+            doorman__total_subtract(&leases->rotation_committed, entry->committed);
+            doorman__total_add(&leases->rotation_committed, committed);
         }
-        doorman__total_subtract(&book->counted, record->counted);
-        doorman__total_add(&book->counted, counted);
-        record->counted = counted;
+        doorman__total_subtract(&leases->committed, entry->committed);
+        doorman__total_add(&leases->committed, committed);
+        entry->committed = committed;
     }
-    if (record->recent > counted) record->recent = doorman__float_up(counted);
-    if (doorman__record_in_round(book, record) > counted) {
-        doorman__book_set_in_round(book, record, counted);
+    if (entry->recent > committed) entry->recent = doorman__float_up(committed);
+    if (doorman__entry_in_round(leases, entry) > committed) {
+        doorman__leases_set_in_round(leases, entry, committed);
     }
 }
 
 /* Age: if the newest lease of a holder is of an earlier step, the leases before that step have
  * ended. A new step begins when all leases of the older step have ended. */
-static void doorman__book_age(doorman__book *book, doorman__record *record, doorman_time now) {
-    if (now >= book->older_end) {
-        book->older_end = book->last_end;
-        book->step = (book->step + 1) % 4;
+static void doorman__leases_age(doorman__lease_table *leases, doorman__lease_entry *entry,
+                                doorman_time now) {
+    if (now >= leases->older_end) {
+        leases->older_end = leases->last_end;
+        leases->step = (leases->step + 1) % 4;
     }
-    if (record->step == book->step || record->recent >= record->counted) return;
-    doorman__book_set_amounts(book, record, record->given, record->recent);
+    if (entry->step == leases->step || entry->recent >= entry->committed) return;
+    doorman__leases_set_amounts(leases, entry, entry->has, entry->recent);
 }
 
 /* Begins or ends a round, by what is committed now. */
-static void doorman__book_check_round(doorman__book *book) {
-    doorman__total capacity = doorman__total_of(book->settings->capacity);
-    bool exceeds = doorman__total_less(capacity, book->counted);
-    if (exceeds && !book->round_is_on) {
-        book->round++;
-        book->in_round = (doorman__total){0, 0};
+static void doorman__leases_check_round(doorman__lease_table *leases) {
+    doorman__total capacity = doorman__total_of(leases->settings->capacity);
+    bool exceeds = doorman__total_less(capacity, leases->committed);
+    if (exceeds && !leases->round_is_on) {
+        leases->round++;
+        leases->in_round = (doorman__total){0, 0};
     }
-    book->round_is_on = exceeds;
+    leases->round_is_on = exceeds;
 }
 
 /* Enters a new lease of `given`; `keep` is committed for it. The caller sets its end afterwards.
  * With `immediate` handover the holder is assumed to have nothing else. */
-static void doorman__book_commit(doorman__book *book, doorman__record *record, double given,
-                                 double keep) {
-    bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
-    double in_round = immediate ? 0 : doorman__record_in_round(book, record);
-    assert(keep >= given);
-    if (record->step != book->step) record->recent = 0;
-    record->step = book->step & 3;
-    record->recent = doorman__float_up(doorman__max(record->recent, keep));
-    doorman__book_set_amounts(book, record, given,
-                              immediate ? given : doorman__max(record->counted, keep));
-    if (!book->round_is_on) return;
-    doorman__book_set_in_round(book, record, doorman__max(in_round, given));
+static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
+                                   double has, double committed) {
+    bool immediate = leases->settings->algorithm.handover == DOORMAN_IMMEDIATE;
+    double in_round = immediate ? 0 : doorman__entry_in_round(leases, entry);
+    assert(committed >= has);
+    if (entry->step != leases->step) entry->recent = 0;
+    entry->step = leases->step & 3;
+    entry->recent = doorman__float_up(doorman__max(entry->recent, committed));
+    doorman__leases_set_amounts(leases, entry, has,
+                                immediate ? has : doorman__max(entry->committed, committed));
+    if (!leases->round_is_on) return;
+    doorman__leases_set_in_round(leases, entry, doorman__max(in_round, has));
 }
 
 /* ---- leases: whole units */
@@ -3445,120 +3453,123 @@ static void doorman__book_commit(doorman__book *book, doorman__record *record, d
  */
 
 /* Reserves memory for the turns of a holder. False: no memory. */
-static bool doorman__rotation_reserve(doorman__book *book, const doorman__record *record) {
-    if (doorman__book_rotation(book, record)) return true;
+static bool doorman__rotation_reserve(doorman__lease_table *leases,
+                                      const doorman__lease_entry *entry) {
+    if (doorman__leases_rotation(leases, entry)) return true;
     doorman__rotation *rotation = (doorman__rotation *)doorman__zalloc(sizeof *rotation);
     if (!rotation) return false;
-    rotation->record = record;
-    rotation->service_at = book->service;
-    rotation->clock_at = book->clock;
-    doorman__table_add(&book->rotations, &rotation->link, record->link.hash);
+    rotation->entry = entry;
+    rotation->service_at = leases->service;
+    rotation->clock_at = leases->clock;
+    doorman__table_add(&leases->rotations, &rotation->link, entry->link.hash);
     return true;
 }
 
 /* Must be called before any change of shares or of committed amounts. The clock is stopped while
- * the book learns, because the book does not decide then what holders have. */
-static void doorman__book_tick(doorman__book *book, bool learning, doorman_time now) {
-    if (!book->settings->whole) return;
-    doorman_time passed = book->clock_until && !learning ? now - book->clock_until : 0;
-    double shares = doorman__total_value(book->turn_shares);
-    book->clock_until = now;
+ * the lease table learns, because the lease table does not decide then what holders have. */
+static void doorman__leases_tick(doorman__lease_table *leases, bool learning, doorman_time now) {
+    if (!leases->settings->whole) return;
+    doorman_time passed = leases->clock_until && !learning ? now - leases->clock_until : 0;
+    double shares = doorman__total_value(leases->rotation_shares);
+    leases->clock_until = now;
     if (shares <= 0) return;
     double seconds = (double)passed / (double)DOORMAN_SECOND;
-    book->clock += seconds;
-    book->service += seconds * (doorman__total_value(book->turn_counted) / shares);
+    leases->clock += seconds;
+    leases->service += seconds * (doorman__total_value(leases->rotation_committed) / shares);
 }
 
-static void doorman__rotation_settle(const doorman__book *book, doorman__rotation *rotation) {
+static void doorman__rotation_settle(const doorman__lease_table *leases,
+                                     doorman__rotation *rotation) {
     if (rotation->share > 0) {
-        rotation->lag += rotation->share * (book->service - rotation->service_at) -
-                         rotation->record->counted * (book->clock - rotation->clock_at);
+        rotation->lag += rotation->share * (leases->service - rotation->service_at) -
+                         rotation->entry->committed * (leases->clock - rotation->clock_at);
     }
-    rotation->service_at = book->service;
-    rotation->clock_at = book->clock;
+    rotation->service_at = leases->service;
+    rotation->clock_at = leases->clock;
 }
 
 /* Precondition: the lag is settled. A share of 0 means no turns; then the lag is added to those of
  * the others. */
-static void doorman__rotation_set_share(doorman__book *book, doorman__rotation *rotation,
+static void doorman__rotation_set_share(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double share) {
-    double counted = rotation->record->counted;
+    double committed = rotation->entry->committed;
     if (rotation->share > 0) {
-        doorman__total_subtract(&book->turn_shares, rotation->share);
-        doorman__total_subtract(&book->turn_counted, counted);
+        doorman__total_subtract(&leases->rotation_shares, rotation->share);
+        doorman__total_subtract(&leases->rotation_committed, committed);
     }
     rotation->share = share;
     if (share > 0) {
-        doorman__total_add(&book->turn_shares, share);
-        doorman__total_add(&book->turn_counted, counted);
+        doorman__total_add(&leases->rotation_shares, share);
+        doorman__total_add(&leases->rotation_committed, committed);
         return;
     }
-    double others = doorman__total_value(book->turn_shares);
-    if (others > 0) book->service += rotation->lag / others;
+    double others = doorman__total_value(leases->rotation_shares);
+    if (others > 0) leases->service += rotation->lag / others;
     rotation->lag = 0;
 }
 
-static void doorman__rotation_set_owed(doorman__book *book, doorman__rotation *rotation,
+static void doorman__rotation_set_owed(doorman__lease_table *leases, doorman__rotation *rotation,
                                        double owed, bool is_pressing) {
-    doorman__total_subtract(&book->owed, (double)rotation->owed);
-    book->pressing -= rotation->is_pressing;
+    doorman__total_subtract(&leases->owed, (double)rotation->owed);
+    leases->pressing -= rotation->is_pressing;
     rotation->owed = (float)owed; /* its 24 bits are enough */
     rotation->is_pressing = is_pressing;
-    doorman__total_add(&book->owed, (double)rotation->owed);
-    book->pressing += rotation->is_pressing;
+    doorman__total_add(&leases->owed, (double)rotation->owed);
+    leases->pressing += rotation->is_pressing;
 }
 
-static void doorman__rotation_set_waits(doorman__book *book, doorman__rotation *rotation,
+static void doorman__rotation_set_waits(doorman__lease_table *leases, doorman__rotation *rotation,
                                         bool waits) {
-    book->waiting -= rotation->waits;
+    leases->waiting -= rotation->waits;
     rotation->waits = waits;
-    book->waiting += rotation->waits;
+    leases->waiting += rotation->waits;
 }
 
-static void doorman__rotation_end(doorman__book *book, const doorman__record *record) {
-    doorman__rotation *rotation = doorman__book_rotation(book, record);
+static void doorman__rotation_end(doorman__lease_table *leases, const doorman__lease_entry *entry) {
+    doorman__rotation *rotation = doorman__leases_rotation(leases, entry);
     if (!rotation) return;
-    doorman__rotation_settle(book, rotation);
-    doorman__rotation_set_share(book, rotation, 0);
-    doorman__rotation_set_owed(book, rotation, 0, false);
-    doorman__rotation_set_waits(book, rotation, false);
-    doorman__table_remove(&book->rotations, &rotation->link);
+    doorman__rotation_settle(leases, rotation);
+    doorman__rotation_set_share(leases, rotation, 0);
+    doorman__rotation_set_owed(leases, rotation, 0, false);
+    doorman__rotation_set_waits(leases, rotation, false);
+    doorman__table_remove(&leases->rotations, &rotation->link);
     DOORMAN_FREE(rotation);
 }
 
 /* Called after a grant for which `due` units were due. A debt to a holder is urgent if the holder
  * lacks its target rounded down, or its first unit. */
-static void doorman__rotation_granted(doorman__book *book, doorman__rotation *rotation,
+static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rotation *rotation,
                                       double due) {
-    double given = rotation->record->given, base = doorman__whole_floor(rotation->share);
-    bool is_pressing = given < due && (rotation->share <= 0 || given < base || !rotation->served);
-    doorman__rotation_set_owed(book, rotation, doorman__max(0, due - given), is_pressing);
-    if (given > 0) rotation->served = true;
+    double has = rotation->entry->has, base = doorman__whole_floor(rotation->share);
+    bool is_pressing = has < due && (rotation->share <= 0 || has < base || !rotation->served);
+    doorman__rotation_set_owed(leases, rotation, doorman__max(0, due - has), is_pressing);
+    if (has > 0) rotation->served = true;
 }
 
 /* The target in whole units of a holder with turns, whose exact target is base and a fraction. *due
  * is the same without an idle unit that the holder may have but is not owed. */
-static double doorman__book_take_turn(doorman__book *book, doorman__rotation *rotation, double base,
-                                      double *due, doorman_time now) {
-    const doorman_algorithm *algorithm = &book->settings->algorithm;
-    double given = rotation->record->given;
-    double owed = doorman__total_value(book->owed) - (double)rotation->owed; /* to others */
-    double idle = book->settings->capacity - doorman__total_value(book->given);
+static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__rotation *rotation,
+                                        double base, double *due, doorman_time now) {
+    const doorman_algorithm *algorithm = &leases->settings->algorithm;
+    double has = rotation->entry->has;
+    double owed = doorman__total_value(leases->owed) - (double)rotation->owed; /* to others */
+    double idle = leases->settings->capacity - doorman__total_value(leases->has);
     bool unmet = idle < owed;
-    if (!unmet || !book->unmet_since) book->unmet_since = unmet ? now : 0;
+    if (!unmet || !leases->unmet_since) leases->unmet_since = unmet ? now : 0;
     double turn = (double)algorithm->lease_length / (double)(2 * DOORMAN_SECOND);
-    doorman__rotation_set_waits(book, rotation, given <= base && rotation->lag > 0);
-    if (given > base) {
-        doorman_time pace = book->pressing ? algorithm->refresh_interval : algorithm->lease_length;
-        double bound = turn * (double)(now - book->unmet_since) / (double)pace;
-        if (!book->pressing) bound -= turn;
+    doorman__rotation_set_waits(leases, rotation, has <= base && rotation->lag > 0);
+    if (has > base) {
+        doorman_time pace =
+            leases->pressing ? algorithm->refresh_interval : algorithm->lease_length;
+        double bound = turn * (double)(now - leases->unmet_since) / (double)pace;
+        if (!leases->pressing) bound -= turn;
         bool gives_up = unmet && rotation->lag <= bound;
-        if (gives_up) book->unmet_since = now;
-        bool far_ahead = book->waiting && idle < 1 && rotation->lag <= -2 * turn;
+        if (gives_up) leases->unmet_since = now;
+        bool far_ahead = leases->waiting && idle < 1 && rotation->lag <= -2 * turn;
         return *due = gives_up || far_ahead ? base : base + 1;
     }
     bool is_owed = rotation->lag >= turn || !rotation->served;
-    bool spare = idle - (base - given) >= owed + 1;
+    bool spare = idle - (base - has) >= owed + 1;
     *due = is_owed ? base + 1 : base;
     return is_owed || spare || rotation->lag >= turn / 2 ? base + 1 : base;
 }
@@ -3566,19 +3577,21 @@ static double doorman__book_take_turn(doorman__book *book, doorman__rotation *ro
 /* The target in whole units. doorman__rotation_granted must follow it. A target that differs from
  * an integer only by rounding needs no turns, nor do amounts that are not parts of a shared
  * capacity. */
-static double doorman__book_whole_target(doorman__book *book, doorman__rotation *rotation,
-                                         double target, double *due, doorman_time now) {
+static double doorman__leases_whole_target(doorman__lease_table *leases,
+                                           doorman__rotation *rotation, double target, double *due,
+                                           doorman_time now) {
     double play = 1e-6 + 1e-9 * target, base = doorman__whole_floor(target + play);
-    bool turns = target - base > play && doorman__kinds[book->settings->algorithm.kind].whole;
-    doorman__rotation_set_share(book, rotation, turns ? target : 0);
-    if (turns) return doorman__book_take_turn(book, rotation, base, due, now);
-    doorman__rotation_set_waits(book, rotation, false);
+    bool turns =
+        target - base > play && doorman__kinds[leases->settings->algorithm.kind].divides_capacity;
+    doorman__rotation_set_share(leases, rotation, turns ? target : 0);
+    if (turns) return doorman__leases_take_turn(leases, rotation, base, due, now);
+    doorman__rotation_set_waits(leases, rotation, false);
     return *due = base;
 }
 
 /* The demand of a client, which is one subclient. */
-static doorman__demand doorman__record_demand(const doorman__record *record) {
-    return (doorman__demand){record->demand.wants, 1, record->indexed};
+static doorman__demand doorman__entry_demand(const doorman__lease_entry *entry) {
+    return (doorman__demand){entry->demand.wants, 1, entry->indexed};
 }
 
 static bool doorman__demand_same(const doorman__demand *own, int own_priority,
@@ -3590,71 +3603,72 @@ static bool doorman__demand_same(const doorman__demand *own, int own_priority,
 
 static bool doorman__child_same(const doorman__child *child, const doorman_demand *demands,
                                 size_t count, bool whole) {
-    bool same = count == child->now.count && !child->aside;
+    bool same = count == child->now.count && !child->frozen;
     for (size_t i = 0; same && i < count; i++) {
-        const doorman__wish *wish = &child->now.items[i];
-        same = doorman__demand_same(&wish->demand, wish->priority, &demands[i], whole);
+        const doorman__demand_group *group = &child->now.items[i];
+        same = doorman__demand_same(&group->demand, group->priority, &demands[i], whole);
     }
     return same;
 }
 
-static void doorman__book_unindex(doorman__book *book, const doorman__wishes *wishes) {
-    book->terms_count = 0;
-    for (size_t i = 0; i < wishes->count; i++) {
-        const doorman__wish *wish = &wishes->items[i];
-        doorman__index_remove(&book->index, wish->priority, &wish->demand);
+static void doorman__leases_unindex(doorman__lease_table *leases,
+                                    const doorman__demand_groups *groups) {
+    leases->terms_count = 0;
+    for (size_t i = 0; i < groups->count; i++) {
+        const doorman__demand_group *group = &groups->items[i];
+        doorman__index_remove(&leases->index, group->priority, &group->demand);
     }
 }
 
-/* Undoes doorman__book_offer, see below. */
-static void doorman__book_retract(doorman__book *book, doorman__record *record) {
-    doorman__child *child = doorman__record_child(record);
+/* Undoes doorman__leases_offer, see below. */
+static void doorman__leases_retract(doorman__lease_table *leases, doorman__lease_entry *entry) {
+    doorman__child *child = doorman__entry_child(entry);
     if (!child) return;
-    doorman__book_unindex(book, &child->offered);
+    doorman__leases_unindex(leases, &child->offered);
     child->offered.count = 0;
 }
 
 /* Puts the new demands of a server into the index beside its last ones, which are removed when the
  * new ones are adopted. So adopting them needs no memory. */
-static bool doorman__book_offer(doorman__book *book, doorman__record *record,
-                                const doorman_demand *demands, size_t count) {
-    doorman__wishes *offered = &record->demand.child->offered;
+static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_entry *entry,
+                                  const doorman_demand *demands, size_t count) {
+    doorman__demand_groups *offered = &entry->demand.child->offered;
     void *items = offered->items;
-    bool whole = book->settings->whole;
+    bool whole = leases->settings->whole;
     bool room = doorman__reserve(&items, &offered->capacity, count, sizeof *offered->items);
-    offered->items = (doorman__wish *)items;
+    offered->items = (doorman__demand_group *)items;
     for (size_t i = 0; i < count && room; i++) {
-        doorman__wish wish = {doorman__demand_of(&demands[i], whole), demands[i].priority};
-        room = doorman__index_reserve(&book->index, wish.priority, &wish.demand);
+        doorman__demand_group group = {doorman__demand_of(&demands[i], whole), demands[i].priority};
+        room = doorman__index_reserve(&leases->index, group.priority, &group.demand);
         if (!room) break;
-        doorman__index_insert(&book->index, wish.priority, &wish.demand);
-        offered->items[offered->count++] = wish;
+        doorman__index_insert(&leases->index, group.priority, &group.demand);
+        offered->items[offered->count++] = group;
     }
-    if (!room) doorman__book_retract(book, record);
+    if (!room) doorman__leases_retract(leases, entry);
     return room;
 }
 
-/* Reserves memory for doorman__book_set_demands, which must be the next change of the book unless
- * this is retracted. False: no memory, and nothing has changed. */
-static bool doorman__book_reserve(doorman__book *book, doorman__record *record,
-                                  const doorman_demand *demands, size_t count) {
-    bool whole = book->settings->whole;
-    if (whole && !doorman__rotation_reserve(book, record)) return false;
-    if (record->is_server) {
-        return doorman__child_same(record->demand.child, demands, count, whole) ||
-               doorman__book_offer(book, record, demands, count);
+/* Reserves memory for doorman__leases_set_demands, which must be the next change of the lease table
+ * unless this is retracted. False: no memory, and nothing has changed. */
+static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease_entry *entry,
+                                    const doorman_demand *demands, size_t count) {
+    bool whole = leases->settings->whole;
+    if (whole && !doorman__rotation_reserve(leases, entry)) return false;
+    if (entry->is_server) {
+        return doorman__child_same(entry->demand.child, demands, count, whole) ||
+               doorman__leases_offer(leases, entry, demands, count);
     }
-    doorman__demand own = doorman__record_demand(record), next = doorman__demand_of(demands, whole);
-    return doorman__demand_same(&own, (int)record->priority, demands, whole) ||
-           doorman__index_reserve(&book->index, demands->priority, &next);
+    doorman__demand own = doorman__entry_demand(entry), next = doorman__demand_of(demands, whole);
+    return doorman__demand_same(&own, (int)entry->priority, demands, whole) ||
+           doorman__index_reserve(&leases->index, demands->priority, &next);
 }
 
 /* Computed from scratch whenever a child is set aside or returns (C9). */
-static void doorman__book_sum_asides(doorman__book *book) {
-    book->asides_want = (doorman__sums){0, 0, 0};
-    for (const doorman__child *child = book->asides; child; child = child->next_aside) {
+static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
+    leases->frozen_wants = (doorman__sums){0, 0, 0};
+    for (const doorman__child *child = leases->frozen_children; child; child = child->next_frozen) {
         for (size_t i = 0; i < child->now.count; i++) {
-            doorman__sums_add(&book->asides_want,
+            doorman__sums_add(&leases->frozen_wants,
                               doorman__demand_sums(&child->now.items[i].demand));
         }
     }
@@ -3662,51 +3676,51 @@ static void doorman__book_sum_asides(doorman__book *book) {
 
 /* R7: removes the demands of a server that learns from the shares, and subtracts what it has from
  * the capacity. */
-static void doorman__book_set_aside(doorman__book *book, doorman__record *record) {
-    doorman__child *child = record->demand.child;
-    if (child->aside) return;
-    doorman__book_unindex(book, &child->now);
-    doorman__total_add(&book->aside, record->given);
-    child->aside = true;
-    child->next_aside = book->asides;
-    book->asides = child;
-    doorman__book_sum_asides(book);
+static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
+    doorman__child *child = entry->demand.child;
+    if (child->frozen) return;
+    doorman__leases_unindex(leases, &child->now);
+    doorman__total_add(&leases->frozen, entry->has);
+    child->frozen = true;
+    child->next_frozen = leases->frozen_children;
+    leases->frozen_children = child;
+    doorman__leases_sum_frozen(leases);
 }
 
 /* Precondition: its demands are still those from before, and not in the index. */
-static void doorman__book_end_aside(doorman__book *book, doorman__record *record) {
-    doorman__child *child = record->demand.child, **at = &book->asides;
-    doorman__total_subtract(&book->aside, record->given);
-    while (*at != child) at = &(*at)->next_aside;
-    *at = child->next_aside;
-    child->aside = false;
+static void doorman__leases_unfreeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
+    doorman__child *child = entry->demand.child, **at = &leases->frozen_children;
+    doorman__total_subtract(&leases->frozen, entry->has);
+    while (*at != child) at = &(*at)->next_frozen;
+    *at = child->next_frozen;
+    child->frozen = false;
     child->now.count = 0;
-    book->terms_count = 0;
-    doorman__book_sum_asides(book);
+    leases->terms_count = 0;
+    doorman__leases_sum_frozen(leases);
 }
 
 /* If the demands are unchanged, the index is not touched (A2). */
-static void doorman__book_set_demands(doorman__book *book, doorman__record *record,
-                                      const doorman_demand *demands, size_t count) {
-    doorman__child *child = doorman__record_child(record);
-    bool whole = book->settings->whole;
+static void doorman__leases_set_demands(doorman__lease_table *leases, doorman__lease_entry *entry,
+                                        const doorman_demand *demands, size_t count) {
+    doorman__child *child = doorman__entry_child(entry);
+    bool whole = leases->settings->whole;
     if (child && !doorman__child_same(child, demands, count, whole)) {
-        doorman__wishes last = child->now;
-        if (child->aside) doorman__book_end_aside(book, record);
-        doorman__book_unindex(book, &child->now);
+        doorman__demand_groups last = child->now;
+        if (child->frozen) doorman__leases_unfreeze(leases, entry);
+        doorman__leases_unindex(leases, &child->now);
         last.count = 0;
         child->now = child->offered;
         child->offered = last;
     }
     if (child) return;
-    doorman__demand own = doorman__record_demand(record), next = doorman__demand_of(demands, whole);
-    if (doorman__demand_same(&own, (int)record->priority, demands, whole)) return;
-    doorman__index_insert(&book->index, demands->priority, &next);
-    if (record->indexed) doorman__index_remove(&book->index, (int)record->priority, &own);
-    record->demand.wants = next.wants;
-    record->priority = (unsigned)demands->priority & DOORMAN_PRIORITY_MAX;
-    record->indexed = true;
-    book->terms_count = 0;
+    doorman__demand own = doorman__entry_demand(entry), next = doorman__demand_of(demands, whole);
+    if (doorman__demand_same(&own, (int)entry->priority, demands, whole)) return;
+    doorman__index_insert(&leases->index, demands->priority, &next);
+    if (entry->indexed) doorman__index_remove(&leases->index, (int)entry->priority, &own);
+    entry->demand.wants = next.wants;
+    entry->priority = (unsigned)demands->priority & DOORMAN_PRIORITY_MAX;
+    entry->indexed = true;
+    leases->terms_count = 0;
 }
 
 static void doorman__child_destroy(doorman__child *child) {
@@ -3716,46 +3730,47 @@ static void doorman__child_destroy(doorman__child *child) {
     DOORMAN_FREE(child);
 }
 
-static void doorman__book_remove(doorman__book *book, doorman__record *record) {
-    doorman__child *child = doorman__record_child(record);
+static void doorman__leases_remove(doorman__lease_table *leases, doorman__lease_entry *entry) {
+    doorman__child *child = doorman__entry_child(entry);
     if (child) {
-        if (child->aside) doorman__book_end_aside(book, record);
-        doorman__book_unindex(book, &child->now);
-        doorman__book_retract(book, record);
-    } else if (record->indexed) {
-        doorman__demand own = doorman__record_demand(record);
-        doorman__index_remove(&book->index, (int)record->priority, &own);
+        if (child->frozen) doorman__leases_unfreeze(leases, entry);
+        doorman__leases_unindex(leases, &child->now);
+        doorman__leases_retract(leases, entry);
+    } else if (entry->indexed) {
+        doorman__demand own = doorman__entry_demand(entry);
+        doorman__index_remove(&leases->index, (int)entry->priority, &own);
     }
-    doorman__rotation_end(book, record);
-    doorman__book_set_amounts(book, record, 0, 0);
-    doorman__table_remove(&book->records, &record->link);
-    doorman__book_unlist(book, record);
+    doorman__rotation_end(leases, entry);
+    doorman__leases_set_amounts(leases, entry, 0, 0);
+    doorman__table_remove(&leases->entries, &entry->link);
+    doorman__leases_unlist(leases, entry);
     doorman__child_destroy(child);
-    DOORMAN_FREE(record);
-    book->terms_count = 0;
+    DOORMAN_FREE(entry);
+    leases->terms_count = 0;
 }
 
 /* Leases are shorter from now on: a new list begins. */
-static void doorman__book_drain(doorman__book *book) {
-    if (book->draining) return;
-    book->draining = book->oldest;
-    book->oldest = book->newest = NULL;
+static void doorman__leases_drain(doorman__lease_table *leases) {
+    if (leases->draining) return;
+    leases->draining = leases->oldest;
+    leases->oldest = leases->newest = NULL;
 }
 
-static void doorman__book_set_template(doorman__book *book, const doorman_template *settings) {
-    doorman_time before = book->settings->algorithm.lease_length;
-    if (settings->algorithm.lease_length < before) doorman__book_drain(book);
-    if (!settings->whole) book->clock_until = 0;
-    book->settings = settings;
-    book->terms_count = 0;
+static void doorman__leases_set_template(doorman__lease_table *leases,
+                                         const doorman_template *settings) {
+    doorman_time before = leases->settings->algorithm.lease_length;
+    if (settings->algorithm.lease_length < before) doorman__leases_drain(leases);
+    if (!settings->whole) leases->clock_until = 0;
+    leases->settings = settings;
+    leases->terms_count = 0;
 }
 
-static double doorman__book_wants(const doorman__book *book) {
-    return doorman__index_wants(&book->index) + book->asides_want.wants;
+static double doorman__leases_wants(const doorman__lease_table *leases) {
+    return doorman__index_wants(&leases->index) + leases->frozen_wants.wants;
 }
 
-static double doorman__book_subclients(const doorman__book *book) {
-    return (double)(book->index.subclients + book->asides_want.subclients);
+static double doorman__leases_subclients(const doorman__lease_table *leases) {
+    return (double)(leases->index.subclients + leases->frozen_wants.subclients);
 }
 
 /* Uses the terms that the parent sent, if they fit into the capacity within a thousandth. Leases
@@ -3764,61 +3779,66 @@ static double doorman__book_subclients(const doorman__book *book) {
  * the sum rounded down or up, and one more unit may be moving between holders at each level, so
  * there the terms fit within four units, as for a tree of four levels.) What the terms leave over
  * until the next request to the parent is divided in proportion to what is still wanted. */
-static bool doorman__book_take_told(doorman__book *book, double capacity) {
-    double sum = doorman__terms_sum(book->told, book->told_count, &book->index);
-    double most = capacity * (1 + 1e-3) + (book->settings->whole ? 4 : 0);
+static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
+    double sum =
+        doorman__terms_sum(leases->parent_terms, leases->parent_terms_count, &leases->index);
+    double most = capacity * (1 + 1e-3) + (leases->settings->whole ? 4 : 0);
     if (sum < 0 || sum > most) return false;
-    double unmet = doorman__index_wants(&book->index) - sum;
+    double unmet = doorman__index_wants(&leases->index) - sum;
     double part = unmet > 0 ? doorman__min(1, doorman__max(0, (capacity - sum) / unmet)) : 0;
-    memcpy(book->terms, book->told, book->told_count * sizeof *book->terms);
-    book->terms_count = book->told_count;
-    for (size_t i = 0; i < book->terms_count; i++) {
-        book->terms[i].slope += (1 - book->terms[i].slope) * part;
+    memcpy(leases->terms, leases->parent_terms, leases->parent_terms_count * sizeof *leases->terms);
+    leases->terms_count = leases->parent_terms_count;
+    for (size_t i = 0; i < leases->terms_count; i++) {
+        leases->terms[i].slope += (1 - leases->terms[i].slope) * part;
     }
     return true;
 }
 
 /* The terms in force. They are those that the parent sent while they fit, so that all clients of a
- * tree are treated as if they had one server. Otherwise they are the book's own (T2). */
-static void doorman__book_solve(doorman__book *book) {
-    const doorman_template *settings = book->settings;
+ * tree are treated as if they had one server. Otherwise they are the lease table's own (T2). */
+static void doorman__leases_solve(doorman__lease_table *leases) {
+    const doorman_template *settings = leases->settings;
     const doorman__kind *kind = &doorman__kinds[settings->algorithm.kind];
-    double capacity = doorman__total_left(book->aside, settings->capacity);
-    if (book->told_count && !kind->whole) {
-        memcpy(book->terms, book->told, book->told_count * sizeof *book->terms);
-        book->terms_count = book->told_count;
-    } else if (!book->told_count || !doorman__book_take_told(book, capacity)) {
-        book->terms_count = kind->solve(&settings->algorithm, capacity, &book->index, book->terms);
+    double capacity = doorman__total_left(leases->frozen, settings->capacity);
+    if (leases->parent_terms_count && !kind->divides_capacity) {
+        memcpy(leases->terms, leases->parent_terms,
+               leases->parent_terms_count * sizeof *leases->terms);
+        leases->terms_count = leases->parent_terms_count;
+    } else if (!leases->parent_terms_count ||
+               !doorman__leases_take_parent_terms(leases, capacity)) {
+        leases->terms_count =
+            kind->solve(&settings->algorithm, capacity, &leases->index, leases->terms);
     }
 }
 
 /* What the terms give to a holder, whether or not it is free. */
-static double doorman__book_target(doorman__book *book, const doorman__record *record) {
-    const doorman__child *child = doorman__record_child(record);
-    if (child && child->aside) return record->given;
-    if (!book->terms_count) doorman__book_solve(book);
-    doorman_demand demand = {child ? 0 : record->demand.wants, 1, (int)record->priority};
+static double doorman__leases_target(doorman__lease_table *leases,
+                                     const doorman__lease_entry *entry) {
+    const doorman__child *child = doorman__entry_child(entry);
+    if (child && child->frozen) return entry->has;
+    if (!leases->terms_count) doorman__leases_solve(leases);
+    doorman_demand demand = {child ? 0 : entry->demand.wants, 1, (int)entry->priority};
     double target = 0;
-    if (!child) target = doorman_terms_target(book->terms, book->terms_count, &demand);
+    if (!child) target = doorman_terms_target(leases->terms, leases->terms_count, &demand);
     for (size_t i = 0; child && i < child->now.count; i++) {
-        const doorman__wish *wish = &child->now.items[i];
-        demand = (doorman_demand){wish->demand.wants, wish->demand.subclients, wish->priority};
-        target += doorman_terms_target(book->terms, book->terms_count, &demand);
+        const doorman__demand_group *group = &child->now.items[i];
+        demand = (doorman_demand){group->demand.wants, group->demand.subclients, group->priority};
+        target += doorman_terms_target(leases->terms, leases->terms_count, &demand);
     }
     return doorman__min(target, DOORMAN_AMOUNT_MAX);
 }
 
-static double doorman__record_wants(const doorman__record *record) {
-    const doorman__child *child = doorman__record_child(record);
-    double wants = child ? 0 : record->demand.wants;
+static double doorman__entry_wants(const doorman__lease_entry *entry) {
+    const doorman__child *child = doorman__entry_child(entry);
+    double wants = child ? 0 : entry->demand.wants;
     for (size_t i = 0; child && i < child->now.count; i++)
         wants += child->now.items[i].demand.wants;
     return doorman__min(wants, DOORMAN_AMOUNT_MAX);
 }
 
-static double doorman__record_subclients(const doorman__record *record) {
-    const doorman__child *child = doorman__record_child(record);
-    double subclients = child ? 0 : record->indexed;
+static double doorman__entry_subclients(const doorman__lease_entry *entry) {
+    const doorman__child *child = doorman__entry_child(entry);
+    double subclients = child ? 0 : entry->indexed;
     for (size_t i = 0; child && i < child->now.count; i++) {
         subclients += child->now.items[i].demand.subclients;
     }
@@ -3826,80 +3846,85 @@ static double doorman__record_subclients(const doorman__record *record) {
 }
 
 /* C or K, less the sum of u over the other holders; at least 0. */
-static double doorman__book_left(const doorman__book *book, const doorman__record *record,
-                                 double capacity) {
-    doorman__total others = book->counted;
-    doorman__total_subtract(&others, record->counted);
+static double doorman__leases_left(const doorman__lease_table *leases,
+                                   const doorman__lease_entry *entry, double capacity) {
+    doorman__total others = leases->committed;
+    doorman__total_subtract(&others, entry->committed);
     return doorman__total_left(others, capacity);
 }
 
 /* C less the sum of v over the other holders; at least 0. */
-static double doorman__book_left_in_round(const doorman__book *book,
-                                          const doorman__record *record) {
-    doorman__total others = book->in_round;
-    doorman__total_subtract(&others, doorman__record_in_round(book, record));
-    return doorman__total_left(others, book->settings->capacity);
+static double doorman__leases_left_in_round(const doorman__lease_table *leases,
+                                            const doorman__lease_entry *entry) {
+    doorman__total others = leases->in_round;
+    doorman__total_subtract(&others, doorman__entry_in_round(leases, entry));
+    return doorman__total_left(others, leases->settings->capacity);
 }
 
-static double doorman__book_free(const doorman__book *book, const doorman__record *record) {
-    return doorman__book_left(book, record, book->settings->capacity);
+static double doorman__leases_free(const doorman__lease_table *leases,
+                                   const doorman__lease_entry *entry) {
+    return doorman__leases_left(leases, entry, leases->settings->capacity);
 }
 
-static bool doorman__book_learning(const doorman__book *book, doorman_time now) {
-    return now < book->learned_at && doorman__kinds[book->settings->algorithm.kind].whole;
+static bool doorman__leases_learning(const doorman__lease_table *leases, doorman_time now) {
+    return now < leases->learned_at &&
+           doorman__kinds[leases->settings->algorithm.kind].divides_capacity;
 }
 
 /* Rounds down to a possible lease: to whole units, or to an amount that the sums can hold
  * exactly. */
-static double doorman__book_round_down(const doorman__book *book, double amount) {
-    return book->settings->whole ? doorman__whole_floor(amount) : doorman__floor(amount);
+static double doorman__leases_round_down(const doorman__lease_table *leases, double amount) {
+    return leases->settings->whole ? doorman__whole_floor(amount) : doorman__floor(amount);
 }
 
-static double doorman__book_round_up(const doorman__book *book, double amount) {
-    return book->settings->whole ? doorman__whole_ceil(amount) : doorman__ceil(amount);
+static double doorman__leases_round_up(const doorman__lease_table *leases, double amount) {
+    return leases->settings->whole ? doorman__whole_ceil(amount) : doorman__ceil(amount);
 }
 
 /* R4. Precondition: the holder has named its last lease. */
-static void doorman__book_confirm(doorman__book *book, doorman__record *record, double claim) {
-    double counted = doorman__min(record->counted, doorman__book_round_up(book, claim));
-    if (record->given > counted) {
-        doorman__total_add(&book->spare, record->given);
-        doorman__total_subtract(&book->spare, counted);
+static void doorman__leases_confirm(doorman__lease_table *leases, doorman__lease_entry *entry,
+                                    double claim) {
+    double committed = doorman__min(entry->committed, doorman__leases_round_up(leases, claim));
+    if (entry->has > committed) {
+        doorman__total_add(&leases->spare, entry->has);
+        doorman__total_subtract(&leases->spare, committed);
     }
-    doorman__book_set_amounts(book, record, doorman__min(record->given, counted), counted);
+    doorman__leases_set_amounts(leases, entry, doorman__min(entry->has, committed), committed);
 }
 
 /* What a holder itself may still use, and so may keep: min(u, x), within K. */
-static double doorman__book_held(const doorman__book *book, const doorman__record *record,
-                                 double claim) {
-    double held = doorman__min(record->counted, claim);
-    bool bound = book->upward && book->settings->algorithm.handover == DOORMAN_CONFIRMED;
-    return bound ? doorman__min(held, doorman__book_left(book, record, book->keep)) : held;
+static double doorman__leases_held(const doorman__lease_table *leases,
+                                   const doorman__lease_entry *entry, double claim) {
+    double in_force = doorman__min(entry->committed, claim);
+    bool bound = leases->upward && leases->settings->algorithm.handover == DOORMAN_CONFIRMED;
+    return bound ? doorman__min(in_force, doorman__leases_left(leases, entry, leases->may_commit))
+                 : in_force;
 }
 
 /* R5. Returns what stays committed for the holder, `keep`. */
-static double doorman__book_grant(doorman__book *book, doorman__record *record, double target,
-                                  double claim) {
-    bool whole = doorman__kinds[book->settings->algorithm.kind].whole;
-    bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
-    double held = doorman__book_held(book, record, claim);
-    double most = doorman__max(doorman__book_free(book, record), held);
-    doorman__book_check_round(book);
-    if (book->round_is_on) most = doorman__min(most, doorman__book_left_in_round(book, record));
-    double given = doorman__book_round_down(book, whole ? doorman__min(target, most) : target);
-    double keep = immediate ? given : doorman__max(given, held);
-    doorman__book_commit(book, record, given, keep);
-    return keep;
+static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease_entry *entry,
+                                    double target, double claim) {
+    bool whole = doorman__kinds[leases->settings->algorithm.kind].divides_capacity;
+    bool immediate = leases->settings->algorithm.handover == DOORMAN_IMMEDIATE;
+    double in_force = doorman__leases_held(leases, entry, claim);
+    double most = doorman__max(doorman__leases_free(leases, entry), in_force);
+    doorman__leases_check_round(leases);
+    if (leases->round_is_on)
+        most = doorman__min(most, doorman__leases_left_in_round(leases, entry));
+    double has = doorman__leases_round_down(leases, whole ? doorman__min(target, most) : target);
+    double committed = immediate ? has : doorman__max(has, in_force);
+    doorman__leases_commit(leases, entry, has, committed);
+    return committed;
 }
 
 /* R7. A server that learns gets again what it had, as far as that fits. Nothing is confirmed. */
-static double doorman__book_return(doorman__book *book, doorman__record *record) {
-    double given = doorman__book_held(book, record, record->given);
-    given = doorman__book_round_down(book, given);
-    doorman__book_set_aside(book, record);
-    doorman__book_check_round(book);
-    doorman__book_commit(book, record, given, given);
-    return given;
+static double doorman__leases_return(doorman__lease_table *leases, doorman__lease_entry *entry) {
+    double has = doorman__leases_held(leases, entry, entry->has);
+    has = doorman__leases_round_down(leases, has);
+    doorman__leases_freeze(leases, entry);
+    doorman__leases_check_round(leases);
+    doorman__leases_commit(leases, entry, has, has);
+    return has;
 }
 
 /* R6. The claim names a lease of this node. For another lease or none, claim and target are 0. The
@@ -3909,67 +3934,68 @@ static double doorman__book_return(doorman__book *book, doorman__record *record)
  *   outstanding   of a node: what it has committed for its own holders; of a client 0. It is
  *                 committed even if that exceeds the capacity, because a child below the node that
  *                 learns may use it longer than the leases of the predecessor last (R7) */
-static double doorman__book_learn(doorman__book *book, doorman__record *record, double target,
-                                  double claim, double outstanding) {
-    double free = doorman__book_free(book, record);
-    double known = doorman__book_round_down(book, doorman__min(claim, free));
-    doorman__total_add(&book->spare, known);
-    double most = doorman__min(free, doorman__total_floor(book->spare));
-    double given = doorman__max(known, doorman__book_round_down(book, doorman__min(target, most)));
-    if (given <= 0 && claim <= 0 && outstanding <= 0) return 0;
-    doorman__total_subtract(&book->spare, given);
-    doorman__book_check_round(book);
-    doorman__book_commit(book, record, given, given);
-    bool immediate = book->settings->algorithm.handover == DOORMAN_IMMEDIATE;
-    double counted = doorman__min(doorman__ceil(outstanding), DOORMAN_AMOUNT_MAX);
-    if (counted <= record->counted || immediate) return given;
-    doorman__book_set_amounts(book, record, given, counted);
-    record->recent = doorman__float_up(counted);
-    return given;
+static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease_entry *entry,
+                                    double target, double claim, double outstanding) {
+    double free = doorman__leases_free(leases, entry);
+    double known = doorman__leases_round_down(leases, doorman__min(claim, free));
+    doorman__total_add(&leases->spare, known);
+    double most = doorman__min(free, doorman__total_floor(leases->spare));
+    double has =
+        doorman__max(known, doorman__leases_round_down(leases, doorman__min(target, most)));
+    if (has <= 0 && claim <= 0 && outstanding <= 0) return 0;
+    doorman__total_subtract(&leases->spare, has);
+    doorman__leases_check_round(leases);
+    doorman__leases_commit(leases, entry, has, has);
+    bool immediate = leases->settings->algorithm.handover == DOORMAN_IMMEDIATE;
+    double committed = doorman__min(doorman__ceil(outstanding), DOORMAN_AMOUNT_MAX);
+    if (committed <= entry->committed || immediate) return has;
+    doorman__leases_set_amounts(leases, entry, has, committed);
+    entry->recent = doorman__float_up(committed);
+    return has;
 }
 
-/* ---- >>asking ------------------------------------------------------------------------------- */
+/* ---- >>upstream ----------------------------------------------------------------------------- */
 /*
  * The upward half of a client, and of a server with a parent: which leases to ask for, when and at
  * which address, and what the responses mean. It calls its owner when the owner must say what it
- * wants (prepare), and when a holding has changed (changed). A holding is a held lease, or the wish
- * to have one.
+ * wants (prepare), and when a held lease has changed (changed). A doorman__held_lease without a
+ * lease id stands for a resource that the owner has no lease of.
  *
- * At most one request is under way. The asker is in one of three states. Only doorman__asker_move
- * changes the state:
+ * At most one request is under way. The upstream is in one of three states. Only
+ * doorman__upstream_move changes the state:
  *
- *   state     meaning                    leaves it
- *   READY     no request is under way    a request is made                    -> ASKING
- *   ASKING    waits for one response     it comes, or redirects               -> READY
- *                                        it fails, times out or is invalid    -> WAITING
- *   WAITING   backs off until retry_at   then a request is made               -> ASKING
- *   ASKING, WAITING                      its owner is no longer master        -> READY
+ *   state        meaning                    leaves it
+ *   READY        no request is under way    a request is made                    -> REQUESTED
+ *   REQUESTED    waits for one response     it comes, or redirects               -> READY
+ *                                           it fails, times out or is invalid    -> BACKING_OFF
+ *   BACKING_OFF  waits until retry_at       then a request is made               -> REQUESTED
+ *   REQUESTED, BACKING_OFF                  its owner is no longer master        -> READY
  *
- * An owner may have a great many holdings, so no call visits all of them. Each holding has timers,
- * in these heaps:
+ * An owner may have a great many held leases, so no call visits all of them. Each of them has
+ * timers in these heaps:
  *
- *   heap      time                                         which holdings are in it
+ *   heap      time                                         which held leases are in it
  *   dues      when to ask for it, to renew or to confirm   not asked for now, not closing
  *   halves    when half of its interval has passed         not asked for now, not closing
  *   releases  when to release it                           not asked for now, closing
  *   ends      the end of its lease                         with a lease id
  *
- * A holding has a lease while it has a lease id and now < end. Without a lease the owner uses its
+ * A held lease is in force while it has a lease id and now < end. Otherwise the owner uses its
  * fallback.
  *
- * K1 One request renews all holdings that are past half their interval. It is made when the first
- *    of them is due (up to 5 % later, at random). A holding that is new, or that wants over a
- *    tenth more or less, is asked for sooner, but not within the minimum interval. If a client was
- *    granted all its wants, and its limiters have refused something since, it asks at once, because
- *    there may be more capacity (S3). A smaller lease is confirmed at once. A node confirms it when
- *    what it has committed for its holders has come down to it (R12).
- * K2 After a failure the asker backs off for a random time from 1 s to an upper bound. The bound
+ * K1 One request renews all held leases that are past half their interval. It is made when the
+ *    first of them is due (up to 5 % later, at random). A held lease that is new, or that wants
+ *    over a tenth more or less, is asked for sooner, but not within the minimum interval. If a
+ *    client was granted all its wants, and its limiters have refused something since, it asks at
+ *    once, because there may be more capacity (S3). A smaller lease is confirmed at once. A node
+ *    confirms it when what it has committed for its holders has come down to it (R12).
+ * K2 After a failure the upstream backs off for a random time from 1 s to an upper bound. The bound
  *    is 2 s after the first failure, and doubles with each further one, up to 60 s. The time is at
  *    most a quarter of the time to the end of the first lease, but never less than 1 s. If a server
  *    answers but does not know the master, it is at most 4 s, because an election ends soon.
  * K3 A redirect is followed at once, at most five in a row, and never from TLS to plain text.
  * R2 A response is accepted only if it is to the last request, and only once. It has no effect on a
- *    holding whose reported lease has ended in the meantime.
+ *    held lease whose reported lease has ended in the meantime.
  * R3 A holder limits itself to a claim before it sends the claim: to the larger of its capacity and
  *    what is in use, in flight for a client, committed for its own holders for a node. It sends
  *    both parts, the capacity of its lease as `has` and what is in use as `outstanding`. A granter
@@ -3985,29 +4011,29 @@ static double doorman__book_learn(doorman__book *book, doorman__record *record, 
 /* Wants count as met if the lease is smaller by at most a thousandth (R12). */
 #define DOORMAN__MET 0.999
 
-typedef struct doorman__holding {
-    struct doorman__holding *previous, *next; /* in the asker's list */
-    doorman__timer due;                       /* in the heap of dues, or that of releases */
-    doorman__timer half, over;                /* in the heaps of halves and of ends */
-    const char *resource_id;                  /* the owner's memory */
-    uint64_t lease_id;                        /* 0: never had one */
-    double capacity;                          /* of the lease */
+typedef struct doorman__held_lease {
+    struct doorman__held_lease *previous, *next; /* in the upstream's list */
+    doorman__timer due;                          /* in the heap of dues, or that of releases */
+    doorman__timer half, over;                   /* in the heaps of halves and of ends */
+    const char *resource_id;                     /* the owner's memory */
+    uint64_t lease_id;                           /* 0: never had one */
+    double capacity;                             /* of the lease */
     doorman_time end;
-    double keep;         /* K: what the granter has committed for it, */
-    double claimed;      /* in the last request that was answered or is under way */
-    double asked_wants;  /* the same; the sum */
-    bool reported;       /* the request under way reports a lease */
-    bool asked;          /* it is in the request under way */
-    bool learning;       /* its owner does not know all its holders yet (R8) */
-    bool closing;        /* release it once nothing of it is in use */
-    bool confirming;     /* the next request is, or the last one was, a confirmation (R12) */
-    bool heard;          /* there was a response, */
-    bool granter_learns; /* and the last one said so */
-    bool met;            /* the last response granted all that was asked for */
-    doorman_time asked_at, refresh_interval; /* see schedule */
-    doorman_time ask_at;                     /* when to renew, report other wants, or release */
+    double committed;       /* K: what the granter has committed for it, */
+    double claimed;         /* in the last request that was answered or is under way */
+    double requested_wants; /* the same; the sum */
+    bool reported;          /* the request under way reports a lease */
+    bool in_request;        /* it is in the request under way */
+    bool learning;          /* its owner does not know all its holders yet (R8) */
+    bool closing;           /* release it once nothing of it is in use */
+    bool confirming;        /* the next request is, or the last one was, a confirmation (R12) */
+    bool has_outcome;       /* there was a response, */
+    bool granter_learns;    /* and the last one said so */
+    bool met;               /* the last response granted all that was asked for */
+    doorman_time requested_at, refresh_interval; /* see schedule */
+    doorman_time request_at;                     /* when to renew, report other wants, or release */
     doorman_time confirm_at; /* when to check for something to confirm; NEVER: nothing */
-    doorman_grant grant;
+    doorman_outcome outcome;
     bool whole; /* leases are whole units, by the last response */
     bool has_safe_capacity;
     double safe_capacity;
@@ -4015,25 +4041,26 @@ typedef struct doorman__holding {
     double outstanding;    /* what is in use, */
     double claim;          /* and all that it has or still uses (R3) */
     char node[DOORMAN_ID_BYTES_MAX + 1];
-} doorman__holding;
+} doorman__held_lease;
 
 #define DOORMAN__GROUPS_MAX (32 * (DOORMAN_PRIORITY_MAX + 1)) /* demands of one server: T2 */
 
 typedef struct doorman__owner {
-    void (*look)(doorman_asker *asker, doorman_time now); /* called first; may be NULL */
-    void (*prepare)(doorman__holding *holding, doorman_time now);
-    /* Writes the demands of a server, at most GROUPS_MAX. NULL: there is one, holding->demand. */
-    size_t (*group)(const doorman__holding *holding, doorman_demand *out);
-    /* A response for this holding was accepted. */
-    void (*changed)(doorman__holding *holding, const doorman_answer *answer, doorman_time now);
-    void (*closed)(doorman__holding *holding); /* already out of the list; frees it */
+    void (*look)(doorman_upstream *upstream, doorman_time now); /* called first; may be NULL */
+    void (*prepare)(doorman__held_lease *held, doorman_time now);
+    /* Writes the demands of a server, at most GROUPS_MAX. NULL: there is one, held->demand. */
+    size_t (*group)(const doorman__held_lease *held, doorman_demand *out);
+    /* A response for this held lease was accepted. */
+    void (*changed)(doorman__held_lease *held, const doorman_capacity_response *answer,
+                    doorman_time now);
+    void (*closed)(doorman__held_lease *held); /* already out of the list; frees it */
 } doorman__owner;
 
-typedef enum doorman__asker_state {
+typedef enum doorman__upstream_state {
     DOORMAN__READY,
-    DOORMAN__ASKING,
-    DOORMAN__WAITING
-} doorman__asker_state;
+    DOORMAN__REQUESTED,
+    DOORMAN__BACKING_OFF
+} doorman__upstream_state;
 
 #define DOORMAN__ADDRESSES_MAX 16
 #define DOORMAN__REDIRECTS_MAX 5
@@ -4041,11 +4068,11 @@ typedef enum doorman__asker_state {
 
 /* A request with this many asks, with the longest ids, is within 4 MiB and 200,000 values. Further
  * asks go into the next request. */
-#define DOORMAN__ASKS_MAX 1000
-#define DOORMAN__ASKS_MAX_CLIENT 500 /* a client has a lock while they are written or read */
+#define DOORMAN__ITEMS_MAX 1000
+#define DOORMAN__ITEMS_MAX_CLIENT 500 /* a client has a lock while they are written or read */
 #define DOORMAN__DEMANDS_MAX 20000
 
-struct doorman_asker {
+struct doorman_upstream {
     const doorman__owner *owner;
     const char *holder_id; /* the owner's memory */
     bool is_server;
@@ -4056,16 +4083,17 @@ struct doorman_asker {
     char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* "": none */
     unsigned redirects, failures;
     uint64_t failure_count; /* since the start */
-    doorman__asker_state state;
+    doorman__upstream_state state;
     doorman_method method; /* of the request under way */
     uint64_t sequence, random;
     doorman_time now, sent_at, retry_at, timeout;
-    doorman__holding *first, *last;
-    size_t holding_count;
+    doorman__held_lease *first, *last;
+    size_t held_count;
     doorman__timers dues, halves, releases, ends;
-    doorman_ask *asks; /* reserved for all that a client asks for, so its requests need no memory */
-    doorman__holding **asked;
-    size_t asks_capacity, asked_capacity, asked_count;
+    doorman_capacity_request
+        *items; /* reserved for all that a client asks for, so its requests need no memory */
+    doorman__held_lease **in_request;
+    size_t items_capacity, in_request_capacity, in_request_count;
     doorman_demand *demands; /* of a server's request: those of the first ask, then the next */
     size_t demands_capacity, demand_count;
 };
@@ -4077,19 +4105,20 @@ const char *doorman_method_name(doorman_method method, bool is_server) {
     return server ? "get_server_capacity" : names[method];
 }
 
-static void doorman__asker_move(doorman_asker *asker, doorman__asker_state state) {
+static void doorman__upstream_move(doorman_upstream *upstream, doorman__upstream_state state) {
     static const bool legal[3][3] = {
-        [DOORMAN__READY] = {[DOORMAN__ASKING] = true},
-        [DOORMAN__ASKING] = {[DOORMAN__READY] = true, [DOORMAN__WAITING] = true},
-        [DOORMAN__WAITING] = {[DOORMAN__READY] = true, [DOORMAN__ASKING] = true}};
-    assert(legal[asker->state][state]);
+        [DOORMAN__READY] = {[DOORMAN__REQUESTED] = true},
+        [DOORMAN__REQUESTED] = {[DOORMAN__READY] = true, [DOORMAN__BACKING_OFF] = true},
+        [DOORMAN__BACKING_OFF] = {[DOORMAN__READY] = true, [DOORMAN__REQUESTED] = true}};
+    assert(legal[upstream->state][state]);
     (void)legal;
-    asker->state = state;
+    upstream->state = state;
 }
 
-static doorman_status doorman__asker_init(doorman_asker *asker, const doorman__owner *owner,
-                                          const char *holder_id, const char *const *addresses,
-                                          size_t address_count, doorman_error *error) {
+static doorman_status doorman__upstream_init(doorman_upstream *upstream,
+                                             const doorman__owner *owner, const char *holder_id,
+                                             const char *const *addresses, size_t address_count,
+                                             doorman_error *error) {
     if (address_count < 1 || address_count > DOORMAN__ADDRESSES_MAX || !addresses) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "addresses: must be 1 to %d",
                              DOORMAN__ADDRESSES_MAX);
@@ -4100,185 +4129,190 @@ static doorman_status doorman__asker_init(doorman_asker *asker, const doorman__o
                                  DOORMAN__ID_RULE);
         }
     }
-    asker->owner = owner;
-    asker->holder_id = holder_id;
-    for (; asker->address_count < address_count; asker->address_count++) {
-        char *copy = doorman__copy(addresses[asker->address_count]);
+    upstream->owner = owner;
+    upstream->holder_id = holder_id;
+    for (; upstream->address_count < address_count; upstream->address_count++) {
+        char *copy = doorman__copy(addresses[upstream->address_count]);
         if (!copy) return doorman__no_memory(error);
-        asker->addresses[asker->address_count] = copy;
+        upstream->addresses[upstream->address_count] = copy;
     }
     return DOORMAN_OK;
 }
 
-static void doorman__asker_uninit(doorman_asker *asker) {
-    for (size_t i = 0; i < asker->address_count; i++) DOORMAN_FREE(asker->addresses[i]);
-    DOORMAN_FREE(asker->asks);
-    DOORMAN_FREE(asker->asked);
-    DOORMAN_FREE(asker->demands);
-    doorman__timers_uninit(&asker->dues);
-    doorman__timers_uninit(&asker->halves);
-    doorman__timers_uninit(&asker->releases);
-    doorman__timers_uninit(&asker->ends);
+static void doorman__upstream_uninit(doorman_upstream *upstream) {
+    for (size_t i = 0; i < upstream->address_count; i++) DOORMAN_FREE(upstream->addresses[i]);
+    DOORMAN_FREE(upstream->items);
+    DOORMAN_FREE(upstream->in_request);
+    DOORMAN_FREE(upstream->demands);
+    doorman__timers_uninit(&upstream->dues);
+    doorman__timers_uninit(&upstream->halves);
+    doorman__timers_uninit(&upstream->releases);
+    doorman__timers_uninit(&upstream->ends);
 }
 
-static doorman_time doorman__asker_now(doorman_asker *asker, doorman_time now) {
-    return asker->now = doorman__later(asker->now, now);
+static doorman_time doorman__upstream_now(doorman_upstream *upstream, doorman_time now) {
+    return upstream->now = doorman__later(upstream->now, now);
 }
 
-static size_t doorman__asker_asks_max(const doorman_asker *asker) {
-    return asker->is_server ? DOORMAN__ASKS_MAX : DOORMAN__ASKS_MAX_CLIENT;
+static size_t doorman__upstream_items_max(const doorman_upstream *upstream) {
+    return upstream->is_server ? DOORMAN__ITEMS_MAX : DOORMAN__ITEMS_MAX_CLIENT;
 }
 
-/* Reserves memory for one more holding. */
-static bool doorman__asker_reserve(doorman_asker *asker) {
-    void *asks = asker->asks, *asked = asker->asked;
-    size_t all = asker->holding_count + 1, most = doorman__asker_asks_max(asker);
+/* Reserves memory for one more held lease. */
+static bool doorman__upstream_reserve(doorman_upstream *upstream) {
+    void *items = upstream->items, *in_request = upstream->in_request;
+    size_t all = upstream->held_count + 1, most = doorman__upstream_items_max(upstream);
     size_t count = all < most ? all : most;
-    bool room = doorman__reserve(&asks, &asker->asks_capacity, count, sizeof *asker->asks);
-    asker->asks = (doorman_ask *)asks;
+    bool room = doorman__reserve(&items, &upstream->items_capacity, count, sizeof *upstream->items);
+    upstream->items = (doorman_capacity_request *)items;
     if (!room) return false;
-    room = doorman__reserve(&asked, &asker->asked_capacity, count, sizeof(doorman__holding *));
-    asker->asked = (doorman__holding **)asked;
-    return room && doorman__timers_reserve(&asker->dues, all) &&
-           doorman__timers_reserve(&asker->halves, all) &&
-           doorman__timers_reserve(&asker->releases, all) &&
-           doorman__timers_reserve(&asker->ends, all);
+    room = doorman__reserve(&in_request, &upstream->in_request_capacity, count,
+                            sizeof(doorman__held_lease *));
+    upstream->in_request = (doorman__held_lease **)in_request;
+    return room && doorman__timers_reserve(&upstream->dues, all) &&
+           doorman__timers_reserve(&upstream->halves, all) &&
+           doorman__timers_reserve(&upstream->releases, all) &&
+           doorman__timers_reserve(&upstream->ends, all);
 }
 
-/* Sets the timers of a holding. Called after each change of a field that they depend on. */
-static void doorman__holding_set_timers(doorman_asker *asker, doorman__holding *holding) {
+/* Sets the timers of a held lease. Called after each change of a field that they depend on. */
+static void doorman__held_set_timers(doorman_upstream *upstream, doorman__held_lease *held) {
     doorman_time due = DOORMAN_NEVER, half = DOORMAN_NEVER;
-    if (!holding->asked) due = doorman__earlier(holding->ask_at, holding->confirm_at);
-    if (!holding->asked && !holding->closing) {
-        half = doorman__after(holding->asked_at, holding->refresh_interval / 2);
+    if (!held->in_request) due = doorman__earlier(held->request_at, held->confirm_at);
+    if (!held->in_request && !held->closing) {
+        half = doorman__after(held->requested_at, held->refresh_interval / 2);
     }
-    doorman__timer_set(holding->closing ? &asker->releases : &asker->dues, &holding->due, due);
-    doorman__timer_set(&asker->halves, &holding->half, half);
-    doorman__timer_set(&asker->ends, &holding->over,
-                       holding->lease_id ? holding->end : DOORMAN_NEVER);
+    doorman__timer_set(held->closing ? &upstream->releases : &upstream->dues, &held->due, due);
+    doorman__timer_set(&upstream->halves, &held->half, half);
+    doorman__timer_set(&upstream->ends, &held->over, held->lease_id ? held->end : DOORMAN_NEVER);
 }
 
-static void doorman__holding_ask_at(doorman_asker *asker, doorman__holding *holding,
-                                    doorman_time at) {
-    holding->ask_at = at;
-    doorman__holding_set_timers(asker, holding);
+static void doorman__held_request_at(doorman_upstream *upstream, doorman__held_lease *held,
+                                     doorman_time at) {
+    held->request_at = at;
+    doorman__held_set_timers(upstream, held);
 }
 
-static void doorman__holding_confirm_at(doorman_asker *asker, doorman__holding *holding,
-                                        doorman_time at) {
-    holding->confirm_at = at;
-    doorman__holding_set_timers(asker, holding);
+static void doorman__held_confirm_at(doorman_upstream *upstream, doorman__held_lease *held,
+                                     doorman_time at) {
+    held->confirm_at = at;
+    doorman__held_set_timers(upstream, held);
 }
 
-static void doorman__holding_set_asked(doorman_asker *asker, doorman__holding *holding,
-                                       bool asked) {
-    holding->asked = asked;
-    doorman__holding_set_timers(asker, holding);
+static void doorman__held_set_requested(doorman_upstream *upstream, doorman__held_lease *held,
+                                        bool in_request) {
+    held->in_request = in_request;
+    doorman__held_set_timers(upstream, held);
 }
 
-/* Adds a holding, which is due at once. Precondition: doorman__asker_reserve has succeeded. */
-static void doorman__asker_add(doorman_asker *asker, doorman__holding *holding, doorman_time now) {
-    holding->previous = asker->last;
-    *(asker->last ? &asker->last->next : &asker->first) = holding;
-    asker->last = holding;
-    asker->holding_count++;
-    holding->confirm_at = DOORMAN_NEVER;
-    doorman__holding_ask_at(asker, holding, now);
+/* Adds a held lease, which is due at once. Precondition: doorman__upstream_reserve has
+ * succeeded. */
+static void doorman__upstream_add(doorman_upstream *upstream, doorman__held_lease *held,
+                                  doorman_time now) {
+    held->previous = upstream->last;
+    *(upstream->last ? &upstream->last->next : &upstream->first) = held;
+    upstream->last = held;
+    upstream->held_count++;
+    held->confirm_at = DOORMAN_NEVER;
+    doorman__held_request_at(upstream, held, now);
 }
 
-static void doorman__holding_set_closing(doorman_asker *asker, doorman__holding *holding,
-                                         bool closing) {
-    if (closing == holding->closing) return;
-    doorman__timer_clear(closing ? &asker->dues : &asker->releases, &holding->due);
-    holding->closing = closing;
-    doorman__holding_set_timers(asker, holding);
+static void doorman__held_set_closing(doorman_upstream *upstream, doorman__held_lease *held,
+                                      bool closing) {
+    if (closing == held->closing) return;
+    doorman__timer_clear(closing ? &upstream->dues : &upstream->releases, &held->due);
+    held->closing = closing;
+    doorman__held_set_timers(upstream, held);
 }
 
-static void doorman__asker_remove(doorman_asker *asker, doorman__holding *holding) {
-    *(holding->previous ? &holding->previous->next : &asker->first) = holding->next;
-    *(holding->next ? &holding->next->previous : &asker->last) = holding->previous;
-    doorman__timer_clear(holding->closing ? &asker->releases : &asker->dues, &holding->due);
-    doorman__timer_clear(&asker->halves, &holding->half);
-    doorman__timer_clear(&asker->ends, &holding->over);
-    asker->holding_count--;
-    asker->owner->closed(holding);
+static void doorman__upstream_remove(doorman_upstream *upstream, doorman__held_lease *held) {
+    *(held->previous ? &held->previous->next : &upstream->first) = held->next;
+    *(held->next ? &held->next->previous : &upstream->last) = held->previous;
+    doorman__timer_clear(held->closing ? &upstream->releases : &upstream->dues, &held->due);
+    doorman__timer_clear(&upstream->halves, &held->half);
+    doorman__timer_clear(&upstream->ends, &held->over);
+    upstream->held_count--;
+    upstream->owner->closed(held);
 }
 
-/* The earliest time at which a holding is due. */
-static doorman_time doorman__asker_look_at(const doorman_asker *asker) {
-    return doorman__earlier(doorman__timers_due(&asker->dues),
-                            doorman__timers_due(&asker->releases));
+/* The earliest time at which a held lease is due. */
+static doorman_time doorman__upstream_first_due(const doorman_upstream *upstream) {
+    return doorman__earlier(doorman__timers_due(&upstream->dues),
+                            doorman__timers_due(&upstream->releases));
 }
 
-static bool doorman__holding_live(const doorman__holding *holding, doorman_time now) {
-    return holding->lease_id && now < holding->end;
+static bool doorman__held_live(const doorman__held_lease *held, doorman_time now) {
+    return held->lease_id && now < held->end;
 }
 
-/* Makes a holding due as soon as the minimum interval allows. */
-static void doorman__holding_hurry(doorman_asker *asker, doorman__holding *holding,
+/* Makes a held lease due as soon as the minimum interval allows. */
+static void doorman__held_expedite(doorman_upstream *upstream, doorman__held_lease *held,
                                    doorman_time minimum, doorman_time now) {
-    if (!holding->heard) return;
-    doorman_time soon = doorman__later(now, doorman__after(holding->asked_at, minimum));
-    doorman__holding_ask_at(asker, holding, doorman__earlier(holding->ask_at, soon));
+    if (!held->has_outcome) return;
+    doorman_time soon = doorman__later(now, doorman__after(held->requested_at, minimum));
+    doorman__held_request_at(upstream, held, doorman__earlier(held->request_at, soon));
 }
 
 /* The owner wants another amount. Only a change of more than a tenth is worth a request (K1). */
-static void doorman__holding_wants(doorman_asker *asker, doorman__holding *holding, double wants,
-                                   doorman_time now) {
-    if (holding->whole) wants = doorman__whole_ceil(wants);
-    double tenth = holding->asked_wants / 10;
-    bool near = wants <= holding->asked_wants + tenth && wants >= holding->asked_wants - tenth;
+static void doorman__held_wants(doorman_upstream *upstream, doorman__held_lease *held, double wants,
+                                doorman_time now) {
+    if (held->whole) wants = doorman__whole_ceil(wants);
+    double tenth = held->requested_wants / 10;
+    bool near = wants <= held->requested_wants + tenth && wants >= held->requested_wants - tenth;
     if (near) return;
-    doorman_time minimum = doorman__earlier(5 * DOORMAN_SECOND, holding->refresh_interval / 2);
-    doorman__holding_hurry(asker, holding, minimum, now);
+    doorman_time minimum = doorman__earlier(5 * DOORMAN_SECOND, held->refresh_interval / 2);
+    doorman__held_expedite(upstream, held, minimum, now);
 }
 
 /* The owner needs more, and the last response granted all that it asked for. There may be more
  * capacity, so the minimum interval does not apply (K1). */
-static void doorman__holding_grow(doorman_asker *asker, doorman__holding *holding,
-                                  doorman_time now) {
-    if (holding->met) doorman__holding_hurry(asker, holding, 0, now);
+static void doorman__held_grow(doorman_upstream *upstream, doorman__held_lease *held,
+                               doorman_time now) {
+    if (held->met) doorman__held_expedite(upstream, held, 0, now);
 }
 
-/* The owner no longer needs the holding. A holding that has no lease, and is not in a request, is
+/* The owner no longer needs the held lease. If it is not in force, and not in a request, it is
  * closed at once. A lease is released with the next request. If some of it is in use, it is
  * released when that has ended, or closed when the lease has ended. */
-static void doorman__holding_close(doorman_asker *asker, doorman__holding *holding,
-                                   doorman_time now) {
-    holding->confirm_at = DOORMAN_NEVER;
-    doorman__holding_set_closing(asker, holding, true);
-    doorman__holding_ask_at(asker, holding, now);
-    if (!holding->asked && !doorman__holding_live(holding, now)) {
-        doorman__asker_remove(asker, holding);
+static void doorman__held_close(doorman_upstream *upstream, doorman__held_lease *held,
+                                doorman_time now) {
+    held->confirm_at = DOORMAN_NEVER;
+    doorman__held_set_closing(upstream, held, true);
+    doorman__held_request_at(upstream, held, now);
+    if (!held->in_request && !doorman__held_live(held, now)) {
+        doorman__upstream_remove(upstream, held);
     }
 }
 
-const char *doorman_asker_address(const doorman_asker *asker) {
-    return asker->redirect[0] ? asker->redirect : asker->addresses[asker->address_index];
+const char *doorman_upstream_address(const doorman_upstream *upstream) {
+    return upstream->redirect[0] ? upstream->redirect
+                                 : upstream->addresses[upstream->address_index];
 }
 
 /* The request under way has ended. What was not answered is asked for again, after everything that
  * has been due for longer. So if not all asks fit into a request, each has its turn. */
-static void doorman__asker_settle(doorman_asker *asker, doorman__asker_state state, bool answered) {
-    doorman__asker_move(asker, state);
-    for (size_t i = 0; i < asker->asked_count; i++) {
-        doorman__holding *holding = asker->asked[i];
-        if (!answered) holding->ask_at = asker->now;
-        doorman__holding_set_asked(asker, holding, false);
-        if (holding->closing && !doorman__holding_live(holding, asker->now)) {
-            doorman__asker_remove(asker, holding);
+static void doorman__upstream_settle(doorman_upstream *upstream, doorman__upstream_state state,
+                                     bool answered) {
+    doorman__upstream_move(upstream, state);
+    for (size_t i = 0; i < upstream->in_request_count; i++) {
+        doorman__held_lease *held = upstream->in_request[i];
+        if (!answered) held->request_at = upstream->now;
+        doorman__held_set_requested(upstream, held, false);
+        if (held->closing && !doorman__held_live(held, upstream->now)) {
+            doorman__upstream_remove(upstream, held);
         }
     }
-    asker->asked_count = 0;
+    upstream->in_request_count = 0;
 }
 
-/* Forgets all holdings without a release. The response to a request under way will be dropped. */
-static void doorman__asker_forget(doorman_asker *asker) {
-    asker->asked_count = 0;
-    while (asker->first) doorman__asker_remove(asker, asker->first);
-    if (asker->state != DOORMAN__READY) doorman__asker_move(asker, DOORMAN__READY);
-    asker->failures = asker->redirects = 0;
-    asker->redirect[0] = 0;
+/* Forgets all held leases without a release. The response to a request under way will be
+ * dropped. */
+static void doorman__upstream_forget(doorman_upstream *upstream) {
+    upstream->in_request_count = 0;
+    while (upstream->first) doorman__upstream_remove(upstream, upstream->first);
+    if (upstream->state != DOORMAN__READY) doorman__upstream_move(upstream, DOORMAN__READY);
+    upstream->failures = upstream->redirects = 0;
+    upstream->redirect[0] = 0;
 }
 
 /* K2. The upper bound is at most 2^DOORMAN__FAILURES_MAX seconds. */
@@ -4286,183 +4320,189 @@ static void doorman__asker_forget(doorman_asker *asker) {
 #define DOORMAN__FAILURES_MAX_ALIVE 2
 
 /* The end of the lease in force that ends first. */
-static doorman_time doorman__asker_first_end(doorman_asker *asker) {
-    while (doorman__timers_due(&asker->ends) <= asker->now) {
-        doorman__timer_clear(&asker->ends, doorman__timers_first(&asker->ends));
+static doorman_time doorman__upstream_first_end(doorman_upstream *upstream) {
+    while (doorman__timers_due(&upstream->ends) <= upstream->now) {
+        doorman__timer_clear(&upstream->ends, doorman__timers_first(&upstream->ends));
     }
-    return doorman__timers_due(&asker->ends);
+    return doorman__timers_due(&upstream->ends);
 }
 
-static void doorman__asker_fail(doorman_asker *asker, unsigned failures_max) {
-    doorman_time now = asker->now;
-    doorman__asker_settle(asker, DOORMAN__WAITING, false);
-    asker->failures = asker->failures < failures_max ? asker->failures + 1 : failures_max;
-    asker->failure_count++;
-    asker->redirects = 0;
-    asker->redirect[0] = 0;
-    asker->address_index = (asker->address_index + 1) % asker->address_count;
-    doorman_time most = doorman__earlier(DOORMAN_SECOND << asker->failures, 60 * DOORMAN_SECOND);
+static void doorman__upstream_fail(doorman_upstream *upstream, unsigned failures_max) {
+    doorman_time now = upstream->now;
+    doorman__upstream_settle(upstream, DOORMAN__BACKING_OFF, false);
+    upstream->failures = upstream->failures < failures_max ? upstream->failures + 1 : failures_max;
+    upstream->failure_count++;
+    upstream->redirects = 0;
+    upstream->redirect[0] = 0;
+    upstream->address_index = (upstream->address_index + 1) % upstream->address_count;
+    doorman_time most = doorman__earlier(DOORMAN_SECOND << upstream->failures, 60 * DOORMAN_SECOND);
     doorman_time delay = DOORMAN_SECOND + doorman__scale(most - DOORMAN_SECOND,
-                                                         doorman__random_unit(&asker->random));
-    delay = doorman__earlier(delay, (doorman__asker_first_end(asker) - now) / 4);
-    asker->retry_at = doorman__after(now, doorman__later(delay, DOORMAN_SECOND));
+                                                         doorman__random_unit(&upstream->random));
+    delay = doorman__earlier(delay, (doorman__upstream_first_end(upstream) - now) / 4);
+    upstream->retry_at = doorman__after(now, doorman__later(delay, DOORMAN_SECOND));
 }
 
-void doorman_asker_failed(doorman_asker *asker, uint64_t sequence, doorman_time now) {
-    doorman__asker_now(asker, now);
-    if (asker->state != DOORMAN__ASKING || sequence != asker->sequence) return;
-    doorman__asker_fail(asker, DOORMAN__FAILURES_MAX);
+void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
+    doorman__upstream_now(upstream, now);
+    if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
+    doorman__upstream_fail(upstream, DOORMAN__FAILURES_MAX);
 }
 
-/* Makes a release of the holdings that are closing, if there are any. From then on their leases are
- * not used. A holding that is still in use is checked once a second. */
-static void doorman__asker_collect_releases(doorman_asker *asker, doorman_time now) {
-    while (doorman__timers_due(&asker->releases) <= now) {
-        if (asker->asked_count == doorman__asker_asks_max(asker)) break;
-        doorman__timer *first = doorman__timers_first(&asker->releases);
-        doorman__holding *holding = DOORMAN__WITHIN(doorman__holding, due, first);
-        asker->owner->prepare(holding, now);
-        if (!doorman__holding_live(holding, now)) {
-            doorman__asker_remove(asker, holding);
-        } else if (holding->outstanding > 0) {
+/* Makes a release of the held leases that are closing, if there are any. From then on their leases
+ * are not used. A held lease that is still in use is checked once a second. */
+static void doorman__upstream_collect_releases(doorman_upstream *upstream, doorman_time now) {
+    while (doorman__timers_due(&upstream->releases) <= now) {
+        if (upstream->in_request_count == doorman__upstream_items_max(upstream)) break;
+        doorman__timer *first = doorman__timers_first(&upstream->releases);
+        doorman__held_lease *held = DOORMAN__WITHIN(doorman__held_lease, due, first);
+        upstream->owner->prepare(held, now);
+        if (!doorman__held_live(held, now)) {
+            doorman__upstream_remove(upstream, held);
+        } else if (held->outstanding > 0) {
             doorman_time second = doorman__after(now, DOORMAN_SECOND);
-            doorman__holding_ask_at(asker, holding, doorman__earlier(holding->end, second));
+            doorman__held_request_at(upstream, held, doorman__earlier(held->end, second));
         } else {
-            doorman_ask ask = {.resource_id = holding->resource_id, .has.id = holding->lease_id};
-            ask.has.node = holding->node;
-            holding->lease_id = 0;
-            doorman__holding_set_asked(asker, holding, true);
-            asker->asks[asker->asked_count] = ask;
-            asker->asked[asker->asked_count++] = holding;
+            doorman_capacity_request wanted = {.resource_id = held->resource_id,
+                                               .has.id = held->lease_id};
+            wanted.has.node = held->node;
+            held->lease_id = 0;
+            doorman__held_set_requested(upstream, held, true);
+            upstream->items[upstream->in_request_count] = wanted;
+            upstream->in_request[upstream->in_request_count++] = held;
         }
     }
 }
 
-static doorman_ask doorman__holding_ask(doorman__holding *holding, doorman_time now) {
-    doorman_ask ask = {.resource_id = holding->resource_id,
-                       .outstanding = holding->outstanding,
-                       .wants = &holding->demand,
-                       .wants_count = 1,
-                       .learning = holding->learning};
-    holding->reported = doorman__holding_live(holding, now);
-    if (holding->reported) {
-        ask.has.id = holding->lease_id;
-        ask.has.node = holding->node;
-        holding->keep = doorman__min(holding->keep, holding->claim);
-        ask.has.capacity = doorman__min(holding->claim, holding->capacity); /* R3 */
-        ask.has.expires_in = holding->end - now;
+static doorman_capacity_request doorman__held_capacity_request(doorman__held_lease *held,
+                                                               doorman_time now) {
+    doorman_capacity_request wanted = {.resource_id = held->resource_id,
+                                       .outstanding = held->outstanding,
+                                       .wants = &held->demand,
+                                       .wants_count = 1,
+                                       .learning = held->learning};
+    held->reported = doorman__held_live(held, now);
+    if (held->reported) {
+        wanted.has.id = held->lease_id;
+        wanted.has.node = held->node;
+        held->committed = doorman__min(held->committed, held->claim);
+        wanted.has.capacity = doorman__min(held->claim, held->capacity); /* R3 */
+        wanted.has.expires_in = held->end - now;
     }
-    return ask;
+    return wanted;
 }
 
-/* Whether to ask now for a holding whose timer is due. A confirmation that could confirm nothing,
- * because a gauge has not given back any units, is checked again a second later. */
-static bool doorman__holding_due(doorman_asker *asker, doorman__holding *holding,
-                                 doorman_time now) {
-    if (now >= holding->ask_at) return true;
-    asker->owner->prepare(holding, now);
-    if (holding->claim < holding->claimed) return true;
-    doorman__holding_confirm_at(asker, holding, doorman__after(now, DOORMAN_SECOND));
+/* Whether to ask now for a held lease whose timer is due. A confirmation that could confirm
+ * nothing, because a gauge has not given back any units, is checked again a second later. */
+static bool doorman__held_due(doorman_upstream *upstream, doorman__held_lease *held,
+                              doorman_time now) {
+    if (now >= held->request_at) return true;
+    upstream->owner->prepare(held, now);
+    if (held->claim < held->claimed) return true;
+    doorman__held_confirm_at(upstream, held, doorman__after(now, DOORMAN_SECOND));
     return false;
 }
 
-/* Makes room in the request for the largest possible ask of one holding. */
-static bool doorman__asker_room(doorman_asker *asker) {
-    if (asker->asked_count == doorman__asker_asks_max(asker)) return false;
-    if (!asker->owner->group) return true;
-    size_t count = asker->demand_count + DOORMAN__GROUPS_MAX;
-    void *demands = asker->demands;
-    bool room = count <= DOORMAN__DEMANDS_MAX &&
-                doorman__reserve(&demands, &asker->demands_capacity, count, sizeof(doorman_demand));
-    asker->demands = (doorman_demand *)demands;
+/* Makes room in the request for the largest possible ask of one held lease. */
+static bool doorman__upstream_room(doorman_upstream *upstream) {
+    if (upstream->in_request_count == doorman__upstream_items_max(upstream)) return false;
+    if (!upstream->owner->group) return true;
+    size_t count = upstream->demand_count + DOORMAN__GROUPS_MAX;
+    void *demands = upstream->demands;
+    bool room =
+        count <= DOORMAN__DEMANDS_MAX &&
+        doorman__reserve(&demands, &upstream->demands_capacity, count, sizeof(doorman_demand));
+    upstream->demands = (doorman_demand *)demands;
     return room;
 }
 
-static void doorman__asker_collect(doorman_asker *asker, doorman__holding *holding,
-                                   doorman_time now) {
-    asker->owner->prepare(holding, now);
-    doorman__holding_set_asked(asker, holding, true);
-    holding->claimed = holding->claim;
-    holding->asked_wants = holding->demand.wants;
-    doorman_ask *ask = &asker->asks[asker->asked_count];
-    asker->asked[asker->asked_count++] = holding;
-    *ask = doorman__holding_ask(holding, now);
-    if (!asker->owner->group) return;
-    ask->wants_count = asker->owner->group(holding, &asker->demands[asker->demand_count]);
-    asker->demand_count += ask->wants_count;
+static void doorman__upstream_collect(doorman_upstream *upstream, doorman__held_lease *held,
+                                      doorman_time now) {
+    upstream->owner->prepare(held, now);
+    doorman__held_set_requested(upstream, held, true);
+    held->claimed = held->claim;
+    held->requested_wants = held->demand.wants;
+    doorman_capacity_request *wanted = &upstream->items[upstream->in_request_count];
+    upstream->in_request[upstream->in_request_count++] = held;
+    *wanted = doorman__held_capacity_request(held, now);
+    if (!upstream->owner->group) return;
+    wanted->wants_count = upstream->owner->group(held, &upstream->demands[upstream->demand_count]);
+    upstream->demand_count += wanted->wants_count;
 }
 
 /* K1: adds what is due and, if anything is, what is past half its interval. False: not all that is
  * due had room. */
-static bool doorman__asker_collect_asks(doorman_asker *asker, doorman_time now) {
+static bool doorman__upstream_collect_renewals(doorman_upstream *upstream, doorman_time now) {
     bool room = true;
-    asker->demand_count = 0;
-    while (room && doorman__timers_due(&asker->dues) <= now) {
-        doorman__timer *first = doorman__timers_first(&asker->dues);
-        doorman__holding *holding = DOORMAN__WITHIN(doorman__holding, due, first);
-        if (!doorman__holding_due(asker, holding, now)) continue;
-        room = doorman__asker_room(asker);
-        if (room) doorman__asker_collect(asker, holding, now);
+    upstream->demand_count = 0;
+    while (room && doorman__timers_due(&upstream->dues) <= now) {
+        doorman__timer *first = doorman__timers_first(&upstream->dues);
+        doorman__held_lease *held = DOORMAN__WITHIN(doorman__held_lease, due, first);
+        if (!doorman__held_due(upstream, held, now)) continue;
+        room = doorman__upstream_room(upstream);
+        if (room) doorman__upstream_collect(upstream, held, now);
     }
-    bool more = room && asker->asked_count > 0;
-    while (more && doorman__timers_due(&asker->halves) <= now) {
-        doorman__timer *first = doorman__timers_first(&asker->halves);
-        more = doorman__asker_room(asker);
-        doorman__holding *holding = DOORMAN__WITHIN(doorman__holding, half, first);
-        if (more) doorman__asker_collect(asker, holding, now);
+    bool more = room && upstream->in_request_count > 0;
+    while (more && doorman__timers_due(&upstream->halves) <= now) {
+        doorman__timer *first = doorman__timers_first(&upstream->halves);
+        more = doorman__upstream_room(upstream);
+        doorman__held_lease *held = DOORMAN__WITHIN(doorman__held_lease, half, first);
+        if (more) doorman__upstream_collect(upstream, held, now);
     }
-    const doorman_demand *demands = asker->demands;
-    for (size_t i = 0; asker->owner->group && i < asker->asked_count; i++) {
-        asker->asks[i].wants = demands; /* the array may have moved until now */
-        demands += asker->asks[i].wants_count;
+    const doorman_demand *demands = upstream->demands;
+    for (size_t i = 0; upstream->owner->group && i < upstream->in_request_count; i++) {
+        upstream->items[i].wants = demands; /* the array may have moved until now */
+        demands += upstream->items[i].wants_count;
     }
     return room;
 }
 
 /* Makes the next request, if there is something to ask for or to release. If there is both, they
  * alternate. */
-static doorman_status doorman__asker_make_up(doorman_asker *asker, doorman_time now) {
-    bool ask = asker->method == DOORMAN_RELEASE_CAPACITY, room = true;
-    for (int turn = 0; turn < 2 && !asker->asked_count; turn++, ask = !ask) {
-        asker->method = ask ? DOORMAN_GET_CAPACITY : DOORMAN_RELEASE_CAPACITY;
-        if (ask) {
-            room = doorman__asker_collect_asks(asker, now);
+static doorman_status doorman__upstream_compose(doorman_upstream *upstream, doorman_time now) {
+    bool wanted = upstream->method == DOORMAN_RELEASE_CAPACITY, room = true;
+    for (int turn = 0; turn < 2 && !upstream->in_request_count; turn++, wanted = !wanted) {
+        upstream->method = wanted ? DOORMAN_GET_CAPACITY : DOORMAN_RELEASE_CAPACITY;
+        if (wanted) {
+            room = doorman__upstream_collect_renewals(upstream, now);
         } else {
-            doorman__asker_collect_releases(asker, now);
+            doorman__upstream_collect_releases(upstream, now);
         }
     }
-    return room || asker->asked_count ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+    return room || upstream->in_request_count ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-doorman_status doorman_asker_request(doorman_asker *asker, doorman_request *out, doorman_time now) {
-    now = doorman__asker_now(asker, now);
+doorman_status doorman_upstream_request(doorman_upstream *upstream, doorman_request *out,
+                                        doorman_time now) {
+    now = doorman__upstream_now(upstream, now);
     memset(out, 0, sizeof *out);
-    if (asker->owner->look) asker->owner->look(asker, now);
-    if (asker->state == DOORMAN__ASKING) {
-        if (now - asker->sent_at < asker->timeout) return DOORMAN_OK;
-        doorman__asker_fail(asker, DOORMAN__FAILURES_MAX);
+    if (upstream->owner->look) upstream->owner->look(upstream, now);
+    if (upstream->state == DOORMAN__REQUESTED) {
+        if (now - upstream->sent_at < upstream->timeout) return DOORMAN_OK;
+        doorman__upstream_fail(upstream, DOORMAN__FAILURES_MAX);
     }
-    if (asker->state == DOORMAN__WAITING && now < asker->retry_at) return DOORMAN_OK;
-    if (now < doorman__asker_look_at(asker)) return DOORMAN_OK;
-    doorman_status status = doorman__asker_make_up(asker, now);
-    if (!asker->asked_count) return status;
-    doorman__asker_move(asker, DOORMAN__ASKING);
-    asker->sent_at = now;
-    *out = (doorman_request){.method = asker->method,
-                             .is_server = asker->is_server,
-                             .holder_id = asker->holder_id,
-                             .path = asker->path,
-                             .path_count = asker->path_count,
-                             .asks = asker->asks,
-                             .ask_count = asker->asked_count,
-                             .sequence = ++asker->sequence};
+    if (upstream->state == DOORMAN__BACKING_OFF && now < upstream->retry_at) return DOORMAN_OK;
+    if (now < doorman__upstream_first_due(upstream)) return DOORMAN_OK;
+    doorman_status status = doorman__upstream_compose(upstream, now);
+    if (!upstream->in_request_count) return status;
+    doorman__upstream_move(upstream, DOORMAN__REQUESTED);
+    upstream->sent_at = now;
+    *out = (doorman_request){.method = upstream->method,
+                             .is_server = upstream->is_server,
+                             .holder_id = upstream->holder_id,
+                             .path = upstream->path,
+                             .path_count = upstream->path_count,
+                             .items = upstream->items,
+                             .item_count = upstream->in_request_count,
+                             .sequence = ++upstream->sequence};
     return DOORMAN_OK;
 }
 
-doorman_time doorman_asker_due(const doorman_asker *asker) {
-    if (asker->state == DOORMAN__ASKING) return doorman__after(asker->sent_at, asker->timeout);
-    doorman_time look_at = doorman__asker_look_at(asker);
-    return asker->state == DOORMAN__READY ? look_at : doorman__later(look_at, asker->retry_at);
+doorman_time doorman_upstream_due(const doorman_upstream *upstream) {
+    if (upstream->state == DOORMAN__REQUESTED)
+        return doorman__after(upstream->sent_at, upstream->timeout);
+    doorman_time look_at = doorman__upstream_first_due(upstream);
+    return upstream->state == DOORMAN__READY ? look_at
+                                             : doorman__later(look_at, upstream->retry_at);
 }
 
 /* The scheme of an address may be in upper or lower case. */
@@ -4476,16 +4516,16 @@ static bool doorman__tls(const char *address) {
 }
 
 /* K3. False: the redirect must not be followed. */
-static bool doorman__asker_redirect(doorman_asker *asker, const char *address) {
-    if (!doorman__id_valid(address) || asker->redirects >= DOORMAN__REDIRECTS_MAX) return false;
-    if (doorman__tls(doorman_asker_address(asker)) && !doorman__tls(address)) return false;
-    asker->redirects++;
-    memmove(asker->redirect, address, strlen(address) + 1);
+static bool doorman__upstream_redirect(doorman_upstream *upstream, const char *address) {
+    if (!doorman__id_valid(address) || upstream->redirects >= DOORMAN__REDIRECTS_MAX) return false;
+    if (doorman__tls(doorman_upstream_address(upstream)) && !doorman__tls(address)) return false;
+    upstream->redirects++;
+    memmove(upstream->redirect, address, strlen(address) + 1);
     return true;
 }
 
 /* Checks what only a server receives with a lease. An unknown algorithm is NULL. */
-static bool doorman__answer_terms_valid(const doorman_answer *answer, bool learning) {
+static bool doorman__response_terms_valid(const doorman_capacity_response *answer, bool learning) {
     if (answer->terms_count > DOORMAN_TERMS_MAX || answer->has_learn_for != learning) return false;
     if (learning && !doorman__duration_valid(answer->learn_for)) return false;
     for (size_t i = 0; i < answer->terms_count; i++) {
@@ -4499,32 +4539,35 @@ static bool doorman__answer_terms_valid(const doorman_answer *answer, bool learn
     return !answer->algorithm || doorman__algorithm_check(answer->algorithm, 0, NULL) == DOORMAN_OK;
 }
 
-static bool doorman__answer_valid(const doorman_answer *answer, const doorman_ask *ask,
-                                  bool is_server) {
+static bool doorman__capacity_response_valid(const doorman_capacity_response *answer,
+                                             const doorman_capacity_request *wanted,
+                                             bool is_server) {
     const doorman_lease *lease = &answer->gets;
-    if (!answer->resource_id || strcmp(answer->resource_id, ask->resource_id) != 0) return false;
-    if ((unsigned)answer->grant > DOORMAN_FULL) return false;
+    if (!answer->resource_id || strcmp(answer->resource_id, wanted->resource_id) != 0) return false;
+    if ((unsigned)answer->outcome > DOORMAN_FULL) return false;
     if (lease->refresh_interval <= 0 || !doorman__duration_valid(lease->refresh_interval)) {
         return false;
     }
     if (answer->has_safe_capacity && !doorman__safe_capacity_valid(answer->safe_capacity)) {
         return false;
     }
-    if (answer->grant != DOORMAN_GRANTED) return true;
-    if (is_server && !doorman__answer_terms_valid(answer, ask->learning)) return false;
+    if (answer->outcome != DOORMAN_GRANTED) return true;
+    if (is_server && !doorman__response_terms_valid(answer, wanted->learning)) return false;
     return lease->id && lease->id <= UINT64_C(1) << 53 && doorman__id_valid(lease->node) &&
-           doorman__amount_valid(lease->capacity) && doorman__amount_valid(lease->keep) &&
+           doorman__amount_valid(lease->capacity) && doorman__amount_valid(lease->committed) &&
            doorman__duration_valid(lease->expires_in);
 }
 
-static bool doorman__response_valid(const doorman_asker *asker, const doorman_response *response) {
-    if (response->method != asker->method) return false;
-    if (asker->method == DOORMAN_RELEASE_CAPACITY) return true;
-    if (response->is_server != asker->is_server) return false;
-    if (response->answer_count != asker->asked_count) return false;
-    for (size_t i = 0; i < asker->asked_count; i++) {
-        const doorman_answer *answer = &response->answers[i];
-        if (!doorman__answer_valid(answer, &asker->asks[i], asker->is_server)) return false;
+static bool doorman__response_valid(const doorman_upstream *upstream,
+                                    const doorman_response *response) {
+    if (response->method != upstream->method) return false;
+    if (upstream->method == DOORMAN_RELEASE_CAPACITY) return true;
+    if (response->is_server != upstream->is_server) return false;
+    if (response->item_count != upstream->in_request_count) return false;
+    for (size_t i = 0; i < upstream->in_request_count; i++) {
+        const doorman_capacity_response *answer = &response->items[i];
+        if (!doorman__capacity_response_valid(answer, &upstream->items[i], upstream->is_server))
+            return false;
     }
     return true;
 }
@@ -4533,100 +4576,101 @@ static bool doorman__response_valid(const doorman_asker *asker, const doorman_re
  * and again when more units have gone out of use (R12). Intervals count from when the response
  * came. That is after the server granted, so the server's minimum interval is kept too. After a
  * slow response the interval is shortened so that the lease cannot end before. */
-static void doorman__holding_schedule(doorman_asker *asker, doorman__holding *holding,
-                                      doorman_time interval) {
-    doorman_time now = asker->now;
-    double late = 1 + 0.05 * doorman__random_unit(&asker->random);
-    bool cut = doorman__holding_live(holding, now) && holding->capacity < holding->claimed;
-    holding->refresh_interval = doorman__later(interval, DOORMAN_SECOND / 100);
-    holding->asked_at =
-        doorman__earlier(now, doorman__after(asker->sent_at, holding->refresh_interval / 2));
-    doorman_time next = doorman__scale(holding->refresh_interval, late);
-    doorman_time again = holding->confirming ? doorman__after(now, DOORMAN_SECOND) : now;
-    next = doorman__after(holding->asked_at, next);
-    doorman__holding_ask_at(asker, holding, holding->closing ? now : next);
-    doorman__holding_confirm_at(asker, holding, cut && !holding->closing ? again : DOORMAN_NEVER);
-    holding->confirming = cut;
+static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lease *held,
+                                   doorman_time interval) {
+    doorman_time now = upstream->now;
+    double late = 1 + 0.05 * doorman__random_unit(&upstream->random);
+    bool cut = doorman__held_live(held, now) && held->capacity < held->claimed;
+    held->refresh_interval = doorman__later(interval, DOORMAN_SECOND / 100);
+    held->requested_at =
+        doorman__earlier(now, doorman__after(upstream->sent_at, held->refresh_interval / 2));
+    doorman_time next = doorman__scale(held->refresh_interval, late);
+    doorman_time again = held->confirming ? doorman__after(now, DOORMAN_SECOND) : now;
+    next = doorman__after(held->requested_at, next);
+    doorman__held_request_at(upstream, held, held->closing ? now : next);
+    doorman__held_confirm_at(upstream, held, cut && !held->closing ? again : DOORMAN_NEVER);
+    held->confirming = cut;
 }
 
-/* R9: replaces the lease of a holding. If it has none, or one of another node, K starts from the
+/* R9: replaces the lease of a held lease. If it has none, or one of another node, K starts from the
  * new lease, because the other node has committed its own lease itself. */
-static void doorman__holding_replace(doorman__holding *holding, const doorman_lease *lease,
-                                     doorman_time end, doorman_time now) {
-    double keep = doorman__max(lease->keep, lease->capacity);
-    if (!doorman__holding_live(holding, now) || strcmp(holding->node, lease->node) != 0) {
-        holding->end = now;
-        holding->keep = 0;
+static void doorman__held_replace(doorman__held_lease *held, const doorman_lease *lease,
+                                  doorman_time end, doorman_time now) {
+    double committed = doorman__max(lease->committed, lease->capacity);
+    if (!doorman__held_live(held, now) || strcmp(held->node, lease->node) != 0) {
+        held->end = now;
+        held->committed = 0;
     }
-    holding->keep = keep;
-    holding->end = doorman__later(holding->end, end);
-    holding->lease_id = lease->id;
-    holding->capacity = lease->capacity;
-    memcpy(holding->node, lease->node, strlen(lease->node) + 1);
+    held->committed = committed;
+    held->end = doorman__later(held->end, end);
+    held->lease_id = lease->id;
+    held->capacity = lease->capacity;
+    memcpy(held->node, lease->node, strlen(lease->node) + 1);
 }
 
-static void doorman__holding_take(doorman_asker *asker, doorman__holding *holding,
-                                  const doorman_answer *answer) {
+static void doorman__held_take(doorman_upstream *upstream, doorman__held_lease *held,
+                               const doorman_capacity_response *answer) {
     const doorman_lease *lease = &answer->gets;
-    if (holding->reported && asker->now >= holding->end) { /* R2 */
-        doorman__holding_ask_at(asker, holding, asker->now);
+    if (held->reported && upstream->now >= held->end) { /* R2 */
+        doorman__held_request_at(upstream, held, upstream->now);
         return;
     }
-    holding->heard = true;
-    holding->grant = answer->grant;
-    holding->granter_learns = answer->learning;
-    holding->met =
-        answer->grant == DOORMAN_GRANTED && lease->capacity >= holding->asked_wants * DOORMAN__MET;
+    held->has_outcome = true;
+    held->outcome = answer->outcome;
+    held->granter_learns = answer->learning;
+    held->met = answer->outcome == DOORMAN_GRANTED &&
+                lease->capacity >= held->requested_wants * DOORMAN__MET;
     if (answer->has_safe_capacity) {
-        holding->has_safe_capacity = true;
-        holding->safe_capacity = answer->safe_capacity;
+        held->has_safe_capacity = true;
+        held->safe_capacity = answer->safe_capacity;
     }
-    if (answer->grant == DOORMAN_GRANTED) {
-        holding->whole = answer->whole;
-        doorman__holding_replace(holding, lease, doorman__after(asker->sent_at, lease->expires_in),
-                                 asker->now);
+    if (answer->outcome == DOORMAN_GRANTED) {
+        held->whole = answer->whole;
+        doorman__held_replace(held, lease, doorman__after(upstream->sent_at, lease->expires_in),
+                              upstream->now);
     }
     doorman_time interval = lease->refresh_interval;
-    if (answer->grant == DOORMAN_GRANTED) {
+    if (answer->outcome == DOORMAN_GRANTED) {
         interval =
             doorman__earlier(interval, lease->expires_in / 2); /* or the lease would end first */
     }
-    doorman__holding_schedule(asker, holding, interval);
-    asker->owner->changed(holding, answer, asker->now);
+    doorman__held_schedule(upstream, held, interval);
+    upstream->owner->changed(held, answer, upstream->now);
 }
 
-doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
-                                      const doorman_response *response, doorman_time now) {
-    now = doorman__asker_now(asker, now);
-    if (asker->owner->look) asker->owner->look(asker, now);
-    if (asker->state != DOORMAN__ASKING || sequence != asker->sequence) return DOORMAN_STALE;
-    if (!response->is_master && doorman__asker_redirect(asker, response->master_address)) {
-        doorman__asker_settle(asker, DOORMAN__READY, false);
+doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t sequence,
+                                         const doorman_response *response, doorman_time now) {
+    now = doorman__upstream_now(upstream, now);
+    if (upstream->owner->look) upstream->owner->look(upstream, now);
+    if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence)
+        return DOORMAN_STALE;
+    if (!response->is_master && doorman__upstream_redirect(upstream, response->master_address)) {
+        doorman__upstream_settle(upstream, DOORMAN__READY, false);
         return DOORMAN_OK;
     }
-    if (!response->is_master || !doorman__response_valid(asker, response)) {
-        doorman__asker_fail(asker, response->is_master ? DOORMAN__FAILURES_MAX
-                                                       : DOORMAN__FAILURES_MAX_ALIVE);
+    if (!response->is_master || !doorman__response_valid(upstream, response)) {
+        doorman__upstream_fail(upstream, response->is_master ? DOORMAN__FAILURES_MAX
+                                                             : DOORMAN__FAILURES_MAX_ALIVE);
         return response->is_master ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
     }
-    asker->failures = asker->redirects = 0;
-    bool gets = asker->method == DOORMAN_GET_CAPACITY;
-    for (size_t i = 0; gets && i < response->answer_count; i++) {
-        doorman__holding_take(asker, asker->asked[i], &response->answers[i]);
+    upstream->failures = upstream->redirects = 0;
+    bool gets = upstream->method == DOORMAN_GET_CAPACITY;
+    for (size_t i = 0; gets && i < response->item_count; i++) {
+        doorman__held_take(upstream, upstream->in_request[i], &response->items[i]);
     }
-    doorman__asker_settle(asker, DOORMAN__READY, true);
+    doorman__upstream_settle(upstream, DOORMAN__READY, true);
     return DOORMAN_OK;
 }
 
 /* ---- >>server ------------------------------------------------------------------------------- */
 /*
- * A node of the tree: one book (lease table) for each resource that a holder has asked for, a
+ * A node of the tree: one lease table for each resource that a holder has asked for, a
  * mastership, and a configuration. A request is checked as a whole first. Then the memory for all
  * of it is reserved. Only then is anything decided. So a request that is invalid, or for which
  * there is no memory, changes nothing (C4, C5).
  *
  * S1 A server that is not master answers only with the mastership.
- * S2 Expired leases never show: every function removes them before it reads a book.
+ * S2 Expired leases never show: every function removes them before it reads a lease table.
  * S3 A holder that names its last lease and asks again within the minimum interval (5 s, at most
  *    half the refresh interval) gets that lease again, with the rest of its time, less what the
  *    holder has given back (R11). The minimum interval does not apply to a holder that names
@@ -4664,13 +4708,13 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  *    longest lease length, with the drift, from when the predecessor was known to be gone. With a
  *    shorter learning_mode_duration, T7 does not hold for that resource.
  * G5 A new configuration drops no lease. A resource that gains a template starts by learning:
- *    without a template it was granted all that was asked for, and no book was kept.
+ *    without a template it was granted all that was asked for, and no lease table was kept.
  * C7 The number of resources, of holders of one resource, and of resources of one holder is
  *    limited. A request beyond a limit is refused for that resource (FULL). No holder loses a lease
  *    by that.
  *
- * The tree. A server with a parent has a holding (see asking) for each book: its own lease. C is
- * the capacity of this lease, and K is what the parent has committed for it.
+ * The tree. A server with a parent has a held lease (see upstream) for each lease table: its own
+ * lease. C is the capacity of this lease, and K is what the parent has committed for it.
  *
  * T1 The node asks its parent for all its resources in one request, with the wants of its holders
  *    in groups. It asks sooner if they want more than the capacity, but keeps the minimum interval.
@@ -4702,52 +4746,52 @@ doorman_status doorman_asker_response(doorman_asker *asker, uint64_t sequence,
  *    claims as confirmations. Until it has learned, its demands are not in the shares, and what it
  *    has is subtracted from the capacity.
  * T7 In the whole tree, the leases in force never exceed the capacity. Let b(h) be what the parent
- *    of h has committed for it; while the parent is gone or learns, what its last complete books
- *    had committed. What is in force below h is at most b(h), and the b of all children of p sum to
- *    at most b(p); b of the root is its capacity. Proof by induction over the levels: grants keep
- *    the sum of u within K. K is at most b(p), because the parent of p lowers b(p) only to a claim
- *    to which p has limited itself, or when the lease of p has ended (R3, R4). A server that
- *    restarts has an unchanged b (R7), grants no more than was in force, and has complete books
- *    when it has learned (R6, R8). And a lease ends no later than the lease of which it is a part
- *    (S6, S8, R9).
+ *    of h has committed for it; while the parent is gone or learns, what its last complete lease
+ *    tables had committed. What is in force below h is at most b(h), and the b of all children of p
+ *    sum to at most b(p); b of the root is its capacity. Proof by induction over the levels: grants
+ *    keep the sum of u within K. K is at most b(p), because the parent of p lowers b(p) only to a
+ *    claim to which p has limited itself, or when the lease of p has ended (R3, R4). A server that
+ *    restarts has an unchanged b (R7), grants no more than was in force, and has complete lease
+ *    tables when it has learned (R6, R8). And a lease ends no later than the lease of which it is a
+ *    part (S6, S8, R9).
  * T8 A request to a parent names the nodes that it passed, on the longest path. A server refuses a
  *    request that names the server itself, or more than 16 nodes.
  */
 
 /* The longest time after which a holder should ask again at a node that has no lease. */
-#define DOORMAN__PUT_OFF_MAX (4 * DOORMAN_SECOND)
+#define DOORMAN__DEFER_MAX (4 * DOORMAN_SECOND)
 
 /* The most that one update visits, which takes some milliseconds. */
 #define DOORMAN__SWEEP_MAX ((size_t)10000)
 
 /* The number of resources of one holder. There is one for each holder of the server. */
-typedef struct doorman__tally {
+typedef struct doorman__holder_usage {
     doorman__link
         link; /* by the hash of the holder alone: 64 keyed bits, so equal means the same */
     size_t count;
-} doorman__tally;
+} doorman__holder_usage;
 
 /* One ask (resource) of a request, while the request is checked and answered. */
-typedef struct doorman__slot {
+typedef struct doorman__request_item {
     uint64_t hash;
-    size_t ask_index;
-    doorman__book *book;
-    doorman__record *record;
+    size_t index;
+    doorman__lease_table *leases;
+    doorman__lease_entry *entry;
     bool added; /* the record is new */
-    doorman_grant grant;
-} doorman__slot;
+    doorman_outcome outcome;
+} doorman__request_item;
 
 /* A node's own lease of a resource, and what its parent said about the resource. */
 typedef struct doorman__upward {
-    doorman__holding holding; /* must be first */
+    doorman__held_lease held; /* must be first */
     doorman_server *server;
-    doorman__book *book;
-    doorman_template settings; /* of the book */
+    doorman__lease_table *leases;
+    doorman_template settings; /* of the lease table */
     doorman_terms terms[DOORMAN_TERMS_MAX];
 } doorman__upward;
 
 struct doorman_server {
-    doorman_asker asker;                     /* must be first; a root has no addresses */
+    doorman_upstream upstream;               /* must be first; a root has no addresses */
     const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the longest path below it, */
     char below[DOORMAN__PATH_MAX][DOORMAN_ID_BYTES_MAX + 1];
     doorman_time below_until; /* which is forgotten then unless a request names it again */
@@ -4755,33 +4799,33 @@ struct doorman_server {
     doorman_server_options options;
     char node[DOORMAN_ID_BYTES_MAX + 1];
     char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": unknown */
-    doorman_time now, mine_until, due;
-    doorman_time gone; /* when the predecessor was gone, see doorman_mastership */
-    bool mine;
+    doorman_time now, master_until, due;
+    doorman_time predecessor_gone_at; /* when the predecessor was gone, see doorman_mastership */
+    bool is_master;
     const doorman_config *config; /* NULL: a node with a parent */
     doorman_time *learned_at; /* for each template: when a resource that is new now has learned */
     doorman_time drains_at;   /* leases under earlier configurations have ended by then */
-    doorman__table books, tallies;
-    doorman__book *first, *last;
-    doorman_walk *walks; /* all walks that have not ended */
-    doorman_walk sweep;  /* of an update that has more to do; it is in `walks` meanwhile */
+    doorman__table resources, usages;
+    doorman__lease_table *first, *last;
+    doorman_cursor *cursors; /* all walks that have not ended */
+    doorman_cursor sweep;    /* of an update that has more to do; it is in `walks` meanwhile */
     bool sweeping;
     doorman_time sweep_due; /* the earliest time of what the sweep has visited */
     uint64_t lease_count;
-    doorman__slot *slots;
+    doorman__request_item *request_items;
     size_t *places;       /* indexes of the slots, by the hash of the resource */
     uint64_t holder_hash; /* the holder of the request */
-    doorman_answer *answers;
+    doorman_capacity_response *items;
     doorman_terms *terms; /* of the responses to a server, TERMS_MAX for each answer */
-    size_t slots_capacity, places_capacity, answers_capacity, terms_capacity;
+    size_t request_items_capacity, places_capacity, response_items_capacity, terms_capacity;
 };
 
 static doorman_time doorman__server_now(doorman_server *server, doorman_time now) {
-    return server->now = doorman__asker_now(&server->asker, doorman__later(server->now, now));
+    return server->now = doorman__upstream_now(&server->upstream, doorman__later(server->now, now));
 }
 
 static bool doorman__server_is_root(const doorman_server *server) {
-    return server->asker.address_count == 0;
+    return server->upstream.address_count == 0;
 }
 
 static void doorman__server_event(doorman_server *server, doorman_event_kind kind,
@@ -4801,90 +4845,91 @@ static doorman_time doorman__server_bound(const doorman_server *server, doorman_
     return length + doorman__scale(length, server->options.drift);
 }
 
-static doorman__tally *doorman__server_tally(doorman_server *server, uint64_t hash) {
-    return (doorman__tally *)(void *)doorman__table_first(&server->tallies, hash);
+static doorman__holder_usage *doorman__server_usage(doorman_server *server, uint64_t hash) {
+    return (doorman__holder_usage *)(void *)doorman__table_first(&server->usages, hash);
 }
 
 /* Subtracts one resource from those of a holder. */
 static void doorman__server_uncount(doorman_server *server, uint64_t hash) {
-    doorman__tally *tally = doorman__server_tally(server, hash);
-    assert(tally && tally->count);
-    if (--tally->count) return;
-    doorman__table_remove(&server->tallies, &tally->link);
-    DOORMAN_FREE(tally);
+    doorman__holder_usage *usage = doorman__server_usage(server, hash);
+    assert(usage && usage->count);
+    if (--usage->count) return;
+    doorman__table_remove(&server->usages, &usage->link);
+    DOORMAN_FREE(usage);
 }
 
-static void doorman__server_remove_record(doorman_server *server, doorman__book *book,
-                                          doorman__record *record) {
-    doorman__server_uncount(server, record->link.hash);
-    doorman__book_tick(book, doorman__book_learning(book, server->now), server->now);
-    doorman__book_remove(book, record);
+static void doorman__server_remove_entry(doorman_server *server, doorman__lease_table *leases,
+                                         doorman__lease_entry *entry) {
+    doorman__server_uncount(server, entry->link.hash);
+    doorman__leases_tick(leases, doorman__leases_learning(leases, server->now), server->now);
+    doorman__leases_remove(leases, entry);
 }
 
-static void doorman__server_free_book(doorman_server *server, doorman__book *book) {
-    for (doorman__record *record = NULL; (record = doorman__book_first(book));) {
-        doorman__server_remove_record(server, book, record);
+static void doorman__server_free_leases(doorman_server *server, doorman__lease_table *leases) {
+    for (doorman__lease_entry *entry = NULL; (entry = doorman__leases_first(leases));) {
+        doorman__server_remove_entry(server, leases, entry);
     }
-    assert(book->records.count == 0);
-    for (doorman_walk *walk = server->walks; walk; walk = walk->other) {
-        if (walk->next == book) walk->next = book->next;
+    assert(leases->entries.count == 0);
+    for (doorman_cursor *cursor = server->cursors; cursor; cursor = cursor->other) {
+        if (cursor->next == leases) cursor->next = leases->next;
     }
-    *(book->previous ? &book->previous->next : &server->first) = book->next;
-    *(book->next ? &book->next->previous : &server->last) = book->previous;
-    doorman__table_remove(&server->books, &book->link);
-    doorman__table_uninit(&book->records);
-    doorman__table_uninit(&book->rotations);
-    doorman__index_uninit(&book->index);
-    DOORMAN_FREE(book->upward);
-    DOORMAN_FREE(book);
+    *(leases->previous ? &leases->previous->next : &server->first) = leases->next;
+    *(leases->next ? &leases->next->previous : &server->last) = leases->previous;
+    doorman__table_remove(&server->resources, &leases->link);
+    doorman__table_uninit(&leases->entries);
+    doorman__table_uninit(&leases->rotations);
+    doorman__index_uninit(&leases->index);
+    DOORMAN_FREE(leases->upward);
+    DOORMAN_FREE(leases);
 }
 
-/* Removes a book that has no records. The book of a node is removed only after its lease has been
- * released. While the node learns it may have holders that it does not know of, so it keeps the
- * lease (R10). */
-static void doorman__server_remove_book(doorman_server *server, doorman__book *book) {
-    if (!book->upward) {
-        doorman__server_free_book(server, book);
+/* Removes a lease table that has no records. The lease table of a node is removed only after its
+ * lease has been released. While the node learns it may have holders that it does not know of, so
+ * it keeps the lease (R10). */
+static void doorman__server_remove_leases(doorman_server *server, doorman__lease_table *leases) {
+    if (!leases->upward) {
+        doorman__server_free_leases(server, leases);
         return;
     }
-    doorman__holding *holding = &book->upward->holding;
-    bool held = holding->asked || doorman__holding_live(holding, server->now);
-    bool stays = held && doorman__book_learning(book, server->now);
-    if (!holding->closing && !stays) {
-        doorman__holding_close(&server->asker, holding, server->now);
+    doorman__held_lease *held = &leases->upward->held;
+    bool stays_held = held->in_request || doorman__held_live(held, server->now);
+    bool stays = stays_held && doorman__leases_learning(leases, server->now);
+    if (!held->closing && !stays) {
+        doorman__held_close(&server->upstream, held, server->now);
     }
 }
 
 /* S2. Removes at most `most` expired records; returns how many. */
-static size_t doorman__server_expire_some(doorman_server *server, doorman__book *book,
+static size_t doorman__server_expire_some(doorman_server *server, doorman__lease_table *leases,
                                           size_t most) {
     size_t count = 0;
-    for (doorman__record *record = NULL; count < most && (record = doorman__book_first(book));) {
-        if (server->now < record->end) break;
-        doorman__server_event(server, DOORMAN_EVENT_EXPIRED, book->resource_id, record->holder_id,
-                              record->given);
-        if (record->lease_id) book->expired_count++; /* not for a holder that was put off */
-        doorman__server_remove_record(server, book, record);
+    for (doorman__lease_entry *entry = NULL;
+         count < most && (entry = doorman__leases_first(leases));) {
+        if (server->now < entry->end) break;
+        doorman__server_event(server, DOORMAN_EVENT_EXPIRED, leases->resource_id, entry->holder_id,
+                              entry->has);
+        if (entry->lease_id) leases->expired_count++; /* not for a holder that was put off */
+        doorman__server_remove_entry(server, leases, entry);
         count++;
     }
     return count;
 }
 
-static void doorman__server_expire(doorman_server *server, doorman__book *book) {
-    doorman__server_expire_some(server, book, SIZE_MAX);
+static void doorman__server_expire(doorman_server *server, doorman__lease_table *leases) {
+    doorman__server_expire_some(server, leases, SIZE_MAX);
 }
 
-static void doorman__server_forget(doorman_server *server) {
-    doorman__asker_forget(&server->asker); /* together with the books of a node */
-    while (server->first) doorman__server_free_book(server, server->first);
-    server->mine = false;
+static void doorman__server_resign(doorman_server *server) {
+    doorman__upstream_forget(&server->upstream); /* together with the lease tables of a node */
+    while (server->first) doorman__server_free_leases(server, server->first);
+    server->is_master = false;
     server->master[0] = 0;
     server->due = DOORMAN_NEVER;
 }
 
 /* A mastership whose time has passed is lost, even if no call has said so yet. */
 static void doorman__server_check_mastership(doorman_server *server) {
-    if (server->mine && server->now >= server->mine_until) doorman__server_forget(server);
+    if (server->is_master && server->now >= server->master_until) doorman__server_resign(server);
 }
 
 static const doorman__owner doorman__upward_owner;
@@ -4922,17 +4967,17 @@ static void doorman__server_set_options(doorman_server *server,
     for (size_t i = 0; i < DOORMAN__PATH_MAX; i++) server->path[i + 1] = server->below[i];
 }
 
-static doorman_status doorman__server_init_asker(doorman_server *server,
-                                                 const doorman_server_options *options,
-                                                 doorman_error *error) {
-    doorman_asker *asker = &server->asker;
-    asker->is_server = true;
-    asker->path = server->path;
-    asker->path_count = 1;
-    asker->random = doorman__hash(options->seed, "jitter");
-    asker->timeout = options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
-    return doorman__asker_init(asker, &doorman__upward_owner, server->node, options->parents,
-                               options->parent_count, error);
+static doorman_status doorman__server_init_upstream(doorman_server *server,
+                                                    const doorman_server_options *options,
+                                                    doorman_error *error) {
+    doorman_upstream *upstream = &server->upstream;
+    upstream->is_server = true;
+    upstream->path = server->path;
+    upstream->path_count = 1;
+    upstream->random = doorman__hash(options->seed, "jitter");
+    upstream->timeout = options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
+    return doorman__upstream_init(upstream, &doorman__upward_owner, server->node, options->parents,
+                                  options->parent_count, error);
 }
 
 doorman_status doorman_server_create(doorman_server **out, const doorman_server_options *options,
@@ -4944,7 +4989,7 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     doorman__server_set_options(server, options);
     doorman__server_now(server, now);
     if (options->parent_count) {
-        status = doorman__server_init_asker(server, options, error);
+        status = doorman__server_init_upstream(server, options, error);
     } else if (doorman_server_configure(server, options->config, now) != DOORMAN_OK) {
         status = doorman__no_memory(error);
     }
@@ -4958,14 +5003,14 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
 
 void doorman_server_destroy(doorman_server *server) {
     if (!server) return;
-    doorman__server_forget(server);
-    doorman__asker_uninit(&server->asker);
-    doorman__table_uninit(&server->books);
-    doorman__table_uninit(&server->tallies);
+    doorman__server_resign(server);
+    doorman__upstream_uninit(&server->upstream);
+    doorman__table_uninit(&server->resources);
+    doorman__table_uninit(&server->usages);
     DOORMAN_FREE(server->learned_at);
-    DOORMAN_FREE(server->slots);
+    DOORMAN_FREE(server->request_items);
     DOORMAN_FREE(server->places);
-    DOORMAN_FREE(server->answers);
+    DOORMAN_FREE(server->items);
     DOORMAN_FREE(server->terms);
     DOORMAN_FREE(server);
 }
@@ -4974,13 +5019,13 @@ void doorman_server_destroy(doorman_server *server) {
  * predecessor was gone at `gone` and had this configuration or an earlier one. */
 static doorman_time doorman__server_learned_at(const doorman_server *server,
                                                const doorman_template *settings,
-                                               doorman_time gone) {
+                                               doorman_time predecessor_gone_at) {
     const doorman_algorithm *algorithm = &settings->algorithm;
     if (algorithm->has_learning_mode_duration) {
-        return doorman__after(gone, algorithm->learning_mode_duration);
+        return doorman__after(predecessor_gone_at, algorithm->learning_mode_duration);
     }
     doorman_time last =
-        doorman__after(gone, doorman__server_bound(server, algorithm->lease_length));
+        doorman__after(predecessor_gone_at, doorman__server_bound(server, algorithm->lease_length));
     return doorman__later(last, server->drains_at);
 }
 
@@ -5023,14 +5068,14 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
     doorman_time length = settings->algorithm.lease_length, learned_at = 0;
     if (same < last->template_count) {
         learned_at = server->learned_at[same];
-        if (!server->mine || server->now >= learned_at) return learned_at;
+        if (!server->is_master || server->now >= learned_at) return learned_at;
         length = doorman__server_bound(server, length);
-        return doorman__later(learned_at, doorman__after(server->gone, length));
+        return doorman__later(learned_at, doorman__after(server->predecessor_gone_at, length));
     }
     for (size_t i = 0; i < last->template_count; i++) {
         learned_at = doorman__later(learned_at, server->learned_at[i]);
     }
-    if (doorman__config_matches_all(last) || !server->mine) return learned_at;
+    if (doorman__config_matches_all(last) || !server->is_master) return learned_at;
     const doorman_algorithm *algorithm = &settings->algorithm;
     doorman_time gained = algorithm->has_learning_mode_duration
                               ? doorman__after(server->now, algorithm->learning_mode_duration)
@@ -5057,15 +5102,16 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     DOORMAN_FREE(server->learned_at);
     server->learned_at = learned_at;
     server->config = config;
-    for (doorman__book *book = server->first, *next = NULL; book; book = next) {
-        next = book->next;
-        const doorman_template *settings = doorman_config_find(config, book->resource_id);
+    for (doorman__lease_table *leases = server->first, *next = NULL; leases; leases = next) {
+        next = leases->next;
+        const doorman_template *settings = doorman_config_find(config, leases->resource_id);
         if (settings) {
-            doorman__book_set_template(book, settings);
+            doorman__leases_set_template(leases, settings);
             doorman_time anew = learned_at[settings - config->templates];
-            if (now < book->learned_at) book->learned_at = doorman__later(book->learned_at, anew);
+            if (now < leases->learned_at)
+                leases->learned_at = doorman__later(leases->learned_at, anew);
         } else {
-            doorman__server_free_book(server, book);
+            doorman__server_free_leases(server, leases);
         }
     }
     return DOORMAN_OK;
@@ -5074,43 +5120,44 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
 doorman_status doorman_server_set_master(doorman_server *server,
                                          const doorman_mastership *mastership, doorman_time now) {
     now = doorman__server_now(server, now);
-    bool mine = mastership->until > now;
-    if (mastership->address ? !doorman__id_valid(mastership->address) : mine) {
+    bool is_master = mastership->until > now;
+    if (mastership->address ? !doorman__id_valid(mastership->address) : is_master) {
         return DOORMAN_INVALID_ARGUMENT;
     }
     doorman__server_check_mastership(server);
-    if (server->mine && !mine) doorman__server_forget(server);
+    if (server->is_master && !is_master) doorman__server_resign(server);
     size_t bytes = mastership->address ? strlen(mastership->address) : 0;
     if (bytes) memcpy(server->master, mastership->address, bytes);
     server->master[bytes] = 0;
-    server->mine_until = mastership->until;
-    if (mine) server->due = doorman__earlier(server->due, mastership->until);
-    if (mine && !server->mine) {
-        server->gone = mastership->predecessor_gone ? mastership->predecessor_gone : now;
+    server->master_until = mastership->until;
+    if (is_master) server->due = doorman__earlier(server->due, mastership->until);
+    if (is_master && !server->is_master) {
+        server->predecessor_gone_at =
+            mastership->predecessor_gone ? mastership->predecessor_gone : now;
         size_t count = server->config ? server->config->template_count : 0;
         for (size_t i = 0; i < count; i++) {
-            server->learned_at[i] =
-                doorman__server_learned_at(server, &server->config->templates[i], server->gone);
+            server->learned_at[i] = doorman__server_learned_at(
+                server, &server->config->templates[i], server->predecessor_gone_at);
         }
     }
-    server->mine = mine;
+    server->is_master = is_master;
     return DOORMAN_OK;
 }
 
 /* ---- server: checking a request */
 
 /* Checks the demands of a server. */
-static doorman_status doorman__wishes_check(const doorman_ask *ask, size_t index,
-                                            doorman_error *error) {
+static doorman_status doorman__demand_groups_check(const doorman_capacity_request *wanted,
+                                                   size_t index, doorman_error *error) {
     char path[40];
     snprintf(path, sizeof path, "resource[%zu].wants", index);
-    if (ask->wants_count > DOORMAN__GROUPS_MAX) {
+    if (wanted->wants_count > DOORMAN__GROUPS_MAX) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: at most %d", path,
                              DOORMAN__GROUPS_MAX);
     }
     doorman_status status = DOORMAN_OK;
-    for (size_t i = 0; i < ask->wants_count && status == DOORMAN_OK; i++) {
-        status = doorman__demand_check(&ask->wants[i], path, i, error);
+    for (size_t i = 0; i < wanted->wants_count && status == DOORMAN_OK; i++) {
+        status = doorman__demand_check(&wanted->wants[i], path, i, error);
     }
     return status;
 }
@@ -5141,10 +5188,10 @@ static doorman_status doorman__server_check_path(const doorman_server *server,
     return DOORMAN_OK;
 }
 
-static doorman_status doorman__ask_check(const doorman_request *request, size_t index,
-                                         doorman_error *error) {
-    const doorman_ask *ask = &request->asks[index];
-    const doorman_lease *has = &ask->has;
+static doorman_status doorman__capacity_request_check(const doorman_request *request, size_t index,
+                                                      doorman_error *error) {
+    const doorman_capacity_request *wanted = &request->items[index];
+    const doorman_lease *has = &wanted->has;
     bool release = request->method == DOORMAN_RELEASE_CAPACITY;
     const char *field = NULL, *rule = DOORMAN__AMOUNT_RULE;
     if (has->id > UINT64_C(1) << 53 || (release && !has->id)) {
@@ -5157,15 +5204,15 @@ static doorman_status doorman__ask_check(const doorman_request *request, size_t 
         field = "has.capacity";
     } else if (has->id && !doorman__duration_valid(has->expires_in)) {
         field = "has.expires_in", rule = "must be from 0 to 1e8 seconds";
-    } else if (!doorman__amount_valid(ask->outstanding)) {
+    } else if (!doorman__amount_valid(wanted->outstanding)) {
         field = "outstanding";
     } else if (request->is_server) {
-        return doorman__wishes_check(ask, index, error);
-    } else if (ask->wants_count != 1 || !doorman__amount_valid(ask->wants[0].wants)) {
+        return doorman__demand_groups_check(wanted, index, error);
+    } else if (wanted->wants_count != 1 || !doorman__amount_valid(wanted->wants[0].wants)) {
         field = "wants";
-    } else if (ask->wants[0].priority < 0 || ask->wants[0].priority > DOORMAN_PRIORITY_MAX) {
+    } else if (wanted->wants[0].priority < 0 || wanted->wants[0].priority > DOORMAN_PRIORITY_MAX) {
         field = "priority", rule = "must be an integer from 0 to 15";
-    } else if (ask->wants[0].subclients != 0 && ask->wants[0].subclients != 1) {
+    } else if (wanted->wants[0].subclients != 0 && wanted->wants[0].subclients != 1) {
         field = "num_clients", rule = "must be 1 for a client";
     }
     if (!field) return DOORMAN_OK;
@@ -5180,16 +5227,16 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
                                                   const doorman_request *request,
                                                   doorman_error *error) {
     size_t place_count = 4;
-    if (request->ask_count < 2) return DOORMAN_OK;
-    while (place_count < 2 * request->ask_count) place_count *= 2;
+    if (request->item_count < 2) return DOORMAN_OK;
+    while (place_count < 2 * request->item_count) place_count *= 2;
     memset(server->places, 0, place_count * sizeof *server->places);
-    for (size_t i = 0; i < request->ask_count; i++) {
-        const char *id = request->asks[i].resource_id;
-        size_t at = (size_t)server->slots[i].hash & (place_count - 1);
+    for (size_t i = 0; i < request->item_count; i++) {
+        const char *id = request->items[i].resource_id;
+        size_t at = (size_t)server->request_items[i].hash & (place_count - 1);
         for (; server->places[at]; at = (at + 1) & (place_count - 1)) {
             size_t other = server->places[at] - 1;
-            if (server->slots[other].hash != server->slots[i].hash) continue;
-            if (strcmp(request->asks[other].resource_id, id) != 0) continue;
+            if (server->request_items[other].hash != server->request_items[i].hash) continue;
+            if (strcmp(request->items[other].resource_id, id) != 0) continue;
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                                  "resource[%zu].resource_id: the same as that of resource[%zu]", i,
                                  other);
@@ -5201,17 +5248,18 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
 
 /* Reserves the memory for the work on a request. */
 static bool doorman__server_reserve(doorman_server *server, const doorman_request *request) {
-    void *slots = server->slots, *answers = server->answers, *terms = server->terms;
+    void *request_items = server->request_items, *items = server->items, *terms = server->terms;
     void *places = server->places;
-    size_t count = request->ask_count;
-    bool room = doorman__reserve(&slots, &server->slots_capacity, count, sizeof *server->slots);
-    server->slots = (doorman__slot *)slots;
+    size_t count = request->item_count;
+    bool room = doorman__reserve(&request_items, &server->request_items_capacity, count,
+                                 sizeof *server->request_items);
+    server->request_items = (doorman__request_item *)request_items;
     if (!room) return false;
     room = doorman__reserve(&places, &server->places_capacity, 4 * count, sizeof *server->places);
     server->places = (size_t *)places;
     if (!room) return false;
-    room = doorman__reserve(&answers, &server->answers_capacity, count, sizeof *server->answers);
-    server->answers = (doorman_answer *)answers;
+    room = doorman__reserve(&items, &server->response_items_capacity, count, sizeof *server->items);
+    server->items = (doorman_capacity_response *)items;
     if (!room || !request->is_server) return room;
     room = doorman__reserve(&terms, &server->terms_capacity, count,
                             DOORMAN_TERMS_MAX * sizeof *server->terms);
@@ -5219,12 +5267,12 @@ static bool doorman__server_reserve(doorman_server *server, const doorman_reques
     return room;
 }
 
-static doorman__book *doorman__server_find_book(doorman_server *server, uint64_t hash,
-                                                const char *resource_id) {
-    doorman__link *link = doorman__table_first(&server->books, hash);
+static doorman__lease_table *doorman__server_find_leases(doorman_server *server, uint64_t hash,
+                                                         const char *resource_id) {
+    doorman__link *link = doorman__table_first(&server->resources, hash);
     for (; link; link = doorman__table_same(link->next, hash)) {
-        doorman__book *book = (doorman__book *)(void *)link;
-        if (strcmp(book->resource_id, resource_id) == 0) return book;
+        doorman__lease_table *leases = (doorman__lease_table *)(void *)link;
+        if (strcmp(leases->resource_id, resource_id) == 0) return leases;
     }
     return NULL;
 }
@@ -5240,16 +5288,17 @@ static doorman_status doorman__server_look_up(doorman_server *server,
     }
     if (!doorman__server_reserve(server, request)) return doorman__no_memory(error);
     server->holder_hash = doorman__holder_hash(server, request->holder_id, request->is_server);
-    for (size_t i = 0; i < request->ask_count; i++) {
-        const char *id = request->asks[i].resource_id;
+    for (size_t i = 0; i < request->item_count; i++) {
+        const char *id = request->items[i].resource_id;
         if (!doorman__id_valid(id)) {
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resource[%zu].resource_id: %s",
                                  i, DOORMAN__ID_RULE);
         }
         uint64_t hash = doorman__hash(server->options.seed, id);
-        doorman__book *book = doorman__server_find_book(server, hash, id);
-        if (book) doorman__table_fetch(&book->records, server->holder_hash);
-        server->slots[i] = (doorman__slot){.hash = hash, .ask_index = i, .book = book};
+        doorman__lease_table *leases = doorman__server_find_leases(server, hash, id);
+        if (leases) doorman__table_fetch(&leases->entries, server->holder_hash);
+        server->request_items[i] =
+            (doorman__request_item){.hash = hash, .index = i, .leases = leases};
     }
     return DOORMAN_OK;
 }
@@ -5262,118 +5311,118 @@ static doorman_status doorman__server_check(doorman_server *server, const doorma
     if (request->method == DOORMAN_DISCOVERY) return DOORMAN_OK;
     doorman_status status = doorman__server_look_up(server, request, error);
     if (status == DOORMAN_OK) status = doorman__server_check_path(server, request, error);
-    for (size_t i = 0; i < request->ask_count && status == DOORMAN_OK; i++) {
-        status = doorman__ask_check(request, i, error);
+    for (size_t i = 0; i < request->item_count && status == DOORMAN_OK; i++) {
+        status = doorman__capacity_request_check(request, i, error);
     }
     return status == DOORMAN_OK ? doorman__server_check_twice(server, request, error) : status;
 }
 
 /* ---- server: making room */
 
-/* Makes the holding of a node for one of its books. Until the parent has sent the settings and how
- * long to learn, the holding has no capacity and the book learns. */
-static bool doorman__upward_create(doorman_server *server, doorman__book *book) {
+/* Makes the held lease of a node for one of its lease tables. Until the parent has sent the
+ * settings and how long to learn, the held lease has no capacity and the lease table learns. */
+static bool doorman__upward_create(doorman_server *server, doorman__lease_table *leases) {
     doorman__upward *upward = NULL;
-    if (doorman__asker_reserve(&server->asker)) {
+    if (doorman__upstream_reserve(&server->upstream)) {
         upward = (doorman__upward *)doorman__zalloc(sizeof *upward);
     }
     if (!upward) return false;
     upward->server = server;
-    upward->book = book;
+    upward->leases = leases;
     upward->settings = (doorman_template){
-        .identifier_glob = book->resource_id, .description = "", .has_algorithm = true};
+        .identifier_glob = leases->resource_id, .description = "", .has_algorithm = true};
     upward->settings.algorithm = doorman__algorithm_resolve(&upward->settings.algorithm);
-    upward->holding.resource_id = book->resource_id;
-    doorman__asker_add(&server->asker, &upward->holding, server->now);
-    book->upward = upward;
-    book->settings = &upward->settings;
-    book->told = upward->terms;
-    book->learned_at = DOORMAN_NEVER;
+    upward->held.resource_id = leases->resource_id;
+    doorman__upstream_add(&server->upstream, &upward->held, server->now);
+    leases->upward = upward;
+    leases->settings = &upward->settings;
+    leases->parent_terms = upward->terms;
+    leases->learned_at = DOORMAN_NEVER;
     return true;
 }
 
 /* A root gives the template; a node has none. */
-static doorman__book *doorman__server_add_book(doorman_server *server, uint64_t hash,
-                                               const char *resource_id,
-                                               const doorman_template *settings) {
+static doorman__lease_table *doorman__server_add_leases(doorman_server *server, uint64_t hash,
+                                                        const char *resource_id,
+                                                        const doorman_template *settings) {
     size_t bytes = strlen(resource_id) + 1;
-    doorman__book *book = (doorman__book *)doorman__zalloc(sizeof *book + bytes);
-    if (!book) return NULL;
-    memcpy(book->resource_id, resource_id, bytes);
+    doorman__lease_table *leases = (doorman__lease_table *)doorman__zalloc(sizeof *leases + bytes);
+    if (!leases) return NULL;
+    memcpy(leases->resource_id, resource_id, bytes);
     if (settings) {
-        book->settings = settings;
-        book->learned_at = server->learned_at[settings - server->config->templates];
-    } else if (!doorman__upward_create(server, book)) {
-        DOORMAN_FREE(book);
+        leases->settings = settings;
+        leases->learned_at = server->learned_at[settings - server->config->templates];
+    } else if (!doorman__upward_create(server, leases)) {
+        DOORMAN_FREE(leases);
         return NULL;
     }
-    book->previous = server->last;
-    *(server->last ? &server->last->next : &server->first) = book;
-    server->last = book;
-    doorman__table_add(&server->books, &book->link, hash);
+    leases->previous = server->last;
+    *(server->last ? &server->last->next : &server->first) = leases;
+    server->last = leases;
+    doorman__table_add(&server->resources, &leases->link, hash);
     server->due = doorman__earlier(server->due, doorman__after(server->now, DOORMAN_SECOND));
-    return book;
+    return leases;
 }
 
 /* Adds one resource to those of a holder. FULL: the holder has reached the limit. A server acts for
  * many holders, so for it there is no limit. */
 static doorman_status doorman__server_count(doorman_server *server, uint64_t hash, bool is_server,
-                                            doorman_grant *grant) {
+                                            doorman_outcome *outcome) {
     size_t most = is_server ? SIZE_MAX : server->options.resource_max_per_holder;
-    doorman__tally *tally = doorman__server_tally(server, hash);
-    if (!tally) {
-        tally = (doorman__tally *)doorman__zalloc(sizeof *tally);
-        if (!tally) return DOORMAN_OUT_OF_MEMORY;
-        doorman__table_add(&server->tallies, &tally->link, hash);
-    } else if (tally->count >= most) {
-        *grant = DOORMAN_FULL;
+    doorman__holder_usage *usage = doorman__server_usage(server, hash);
+    if (!usage) {
+        usage = (doorman__holder_usage *)doorman__zalloc(sizeof *usage);
+        if (!usage) return DOORMAN_OUT_OF_MEMORY;
+        doorman__table_add(&server->usages, &usage->link, hash);
+    } else if (usage->count >= most) {
+        *outcome = DOORMAN_FULL;
         return DOORMAN_OK;
     }
-    tally->count++;
+    usage->count++;
     return DOORMAN_OK;
 }
 
-/* Finds or creates the book of a resource. If there is none, `grant` has the reason. */
-static doorman_status doorman__slot_make_book(doorman_server *server, doorman__slot *slot,
-                                              const char *resource_id) {
-    if (slot->book) return DOORMAN_OK;
+/* Finds or creates the lease table of a resource. If there is none, `grant` has the reason. */
+static doorman_status doorman__item_make_leases(doorman_server *server, doorman__request_item *item,
+                                                const char *resource_id) {
+    if (item->leases) return DOORMAN_OK;
     bool root = doorman__server_is_root(server);
     const doorman_template *settings =
         root ? doorman_config_find(server->config, resource_id) : NULL;
     if (root && !settings) {
-        slot->grant = DOORMAN_UNMATCHED;
+        item->outcome = DOORMAN_UNMATCHED;
         return DOORMAN_OK;
     }
-    if (server->books.count >= server->options.resource_max) {
-        slot->grant = DOORMAN_FULL;
+    if (server->resources.count >= server->options.resource_max) {
+        item->outcome = DOORMAN_FULL;
         return DOORMAN_OK;
     }
-    slot->book = doorman__server_add_book(server, slot->hash, resource_id, settings);
-    return slot->book ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+    item->leases = doorman__server_add_leases(server, item->hash, resource_id, settings);
+    return item->leases ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-static doorman_status doorman__slot_find_record(doorman_server *server, doorman__slot *slot,
-                                                const doorman_request *request) {
-    doorman__book *book = slot->book;
+static doorman_status doorman__item_find_entry(doorman_server *server, doorman__request_item *item,
+                                               const doorman_request *request) {
+    doorman__lease_table *leases = item->leases;
     uint64_t holder_hash = server->holder_hash;
-    doorman__server_expire(server, book);
-    slot->record = doorman__book_find(book, holder_hash, request->holder_id, request->is_server);
-    if (slot->record) {
-        __builtin_prefetch(slot->record->older); /* it will be unlinked from its neighbours */
-        __builtin_prefetch(slot->record->newer);
+    doorman__server_expire(server, leases);
+    item->entry = doorman__leases_find(leases, holder_hash, request->holder_id, request->is_server);
+    if (item->entry) {
+        __builtin_prefetch(item->entry->older); /* it will be unlinked from its neighbours */
+        __builtin_prefetch(item->entry->newer);
         return DOORMAN_OK;
     }
-    if (book->records.count >= server->options.holder_max) {
-        slot->grant = DOORMAN_FULL;
+    if (leases->entries.count >= server->options.holder_max) {
+        item->outcome = DOORMAN_FULL;
         return DOORMAN_OK;
     }
     doorman_status status =
-        doorman__server_count(server, holder_hash, request->is_server, &slot->grant);
-    if (status != DOORMAN_OK || slot->grant == DOORMAN_FULL) return status;
-    slot->record = doorman__book_add(book, holder_hash, request->holder_id, request->is_server);
-    slot->added = slot->record != NULL;
-    if (!slot->added) doorman__server_uncount(server, holder_hash);
-    return slot->added ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+        doorman__server_count(server, holder_hash, request->is_server, &item->outcome);
+    if (status != DOORMAN_OK || item->outcome == DOORMAN_FULL) return status;
+    item->entry = doorman__leases_add(leases, holder_hash, request->holder_id, request->is_server);
+    item->added = item->entry != NULL;
+    if (!item->added) doorman__server_uncount(server, holder_hash);
+    return item->added ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
 /* Finds or creates everything that a request needs. If memory runs out, nothing has changed. */
@@ -5381,29 +5430,30 @@ static doorman_status doorman__server_make_room(doorman_server *server,
                                                 const doorman_request *request) {
     doorman_status status = DOORMAN_OK;
     size_t made = 0;
-    for (; made < request->ask_count && status == DOORMAN_OK; made++) {
-        doorman__slot *slot = &server->slots[made];
-        const doorman_ask *ask = &request->asks[made];
-        status = doorman__slot_make_book(server, slot, ask->resource_id);
-        if (status == DOORMAN_OK && slot->book) {
-            status = doorman__slot_find_record(server, slot, request);
+    for (; made < request->item_count && status == DOORMAN_OK; made++) {
+        doorman__request_item *item = &server->request_items[made];
+        const doorman_capacity_request *wanted = &request->items[made];
+        status = doorman__item_make_leases(server, item, wanted->resource_id);
+        if (status == DOORMAN_OK && item->leases) {
+            status = doorman__item_find_entry(server, item, request);
         }
-        if (status == DOORMAN_OK && slot->record &&
-            !doorman__book_reserve(slot->book, slot->record, ask->wants, ask->wants_count)) {
+        if (status == DOORMAN_OK && item->entry &&
+            !doorman__leases_reserve(item->leases, item->entry, wanted->wants,
+                                     wanted->wants_count)) {
             status = DOORMAN_OUT_OF_MEMORY;
         }
-        if (slot->grant == DOORMAN_FULL && slot->book && !slot->book->records.count) {
-            doorman__server_remove_book(server, slot->book);
-            slot->book = NULL;
+        if (item->outcome == DOORMAN_FULL && item->leases && !item->leases->entries.count) {
+            doorman__server_remove_leases(server, item->leases);
+            item->leases = NULL;
         }
     }
     for (size_t i = 0; i < made && status != DOORMAN_OK; i++) {
-        doorman__slot *slot = &server->slots[i];
-        if (slot->book) doorman__index_drop_spares(&slot->book->index);
-        if (slot->record) doorman__book_retract(slot->book, slot->record);
-        if (slot->added) doorman__server_remove_record(server, slot->book, slot->record);
-        if (slot->book && !slot->book->records.count) {
-            doorman__server_remove_book(server, slot->book);
+        doorman__request_item *item = &server->request_items[i];
+        if (item->leases) doorman__index_drop_spares(&item->leases->index);
+        if (item->entry) doorman__leases_retract(item->leases, item->entry);
+        if (item->added) doorman__server_remove_entry(server, item->leases, item->entry);
+        if (item->leases && !item->leases->entries.count) {
+            doorman__server_remove_leases(server, item->leases);
         }
     }
     return status;
@@ -5414,89 +5464,89 @@ static doorman_status doorman__server_make_room(doorman_server *server,
 /* S3, for a lease of this length. */
 static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm,
                                               doorman_time length) {
-    doorman_time told = doorman__earlier(algorithm->refresh_interval, length / 3);
-    return doorman__earlier(algorithm->minimum_interval, told / 2);
+    doorman_time parent_terms = doorman__earlier(algorithm->refresh_interval, length / 3);
+    return doorman__earlier(algorithm->minimum_interval, parent_terms / 2);
 }
 
-static doorman__upward *doorman__upward_of(doorman__holding *holding) {
-    return (doorman__upward *)(void *)holding;
+static doorman__upward *doorman__upward_of(doorman__held_lease *held) {
+    return (doorman__upward *)(void *)held;
 }
 
-/* Copies the holding's capacity and keep to C and K of the book. */
+/* Copies the held lease's capacity and keep to C and K of the lease table. */
 static void doorman__upward_follow(doorman__upward *upward) {
-    doorman__book *book = upward->book;
-    const doorman__holding *holding = &upward->holding;
+    doorman__lease_table *leases = upward->leases;
+    const doorman__held_lease *held = &upward->held;
     double capacity = upward->settings.capacity;
-    double next = doorman__book_round_down(book, holding->capacity); /* an old parent divides it */
+    double next = doorman__leases_round_down(leases, held->capacity); /* an old parent divides it */
     bool same = next >= capacity && next <= capacity;
-    if (!same) book->terms_count = 0;
+    if (!same) leases->terms_count = 0;
     upward->settings.capacity = next;
-    book->keep = holding->keep;
+    leases->may_commit = held->committed;
 }
 
 /* A holder asks for the resource. Returns whether the node has a lease. A lease that was about to
  * be released is kept. */
 static bool doorman__upward_renew(doorman__upward *upward) {
     doorman_server *server = upward->server;
-    doorman__holding *holding = &upward->holding;
-    if (holding->closing) {
-        doorman__holding_set_closing(&server->asker, holding, false);
-        doorman__holding_ask_at(&server->asker, holding, server->now);
+    doorman__held_lease *held = &upward->held;
+    if (held->closing) {
+        doorman__held_set_closing(&server->upstream, held, false);
+        doorman__held_request_at(&server->upstream, held, server->now);
     }
     doorman__upward_follow(upward);
-    return doorman__holding_live(holding, server->now);
+    return doorman__held_live(held, server->now);
 }
 
 /* Called after a change of what is wanted or committed. Decides whether to ask the parent sooner.
  * T1: holders want more than the capacity, and more than in the last request. R12: the units above
  * a smaller lease are no longer in use. */
 static void doorman__upward_look(doorman__upward *upward) {
-    doorman_asker *asker = &upward->server->asker;
-    doorman__holding *holding = &upward->holding;
+    doorman_upstream *upstream = &upward->server->upstream;
+    doorman__held_lease *held = &upward->held;
     doorman_time now = upward->server->now;
-    double wants = doorman__min(doorman__book_wants(upward->book), DOORMAN_AMOUNT_MAX);
-    double capacity = holding->capacity;
-    doorman_time minimum = doorman__earlier(upward->settings.algorithm.minimum_interval,
-                                            holding->refresh_interval / 2);
-    bool unmet = wants > capacity && wants > holding->asked_wants * 1.001;
-    bool idle = wants < holding->asked_wants * 0.9;
-    if (unmet || idle) doorman__holding_hurry(asker, holding, minimum, now);
-    bool cut = doorman__holding_live(holding, now) && holding->claimed > capacity;
-    bool fits = doorman__total_value(upward->book->counted) <= capacity;
-    if (cut && fits && holding->confirm_at == DOORMAN_NEVER) {
-        doorman_time again = doorman__after(holding->asked_at, DOORMAN_SECOND);
-        doorman__holding_confirm_at(asker, holding, holding->confirming ? again : now);
+    double wants = doorman__min(doorman__leases_wants(upward->leases), DOORMAN_AMOUNT_MAX);
+    double capacity = held->capacity;
+    doorman_time minimum =
+        doorman__earlier(upward->settings.algorithm.minimum_interval, held->refresh_interval / 2);
+    bool unmet = wants > capacity && wants > held->requested_wants * 1.001;
+    bool idle = wants < held->requested_wants * 0.9;
+    if (unmet || idle) doorman__held_expedite(upstream, held, minimum, now);
+    bool cut = doorman__held_live(held, now) && held->claimed > capacity;
+    bool fits = doorman__total_value(upward->leases->committed) <= capacity;
+    if (cut && fits && held->confirm_at == DOORMAN_NEVER) {
+        doorman_time again = doorman__after(held->requested_at, DOORMAN_SECOND);
+        doorman__held_confirm_at(upstream, held, held->confirming ? again : now);
     }
 }
 
 /* R3. A node gives back what no holder wants, unless it does not know all its holders, or the
  * parent does not answer. It does not ask for what is committed for holders that are gone (S2). */
-static void doorman__upward_prepare(doorman__holding *holding, doorman_time now) {
-    doorman__upward *upward = doorman__upward_of(holding);
-    doorman__book *book = upward->book;
-    doorman__server_expire(upward->server, book);
-    double wants = doorman__min(doorman__book_wants(book), DOORMAN_AMOUNT_MAX);
-    double counted = doorman__total_ceil(book->counted);
-    bool live = doorman__holding_live(holding, now), alone = upward->server->asker.failures > 0;
-    holding->learning = doorman__book_learning(book, now);
-    if (live && !holding->learning && !alone) {
-        double least = doorman__max(wants, counted);
-        holding->capacity = doorman__min(holding->capacity, least);
+static void doorman__upward_prepare(doorman__held_lease *held, doorman_time now) {
+    doorman__upward *upward = doorman__upward_of(held);
+    doorman__lease_table *leases = upward->leases;
+    doorman__server_expire(upward->server, leases);
+    double wants = doorman__min(doorman__leases_wants(leases), DOORMAN_AMOUNT_MAX);
+    double committed = doorman__total_ceil(leases->committed);
+    bool live = doorman__held_live(held, now), alone = upward->server->upstream.failures > 0;
+    held->learning = doorman__leases_learning(leases, now);
+    if (live && !held->learning && !alone) {
+        double least = doorman__max(wants, committed);
+        held->capacity = doorman__min(held->capacity, least);
         doorman__upward_follow(upward);
     }
-    holding->demand.wants = wants;
-    holding->outstanding = counted;
-    holding->claim = doorman__max(live ? holding->capacity : 0, counted);
+    held->demand.wants = wants;
+    held->outstanding = committed;
+    held->claim = doorman__max(live ? held->capacity : 0, committed);
 }
 
 /* The levels at which a demand changes from wanting at most its share to wanting more, by the terms
  * of the parent. Each level appears once. */
 static size_t doorman__upward_levels(const doorman__upward *upward, double *levels, size_t most) {
-    const doorman__book *book = upward->book;
+    const doorman__lease_table *leases = upward->leases;
     size_t count = 0;
-    for (size_t i = 0; i < book->told_count && count < most; i++) {
-        double level = book->told[i].level;
-        bool known = level <= 0 || book->told[i].slope >= 1;
+    for (size_t i = 0; i < leases->parent_terms_count && count < most; i++) {
+        double level = leases->parent_terms[i].level;
+        bool known = level <= 0 || leases->parent_terms[i].slope >= 1;
         for (size_t k = 0; k < count; k++)
             known = known || (levels[k] >= level && levels[k] <= level);
         if (!known) levels[count++] = level;
@@ -5531,15 +5581,15 @@ static size_t doorman__upward_bounds(const doorman__upward *upward, double mean,
 
 /* Adds the demands of servers that are set aside. They are still wanted, but are not in the
  * index. */
-static void doorman__upward_add_asides(const doorman__book *book, int band, const double *bounds,
-                                       doorman__sums *groups) {
-    for (const doorman__child *child = book->asides; child; child = child->next_aside) {
+static void doorman__upward_add_frozen(const doorman__lease_table *leases, int band,
+                                       const double *bounds, doorman__sums *groups) {
+    for (const doorman__child *child = leases->frozen_children; child; child = child->next_frozen) {
         for (size_t i = 0; i < child->now.count; i++) {
-            const doorman__wish *wish = &child->now.items[i];
+            const doorman__demand_group *group = &child->now.items[i];
             size_t place = 0;
-            if (wish->priority != band) continue;
-            while (doorman__demand_ratio(&wish->demand) > bounds[place]) place++;
-            doorman__sums_add(&groups[place], doorman__demand_sums(&wish->demand));
+            if (group->priority != band) continue;
+            while (doorman__demand_ratio(&group->demand) > bounds[place]) place++;
+            doorman__sums_add(&groups[place], doorman__demand_sums(&group->demand));
         }
     }
 }
@@ -5547,8 +5597,8 @@ static void doorman__upward_add_asides(const doorman__book *book, int band, cons
 /* T2: puts the demands of one band into groups. */
 static size_t doorman__upward_group_band(const doorman__upward *upward, int band,
                                          doorman_demand *out) {
-    const doorman__book *book = upward->book;
-    const doorman__node *root = book->index.bands[band];
+    const doorman__lease_table *leases = upward->leases;
+    const doorman__node *root = leases->index.bands[band];
     doorman__sums all = doorman__node_sums(root), groups[DOORMAN__BAND_GROUPS] = {{0, 0, 0}};
     double bounds[DOORMAN__BAND_GROUPS], low = -1;
     double mean = all.subclients ? all.wants / (double)all.subclients : 1;
@@ -5556,7 +5606,7 @@ static size_t doorman__upward_group_band(const doorman__upward *upward, int band
     for (size_t i = 0; i < bound_count; low = bounds[i++]) {
         groups[i] = doorman__band_between(root, low, bounds[i]);
     }
-    doorman__upward_add_asides(book, band, bounds, groups);
+    doorman__upward_add_frozen(leases, band, bounds, groups);
     for (size_t i = 0; i < bound_count; i++) {
         if (!groups[i].subclients) continue;
         double subclients = (double)groups[i].subclients;
@@ -5568,20 +5618,21 @@ static size_t doorman__upward_group_band(const doorman__upward *upward, int band
     return count;
 }
 
-static size_t doorman__upward_group(const doorman__holding *holding, doorman_demand *out) {
-    const doorman__upward *upward = (const doorman__upward *)(const void *)holding;
+static size_t doorman__upward_group(const doorman__held_lease *held, doorman_demand *out) {
+    const doorman__upward *upward = (const doorman__upward *)(const void *)held;
     size_t count = 0;
     for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
-        if (!upward->book->index.bands[band] && !upward->book->asides) continue;
+        if (!upward->leases->index.bands[band] && !upward->leases->frozen_children) continue;
         count += doorman__upward_group_band(upward, band, out + count);
     }
     return count;
 }
 
 /* T3: takes over the algorithm of the parent, with this node's refresh interval. */
-static void doorman__upward_set_algorithm(doorman__upward *upward, const doorman_algorithm *told) {
+static void doorman__upward_set_algorithm(doorman__upward *upward,
+                                          const doorman_algorithm *parent_terms) {
     doorman_algorithm *algorithm = &upward->settings.algorithm;
-    *algorithm = doorman__algorithm_resolve(told);
+    *algorithm = doorman__algorithm_resolve(parent_terms);
     algorithm->refresh_interval =
         doorman__later(doorman__scale(algorithm->refresh_interval, algorithm->decay_factor),
                        algorithm->minimum_refresh_interval);
@@ -5594,65 +5645,66 @@ static void doorman__upward_set_algorithm(doorman__upward *upward, const doorman
  * reports at once that it has learned. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
-    doorman__book *book = upward->book;
-    doorman__holding *holding = &upward->holding;
+    doorman__lease_table *leases = upward->leases;
+    doorman__held_lease *held = &upward->held;
     const doorman_algorithm *algorithm = &upward->settings.algorithm;
     doorman_time learned_at = doorman__after(server->now, learn_for);
     if (algorithm->has_learning_mode_duration) {
-        doorman_time given = doorman__after(server->gone, algorithm->learning_mode_duration);
-        learned_at = doorman__earlier(learned_at, given);
+        doorman_time configured =
+            doorman__after(server->predecessor_gone_at, algorithm->learning_mode_duration);
+        learned_at = doorman__earlier(learned_at, configured);
     }
-    book->learned_at = doorman__earlier(book->learned_at, learned_at);
-    server->due = doorman__earlier(server->due, book->learned_at);
+    leases->learned_at = doorman__earlier(leases->learned_at, learned_at);
+    server->due = doorman__earlier(server->due, leases->learned_at);
     if (learn_for == 0) return; /* the parent did not know this node: there is no lease to await */
-    doorman_time ask_at = doorman__earlier(holding->ask_at, book->learned_at);
-    doorman__holding_ask_at(&server->asker, holding, ask_at);
+    doorman_time request_at = doorman__earlier(held->request_at, leases->learned_at);
+    doorman__held_request_at(&server->upstream, held, request_at);
 }
 
-static void doorman__upward_changed(doorman__holding *holding, const doorman_answer *answer,
-                                    doorman_time now) {
-    doorman__upward *upward = doorman__upward_of(holding);
-    doorman__book *book = upward->book;
+static void doorman__upward_changed(doorman__held_lease *held,
+                                    const doorman_capacity_response *answer, doorman_time now) {
+    doorman__upward *upward = doorman__upward_of(held);
+    doorman__lease_table *leases = upward->leases;
     (void)now;
-    if (answer->grant == DOORMAN_GRANTED) {
-        memcpy(upward->server->parent, holding->node, strlen(holding->node) + 1);
+    if (answer->outcome == DOORMAN_GRANTED) {
+        memcpy(upward->server->parent, held->node, strlen(held->node) + 1);
         doorman_time before = upward->settings.algorithm.lease_length;
         if (answer->algorithm) {
             doorman__upward_set_algorithm(upward, answer->algorithm);
-            if (upward->settings.algorithm.lease_length < before) doorman__book_drain(book);
+            if (upward->settings.algorithm.lease_length < before) doorman__leases_drain(leases);
         } else {
-            doorman__server_event(upward->server, DOORMAN_EVENT_UNKNOWN_KIND, book->resource_id,
-                                  upward->server->node, holding->capacity);
+            doorman__server_event(upward->server, DOORMAN_EVENT_UNKNOWN_KIND, leases->resource_id,
+                                  upward->server->node, held->capacity);
         }
         if (answer->has_learn_for) doorman__upward_learn(upward, answer->learn_for);
         upward->settings.whole = answer->whole;
-        if (!answer->whole) book->clock_until = 0;
+        if (!answer->whole) leases->clock_until = 0;
         for (size_t i = 0; i < answer->terms_count; i++) upward->terms[i] = answer->terms[i];
-        book->told_count = answer->terms_count;
+        leases->parent_terms_count = answer->terms_count;
     }
-    if (answer->grant == DOORMAN_GRANTED || answer->has_safe_capacity) {
+    if (answer->outcome == DOORMAN_GRANTED || answer->has_safe_capacity) {
         upward->settings.has_safe_capacity = answer->has_safe_capacity;
         upward->settings.safe_capacity = answer->safe_capacity;
     }
     doorman__upward_follow(upward);
-    book->terms_count = 0;
+    leases->terms_count = 0;
     /* R12: do not confirm before the units that were cut are free. */
-    doorman__holding_confirm_at(&upward->server->asker, holding, DOORMAN_NEVER);
+    doorman__held_confirm_at(&upward->server->upstream, held, DOORMAN_NEVER);
     doorman__upward_look(upward);
 }
 
-static void doorman__upward_closed(doorman__holding *holding) {
-    doorman__upward *upward = doorman__upward_of(holding);
-    doorman__server_free_book(upward->server, upward->book);
+static void doorman__upward_closed(doorman__held_lease *held) {
+    doorman__upward *upward = doorman__upward_of(held);
+    doorman__server_free_leases(upward->server, upward->leases);
 }
 
 /* Runs before anything else: checks that this server is still master, and updates the path below
  * it. */
-static void doorman__upward_check_mastership(doorman_asker *asker, doorman_time now) {
-    doorman_server *server = (doorman_server *)(void *)asker;
+static void doorman__upward_check_mastership(doorman_upstream *upstream, doorman_time now) {
+    doorman_server *server = (doorman_server *)(void *)upstream;
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
-    if (server->now >= server->below_until) asker->path_count = 1;
+    if (server->now >= server->below_until) upstream->path_count = 1;
 }
 
 static const doorman__owner doorman__upward_owner = {.look = doorman__upward_check_mastership,
@@ -5666,12 +5718,12 @@ static const doorman__owner doorman__upward_owner = {.look = doorman__upward_che
  * would stop this node for ever. */
 static void doorman__server_note_path(doorman_server *server, const doorman_request *request) {
     size_t count = request->path_count;
-    bool shorter = count + 1 < server->asker.path_count && server->now < server->below_until;
+    bool shorter = count + 1 < server->upstream.path_count && server->now < server->below_until;
     if (shorter || !count || doorman__server_is_root(server)) return;
     for (size_t i = 0; i < count; i++) {
         memcpy(server->below[i], request->path[i], strlen(request->path[i]) + 1);
     }
-    server->asker.path_count = count + 1;
+    server->upstream.path_count = count + 1;
     server->below_until = doorman__after(server->now, 60 * DOORMAN_SECOND);
 }
 
@@ -5694,360 +5746,381 @@ static uint64_t doorman__server_lease_id(doorman_server *server) {
 }
 
 /* S7. False: there is none. */
-static bool doorman__book_safe_capacity(const doorman__book *book, doorman_time now, double *out) {
-    const doorman_template *settings = book->settings;
-    double subclients = doorman__book_subclients(book);
+static bool doorman__leases_safe_capacity(const doorman__lease_table *leases, doorman_time now,
+                                          double *out) {
+    const doorman_template *settings = leases->settings;
+    double subclients = doorman__leases_subclients(leases);
     *out = settings->safe_capacity;
     if (settings->has_safe_capacity) return true;
-    bool whole = doorman__kinds[settings->algorithm.kind].whole;
-    if (!whole || doorman__book_learning(book, now) || subclients <= 0) return false;
+    bool whole = doorman__kinds[settings->algorithm.kind].divides_capacity;
+    if (!whole || doorman__leases_learning(leases, now) || subclients <= 0) return false;
     *out = settings->capacity / subclients;
-    for (size_t i = 0; i < book->told_count; i++) {
-        *out = doorman__max(*out, book->told[i].level);
+    for (size_t i = 0; i < leases->parent_terms_count; i++) {
+        *out = doorman__max(*out, leases->parent_terms[i].level);
     }
     if (settings->whole) *out = doorman__whole_floor(*out);
-    return !book->upward || *out > 0;
+    return !leases->upward || *out > 0;
 }
 
 /* One ask of a request, with everything that is known about it. */
-typedef struct doorman__turn {
+typedef struct doorman__request_context {
     doorman_server *server;
     const doorman_request *request;
-    const doorman_ask *ask;
-    doorman__book *book;
-    doorman__record *record;
+    const doorman_capacity_request *wanted;
+    doorman__lease_table *leases;
+    doorman__lease_entry *entry;
     doorman__rotation *rotation; /* NULL: leases are not whole units */
     doorman_time now;
-    doorman_time end; /* end of the record of what the holder has had; 0: nothing */
-    double claim;     /* x, what the holder claims */
-    bool live;        /* something is committed for it; else it is new, or was put off (T4) */
-    bool named;       /* it names the last lease that it was granted here */
-    bool ours;        /* the lease that it has is from this node */
-    bool learns;      /* it is a server that learns, */
-    bool back;        /* and gets again what it had (R7) */
+    doorman_time end;      /* end of the record of what the holder has had; 0: nothing */
+    double claim;          /* x, what the holder claims */
+    bool live;             /* something is committed for it; else it is new, or was put off (T4) */
+    bool names_last_lease; /* it names the last lease that it was granted here */
+    bool granted_here;     /* the lease that it has is from this node */
+    bool learns;           /* it is a server that learns, */
+    bool returned;         /* and gets again what it had (R7) */
     double target;
-} doorman__turn;
+} doorman__request_context;
 
-static doorman__turn doorman__turn_start(doorman_server *server, const doorman_request *request,
-                                         const doorman__slot *slot) {
-    const doorman_ask *ask = &request->asks[slot->ask_index];
-    doorman__record *record = slot->record;
-    bool live = record->lease_id || record->counted > 0;
-    doorman__turn turn = {.server = server,
-                          .request = request,
-                          .ask = ask,
-                          .book = slot->book,
-                          .record = record,
-                          .rotation = doorman__book_rotation(slot->book, record),
-                          .now = server->now,
-                          .end = live ? record->end : 0,
-                          .live = live};
-    bool whole = doorman__kinds[slot->book->settings->algorithm.kind].whole;
-    turn.claim = doorman__max(ask->has.id ? ask->has.capacity : 0, ask->outstanding);
-    turn.named = record->lease_id && ask->has.id == record->lease_id;
-    turn.ours = ask->has.id && strcmp(ask->has.node, server->node) == 0;
-    turn.learns = request->is_server && ask->learning;
-    turn.back = turn.learns && live && whole && !doorman__book_learning(slot->book, turn.now);
-    return turn;
+static doorman__request_context doorman__context_start(doorman_server *server,
+                                                       const doorman_request *request,
+                                                       const doorman__request_item *item) {
+    const doorman_capacity_request *wanted = &request->items[item->index];
+    doorman__lease_entry *entry = item->entry;
+    bool live = entry->lease_id || entry->committed > 0;
+    doorman__request_context context = {.server = server,
+                                        .request = request,
+                                        .wanted = wanted,
+                                        .leases = item->leases,
+                                        .entry = entry,
+                                        .rotation = doorman__leases_rotation(item->leases, entry),
+                                        .now = server->now,
+                                        .end = live ? entry->end : 0,
+                                        .live = live};
+    bool whole = doorman__kinds[item->leases->settings->algorithm.kind].divides_capacity;
+    context.claim = doorman__max(wanted->has.id ? wanted->has.capacity : 0, wanted->outstanding);
+    context.names_last_lease = entry->lease_id && wanted->has.id == entry->lease_id;
+    context.granted_here = wanted->has.id && strcmp(wanted->has.node, server->node) == 0;
+    context.learns = request->is_server && wanted->learning;
+    context.returned =
+        context.learns && live && whole && !doorman__leases_learning(item->leases, context.now);
+    return context;
 }
 
 /* Reports a claim that cannot be true. Such a claim has no effect. */
-static void doorman__turn_doubt(const doorman__turn *turn, bool added) {
-    const doorman_lease *has = &turn->ask->has;
-    bool unknown = added && has->id && turn->now >= turn->book->learned_at; /* S9 */
-    bool excess = turn->named && has->capacity > turn->record->counted * (1 + 1e-9);
+static void doorman__context_report_claim(const doorman__request_context *context, bool added) {
+    const doorman_lease *has = &context->wanted->has;
+    bool unknown = added && has->id && context->now >= context->leases->learned_at; /* S9 */
+    bool excess =
+        context->names_last_lease && has->capacity > context->entry->committed * (1 + 1e-9);
     if (!unknown && !excess) return;
-    doorman__server_event(turn->server,
+    doorman__server_event(context->server,
                           unknown ? DOORMAN_EVENT_UNKNOWN_CLAIM : DOORMAN_EVENT_EXCESS_CLAIM,
-                          turn->book->resource_id, turn->record->holder_id, turn->claim);
+                          context->leases->resource_id, context->entry->holder_id, context->claim);
 }
 
-/* The lease for a resource that has no book. */
+/* The lease for a resource that has no lease table. */
 static doorman_lease doorman__unmatched_lease(doorman_server *server, double wants) {
     return (doorman_lease){.id = doorman__server_lease_id(server),
                            .node = server->node,
                            .capacity = wants,
-                           .keep = wants,
+                           .committed = wants,
                            .expires_in = doorman__unmatched.lease_length,
                            .refresh_interval = doorman__unmatched.refresh_interval};
 }
 
 /* Answers an ask that has no record: a refusal, or (G2) a grant of all that it asks for. */
-static void doorman__server_answer_without(doorman_server *server, const doorman__slot *slot,
-                                           const doorman_request *request, doorman_answer *answer) {
+static void doorman__server_answer_unmatched(doorman_server *server,
+                                             const doorman__request_item *item,
+                                             const doorman_request *request,
+                                             doorman_capacity_response *answer) {
     static const doorman_terms all = {DOORMAN_ANY_PRIORITY, 0, 1};
-    const doorman_ask *ask = &request->asks[slot->ask_index];
-    bool full = slot->grant == DOORMAN_FULL;
+    const doorman_capacity_request *wanted = &request->items[item->index];
+    bool full = item->outcome == DOORMAN_FULL;
     double wants = 0;
-    for (size_t i = 0; i < ask->wants_count; i++) wants += ask->wants[i].wants;
+    for (size_t i = 0; i < wanted->wants_count; i++) wants += wanted->wants[i].wants;
     wants = doorman__min(wants, DOORMAN_AMOUNT_MAX);
     doorman__server_event(server, full ? DOORMAN_EVENT_FULL : DOORMAN_EVENT_UNMATCHED,
-                          ask->resource_id, request->holder_id, wants);
-    answer->grant = slot->grant;
+                          wanted->resource_id, request->holder_id, wants);
+    answer->outcome = item->outcome;
     answer->gets.refresh_interval = doorman__unmatched.refresh_interval;
     if (full || server->config->reject_unmatched) return;
-    answer->grant = DOORMAN_GRANTED;
+    answer->outcome = DOORMAN_GRANTED;
     answer->gets = doorman__unmatched_lease(server, wants);
     if (!request->is_server) return;
     answer->algorithm = &doorman__unmatched;
     answer->terms = &all;
     answer->terms_count = 1;
-    answer->has_learn_for = ask->learning;
+    answer->has_learn_for = wanted->learning;
 }
 
 /* S6: the length of a new lease. */
-static doorman_time doorman__book_lease_length(const doorman__book *book, doorman_time now) {
-    doorman_time length = book->settings->algorithm.lease_length;
-    return book->upward ? doorman__earlier(length, book->upward->holding.end - now) : length;
+static doorman_time doorman__leases_lease_length(const doorman__lease_table *leases,
+                                                 doorman_time now) {
+    doorman_time length = leases->settings->algorithm.lease_length;
+    return leases->upward ? doorman__earlier(length, leases->upward->held.end - now) : length;
 }
 
 /* R12: after how long a holder should ask again if it may get more then. */
-static doorman_time doorman__book_soon(const doorman_algorithm *algorithm) {
+static doorman_time doorman__leases_soon(const doorman_algorithm *algorithm) {
     return doorman__later(doorman__minimum_interval(algorithm, algorithm->lease_length),
                           algorithm->minimum_refresh_interval);
 }
 
 /* S6 and R12: after how long the holder should ask again. */
-static doorman_time doorman__book_refresh(const doorman__book *book, const doorman__record *record,
-                                          double target, doorman_time now) {
-    const doorman_algorithm *algorithm = &book->settings->algorithm;
-    doorman_time left = record->lease_end - now; /* less than the length if it is repeated */
+static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
+                                            const doorman__lease_entry *entry, double target,
+                                            doorman_time now) {
+    const doorman_algorithm *algorithm = &leases->settings->algorithm;
+    doorman_time left = entry->lease_end - now; /* less than the length if it is repeated */
     doorman_time refresh = doorman__earlier(algorithm->refresh_interval, left / 3);
-    bool enough = record->given >= target * 0.999;
-    if (book->settings->whole && !doorman__book_learning(book, now)) {
-        double owed = doorman__total_value(book->owed);
-        double most = doorman__max(book->settings->capacity, (double)book->records.count / 8);
-        enough = doorman__book_rotation(book, record)->owed <= 0 || owed > most;
+    bool enough = entry->has >= target * 0.999;
+    if (leases->settings->whole && !doorman__leases_learning(leases, now)) {
+        double owed = doorman__total_value(leases->owed);
+        double most = doorman__max(leases->settings->capacity, (double)leases->entries.count / 8);
+        enough = doorman__leases_rotation(leases, entry)->owed <= 0 || owed > most;
     }
     if (enough) return doorman__later(refresh, 1);
-    return doorman__later(doorman__earlier(refresh, doorman__book_soon(algorithm)), 1);
+    return doorman__later(doorman__earlier(refresh, doorman__leases_soon(algorithm)), 1);
 }
 
 /* A holder that is put off is remembered for three times the interval after which it should ask
  * again, but not longer than a lease would have lasted. If it is gone, its wants must not take
  * capacity from others for longer. */
-static void doorman__turn_expect(const doorman__turn *turn, doorman_time length) {
-    doorman_time end = doorman__server_bound(turn->server, length);
-    doorman__book_set_end(turn->book, turn->record, doorman__after(turn->now, end));
-    turn->server->due = doorman__earlier(turn->server->due, turn->record->end);
+static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
+    doorman_time end = doorman__server_bound(context->server, length);
+    doorman__leases_set_end(context->leases, context->entry, doorman__after(context->now, end));
+    context->server->due = doorman__earlier(context->server->due, context->entry->end);
 }
 
 /* T4: the answer of a node that has no lease of its own. The node notes what the holder claims, so
  * that its own claim is complete, and what the holder wants until it should have asked again. */
-static void doorman__turn_put_off(const doorman__turn *turn, doorman_answer *answer) {
-    doorman__book *book = turn->book;
-    doorman__record *record = turn->record;
-    const doorman__holding *holding = &book->upward->holding;
-    bool alone = turn->server->asker.failures > 0; /* the parent does not answer */
-    bool refused = holding->grant == DOORMAN_UNMATCHED || holding->grant == DOORMAN_FULL;
-    bool far = holding->ask_at - turn->now > DOORMAN__PUT_OFF_MAX; /* its parent learns */
-    doorman_time interval = alone || refused || far ? DOORMAN__PUT_OFF_MAX : DOORMAN_SECOND;
+static void doorman__context_defer(const doorman__request_context *context,
+                                   doorman_capacity_response *answer) {
+    doorman__lease_table *leases = context->leases;
+    doorman__lease_entry *entry = context->entry;
+    const doorman__held_lease *held = &leases->upward->held;
+    bool alone = context->server->upstream.failures > 0; /* the parent does not answer */
+    bool refused = held->outcome == DOORMAN_UNMATCHED || held->outcome == DOORMAN_FULL;
+    bool far = held->request_at - context->now > DOORMAN__DEFER_MAX; /* its parent learns */
+    doorman_time interval = alone || refused || far ? DOORMAN__DEFER_MAX : DOORMAN_SECOND;
     doorman_time length = 3 * interval;
-    if (turn->ours && doorman__book_learning(book, turn->now)) {
-        double claim = record->is_server ? turn->claim : turn->ask->has.capacity;
-        double counted = doorman__max(record->counted, doorman__ceil(claim));
-        doorman__book_set_amounts(book, record, record->given, counted);
-        record->recent = doorman__float_up(counted);
-        length = doorman__later(length, doorman__earlier(turn->ask->has.expires_in,
-                                                         book->settings->algorithm.lease_length));
+    if (context->granted_here && doorman__leases_learning(leases, context->now)) {
+        double claim = entry->is_server ? context->claim : context->wanted->has.capacity;
+        double committed = doorman__max(entry->committed, doorman__ceil(claim));
+        doorman__leases_set_amounts(leases, entry, entry->has, committed);
+        entry->recent = doorman__float_up(committed);
+        length = doorman__later(length, doorman__earlier(context->wanted->has.expires_in,
+                                                         leases->settings->algorithm.lease_length));
     }
-    if (!record->lease_id) doorman__turn_expect(turn, length);
-    answer->grant = refused ? holding->grant : DOORMAN_TRY_LATER;
-    answer->learning = holding->granter_learns;
+    if (!entry->lease_id) doorman__context_set_end(context, length);
+    answer->outcome = refused ? held->outcome : DOORMAN_TRY_LATER;
+    answer->learning = held->granter_learns;
     answer->gets.refresh_interval = interval;
 }
 
 /* S3, R11: the last lease again. */
-static doorman_lease doorman__turn_repeat(const doorman__turn *turn) {
-    doorman__book *book = turn->book;
-    doorman__record *record = turn->record;
-    double wants = doorman__floor(doorman__record_wants(record));
-    double given = turn->learns ? record->given : doorman__min(record->given, wants);
-    given = doorman__book_round_down(book, given);
-    double keep = turn->learns ? given : doorman__book_held(book, record, record->counted);
-    doorman__book_set_amounts(book, record, given, record->counted);
-    record->recent = doorman__float_up(doorman__max(record->recent, doorman__max(given, keep)));
-    return (doorman_lease){.id = record->lease_id,
-                           .node = turn->server->node,
-                           .capacity = given,
-                           .keep = doorman__max(given, keep),
-                           .expires_in = record->lease_end - turn->now,
-                           .refresh_interval =
-                               doorman__book_refresh(book, record, turn->target, turn->now)};
+static doorman_lease doorman__context_repeat(const doorman__request_context *context) {
+    doorman__lease_table *leases = context->leases;
+    doorman__lease_entry *entry = context->entry;
+    double wants = doorman__floor(doorman__entry_wants(entry));
+    double has = context->learns ? entry->has : doorman__min(entry->has, wants);
+    has = doorman__leases_round_down(leases, has);
+    double committed =
+        context->learns ? has : doorman__leases_held(leases, entry, entry->committed);
+    doorman__leases_set_amounts(leases, entry, has, entry->committed);
+    entry->recent = doorman__float_up(doorman__max(entry->recent, doorman__max(has, committed)));
+    return (doorman_lease){
+        .id = entry->lease_id,
+        .node = context->server->node,
+        .capacity = has,
+        .committed = doorman__max(has, committed),
+        .expires_in = entry->lease_end - context->now,
+        .refresh_interval = doorman__leases_refresh(leases, entry, context->target, context->now)};
 }
 
 /* S3: whether a holder may grow within the minimum interval. `wanted` is the wants before this
  * request. */
-static bool doorman__turn_grows(const doorman__turn *turn, double wanted) {
-    const doorman__book *book = turn->book;
-    double given = turn->record->given, target = turn->target;
-    if (turn->learns || doorman__book_learning(book, turn->now)) return false;
-    if (given < wanted * DOORMAN__MET || book->round_is_on) return false;
-    if (doorman__kinds[book->settings->algorithm.kind].whole) {
-        target = doorman__min(target, doorman__book_free(book, turn->record));
+static bool doorman__context_may_grow(const doorman__request_context *context, double wanted) {
+    const doorman__lease_table *leases = context->leases;
+    double has = context->entry->has, target = context->target;
+    if (context->learns || doorman__leases_learning(leases, context->now)) return false;
+    if (has < wanted * DOORMAN__MET || leases->round_is_on) return false;
+    if (doorman__kinds[leases->settings->algorithm.kind].divides_capacity) {
+        target = doorman__min(target, doorman__leases_free(leases, context->entry));
     }
-    return target * DOORMAN__MET > given;
+    return target * DOORMAN__MET > has;
 }
 
 /* S4: grants what a holder has had. False: the holder has nothing from this node, and is put off. A
  * holder that names a lease of this node may also get what others give back, and should ask again
- * soon for that. The other holders have to wait until the book has learned.
+ * soon for that. The other holders have to wait until the lease table has learned.
  *    A claim for which there is no room is answered with 0, so that its holder stops using the old
  * lease (R6). If it kept that lease, it could claim it from the next master while the leases that
  * took the room are still in force, and that master would renew it. */
-static bool doorman__turn_learn(const doorman__turn *turn, bool again, doorman_answer *answer,
-                                double *keep) {
-    doorman__book *book = turn->book;
-    double target = turn->ours ? turn->target : 0;
-    if (book->settings->whole) target = doorman__whole_ceil(target);
-    double claim = turn->ours ? turn->ask->has.capacity : 0;
-    double outstanding = turn->ours && turn->record->is_server ? turn->ask->outstanding : 0;
-    *keep = turn->record->given;
-    if (!again) *keep = doorman__book_learn(book, turn->record, target, claim, outstanding);
-    if (*keep > 0 || claim > 0 || outstanding > 0) return true;
-    const doorman_algorithm *algorithm = &book->settings->algorithm;
-    doorman_time usual = turn->ours ? doorman__book_soon(algorithm) : algorithm->refresh_interval;
-    doorman_time rest = doorman__earlier(usual, book->learned_at - turn->now);
+static bool doorman__context_learn(const doorman__request_context *context, bool again,
+                                   doorman_capacity_response *answer, double *committed) {
+    doorman__lease_table *leases = context->leases;
+    double target = context->granted_here ? context->target : 0;
+    if (leases->settings->whole) target = doorman__whole_ceil(target);
+    double claim = context->granted_here ? context->wanted->has.capacity : 0;
+    double outstanding =
+        context->granted_here && context->entry->is_server ? context->wanted->outstanding : 0;
+    *committed = context->entry->has;
+    if (!again)
+        *committed = doorman__leases_learn(leases, context->entry, target, claim, outstanding);
+    if (*committed > 0 || claim > 0 || outstanding > 0) return true;
+    const doorman_algorithm *algorithm = &leases->settings->algorithm;
+    doorman_time usual =
+        context->granted_here ? doorman__leases_soon(algorithm) : algorithm->refresh_interval;
+    doorman_time rest = doorman__earlier(usual, leases->learned_at - context->now);
     doorman_time interval = doorman__later(rest, doorman__earlier(usual, DOORMAN_SECOND));
     doorman_time length = doorman__earlier(3 * interval, algorithm->lease_length);
-    if (!turn->live) doorman__turn_expect(turn, length);
-    answer->grant = DOORMAN_TRY_LATER;
+    if (!context->live) doorman__context_set_end(context, length);
+    answer->outcome = DOORMAN_TRY_LATER;
     answer->gets.refresh_interval = interval;
     return false;
 }
 
-/* A new lease of what has just been entered into the record: by S4 if the book learns, else by
- * S5. */
-static doorman_lease doorman__turn_grant(const doorman__turn *turn, double keep) {
-    doorman_server *server = turn->server;
-    doorman__book *book = turn->book;
-    doorman__record *record = turn->record;
-    doorman_time now = turn->now, length = doorman__book_lease_length(book, now);
-    double target = turn->target, most = DOORMAN_AMOUNT_MAX;
-    if (!turn->learns) most = doorman__floor(doorman__record_wants(record));
-    if (doorman__book_learning(book, now)) {
-        target = doorman__record_wants(record);
-    } else if (turn->back) {
-        keep = doorman__book_return(book, record);
-        target = record->given;
+/* A new lease of what has just been entered into the record: by S4 if the lease table learns, else
+ * by S5. */
+static doorman_lease doorman__context_grant(const doorman__request_context *context,
+                                            double committed) {
+    doorman_server *server = context->server;
+    doorman__lease_table *leases = context->leases;
+    doorman__lease_entry *entry = context->entry;
+    doorman_time now = context->now, length = doorman__leases_lease_length(leases, now);
+    double target = context->target, most = DOORMAN_AMOUNT_MAX;
+    if (!context->learns) most = doorman__floor(doorman__entry_wants(entry));
+    if (doorman__leases_learning(leases, now)) {
+        target = doorman__entry_wants(entry);
+    } else if (context->returned) {
+        committed = doorman__leases_return(leases, entry);
+        target = entry->has;
     } else {
         double due = 0;
-        doorman__rotation *turns = book->settings->whole ? turn->rotation : NULL;
-        if (turns) target = doorman__book_whole_target(book, turns, target, &due, now);
-        keep = doorman__book_grant(book, record, target, turn->claim);
-        if (turns) doorman__rotation_granted(book, turns, due);
+        doorman__rotation *turns = leases->settings->whole ? context->rotation : NULL;
+        if (turns) target = doorman__leases_whole_target(leases, turns, target, &due, now);
+        committed = doorman__leases_grant(leases, entry, target, context->claim);
+        if (turns) doorman__rotation_granted(leases, turns, due);
     }
-    if (doorman__record_follow(record, turn->ask->has.id)) {
-        doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, book->resource_id, record->holder_id,
-                              record->given);
+    if (doorman__entry_follow(entry, context->wanted->has.id)) {
+        doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, leases->resource_id,
+                              entry->holder_id, entry->has);
     }
-    if (!turn->live) record->end = 0; /* it was put off; R9 is only for leases */
-    record->lease_id = doorman__server_lease_id(server);
-    record->granted_at = now;
-    record->lease_end = doorman__after(now, length);
-    doorman__book_set_end(book, record, doorman__after(now, doorman__server_bound(server, length)));
-    server->due = doorman__earlier(server->due, record->end);
-    return (doorman_lease){.id = record->lease_id,
+    if (!context->live) entry->end = 0; /* it was put off; R9 is only for leases */
+    entry->lease_id = doorman__server_lease_id(server);
+    entry->granted_at = now;
+    entry->lease_end = doorman__after(now, length);
+    doorman__leases_set_end(leases, entry,
+                            doorman__after(now, doorman__server_bound(server, length)));
+    server->due = doorman__earlier(server->due, entry->end);
+    return (doorman_lease){.id = entry->lease_id,
                            .node = server->node,
-                           .capacity = doorman__min(record->given, most),
-                           .keep = keep,
+                           .capacity = doorman__min(entry->has, most),
+                           .committed = committed,
                            .expires_in = length,
-                           .refresh_interval = doorman__book_refresh(book, record, target, now)};
+                           .refresh_interval = doorman__leases_refresh(leases, entry, target, now)};
 }
 
 /* Adds what a server receives with its lease (T2, T3, R8). It receives the terms of every priority,
  * because the level of a priority of which it has no demand may be that of the reserve, which lies
  * within the groups of its other demands. Terms for any priority are sent for each priority that it
  * has named. */
-static void doorman__turn_tell(const doorman__turn *turn, doorman_terms *terms,
-                               doorman_answer *answer) {
-    doorman__book *book = turn->book;
-    if (!book->terms_count) doorman__book_solve(book);
-    answer->algorithm = &book->settings->algorithm;
+static void doorman__context_write_terms(const doorman__request_context *context,
+                                         doorman_terms *terms, doorman_capacity_response *answer) {
+    doorman__lease_table *leases = context->leases;
+    if (!leases->terms_count) doorman__leases_solve(leases);
+    answer->algorithm = &leases->settings->algorithm;
     answer->terms = terms;
-    for (size_t i = 0; i < turn->ask->wants_count; i++) {
-        int priority = turn->ask->wants[i].priority;
-        const doorman_terms *found = doorman__terms_find(book->terms, book->terms_count, priority);
+    for (size_t i = 0; i < context->wanted->wants_count; i++) {
+        int priority = context->wanted->wants[i].priority;
+        const doorman_terms *found =
+            doorman__terms_find(leases->terms, leases->terms_count, priority);
         if (!found || doorman__terms_find(terms, answer->terms_count, priority)) continue;
         terms[answer->terms_count] = *found;
         terms[answer->terms_count++].priority = priority;
     }
-    for (size_t i = 0; i < book->terms_count; i++) {
-        int priority = book->terms[i].priority;
+    for (size_t i = 0; i < leases->terms_count; i++) {
+        int priority = leases->terms[i].priority;
         if (priority == DOORMAN_ANY_PRIORITY) break;
         if (doorman__terms_find(terms, answer->terms_count, priority)) continue;
-        terms[answer->terms_count++] = book->terms[i];
+        terms[answer->terms_count++] = leases->terms[i];
     }
-    answer->has_learn_for = turn->learns;
-    if (!turn->learns) return;
-    answer->learn_for = doorman__later(turn->end - turn->now, 0);
-    if (!doorman__book_learning(book, turn->now)) return;
-    answer->learn_for = doorman__later(answer->learn_for, book->learned_at - turn->now);
+    answer->has_learn_for = context->learns;
+    if (!context->learns) return;
+    answer->learn_for = doorman__later(context->end - context->now, 0);
+    if (!doorman__leases_learning(leases, context->now)) return;
+    answer->learn_for = doorman__later(answer->learn_for, leases->learned_at - context->now);
 }
 
 /* Answers one ask: with a new lease, with the last one again, or with none. */
-static void doorman__turn_decide(const doorman__turn *turn, bool leased, bool again,
-                                 doorman_answer *answer) {
-    double keep = 0;
-    answer->learning = doorman__book_learning(turn->book, turn->now);
+static void doorman__context_decide(const doorman__request_context *context, bool leased,
+                                    bool again, doorman_capacity_response *answer) {
+    double committed = 0;
+    answer->learning = doorman__leases_learning(context->leases, context->now);
     if (!leased) {
-        doorman__turn_put_off(turn, answer);
+        doorman__context_defer(context, answer);
         return;
     }
-    if (answer->learning && !doorman__turn_learn(turn, again, answer, &keep)) return;
-    answer->gets = again ? doorman__turn_repeat(turn) : doorman__turn_grant(turn, keep);
+    if (answer->learning && !doorman__context_learn(context, again, answer, &committed)) return;
+    answer->gets =
+        again ? doorman__context_repeat(context) : doorman__context_grant(context, committed);
 }
 
 static void doorman__server_answer(doorman_server *server, const doorman_request *request,
-                                   const doorman__slot *slot, doorman_answer *answer) {
-    *answer = (doorman_answer){.resource_id = request->asks[slot->ask_index].resource_id};
-    if (!slot->record) {
-        doorman__server_answer_without(server, slot, request, answer);
+                                   const doorman__request_item *item,
+                                   doorman_capacity_response *answer) {
+    *answer = (doorman_capacity_response){.resource_id = request->items[item->index].resource_id};
+    if (!item->entry) {
+        doorman__server_answer_unmatched(server, item, request, answer);
         return;
     }
-    doorman__book *book = slot->book;
-    doorman__record *record = slot->record;
-    bool leased = !book->upward || doorman__upward_renew(book->upward);
-    doorman__turn turn = doorman__turn_start(server, request, slot);
-    doorman__turn_doubt(&turn, slot->added);
-    double wanted = doorman__record_wants(record);
-    doorman__book_tick(book, doorman__book_learning(book, turn.now), turn.now);
-    if (turn.rotation) doorman__rotation_settle(book, turn.rotation);
-    if (!turn.learns) doorman__book_age(book, record, turn.now);
-    if (turn.back) {
-        doorman__book_retract(book, record);
+    doorman__lease_table *leases = item->leases;
+    doorman__lease_entry *entry = item->entry;
+    bool leased = !leases->upward || doorman__upward_renew(leases->upward);
+    doorman__request_context context = doorman__context_start(server, request, item);
+    doorman__context_report_claim(&context, item->added);
+    double wanted = doorman__entry_wants(entry);
+    doorman__leases_tick(leases, doorman__leases_learning(leases, context.now), context.now);
+    if (context.rotation) doorman__rotation_settle(leases, context.rotation);
+    if (!context.learns) doorman__leases_age(leases, entry, context.now);
+    if (context.returned) {
+        doorman__leases_retract(leases, entry);
     } else {
-        doorman__book_set_demands(book, record, turn.ask->wants, turn.ask->wants_count);
+        doorman__leases_set_demands(leases, entry, context.wanted->wants,
+                                    context.wanted->wants_count);
     }
-    if (turn.named && !turn.learns) doorman__book_confirm(book, record, turn.claim);
-    turn.target = doorman__book_target(book, record);
-    doorman_time minimum = doorman__minimum_interval(&book->settings->algorithm,
-                                                     record->lease_end - record->granted_at);
-    bool again = turn.named && turn.now - record->granted_at < minimum;
-    again = again && !doorman__turn_grows(&turn, wanted);
-    doorman__turn_decide(&turn, leased, again, answer);
-    if (request->is_server && answer->grant == DOORMAN_GRANTED) {
-        size_t place = slot->ask_index * DOORMAN_TERMS_MAX;
-        doorman__turn_tell(&turn, &server->terms[place], answer);
+    if (context.names_last_lease && !context.learns)
+        doorman__leases_confirm(leases, entry, context.claim);
+    context.target = doorman__leases_target(leases, entry);
+    doorman_time minimum = doorman__minimum_interval(&leases->settings->algorithm,
+                                                     entry->lease_end - entry->granted_at);
+    bool again = context.names_last_lease && context.now - entry->granted_at < minimum;
+    again = again && !doorman__context_may_grow(&context, wanted);
+    doorman__context_decide(&context, leased, again, answer);
+    if (request->is_server && answer->outcome == DOORMAN_GRANTED) {
+        size_t place = item->index * DOORMAN_TERMS_MAX;
+        doorman__context_write_terms(&context, &server->terms[place], answer);
     }
-    answer->whole = book->settings->whole;
-    answer->has_safe_capacity = doorman__book_safe_capacity(book, turn.now, &answer->safe_capacity);
-    if (request->is_server) answer->has_safe_capacity = book->settings->has_safe_capacity;
-    if (book->upward) doorman__upward_look(book->upward);
+    answer->whole = leases->settings->whole;
+    answer->has_safe_capacity =
+        doorman__leases_safe_capacity(leases, context.now, &answer->safe_capacity);
+    if (request->is_server) answer->has_safe_capacity = leases->settings->has_safe_capacity;
+    if (leases->upward) doorman__upward_look(leases->upward);
 }
 
 /* R10: a release that names another lease than the last one has no effect. */
 static void doorman__server_release(doorman_server *server, const doorman_request *request) {
-    for (size_t i = 0; i < request->ask_count; i++) {
-        const doorman_ask *ask = &request->asks[i];
-        doorman__book *book = server->slots[i].book;
-        if (!book) continue;
-        doorman__record *record =
-            doorman__book_find(book, server->holder_hash, request->holder_id, request->is_server);
-        if (record && record->lease_id == ask->has.id) {
-            doorman__server_remove_record(server, book, record);
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_capacity_request *wanted = &request->items[i];
+        doorman__lease_table *leases = server->request_items[i].leases;
+        if (!leases) continue;
+        doorman__lease_entry *entry = doorman__leases_find(leases, server->holder_hash,
+                                                           request->holder_id, request->is_server);
+        if (entry && entry->lease_id == wanted->has.id) {
+            doorman__server_remove_entry(server, leases, entry);
         }
-        if (!book->records.count) server->due = doorman__earlier(server->due, server->now);
+        if (!leases->entries.count) server->due = doorman__earlier(server->due, server->now);
     }
 }
 
@@ -6057,7 +6130,7 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     doorman_status status = doorman__server_check(server, request, error);
-    bool get = request->method == DOORMAN_GET_CAPACITY && server->mine;
+    bool get = request->method == DOORMAN_GET_CAPACITY && server->is_master;
     if (status == DOORMAN_OK && get) {
         status = doorman__server_make_room(server, request);
         if (status != DOORMAN_OK) return doorman__no_memory(error);
@@ -6065,16 +6138,16 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
     if (status != DOORMAN_OK) return status;
     *response = (doorman_response){.method = request->method,
                                    .is_server = request->is_server,
-                                   .is_master = server->mine,
+                                   .is_master = server->is_master,
                                    .master_address = server->master[0] ? server->master : NULL};
     if (get) {
-        response->answers = server->answers;
-        response->answer_count = request->ask_count;
+        response->items = server->items;
+        response->item_count = request->item_count;
         doorman__server_note_path(server, request);
-        for (size_t i = 0; i < request->ask_count; i++) {
-            doorman__server_answer(server, request, &server->slots[i], &server->answers[i]);
+        for (size_t i = 0; i < request->item_count; i++) {
+            doorman__server_answer(server, request, &server->request_items[i], &server->items[i]);
         }
-    } else if (request->method == DOORMAN_RELEASE_CAPACITY && server->mine) {
+    } else if (request->method == DOORMAN_RELEASE_CAPACITY && server->is_master) {
         doorman__server_release(server, request);
     }
     return DOORMAN_OK;
@@ -6083,37 +6156,38 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
 doorman_time doorman_server_due(const doorman_server *server) {
     if (server->sweeping) return 0; /* at once, by any clock */
     if (doorman__server_is_root(server)) return server->due;
-    return doorman__earlier(server->due, doorman_asker_due(&server->asker));
+    return doorman__earlier(server->due, doorman_upstream_due(&server->upstream));
 }
 
-doorman_asker *doorman_server_asker(doorman_server *server) {
-    return doorman__server_is_root(server) ? NULL : &server->asker;
+doorman_upstream *doorman_server_upstream(doorman_server *server) {
+    return doorman__server_is_root(server) ? NULL : &server->upstream;
 }
 
-void doorman_server_walk_start(doorman_server *server, doorman_walk *walk) {
-    *walk = (doorman_walk){server->first, server->walks};
-    server->walks = walk;
+void doorman_server_walk_start(doorman_server *server, doorman_cursor *cursor) {
+    *cursor = (doorman_cursor){server->first, server->cursors};
+    server->cursors = cursor;
 }
 
-void doorman_server_walk_end(doorman_server *server, doorman_walk *walk) {
-    doorman_walk **at = &server->walks;
-    while (*at != walk) at = &(*at)->other;
-    *at = walk->other;
+void doorman_server_walk_end(doorman_server *server, doorman_cursor *cursor) {
+    doorman_cursor **at = &server->cursors;
+    while (*at != cursor) at = &(*at)->other;
+    *at = cursor->other;
 }
 
 /* The part of a sweep for one resource: removes its expired leases, up to a limit, and the resource
  * itself if no holder is left. Returns how much of the limit it used. */
-static size_t doorman__server_sweep_book(doorman_server *server, doorman__book *book, size_t most) {
-    size_t count = doorman__server_expire_some(server, book, most);
+static size_t doorman__server_sweep_leases(doorman_server *server, doorman__lease_table *leases,
+                                           size_t most) {
+    size_t count = doorman__server_expire_some(server, leases, most);
     if (count == most) return count;
-    const doorman__record *first = doorman__book_first(book);
-    server->sweep.next = book->next;
+    const doorman__lease_entry *first = doorman__leases_first(leases);
+    server->sweep.next = leases->next;
     if (first) {
         server->sweep_due = doorman__earlier(server->sweep_due, first->end);
     } else {
-        doorman_time again = doorman__after(server->now, DOORMAN__PUT_OFF_MAX);
-        if (book->upward) server->sweep_due = doorman__earlier(server->sweep_due, again);
-        doorman__server_remove_book(server, book);
+        doorman_time again = doorman__after(server->now, DOORMAN__DEFER_MAX);
+        if (leases->upward) server->sweep_due = doorman__earlier(server->sweep_due, again);
+        doorman__server_remove_leases(server, leases);
     }
     return count + 1;
 }
@@ -6131,8 +6205,8 @@ bool doorman_server_update(doorman_server *server, doorman_time now) {
         server->due = server->sweep_due = DOORMAN_NEVER;
     }
     for (size_t left = DOORMAN__SWEEP_MAX; left > 0 && server->sweep.next;) {
-        doorman__book *book = (doorman__book *)server->sweep.next;
-        size_t count = doorman__server_sweep_book(server, book, left);
+        doorman__lease_table *leases = (doorman__lease_table *)server->sweep.next;
+        size_t count = doorman__server_sweep_leases(server, leases, left);
         left = count < left ? left - count : 0;
     }
     if (server->sweep.next) return true;
@@ -6142,54 +6216,56 @@ bool doorman_server_update(doorman_server *server, doorman_time now) {
     if (server->first) {
         server->due = doorman__later(server->due, doorman__after(now, DOORMAN_SECOND));
     }
-    if (server->mine) server->due = doorman__earlier(server->due, server->mine_until);
+    if (server->is_master) server->due = doorman__earlier(server->due, server->master_until);
     return false;
 }
 
 /* Describes a resource, or the next one that this node is not about to release. NULL: there is
  * none. */
-static doorman__book *doorman__server_tell(doorman_server *server, doorman__book *book,
-                                           doorman_server_resource *out) {
+static doorman__lease_table *doorman__server_describe(doorman_server *server,
+                                                      doorman__lease_table *leases,
+                                                      doorman_server_resource *out) {
     doorman_time now = server->now;
-    while (book && book->upward && book->upward->holding.closing) book = book->next;
-    if (!book) return NULL;
-    doorman__server_expire(server, book);
-    const doorman__holding *holding = book->upward ? &book->upward->holding : NULL;
-    bool leased = !holding || doorman__holding_live(holding, now);
-    *out = (doorman_server_resource){.resource_id = book->resource_id,
-                                     .settings = book->settings,
-                                     .capacity = leased ? book->settings->capacity : 0,
-                                     .leased = holding && leased,
-                                     .lease_end = holding ? holding->end : 0,
-                                     .grant = holding ? holding->grant : DOORMAN_GRANTED,
-                                     .has = doorman__total_value(book->given),
-                                     .counted = doorman__total_value(book->counted),
-                                     .wants = doorman__book_wants(book),
-                                     .subclients = doorman__book_subclients(book),
-                                     .holder_count = book->records.count,
-                                     .expired_count = book->expired_count,
-                                     .learned_at = book->learned_at};
-    out->has_safe_capacity = doorman__book_safe_capacity(book, now, &out->safe_capacity);
-    return book;
+    while (leases && leases->upward && leases->upward->held.closing) leases = leases->next;
+    if (!leases) return NULL;
+    doorman__server_expire(server, leases);
+    const doorman__held_lease *held = leases->upward ? &leases->upward->held : NULL;
+    bool leased = !held || doorman__held_live(held, now);
+    *out = (doorman_server_resource){.resource_id = leases->resource_id,
+                                     .settings = leases->settings,
+                                     .capacity = leased ? leases->settings->capacity : 0,
+                                     .leased = held && leased,
+                                     .lease_end = held ? held->end : 0,
+                                     .outcome = held ? held->outcome : DOORMAN_GRANTED,
+                                     .has = doorman__total_value(leases->has),
+                                     .committed = doorman__total_value(leases->committed),
+                                     .wants = doorman__leases_wants(leases),
+                                     .subclients = doorman__leases_subclients(leases),
+                                     .holder_count = leases->entries.count,
+                                     .expired_count = leases->expired_count,
+                                     .learned_at = leases->learned_at};
+    out->has_safe_capacity = doorman__leases_safe_capacity(leases, now, &out->safe_capacity);
+    return leases;
 }
 
 bool doorman_server_next_resource(doorman_server *server, const void **cursor,
                                   doorman_server_resource *out, doorman_time now) {
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
-    doorman__book *book = server->first;
-    if (*cursor && book) book = ((const doorman__book *)*cursor)->next;
-    *cursor = book = doorman__server_tell(server, book, out);
-    return book != NULL;
+    doorman__lease_table *leases = server->first;
+    if (*cursor && leases) leases = ((const doorman__lease_table *)*cursor)->next;
+    *cursor = leases = doorman__server_describe(server, leases, out);
+    return leases != NULL;
 }
 
-bool doorman_server_walk_next(doorman_server *server, doorman_walk *walk,
+bool doorman_server_walk_next(doorman_server *server, doorman_cursor *cursor,
                               doorman_server_resource *out, doorman_time now) {
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
-    doorman__book *book = doorman__server_tell(server, (doorman__book *)walk->next, out);
-    walk->next = book ? book->next : NULL;
-    return book != NULL;
+    doorman__lease_table *leases =
+        doorman__server_describe(server, (doorman__lease_table *)cursor->next, out);
+    cursor->next = leases ? leases->next : NULL;
+    return leases != NULL;
 }
 
 bool doorman_server_next_lease(doorman_server *server, const char *resource_id, const void **cursor,
@@ -6197,22 +6273,23 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     uint64_t hash = doorman__hash(server->options.seed, resource_id);
-    doorman__book *book = doorman__server_find_book(server, hash, resource_id);
-    if (!book) return false;
-    if (!*cursor) doorman__server_expire(server, book);
-    const doorman__record *record = doorman__book_next(book, (const doorman__record *)*cursor);
-    *cursor = record;
-    if (!record) return false;
-    *out = (doorman_server_lease){.holder_id = record->holder_id,
-                                  .is_server = record->is_server,
-                                  .shared = doorman__record_shared(record),
-                                  .has = record->given,
-                                  .counted = record->counted,
-                                  .wants = doorman__record_wants(record),
-                                  .subclients = doorman__record_subclients(record),
-                                  .priority = (int)record->priority,
-                                  .granted_at = record->granted_at,
-                                  .expires_at = record->end};
+    doorman__lease_table *leases = doorman__server_find_leases(server, hash, resource_id);
+    if (!leases) return false;
+    if (!*cursor) doorman__server_expire(server, leases);
+    const doorman__lease_entry *entry =
+        doorman__leases_next(leases, (const doorman__lease_entry *)*cursor);
+    *cursor = entry;
+    if (!entry) return false;
+    *out = (doorman_server_lease){.holder_id = entry->holder_id,
+                                  .is_server = entry->is_server,
+                                  .shared = doorman__entry_shared(entry),
+                                  .has = entry->has,
+                                  .committed = entry->committed,
+                                  .wants = doorman__entry_wants(entry),
+                                  .subclients = doorman__entry_subclients(entry),
+                                  .priority = (int)entry->priority,
+                                  .granted_at = entry->granted_at,
+                                  .expires_at = entry->end};
     return true;
 }
 
@@ -6370,16 +6447,16 @@ static inline doorman__step doorman__gcra(const doorman__bucket *bucket, uint64_
 
 enum { DOORMAN__SHADOW = 1, DOORMAN__KILLED = 2 };
 
-static void doorman__usage_lenient(doorman__usage *usage, uint8_t bit, bool on) {
+static void doorman__usage_bypass(doorman__usage *usage, uint8_t bit, bool on) {
     if (on) {
-        __atomic_fetch_or(&usage->lenient, bit, __ATOMIC_RELAXED);
+        __atomic_fetch_or(&usage->bypass, bit, __ATOMIC_RELAXED);
     } else {
-        __atomic_fetch_and(&usage->lenient, (uint8_t)~bit, __ATOMIC_RELAXED);
+        __atomic_fetch_and(&usage->bypass, (uint8_t)~bit, __ATOMIC_RELAXED);
     }
 }
 
-static inline bool doorman__lenient(const doorman__usage *usage) {
-    return __atomic_load_n(&usage->lenient, __ATOMIC_RELAXED) != 0;
+static inline bool doorman__bypass(const doorman__usage *usage) {
+    return __atomic_load_n(&usage->bypass, __ATOMIC_RELAXED) != 0;
 }
 
 /* Something could not be had: the client should look soon. The flag comes second, and the client
@@ -6411,7 +6488,7 @@ static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t un
         return DOORMAN_ALLOWED;
     }
     doorman__usage_signal(usage, now);
-    if (doorman__lenient(usage)) {
+    if (doorman__bypass(usage)) {
         __atomic_fetch_add(&usage->excess, units, __ATOMIC_RELAXED);
         return DOORMAN_ALLOWED;
     }
@@ -6421,13 +6498,14 @@ static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t un
 }
 
 /* What a refusal that raises the wants waits for: the client looks (0.2 s), and asks. */
-#define DOORMAN__ANSWER_MIN (DOORMAN_SECOND / 4)
+#define DOORMAN__RESPONSE_ITEM_BYTES_MIN (DOORMAN_SECOND / 4)
 
 /* How long until another amount may come; DOORMAN_NEVER: this limiter is of no resource. */
 static doorman_time doorman__usage_refresh_in(const doorman__usage *usage, doorman_time now) {
     doorman_time at = __atomic_load_n(&usage->refresh_at, __ATOMIC_RELAXED);
     if (at == DOORMAN_NEVER) return DOORMAN_NEVER;
-    return at - now > DOORMAN__ANSWER_MIN ? at - now : DOORMAN__ANSWER_MIN;
+    return at - now > DOORMAN__RESPONSE_ITEM_BYTES_MIN ? at - now
+                                                       : DOORMAN__RESPONSE_ITEM_BYTES_MIN;
 }
 
 static double doorman__usage_ceiling(const doorman__usage *usage) {
@@ -6612,7 +6690,7 @@ doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time
     doorman__limit limit;
     if (!doorman__amount_valid(n)) return DOORMAN_NEVER;
     (void)doorman__allowance_read(&rate->allowance, &limit, now);
-    if (n <= 0 || doorman__unlimited(limit.amount) || doorman__lenient(&rate->usage)) return 0;
+    if (n <= 0 || doorman__unlimited(limit.amount) || doorman__bypass(&rate->usage)) return 0;
     int64_t price = doorman__rate_price(&limit, n);
     if (price < 0) return DOORMAN_NEVER;
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
@@ -6622,7 +6700,7 @@ doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time
 }
 
 void doorman_rate_shadow(doorman_rate *rate, bool on) {
-    doorman__usage_lenient(&rate->usage, DOORMAN__SHADOW, on);
+    doorman__usage_bypass(&rate->usage, DOORMAN__SHADOW, on);
 }
 
 void doorman_rate_count(const doorman_rate *rate, doorman_counts *out) {
@@ -6692,10 +6770,10 @@ static bool doorman__gauge_possible(const doorman_gauge *gauge, int64_t parts) {
 static doorman_decision doorman__gauge_refuse(doorman_gauge *gauge, int64_t parts,
                                               doorman_time now) {
     const int64_t most = (int64_t)(DOORMAN_AMOUNT_MAX * DOORMAN__UNIT);
-    bool lenient = doorman__lenient(&gauge->usage);
+    bool bypass = doorman__bypass(&gauge->usage);
     doorman_decision decision =
         doorman__gauge_possible(gauge, parts) ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
-    if (lenient && doorman__gauge_take(gauge, most, parts) != DOORMAN_ALLOWED) return decision;
+    if (bypass && doorman__gauge_take(gauge, most, parts) != DOORMAN_ALLOWED) return decision;
     return doorman__count(&gauge->usage, (uint64_t)parts, decision, now);
 }
 
@@ -6732,7 +6810,7 @@ doorman_decision doorman_gauge_decide(doorman_gauge *gauge, double n, doorman_li
 }
 
 void doorman_gauge_shadow(doorman_gauge *gauge, bool on) {
-    doorman__usage_lenient(&gauge->usage, DOORMAN__SHADOW, on);
+    doorman__usage_bypass(&gauge->usage, DOORMAN__SHADOW, on);
 }
 
 void doorman_gauge_count(const doorman_gauge *gauge, doorman_counts *out) {
@@ -7032,7 +7110,7 @@ doorman_time doorman_limiter_delay(const doorman_limiter *limiter, const doorman
 /* ---- >>client ------------------------------------------------------------------------------- */
 /*
  * The resources of an application: what each wants, what it may use now, and what it does without a
- * lease. The asking is the section of that name; here stands what a client adds to it.
+ * lease. The section upstream makes the requests; this section has what a client adds to it.
  *
  *   in force                      capacity                        while
  *   a lease                       that of the lease               now < its end
@@ -7378,20 +7456,20 @@ static void doorman__estimator_look(doorman__estimator *estimator, const doorman
 /* ---- client: resources */
 
 struct doorman_client {
-    doorman_asker asker;      /* must be first */
-    doorman__table resources; /* by id */
-    doorman__timers wakes;    /* when to follow the use of a resource, or a lease ends */
-    doorman_time look_at;     /* when to look whether a limiter has refused */
-    size_t following_count;   /* of resources whose wants follow use */
-    uint64_t hash_key[2];     /* of the table: C8 */
-    uint8_t unmet;            /* a limiter has refused; atomic */
-    bool killed;              /* the kill switch */
-    bool notifying;           /* an on_change is being called; atomic */
+    doorman_upstream upstream; /* must be first */
+    doorman__table resources;  /* by id */
+    doorman__timers wakes;     /* when to follow the use of a resource, or a lease ends */
+    doorman_time look_at;      /* when to look whether a limiter has refused */
+    size_t following_count;    /* of resources whose wants follow use */
+    uint64_t hash_key[2];      /* of the table: C8 */
+    uint8_t unmet;             /* a limiter has refused; atomic */
+    bool killed;               /* the kill switch */
+    bool notifying;            /* an on_change is being called; atomic */
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
 };
 
 struct doorman_resource {
-    doorman__holding holding; /* must be first */
+    doorman__held_lease held; /* must be first */
     doorman__link link;
     doorman__timer wake;
     doorman_client *client;
@@ -7400,11 +7478,11 @@ struct doorman_resource {
     bool has_gauge; /* the application has asked for the gauge; by any thread, at any time */
     double wants;
     doorman__estimator estimator; /* of the wants, while they follow use */
-    doorman_mode mode;
+    doorman_fallback fallback;
     double safe_capacity;
-    doorman_resource_options options; /* of the first opening, with the defaults filled in */
-    bool options_differ;              /* those of a later one do */
-    doorman_resource_info told;       /* what the application knows */
+    doorman_resource_options options;   /* of the first opening, with the defaults filled in */
+    bool options_differ;                /* those of a later one do */
+    doorman_resource_info parent_terms; /* what the application knows */
     doorman_rate rate;
     doorman_gauge gauge;
     char resource_id[];
@@ -7412,33 +7490,33 @@ struct doorman_resource {
 
 /* Without a lease. */
 static double doorman__resource_fallback(const doorman_resource *resource) {
-    const doorman__holding *holding = &resource->holding;
-    if (resource->mode == DOORMAN_PESSIMISTIC) return 0;
-    if (resource->mode == DOORMAN_OPTIMISTIC) return resource->wants;
-    return holding->has_safe_capacity ? holding->safe_capacity : resource->safe_capacity;
+    const doorman__held_lease *held = &resource->held;
+    if (resource->fallback == DOORMAN_PESSIMISTIC) return 0;
+    if (resource->fallback == DOORMAN_OPTIMISTIC) return resource->wants;
+    return held->has_safe_capacity ? held->safe_capacity : resource->safe_capacity;
 }
 
 void doorman_resource_read(const doorman_resource *resource, doorman_resource_info *out,
                            doorman_time now) {
-    const doorman__holding *holding = &resource->holding;
-    now = doorman__later(now, resource->client->asker.now);
-    bool leased = doorman__holding_live(holding, now);
+    const doorman__held_lease *held = &resource->held;
+    now = doorman__later(now, resource->client->upstream.now);
+    bool leased = doorman__held_live(held, now);
     *out = (doorman_resource_info){.resource_id = resource->resource_id,
                                    .leased = leased,
-                                   .capacity = leased ? holding->capacity
+                                   .capacity = leased ? held->capacity
                                                       : doorman__resource_fallback(resource),
                                    .wants = resource->wants,
                                    .in_flight = doorman__gauge_in_flight(&resource->gauge),
-                                   .expires_at = leased ? holding->end : 0,
-                                   .grant = holding->grant,
-                                   .heard = holding->heard,
-                                   .learning = holding->granter_learns,
-                                   .whole = holding->whole,
-                                   .mode = resource->mode,
+                                   .expires_at = leased ? held->end : 0,
+                                   .outcome = held->outcome,
+                                   .has_outcome = held->has_outcome,
+                                   .learning = held->granter_learns,
+                                   .whole = held->whole,
+                                   .fallback = resource->fallback,
                                    .options_differ = resource->options_differ,
-                                   .refresh_failures = resource->client->asker.failure_count};
+                                   .refresh_failures = resource->client->upstream.failure_count};
     bool has_gauge = __atomic_load_n(&resource->has_gauge, __ATOMIC_RELAXED);
-    out->gauge_is_divided = has_gauge && leased && !holding->whole;
+    out->gauge_is_divided = has_gauge && leased && !held->whole;
     doorman_rate_count(&resource->rate, &out->rate);
     doorman_gauge_count(&resource->gauge, &out->gauge);
 }
@@ -7449,20 +7527,20 @@ static doorman_time doorman__resource_follow_due(const doorman_resource *resourc
  * lease in force, of the newest sample, of what was refused, or of whether the wants follow use. */
 static void doorman__resource_set_wake(doorman_resource *resource) {
     doorman_time at = resource->follows ? doorman__resource_follow_due(resource) : DOORMAN_NEVER;
-    if (resource->told.leased) at = doorman__earlier(at, resource->holding.end);
+    if (resource->parent_terms.leased) at = doorman__earlier(at, resource->held.end);
     doorman__timer_set(&resource->client->wakes, &resource->wake, at);
 }
 
 /* Lets the limiters know how much there can be at most, and when another amount may come: see
  * doorman__usage. */
 static void doorman__resource_expect(doorman_resource *resource) {
-    const doorman__holding *holding = &resource->holding;
-    const doorman_asker *asker = &resource->client->asker;
+    const doorman__held_lease *held = &resource->held;
+    const doorman_upstream *upstream = &resource->client->upstream;
     double most = resource->follows ? resource->estimator.maximum : resource->wants;
-    most = doorman__max(most, resource->told.capacity);
-    doorman_time at = holding->ask_at;
-    if (asker->state == DOORMAN__WAITING) at = doorman__later(at, asker->retry_at);
-    if (resource->follows && holding->met) at = 0; /* as soon as the refusal is seen */
+    most = doorman__max(most, resource->parent_terms.capacity);
+    doorman_time at = held->request_at;
+    if (upstream->state == DOORMAN__BACKING_OFF) at = doorman__later(at, upstream->retry_at);
+    if (resource->follows && held->met) at = 0; /* as soon as the refusal is seen */
     if (at == DOORMAN_NEVER) at = 0;
     doorman__usage *usages[2] = {&resource->rate.usage, &resource->gauge.usage};
     for (int i = 0; i < 2; i++) {
@@ -7473,19 +7551,19 @@ static void doorman__resource_expect(doorman_resource *resource) {
 
 /* Lets the limiters, and then the application, know what is in force. */
 static void doorman__resource_publish(doorman_resource *resource, doorman_time now) {
-    const doorman__holding *holding = &resource->holding;
-    doorman_resource_info info, *told = &resource->told;
+    const doorman__held_lease *held = &resource->held;
+    doorman_resource_info info, *parent_terms = &resource->parent_terms;
     doorman_resource_read(resource, &info, now);
-    double amount = info.leased ? holding->capacity : 0;
+    double amount = info.leased ? held->capacity : 0;
     double after = doorman__resource_fallback(resource);
     doorman__rate_set(&resource->rate, amount, info.expires_at, after, now);
     doorman__gauge_set(&resource->gauge, amount, info.expires_at, after);
-    info.gauge_is_divided = info.gauge_is_divided || told->gauge_is_divided; /* told once */
-    bool same = info.leased == told->leased && info.grant == told->grant &&
-                info.learning == told->learning &&
-                info.gauge_is_divided == told->gauge_is_divided &&
-                info.capacity <= told->capacity && info.capacity >= told->capacity;
-    *told = info;
+    info.gauge_is_divided = info.gauge_is_divided || parent_terms->gauge_is_divided; /* told once */
+    bool same = info.leased == parent_terms->leased && info.outcome == parent_terms->outcome &&
+                info.learning == parent_terms->learning &&
+                info.gauge_is_divided == parent_terms->gauge_is_divided &&
+                info.capacity <= parent_terms->capacity && info.capacity >= parent_terms->capacity;
+    *parent_terms = info;
     doorman__resource_set_wake(resource);
     doorman__resource_expect(resource);
     if (!same && resource->options.on_change && resource->opened) {
@@ -7502,7 +7580,7 @@ static void doorman__resource_disable(doorman_resource *resource) {
     doorman__limit none = doorman__rate_limit(&resource->rate, 0);
     doorman__allowance_set(&resource->rate.allowance, none, DOORMAN_NEVER, none);
     doorman__gauge_set(&resource->gauge, 0, DOORMAN_NEVER, 0);
-    resource->rate.usage.lenient = resource->gauge.usage.lenient = 0;
+    resource->rate.usage.bypass = resource->gauge.usage.bypass = 0;
 }
 #endif
 
@@ -7574,29 +7652,29 @@ static void doorman__resource_sampled(doorman_resource *resource, doorman__readi
 
 static doorman__supply doorman__resource_supply(const doorman_resource *resource,
                                                 doorman_time now) {
-    const doorman__holding *holding = &resource->holding;
-    double safe = holding->has_safe_capacity ? holding->safe_capacity : resource->safe_capacity;
-    bool live = doorman__holding_live(holding, now);
-    return (doorman__supply){.amount = doorman__max(resource->told.capacity, safe),
-                             .exhausted = live && !holding->met};
+    const doorman__held_lease *held = &resource->held;
+    double safe = held->has_safe_capacity ? held->safe_capacity : resource->safe_capacity;
+    bool live = doorman__held_live(held, now);
+    return (doorman__supply){.amount = doorman__max(resource->parent_terms.capacity, safe),
+                             .exhausted = live && !held->met};
 }
 
 static void doorman__resource_want(doorman_resource *resource, double wants, doorman_time now) {
     resource->wants = wants;
-    doorman__holding_wants(&resource->client->asker, &resource->holding, wants, now);
-    if (resource->mode == DOORMAN_OPTIMISTIC) doorman__resource_publish(resource, now);
+    doorman__held_wants(&resource->client->upstream, &resource->held, wants, now);
+    if (resource->fallback == DOORMAN_OPTIMISTIC) doorman__resource_publish(resource, now);
     doorman__resource_expect(resource);
 }
 
 /* K1: something is refused, and more is wanted than was asked for: by a tenth, or so that a request
  * fits that does not. */
 static void doorman__resource_grow(doorman_resource *resource, doorman_time now) {
-    doorman__holding *holding = &resource->holding;
+    doorman__held_lease *held = &resource->held;
     const doorman__estimator *estimator = &resource->estimator;
-    bool fits = estimator->least <= resource->told.capacity;
+    bool fits = estimator->least <= resource->parent_terms.capacity;
     double worth = fits ? 1.1 : 1 + 1e-9;
-    if (!estimator->unmet || resource->wants <= holding->asked_wants * worth) return;
-    doorman__holding_grow(&resource->client->asker, holding, now);
+    if (!estimator->unmet || resource->wants <= held->requested_wants * worth) return;
+    doorman__held_grow(&resource->client->upstream, held, now);
 }
 
 static doorman_time doorman__resource_look_at(const doorman_resource *resource) {
@@ -7607,7 +7685,7 @@ static doorman_time doorman__resource_look_at(const doorman_resource *resource) 
  */
 static doorman_time doorman__resource_follow_due(const doorman_resource *resource) {
     doorman_time due = doorman__estimator_due(&resource->estimator);
-    if (doorman__resource_supply(resource, resource->client->asker.now).exhausted) return due;
+    if (doorman__resource_supply(resource, resource->client->upstream.now).exhausted) return due;
     return doorman__earlier(due, doorman__resource_look_at(resource));
 }
 
@@ -7631,41 +7709,41 @@ static void doorman__resource_follow(doorman_resource *resource, doorman_time no
     doorman__resource_grow(resource, now);
 }
 
-/* ---- client: what asking calls */
+/* ---- client: what the upstream calls */
 
-static doorman_resource *doorman__resource_of(doorman__holding *holding) {
-    return (doorman_resource *)(void *)holding;
+static doorman_resource *doorman__resource_of(doorman__held_lease *held) {
+    return (doorman_resource *)(void *)held;
 }
 
 /* R3. What is given back is taken from the limiters first, and only then is what they still have in
  * flight looked at. */
-static void doorman__client_prepare(doorman__holding *holding, doorman_time now) {
-    doorman_resource *resource = doorman__resource_of(holding);
-    bool live = doorman__holding_live(holding, now);
+static void doorman__client_prepare(doorman__held_lease *held, doorman_time now) {
+    doorman_resource *resource = doorman__resource_of(held);
+    bool live = doorman__held_live(held, now);
     double wants = resource->wants;
-    if (holding->whole) wants = doorman__whole_ceil(wants);
-    holding->demand.wants = wants;
-    bool alone = resource->client->asker.failures > 0; /* nobody to give anything back to */
-    if (live && !alone && wants < holding->capacity) {
-        holding->capacity = wants;
+    if (held->whole) wants = doorman__whole_ceil(wants);
+    held->demand.wants = wants;
+    bool alone = resource->client->upstream.failures > 0; /* nobody to give anything back to */
+    if (live && !alone && wants < held->capacity) {
+        held->capacity = wants;
         doorman__resource_publish(resource, now);
     }
-    holding->outstanding = doorman__gauge_in_flight(&resource->gauge);
-    holding->claim = doorman__max(live ? holding->capacity : 0, holding->outstanding);
+    held->outstanding = doorman__gauge_in_flight(&resource->gauge);
+    held->claim = doorman__max(live ? held->capacity : 0, held->outstanding);
 }
 
-static void doorman__client_changed(doorman__holding *holding, const doorman_answer *answer,
-                                    doorman_time now) {
-    doorman_resource *resource = doorman__resource_of(holding);
+static void doorman__client_changed(doorman__held_lease *held,
+                                    const doorman_capacity_response *answer, doorman_time now) {
+    doorman_resource *resource = doorman__resource_of(held);
     (void)answer;
     /* The wants may have changed while it asked. */
-    doorman__holding_wants(&resource->client->asker, holding, resource->wants, now);
+    doorman__held_wants(&resource->client->upstream, held, resource->wants, now);
     doorman__resource_publish(resource, now);
-    if (resource->follows && holding->met) doorman__resource_grow(resource, now);
+    if (resource->follows && held->met) doorman__resource_grow(resource, now);
 }
 
-static void doorman__client_closed(doorman__holding *holding) {
-    doorman_resource *resource = doorman__resource_of(holding);
+static void doorman__client_closed(doorman__held_lease *held) {
+    doorman_resource *resource = doorman__resource_of(held);
     doorman__table_remove(&resource->client->resources, &resource->link);
     doorman__timer_clear(&resource->client->wakes, &resource->wake);
     if (resource->follows) resource->client->following_count--;
@@ -7694,15 +7772,15 @@ doorman_status doorman_client_create(doorman_client **out, const doorman_client_
     if (!client) return doorman__no_memory(error);
     memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
     client->look_at = DOORMAN_NEVER;
-    client->asker.now = doorman__later(now, 0);
-    client->asker.random = options->seed;
+    client->upstream.now = doorman__later(now, 0);
+    client->upstream.random = options->seed;
     uint64_t keys = ~options->seed; /* another sequence than that of the jitter */
     for (int i = 0; i < 2; i++) client->hash_key[i] = doorman__random(&keys);
-    client->asker.timeout =
+    client->upstream.timeout =
         options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
     doorman_status status =
-        doorman__asker_init(&client->asker, &doorman__client_owner, client->client_id,
-                            options->addresses, options->address_count, error);
+        doorman__upstream_init(&client->upstream, &doorman__client_owner, client->client_id,
+                               options->addresses, options->address_count, error);
     if (status != DOORMAN_OK) {
         doorman_client_destroy(client);
         return status;
@@ -7713,19 +7791,20 @@ doorman_status doorman_client_create(doorman_client **out, const doorman_client_
 
 void doorman_client_destroy(doorman_client *client) {
     if (!client) return;
-    while (client->asker.first) doorman__asker_remove(&client->asker, client->asker.first);
-    doorman__asker_uninit(&client->asker);
+    while (client->upstream.first)
+        doorman__upstream_remove(&client->upstream, client->upstream.first);
+    doorman__upstream_uninit(&client->upstream);
     doorman__table_uninit(&client->resources);
     doorman__timers_uninit(&client->wakes);
     DOORMAN_FREE(client);
 }
 
-doorman_asker *doorman_client_asker(doorman_client *client) { return &client->asker; }
+doorman_upstream *doorman_client_upstream(doorman_client *client) { return &client->upstream; }
 
 /* What has no resources is not due, so that one that ends can tell. */
 doorman_time doorman_client_due(const doorman_client *client) {
-    doorman_time due = doorman_asker_due(&client->asker);
-    if (!client->asker.first) return due;
+    doorman_time due = doorman_upstream_due(&client->upstream);
+    if (!client->upstream.first) return due;
     due = doorman__earlier(due, doorman__timers_due(&client->wakes));
     return doorman__earlier(due, client->look_at);
 }
@@ -7742,8 +7821,8 @@ static void doorman__client_look(doorman_client *client, doorman_time now) {
         !__atomic_exchange_n(&client->unmet, 0, __ATOMIC_ACQUIRE)) {
         return;
     }
-    for (doorman__holding *holding = client->asker.first; holding; holding = holding->next) {
-        doorman_resource *resource = doorman__resource_of(holding);
+    for (doorman__held_lease *held = client->upstream.first; held; held = held->next) {
+        doorman_resource *resource = doorman__resource_of(held);
         bool unmet = doorman__resource_unmet_since(resource) != DOORMAN_NEVER;
         if (resource->follows && unmet) doorman__resource_set_wake(resource);
     }
@@ -7751,13 +7830,13 @@ static void doorman__client_look(doorman_client *client, doorman_time now) {
 
 /* An update of at most `most` resources. True: more are due. */
 static bool doorman__client_update_some(doorman_client *client, size_t most, doorman_time now) {
-    now = doorman__asker_now(&client->asker, now);
+    now = doorman__upstream_now(&client->upstream, now);
     doorman__client_look(client, now);
     for (; most > 0 && doorman__timers_due(&client->wakes) <= now; most--) {
         doorman__timer *first = doorman__timers_first(&client->wakes);
         doorman_resource *resource = DOORMAN__WITHIN(doorman_resource, wake, first);
         if (resource->follows) doorman__resource_follow(resource, now);
-        if (resource->told.leased && !doorman__holding_live(&resource->holding, now)) {
+        if (resource->parent_terms.leased && !doorman__held_live(&resource->held, now)) {
             doorman__resource_publish(resource, now);
         }
         doorman__resource_set_wake(resource);
@@ -7770,15 +7849,15 @@ void doorman_client_update(doorman_client *client, doorman_time now) {
 }
 
 static void doorman__resource_killed(doorman_resource *resource, bool on) {
-    doorman__usage_lenient(&resource->rate.usage, DOORMAN__KILLED, on);
-    doorman__usage_lenient(&resource->gauge.usage, DOORMAN__KILLED, on);
+    doorman__usage_bypass(&resource->rate.usage, DOORMAN__KILLED, on);
+    doorman__usage_bypass(&resource->gauge.usage, DOORMAN__KILLED, on);
 }
 
 void doorman_client_kill_switch(doorman_client *client, bool on) {
     client->killed = on;
-    doorman__holding *holding = client->asker.first;
-    for (; holding; holding = holding->next) {
-        doorman__resource_killed(doorman__resource_of(holding), on);
+    doorman__held_lease *held = client->upstream.first;
+    for (; held; held = held->next) {
+        doorman__resource_killed(doorman__resource_of(held), on);
     }
 }
 
@@ -7825,11 +7904,11 @@ static doorman_status doorman__resource_check(const doorman_resource_options *op
         field = "burst_units";
     } else if (options->burst && options->burst_units > 0) {
         field = "burst_units", rule = "must be 0 where there is a burst: it is one or the other";
-    } else if ((unsigned)options->mode > DOORMAN_OPTIMISTIC) {
+    } else if ((unsigned)options->fallback > DOORMAN_OPTIMISTIC) {
         field = "mode", rule = "must be SAFE, PESSIMISTIC or OPTIMISTIC";
     } else if (!doorman__safe_capacity_valid(options->safe_capacity)) {
         field = "safe_capacity", rule = "must be -1 (unlimited), or a finite number from 0 to 1e15";
-    } else if (options->mode != DOORMAN_SAFE && !doorman__equal(options->safe_capacity, 0)) {
+    } else if (options->fallback != DOORMAN_SAFE && !doorman__equal(options->safe_capacity, 0)) {
         field = "safe_capacity", rule = "must be 0 where the mode is not SAFE";
     }
     if (!field) return DOORMAN_OK;
@@ -7861,7 +7940,7 @@ static const char *doorman__resource_difference(const doorman_resource_options *
     if (a->window != b->window) return "window";
     if (a->burst != b->burst) return "burst";
     if (!doorman__equal(a->burst_units, b->burst_units)) return "burst_units";
-    if (a->mode != b->mode) return "mode";
+    if (a->fallback != b->fallback) return "mode";
     if (!doorman__equal(a->safe_capacity, b->safe_capacity)) return "safe_capacity";
     if (a->shadow != b->shadow) return "shadow";
     if (a->on_change != b->on_change) return "on_change";
@@ -7896,10 +7975,10 @@ static void doorman__resource_set_options(doorman_resource *resource,
     doorman_resource_options all = doorman__resource_resolve(options);
     resource->options = all;
     resource->options_differ = false;
-    resource->holding.demand.priority = all.priority;
+    resource->held.demand.priority = all.priority;
     doorman__resource_set_follows(resource, all.wants <= 0, now);
     resource->wants = resource->follows ? all.wants_initial : all.wants;
-    resource->mode = all.mode;
+    resource->fallback = all.fallback;
     resource->safe_capacity = all.safe_capacity;
     resource->rate.burst = all.burst;
     resource->rate.burst_units = all.burst_units;
@@ -7919,7 +7998,7 @@ static void doorman__resource_set_options(doorman_resource *resource,
                              .burst = (double)(by_rate ? resource->rate.burst : all.window / 5) /
                                       (double)DOORMAN_SECOND};
     doorman__estimator_init(&resource->estimator, &first);
-    resource->told = (doorman_resource_info){.resource_id = resource->resource_id};
+    resource->parent_terms = (doorman_resource_info){.resource_id = resource->resource_id};
 }
 
 /* A resource that is still to be released is taken up again: with new options, but with its lease,
@@ -7937,19 +8016,19 @@ static doorman_resource *doorman__client_find(doorman_client *client, const char
 /* NULL: no memory. */
 static doorman_resource *doorman__client_add(doorman_client *client, const char *resource_id,
                                              doorman_time now) {
-    size_t bytes = strlen(resource_id) + 1, count = client->asker.holding_count + 1;
-    if (!doorman__asker_reserve(&client->asker)) return NULL;
+    size_t bytes = strlen(resource_id) + 1, count = client->upstream.held_count + 1;
+    if (!doorman__upstream_reserve(&client->upstream)) return NULL;
     if (!doorman__timers_reserve(&client->wakes, count)) return NULL;
     doorman_resource *resource = (doorman_resource *)doorman__zalloc(sizeof *resource + bytes);
     if (!resource) return NULL;
     memcpy(resource->resource_id, resource_id, bytes);
     resource->client = client;
-    resource->holding.resource_id = resource->resource_id;
+    resource->held.resource_id = resource->resource_id;
     (void)doorman_rate_init(&resource->rate, 0, 0, now);
     (void)doorman_gauge_init(&resource->gauge, 0);
     resource->rate.usage.client_unmet = &client->unmet;
     resource->gauge.usage.client_unmet = &client->unmet;
-    doorman__asker_add(&client->asker, &resource->holding, now);
+    doorman__upstream_add(&client->upstream, &resource->held, now);
     doorman__table_add(&client->resources, &resource->link,
                        doorman__hash(client->hash_key, resource_id));
     return resource;
@@ -7958,7 +8037,7 @@ static doorman_resource *doorman__client_add(doorman_client *client, const char 
 doorman_status doorman_resource_open(doorman_resource **out, doorman_client *client,
                                      const doorman_resource_options *options, doorman_error *error,
                                      doorman_time now) {
-    now = doorman__asker_now(&client->asker, now);
+    now = doorman__upstream_now(&client->upstream, now);
     doorman_status status = doorman__resource_check(options, error);
     if (status != DOORMAN_OK) return status;
     doorman_resource *resource = doorman__client_find(client, options->resource_id);
@@ -7968,11 +8047,11 @@ doorman_status doorman_resource_open(doorman_resource **out, doorman_client *cli
     if (resource->opened++ > 0) {
         doorman__resource_compare(resource, options, error);
     } else {
-        doorman__holding *holding = &resource->holding;
-        holding->confirming = false;
-        holding->confirm_at = DOORMAN_NEVER;
-        doorman__holding_set_closing(&client->asker, holding, false);
-        doorman__holding_ask_at(&client->asker, holding, now);
+        doorman__held_lease *held = &resource->held;
+        held->confirming = false;
+        held->confirm_at = DOORMAN_NEVER;
+        doorman__held_set_closing(&client->upstream, held, false);
+        doorman__held_request_at(&client->upstream, held, now);
         doorman__resource_set_options(resource, options, now);
         doorman__resource_publish(resource, now);
     }
@@ -7981,15 +8060,15 @@ doorman_status doorman_resource_open(doorman_resource **out, doorman_client *cli
 
 void doorman_resource_close(doorman_resource *resource, doorman_time now) {
     doorman_client *client = resource->client;
-    now = doorman__asker_now(&client->asker, now);
+    now = doorman__upstream_now(&client->upstream, now);
     assert(resource->opened);
     if (--resource->opened) return;
-    doorman__holding_close(&client->asker, &resource->holding, now);
+    doorman__held_close(&client->upstream, &resource->held, now);
 }
 
 doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants,
                                           doorman_time now) {
-    now = doorman__asker_now(&resource->client->asker, now);
+    now = doorman__upstream_now(&resource->client->upstream, now);
     bool valid = doorman__amount_valid(wants) && wants <= resource->options.wants_maximum;
     if (!valid) return DOORMAN_INVALID_ARGUMENT;
     doorman__resource_set_follows(resource, false, now);
@@ -8703,7 +8782,7 @@ doorman_status doorman_json_config(doorman_config **out, const char *text, size_
     return doorman__read_end(&reader);
 }
 
-/* The values of doorman_grant without the first, GRANTED. */
+/* The values of doorman_outcome without the first, GRANTED. */
 static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
 
 /* Returns the method of a message and sets *body to its object. */
@@ -8732,9 +8811,9 @@ static doorman_method doorman__read_method(const doorman__field *root, bool *is_
 /* Reads the demands of one resource to *demands and moves *demands behind them. A client has one
  * demand; a server has one for each group (`list`). */
 static void doorman__read_wants(const doorman__field *field, const doorman__field *list,
-                                doorman_demand **demands, doorman_ask *ask) {
+                                doorman_demand **demands, doorman_capacity_request *wanted) {
     doorman_demand *demand = *demands;
-    ask->wants = demand;
+    wanted->wants = demand;
     if (list) {
         doorman__field item = doorman__read_list(list);
         for (; item.value; doorman__next(&item), demand++) {
@@ -8745,22 +8824,23 @@ static void doorman__read_wants(const doorman__field *field, const doorman__fiel
         doorman__read(field, "priority?p wants:a", &demand->priority, &demand->wants);
         demand++->subclients = 1;
     }
-    ask->wants_count = (size_t)(demand - *demands);
+    wanted->wants_count = (size_t)(demand - *demands);
     *demands = demand;
 }
 
-static void doorman__read_ask(const doorman__field *field, const doorman_request *request,
-                              doorman_demand **demands, doorman_ask *ask) {
-    doorman_lease *has = &ask->has;
+static void doorman__read_capacity_request(const doorman__field *field,
+                                           const doorman_request *request, doorman_demand **demands,
+                                           doorman_capacity_request *wanted) {
+    doorman_lease *has = &wanted->has;
     doorman__field lease, groups;
     if (request->method == DOORMAN_RELEASE_CAPACITY) {
-        doorman__read(field, "resource_id:s id:i", &ask->resource_id, &has->id);
+        doorman__read(field, "resource_id:s id:i", &wanted->resource_id, &has->id);
         return;
     }
-    doorman__read(field, "resource_id:s outstanding?a has?o", &ask->resource_id, &ask->outstanding,
-                  &lease);
-    if (request->is_server) doorman__read(field, "learning?b wants:o", &ask->learning, &groups);
-    doorman__read_wants(field, request->is_server ? &groups : NULL, demands, ask);
+    doorman__read(field, "resource_id:s outstanding?a has?o", &wanted->resource_id,
+                  &wanted->outstanding, &lease);
+    if (request->is_server) doorman__read(field, "learning?b wants:o", &wanted->learning, &groups);
+    doorman__read_wants(field, request->is_server ? &groups : NULL, demands, wanted);
     if (!lease.value) return;
     doorman__read(&lease, "id:i node:s capacity:a expires_in:t", &has->id, &has->node,
                   &has->capacity, &has->expires_in);
@@ -8800,29 +8880,29 @@ static void doorman__read_request(const doorman__field *root, doorman_request *o
     doorman__read_holder(&body, out);
     if (groups) path = doorman__read_path(&body, out);
     doorman__read(&body, "resource:o", &list);
-    out->ask_count = doorman__list_count(&list);
+    out->item_count = doorman__list_count(&list);
     size_t demand_count =
-        groups ? doorman__count_below(&list, "wants", DOORMAN__GROUPS_MAX) : out->ask_count;
-    doorman_ask *asks = (doorman_ask *)doorman__read_room(
-        reader, out->ask_count * sizeof *asks + demand_count * sizeof(doorman_demand) +
+        groups ? doorman__count_below(&list, "wants", DOORMAN__GROUPS_MAX) : out->item_count;
+    doorman_capacity_request *items = (doorman_capacity_request *)doorman__read_room(
+        reader, out->item_count * sizeof *items + demand_count * sizeof(doorman_demand) +
                     out->path_count * sizeof(char *));
-    if (!asks) return;
-    doorman_demand *demands = (doorman_demand *)(void *)(asks + out->ask_count);
+    if (!items) return;
+    doorman_demand *demands = (doorman_demand *)(void *)(items + out->item_count);
     const char **nodes = (const char **)(void *)(demands + demand_count);
     doorman__field item = doorman__read_list(&list);
     for (; item.value; doorman__next(&item)) {
-        doorman__read_ask(&item, out, &demands, &asks[item.index]);
+        doorman__read_capacity_request(&item, out, &demands, &items[item.index]);
     }
     item = doorman__read_list(&path);
     for (; item.value; doorman__next(&item)) doorman__read_string(&item, &nodes[item.index]);
-    out->asks = asks;
+    out->items = items;
     out->path = nodes;
 }
 
 /* Reads the fields that only an answer to a server has, to *algorithm and *terms, and moves *terms
  * behind what was read. The sender leaves defaults out, so they are filled in here. */
 static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
-                                 doorman_terms **terms, doorman_answer *out) {
+                                 doorman_terms **terms, doorman_capacity_response *out) {
     doorman__field settings, list, priority;
     doorman__read(field, "algorithm?o terms?o learn_for?T", &settings, &list, &out->has_learn_for,
                   &out->learn_for);
@@ -8842,7 +8922,8 @@ static void doorman__read_policy(const doorman__field *field, doorman_algorithm 
     }
 }
 
-static void doorman__read_answer(const doorman__field *field, doorman_answer *out) {
+static void doorman__read_capacity_response(const doorman__field *field,
+                                            doorman_capacity_response *out) {
     doorman_lease *lease = &out->gets;
     doorman__field gets, refused, reason;
     doorman__read(field, "resource_id:s safe_capacity?N learning?b gets?o refused?o",
@@ -8850,36 +8931,36 @@ static void doorman__read_answer(const doorman__field *field, doorman_answer *ou
                   &gets, &refused);
     if (refused.value) {
         doorman__read(&refused, "reason:o refresh_interval:t", &reason, &lease->refresh_interval);
-        out->grant = (doorman_grant)(doorman__read_choice(&reason, doorman__reasons, 3) + 1);
+        out->outcome = (doorman_outcome)(doorman__read_choice(&reason, doorman__reasons, 3) + 1);
         return;
     }
     if (!gets.value) doorman__read_fail(&gets, "is missing");
     doorman__read(&gets, "id:i node:s capacity:a keep?a expires_in:t refresh_interval:t whole?b",
-                  &lease->id, &lease->node, &lease->capacity, &lease->keep, &lease->expires_in,
+                  &lease->id, &lease->node, &lease->capacity, &lease->committed, &lease->expires_in,
                   &lease->refresh_interval, &out->whole);
-    lease->keep = doorman__max(lease->keep, lease->capacity);
+    lease->committed = doorman__max(lease->committed, lease->capacity);
 }
 
 /* Reads the answers of a response. Their memory holds the answers; for a server then one algorithm
  * for each answer, and all terms. */
-static void doorman__read_answers(const doorman__field *list, doorman_response *out) {
+static void doorman__read_capacity_responses(const doorman__field *list, doorman_response *out) {
     bool policy = out->is_server;
     size_t count = doorman__list_count(list);
     size_t terms_count = policy ? doorman__count_below(list, "terms", DOORMAN_TERMS_MAX) : 0;
-    doorman_answer *answers = (doorman_answer *)doorman__read_room(
-        list->reader, count * (sizeof *answers + (policy ? sizeof(doorman_algorithm) : 0)) +
+    doorman_capacity_response *items = (doorman_capacity_response *)doorman__read_room(
+        list->reader, count * (sizeof *items + (policy ? sizeof(doorman_algorithm) : 0)) +
                           terms_count * sizeof(doorman_terms));
-    if (!answers) return;
-    doorman_algorithm *algorithms = (doorman_algorithm *)(void *)(answers + count);
+    if (!items) return;
+    doorman_algorithm *algorithms = (doorman_algorithm *)(void *)(items + count);
     doorman_terms *terms = (doorman_terms *)(void *)(algorithms + count);
     doorman__field item = doorman__read_list(list);
     for (; item.value; doorman__next(&item)) {
-        doorman_answer *answer = &answers[item.index];
-        doorman__read_answer(&item, answer);
+        doorman_capacity_response *answer = &items[item.index];
+        doorman__read_capacity_response(&item, answer);
         if (policy) doorman__read_policy(&item, &algorithms[item.index], &terms, answer);
     }
-    out->answers = answers;
-    out->answer_count = count;
+    out->items = items;
+    out->item_count = count;
 }
 
 static void doorman__read_response(const doorman__field *root, doorman_response *out) {
@@ -8900,7 +8981,7 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
     if (out->method == DOORMAN_DISCOVERY) doorman__read(&body, "is_master:b", &out->is_master);
     if (out->method != DOORMAN_GET_CAPACITY || !out->is_master) return;
     if (!list.value) doorman__read_fail(&list, "is missing");
-    doorman__read_answers(&list, out);
+    doorman__read_capacity_responses(&list, out);
 }
 
 /* The state of writing a text. When memory runs out, the buffer stays as it is and the rest is
@@ -9089,21 +9170,22 @@ static doorman__writer doorman__put_start(doorman_buffer *buffer) {
     return (doorman__writer){buffer, false};
 }
 
-static void doorman__put_answer(doorman__writer *out, const doorman_answer *answer, bool is_server,
-                                int64_t epoch) {
+static void doorman__put_capacity_response(doorman__writer *out,
+                                           const doorman_capacity_response *answer, bool is_server,
+                                           int64_t epoch) {
     const doorman_lease *gets = &answer->gets;
     doorman__put(out, "{'resource_id':%s", answer->resource_id);
     if (answer->has_safe_capacity) doorman__put(out, ",'safe_capacity':%n", answer->safe_capacity);
     if (answer->learning) doorman__put(out, ",'learning':%b", true);
-    if (answer->grant != DOORMAN_GRANTED) {
+    if (answer->outcome != DOORMAN_GRANTED) {
         doorman__put(out, ",'refused':{'reason':%s,'refresh_interval':%t}",
-                     doorman__reasons[answer->grant - 1], gets->refresh_interval);
+                     doorman__reasons[answer->outcome - 1], gets->refresh_interval);
         return;
     }
     doorman__put(out,
                  ",'gets':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t,'refresh_interval':%t",
                  gets->id, gets->node, gets->capacity, gets->expires_in, gets->refresh_interval);
-    if (gets->keep > gets->capacity) doorman__put(out, ",'keep':%n", gets->keep);
+    if (gets->committed > gets->capacity) doorman__put(out, ",'keep':%n", gets->committed);
     int64_t end = epoch + gets->expires_in / DOORMAN_SECOND;
     if (epoch) doorman__put(out, ",'expiry_time':%n", (double)end);
     if (answer->whole && !is_server) doorman__put(out, ",'whole':%b", true);
@@ -9140,7 +9222,7 @@ static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm
 }
 
 /* Writes what only a server needs: the algorithm, the terms and how long to learn. */
-static void doorman__put_policy(doorman__writer *out, const doorman_answer *answer) {
+static void doorman__put_policy(doorman__writer *out, const doorman_capacity_response *answer) {
     if (answer->algorithm) doorman__put_algorithm(out, answer->algorithm, answer->whole);
     if (answer->terms_count) doorman__put(out, ",'terms':[");
     for (size_t i = 0; i < answer->terms_count; i++) {
@@ -9167,10 +9249,10 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
         doorman__put(out, "}");
     } else if (response->method == DOORMAN_GET_CAPACITY) {
         doorman__put(out, "'response':[");
-        for (size_t i = 0; i < response->answer_count; i++) {
+        for (size_t i = 0; i < response->item_count; i++) {
             doorman__put(out, "%,");
-            doorman__put_answer(out, &response->answers[i], response->is_server, epoch);
-            if (response->is_server) doorman__put_policy(out, &response->answers[i]);
+            doorman__put_capacity_response(out, &response->items[i], response->is_server, epoch);
+            if (response->is_server) doorman__put_policy(out, &response->items[i]);
             doorman__put(out, "}");
         }
         doorman__put(out, "]");
@@ -9180,9 +9262,9 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
 
 doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
                                   const char *message) {
-    bool told = status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_NOT_FOUND ||
-                status == DOORMAN_RESOURCE_EXHAUSTED || status == DOORMAN_UNAVAILABLE;
-    const char *code = told ? doorman_status_name(status) : "INTERNAL";
+    bool parent_terms = status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_NOT_FOUND ||
+                        status == DOORMAN_RESOURCE_EXHAUSTED || status == DOORMAN_UNAVAILABLE;
+    const char *code = parent_terms ? doorman_status_name(status) : "INTERNAL";
     if (!message) message = doorman_status_text(status);
     doorman__writer out = doorman__put_start(reply);
     doorman__put(&out, "{'error':{'code':%s,'message':%s}}", code, message);
@@ -9190,16 +9272,17 @@ doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
 }
 
 /* Writes the demand of a client, or the groups of a server. */
-static void doorman__put_wants(doorman__writer *out, const doorman_ask *ask, bool is_server) {
+static void doorman__put_wants(doorman__writer *out, const doorman_capacity_request *wanted,
+                               bool is_server) {
     if (!is_server) {
-        doorman__put(out, ",'priority':%i,'wants':%n", (uint64_t)ask->wants->priority,
-                     ask->wants->wants);
+        doorman__put(out, ",'priority':%i,'wants':%n", (uint64_t)wanted->wants->priority,
+                     wanted->wants->wants);
         return;
     }
-    if (ask->learning) doorman__put(out, ",'learning':%b", true);
+    if (wanted->learning) doorman__put(out, ",'learning':%b", true);
     doorman__put(out, ",'wants':[");
-    for (size_t i = 0; i < ask->wants_count; i++) {
-        const doorman_demand *group = &ask->wants[i];
+    for (size_t i = 0; i < wanted->wants_count; i++) {
+        const doorman_demand *group = &wanted->wants[i];
         double clients = doorman__max(1, group->subclients);
         doorman__put(out, "%,{'priority':%i,'num_clients':%i,'wants':%n}",
                      (uint64_t)group->priority, (uint64_t)clients, group->wants);
@@ -9207,13 +9290,15 @@ static void doorman__put_wants(doorman__writer *out, const doorman_ask *ask, boo
     doorman__put(out, "]");
 }
 
-static void doorman__put_ask(doorman__writer *out, const doorman_ask *ask, bool is_server) {
-    doorman__put(out, "{'resource_id':%s", ask->resource_id);
-    doorman__put_wants(out, ask, is_server);
-    if (ask->outstanding > 0) doorman__put(out, ",'outstanding':%n", ask->outstanding);
-    if (ask->has.id) {
-        doorman__put(out, ",'has':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t}", ask->has.id,
-                     ask->has.node, ask->has.capacity, ask->has.expires_in);
+static void doorman__put_capacity_request(doorman__writer *out,
+                                          const doorman_capacity_request *wanted, bool is_server) {
+    doorman__put(out, "{'resource_id':%s", wanted->resource_id);
+    doorman__put_wants(out, wanted, is_server);
+    if (wanted->outstanding > 0) doorman__put(out, ",'outstanding':%n", wanted->outstanding);
+    if (wanted->has.id) {
+        doorman__put(out, ",'has':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t}",
+                     wanted->has.id, wanted->has.node, wanted->has.capacity,
+                     wanted->has.expires_in);
     }
     doorman__put(out, "}");
 }
@@ -9229,20 +9314,20 @@ static void doorman__put_holder(doorman__writer *out, const doorman_request *req
 
 doorman_status doorman_json_request(const doorman_request *request, doorman_buffer *text) {
     doorman__writer out = doorman__put_start(text);
-    bool asks = request->method != DOORMAN_DISCOVERY;
+    bool items = request->method != DOORMAN_DISCOVERY;
     doorman__put(&out, "{%s:{", doorman_method_name(request->method, request->is_server));
-    if (asks) doorman__put_holder(&out, request);
-    if (asks) doorman__put(&out, ",'resource':[");
-    for (size_t i = 0; i < request->ask_count; i++) {
-        const doorman_ask *ask = &request->asks[i];
+    if (items) doorman__put_holder(&out, request);
+    if (items) doorman__put(&out, ",'resource':[");
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_capacity_request *wanted = &request->items[i];
         doorman__put(&out, "%,");
         if (request->method == DOORMAN_GET_CAPACITY) {
-            doorman__put_ask(&out, ask, request->is_server);
+            doorman__put_capacity_request(&out, wanted, request->is_server);
         } else {
-            doorman__put(&out, "{'resource_id':%s,'id':%i}", ask->resource_id, ask->has.id);
+            doorman__put(&out, "{'resource_id':%s,'id':%i}", wanted->resource_id, wanted->has.id);
         }
     }
-    doorman__put(&out, asks ? "]}}" : "}}");
+    doorman__put(&out, items ? "]}}" : "}}");
     return doorman__put_end(&out);
 }
 
@@ -9253,8 +9338,8 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
     size_t bytes = 1024, rest = request->is_server ? 820 + 520 + 16 * 80 : 820;
-    for (size_t i = 0; i < request->ask_count; i++) {
-        size_t id_bytes = strlen(request->asks[i].resource_id);
+    for (size_t i = 0; i < request->item_count; i++) {
+        size_t id_bytes = strlen(request->items[i].resource_id);
         bytes += rest + 2 * (id_bytes < DOORMAN_ID_BYTES_MAX ? id_bytes : DOORMAN_ID_BYTES_MAX);
     }
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
@@ -9295,14 +9380,14 @@ void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
  * for each answer. */
 static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange) {
     const doorman_request *request = &exchange->request;
-    size_t each = sizeof(doorman_answer);
+    size_t each = sizeof(doorman_capacity_response);
     if (request->is_server) {
         each += sizeof(doorman_algorithm) + DOORMAN_TERMS_MAX * sizeof(doorman_terms);
     }
     doorman_status status = doorman__reply_reserve(&exchange->reply, request, &exchange->error);
     if (status != DOORMAN_OK) return status;
     bool room =
-        doorman__reserve(&exchange->kept, &exchange->kept_bytes, request->ask_count * each, 1);
+        doorman__reserve(&exchange->kept, &exchange->kept_bytes, request->item_count * each, 1);
     return room ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
@@ -9323,9 +9408,10 @@ doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const
 
 /* Copies what an answer to a server points to. */
 static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_t index) {
-    size_t count = exchange->response.answer_count;
-    doorman_answer *answers = (doorman_answer *)exchange->kept, *answer = &answers[index];
-    doorman_algorithm *algorithms = (doorman_algorithm *)(void *)(answers + count);
+    size_t count = exchange->response.item_count;
+    doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept,
+                              *answer = &items[index];
+    doorman_algorithm *algorithms = (doorman_algorithm *)(void *)(items + count);
     doorman_terms *terms = (doorman_terms *)(void *)(algorithms + count);
     terms += index * DOORMAN_TERMS_MAX;
     if (answer->algorithm) {
@@ -9341,22 +9427,22 @@ static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_
  * another thread may make that call before the reply is written. */
 static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     doorman_response *response = &exchange->response;
-    doorman_answer *answers = (doorman_answer *)exchange->kept;
+    doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept;
     if (response->master_address) {
         memcpy(exchange->master, response->master_address, strlen(response->master_address) + 1);
         response->master_address = exchange->master;
     }
-    for (size_t i = 0; i < response->answer_count; i++) {
-        answers[i] = response->answers[i];
-        answers[i].resource_id = exchange->request.asks[i].resource_id;
-        const char *node = answers[i].gets.node; /* the same in all leases */
+    for (size_t i = 0; i < response->item_count; i++) {
+        items[i] = response->items[i];
+        items[i].resource_id = exchange->request.items[i].resource_id;
+        const char *node = items[i].gets.node; /* the same in all leases */
         if (node && strcmp(exchange->node, node) != 0) {
             memcpy(exchange->node, node, strlen(node) + 1);
         }
-        answers[i].gets.node = exchange->node;
+        items[i].gets.node = exchange->node;
         if (response->is_server) doorman__exchange_keep_policy(exchange, i);
     }
-    response->answers = answers;
+    response->items = items;
 }
 
 /* The server's error text has paths below the method, so the method is added here. */
@@ -9422,39 +9508,41 @@ static void doorman__incoming_read(doorman__incoming *incoming, const char *text
     if (reader->status == DOORMAN_NOT_FOUND) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
-/* Gives the response to the asker, and frees it. */
-static doorman_status doorman__incoming_give(doorman__incoming *incoming, doorman_asker *asker,
-                                             uint64_t sequence, doorman_time now) {
+/* Gives the response to the upstream, and frees it. */
+static doorman_status doorman__incoming_give(doorman__incoming *incoming,
+                                             doorman_upstream *upstream, uint64_t sequence,
+                                             doorman_time now) {
     doorman__reader *reader = &incoming->reader;
     const doorman_response *response = &incoming->response;
     if (reader->status == DOORMAN_OK) {
-        reader->status = doorman_asker_response(asker, sequence, response, now);
+        reader->status = doorman_upstream_response(upstream, sequence, response, now);
         if (reader->status == DOORMAN_INVALID_ARGUMENT) {
             doorman__fail(reader->error, reader->status, "%s: does not match the request",
                           doorman_method_name(response->method, response->is_server));
         }
     } else if (reader->status != DOORMAN_OUT_OF_MEMORY) {
-        doorman_asker_failed(asker, sequence, now);
+        doorman_upstream_failed(upstream, sequence, now);
     }
     return doorman__read_end(reader);
 }
 
-doorman_status doorman_json_response(doorman_asker *asker, uint64_t sequence, const char *text,
-                                     size_t bytes, doorman_error *error, doorman_time now) {
+doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequence,
+                                     const char *text, size_t bytes, doorman_error *error,
+                                     doorman_time now) {
     doorman__incoming incoming;
     doorman__incoming_read(&incoming, text, bytes, error);
-    return doorman__incoming_give(&incoming, asker, sequence, now);
+    return doorman__incoming_give(&incoming, upstream, sequence, now);
 }
 #endif /* DOORMAN_JSON */
 
 #ifdef DOORMAN_NNG
 /* ---- >>nng ---------------------------------------------------------------------------------- */
 /*
- * A client that runs. A carrier takes its requests over one REQ socket, one mutex guards it, and
+ * A client that runs. A transport takes its requests over one REQ socket, one mutex guards it, and
  * those who wait for units stand in one line, in order of arrival. Its thread, over and over: takes
  * the answer that has come, updates the client, wakes those who are first in line for a limiter,
  * sends what is to be sent, and sleeps until the client is due, or there is news. A node with a
- * parent does the same with a carrier of its own, in a thread of its program.
+ * parent does the same with a transport of its own, in a thread of its program.
  *
  * K7 What can take long (closing, dialling, sending, reading an answer) is done without the
  *    mutex, so no caller waits for the network. The thread updates 100 resources at a time. On a
@@ -9533,8 +9621,8 @@ struct doorman_agent {
     doorman_client *client;
     doorman__waiter *first, *last; /* the line */
     doorman_time stop_by;          /* DOORMAN_NEVER: it is not to stop */
-    bool news;                     /* for the thread, which may not be asleep */
-    doorman_carrier *carrier;      /* the thread's own */
+    bool wakeup;                   /* for the thread, which may not be asleep */
+    doorman_transport *transport;  /* the thread's own */
     doorman_error last_error;
     doorman_time last_error_at; /* 0: there was none */
 };
@@ -9591,9 +9679,9 @@ static void doorman__fork_parent(void) {
 static void doorman__fork_child(void) {
     for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
         agent->inherited = true;
-        doorman__holding *holding = agent->client->asker.first;
-        for (; holding; holding = holding->next) {
-            doorman__resource_disable(doorman__resource_of(holding));
+        doorman__held_lease *held = agent->client->upstream.first;
+        for (; held; held = held->next) {
+            doorman__resource_disable(doorman__resource_of(held));
         }
     }
     doorman__process.agents = NULL;
@@ -9658,7 +9746,7 @@ static void doorman__agent_sleep(doorman_agent *agent, pthread_cond_t *condition
 }
 
 static void doorman__agent_notify(doorman_agent *agent) {
-    agent->news = true;
+    agent->wakeup = true;
     pthread_cond_signal(&agent->wake);
 }
 
@@ -9762,14 +9850,14 @@ static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, do
     doorman_rate *rate = &waiter->resource->rate;
     doorman__limit limit;
     (void)doorman__allowance_read(&rate->allowance, &limit, now);
-    bool lenient = doorman__lenient(&rate->usage);
+    bool bypass = doorman__bypass(&rate->usage);
     bool fits = limit.amount <= 0 || doorman__rate_price(&limit, waiter->n) >= 0;
-    if (!fits && !lenient && !doorman__rate_possible(rate, waiter->n)) {
+    if (!fits && !bypass && !doorman__rate_possible(rate, waiter->n)) {
         return DOORMAN_RESOURCE_EXHAUSTED;
     }
     *delay = doorman_rate_delay(rate, waiter->n, now);
     if (*delay > 0) doorman__waiter_signal(waiter, &rate->usage, now);
-    doorman_time due = last || lenient ? 0 : doorman__pace_due(waiter, &limit, now);
+    doorman_time due = last || bypass ? 0 : doorman__pace_due(waiter, &limit, now);
     if (*delay == 0 && due > now) *delay = due - now;
     if (*delay > 0) return DOORMAN_UNAVAILABLE;
     if (doorman_rate_try(rate, waiter->n, now) != DOORMAN_ALLOWED) return DOORMAN_UNAVAILABLE;
@@ -9786,12 +9874,12 @@ static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, d
     doorman_gauge *gauge = &waiter->resource->gauge;
     doorman__limit limit;
     (void)doorman__allowance_read(&gauge->allowance, &limit, now);
-    bool lenient = doorman__lenient(&gauge->usage);
+    bool bypass = doorman__bypass(&gauge->usage);
     int64_t parts = (int64_t)doorman__units(waiter->n);
     int64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST);
     *delay = DOORMAN_NEVER; /* when something changes */
-    if (!lenient && !doorman__gauge_possible(gauge, parts)) return DOORMAN_RESOURCE_EXHAUSTED;
-    if (!lenient && in_flight > limit.most - parts) {
+    if (!bypass && !doorman__gauge_possible(gauge, parts)) return DOORMAN_RESOURCE_EXHAUSTED;
+    if (!bypass && in_flight > limit.most - parts) {
         doorman__waiter_signal(waiter, &gauge->usage, now);
         return DOORMAN_UNAVAILABLE;
     }
@@ -9905,12 +9993,12 @@ doorman_status doorman_agent_gauge_release(doorman_agent *agent, doorman_resourc
     return DOORMAN_OK;
 }
 
-/* ---- nng: the carrier */
+/* ---- nng: the transport */
 
 /* A request is prepared and taken by the caller's thread. In between it is nng's, which calls
  * on_aio; `over` hands it back, and what stands before it with it. */
-struct doorman_carrier {
-    doorman_carrier_options options;
+struct doorman_transport {
+    doorman_transport_options options;
     nng_socket socket;
     nng_aio *aio;
     doorman_buffer text;
@@ -9929,106 +10017,109 @@ struct doorman_carrier {
     doorman_error error; /* what is wrong with it */
 };
 
-static void doorman__carrier_finish(doorman_carrier *carrier, int result, nng_msg *reply) {
-    carrier->result = result;
-    carrier->reply = reply;
-    __atomic_store_n(&carrier->over, true, __ATOMIC_RELEASE);
-    carrier->options.on_news(carrier->options.context);
+static void doorman__transport_finish(doorman_transport *transport, int result, nng_msg *reply) {
+    transport->result = result;
+    transport->reply = reply;
+    __atomic_store_n(&transport->over, true, __ATOMIC_RELEASE);
+    transport->options.on_wakeup(transport->options.context);
 }
 
-static nng_duration doorman__carrier_time_left(doorman_time deadline) {
+static nng_duration doorman__transport_time_left(doorman_time deadline) {
     doorman_time left = doorman__later(deadline - doorman_clock(), 0);
     return (nng_duration)doorman__earlier(left / (DOORMAN_SECOND / 1000) + 1, INT32_MAX);
 }
 
 /* In a thread of nng's: the request was sent, or answered, or has failed. */
-static void doorman__carrier_on_aio(void *context) {
-    doorman_carrier *carrier = (doorman_carrier *)context;
-    int result = nng_aio_result(carrier->aio);
-    if (carrier->sending && result == 0) {
-        carrier->sending = false;
-        nng_aio_set_timeout(carrier->aio, doorman__carrier_time_left(carrier->deadline));
-        nng_recv_aio(carrier->socket, carrier->aio);
+static void doorman__transport_on_aio(void *context) {
+    doorman_transport *transport = (doorman_transport *)context;
+    int result = nng_aio_result(transport->aio);
+    if (transport->sending && result == 0) {
+        transport->sending = false;
+        nng_aio_set_timeout(transport->aio, doorman__transport_time_left(transport->deadline));
+        nng_recv_aio(transport->socket, transport->aio);
         return;
     }
-    if (carrier->sending) nng_msg_free(nng_aio_get_msg(carrier->aio)); /* so it is still ours */
-    doorman__carrier_finish(carrier, result, result == 0 ? nng_aio_get_msg(carrier->aio) : NULL);
+    if (transport->sending) nng_msg_free(nng_aio_get_msg(transport->aio)); /* so it is still ours */
+    doorman__transport_finish(transport, result,
+                              result == 0 ? nng_aio_get_msg(transport->aio) : NULL);
 }
 
 /* The options' texts are borrowed, and each connection needs them again. */
-static bool doorman__carrier_copy_tls(doorman_carrier *carrier, const doorman_tls *tls) {
+static bool doorman__transport_copy_tls(doorman_transport *transport, const doorman_tls *tls) {
     const char *texts[3] = {tls->authority, tls->certificate, tls->key};
     for (int i = 0; i < 3; i++) {
         if (!texts[i]) continue;
-        carrier->pem[i] = doorman__copy(texts[i]);
-        if (!carrier->pem[i]) return false;
+        transport->pem[i] = doorman__copy(texts[i]);
+        if (!transport->pem[i]) return false;
     }
     return true;
 }
 
-doorman_status doorman_carrier_create(doorman_carrier **out,
-                                      const doorman_carrier_options *options) {
+doorman_status doorman_transport_create(doorman_transport **out,
+                                        const doorman_transport_options *options) {
     doorman_status status = doorman__process_use_nng();
     if (status != DOORMAN_OK) return status;
-    doorman_carrier *carrier = (doorman_carrier *)doorman__zalloc(sizeof *carrier);
-    if (!carrier || nng_aio_alloc(&carrier->aio, doorman__carrier_on_aio, carrier) != 0 ||
-        (options->tls && !doorman__carrier_copy_tls(carrier, options->tls))) {
-        doorman_carrier_destroy(carrier);
+    doorman_transport *transport = (doorman_transport *)doorman__zalloc(sizeof *transport);
+    if (!transport || nng_aio_alloc(&transport->aio, doorman__transport_on_aio, transport) != 0 ||
+        (options->tls && !doorman__transport_copy_tls(transport, options->tls))) {
+        doorman_transport_destroy(transport);
         return DOORMAN_OUT_OF_MEMORY;
     }
-    carrier->options = *options;
-    *out = carrier;
+    transport->options = *options;
+    *out = transport;
     return DOORMAN_OK;
 }
 
 /* Closing the socket ends what the aio waits for, and freeing it waits for the callback. */
-void doorman_carrier_destroy(doorman_carrier *carrier) {
-    if (!carrier) return;
-    nng_close(carrier->socket);
-    nng_aio_free(carrier->aio);
-    if (carrier->was_read) (void)doorman__read_end(&carrier->incoming.reader);
-    if (carrier->reply) nng_msg_free(carrier->reply);
-    doorman_buffer_uninit(&carrier->text);
-    for (int i = 0; i < 3; i++) DOORMAN_FREE(carrier->pem[i]);
-    DOORMAN_FREE(carrier);
+void doorman_transport_destroy(doorman_transport *transport) {
+    if (!transport) return;
+    nng_close(transport->socket);
+    nng_aio_free(transport->aio);
+    if (transport->was_read) (void)doorman__read_end(&transport->incoming.reader);
+    if (transport->reply) nng_msg_free(transport->reply);
+    doorman_buffer_uninit(&transport->text);
+    for (int i = 0; i < 3; i++) DOORMAN_FREE(transport->pem[i]);
+    DOORMAN_FREE(transport);
 }
 
-const char *doorman_carrier_address(const doorman_carrier *carrier) { return carrier->address; }
+const char *doorman_transport_address(const doorman_transport *transport) {
+    return transport->address;
+}
 
 /* What a connection to this address asks of its peer, and shows it: nng checks the certificate, but
  * has to be told for which name. */
-static int doorman__carrier_create_tls(doorman_carrier *carrier, nng_tls_config **out) {
+static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_config **out) {
     char host[DOORMAN_ID_BYTES_MAX + 1];
-    const char *from = strstr(carrier->address, "://");
-    from = from ? from + 3 : carrier->address;
+    const char *from = strstr(transport->address, "://");
+    from = from ? from + 3 : transport->address;
     snprintf(host, sizeof host, "%.*s", (int)strcspn(from, ":/"), from);
     int error = nng_tls_config_alloc(out, NNG_TLS_MODE_CLIENT);
     if (error == 0) error = nng_tls_config_server_name(*out, host);
-    if (error == 0) error = nng_tls_config_ca_chain(*out, carrier->pem[0], NULL);
-    if (error == 0 && carrier->pem[1]) {
-        error = nng_tls_config_own_cert(*out, carrier->pem[1], carrier->pem[2], NULL);
+    if (error == 0) error = nng_tls_config_ca_chain(*out, transport->pem[0], NULL);
+    if (error == 0 && transport->pem[1]) {
+        error = nng_tls_config_own_cert(*out, transport->pem[1], transport->pem[2], NULL);
     }
     return error;
 }
 
 /* In a thread of nng's: there is a connection now, or this one is gone. */
-static void doorman__carrier_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
-    doorman_carrier *carrier = (doorman_carrier *)context;
+static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
+    doorman_transport *transport = (doorman_transport *)context;
     int id = nng_pipe_id(pipe);
     if (event == NNG_PIPE_EV_ADD_POST) {
-        __atomic_store_n(&carrier->pipe, id, __ATOMIC_RELAXED);
+        __atomic_store_n(&transport->pipe, id, __ATOMIC_RELAXED);
     } else {
-        (void)__atomic_compare_exchange_n(&carrier->pipe, &id, 0, false, __ATOMIC_RELAXED,
+        (void)__atomic_compare_exchange_n(&transport->pipe, &id, 0, false, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED);
     }
 }
 
-static int doorman__carrier_dial(doorman_carrier *carrier) {
+static int doorman__transport_dial(doorman_transport *transport) {
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
     nng_tls_config *tls = NULL;
-    int error = nng_dialer_create(&dialer, carrier->socket, carrier->address);
-    if (error == 0 && carrier->pem[0] && doorman__tls(carrier->address)) {
-        error = doorman__carrier_create_tls(carrier, &tls);
+    int error = nng_dialer_create(&dialer, transport->socket, transport->address);
+    if (error == 0 && transport->pem[0] && doorman__tls(transport->address)) {
+        error = doorman__transport_create_tls(transport, &tls);
         if (error == 0) error = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
     }
     if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
@@ -10037,49 +10128,49 @@ static int doorman__carrier_dial(doorman_carrier *carrier) {
 }
 
 /* Nobody needs to be there yet: nng goes on dialling, every 0.1 s to 1 s. But it must not send a
- * request again by itself, for what the asker has given up must not be granted later.
+ * request again by itself, for what the upstream has given up must not be granted later.
  *   returns   nng's error, or 0 */
-static int doorman__carrier_connect(doorman_carrier *carrier) {
-    nng_close(carrier->socket); /* the first time there is none, and nng says so */
-    __atomic_store_n(&carrier->pipe, 0, __ATOMIC_RELAXED);
-    int error = nng_req0_open(&carrier->socket);
+static int doorman__transport_connect(doorman_transport *transport) {
+    nng_close(transport->socket); /* the first time there is none, and nng says so */
+    __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
+    int error = nng_req0_open(&transport->socket);
     if (error != 0) return error;
-    nng_socket socket = carrier->socket;
+    nng_socket socket = transport->socket;
     size_t bytes_max = DOORMAN_MESSAGE_BYTES_MAX + sizeof(uint32_t); /* and a request's number */
     error = nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
     if (error == 0) error = nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000);
     if (error == 0) error = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max);
     for (int i = 0; error == 0 && i < 2; i++) {
         nng_pipe_ev event = i ? NNG_PIPE_EV_REM_POST : NNG_PIPE_EV_ADD_POST;
-        error = nng_pipe_notify(socket, event, doorman__carrier_on_pipe, carrier);
+        error = nng_pipe_notify(socket, event, doorman__transport_on_pipe, transport);
     }
-    if (error == 0) error = doorman__carrier_dial(carrier);
-    carrier->connected = error == 0;
+    if (error == 0) error = doorman__transport_dial(transport);
+    transport->connected = error == 0;
     return error;
 }
 
 /* The connection is of no use any more; the next request makes another one. */
-static void doorman__carrier_disconnect(doorman_carrier *carrier) {
-    carrier->connected = false;
-    __atomic_store_n(&carrier->pipe, 0, __ATOMIC_RELAXED);
+static void doorman__transport_disconnect(doorman_transport *transport) {
+    transport->connected = false;
+    __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
 }
 
-bool doorman_carrier_prepare(doorman_carrier *carrier, doorman_time now) {
-    doorman_asker *asker = carrier->options.asker;
+bool doorman_transport_prepare(doorman_transport *transport, doorman_time now) {
+    doorman_upstream *upstream = transport->options.upstream;
     doorman_request request;
-    if (carrier->sequence) return false;
-    if (doorman_asker_request(asker, &request, now) != DOORMAN_OK || !request.sequence) {
+    if (transport->sequence) return false;
+    if (doorman_upstream_request(upstream, &request, now) != DOORMAN_OK || !request.sequence) {
         return false;
     }
-    if (doorman_json_request(&request, &carrier->text) != DOORMAN_OK) {
-        doorman_asker_failed(asker, request.sequence, now);
+    if (doorman_json_request(&request, &transport->text) != DOORMAN_OK) {
+        doorman_upstream_failed(upstream, request.sequence, now);
         return false;
     }
-    const char *address = doorman_asker_address(asker);
-    if (strcmp(carrier->address, address) != 0) doorman__carrier_disconnect(carrier);
-    memcpy(carrier->address, address, strlen(address) + 1);
-    carrier->sequence = request.sequence;
-    carrier->deadline = doorman_asker_due(asker);
+    const char *address = doorman_upstream_address(upstream);
+    if (strcmp(transport->address, address) != 0) doorman__transport_disconnect(transport);
+    memcpy(transport->address, address, strlen(address) + 1);
+    transport->sequence = request.sequence;
+    transport->deadline = doorman_upstream_due(upstream);
     return true;
 }
 
@@ -10087,86 +10178,86 @@ bool doorman_carrier_prepare(doorman_carrier *carrier, doorman_time now) {
  * to. Where another address could be tried, that is not waited for until the answer is due. */
 #define DOORMAN__CONNECT_MAX (2 * DOORMAN_SECOND)
 
-void doorman_carrier_send(doorman_carrier *carrier) {
+void doorman_transport_send(doorman_transport *transport) {
     nng_msg *message = NULL;
-    doorman_time deadline = carrier->deadline;
-    if (carrier->options.asker->address_count > 1) {
+    doorman_time deadline = transport->deadline;
+    if (transport->options.upstream->address_count > 1) {
         deadline = doorman__earlier(deadline, doorman_clock() + DOORMAN__CONNECT_MAX);
     }
-    int error = carrier->connected ? 0 : doorman__carrier_connect(carrier);
-    if (error == 0) error = nng_msg_alloc(&message, carrier->text.bytes);
+    int error = transport->connected ? 0 : doorman__transport_connect(transport);
+    if (error == 0) error = nng_msg_alloc(&message, transport->text.bytes);
     if (error != 0) {
-        doorman__carrier_finish(carrier, error, NULL);
+        doorman__transport_finish(transport, error, NULL);
         return;
     }
-    memcpy(nng_msg_body(message), carrier->text.text, carrier->text.bytes);
-    nng_aio_set_msg(carrier->aio, message);
-    nng_aio_set_timeout(carrier->aio, doorman__carrier_time_left(deadline));
-    carrier->sending = true;
-    nng_send_aio(carrier->socket, carrier->aio);
+    memcpy(nng_msg_body(message), transport->text.text, transport->text.bytes);
+    nng_aio_set_msg(transport->aio, message);
+    nng_aio_set_timeout(transport->aio, doorman__transport_time_left(deadline));
+    transport->sending = true;
+    nng_send_aio(transport->socket, transport->aio);
 }
 
-/* Reads the answer that has come, if one has: what of doorman_carrier_take needs no lock. */
-static void doorman__carrier_read(doorman_carrier *carrier) {
-    bool over = __atomic_load_n(&carrier->over, __ATOMIC_ACQUIRE);
-    if (!over || !carrier->reply || carrier->was_read) return;
-    carrier->error.text[0] = 0;
-    doorman__incoming_read(&carrier->incoming, (const char *)nng_msg_body(carrier->reply),
-                           nng_msg_len(carrier->reply), &carrier->error);
-    carrier->was_read = true;
+/* Reads the answer that has come, if one has: what of doorman_transport_take needs no lock. */
+static void doorman__transport_read(doorman_transport *transport) {
+    bool over = __atomic_load_n(&transport->over, __ATOMIC_ACQUIRE);
+    if (!over || !transport->reply || transport->was_read) return;
+    transport->error.text[0] = 0;
+    doorman__incoming_read(&transport->incoming, (const char *)nng_msg_body(transport->reply),
+                           nng_msg_len(transport->reply), &transport->error);
+    transport->was_read = true;
 }
 
-doorman_status doorman_carrier_take(doorman_carrier *carrier, doorman_error *error,
-                                    doorman_time now) {
-    doorman_asker *asker = carrier->options.asker;
+doorman_status doorman_transport_take(doorman_transport *transport, doorman_error *error,
+                                      doorman_time now) {
+    doorman_upstream *upstream = transport->options.upstream;
     doorman_status status = DOORMAN_UNAVAILABLE;
-    if (!__atomic_load_n(&carrier->over, __ATOMIC_ACQUIRE)) return DOORMAN_OK;
-    if (carrier->reply) {
-        doorman__carrier_read(carrier);
-        status = doorman__incoming_give(&carrier->incoming, asker, carrier->sequence, now);
-        if (status != DOORMAN_OK) doorman__fail(error, status, "%s", carrier->error.text);
-        nng_msg_free(carrier->reply);
+    if (!__atomic_load_n(&transport->over, __ATOMIC_ACQUIRE)) return DOORMAN_OK;
+    if (transport->reply) {
+        doorman__transport_read(transport);
+        status = doorman__incoming_give(&transport->incoming, upstream, transport->sequence, now);
+        if (status != DOORMAN_OK) doorman__fail(error, status, "%s", transport->error.text);
+        nng_msg_free(transport->reply);
     } else {
-        doorman__fail(error, status, "%s", nng_strerror(carrier->result));
+        doorman__fail(error, status, "%s", nng_strerror(transport->result));
     }
     if (status != DOORMAN_OK) {
-        doorman_asker_failed(asker, carrier->sequence, now);
-        doorman__carrier_disconnect(carrier);
+        doorman_upstream_failed(upstream, transport->sequence, now);
+        doorman__transport_disconnect(transport);
     }
-    carrier->sequence = 0;
-    carrier->reply = NULL;
-    carrier->was_read = false;
-    carrier->over = false;
+    transport->sequence = 0;
+    transport->reply = NULL;
+    transport->was_read = false;
+    transport->over = false;
     return status;
 }
 
 /* ---- nng: the thread */
 
-/* From the carrier, in a thread of nng's or in this one. */
-static void doorman__agent_on_news(void *context) {
+/* From the transport, in a thread of nng's or in this one. */
+static void doorman__agent_on_wakeup(void *context) {
     doorman_agent *agent = (doorman_agent *)context;
     pthread_mutex_lock(&agent->mutex);
     doorman__agent_notify(agent);
     pthread_mutex_unlock(&agent->mutex);
 }
 
-/* Sends what the asker wants sent. Lets go of the mutex meanwhile. */
+/* Sends what the upstream wants sent. Lets go of the mutex meanwhile. */
 static void doorman__agent_ask(doorman_agent *agent, doorman_time now) {
-    if (!doorman_carrier_prepare(agent->carrier, now)) return;
+    if (!doorman_transport_prepare(agent->transport, now)) return;
     pthread_mutex_unlock(&agent->mutex);
-    doorman_carrier_send(agent->carrier);
+    doorman_transport_send(agent->transport);
     pthread_mutex_lock(&agent->mutex);
 }
 
 /* A server that answers that nobody is known to be master has failed, as far as the client goes. */
 static void doorman__agent_take(doorman_agent *agent, doorman_time now) {
     doorman_error error = {""};
-    uint64_t before = agent->client->asker.failure_count;
-    (void)doorman_carrier_take(agent->carrier, &error, now);
-    if (agent->client->asker.failure_count == before) return;
+    uint64_t before = agent->client->upstream.failure_count;
+    (void)doorman_transport_take(agent->transport, &error, now);
+    if (agent->client->upstream.failure_count == before) return;
     if (!error.text[0]) doorman__fail(&error, DOORMAN_OK, "it knows no master");
-    doorman__fail(&agent->last_error, DOORMAN_OK, "%s: %.*s", agent->carrier->address,
-                  (int)(sizeof error.text - sizeof agent->carrier->address - 2), error.text);
+    doorman__fail(&agent->last_error, DOORMAN_OK, "%s: %.*s", agent->transport->address,
+                  (int)(sizeof error.text - sizeof agent->transport->address - 2), error.text);
     agent->last_error_at = now;
 }
 
@@ -10194,10 +10285,10 @@ static void *doorman__agent_main(void *context) {
     pthread_mutex_lock(&agent->mutex);
     for (;;) {
         pthread_mutex_unlock(&agent->mutex);
-        doorman__carrier_read(agent->carrier);
+        doorman__transport_read(agent->transport);
         pthread_mutex_lock(&agent->mutex);
         doorman_time now = doorman_clock();
-        agent->news = false;
+        agent->wakeup = false;
         doorman__agent_take(agent, now);
         doorman__agent_update(agent);
         now = doorman_clock();
@@ -10205,7 +10296,7 @@ static void *doorman__agent_main(void *context) {
         doorman__agent_ask(agent, now);
         doorman_time due = doorman_client_due(agent->client), stop_by = agent->stop_by;
         if (stop_by != DOORMAN_NEVER && (now >= stop_by || due == DOORMAN_NEVER)) break;
-        if (agent->news) continue;
+        if (agent->wakeup) continue;
         if (due <= now) due = now + DOORMAN_SECOND / 100; /* whatever happens, it must not spin */
         doorman__agent_sleep(agent, &agent->wake, doorman__earlier(due, stop_by), now);
     }
@@ -10239,17 +10330,17 @@ static doorman_status doorman__agent_create_client(doorman_agent *agent,
     doorman__agent_default_id(id, random[0]);
     if (!own.client_id) own.client_id = id;
     if (!own.seed) own.seed = random[1];
-    own.tls = NULL; /* the carrier's */
+    own.tls = NULL; /* the transport's */
     return doorman_client_create(&agent->client, &own, error, doorman_clock());
 }
 
-static doorman_status doorman__agent_create_carrier(doorman_agent *agent, const doorman_tls *tls,
-                                                    doorman_error *error) {
-    doorman_carrier_options options = {.asker = doorman_client_asker(agent->client),
-                                       .on_news = doorman__agent_on_news,
-                                       .context = agent,
-                                       .tls = tls};
-    doorman_status status = doorman_carrier_create(&agent->carrier, &options);
+static doorman_status doorman__agent_create_transport(doorman_agent *agent, const doorman_tls *tls,
+                                                      doorman_error *error) {
+    doorman_transport_options options = {.upstream = doorman_client_upstream(agent->client),
+                                         .on_wakeup = doorman__agent_on_wakeup,
+                                         .context = agent,
+                                         .tls = tls};
+    doorman_status status = doorman_transport_create(&agent->transport, &options);
     return status == DOORMAN_OK ? DOORMAN_OK : doorman__no_memory(error);
 }
 
@@ -10318,9 +10409,9 @@ static doorman_status doorman__agent_use_nng(doorman_error *error) {
     return doorman__fail(error, status, "the parent of this process had used nng before the fork");
 }
 
-/* The thread is not there, or no more; nng's may be, until the carrier is destroyed. */
+/* The thread is not there, or no more; nng's may be, until the transport is destroyed. */
 static void doorman__agent_free(doorman_agent *agent) {
-    doorman_carrier_destroy(agent->carrier);
+    doorman_transport_destroy(agent->transport);
     doorman_client_destroy(agent->client);
     pthread_cond_destroy(&agent->left);
     pthread_cond_destroy(&agent->wake);
@@ -10364,7 +10455,7 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
     }
     status = doorman__agent_create_client(agent, options, error);
     if (status == DOORMAN_OK) status = doorman__agent_check(options, error);
-    if (status == DOORMAN_OK) status = doorman__agent_create_carrier(agent, options->tls, error);
+    if (status == DOORMAN_OK) status = doorman__agent_create_transport(agent, options->tls, error);
     if (status == DOORMAN_OK && !doorman__agent_launch(agent)) {
         status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
     }
@@ -10379,10 +10470,10 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
 
 /* Releases what the application has left open, as often as it has opened it. */
 static void doorman__agent_close_all(doorman_agent *agent, doorman_time now) {
-    doorman__holding *holding = agent->client->asker.first, *next = NULL;
-    for (; holding; holding = next) {
-        doorman_resource *resource = doorman__resource_of(holding);
-        next = holding->next;
+    doorman__held_lease *held = agent->client->upstream.first, *next = NULL;
+    for (; held; held = next) {
+        doorman_resource *resource = doorman__resource_of(held);
+        next = held->next;
         for (size_t times = resource->opened; times; times--) doorman_resource_close(resource, now);
     }
 }
@@ -10421,16 +10512,16 @@ doorman_status doorman_agent_stop(doorman_agent *agent) {
 doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out) {
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
-    const doorman_asker *asker = &agent->client->asker;
+    const doorman_upstream *upstream = &agent->client->upstream;
     memset(out, 0, sizeof *out);
     memcpy(out->client_id, agent->client->client_id, sizeof out->client_id);
-    snprintf(out->address, sizeof out->address, "%s", doorman_asker_address(asker));
-    bool same = strcmp(out->address, agent->carrier->address) == 0;
-    out->connected = same && __atomic_load_n(&agent->carrier->pipe, __ATOMIC_RELAXED) != 0;
-    out->failing = asker->failures > 0;
+    snprintf(out->address, sizeof out->address, "%s", doorman_upstream_address(upstream));
+    bool same = strcmp(out->address, agent->transport->address) == 0;
+    out->connected = same && __atomic_load_n(&agent->transport->pipe, __ATOMIC_RELAXED) != 0;
+    out->failing = upstream->failures > 0;
     out->last_error = agent->last_error;
     out->last_error_at = agent->last_error_at;
-    out->next_refresh = doorman_asker_due(asker);
+    out->next_refresh = doorman_upstream_due(upstream);
     pthread_mutex_unlock(&agent->mutex);
     return DOORMAN_OK;
 }

@@ -1106,7 +1106,7 @@ struct upward {
     pthread_t thread;
     bool started;
     pthread_cond_t wake;
-    doorman_carrier *carrier;
+    doorman_transport *carrier;
     doorman_time wakes_at; /* when the thread wakes up to do what is due; 0: it is awake */
     bool news;             /* the transport has a response, or an error */
     bool answers;          /* the last request to the parent succeeded */
@@ -1416,7 +1416,7 @@ static doorman_status service_answer(struct service *service, doorman_json_excha
     if (!service->stopping) {
         doorman_json_exchange_decide(exchange, service->server, now);
         bool releases = exchange->request.method == DOORMAN_RELEASE_CAPACITY;
-        if (read == DOORMAN_OK && releases) service->gone_count += exchange->request.ask_count;
+        if (read == DOORMAN_OK && releases) service->gone_count += exchange->request.item_count;
         upward_hurry(service);
     }
     pthread_mutex_unlock(&service->lock);
@@ -1502,7 +1502,7 @@ static void upward_say_failure(struct service *service, doorman_status status,
     int kind = status == DOORMAN_UNAVAILABLE ? TROUBLE_PARENT_SILENT : TROUBLE_PARENT_ANSWER;
     const char *why = error->text[0] ? error->text : doorman_status_text(status);
     service->troubles[kind].unsaid_count++;
-    trouble_say(service, kind, "parent", doorman_carrier_address(service->upward.carrier), why,
+    trouble_say(service, kind, "parent", doorman_transport_address(service->upward.carrier), why,
                 now);
 }
 
@@ -1511,13 +1511,13 @@ static void upward_take(struct service *service, doorman_time now) {
     struct upward *upward = &service->upward;
     doorman_error error = {""};
     if (upward->news) {
-        doorman_status status = doorman_carrier_take(upward->carrier, &error, now);
+        doorman_status status = doorman_transport_take(upward->carrier, &error, now);
         if (status == DOORMAN_STALE) status = DOORMAN_OK; /* from an earlier mastership */
         count_add(&service->counts.parent[status], 1);
         if (status != DOORMAN_OK) upward_say_failure(service, status, &error, now);
         if (status == DOORMAN_OK && !upward->answers) {
             say(service->settings, LEVEL_INFO, "the parent answers", "parent",
-                doorman_carrier_address(upward->carrier), END);
+                doorman_transport_address(upward->carrier), END);
         }
         upward->answers = status == DOORMAN_OK;
         upward->news = false;
@@ -1569,9 +1569,9 @@ static void *upward_main(void *argument) {
         upward_take(service, now);
         if (doorman_server_due(service->server) <= now) doorman_server_update(service->server, now);
         upward_say_leases(service, now);
-        if (doorman_carrier_prepare(upward->carrier, now)) {
+        if (doorman_transport_prepare(upward->carrier, now)) {
             pthread_mutex_unlock(&service->lock);
-            doorman_carrier_send(upward->carrier);
+            doorman_transport_send(upward->carrier);
             pthread_mutex_lock(&service->lock);
         } else {
             upward_sleep(service, now);
@@ -1603,12 +1603,12 @@ static enum outcome upward_check_address(const struct service *service, const ch
 static bool upward_init(struct service *service) {
     struct upward *upward = &service->upward;
     const doorman_tls tls = {service->pem.authority, service->pem.certificate, service->pem.key};
-    doorman_carrier_options options = {.asker = doorman_server_asker(service->server),
-                                       .on_news = upward_on_news,
-                                       .context = service,
-                                       .tls = tls.authority ? &tls : NULL};
+    doorman_transport_options options = {.upstream = doorman_server_upstream(service->server),
+                                         .on_wakeup = upward_on_news,
+                                         .context = service,
+                                         .tls = tls.authority ? &tls : NULL};
     return condition_init(&upward->wake) &&
-           doorman_carrier_create(&upward->carrier, &options) == DOORMAN_OK;
+           doorman_transport_create(&upward->carrier, &options) == DOORMAN_OK;
 }
 
 static enum outcome upward_start(struct service *service) {
@@ -1630,7 +1630,7 @@ static void upward_stop(struct service *service) {
         pthread_mutex_unlock(&service->lock);
         pthread_join(upward->thread, NULL);
     }
-    doorman_carrier_destroy(upward->carrier); /* which may still signal */
+    doorman_transport_destroy(upward->carrier); /* which may still signal */
     if (upward->started) pthread_cond_destroy(&upward->wake);
 }
 
@@ -2105,7 +2105,7 @@ static void service_yield(struct service *service) {
 static void service_walk(struct service *service,
                          bool (*visit)(void *context, const doorman_server_resource *info),
                          void *context) {
-    doorman_walk walk;
+    doorman_cursor walk;
     doorman_server_resource info;
     doorman_time now = doorman_clock();
     doorman_server_walk_start(service->server, &walk);
@@ -2194,7 +2194,7 @@ static void survey_add_rest(struct survey *survey, const struct row *row) {
     survey->rest.overshoot += row->overshoot;
     rest->capacity += info->capacity;
     rest->has += info->has;
-    rest->counted += info->counted;
+    rest->committed += info->committed;
     rest->wants += info->wants;
     rest->subclients += info->subclients;
     rest->holder_count += info->holder_count;

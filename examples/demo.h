@@ -208,7 +208,7 @@ static bool client_join(client *c, int wants) {
     doorman_client_options options = {
         .addresses = addresses, .address_count = 1, .request_timeout = DOORMAN_SECOND};
     doorman_resource_options resource = {
-        .resource_id = RESOURCE, .wants = wants, .burst = BURST, .mode = DOORMAN_PESSIMISTIC};
+        .resource_id = RESOURCE, .wants = wants, .burst = BURST, .fallback = DOORMAN_PESSIMISTIC};
     doorman_error error = {""};
     atomic_store(&c->wants, wants);
     if (doorman_agent_start(&c->agent, &options, &error) == DOORMAN_OK &&

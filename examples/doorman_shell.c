@@ -212,7 +212,7 @@ static lease *shell_add(shell *s, const char *client_id, const char *resource_id
     doorman_client_options client = {
         .client_id = client_id, .addresses = s->addresses, .address_count = s->address_count};
     doorman_resource_options resource = {
-        .resource_id = resource_id, .wants = wants, .mode = DOORMAN_PESSIMISTIC};
+        .resource_id = resource_id, .wants = wants, .fallback = DOORMAN_PESSIMISTIC};
     doorman_error error = {"out of memory"};
     lease *other = *find(&s->first, client_id, NULL), *l = calloc(1, sizeof *l);
     doorman_agent *own = NULL;
@@ -279,8 +279,9 @@ static void run_get(shell *s, char **words) {
     do {
         usleep(10000);
         doorman_agent_read(l->agent, l->resource, &info);
-    } while (!info.leased && !info.learning && (!info.heard || info.grant == DOORMAN_TRY_LATER) &&
-             !interrupted && doorman_clock() < end);
+    } while (!info.leased && !info.learning &&
+             (!info.has_outcome || info.outcome == DOORMAN_TRY_LATER) && !interrupted &&
+             doorman_clock() < end);
     if (info.leased) {
         printf("%s has %.6g of %s, and wants %.6g\n", words[1], info.capacity, words[2], wants);
         warn_of_parts(s, l, &info);
@@ -288,7 +289,7 @@ static void run_get(shell *s, char **words) {
         static const char *const why[] = {"no answer", "there is no free capacity now",
                                           "no template matches it", "the server is full"};
         fail(s, "no lease on %s: %s; the client keeps asking", words[2],
-             info.learning ? "the server is new, and learns who has what" : why[info.grant]);
+             info.learning ? "the server is new, and learns who has what" : why[info.outcome]);
     }
 }
 

@@ -54,14 +54,14 @@ static void start_client(world *w, int i, const char *client_id, double wants) {
 /* Passes one request and its response, if the client has something to send. A real program would
  * use a network here. */
 static void carry(world *w, doorman_client *client) {
-    doorman_asker *asker = doorman_client_asker(client);
+    doorman_upstream *asker = doorman_client_upstream(client);
     doorman_request request;
     doorman_response response;
     doorman_client_update(client, w->now);
-    check(doorman_asker_request(asker, &request, w->now));
+    check(doorman_upstream_request(asker, &request, w->now));
     if (request.sequence == 0) return;
     check(doorman_server_handle(w->server, &request, &response, NULL, w->now));
-    check(doorman_asker_response(asker, request.sequence, &response, w->now));
+    check(doorman_upstream_response(asker, request.sequence, &response, w->now));
 }
 
 /* Prints the leases, if one has changed. */

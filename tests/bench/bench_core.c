@@ -38,14 +38,15 @@ typedef struct fleet {
 static void renew(fleet *f, holder *h) {
     doorman_demand demand = {h->wants, 1, 1};
     doorman_lease has = {.id = h->lease_id, .node = "root", .capacity = h->capacity};
-    doorman_ask ask = {.resource_id = "db/orders", .has = has, .wants = &demand, .wants_count = 1};
+    doorman_capacity_request ask = {
+        .resource_id = "db/orders", .has = has, .wants = &demand, .wants_count = 1};
     doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = h->id, .asks = &ask, .ask_count = 1};
+        .method = DOORMAN_GET_CAPACITY, .holder_id = h->id, .items = &ask, .item_count = 1};
     doorman_response response;
     must(doorman_server_handle(f->server, &request, &response, NULL, f->now) == DOORMAN_OK,
          "a request was refused");
-    h->lease_id = response.answers[0].gets.id;
-    h->capacity = response.answers[0].gets.capacity;
+    h->lease_id = response.items[0].gets.id;
+    h->capacity = response.items[0].gets.capacity;
 }
 
 static void make_server(fleet *f) {

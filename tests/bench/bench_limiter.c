@@ -288,7 +288,7 @@ static void time_out(bench *b) {
     const char *nobody = "tcp://127.0.0.1:1";
     doorman_client_options options = {.addresses = &nobody, .address_count = 1};
     doorman_resource_options none = {
-        .resource_id = "none", .wants = 1, .mode = DOORMAN_PESSIMISTIC};
+        .resource_id = "none", .wants = 1, .fallback = DOORMAN_PESSIMISTIC};
     pacing p;
     bench_step(b, "waits that time out");
     must(doorman_agent_start(&p.agent, &options, NULL) == DOORMAN_OK &&

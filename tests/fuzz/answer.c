@@ -50,7 +50,8 @@ static void check_resource(const answer_world *world, const doorman_resource *re
     if (!resource) return;
     doorman_resource_read(resource, &info, world->now);
     must(info.leased ? fuzz_amount(info.capacity) : amount_or_unlimited(info.capacity));
-    must(fuzz_amount(info.wants) && info.grant >= DOORMAN_GRANTED && info.grant <= DOORMAN_FULL);
+    must(fuzz_amount(info.wants) && info.outcome >= DOORMAN_GRANTED &&
+         info.outcome <= DOORMAN_FULL);
     if (!info.leased) return;
     must(info.expires_at > world->now);
     must(info.expires_at <= world->now + DOORMAN_DURATION_MAX);
@@ -63,9 +64,9 @@ static void check_request(const doorman_request *request) {
     must(doorman_json_request(request, &text) == DOORMAN_OK);
     must(doorman_json_exchange_read(&exchange, text.text, text.bytes) == DOORMAN_OK);
     must(exchange.request.method == request->method);
-    must(exchange.request.ask_count == request->ask_count && request->ask_count > 0);
-    for (size_t i = 0; i < request->ask_count; i++) {
-        const doorman_ask *ask = &request->asks[i];
+    must(exchange.request.item_count == request->item_count && request->item_count > 0);
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_capacity_request *ask = &request->items[i];
         if (request->method == DOORMAN_RELEASE_CAPACITY) must(ask->has.id);
         if (request->method == DOORMAN_RELEASE_CAPACITY || !ask->has.id) continue;
         must(ask->has.expires_in > 0 && ask->has.expires_in <= DOORMAN_DURATION_MAX);
@@ -78,14 +79,14 @@ static void check_request(const doorman_request *request) {
 /* A client of the node asks for a lease. */
 static void ask_node(answer_world *world, const char *client, double wants) {
     doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
-    doorman_ask ask = {.resource_id = "db", .wants = &demand, .wants_count = 1};
+    doorman_capacity_request ask = {.resource_id = "db", .wants = &demand, .wants_count = 1};
     doorman_request request = {.method = DOORMAN_GET_CAPACITY, .holder_id = client};
     doorman_response response;
-    request.asks = &ask;
-    request.ask_count = 1;
+    request.items = &ask;
+    request.item_count = 1;
     must(doorman_server_handle(world->node, &request, &response, NULL, world->now) == DOORMAN_OK);
-    if (!response.is_master || response.answers->grant != DOORMAN_GRANTED) return;
-    const doorman_lease *gets = &response.answers->gets;
+    if (!response.is_master || response.items->outcome != DOORMAN_GRANTED) return;
+    const doorman_lease *gets = &response.items->gets;
     must(gets->capacity >= 0 && gets->capacity <= wants);
     must(gets->expires_in >= 0 && gets->expires_in <= DOORMAN_DURATION_MAX);
 }
@@ -95,8 +96,8 @@ static void ask_node(answer_world *world, const char *client, double wants) {
 static void go_round(answer_world *world) {
     doorman_request request;
     doorman_client_update(world->client, world->now);
-    doorman_asker *asker = doorman_client_asker(world->client);
-    must(doorman_asker_request(asker, &request, world->now) == DOORMAN_OK);
+    doorman_upstream *asker = doorman_client_upstream(world->client);
+    must(doorman_upstream_request(asker, &request, world->now) == DOORMAN_OK);
     if (request.sequence) world->client_sequence = request.sequence;
     if (request.sequence) check_request(&request);
     must(doorman_client_due(world->client) > world->now);
@@ -104,8 +105,8 @@ static void go_round(answer_world *world) {
     ask_node(world, "a", 5);
     ask_node(world, "b", 3);
     doorman_server_update(world->node, world->now);
-    asker = doorman_server_asker(world->node);
-    must(doorman_asker_request(asker, &request, world->now) == DOORMAN_OK);
+    asker = doorman_server_upstream(world->node);
+    must(doorman_upstream_request(asker, &request, world->now) == DOORMAN_OK);
     if (request.sequence) world->node_sequence = request.sequence;
     if (request.sequence) check_request(&request);
     must(doorman_server_due(world->node) > world->now);
@@ -159,9 +160,10 @@ static bool act(answer_world *world, char letter) {
         must(doorman_resource_set_wants(world->gauge, world->wants, world->now) == DOORMAN_OK);
         return true;
     case 'f':
-        doorman_asker_failed(doorman_client_asker(world->client), world->client_sequence,
-                             world->now);
-        doorman_asker_failed(doorman_server_asker(world->node), world->node_sequence, world->now);
+        doorman_upstream_failed(doorman_client_upstream(world->client), world->client_sequence,
+                                world->now);
+        doorman_upstream_failed(doorman_server_upstream(world->node), world->node_sequence,
+                                world->now);
         return true;
     case 'm':
         master(world, world->now);
@@ -174,8 +176,8 @@ static bool act(answer_world *world, char letter) {
 
 static void hear(answer_world *world, fuzz_text line) {
     bool below = line.bytes && line.text[0] == '<';
-    doorman_asker *asker =
-        below ? doorman_server_asker(world->node) : doorman_client_asker(world->client);
+    doorman_upstream *asker =
+        below ? doorman_server_upstream(world->node) : doorman_client_upstream(world->client);
     doorman_error error = {""};
     doorman_status status =
         doorman_json_response(asker, below ? world->node_sequence : world->client_sequence,

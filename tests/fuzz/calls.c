@@ -110,9 +110,10 @@ static void stop(call_world *world) {
 
 /* ---- messages */
 
-static doorman_asker *asker_of(const call_world *world, size_t party) {
-    if (party == NODE) return doorman_server_asker(world->node);
-    return world->clients[party].client ? doorman_client_asker(world->clients[party].client) : NULL;
+static doorman_upstream *asker_of(const call_world *world, size_t party) {
+    if (party == NODE) return doorman_server_upstream(world->node);
+    return world->clients[party].client ? doorman_client_upstream(world->clients[party].client)
+                                        : NULL;
 }
 
 /* Two clients ask the node; the other two and the node ask the root. */
@@ -121,13 +122,13 @@ static doorman_server *server_of(const call_world *world, size_t party) {
 }
 
 static void send_request(call_world *world, size_t party) {
-    doorman_asker *asker = asker_of(world, party);
+    doorman_upstream *asker = asker_of(world, party);
     doorman_request request;
     if (!asker) return;
     if (party == NODE) doorman_server_update(world->node, world->now);
     if (party != NODE) doorman_client_update(world->clients[party].client, world->now);
-    must(doorman_asker_request(asker, &request, world->now) == DOORMAN_OK);
-    must(doorman_asker_due(asker) > world->now);
+    must(doorman_upstream_request(asker, &request, world->now) == DOORMAN_OK);
+    must(doorman_upstream_due(asker) > world->now);
     if (!request.sequence) return;
     world->newest = (world->newest + 1) % MESSAGES;
     call_message *message = &world->messages[world->newest];
@@ -142,7 +143,7 @@ static void send_request(call_world *world, size_t party) {
  * the response stays in progress and can be delivered again. */
 static void deliver(call_world *world, call_message *message, bool keep) {
     doorman_buffer text = message->text;
-    doorman_asker *asker = asker_of(world, message->party);
+    doorman_upstream *asker = asker_of(world, message->party);
     if (!text.bytes) return;
     if (!message->answer) {
         message->text = (doorman_buffer){NULL, 0, 0};
@@ -176,7 +177,8 @@ static void copy_message(call_world *world, const call_message *message) {
 /* An unknown holder claims a lease that nobody granted. */
 static void lie(call_world *world, doorman_server *server, unsigned how) {
     doorman_demand demand = {.wants = 0, .subclients = 1 + how / 64, .priority = (int)how % 16};
-    doorman_ask ask = {.resource_id = ids[how % RESOURCES], .wants = &demand, .wants_count = 1};
+    doorman_capacity_request ask = {
+        .resource_id = ids[how % RESOURCES], .wants = &demand, .wants_count = 1};
     doorman_request request = {.method = DOORMAN_GET_CAPACITY, .holder_id = "liar"};
     const char *path[] = {"liar"};
     doorman_response response;
@@ -185,8 +187,8 @@ static void lie(call_world *world, doorman_server *server, unsigned how) {
     ask.has.capacity = how;
     ask.has.expires_in = how * DOORMAN_SECOND;
     ask.outstanding = how % 5 ? 0 : how;
-    request.asks = &ask;
-    request.ask_count = 1;
+    request.items = &ask;
+    request.item_count = 1;
     request.is_server = how % 7 == 0;
     ask.learning = request.is_server && how % 2;
     if (request.is_server) request.path = path;
@@ -296,7 +298,7 @@ static void call(call_world *world, unsigned what, unsigned how) {
     case 14: lie(world, how & 1 ? world->root : world->node, how / 2); break;
     default:
         if (message->party == NODE || world->clients[message->party].client) {
-            doorman_asker_failed(asker_of(world, message->party), message->sequence, world->now);
+            doorman_upstream_failed(asker_of(world, message->party), message->sequence, world->now);
         }
         break;
     }

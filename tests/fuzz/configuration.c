@@ -58,18 +58,19 @@ static void check_find(const doorman_config *config, const char *id) {
 static void ask(config_world *world, doorman_server *server, double wants) {
     doorman_response response;
     doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
-    doorman_ask asks[IDS];
+    doorman_capacity_request asks[IDS];
     for (size_t i = 0; i < world->id_count; i++) {
-        asks[i] = (doorman_ask){.resource_id = world->ids[i], .wants = &demand, .wants_count = 1};
+        asks[i] = (doorman_capacity_request){
+            .resource_id = world->ids[i], .wants = &demand, .wants_count = 1};
     }
     doorman_request request = {.method = DOORMAN_GET_CAPACITY, .holder_id = "client"};
-    request.asks = asks;
-    request.ask_count = world->id_count;
+    request.items = asks;
+    request.item_count = world->id_count;
     must(doorman_server_handle(server, &request, &response, NULL, world->now) == DOORMAN_OK);
-    for (size_t i = 0; i < response.answer_count; i++) {
-        const doorman_answer *answer = &response.answers[i];
+    for (size_t i = 0; i < response.item_count; i++) {
+        const doorman_capacity_response *answer = &response.items[i];
         must(answer->gets.refresh_interval > 0);
-        if (answer->grant != DOORMAN_GRANTED) continue;
+        if (answer->outcome != DOORMAN_GRANTED) continue;
         must(answer->gets.capacity >= 0 && answer->gets.capacity <= wants);
         must(duration(answer->gets.expires_in, 0));
     }
@@ -77,11 +78,11 @@ static void ask(config_world *world, doorman_server *server, double wants) {
 
 /* Carries a request of the node below to the server, and the response back, as text. */
 static void carry(config_world *world) {
-    doorman_asker *asker = doorman_server_asker(world->leaf);
+    doorman_upstream *asker = doorman_server_upstream(world->leaf);
     doorman_buffer text = {NULL, 0, 0}, reply = {NULL, 0, 0};
     doorman_request request;
     doorman_server_update(world->leaf, world->now);
-    must(doorman_asker_request(asker, &request, world->now) == DOORMAN_OK);
+    must(doorman_upstream_request(asker, &request, world->now) == DOORMAN_OK);
     if (request.sequence) {
         must(doorman_json_request(&request, &text) == DOORMAN_OK);
         must(doorman_json_serve(world->root, text.text, text.bytes, &reply, 0, world->now) ==

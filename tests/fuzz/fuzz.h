@@ -57,18 +57,18 @@ static inline void fuzz_recount(doorman_server *server, const doorman_server_res
     const void *cursor = NULL;
     doorman_server_lease lease;
     while (doorman_server_next_lease(server, resource->resource_id, &cursor, &lease, now)) {
-        must(lease.has >= 0 && lease.has <= lease.counted && isfinite(lease.counted));
+        must(lease.has >= 0 && lease.has <= lease.committed && isfinite(lease.committed));
         must(lease.expires_at > now);
         must(lease.subclients >= 1 || (lease.is_server && lease.wants <= 0));
         has += lease.has;
-        counted += lease.counted;
+        counted += lease.committed;
         wants += lease.wants;
         whole = whole && lease.wants < DOORMAN_AMOUNT_MAX;
         subclients += lease.subclients;
         count++;
     }
     must(count == resource->holder_count);
-    must(fuzz_same(has, resource->has) && fuzz_same(counted, resource->counted));
+    must(fuzz_same(has, resource->has) && fuzz_same(counted, resource->committed));
     must(fuzz_same(subclients, resource->subclients));
     must(whole ? fuzz_same(wants, resource->wants) : resource->wants >= wants * (1 - 1e-9));
 }
@@ -88,7 +88,7 @@ static inline size_t fuzz_check_server(doorman_server *server, bool bounded, doo
     for (; doorman_server_next_resource(server, &cursor, &resource, now); count++) {
         bool whole = fuzz_whole(&resource.settings->algorithm);
         must(fuzz_amount(resource.capacity));
-        must(!bounded || !whole || resource.counted <= resource.capacity + 1e-9);
+        must(!bounded || !whole || resource.committed <= resource.capacity + 1e-9);
         must(!resource.has_safe_capacity || resource.safe_capacity >= DOORMAN_UNLIMITED);
         fuzz_recount(server, &resource, now);
     }

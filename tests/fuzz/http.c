@@ -138,15 +138,15 @@ static void lease(struct service *service) {
     static const char *const holders[] = {"<zz", "\"'&", "client"};
     doorman_response response;
     doorman_demand demand = {.wants = 4, .subclients = 1, .priority = 2};
-    doorman_ask asks[] = {{.resource_id = "db"}, {.resource_id = "x\"\\<zz"}};
+    doorman_capacity_request asks[] = {{.resource_id = "db"}, {.resource_id = "x\"\\<zz"}};
     for (size_t i = 0; i < 2; i++) {
         asks[i].wants = &demand;
         asks[i].wants_count = 1;
     }
     for (size_t i = 0; i < 3; i++) {
         doorman_request request = {.method = DOORMAN_GET_CAPACITY, .holder_id = holders[i]};
-        request.asks = asks;
-        request.ask_count = 2;
+        request.items = asks;
+        request.item_count = 2;
         must(doorman_server_handle(service->server, &request, &response, NULL, doorman_clock()) ==
              DOORMAN_OK);
     }

@@ -76,8 +76,8 @@ static bool printable(const doorman_request *request) {
     for (size_t i = 0; i < request->path_count; i++) {
         sound = sound && doorman__id_valid(request->path[i]);
     }
-    for (size_t i = 0; i < request->ask_count; i++) {
-        const doorman_ask *ask = &request->asks[i];
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_capacity_request *ask = &request->items[i];
         sound = sound && doorman__id_valid(ask->resource_id) &&
                 (!ask->has.node || doorman__id_valid(ask->has.node)) &&
                 ask->has.expires_in <= 26 * 86400 * DOORMAN_SECOND;
@@ -121,11 +121,11 @@ static void ask_leaf(message_world *world, const char *text, size_t bytes) {
 /* Carries the node's request, if one is due. Its parent accepts it, unless an earlier message has
  * given the request a path with a loop. */
 static void carry(message_world *world) {
-    doorman_asker *asker = doorman_server_asker(world->leaf);
+    doorman_upstream *asker = doorman_server_upstream(world->leaf);
     doorman_buffer text = {NULL, 0, 0};
     doorman_request request;
     doorman_server_update(world->leaf, world->now);
-    must(doorman_asker_request(asker, &request, world->now) == DOORMAN_OK);
+    must(doorman_upstream_request(asker, &request, world->now) == DOORMAN_OK);
     if (request.sequence) {
         must(doorman_json_request(&request, &text) == DOORMAN_OK);
         ask_root(world, text.text, text.bytes);

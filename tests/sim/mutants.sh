@@ -104,30 +104,30 @@ mutant one-id 'R1: all leases have the same id' \
     'return id ? id : 1;' \
     'return id ? 1 : 1;'
 mutant any-id 'R4: a claim confirms even if it names another lease' \
-    'if (turn.named && !turn.learns) doorman__book_confirm(' \
-    'if (record->lease_id && !turn.learns) doorman__book_confirm('
+    'if (context.names_last_lease && !context.learns) doorman__leases_confirm(' \
+    'if (entry->lease_id && !context.learns) doorman__leases_confirm('
 mutant any-answer 'R2: a client accepts the response to any request' \
-    'sequence != asker->sequence) return DOORMAN_STALE;' \
-    '(sequence != asker->sequence && !doorman__response_valid(asker, response)))
+    'sequence != upstream->sequence) return DOORMAN_STALE;' \
+    '(sequence != upstream->sequence && !doorman__response_valid(upstream, response)))
         return DOORMAN_STALE;' \
     --favour delay
 mutant in-flight 'R3: units in use are not claimed' \
-    'holding->outstanding = doorman__gauge_in_flight(&resource->gauge);' \
-    'holding->outstanding = 0;' --faults hold,resign,loss,spike --favour hold,resign
+    'held->outstanding = doorman__gauge_in_flight(&resource->gauge);' \
+    'held->outstanding = 0;' --faults hold,resign,loss,spike --favour hold,resign
 mutant no-keep 'R5: the amount committed to a node does not bound that of its holders' \
-    'return bound ? doorman__min(held, doorman__book_left(book, record, book->keep)) : held;' \
-    '(void)bound; return held;'
+    'return bound ? doorman__min(in_force, doorman__leases_left(leases, entry, leases->may_commit)) : in_force;' \
+    '(void)bound; return in_force;'
 mutant learner-confirms 'R7: a claim of a node that learns counts as a confirmation' \
-    'if (turn.named && !turn.learns) doorman__book_confirm(' \
-    'if (turn.named) doorman__book_confirm('
+    'if (context.names_last_lease && !context.learns) doorman__leases_confirm(' \
+    'if (context.names_last_lease) doorman__leases_confirm('
 mutant learner-told 'R8: a node that learns stops as soon as its parent has learned' \
-    'answer->learn_for = doorman__later(turn->end - turn->now, 0);' \
+    'answer->learn_for = doorman__later(context->end - context->now, 0);' \
     'answer->learn_for = 0;'
 mutant end-back 'R9: the end of a lease entry moves back when leases become shorter' \
-    'if (end <= record->end) return;' \
-    'if (end == record->end) return;' --faults spike,reload,gap,stall,loss --favour reload,stall
+    'if (end <= entry->end) return;' \
+    'if (end == entry->end) return;' --faults spike,reload,gap,stall,loss --favour reload,stall
 mutant outlive 'S6: a lease is longer than the lease of its granter' \
-    'return book->upward ? doorman__earlier(length, book->upward->holding.end - now) : length;' \
+    'return leases->upward ? doorman__earlier(length, leases->upward->held.end - now) : length;' \
     '(void)now; return length;'
 mutant two-rounds 'A1: fair shares are found in two rounds' \
     'terms[0] = (doorman_terms){DOORMAN_ANY_PRIORITY, doorman__index_level(index, capacity), 0};' \
@@ -142,59 +142,59 @@ mutant process-id 'T5: each process of a node has an id of its own' \
     '&doorman__upward_owner, server->node, options->parents' \
     '&doorman__upward_owner, server->master, options->parents'
 mutant overclaim 'R3: units in use beyond the lease are claimed as a lease' \
-    'ask.has.capacity = doorman__min(holding->claim, holding->capacity);' \
-    'ask.has.capacity = holding->claim;' \
+    'wanted.has.capacity = doorman__min(held->claim, held->capacity);' \
+    'wanted.has.capacity = held->claim;' \
     --faults hold,loss,resign,gap,spike,stall,cut --favour hold,resign,cut
 mutant other-node 'R3: what another node has committed is claimed' \
-    '|| strcmp(holding->node, lease->node) != 0) {' \
+    '|| strcmp(held->node, lease->node) != 0) {' \
     ') {' --faults roam,hold,partition,resign,spike --favour roam,hold,partition,resign
 mutant learn-shorter 'R6: learning ends after half a lease' \
-    'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length));' \
-    'doorman__after(gone, doorman__server_bound(server, algorithm->lease_length / 2));'
+    'doorman__after(predecessor_gone_at, doorman__server_bound(server, algorithm->lease_length));' \
+    'doorman__after(predecessor_gone_at, doorman__server_bound(server, algorithm->lease_length / 2));'
 mutant learn-grow 'R6: holders grow while a server learns' \
-    'if (!again) *keep = doorman__book_learn(book, turn->record, target, claim, outstanding);' \
-    'if (!again) *keep = doorman__book_grant(book, turn->record, target, claim);'
+    'if (!again) *committed = doorman__leases_learn(leases, context->entry, target, claim, outstanding);' \
+    'if (!again) *committed = doorman__leases_grant(leases, context->entry, target, claim);'
 mutant learn-zero 'S4: a server that learns grants 0 instead of answering TRY_LATER' \
-    'if (*keep > 0 || claim > 0 || outstanding > 0) return true;' \
-    'if (*keep >= 0) return true;'
+    'if (*committed > 0 || claim > 0 || outstanding > 0) return true;' \
+    'if (*committed >= 0) return true;'
 mutant learn-unbound 'R6: a learning server grants claims beyond the capacity' \
-    'known = doorman__book_round_down(book, doorman__min(claim, free));' \
-    'known = doorman__book_round_down(book, claim);'
+    'known = doorman__leases_round_down(leases, doorman__min(claim, free));' \
+    'known = doorman__leases_round_down(leases, claim);'
 mutant learn-spare 'R6: the overstated part of a claim is granted to others' \
-    'if (record->given > counted) { doorman__total_add(&book->spare, record->given);' \
-    'if (record->counted > counted) { doorman__total_add(&book->spare, record->counted);' \
+    'if (entry->has > committed) { doorman__total_add(&leases->spare, entry->has);' \
+    'if (entry->committed > committed) { doorman__total_add(&leases->spare, entry->committed);' \
     --levels 1 --clients 8 --resources 1 \
     --faults resign,delay,double,spike,stall --favour resign,delay,double,spike
 mutant learn-alien 'R6: claims that name another node are believed' \
-    'ours = ask->has.id && strcmp(ask->has.node, server->node) == 0;' \
-    'ours = ask->has.id != 0;' --favour roam,loss
+    'granted_here = wanted->has.id && strcmp(wanted->has.node, server->node) == 0;' \
+    'granted_here = wanted->has.id != 0;' --favour roam,loss
 mutant any-release 'R10: a release counts even if it names another lease' \
-    'if (record && record->lease_id == ask->has.id) {' \
-    'if (record) {' --faults close,delay,double --favour close,delay,double
+    'if (entry && entry->lease_id == wanted->has.id) {' \
+    'if (entry) {' --faults close,delay,double --favour close,delay,double
 mutant no-drift 'S8: a lease entry ends without the margin for clock drift' \
     'length + doorman__scale(length, server->options.drift);' \
     'length + doorman__scale(length, 0 * server->options.drift);' \
     --faults clock,stall,spike --favour clock,stall
 mutant no-round 'R5: no round after a cut, so what holders keep may follow their targets' \
-    'if (book->round_is_on) most = doorman__min(' \
-    'if (book->round_is_on && 0) most = doorman__min('
+    'if (leases->round_is_on) most = doorman__min(' \
+    'if (leases->round_is_on && 0) most = doorman__min('
 mutant age-early 'R4: leases of the older step are forgotten before they end' \
-    'if (now >= book->older_end) {' \
+    'if (now >= leases->older_end) {' \
     'if (1) {' --faults careless,spike,loss,delay,hold --favour careless,spike,loss,delay
 mutant whole-parts 'A5: a claim of a part of a unit confirms that the whole unit is free' \
-    'doorman__min(record->counted, doorman__book_round_up(book, claim));' \
-    'doorman__min(record->counted, doorman__book_round_down(book, claim));' \
+    'doorman__min(entry->committed, doorman__leases_round_up(leases, claim));' \
+    'doorman__min(entry->committed, doorman__leases_round_down(leases, claim));' \
     --favour whole,hold
 mutant whole-idle 'A5: units that do not divide evenly are granted to no holder' \
-    'if (turns) target = doorman__book_whole_target(book, turns, target, &due, now);' \
-    'if (turns) (void)doorman__book_whole_target(book, turns, target, &due, now);' \
+    'if (turns) target = doorman__leases_whole_target(leases, turns, target, &due, now);' \
+    'if (turns) (void)doorman__leases_whole_target(leases, turns, target, &due, now);' \
     --favour whole
 mutant no-floor 'G5: after a cut, the free capacity is negative' \
-    'double most = doorman__max(doorman__book_free(book, record), held);' \
-    'double most = book->settings->capacity - doorman__total_value(book->counted) + record->counted;
-    (void)held;' --favour reload
+    'double most = doorman__max(doorman__leases_free(leases, entry), in_force);' \
+    'double most = leases->settings->capacity - doorman__total_value(leases->committed) + entry->committed;
+    (void)in_force;' --favour reload
 mutant no-expiry 'S2: leases do not expire at the server' \
-    'if (server->now < record->end) break;' \
+    'if (server->now < entry->end) break;' \
     'if (server->now >= 0) break;'
 mutant rate-fast 'L1: a rate allows 10 % more' \
     'n * limit->unit_time, limit->most);' \

@@ -93,8 +93,8 @@ typedef struct sim_message {
     doorman_request request;
     doorman_response response;
     const char *path[SIM_LEVELS];
-    doorman_ask asks[SIM_RESOURCES];
-    doorman_answer answers[SIM_RESOURCES];
+    doorman_capacity_request asks[SIM_RESOURCES];
+    doorman_capacity_response answers[SIM_RESOURCES];
     doorman_algorithm algorithms[SIM_RESOURCES];
     doorman_demand *demands; /* of all asks */
     doorman_terms *terms;    /* of all answers */

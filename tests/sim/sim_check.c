@@ -233,7 +233,7 @@ static bool read_book(const sim_process *process, const char *resource_id, const
     out->others = 0;
     cursor = NULL;
     while (doorman_server_next_lease(process->server, resource_id, &cursor, &lease, local)) {
-        if (strcmp(lease.holder_id, holder_id) != 0) out->others += lease.counted;
+        if (strcmp(lease.holder_id, holder_id) != 0) out->others += lease.committed;
     }
     return true;
 }
@@ -249,8 +249,9 @@ static bool read_book(const sim_process *process, const char *resource_id, const
  *     server that learns it fits, except when the last lease is repeated.
  *
  * A child that learns keeps what it has, which may be more than all of these (R7). */
-static void check_lease(sim_world *world, const sim_book *book, const doorman_ask *ask,
-                        const doorman_answer *answer, const char *holder, bool ours, bool learns) {
+static void check_lease(sim_world *world, const sim_book *book, const doorman_capacity_request *ask,
+                        const doorman_capacity_response *answer, const char *holder, bool ours,
+                        bool learns) {
     const doorman_lease *lease = &answer->gets;
     double has = ask->has.id ? ask->has.capacity : 0, wants = 0;
     for (size_t i = 0; i < ask->wants_count; i++) {
@@ -261,7 +262,7 @@ static void check_lease(sim_world *world, const sim_book *book, const doorman_as
         sim_fail(world, "%s gets %.9g of %s, but wants %.9g and has %.9g%s", holder,
                  lease->capacity, ask->resource_id, wants, has, ours ? "" : " from another node");
     }
-    if (learns && !(lease->keep > 0) && !(ours && fmax(has, ask->outstanding) > 0)) {
+    if (learns && !(lease->committed > 0) && !(ours && fmax(has, ask->outstanding) > 0)) {
         sim_fail(world, "a server that learns grants %s 0 of %s", holder, ask->resource_id);
     }
     if (!book || !promises(&book->resource.settings->algorithm)) return;
@@ -275,8 +276,10 @@ static void check_lease(sim_world *world, const sim_book *book, const doorman_as
     }
 }
 
-static void check_answer(sim_world *world, const sim_process *process, const doorman_ask *ask,
-                         const doorman_answer *answer, const char *holder, size_t resource) {
+static void check_answer(sim_world *world, const sim_process *process,
+                         const doorman_capacity_request *ask,
+                         const doorman_capacity_response *answer, const char *holder,
+                         size_t resource) {
     const sim_rules *rules = &world->versions[process->version].rules[resource];
     const doorman_lease *lease = &answer->gets;
     doorman_time local = sim_local(&process->machine.clock, world->now);
@@ -304,11 +307,11 @@ static void check_answer(sim_world *world, const sim_process *process, const doo
 
 void sim_check_answers(sim_world *world, const sim_message *asked, const sim_message *answered) {
     const sim_process *process = &world->processes[asked->process];
-    for (size_t i = 0; i < answered->response.answer_count; i++) {
-        const doorman_ask *ask = &asked->asks[i];
+    for (size_t i = 0; i < answered->response.item_count; i++) {
+        const doorman_capacity_request *ask = &asked->asks[i];
         size_t resource = sim_resource_index(world, ask->resource_id);
         if (ask->learning) world->kept[resource] = true;
-        if (answered->answers[i].grant != DOORMAN_GRANTED) continue;
+        if (answered->answers[i].outcome != DOORMAN_GRANTED) continue;
         check_answer(world, process, ask, &answered->answers[i], asked->request.holder_id,
                      resource);
     }
@@ -333,24 +336,24 @@ static void check_book(sim_world *world, const sim_process *process,
     doorman_server_lease lease;
     while (doorman_server_next_lease(process->server, id, &cursor, &lease, local)) {
         has += lease.has;
-        counted += lease.counted;
+        counted += lease.committed;
         wants += lease.wants;
         subclients += lease.subclients;
         count++;
         size_t holder = strtoul(lease.holder_id + 1, NULL, 10); /* "c12" or "n3" */
-        *(lease.is_server ? &counts->nodes[holder] : &counts->clients[holder]) = lease.counted;
-        if (!(lease.has >= 0) || !(lease.counted >= lease.has) || isinf(lease.counted)) {
+        *(lease.is_server ? &counts->nodes[holder] : &counts->clients[holder]) = lease.committed;
+        if (!(lease.has >= 0) || !(lease.committed >= lease.has) || isinf(lease.committed)) {
             sim_fail(world, "%s has %g committed for %s, which has %g of %s", process->address,
-                     lease.counted, lease.holder_id, lease.has, id);
+                     lease.committed, lease.holder_id, lease.has, id);
         }
     }
-    if (differs(has, resource->has) || differs(counted, resource->counted) ||
+    if (differs(has, resource->has) || differs(counted, resource->committed) ||
         differs(wants, resource->wants) || differs(subclients, resource->subclients) ||
         count != resource->holder_count) {
         sim_fail(world,
                  "%s has for %s the sums has %.17g committed %.17g wants %.17g of %zu holders; a "
                  "recount gives %.17g, %.17g, %.17g of %zu",
-                 process->address, id, resource->has, resource->counted, resource->wants,
+                 process->address, id, resource->has, resource->committed, resource->wants,
                  resource->holder_count, has, counted, wants, count);
     }
 }
@@ -416,7 +419,7 @@ void sim_take_lease(sim_world *world, size_t index, size_t resource, const doorm
     sim_use *use = &client->uses[resource];
     doorman_time local = sim_local(&client->machine.clock, world->now);
     sim_cover covers[SIM_COVERS] = {
-        {fmax(lease->keep, lease->capacity), sent_at + lease->expires_in}};
+        {fmax(lease->committed, lease->capacity), sent_at + lease->expires_in}};
     size_t count = 1;
     if (!renewed) use->cover_count = 0;
     if (use->cover_count && use->covers[0].end > covers[0].end) covers[0].end = use->covers[0].end;

@@ -16,13 +16,13 @@ static sim_machine *machine_of(sim_world *world, sim_party party) {
 }
 
 /* Returns NULL for a dead client or process, and for a root. */
-static doorman_asker *asker_of(const sim_world *world, sim_party party) {
+static doorman_upstream *asker_of(const sim_world *world, sim_party party) {
     if (party.is_process) {
         doorman_server *server = world->processes[party.index].server;
-        return server ? doorman_server_asker(server) : NULL;
+        return server ? doorman_server_upstream(server) : NULL;
     }
     doorman_client *client = world->clients[party.index].client;
-    return client ? doorman_client_asker(client) : NULL;
+    return client ? doorman_client_upstream(client) : NULL;
 }
 
 static const char *name_of(const sim_world *world, sim_party party) {
@@ -110,11 +110,11 @@ void sim_message_drop(sim_message *message) {
 
 static void copy_demands(sim_message *message) {
     size_t count = 0, at = 0;
-    for (size_t i = 0; i < message->request.ask_count; i++) count += message->asks[i].wants_count;
+    for (size_t i = 0; i < message->request.item_count; i++) count += message->asks[i].wants_count;
     if (!count) return;
     message->demands = allocate(count, sizeof *message->demands);
-    for (size_t i = 0; i < message->request.ask_count; i++) {
-        doorman_ask *ask = &message->asks[i];
+    for (size_t i = 0; i < message->request.item_count; i++) {
+        doorman_capacity_request *ask = &message->asks[i];
         if (!ask->wants_count) continue;
         memcpy(&message->demands[at], ask->wants, ask->wants_count * sizeof *ask->wants);
         ask->wants = &message->demands[at];
@@ -124,18 +124,18 @@ static void copy_demands(sim_message *message) {
 
 static sim_message *copy_request(const sim_world *world, const doorman_request *request) {
     sim_message *message = message_create();
-    assert(request->ask_count <= SIM_RESOURCES && request->path_count <= SIM_LEVELS);
+    assert(request->item_count <= SIM_RESOURCES && request->path_count <= SIM_LEVELS);
     message->sequence = request->sequence;
     message->request = *request;
     message->request.holder_id = known_name(world, request->holder_id);
-    message->request.asks = message->asks;
+    message->request.items = message->asks;
     message->request.path = message->path;
     for (size_t i = 0; i < request->path_count; i++) {
         message->path[i] = known_name(world, request->path[i]);
     }
-    for (size_t i = 0; i < request->ask_count; i++) {
-        doorman_ask *ask = &message->asks[i];
-        *ask = request->asks[i];
+    for (size_t i = 0; i < request->item_count; i++) {
+        doorman_capacity_request *ask = &message->asks[i];
+        *ask = request->items[i];
         ask->resource_id = known_name(world, ask->resource_id);
         if (ask->has.id) ask->has.node = known_name(world, ask->has.node);
     }
@@ -145,13 +145,13 @@ static sim_message *copy_request(const sim_world *world, const doorman_request *
 
 static void copy_terms(sim_message *message) {
     size_t count = 0, at = 0;
-    for (size_t i = 0; i < message->response.answer_count; i++) {
+    for (size_t i = 0; i < message->response.item_count; i++) {
         count += message->answers[i].terms_count;
     }
     if (!count) return;
     message->terms = allocate(count, sizeof *message->terms);
-    for (size_t i = 0; i < message->response.answer_count; i++) {
-        doorman_answer *answer = &message->answers[i];
+    for (size_t i = 0; i < message->response.item_count; i++) {
+        doorman_capacity_response *answer = &message->answers[i];
         if (!answer->terms_count) continue;
         memcpy(&message->terms[at], answer->terms, answer->terms_count * sizeof *answer->terms);
         answer->terms = &message->terms[at];
@@ -162,19 +162,19 @@ static void copy_terms(sim_message *message) {
 static sim_message *copy_response(const sim_world *world, const sim_message *asked,
                                   const doorman_response *response) {
     sim_message *message = message_create();
-    assert(response->answer_count <= SIM_RESOURCES);
+    assert(response->item_count <= SIM_RESOURCES);
     message->asker = asked->asker;
     message->life = asked->life;
     message->process = asked->process;
     message->sequence = asked->sequence;
     message->sent_at = asked->sent_at;
     message->response = *response;
-    message->response.answers = message->answers;
+    message->response.items = message->answers;
     const char *master = response->master_address;
     if (master) message->response.master_address = known_name(world, master);
-    for (size_t i = 0; i < response->answer_count; i++) {
-        doorman_answer *answer = &message->answers[i];
-        *answer = response->answers[i];
+    for (size_t i = 0; i < response->item_count; i++) {
+        doorman_capacity_response *answer = &message->answers[i];
+        *answer = response->items[i];
         answer->resource_id = known_name(world, answer->resource_id);
         if (answer->gets.node) answer->gets.node = known_name(world, answer->gets.node);
         if (!answer->algorithm) continue;
@@ -212,10 +212,10 @@ static void deliver(sim_world *world, sim_handler handler, sim_message *message)
 
 static void note_taken(sim_world *world, const sim_message *message, size_t index,
                        const char *stale) {
-    const doorman_answer *answer = &message->answers[index];
+    const doorman_capacity_response *answer = &message->answers[index];
     const char *name = name_of(world, message->asker);
     unsigned long long id = (unsigned long long)answer->gets.id;
-    if (answer->grant != DOORMAN_GRANTED) {
+    if (answer->outcome != DOORMAN_GRANTED) {
         sim_note(world, "%s receives%s TRY_LATER for %s", name, stale, answer->resource_id);
         return;
     }
@@ -243,18 +243,18 @@ static void note_response(sim_world *world, const sim_message *message, doorman_
         sim_note(world, "%s learns%s that the master is %s", name_of(world, message->asker), stale,
                  response->master_address ? response->master_address : "unknown");
     }
-    for (size_t i = 0; i < response->answer_count; i++) note_taken(world, message, i, stale);
+    for (size_t i = 0; i < response->item_count; i++) note_taken(world, message, i, stale);
 }
 
 /* Stores the leases that a client has accepted. `before` says which of its resources had a lease.
  * Units that are in flight when a lease of another node arrives no longer count. */
 static void take_leases(sim_world *world, const sim_message *message, const bool *before) {
     size_t node = world->processes[message->process].node;
-    for (size_t i = 0; i < message->response.answer_count; i++) {
-        const doorman_answer *answer = &message->answers[i];
+    for (size_t i = 0; i < message->response.item_count; i++) {
+        const doorman_capacity_response *answer = &message->answers[i];
         size_t resource = sim_resource_index(world, answer->resource_id);
         sim_use *use = &world->clients[message->asker.index].uses[resource];
-        if (answer->grant != DOORMAN_GRANTED) continue;
+        if (answer->outcome != DOORMAN_GRANTED) continue;
         bool renewed = (before[resource] || use->abandoned > 0) && use->node == node;
         if (use->node != node) use->abandoned = 0;
         use->node = node;
@@ -283,8 +283,8 @@ static void on_response(sim_world *world, const sim_event *event) {
     for (size_t i = 0; i < world->resource_count && !asker.is_process; i++) {
         leased[i] = sim_leased(world, asker.index, i, &info);
     }
-    doorman_status status = doorman_asker_response(asker_of(world, asker), message->sequence,
-                                                   &message->response, local_time(world, asker));
+    doorman_status status = doorman_upstream_response(asker_of(world, asker), message->sequence,
+                                                      &message->response, local_time(world, asker));
     if (status != DOORMAN_OK && status != DOORMAN_STALE) {
         sim_fail(world, "%s rejects a correct response with %s", name_of(world, asker),
                  doorman_status_name(status));
@@ -299,8 +299,8 @@ static void on_response(sim_world *world, const sim_event *event) {
 static void on_no_answer(sim_world *world, const sim_event *event) {
     sim_party asker = event->message->asker;
     if (asker_misses(world, event)) return;
-    doorman_asker_failed(asker_of(world, asker), event->message->sequence,
-                         local_time(world, asker));
+    doorman_upstream_failed(asker_of(world, asker), event->message->sequence,
+                            local_time(world, asker));
     if (!asker.is_process) sim_touch_client(world, asker.index);
     sim_note(world, "%s cannot connect to %s", name_of(world, asker),
              world->processes[event->message->process].address);
@@ -311,8 +311,8 @@ static void on_no_answer(sim_world *world, const sim_event *event) {
 
 static void note_request(sim_world *world, const sim_message *message, bool is_master) {
     const char *address = world->processes[message->process].address;
-    for (size_t i = 0; i < message->request.ask_count; i++) {
-        const doorman_ask *ask = &message->asks[i];
+    for (size_t i = 0; i < message->request.item_count; i++) {
+        const doorman_capacity_request *ask = &message->asks[i];
         bool release = message->request.method == DOORMAN_RELEASE_CAPACITY;
         char wants[40] = "", has[80] = "";
         double sum = 0;
@@ -335,15 +335,15 @@ static void note_request(sim_world *world, const sim_message *message, bool is_m
 static void note_answers(sim_world *world, const sim_message *message) {
     const char *address = world->processes[message->process].address;
     const char *name = name_of(world, message->asker);
-    for (size_t i = 0; i < message->response.answer_count; i++) {
-        const doorman_answer *answer = &message->answers[i];
+    for (size_t i = 0; i < message->response.item_count; i++) {
+        const doorman_capacity_response *answer = &message->answers[i];
         sim_mix_amount(world, answer->gets.capacity);
-        if (answer->grant != DOORMAN_GRANTED) {
+        if (answer->outcome != DOORMAN_GRANTED) {
             sim_note(world, "%s answers %s TRY_LATER for %s", address, name, answer->resource_id);
             continue;
         }
         sim_note(world, "%s gives %s %.6g of %s, commits %.6g, lease %llx for %.3f s", address,
-                 name, answer->gets.capacity, answer->resource_id, answer->gets.keep,
+                 name, answer->gets.capacity, answer->resource_id, answer->gets.committed,
                  (unsigned long long)answer->gets.id, seconds(answer->gets.expires_in));
     }
 }
@@ -386,7 +386,7 @@ static void on_request(sim_world *world, const sim_event *event) {
 
 /* A careless client reports truthfully what it has, but names no lease, or the one before the last.
  * So its server must not treat the request as a confirmation. */
-static void forget_lease(sim_world *world, sim_client *client, doorman_ask *ask) {
+static void forget_lease(sim_world *world, sim_client *client, doorman_capacity_request *ask) {
     sim_use *use = &client->uses[sim_resource_index(world, ask->resource_id)];
     uint64_t lease = ask->has.id;
     if (lease && lease != use->named_lease) {
@@ -402,18 +402,18 @@ static void forget_lease(sim_world *world, sim_client *client, doorman_ask *ask)
 }
 
 static void send_request(sim_world *world, sim_party party) {
-    doorman_asker *asker = asker_of(world, party);
+    doorman_upstream *asker = asker_of(world, party);
     doorman_request request;
-    doorman_status status = doorman_asker_request(asker, &request, local_time(world, party));
+    doorman_status status = doorman_upstream_request(asker, &request, local_time(world, party));
     if (status != DOORMAN_OK) abort();
     if (!request.sequence) return;
     sim_message *message = copy_request(world, &request);
     message->asker = party;
     message->life = machine_of(world, party)->life;
     message->sent_at = local_time(world, party);
-    message->process = process_at(world, doorman_asker_address(asker));
+    message->process = process_at(world, doorman_upstream_address(asker));
     bool careless = !party.is_process && world->clients[party.index].careless > 0;
-    for (size_t i = 0; i < request.ask_count && careless; i++) {
+    for (size_t i = 0; i < request.item_count && careless; i++) {
         if (request.method != DOORMAN_GET_CAPACITY) break;
         forget_lease(world, &world->clients[party.index], &message->asks[i]);
     }

@@ -174,10 +174,10 @@ static doorman_agent *start_with(const char *url, doorman_time request_timeout) 
 static doorman_agent *start(const char *url) { return start_with(url, 500 * MILLISECOND); }
 
 static doorman_resource *open_as(doorman_agent *agent, const char *id, double wants,
-                                 doorman_mode mode, double safe_capacity) {
+                                 doorman_fallback mode, double safe_capacity) {
     doorman_resource *resource = NULL;
     doorman_resource_options options = {
-        .resource_id = id, .wants = wants, .mode = mode, .safe_capacity = safe_capacity};
+        .resource_id = id, .wants = wants, .fallback = mode, .safe_capacity = safe_capacity};
     assert_int_equal(doorman_agent_open(&resource, agent, &options, NULL), DOORMAN_OK);
     return resource;
 }
@@ -478,7 +478,7 @@ static void two_agents_are_two_holders_and_give_back_when_they_stop(void **state
     EVENTUALLY(host_sums(&server).has == 80);
     doorman_agent_stop(a);
     EVENTUALLY(host_sums(&server).holder_count == 0);
-    assert_true(host_sums(&server).has == 0 && host_sums(&server).counted == 0);
+    assert_true(host_sums(&server).has == 0 && host_sums(&server).committed == 0);
     host_stop(&server);
 }
 
@@ -779,11 +779,11 @@ static int child_calls(doorman_agent *agent, doorman_resource *resource) {
     const char *addresses[] = {"inproc://nobody"};
     doorman_client_options own = {.addresses = addresses, .address_count = 1};
     doorman_agent *second = NULL;
-    doorman_carrier *carrier = NULL;
-    doorman_carrier_options carries = {.asker = NULL};
+    doorman_transport *carrier = NULL;
+    doorman_transport_options carries = {.upstream = NULL};
     CHECK(doorman_agent_start(&second, &own, &error) == DOORMAN_UNAVAILABLE && !second);
     CHECK(strstr(error.text, "before the fork"));
-    CHECK(doorman_carrier_create(&carrier, &carries) == DOORMAN_UNAVAILABLE && !carrier);
+    CHECK(doorman_transport_create(&carrier, &carries) == DOORMAN_UNAVAILABLE && !carrier);
     return 0;
 }
 
@@ -850,7 +850,7 @@ static void on_change_may_fork(void **state) {
     meddler self = {.agent = start("inproc://nobody")};
     doorman_resource_options options = {.resource_id = "db",
                                         .wants = 50,
-                                        .mode = DOORMAN_OPTIMISTIC,
+                                        .fallback = DOORMAN_OPTIMISTIC,
                                         .on_change = fork_on_change,
                                         .context = &self};
     assert_int_equal(doorman_agent_open(&self.resource, self.agent, &options, NULL), DOORMAN_OK);
@@ -1423,7 +1423,7 @@ static void nobody_rushes_who_woke_late_and_nothing_is_lost(void **state) {
         doorman_client_options options = {
             .client_id = "client", .addresses = &address, .address_count = 1};
         doorman_resource_options fixed = {
-            .resource_id = "db", .wants = machines[i].rate, .mode = DOORMAN_OPTIMISTIC};
+            .resource_id = "db", .wants = machines[i].rate, .fallback = DOORMAN_OPTIMISTIC};
         doorman_client *client = NULL;
         doorman_resource *resource = NULL;
         assert_int_equal(doorman_client_create(&client, &options, NULL, START), DOORMAN_OK);
@@ -1669,20 +1669,20 @@ static void an_address_that_nng_cannot_reach_is_refused_at_the_start(void **stat
 static void count_news(void *context) { __atomic_fetch_add((int *)context, 1, __ATOMIC_SEQ_CST); }
 
 /* Sends the next request of a client, and returns its result. */
-static doorman_status carry(doorman_carrier *carrier, doorman_client *client, int *news,
+static doorman_status carry(doorman_transport *carrier, doorman_client *client, int *news,
                             doorman_error *error) {
     int before = __atomic_load_n(news, __ATOMIC_SEQ_CST);
     bool prepared = false;
     for (doorman_time end = doorman_clock() + PATIENCE; !prepared && doorman_clock() < end;) {
-        prepared = doorman_carrier_prepare(carrier, doorman_clock());
+        prepared = doorman_transport_prepare(carrier, doorman_clock());
         if (!prepared) nap(2 * MILLISECOND);
     }
     assert_true(prepared);
-    doorman_carrier_send(carrier);
-    assert_false(doorman_carrier_prepare(carrier, doorman_clock()));
+    doorman_transport_send(carrier);
+    assert_false(doorman_transport_prepare(carrier, doorman_clock()));
     EVENTUALLY(__atomic_load_n(news, __ATOMIC_SEQ_CST) > before);
     doorman_client_update(client, doorman_clock());
-    return doorman_carrier_take(carrier, error, doorman_clock());
+    return doorman_transport_take(carrier, error, doorman_clock());
 }
 
 /* Sends one request to each address of a client in turn, and compares the results. */
@@ -1697,23 +1697,23 @@ static void carry_all(const char *const *addresses, size_t count, doorman_time r
     assert_int_equal(doorman_client_create(&client, &who, NULL, now), DOORMAN_OK);
     assert_int_equal(doorman_resource_open(&resource, client, &what, NULL, now), DOORMAN_OK);
     int news = 0;
-    doorman_carrier *carrier = NULL;
-    doorman_carrier_options options = {
-        .asker = doorman_client_asker(client), .on_news = count_news, .context = &news};
-    assert_int_equal(doorman_carrier_create(&carrier, &options), DOORMAN_OK);
-    assert_string_equal(doorman_carrier_address(carrier), "");
-    assert_int_equal(doorman_carrier_take(carrier, NULL, now), DOORMAN_OK);
+    doorman_transport *carrier = NULL;
+    doorman_transport_options options = {
+        .upstream = doorman_client_upstream(client), .on_wakeup = count_news, .context = &news};
+    assert_int_equal(doorman_transport_create(&carrier, &options), DOORMAN_OK);
+    assert_string_equal(doorman_transport_address(carrier), "");
+    assert_int_equal(doorman_transport_take(carrier, NULL, now), DOORMAN_OK);
     for (size_t i = 0; i < count; i++) {
         doorman_error error = {""};
         assert_int_equal(carry(carrier, client, &news, &error), expected[i]);
-        assert_string_equal(doorman_carrier_address(carrier), addresses[i]);
+        assert_string_equal(doorman_transport_address(carrier), addresses[i]);
         assert_true((error.text[0] != 0) == (expected[i] != DOORMAN_OK));
     }
     assert_int_equal(news, (int)count);
     doorman_resource_info info;
     doorman_resource_read(resource, &info, doorman_clock());
     assert_int_equal(info.leased, expected[count - 1] == DOORMAN_OK);
-    doorman_carrier_destroy(carrier);
+    doorman_transport_destroy(carrier);
     doorman_client_destroy(client);
 }
 
@@ -1732,7 +1732,7 @@ static void a_carrier_says_what_became_of_a_request(void **state) {
     const doorman_status silence[] = {DOORMAN_UNAVAILABLE, DOORMAN_UNAVAILABLE};
     carry_all(some_answer, 3, PATIENCE, answers);
     carry_all(none_answers, 2, 200 * MILLISECOND, silence);
-    doorman_carrier_destroy(NULL);
+    doorman_transport_destroy(NULL);
     host_stop(&dumb);
     host_stop(&rude);
     host_stop(&right);

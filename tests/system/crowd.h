@@ -21,7 +21,7 @@ struct client {
     char id[16];
     doorman_client *client;
     doorman_resource *resource;
-    doorman_carrier *carrier;
+    doorman_transport *carrier;
 };
 
 static struct crowd {
@@ -49,12 +49,13 @@ static inline void crowd_add(const char *const *addresses, size_t count, double 
                                   .seed = (uint64_t)crowd.count,
                                   .request_timeout = DOORMAN_SECOND};
     doorman_resource_options what = {
-        .resource_id = RESOURCE, .wants = wants, .mode = DOORMAN_PESSIMISTIC};
+        .resource_id = RESOURCE, .wants = wants, .fallback = DOORMAN_PESSIMISTIC};
     assert_int_equal(doorman_client_create(&self->client, &who, NULL, now), DOORMAN_OK);
     assert_int_equal(doorman_resource_open(&self->resource, self->client, &what, NULL, now),
                      DOORMAN_OK);
-    doorman_carrier_options way = {.asker = doorman_client_asker(self->client), .on_news = on_news};
-    assert_int_equal(doorman_carrier_create(&self->carrier, &way), DOORMAN_OK);
+    doorman_transport_options way = {.upstream = doorman_client_upstream(self->client),
+                                     .on_wakeup = on_news};
+    assert_int_equal(doorman_transport_create(&self->carrier, &way), DOORMAN_OK);
 }
 
 static inline void crowd_want(int index, double wants) {
@@ -89,10 +90,10 @@ static inline void crowd_step(void) {
     for (int i = 0; i < crowd.count; i++) {
         struct client *self = &crowd.clients[i];
         doorman_time now = doorman_clock();
-        (void)doorman_carrier_take(self->carrier, NULL, now);
+        (void)doorman_transport_take(self->carrier, NULL, now);
         crowd_check(now);
         doorman_client_update(self->client, now);
-        if (doorman_carrier_prepare(self->carrier, now)) doorman_carrier_send(self->carrier);
+        if (doorman_transport_prepare(self->carrier, now)) doorman_transport_send(self->carrier);
     }
     sleep_ms(2);
 }
@@ -124,7 +125,7 @@ static inline void crowd_for(doorman_time duration) {
 
 static inline int crowd_clean(void **state) {
     for (int i = 0; i < crowd.count; i++) {
-        doorman_carrier_destroy(crowd.clients[i].carrier);
+        doorman_transport_destroy(crowd.clients[i].carrier);
         doorman_client_destroy(crowd.clients[i].client);
     }
     memset(&crowd, 0, sizeof crowd);

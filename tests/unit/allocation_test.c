@@ -76,7 +76,7 @@ typedef struct scene {
     doorman_client *made_client;
     doorman_resource *made_resource;
     doorman_agent *agent;
-    doorman_carrier *carrier;
+    doorman_transport *transport;
     doorman_buffer reply;
     doorman_json_exchange exchange;
 
@@ -146,21 +146,21 @@ static void start_client(scene *s, int which) {
 }
 
 /* Carries the request that is due, if there is one, and its response. */
-static void carry(scene *s, doorman_asker *asker, doorman_server *server) {
+static void carry(scene *s, doorman_upstream *upstream, doorman_server *server) {
     doorman_request request;
     doorman_response response;
-    assert_int_equal(doorman_asker_request(asker, &request, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_upstream_request(upstream, &request, s->now), DOORMAN_OK);
     if (!request.sequence) return;
     assert_int_equal(doorman_server_handle(server, &request, &response, NULL, s->now), DOORMAN_OK);
-    assert_int_equal(doorman_asker_response(asker, request.sequence, &response, s->now),
+    assert_int_equal(doorman_upstream_response(upstream, request.sequence, &response, s->now),
                      DOORMAN_OK);
 }
 
 static void carry_all(scene *s) {
     for (int round = 0; round < 3; round++, s->now += 5 * SECOND) {
-        carry(s, doorman_client_asker(s->clients[0]), s->root);
-        carry(s, doorman_client_asker(s->clients[1]), s->node);
-        carry(s, doorman_server_asker(s->node), s->root);
+        carry(s, doorman_client_upstream(s->clients[0]), s->root);
+        carry(s, doorman_client_upstream(s->clients[1]), s->node);
+        carry(s, doorman_server_upstream(s->node), s->root);
     }
 }
 
@@ -179,7 +179,7 @@ static scene *scene_start(void) {
 
 static void scene_end(scene *s) {
     doorman_agent_stop(s->agent);
-    doorman_carrier_destroy(s->carrier);
+    doorman_transport_destroy(s->transport);
     doorman_client_destroy(s->made_client);
     doorman_server_destroy(s->made_server);
     for (int i = 0; i < 2; i++) doorman_client_destroy(s->clients[i]);
@@ -206,7 +206,7 @@ static void look_at_resource(text *seen, doorman_server *server,
         "%s capacity %.17g leased %d %" PRId64 " grant %d expired %" PRIu64 " learns %" PRId64
         " safe %.17g\n",
         resource->resource_id, resource->capacity, resource->leased, resource->lease_end,
-        (int)resource->grant, resource->expired_count, resource->learned_at,
+        (int)resource->outcome, resource->expired_count, resource->learned_at,
         resource->safe_capacity);
     double has = 0, counted = 0, wants = 0, subclients = 0;
     size_t holders = 0;
@@ -216,19 +216,19 @@ static void look_at_resource(text *seen, doorman_server *server,
         add(seen,
             "    %s %d has %.17g counted %.17g wants %.17g of %.17g, %d, %" PRId64 " to %" PRId64
             "\n",
-            lease.holder_id, lease.is_server, lease.has, lease.counted, lease.wants,
+            lease.holder_id, lease.is_server, lease.has, lease.committed, lease.wants,
             lease.subclients, lease.priority, lease.granted_at, lease.expires_at);
-        has += lease.has, counted += lease.counted, wants += lease.wants;
+        has += lease.has, counted += lease.committed, wants += lease.wants;
         subclients += lease.subclients;
         holders++;
     }
     assert_about(resource->has, has);
-    assert_about(resource->counted, counted);
+    assert_about(resource->committed, counted);
     assert_about(resource->wants, wants);
     assert_about(resource->subclients, subclients);
     assert_int_equal(resource->holder_count, holders);
-    bool is_root = !doorman_server_asker(server);
-    if (is_root) assert_true(resource->counted <= resource->capacity);
+    bool is_root = !doorman_server_upstream(server);
+    if (is_root) assert_true(resource->committed <= resource->capacity);
 }
 
 static void look_at_server(text *seen, doorman_server *server, doorman_time now) {
@@ -237,8 +237,8 @@ static void look_at_server(text *seen, doorman_server *server, doorman_time now)
     while (doorman_server_next_resource(server, &cursor, &resource, now)) {
         look_at_resource(seen, server, &resource, now);
     }
-    const doorman_asker *asker = doorman_server_asker(server);
-    if (asker) add(seen, "asks %s\n", doorman_asker_address(asker));
+    const doorman_upstream *upstream = doorman_server_upstream(server);
+    if (upstream) add(seen, "asks %s\n", doorman_upstream_address(upstream));
 }
 
 static void look_at_client(text *seen, const scene *s, int which) {
@@ -249,10 +249,10 @@ static void look_at_client(text *seen, const scene *s, int which) {
             "%s leased %d capacity %.17g wants %.17g until %" PRId64 " grant %d, %" PRIu64
             " failures\n",
             info.resource_id, info.leased, info.capacity, info.wants, info.expires_at,
-            (int)info.grant, info.refresh_failures);
+            (int)info.outcome, info.refresh_failures);
     }
     add(seen, "due %" PRId64 " at %s\n", doorman_client_due(s->clients[which]),
-        doorman_asker_address(doorman_client_asker(s->clients[which])));
+        doorman_upstream_address(doorman_client_upstream(s->clients[which])));
 }
 
 static void look(const scene *s, text *seen) {
@@ -396,11 +396,11 @@ static doorman_status puts_a_config_into_force(scene *s) {
 }
 
 static void tell_response(text *outcome, const doorman_response *response) {
-    for (size_t i = 0; i < response->answer_count; i++) {
-        const doorman_answer *answer = &response->answers[i];
+    for (size_t i = 0; i < response->item_count; i++) {
+        const doorman_capacity_response *answer = &response->items[i];
         add(outcome, "%s grant %d lease %" PRIu64 " capacity %.17g keep %.17g for %" PRId64 "\n",
-            answer->resource_id, (int)answer->grant, answer->gets.id, answer->gets.capacity,
-            answer->gets.keep, answer->gets.expires_in);
+            answer->resource_id, (int)answer->outcome, answer->gets.id, answer->gets.capacity,
+            answer->gets.committed, answer->gets.expires_in);
         for (size_t j = 0; j < answer->terms_count; j++) {
             add(outcome, "    %d %.17g %.17g\n", answer->terms[j].priority, answer->terms[j].level,
                 answer->terms[j].slope);
@@ -425,12 +425,13 @@ static doorman_status asks_for(scene *s, doorman_server *server, const char *hol
     static const char *const ids[MANY] = {"db/1", "disk",  "db/2", "tape", "net", "one",
                                           "two",  "three", "four", "five", "six"};
     const doorman_demand demand = {12, 1, 3};
-    doorman_ask ask[MANY];
+    doorman_capacity_request ask[MANY];
     for (size_t i = 0; i < count; i++) {
-        ask[i] = (doorman_ask){.resource_id = ids[i], .wants = &demand, .wants_count = 1};
+        ask[i] =
+            (doorman_capacity_request){.resource_id = ids[i], .wants = &demand, .wants_count = 1};
     }
     const doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = holder_id, .asks = ask, .ask_count = count};
+        .method = DOORMAN_GET_CAPACITY, .holder_id = holder_id, .items = ask, .item_count = count};
     return asks(s, server, &request);
 }
 
@@ -450,9 +451,9 @@ static doorman_status a_server_asks(scene *s, const char *holder_id) {
     for (int i = 0; i < DOORMAN__GROUPS_MAX; i++) {
         groups[i] = (doorman_demand){i * 5 % 97 + 1, 1 + i % 4, i % 16};
     }
-    doorman_ask ask[2];
+    doorman_capacity_request ask[2];
     for (int i = 0; i < 2; i++) {
-        ask[i] = (doorman_ask){
+        ask[i] = (doorman_capacity_request){
             .resource_id = ids[i], .wants = groups, .wants_count = DOORMAN__GROUPS_MAX};
     }
     const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
@@ -460,8 +461,8 @@ static doorman_status a_server_asks(scene *s, const char *holder_id) {
                                      .holder_id = holder_id,
                                      .path = &holder_id,
                                      .path_count = 1,
-                                     .asks = ask,
-                                     .ask_count = 2};
+                                     .items = ask,
+                                     .item_count = 2};
     return asks(s, s->root, &request);
 }
 
@@ -473,15 +474,15 @@ static doorman_status a_client_releases(scene *s) {
     static const char *const ids[] = {"db/1", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
     doorman_server_lease lease;
     const void *cursor = NULL;
-    doorman_ask ask[COUNT_OF(ids)];
+    doorman_capacity_request ask[COUNT_OF(ids)];
     for (size_t i = 0; i < COUNT_OF(ids); i++) {
-        ask[i] = (doorman_ask){.resource_id = ids[i], .has.id = 1};
+        ask[i] = (doorman_capacity_request){.resource_id = ids[i], .has.id = 1};
     }
     (void)doorman_server_next_lease(s->root, "db/1", &cursor, &lease, s->now);
     const doorman_request request = {.method = DOORMAN_RELEASE_CAPACITY,
                                      .holder_id = "of the root",
-                                     .asks = ask,
-                                     .ask_count = COUNT_OF(ids)};
+                                     .items = ask,
+                                     .item_count = COUNT_OF(ids)};
     return asks(s, s->root, &request);
 }
 
@@ -489,8 +490,8 @@ static doorman_status a_client_releases(scene *s) {
 
 static void tell_request(text *outcome, const doorman_request *request) {
     add(outcome, "%s, %" PRIu64 "\n", request->holder_id, request->sequence);
-    for (size_t i = 0; i < request->ask_count; i++) {
-        const doorman_ask *ask = &request->asks[i];
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_capacity_request *ask = &request->items[i];
         add(outcome, "%s has %" PRIu64 " %.17g, wants", ask->resource_id, ask->has.id,
             ask->has.capacity);
         for (size_t j = 0; j < ask->wants_count; j++) {
@@ -513,11 +514,11 @@ static void a_new_node_is_asked_for_many(scene *s) { a_new_node_is_asked_for(s, 
 
 static doorman_status makes_up_a_request(scene *s) {
     doorman_request request;
-    doorman_asker *asker = doorman_server_asker(s->made_server);
-    doorman_status status = doorman_asker_request(asker, &request, s->now);
+    doorman_upstream *upstream = doorman_server_upstream(s->made_server);
+    doorman_status status = doorman_upstream_request(upstream, &request, s->now);
     if (status == DOORMAN_OK) tell_request(&s->outcome, &request);
     if (status != DOORMAN_OK) assert_int_equal(request.sequence, 0);
-    if (status != DOORMAN_OK) assert_true(doorman_asker_due(asker) <= s->now);
+    if (status != DOORMAN_OK) assert_true(doorman_upstream_due(upstream) <= s->now);
     return status;
 }
 
@@ -625,7 +626,7 @@ static doorman_status tells_an_error(scene *s) {
 static void a_node_has_a_request(scene *s) {
     a_new_node_is_asked_for_many(s);
     assert_int_equal(
-        doorman_asker_request(doorman_server_asker(s->made_server), &s->request, s->now),
+        doorman_upstream_request(doorman_server_upstream(s->made_server), &s->request, s->now),
         DOORMAN_OK);
 }
 
@@ -648,8 +649,8 @@ static doorman_status a_node_is_served(scene *s) {
 }
 
 /* Makes the text that answers the next request. */
-static void is_answered(scene *s, doorman_asker *asker) {
-    assert_int_equal(doorman_asker_request(asker, &s->request, s->now), DOORMAN_OK);
+static void is_answered(scene *s, doorman_upstream *upstream) {
+    assert_int_equal(doorman_upstream_request(upstream, &s->request, s->now), DOORMAN_OK);
     assert_true(s->request.sequence);
     assert_int_equal(doorman_json_request(&s->request, &s->reply), DOORMAN_OK);
     assert_int_equal(
@@ -659,29 +660,29 @@ static void is_answered(scene *s, doorman_asker *asker) {
 
 static void a_client_is_answered(scene *s) {
     s->now += 20 * SECOND;
-    is_answered(s, doorman_client_asker(s->clients[0]));
+    is_answered(s, doorman_client_upstream(s->clients[0]));
 }
 
 static void a_node_is_answered(scene *s) {
     a_new_node_is_asked_for_many(s);
-    is_answered(s, doorman_server_asker(s->made_server));
+    is_answered(s, doorman_server_upstream(s->made_server));
 }
 
 /* It does not count as a failure: the same text can be given again. */
-static doorman_status hears(scene *s, doorman_asker *asker) {
+static doorman_status hears(scene *s, doorman_upstream *upstream) {
     doorman_error error = {""};
-    doorman_status status = doorman_json_response(asker, s->request.sequence, s->message.text,
+    doorman_status status = doorman_json_response(upstream, s->request.sequence, s->message.text,
                                                   s->message.bytes, &error, s->now);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
     return status;
 }
 
 static doorman_status a_client_hears(scene *s) {
-    return hears(s, doorman_client_asker(s->clients[0]));
+    return hears(s, doorman_client_upstream(s->clients[0]));
 }
 
 static doorman_status a_node_hears(scene *s) {
-    doorman_status status = hears(s, doorman_server_asker(s->made_server));
+    doorman_status status = hears(s, doorman_server_upstream(s->made_server));
     look_at_server(&s->outcome, s->made_server, s->now);
     if (status != DOORMAN_OK) text_start(&s->outcome);
     return status;
@@ -715,10 +716,10 @@ static void ignore_news(void *context) { (void)context; }
 
 static doorman_status makes_a_carrier(scene *s) {
     const doorman_tls tls = {.authority = "A", .certificate = "B", .key = "C"};
-    const doorman_carrier_options options = {
-        .asker = doorman_client_asker(s->clients[0]), .on_news = ignore_news, .tls = &tls};
-    doorman_status status = doorman_carrier_create(&s->carrier, &options);
-    if (status != DOORMAN_OK) assert_null(s->carrier);
+    const doorman_transport_options options = {
+        .upstream = doorman_client_upstream(s->clients[0]), .on_wakeup = ignore_news, .tls = &tls};
+    doorman_status status = doorman_transport_create(&s->transport, &options);
+    if (status != DOORMAN_OK) assert_null(s->transport);
     return status;
 }
 
@@ -736,7 +737,7 @@ static const story stories[] = {
     {"doorman_server_handle", "a new server gets nothing", NULL, a_new_server_asks, 40},
     {"doorman_server_handle", "a server keeps what it has", NULL, a_known_server_asks, 40},
     {"doorman_server_handle", "nothing is released", NULL, a_client_releases, 1},
-    {"doorman_asker_request", "a node asks for nothing", a_new_node_is_asked_for_one,
+    {"doorman_upstream_request", "a node asks for nothing", a_new_node_is_asked_for_one,
      makes_up_a_request, 1},
     {"doorman_client_create", "no client is made", NULL, makes_a_client, 4},
     {"doorman_resource_open", "no resource is opened", a_client_has_resources, opens_a_resource, 3},
@@ -754,17 +755,17 @@ static const story stories[] = {
      a_node_hears, 20},
     {"doorman_agent_start", "no agent starts", NULL, starts_an_agent, 4},
     {"doorman_agent_open", "an agent opens nothing", an_agent_runs, an_agent_opens, 3},
-    {"doorman_carrier_create", "no carrier is made", NULL, makes_a_carrier, 4},
+    {"doorman_transport_create", "no carrier is made", NULL, makes_a_carrier, 4},
 };
 
 /* ---- calls that need no memory -------------------------------------------------------------- */
 
 /* All other functions that return a status. */
 static const char *const no_stories[] = {
-    "doorman_asker_response",      "doorman_server_set_master", "doorman_resource_set_wants",
+    "doorman_upstream_response",   "doorman_server_set_master", "doorman_resource_set_wants",
     "doorman_rate_init",           "doorman_gauge_init",        "doorman_limit_init",
     "doorman_limiter_init",        "doorman_agent_set_wants",   "doorman_agent_rate_wait",
-    "doorman_agent_gauge_wait",    "doorman_carrier_take",      "doorman_rate_init_units",
+    "doorman_agent_gauge_wait",    "doorman_transport_take",    "doorman_rate_init_units",
     "doorman_agent_shutdown",      "doorman_agent_stop",        "doorman_agent_read_info",
     "doorman_agent_close",         "doorman_agent_read",        "doorman_agent_kill_switch",
     "doorman_agent_gauge_release",
@@ -788,7 +789,7 @@ static void limiters_and_clients_go_on_without_memory(void **state) {
     doorman_gauge gauge;
     doorman_request request;
     doorman_response response;
-    doorman_asker *asker = doorman_client_asker(s->clients[0]);
+    doorman_upstream *upstream = doorman_client_upstream(s->clients[0]);
     s->now += 20 * SECOND;
     memory_fails_from(1);
     assert_int_equal(doorman_rate_init(&rate, 10, 0, s->now), DOORMAN_OK);
@@ -799,15 +800,15 @@ static void limiters_and_clients_go_on_without_memory(void **state) {
     assert_int_equal(doorman_rate_try(doorman_resource_rate(s->resources[0][0]), 1, s->now),
                      DOORMAN_ALLOWED);
     doorman_client_update(s->clients[0], s->now);
-    assert_int_equal(doorman_asker_request(asker, &request, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_upstream_request(upstream, &request, s->now), DOORMAN_OK);
     assert_true(request.sequence);
     assert_true(memory_works());
     assert_int_equal(doorman_server_handle(s->root, &request, &response, NULL, s->now), DOORMAN_OK);
     memory_fails_from(1);
-    assert_int_equal(doorman_asker_response(asker, request.sequence, &response, s->now),
+    assert_int_equal(doorman_upstream_response(upstream, request.sequence, &response, s->now),
                      DOORMAN_OK);
     doorman_resource_close(s->resources[0][1], s->now);
-    assert_int_equal(doorman_asker_request(asker, &request, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_upstream_request(upstream, &request, s->now), DOORMAN_OK);
     assert_int_equal(request.method, DOORMAN_RELEASE_CAPACITY);
     assert_true(memory_works());
     scene_end(s);
@@ -824,9 +825,9 @@ static void a_server_goes_on_without_memory(void **state) {
     s->now += 20 * SECOND;
     memory_fails_from(1);
     look(s, &before);
-    carry(s, doorman_client_asker(s->clients[0]), s->root);
-    carry(s, doorman_client_asker(s->clients[1]), s->node);
-    carry(s, doorman_server_asker(s->node), s->root);
+    carry(s, doorman_client_upstream(s->clients[0]), s->root);
+    carry(s, doorman_client_upstream(s->clients[1]), s->node);
+    carry(s, doorman_server_upstream(s->node), s->root);
     look(s, &after);
     assert_string_not_equal(before.at, after.at);
     s->now += 70 * SECOND;
@@ -848,20 +849,20 @@ static void what_finds_no_room_in_a_request_is_in_the_next(void **state) {
     (void)state;
     scene *s = scene_start();
     a_new_node_is_asked_for_many(s);
-    doorman_asker *asker = doorman_server_asker(s->made_server);
+    doorman_upstream *upstream = doorman_server_upstream(s->made_server);
     doorman_request request;
     doorman_response response;
     size_t expected[] = {1, MANY - 1};
     for (int i = 0; i < 2; i++) {
         if (i == 0) memory_fails_at(2);
-        assert_int_equal(doorman_asker_request(asker, &request, s->now), DOORMAN_OK);
+        assert_int_equal(doorman_upstream_request(upstream, &request, s->now), DOORMAN_OK);
         assert_int_equal(memory_works(), i == 1);
-        assert_int_equal(request.ask_count, expected[i]);
+        assert_int_equal(request.item_count, expected[i]);
         assert_int_equal(doorman_server_handle(s->root, &request, &response, NULL, s->now),
                          DOORMAN_OK);
-        assert_int_equal(doorman_asker_response(asker, request.sequence, &response, s->now),
+        assert_int_equal(doorman_upstream_response(upstream, request.sequence, &response, s->now),
                          DOORMAN_OK);
-        assert_int_equal(doorman_asker_due(asker) <= s->now, i == 0);
+        assert_int_equal(doorman_upstream_due(upstream) <= s->now, i == 0);
     }
     scene_end(s);
 }
@@ -904,7 +905,7 @@ typedef struct carried {
     nng_socket socket;
     doorman_client *client;
     doorman_resource *resource;
-    doorman_carrier *carrier;
+    doorman_transport *transport;
     doorman_time now; /* of the client: the machine's time, or later */
     int news;         /* atomic */
 } carried;
@@ -922,13 +923,14 @@ static void carried_start(carried *c) {
     assert_int_equal(doorman_client_create(&c->client, &who, NULL, c->now), DOORMAN_OK);
     assert_int_equal(doorman_resource_open(&c->resource, c->client, &what, NULL, c->now),
                      DOORMAN_OK);
-    const doorman_carrier_options options = {
-        .asker = doorman_client_asker(c->client), .on_news = count_news, .context = &c->news};
-    assert_int_equal(doorman_carrier_create(&c->carrier, &options), DOORMAN_OK);
+    const doorman_transport_options options = {.upstream = doorman_client_upstream(c->client),
+                                               .on_wakeup = count_news,
+                                               .context = &c->news};
+    assert_int_equal(doorman_transport_create(&c->transport, &options), DOORMAN_OK);
 }
 
 static void carried_end(carried *c) {
-    doorman_carrier_destroy(c->carrier);
+    doorman_transport_destroy(c->transport);
     doorman_client_destroy(c->client);
     nng_close(c->socket);
     scene_end(c->s);
@@ -944,7 +946,7 @@ static bool carried_leased(const carried *c) {
 static void carried_answer(carried *c) {
     int before = __atomic_load_n(&c->news, __ATOMIC_SEQ_CST);
     nng_msg *message = NULL;
-    doorman_carrier_send(c->carrier);
+    doorman_transport_send(c->transport);
     assert_int_equal(nng_recvmsg(c->socket, &message, 0), 0);
     doorman_status status = doorman_json_serve(c->s->root, (const char *)nng_msg_body(message),
                                                nng_msg_len(message), &c->s->reply, 0, c->s->now);
@@ -967,7 +969,7 @@ static bool carries_without_memory(size_t nth, bool once) {
     carried_start(&c);
     if (once) memory_fails_at(nth);
     if (!once) memory_fails_from(nth);
-    bool prepared = doorman_carrier_prepare(c.carrier, c.now);
+    bool prepared = doorman_transport_prepare(c.transport, c.now);
     doorman_error error = {""};
     doorman_status status = DOORMAN_OK;
     size_t left = unit__memory.until_failure;
@@ -977,7 +979,7 @@ static bool carries_without_memory(size_t nth, bool once) {
         carried_answer(&c);
         if (once) memory_fails_at(left);
         if (!once) memory_fails_from(left);
-        status = doorman_carrier_take(c.carrier, &error, c.now);
+        status = doorman_transport_take(c.transport, &error, c.now);
         worked = memory_works();
     }
     assert_int_equal(carried_leased(&c), worked);
@@ -986,9 +988,9 @@ static bool carries_without_memory(size_t nth, bool once) {
     if (!worked) {
         assert_true(doorman_client_due(c.client) > c.now); /* it backs off */
         c.now = doorman_client_due(c.client);
-        assert_true(doorman_carrier_prepare(c.carrier, c.now));
+        assert_true(doorman_transport_prepare(c.transport, c.now));
         carried_answer(&c);
-        assert_int_equal(doorman_carrier_take(c.carrier, NULL, c.now), DOORMAN_OK);
+        assert_int_equal(doorman_transport_take(c.transport, NULL, c.now), DOORMAN_OK);
         assert_true(carried_leased(&c));
     }
     carried_end(&c);
@@ -1012,18 +1014,18 @@ static void a_carrier_of_a_node_waits_for_memory(void **state) {
     scene *s = scene_start();
     a_new_node_is_asked_for_many(s);
     const doorman_tls tls = {.authority = "A"};
-    const doorman_carrier_options options = {
-        .asker = doorman_server_asker(s->made_server), .on_news = ignore_news, .tls = &tls};
-    assert_int_equal(doorman_carrier_create(&s->carrier, &options), DOORMAN_OK);
+    const doorman_transport_options options = {
+        .upstream = doorman_server_upstream(s->made_server), .on_wakeup = ignore_news, .tls = &tls};
+    assert_int_equal(doorman_transport_create(&s->transport, &options), DOORMAN_OK);
     memory_fails_from(1);
-    assert_false(doorman_carrier_prepare(s->carrier, s->now));
+    assert_false(doorman_transport_prepare(s->transport, s->now));
     assert_false(memory_works());
-    assert_true(doorman_carrier_prepare(s->carrier, s->now));
+    assert_true(doorman_transport_prepare(s->transport, s->now));
     scene_end(s);
     size_t blocks = memory_blocks();
     carried c;
     carried_start(&c);
-    assert_true(doorman_carrier_prepare(c.carrier, c.now));
+    assert_true(doorman_transport_prepare(c.transport, c.now));
     carried_answer(&c);
     carried_end(&c);
     assert_int_equal(memory_blocks(), blocks);
@@ -1038,7 +1040,7 @@ enum { HOLDERS = 12, IDS = 5, WANTED = 3 };
 static doorman_status random_request(scene *s, doorman_server *server) {
     static const char *const ids[IDS] = {"db/1", "db/2", "disk", "net", "tape"};
     doorman_demand demands[WANTED][WANTED];
-    doorman_ask ask[WANTED];
+    doorman_capacity_request ask[WANTED];
     char holder[16];
     size_t first = random_below(IDS);
     const char *name = holder;
@@ -1048,18 +1050,18 @@ static doorman_status random_request(scene *s, doorman_server *server) {
         for (size_t j = 0; j < WANTED; j++) {
             demands[i][j] = (doorman_demand){random_unit() * 40, 1, (int)random_below(4)};
         }
-        ask[i] = (doorman_ask){.resource_id = ids[(first + i) % IDS],
-                               .wants = demands[i],
-                               .wants_count = is_server ? 1 + random_below(WANTED) : 1,
-                               .learning = is_server && random_below(4) == 0};
+        ask[i] = (doorman_capacity_request){.resource_id = ids[(first + i) % IDS],
+                                            .wants = demands[i],
+                                            .wants_count = is_server ? 1 + random_below(WANTED) : 1,
+                                            .learning = is_server && random_below(4) == 0};
     }
     const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
                                      .is_server = is_server,
                                      .holder_id = holder,
                                      .path = &name,
                                      .path_count = is_server ? 1 : 0,
-                                     .asks = ask,
-                                     .ask_count = 1 + random_below(WANTED)};
+                                     .items = ask,
+                                     .item_count = 1 + random_below(WANTED)};
     doorman_response response;
     return doorman_server_handle(server, &request, &response, NULL, s->now);
 }

@@ -125,20 +125,20 @@ static bool lost(const world *w) { return w->down || random_below(100) < w->loss
 
 /* Updates a client, and carries its request to the server and the response back. */
 static void carry(world *w, doorman_client *client) {
-    doorman_asker *asker = doorman_client_asker(client);
+    doorman_upstream *asker = doorman_client_upstream(client);
     doorman_request request;
     doorman_response response;
     doorman_client_update(client, w->now);
-    assert_int_equal(doorman_asker_request(asker, &request, w->now), DOORMAN_OK);
+    assert_int_equal(doorman_upstream_request(asker, &request, w->now), DOORMAN_OK);
     if (!request.sequence) return;
     w->request_count++;
     bool arrived = !lost(w) && doorman_server_handle(w->server, &request, &response, NULL,
                                                      w->now + w->skew) == DOORMAN_OK;
     if (arrived && !lost(w)) {
-        assert_int_equal(doorman_asker_response(asker, request.sequence, &response, w->now),
+        assert_int_equal(doorman_upstream_response(asker, request.sequence, &response, w->now),
                          DOORMAN_OK);
     } else {
-        doorman_asker_failed(asker, request.sequence, w->now);
+        doorman_upstream_failed(asker, request.sequence, w->now);
     }
 }
 
@@ -186,26 +186,27 @@ static size_t holder_count(world *w) {
 /* ---- without a server, for tests of one response ---- */
 
 /* Answers a client's request, which must have one ask. */
-static void answer_by_hand(world *w, doorman_client *client, doorman_answer answer) {
-    doorman_asker *asker = doorman_client_asker(client);
+static void answer_by_hand(world *w, doorman_client *client, doorman_capacity_response answer) {
+    doorman_upstream *asker = doorman_client_upstream(client);
     doorman_request request;
     doorman_client_update(client, w->now);
-    assert_int_equal(doorman_asker_request(asker, &request, w->now), DOORMAN_OK);
-    assert_int_equal(request.ask_count, 1);
+    assert_int_equal(doorman_upstream_request(asker, &request, w->now), DOORMAN_OK);
+    assert_int_equal(request.item_count, 1);
     answer.resource_id = "db";
     if (!answer.gets.refresh_interval) answer.gets.refresh_interval = 16 * SECOND;
     const doorman_response response = {
-        .method = DOORMAN_GET_CAPACITY, .is_master = true, .answers = &answer, .answer_count = 1};
-    assert_int_equal(doorman_asker_response(asker, request.sequence, &response, w->now),
+        .method = DOORMAN_GET_CAPACITY, .is_master = true, .items = &answer, .item_count = 1};
+    assert_int_equal(doorman_upstream_response(asker, request.sequence, &response, w->now),
                      DOORMAN_OK);
 }
 
-static doorman_answer lease_of(double capacity) {
-    return (doorman_answer){
+static doorman_capacity_response lease_of(double capacity) {
+    return (doorman_capacity_response){
         .gets = {.id = 1, .node = "root", .capacity = capacity, .expires_in = MINUTE}};
 }
 
-static doorman_answer with_safe_capacity(doorman_answer answer, double safe_capacity) {
+static doorman_capacity_response with_safe_capacity(doorman_capacity_response answer,
+                                                    double safe_capacity) {
     answer.has_safe_capacity = true;
     answer.safe_capacity = safe_capacity;
     return answer;
@@ -237,7 +238,7 @@ static void a_gauge_without_whole_units_is_told_once(void **state) {
         assert_true(w.changed.gauge_is_divided && !w.changed.whole);
     }
     w.now += 20 * SECOND;
-    doorman_answer whole = lease_of(1);
+    doorman_capacity_response whole = lease_of(1);
     whole.whole = true;
     answer_by_hand(&w, client, whole);
     assert_true(read_now(&w, resource).whole);
@@ -252,7 +253,7 @@ static void whole_units_are_wanted_whole(void **state) {
     world_start(&w, 100);
     doorman_client *client = join(&w, "client");
     doorman_resource *resource = open_resource(&w, client, 2.3);
-    doorman_answer whole = lease_of(3);
+    doorman_capacity_response whole = lease_of(3);
     whole.whole = true;
     answer_by_hand(&w, client, whole);
     sleep_until_due(&w, client);
@@ -260,10 +261,10 @@ static void whole_units_are_wanted_whole(void **state) {
     assert_true(doorman_client_due(client) >= w.now + 16 * SECOND); /* nothing has changed */
     sleep_until_due(&w, client);
     doorman_request request;
-    assert_int_equal(doorman_asker_request(doorman_client_asker(client), &request, w.now),
+    assert_int_equal(doorman_upstream_request(doorman_client_upstream(client), &request, w.now),
                      DOORMAN_OK);
-    assert_exact(request.asks->wants->wants, 3);
-    assert_exact(request.asks->has.capacity, 3);
+    assert_exact(request.items->wants->wants, 3);
+    assert_exact(request.items->has.capacity, 3);
     assert_exact(read_now(&w, resource).capacity, 3);
     assert_exact(read_now(&w, resource).wants, 2.3);
     world_stop(&w);
@@ -365,12 +366,12 @@ static void a_resource_that_makes_no_sense_is_refused(void **state) {
         {"burst_units", {.resource_id = "db", .burst_units = -1}},
         {"burst_units", {.resource_id = "db", .burst_units = 1.1e15}},
         {"burst_units", {.resource_id = "db", .burst = SECOND, .burst_units = 5}},
-        {"mode", {.resource_id = "db", .mode = (doorman_mode)3}},
+        {"mode", {.resource_id = "db", .fallback = (doorman_fallback)3}},
         {"safe_capacity", {.resource_id = "db", .safe_capacity = -2}},
         {"safe_capacity: must be 0 where the mode is not SAFE",
-         {.resource_id = "db", .mode = DOORMAN_PESSIMISTIC, .safe_capacity = 5}},
+         {.resource_id = "db", .fallback = DOORMAN_PESSIMISTIC, .safe_capacity = 5}},
         {"safe_capacity: must be 0 where the mode is not SAFE",
-         {.resource_id = "db", .mode = DOORMAN_OPTIMISTIC, .safe_capacity = DOORMAN_UNLIMITED}},
+         {.resource_id = "db", .fallback = DOORMAN_OPTIMISTIC, .safe_capacity = DOORMAN_UNLIMITED}},
         {"safe_capacity", {.resource_id = "db", .safe_capacity = (double)NAN}},
     };
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
@@ -416,9 +417,9 @@ static void a_priority_of_zero_is_not_the_default(void **state) {
         doorman_client *client = join(&w, "client");
         open_with(&w, client, (doorman_resource_options){.wants = 1, .has_priority = given});
         doorman_request request;
-        assert_int_equal(doorman_asker_request(doorman_client_asker(client), &request, w.now),
+        assert_int_equal(doorman_upstream_request(doorman_client_upstream(client), &request, w.now),
                          DOORMAN_OK);
-        assert_int_equal(request.asks[0].wants->priority, given ? 0 : 1);
+        assert_int_equal(request.items[0].wants->priority, given ? 0 : 1);
         world_stop(&w);
     }
 }
@@ -429,7 +430,7 @@ static void a_priority_of_zero_is_not_the_default(void **state) {
 static void a_mode_holds_before_and_after_a_lease_and_never_during_it(void **state) {
     (void)state;
     static const struct {
-        doorman_mode mode;
+        doorman_fallback mode;
         /* Safe capacities in the options and in the response; heard -2: none. */
         double given, heard;
         double before, after;
@@ -447,13 +448,13 @@ static void a_mode_holds_before_and_after_a_lease_and_never_during_it(void **sta
         world w;
         world_start(&w, 100);
         doorman_client *client = join(&w, "client");
-        doorman_resource *resource =
-            open_with(&w, client,
-                      (doorman_resource_options){
-                          .wants = 100, .mode = cases[i].mode, .safe_capacity = cases[i].given});
+        doorman_resource *resource = open_with(
+            &w, client,
+            (doorman_resource_options){
+                .wants = 100, .fallback = cases[i].mode, .safe_capacity = cases[i].given});
         assert_false(read_now(&w, resource).leased);
         assert_exact(read_now(&w, resource).capacity, cases[i].before);
-        doorman_answer answer = lease_of(40);
+        doorman_capacity_response answer = lease_of(40);
         if (cases[i].heard > -2) answer = with_safe_capacity(answer, cases[i].heard);
         answer_by_hand(&w, client, answer);
         assert_true(read_now(&w, resource).leased);
@@ -469,7 +470,7 @@ static void a_mode_holds_before_and_after_a_lease_and_never_during_it(void **sta
 static void limiters_follow_the_mode_and_the_lease(void **state) {
     (void)state;
     static const struct {
-        doorman_mode mode;
+        doorman_fallback mode;
         double safe_capacity, without;
     } cases[] = {{DOORMAN_SAFE, 5, 5},
                  {DOORMAN_SAFE, DOORMAN_UNLIMITED, 100},
@@ -482,7 +483,7 @@ static void limiters_follow_the_mode_and_the_lease(void **state) {
         doorman_resource *resource =
             open_with(&w, client,
                       (doorman_resource_options){.wants = 50,
-                                                 .mode = cases[i].mode,
+                                                 .fallback = cases[i].mode,
                                                  .safe_capacity = cases[i].safe_capacity,
                                                  .burst = SECOND});
         doorman_rate *rate = doorman_resource_rate(resource);
@@ -514,7 +515,8 @@ static void a_safe_capacity_is_heard_from_a_refusal_too(void **state) {
     doorman_client *client = join(&w, "client");
     doorman_resource *resource =
         open_with(&w, client, (doorman_resource_options){.wants = 100, .safe_capacity = 5});
-    const doorman_answer later = {.grant = DOORMAN_TRY_LATER, .gets.refresh_interval = SECOND};
+    const doorman_capacity_response later = {.outcome = DOORMAN_TRY_LATER,
+                                             .gets.refresh_interval = SECOND};
     answer_by_hand(&w, client, with_safe_capacity(later, 8));
     assert_exact(read_now(&w, resource).capacity, 8);
     sleep_until_due(&w, client);
@@ -549,11 +551,12 @@ static void the_application_is_told_exactly_when_something_has_changed(void **st
     assert_int_equal(w.change_count, 2);
     assert_exact(w.changed.capacity, 50);
     doorman_time end = w.now + MINUTE;
-    const doorman_answer later = {.grant = DOORMAN_TRY_LATER, .gets.refresh_interval = MINUTE};
+    const doorman_capacity_response later = {.outcome = DOORMAN_TRY_LATER,
+                                             .gets.refresh_interval = MINUTE};
     sleep_until_due(&w, client);
     answer_by_hand(&w, client, later);
     assert_int_equal(w.change_count, 3);
-    assert_int_equal(w.changed.grant, DOORMAN_TRY_LATER);
+    assert_int_equal(w.changed.outcome, DOORMAN_TRY_LATER);
     set_wants(&w, resource, 101);
     assert_int_equal(w.change_count, 3);
     w.now = end - 1;
@@ -576,8 +579,8 @@ static void an_optimist_is_told_of_its_own_wants(void **state) {
     world w;
     world_start(&w, 100);
     doorman_client *client = join(&w, "client");
-    doorman_resource *resource =
-        open_with(&w, client, (doorman_resource_options){.wants = 100, .mode = DOORMAN_OPTIMISTIC});
+    doorman_resource *resource = open_with(
+        &w, client, (doorman_resource_options){.wants = 100, .fallback = DOORMAN_OPTIMISTIC});
     w.change_count = 0;
     set_wants(&w, resource, 200);
     assert_int_equal(w.change_count, 1);
@@ -603,7 +606,7 @@ static void a_lease_is_over_at_its_end(void **state) {
         world_start(&w, 100);
         doorman_client *client = join(&w, "client");
         doorman_resource *resource = open_with(
-            &w, client, (doorman_resource_options){.wants = 100, .mode = DOORMAN_PESSIMISTIC});
+            &w, client, (doorman_resource_options){.wants = 100, .fallback = DOORMAN_PESSIMISTIC});
         answer_by_hand(&w, client, lease_of(40));
         assert_int_equal(read_now(&w, resource).expires_at, w.now + MINUTE);
         w.now += MINUTE + late;
@@ -630,8 +633,9 @@ static void an_expired_rate_is_not_kept(void **state) {
     w.now += MINUTE;
     world_stop(&w);
     world_start(&w, 1000);
-    resource = open_with(&w, join(&w, "client"),
-                         (doorman_resource_options){.wants = 1000, .mode = DOORMAN_PESSIMISTIC});
+    resource =
+        open_with(&w, join(&w, "client"),
+                  (doorman_resource_options){.wants = 1000, .fallback = DOORMAN_PESSIMISTIC});
     live(&w, SECOND);
     w.down = true;
     live(&w, MINUTE);
@@ -646,7 +650,7 @@ static void a_lease_that_slept_is_over(void **state) {
     world_start(&w, 100);
     doorman_client *client = join(&w, "client");
     doorman_resource *resource = open_with(
-        &w, client, (doorman_resource_options){.wants = 100, .mode = DOORMAN_PESSIMISTIC});
+        &w, client, (doorman_resource_options){.wants = 100, .fallback = DOORMAN_PESSIMISTIC});
     live(&w, SECOND);
     assert_exact(read_now(&w, resource).capacity, 100);
     w.now += 8 * 60 * MINUTE;
@@ -687,7 +691,7 @@ static void a_server_that_is_gone_costs_little_and_is_found_again(void **state) 
     w.down = true;
     live(&w, 60 * MINUTE);
     assert_exact(read_now(&w, resource).capacity, 5);
-    assert_false(read_now(&w, resource).heard);
+    assert_false(read_now(&w, resource).has_outcome);
     assert_in_range(w.request_count, 60, 300); /* 31 s between requests, on average */
     w.down = false;
     live(&w, MINUTE);
@@ -695,7 +699,7 @@ static void a_server_that_is_gone_costs_little_and_is_found_again(void **state) 
     w.down = true;
     live(&w, 50 * SECOND); /* the lease is still in force */
     w.down = false;
-    assert_true(read_now(&w, resource).heard);
+    assert_true(read_now(&w, resource).has_outcome);
     live(&w, MINUTE);
     assert_exact(read_now(&w, resource).capacity, 100);
     world_stop(&w);
@@ -725,8 +729,8 @@ static void a_server_that_learns_leaves_the_safe_capacity_in_force(void **state)
         }
     }
     assert_true(used >= 62 * 40 && used <= 63 * 40 + 4);
-    assert_true(read_now(&w, resource).heard && read_now(&w, resource).learning);
-    assert_int_equal(read_now(&w, resource).grant, DOORMAN_TRY_LATER);
+    assert_true(read_now(&w, resource).has_outcome && read_now(&w, resource).learning);
+    assert_int_equal(read_now(&w, resource).outcome, DOORMAN_TRY_LATER);
     assert_int_equal(w.change_count, changes + 1); /* the server learns */
     assert_in_range(w.request_count - requests, 4, 6);
     live_until(&w, learned_at + SECOND);
@@ -822,7 +826,7 @@ static void other_options_on_a_second_opening_are_reported(void **state) {
         {"wants_initial", {.wants_initial = 4}},
         {"window", {.window = SECOND}},
         {"burst", {.burst = SECOND}},
-        {"mode", {.mode = DOORMAN_OPTIMISTIC}},
+        {"mode", {.fallback = DOORMAN_OPTIMISTIC}},
         {"safe_capacity", {.safe_capacity = 1}},
         {"shadow", {.shadow = true}},
         {"on_change", {.on_change = note_change}},
@@ -864,11 +868,11 @@ static void a_resource_opened_again_takes_the_new_options(void **state) {
     doorman_client *client = join(&w, "client");
     doorman_resource *resource = open_with(
         &w, client,
-        (doorman_resource_options){.wants = 80, .mode = DOORMAN_OPTIMISTIC, .burst = SECOND});
+        (doorman_resource_options){.wants = 80, .fallback = DOORMAN_OPTIMISTIC, .burst = SECOND});
     live(&w, SECOND);
     doorman_resource_close(resource, w.now); /* its lease has not been released yet */
-    resource =
-        open_with(&w, client, (doorman_resource_options){.wants = 30, .mode = DOORMAN_PESSIMISTIC});
+    resource = open_with(&w, client,
+                         (doorman_resource_options){.wants = 30, .fallback = DOORMAN_PESSIMISTIC});
     live(&w, SECOND);
     assert_exact(read_now(&w, resource).capacity, 30);
     assert_int_equal(holder_count(&w), 1);
@@ -885,20 +889,20 @@ static void a_late_release_does_not_take_a_new_lease_away(void **state) {
     world w;
     world_start(&w, 100);
     doorman_client *client = join(&w, "client");
-    doorman_asker *asker = doorman_client_asker(client);
+    doorman_upstream *asker = doorman_client_upstream(client);
     doorman_resource *resource = open_resource(&w, client, 100);
     live(&w, SECOND);
     doorman_resource_close(resource, w.now);
     doorman_request release;
-    assert_int_equal(doorman_asker_request(asker, &release, w.now), DOORMAN_OK);
+    assert_int_equal(doorman_upstream_request(asker, &release, w.now), DOORMAN_OK);
     assert_int_equal(release.method, DOORMAN_RELEASE_CAPACITY);
-    const doorman_ask delayed = release.asks[0];
-    doorman_asker_failed(asker, release.sequence, w.now);
+    const doorman_capacity_request delayed = release.items[0];
+    doorman_upstream_failed(asker, release.sequence, w.now);
     resource = open_resource(&w, client, 100);
     live(&w, 10 * SECOND);
     assert_true(read_now(&w, resource).leased);
-    const doorman_ask ask = {.resource_id = "db", .has.id = delayed.has.id};
-    release.asks = &ask;
+    const doorman_capacity_request ask = {.resource_id = "db", .has.id = delayed.has.id};
+    release.items = &ask;
     doorman_response response;
     assert_int_equal(doorman_server_handle(w.server, &release, &response, NULL, w.now), DOORMAN_OK);
     assert_int_equal(holder_count(&w), 1);
@@ -964,7 +968,7 @@ static void do_something(world *w, doorman_client *client, doorman_resource **re
     if (!*resource) {
         *resource = open_with(w, client,
                               (doorman_resource_options){.wants = 1 + 200 * random_unit(),
-                                                         .mode = DOORMAN_PESSIMISTIC});
+                                                         .fallback = DOORMAN_PESSIMISTIC});
         return;
     }
     doorman_gauge *gauge = doorman_resource_gauge(*resource);
@@ -1259,7 +1263,8 @@ static void an_optimist_whose_wants_follow_its_use_is_not_starved(void **state) 
     world w;
     world_start(&w, 1000);
     w.down = true;
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.mode = DOORMAN_OPTIMISTIC});
+    doorman_resource *resource =
+        follow(&w, (doorman_resource_options){.fallback = DOORMAN_OPTIMISTIC});
     use_rate(&w, resource, 100, 2 * MINUTE);
     assert_int_equal(use_rate(&w, resource, 100, 10 * SECOND), 0);
     assert_near(read_now(&w, resource).capacity, 100, 0.1);
@@ -1347,7 +1352,8 @@ static void an_optimist_without_a_server_does_what_it_wants_within_250_ms(void *
     world w;
     world_start(&w, 1000);
     w.down = true;
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.mode = DOORMAN_OPTIMISTIC});
+    doorman_resource *resource =
+        follow(&w, (doorman_resource_options){.fallback = DOORMAN_OPTIMISTIC});
     assert_true(time_to_grow(&w, resource, 1, 2400, 2000) <= 250 * MILLISECOND);
     use_rate(&w, resource, 2400, 2 * SECOND);
     assert_int_equal(use_rate(&w, resource, 2400, 5 * SECOND), 0);
@@ -1841,11 +1847,11 @@ static void the_mode_and_failures_to_refresh_can_be_read(void **state) {
     world w;
     world_start(&w, 10);
     doorman_client *client = join(&w, "client");
-    doorman_resource *resource =
-        open_with(&w, client, (doorman_resource_options){.wants = 5, .mode = DOORMAN_OPTIMISTIC});
+    doorman_resource *resource = open_with(
+        &w, client, (doorman_resource_options){.wants = 5, .fallback = DOORMAN_OPTIMISTIC});
     live(&w, SECOND);
     assert_int_equal(read_now(&w, resource).refresh_failures, 0);
-    assert_int_equal(read_now(&w, resource).mode, DOORMAN_OPTIMISTIC);
+    assert_int_equal(read_now(&w, resource).fallback, DOORMAN_OPTIMISTIC);
     w.down = true;
     size_t asked = w.request_count;
     live(&w, 3 * MINUTE);

@@ -549,13 +549,13 @@ static void errors_of_a_transport_have_the_same_form(void **state) {
 /* Writes and reads a request and a response with these numbers. */
 static void expect_round_trip(double amount, doorman_time duration) {
     const doorman_demand demand = {.wants = amount, .priority = 3};
-    const doorman_ask ask = {.resource_id = "r\\\"\xc3\xa9",
-                             .wants = &demand,
-                             .wants_count = 1,
-                             .outstanding = amount,
-                             .has = {UINT64_C(1) << 53, "n", amount, 0, duration, 0}};
+    const doorman_capacity_request ask = {.resource_id = "r\\\"\xc3\xa9",
+                                          .wants = &demand,
+                                          .wants_count = 1,
+                                          .outstanding = amount,
+                                          .has = {UINT64_C(1) << 53, "n", amount, 0, duration, 0}};
     const doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = "c", .asks = &ask, .ask_count = 1};
+        .method = DOORMAN_GET_CAPACITY, .holder_id = "c", .items = &ask, .item_count = 1};
     doorman_buffer text = {0};
     assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
     doorman__reader reader = {.error = NULL};
@@ -565,35 +565,36 @@ static void expect_round_trip(double amount, doorman_time duration) {
     assert_int_equal(reader.status, DOORMAN_OK);
     assert_int_equal(read.method, DOORMAN_GET_CAPACITY);
     assert_string_equal(read.holder_id, "c");
-    assert_string_equal(read.asks->resource_id, ask.resource_id);
-    assert_exact(read.asks->wants->wants, amount);
-    assert_int_equal(read.asks->wants->priority, 3);
-    assert_exact(read.asks->outstanding, amount);
-    assert_true(read.asks->has.id == UINT64_C(1) << 53);
-    assert_exact(read.asks->has.capacity, amount);
-    assert_true(read.asks->has.expires_in == duration);
+    assert_string_equal(read.items->resource_id, ask.resource_id);
+    assert_exact(read.items->wants->wants, amount);
+    assert_int_equal(read.items->wants->priority, 3);
+    assert_exact(read.items->outstanding, amount);
+    assert_true(read.items->has.id == UINT64_C(1) << 53);
+    assert_exact(read.items->has.capacity, amount);
+    assert_true(read.items->has.expires_in == duration);
     assert_int_equal(doorman__read_end(&reader), DOORMAN_OK);
 
-    const doorman_answer answer = {.resource_id = "r",
-                                   .has_safe_capacity = true,
-                                   .safe_capacity = amount,
-                                   .gets = {7, "n", amount / 2, amount, duration, duration}};
+    const doorman_capacity_response answer = {
+        .resource_id = "r",
+        .has_safe_capacity = true,
+        .safe_capacity = amount,
+        .gets = {7, "n", amount / 2, amount, duration, duration}};
     const doorman_response response = {
-        .method = DOORMAN_GET_CAPACITY, .is_master = true, .answers = &answer, .answer_count = 1};
+        .method = DOORMAN_GET_CAPACITY, .is_master = true, .items = &answer, .item_count = 1};
     doorman__writer out = doorman__put_start(&text);
     doorman__put_response(&out, &response, 0);
     assert_int_equal(doorman__put_end(&out), DOORMAN_OK);
     doorman__reader other = {.error = NULL};
-    doorman_response back = {.answers = NULL};
+    doorman_response back = {.items = NULL};
     root = doorman__read_start(&other, text.text, text.bytes);
     doorman__read_response(&root, &back);
     assert_int_equal(other.status, DOORMAN_OK);
-    assert_true(back.is_master && back.answer_count == 1 && back.answers->has_safe_capacity);
-    assert_exact(back.answers->safe_capacity, amount);
-    assert_exact(back.answers->gets.capacity, amount / 2);
-    assert_exact(back.answers->gets.keep, amount);
-    assert_true(back.answers->gets.expires_in == duration);
-    assert_true(back.answers->gets.refresh_interval == duration);
+    assert_true(back.is_master && back.item_count == 1 && back.items->has_safe_capacity);
+    assert_exact(back.items->safe_capacity, amount);
+    assert_exact(back.items->gets.capacity, amount / 2);
+    assert_exact(back.items->gets.committed, amount);
+    assert_true(back.items->gets.expires_in == duration);
+    assert_true(back.items->gets.refresh_interval == duration);
     assert_int_equal(doorman__read_end(&other), DOORMAN_OK);
     doorman_buffer_uninit(&text);
 }
@@ -696,7 +697,7 @@ static doorman_status read_request(reading *r, const char *text, size_t bytes) {
 }
 
 static doorman_status read_response(reading *r, const char *text, size_t bytes) {
-    *r = (reading){.response = {.answer_count = 0}};
+    *r = (reading){.response = {.item_count = 0}};
     r->reader.error = &r->error;
     doorman__field root = doorman__read_start(&r->reader, text, bytes);
     doorman__read_response(&root, &r->response);
@@ -715,9 +716,9 @@ static void assert_same_request(const doorman_request *a, const doorman_request 
     assert_string_equal(a->holder_id, b->holder_id);
     assert_int_equal(a->path_count, b->path_count);
     for (size_t i = 0; i < a->path_count; i++) assert_string_equal(a->path[i], b->path[i]);
-    assert_int_equal(a->ask_count, b->ask_count);
-    for (size_t i = 0; i < a->ask_count; i++) {
-        const doorman_ask *x = &a->asks[i], *y = &b->asks[i];
+    assert_int_equal(a->item_count, b->item_count);
+    for (size_t i = 0; i < a->item_count; i++) {
+        const doorman_capacity_request *x = &a->items[i], *y = &b->items[i];
         assert_string_equal(x->resource_id, y->resource_id);
         assert_true(x->has.id == y->has.id);
         if (a->method == DOORMAN_RELEASE_CAPACITY) continue;
@@ -749,13 +750,14 @@ static void assert_same_algorithm(const doorman_algorithm *a, const doorman_algo
     assert_exact(a->reserve, b->reserve);
 }
 
-static void assert_same_answer(const doorman_answer *a, const doorman_answer *b) {
+static void assert_same_answer(const doorman_capacity_response *a,
+                               const doorman_capacity_response *b) {
     assert_string_equal(a->resource_id, b->resource_id);
-    assert_int_equal(a->grant, b->grant);
+    assert_int_equal(a->outcome, b->outcome);
     assert_true(a->gets.id == b->gets.id && a->gets.expires_in == b->gets.expires_in);
     assert_true(a->gets.refresh_interval == b->gets.refresh_interval);
     assert_exact(a->gets.capacity, b->gets.capacity);
-    assert_exact(a->gets.keep, b->gets.keep);
+    assert_exact(a->gets.committed, b->gets.committed);
     assert_int_equal(a->has_safe_capacity, b->has_safe_capacity);
     assert_int_equal(a->learning, b->learning);
     assert_exact(a->safe_capacity, b->safe_capacity);
@@ -776,7 +778,7 @@ static void a_server_asks_for_its_clients_in_groups(void **state) {
     (void)state;
     static const char *const path[] = {"leaf", "mid\"dle"};
     static const doorman_demand wants[] = {{300, 40, 1}, {900.5, 3, 15}};
-    static const doorman_ask asks[] = {
+    static const doorman_capacity_request asks[] = {
         {.resource_id = "db",
          .has = {.id = 7, .node = "eu", .capacity = 750, .expires_in = 55 * SECOND},
          .outstanding = 700,
@@ -788,8 +790,8 @@ static void a_server_asks_for_its_clients_in_groups(void **state) {
                                      .holder_id = "leaf",
                                      .path = path,
                                      .path_count = 2,
-                                     .asks = asks,
-                                     .ask_count = 2};
+                                     .items = asks,
+                                     .item_count = 2};
     doorman_buffer text = {0};
     reading r;
     assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
@@ -808,12 +810,12 @@ static void a_server_asks_for_its_clients_in_groups(void **state) {
 
 static void a_server_that_releases_says_that_it_is_one(void **state) {
     (void)state;
-    static const doorman_ask ask = {.resource_id = "db", .has = {.id = 5}};
+    static const doorman_capacity_request ask = {.resource_id = "db", .has = {.id = 5}};
     const doorman_request request = {.method = DOORMAN_RELEASE_CAPACITY,
                                      .is_server = true,
                                      .holder_id = "leaf",
-                                     .asks = &ask,
-                                     .ask_count = 1};
+                                     .items = &ask,
+                                     .item_count = 1};
     doorman_buffer text = {0};
     reading r;
     assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
@@ -844,25 +846,25 @@ static void a_server_is_answered_with_what_it_is_to_share_by(void **state) {
                                             .has_learning_mode_duration = true};
     static const doorman_terms terms[] = {{3, 14.25, 0}, {DOORMAN_ANY_PRIORITY, 0, 1}};
     doorman_algorithm algorithm = doorman__algorithm_resolve(&usual);
-    const doorman_answer answers[] = {{.resource_id = "db",
-                                       .gets = {.id = 6,
-                                                .node = "eu",
-                                                .capacity = 720,
-                                                .keep = 750,
-                                                .expires_in = 60 * SECOND,
-                                                .refresh_interval = 8 * SECOND},
-                                       .algorithm = &algorithm,
-                                       .terms = terms,
-                                       .terms_count = 2},
-                                      {.resource_id = "other",
-                                       .grant = DOORMAN_TRY_LATER,
-                                       .gets = {.refresh_interval = SECOND},
-                                       .has_learn_for = true}};
+    const doorman_capacity_response answers[] = {{.resource_id = "db",
+                                                  .gets = {.id = 6,
+                                                           .node = "eu",
+                                                           .capacity = 720,
+                                                           .committed = 750,
+                                                           .expires_in = 60 * SECOND,
+                                                           .refresh_interval = 8 * SECOND},
+                                                  .algorithm = &algorithm,
+                                                  .terms = terms,
+                                                  .terms_count = 2},
+                                                 {.resource_id = "other",
+                                                  .outcome = DOORMAN_TRY_LATER,
+                                                  .gets = {.refresh_interval = SECOND},
+                                                  .has_learn_for = true}};
     const doorman_response response = {.method = DOORMAN_GET_CAPACITY,
                                        .is_server = true,
                                        .is_master = true,
-                                       .answers = answers,
-                                       .answer_count = 2};
+                                       .items = answers,
+                                       .item_count = 2};
     doorman_buffer text = {0};
     reading r;
     assert_int_equal(write_response(&text, &response), DOORMAN_OK);
@@ -877,8 +879,8 @@ static void a_server_is_answered_with_what_it_is_to_share_by(void **state) {
         "\"learn_for\":0}]}}");
     assert_int_equal(read_response(&r, text.text, text.bytes), DOORMAN_OK);
     assert_true(r.response.is_server && r.response.is_master);
-    assert_int_equal(r.response.answer_count, 2);
-    for (size_t i = 0; i < 2; i++) assert_same_answer(&r.response.answers[i], &answers[i]);
+    assert_int_equal(r.response.item_count, 2);
+    for (size_t i = 0; i < 2; i++) assert_same_answer(&r.response.items[i], &answers[i]);
     doorman__read_end(&r.reader);
     doorman_buffer_uninit(&text);
 }
@@ -894,10 +896,10 @@ enum { GROUPS = 40, ASKS = 6 }; /* the maxima of a random message */
 typedef struct drawn {
     const char *path[DOORMAN__PATH_MAX];
     doorman_demand demands[ASKS][GROUPS];
-    doorman_ask asks[ASKS];
+    doorman_capacity_request asks[ASKS];
     doorman_terms terms[ASKS][DOORMAN_TERMS_MAX];
     doorman_algorithm algorithms[ASKS];
-    doorman_answer answers[ASKS];
+    doorman_capacity_response answers[ASKS];
 } drawn;
 
 static const char *random_name(void) {
@@ -906,7 +908,7 @@ static const char *random_name(void) {
 }
 
 static void draw_demands(drawn *d, size_t i, bool is_server) {
-    doorman_ask *ask = &d->asks[i];
+    doorman_capacity_request *ask = &d->asks[i];
     ask->wants = d->demands[i];
     ask->wants_count = is_server ? random_below(GROUPS + 1) : 1;
     for (size_t k = 0; k < ask->wants_count; k++) {
@@ -920,17 +922,17 @@ static doorman_request draw_request(drawn *d) {
                                                          : DOORMAN_RELEASE_CAPACITY,
                                .is_server = random_below(3) > 0,
                                .holder_id = random_name(),
-                               .asks = d->asks,
-                               .ask_count = random_below(ASKS + 1)};
+                               .items = d->asks,
+                               .item_count = random_below(ASKS + 1)};
     bool get = request.method == DOORMAN_GET_CAPACITY;
     if (get && request.is_server) {
         request.path = d->path;
         request.path_count = 1 + random_below(DOORMAN__PATH_MAX);
         for (size_t i = 0; i < request.path_count; i++) d->path[i] = random_name();
     }
-    for (size_t i = 0; i < request.ask_count; i++) {
-        doorman_ask *ask = &d->asks[i];
-        *ask = (doorman_ask){.resource_id = random_name()};
+    for (size_t i = 0; i < request.item_count; i++) {
+        doorman_capacity_request *ask = &d->asks[i];
+        *ask = (doorman_capacity_request){.resource_id = random_name()};
         if (!get || random_below(2)) {
             ask->has.id = 1 + random_bits() % (UINT64_C(1) << 53);
             ask->has.node = random_name();
@@ -964,8 +966,8 @@ static doorman_algorithm draw_algorithm(void) {
 }
 
 static void draw_answer(drawn *d, size_t i) {
-    doorman_answer *answer = &d->answers[i];
-    *answer = (doorman_answer){.resource_id = random_name()};
+    doorman_capacity_response *answer = &d->answers[i];
+    *answer = (doorman_capacity_response){.resource_id = random_name()};
     answer->gets.refresh_interval = random_duration();
     if (random_below(4)) {
         answer->gets = (doorman_lease){.id = 1 + random_bits() % (UINT64_C(1) << 53),
@@ -973,9 +975,9 @@ static void draw_answer(drawn *d, size_t i) {
                                        .capacity = random_amount(),
                                        .expires_in = random_duration(),
                                        .refresh_interval = random_duration()};
-        answer->gets.keep = doorman__max(answer->gets.capacity, random_amount());
+        answer->gets.committed = doorman__max(answer->gets.capacity, random_amount());
     } else {
-        answer->grant = (doorman_grant)(1 + random_below(3));
+        answer->outcome = (doorman_outcome)(1 + random_below(3));
     }
     answer->learning = random_below(2);
     answer->has_safe_capacity = random_below(2);
@@ -1007,15 +1009,15 @@ static void random_messages_come_back_as_they_were_sent(void **state) {
         doorman_response response = {.method = DOORMAN_GET_CAPACITY,
                                      .is_server = true,
                                      .is_master = true,
-                                     .answers = d->answers,
-                                     .answer_count = random_below(ASKS + 1)};
-        for (size_t i = 0; i < response.answer_count; i++) draw_answer(d, i);
+                                     .items = d->answers,
+                                     .item_count = random_below(ASKS + 1)};
+        for (size_t i = 0; i < response.item_count; i++) draw_answer(d, i);
         assert_int_equal(write_response(&text, &response), DOORMAN_OK);
         assert_int_equal(read_response(&r, text.text, text.bytes), DOORMAN_OK);
         assert_true(r.response.is_server);
-        assert_int_equal(r.response.answer_count, response.answer_count);
-        for (size_t i = 0; i < response.answer_count; i++) {
-            assert_same_answer(&r.response.answers[i], &d->answers[i]);
+        assert_int_equal(r.response.item_count, response.item_count);
+        for (size_t i = 0; i < response.item_count; i++) {
+            assert_same_answer(&r.response.items[i], &d->answers[i]);
         }
         assert_int_equal(doorman__read_end(&r.reader), DOORMAN_OK);
     }
@@ -1048,20 +1050,20 @@ static void what_a_newer_parent_says_costs_no_lease(void **state) {
     reading r;
     for (size_t i = 0; i < COUNT(whole); i++) { /* A5: also where the kind is not known */
         assert_int_equal(read_response(&r, whole[i], strlen(whole[i])), DOORMAN_OK);
-        assert_true(r.response.answers->whole);
+        assert_true(r.response.items->whole);
         doorman__read_end(&r.reader);
     }
     for (size_t i = 0; i < COUNT(unknown); i++) {
         assert_int_equal(read_response(&r, unknown[i], strlen(unknown[i])), DOORMAN_OK);
-        assert_null(r.response.answers->algorithm);
-        assert_exact(r.response.answers->gets.capacity, 33.5);
+        assert_null(r.response.items->algorithm);
+        assert_exact(r.response.items->gets.capacity, 33.5);
         doorman__read_end(&r.reader);
     }
     assert_int_equal(read_response(&r, known, strlen(known)), DOORMAN_OK);
-    assert_int_equal(r.response.answers->algorithm->kind, DOORMAN_STATIC_SHARE);
-    assert_true(r.response.answers->algorithm->lease_length == 20 * SECOND);
-    assert_exact(r.response.answers->algorithm->reserve, 0.5);
-    assert_exact(r.response.answers->algorithm->decay_factor, 0.5);
+    assert_int_equal(r.response.items->algorithm->kind, DOORMAN_STATIC_SHARE);
+    assert_true(r.response.items->algorithm->lease_length == 20 * SECOND);
+    assert_exact(r.response.items->algorithm->reserve, 0.5);
+    assert_exact(r.response.items->algorithm->decay_factor, 0.5);
     doorman__read_end(&r.reader);
 }
 
@@ -1133,7 +1135,7 @@ static void a_resource_has_512_groups_at_most(void **state) {
         reading r;
         doorman_status status = read_request(&r, text, strlen(text));
         assert_int_equal(status, more == 511 ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT);
-        if (status == DOORMAN_OK) assert_int_equal(r.request.asks->wants_count, 512);
+        if (status == DOORMAN_OK) assert_int_equal(r.request.items->wants_count, 512);
         if (status != DOORMAN_OK) assert_non_null(strstr(r.error.text, "wants: must be a list of"));
         doorman__read_end(&r.reader);
         free(text);
@@ -1164,11 +1166,11 @@ static void the_longest_answer_fits_the_room_taken_for_it(void **state) {
         terms[i] = (doorman_terms){15, amount, 1.2345678901234567e-100};
     }
     enum { COUNT_OF_ANSWERS = 20 };
-    doorman_ask asks[COUNT_OF_ANSWERS];
-    doorman_answer answers[COUNT_OF_ANSWERS];
+    doorman_capacity_request asks[COUNT_OF_ANSWERS];
+    doorman_capacity_response answers[COUNT_OF_ANSWERS];
     for (int i = 0; i < COUNT_OF_ANSWERS; i++) {
-        asks[i] = (doorman_ask){.resource_id = id};
-        answers[i] = (doorman_answer){
+        asks[i] = (doorman_capacity_request){.resource_id = id};
+        answers[i] = (doorman_capacity_response){
             .resource_id = id,
             .gets = {UINT64_C(1) << 53, id, amount, amount + 1, duration, duration},
             .has_safe_capacity = true,
@@ -1182,13 +1184,13 @@ static void the_longest_answer_fits_the_room_taken_for_it(void **state) {
     for (int is_server = 0; is_server <= 1; is_server++) {
         const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
                                          .is_server = is_server,
-                                         .asks = asks,
-                                         .ask_count = COUNT_OF_ANSWERS};
+                                         .items = asks,
+                                         .item_count = COUNT_OF_ANSWERS};
         const doorman_response response = {.method = DOORMAN_GET_CAPACITY,
                                            .is_server = is_server,
                                            .is_master = true,
-                                           .answers = answers,
-                                           .answer_count = COUNT_OF_ANSWERS};
+                                           .items = answers,
+                                           .item_count = COUNT_OF_ANSWERS};
         doorman_buffer text = {0};
         assert_int_equal(doorman__reply_reserve(&text, &request, NULL), DOORMAN_OK);
         memory_fails_from(1);
@@ -1205,9 +1207,9 @@ static void the_longest_answer_fits_the_room_taken_for_it(void **state) {
 static void carry_upward(world *parent, doorman_server *node, doorman_buffer *text) {
     doorman_request request;
     doorman_error error = {""};
-    doorman_asker *asker = doorman_server_asker(node);
+    doorman_upstream *asker = doorman_server_upstream(node);
     doorman_server_update(node, parent->now);
-    assert_int_equal(doorman_asker_request(asker, &request, parent->now), DOORMAN_OK);
+    assert_int_equal(doorman_upstream_request(asker, &request, parent->now), DOORMAN_OK);
     assert_true(request.sequence != 0);
     assert_int_equal(doorman_json_request(&request, text), DOORMAN_OK);
     const char *reply = say(parent, text->text);
@@ -1291,13 +1293,13 @@ static void what_a_server_is_to_share_by_is_kept_too(void **state) {
     doorman_json_exchange exchange = {.decided = false};
     assert_non_null(d);
     for (int step = 0; step < 300; step++) {
-        doorman_request request = {.ask_count = 0};
+        doorman_request request = {.item_count = 0};
         while (request.method != DOORMAN_GET_CAPACITY || !request.is_server) {
             request = draw_request(d);
         }
         assert_int_equal(doorman_json_request(&request, &expected), DOORMAN_OK);
         assert_int_equal(exchange_read(&exchange, expected.text), DOORMAN_OK);
-        for (size_t i = 0; i < request.ask_count; i++) {
+        for (size_t i = 0; i < request.item_count; i++) {
             draw_answer(d, i);
             d->answers[i].resource_id = d->asks[i].resource_id;
             d->answers[i].gets.node = "this one";
@@ -1305,8 +1307,8 @@ static void what_a_server_is_to_share_by_is_kept_too(void **state) {
         exchange.response = (doorman_response){.method = DOORMAN_GET_CAPACITY,
                                                .is_server = true,
                                                .is_master = true,
-                                               .answers = d->answers,
-                                               .answer_count = request.ask_count};
+                                               .items = d->answers,
+                                               .item_count = request.item_count};
         assert_int_equal(write_response(&expected, &exchange.response), DOORMAN_OK);
         exchange.decided = true;
         doorman__exchange_keep(&exchange);
@@ -1384,7 +1386,7 @@ typedef struct asking {
 static doorman_request next_request(asking *a) {
     doorman_request request = {.sequence = 0};
     doorman_client_update(a->client, a->now);
-    assert_int_equal(doorman_asker_request(doorman_client_asker(a->client), &request, a->now),
+    assert_int_equal(doorman_upstream_request(doorman_client_upstream(a->client), &request, a->now),
                      DOORMAN_OK);
     return request;
 }
@@ -1410,7 +1412,7 @@ static void asking_stop(asking *a) {
 }
 
 static doorman_status hear(asking *a, const char *text) {
-    return doorman_json_response(doorman_client_asker(a->client), a->request.sequence, text,
+    return doorman_json_response(doorman_client_upstream(a->client), a->request.sequence, text,
                                  strlen(text), &a->error, a->now);
 }
 
@@ -1471,7 +1473,8 @@ static void a_redirect_is_followed(void **state) {
     assert_int_equal(
         hear(a, "{\"get_capacity\":{\"mastership\":{\"master_address\":\"tcp://there:1\"}}}"),
         DOORMAN_OK);
-    assert_string_equal(doorman_asker_address(doorman_client_asker(a->client)), "tcp://there:1");
+    assert_string_equal(doorman_upstream_address(doorman_client_upstream(a->client)),
+                        "tcp://there:1");
     asking_stop(a);
 }
 
@@ -1533,7 +1536,7 @@ static void a_wrong_answer_is_a_failure(void **state) {
             fail_msg("%s\ngives %s: %s\ninstead of %s", rows[i].text, doorman_status_name(status),
                      a->error.text, rows[i].error);
         }
-        assert_string_equal(doorman_asker_address(doorman_client_asker(a->client)),
+        assert_string_equal(doorman_upstream_address(doorman_client_upstream(a->client)),
                             "tcp://spare:1");
         assert_false(is_leased(a, &capacity));
         asking_stop(a);
@@ -1544,7 +1547,7 @@ static void what_is_refused_is_taken_as_said(void **state) {
     (void)state;
     static const struct {
         const char *name;
-        doorman_grant grant;
+        doorman_outcome grant;
     } rows[] = {
         {"TRY_LATER", DOORMAN_TRY_LATER}, {"UNMATCHED", DOORMAN_UNMATCHED}, {"FULL", DOORMAN_FULL}};
     for (size_t i = 0; i < COUNT(rows); i++) {
@@ -1557,7 +1560,7 @@ static void what_is_refused_is_taken_as_said(void **state) {
         assert_int_equal(hear(a, text), DOORMAN_OK);
         doorman_resource_info info;
         doorman_resource_read(a->resource, &info, a->now);
-        assert_int_equal(info.grant, rows[i].grant);
+        assert_int_equal(info.outcome, rows[i].grant);
         assert_exact(info.capacity, DOORMAN_UNLIMITED);
         asking_stop(a);
     }

@@ -14,7 +14,7 @@
 
 typedef struct stage {
     doorman_template settings;
-    doorman__book *book;
+    doorman__lease_table *leases;
     doorman_time now;
     size_t blocks; /* allocated before the start */
 } stage;
@@ -23,78 +23,79 @@ static void stage_start(stage *it, double capacity, doorman_kind kind, doorman_h
     *it = (stage){.now = SECONDS(1000), .blocks = memory_blocks()};
     it->settings.capacity = capacity;
     it->settings.algorithm = (doorman_algorithm){.kind = kind, .handover = handover};
-    it->book = (doorman__book *)unit_malloc(sizeof *it->book + 1);
-    assert_non_null(it->book);
-    memset(it->book, 0, sizeof *it->book + 1);
-    it->book->settings = &it->settings;
+    it->leases = (doorman__lease_table *)unit_malloc(sizeof *it->leases + 1);
+    assert_non_null(it->leases);
+    memset(it->leases, 0, sizeof *it->leases + 1);
+    it->leases->settings = &it->settings;
 }
 
 /* C9. Removes all holders; the sums must then be exactly 0. */
 static void stage_end(stage *it) {
-    doorman__book *book = it->book;
-    while (doorman__book_first(book)) doorman__book_remove(book, doorman__book_first(book));
-    assert_null(book->newest);
-    assert_int_equal(book->records.count, 0);
-    assert_true(book->given.high == 0 && book->given.low == 0);
-    assert_true(book->counted.high == 0 && book->counted.low == 0);
-    assert_exact(doorman__book_wants(book), 0);
-    assert_exact(doorman__book_subclients(book), 0);
-    doorman__table_uninit(&book->records);
-    doorman__index_uninit(&book->index);
-    unit_free(book);
+    doorman__lease_table *leases = it->leases;
+    while (doorman__leases_first(leases))
+        doorman__leases_remove(leases, doorman__leases_first(leases));
+    assert_null(leases->newest);
+    assert_int_equal(leases->entries.count, 0);
+    assert_true(leases->has.high == 0 && leases->has.low == 0);
+    assert_true(leases->committed.high == 0 && leases->committed.low == 0);
+    assert_exact(doorman__leases_wants(leases), 0);
+    assert_exact(doorman__leases_subclients(leases), 0);
+    doorman__table_uninit(&leases->entries);
+    doorman__index_uninit(&leases->index);
+    unit_free(leases);
     assert_int_equal(memory_blocks(), it->blocks);
 }
 
-static doorman__record *find(stage *it, const char *id) {
+static doorman__lease_entry *find(stage *it, const char *id) {
     static const uint64_t key[2] = {1, 2};
     uint64_t hash = doorman__hash(key, id);
-    doorman__record *record = doorman__book_find(it->book, hash, id, false);
-    if (record) return record;
-    record = doorman__book_add(it->book, hash, id, false);
-    assert_non_null(record);
-    doorman__book_set_end(it->book, record, it->now);
-    return record;
+    doorman__lease_entry *entry = doorman__leases_find(it->leases, hash, id, false);
+    if (entry) return entry;
+    entry = doorman__leases_add(it->leases, hash, id, false);
+    assert_non_null(entry);
+    doorman__leases_set_end(it->leases, entry, it->now);
+    return entry;
 }
 
 typedef struct gets {
     double capacity, keep, target;
 } gets;
 
-static void set_demand(stage *it, doorman__record *record, const doorman_demand *demand) {
-    assert_true(doorman__book_reserve(it->book, record, demand, 1));
-    doorman__book_set_demands(it->book, record, demand, 1);
+static void set_demand(stage *it, doorman__lease_entry *entry, const doorman_demand *demand) {
+    assert_true(doorman__leases_reserve(it->leases, entry, demand, 1));
+    doorman__leases_set_demands(it->leases, entry, demand, 1);
 }
 
 /* Handles one request as a server does. The claim counts as a confirmation if the holder names its
  * last lease. */
 static gets ask(stage *it, const char *id, double wants, double claim, bool names_last) {
-    doorman__record *record = find(it, id);
+    doorman__lease_entry *entry = find(it, id);
     const doorman_demand demand = {wants, 1, 1};
-    set_demand(it, record, &demand);
-    doorman__book_age(it->book, record, it->now);
-    if (names_last) doorman__book_confirm(it->book, record, claim);
-    double target = doorman__book_target(it->book, record);
-    double keep = doorman__book_grant(it->book, record, target, claim);
-    doorman__book_set_end(it->book, record, it->now + RECORD_LENGTH);
-    record->lease_id++;
-    return (gets){record->given, keep, target};
+    set_demand(it, entry, &demand);
+    doorman__leases_age(it->leases, entry, it->now);
+    if (names_last) doorman__leases_confirm(it->leases, entry, claim);
+    double target = doorman__leases_target(it->leases, entry);
+    double keep = doorman__leases_grant(it->leases, entry, target, claim);
+    doorman__leases_set_end(it->leases, entry, it->now + RECORD_LENGTH);
+    entry->lease_id++;
+    return (gets){entry->has, keep, target};
 }
 
 /* Renews a lease for a holder that claims everything it was granted. */
 static double renew(stage *it, const char *id, double wants) {
-    return ask(it, id, wants, find(it, id)->given, true).capacity;
+    return ask(it, id, wants, find(it, id)->has, true).capacity;
 }
 
 static gets learn(stage *it, const char *id, double wants, double claim) {
-    doorman__record *record = find(it, id);
+    doorman__lease_entry *entry = find(it, id);
     const doorman_demand demand = {wants, 1, 1};
-    set_demand(it, record, &demand);
-    double target = doorman__book_target(it->book, record);
-    double keep = doorman__book_learn(it->book, record, target, claim, 0);
-    return (gets){record->given, keep, 0};
+    set_demand(it, entry, &demand);
+    double target = doorman__leases_target(it->leases, entry);
+    double keep = doorman__leases_learn(it->leases, entry, target, claim, 0);
+    return (gets){entry->has, keep, 0};
 }
 
-static double counted_of(stage *it, const char *id) { return find(it, id)->counted; }
+static double counted_of(stage *it, const char *id) { return find(it, id)->committed; }
 
 static bool exceeds(doorman__total a, doorman__total b) {
     return a.high > b.high || (a.high == b.high && a.low > b.low);
@@ -102,49 +103,49 @@ static bool exceeds(doorman__total a, doorman__total b) {
 
 /* Returns whether the committed amounts fit into the capacity, exactly. */
 static bool fits(const stage *it) {
-    return !exceeds(it->book->counted, doorman__total_of(it->settings.capacity));
+    return !exceeds(it->leases->committed, doorman__total_of(it->settings.capacity));
 }
 
 /* S2. Removes the leases that have ended. Returns their number. */
 static size_t expire(stage *it) {
     size_t count = 0;
-    doorman__record *first = doorman__book_first(it->book);
-    for (; first && first->end <= it->now; first = doorman__book_first(it->book), count++) {
-        doorman__book_remove(it->book, first);
+    doorman__lease_entry *first = doorman__leases_first(it->leases);
+    for (; first && first->end <= it->now; first = doorman__leases_first(it->leases), count++) {
+        doorman__leases_remove(it->leases, first);
     }
     return count;
 }
 
 /* Compares every fast sum and every order with a slow recount. */
 static void audit(const stage *it) {
-    const doorman__book *book = it->book;
-    const doorman__record *older = NULL, *first = doorman__book_first(book);
+    const doorman__lease_table *leases = it->leases;
+    const doorman__lease_entry *older = NULL, *first = doorman__leases_first(leases);
     doorman__total given = {0, 0}, counted = {0, 0}, in_round = {0, 0};
     double wants = 0, subclients = 0;
     size_t count = 0;
-    for (const doorman__record *at = doorman__book_next(book, NULL); at;
-         at = doorman__book_next(book, at), count++) {
-        if (at == book->oldest) older = NULL; /* the second list begins */
+    for (const doorman__lease_entry *at = doorman__leases_next(leases, NULL); at;
+         at = doorman__leases_next(leases, at), count++) {
+        if (at == leases->oldest) older = NULL; /* the second list begins */
         assert_ptr_equal(at->older, older);
         assert_true(!older || older->end <= at->end);
         assert_true(first->end <= at->end);
         older = at;
-        assert_true(at->given >= 0 && at->given <= at->counted);
-        assert_true(at->given <= at->recent && at->recent <= doorman__float_up(at->counted));
-        assert_true(doorman__record_in_round(book, at) <= doorman__float_up(at->counted));
-        doorman__total_add(&in_round, doorman__record_in_round(book, at));
-        doorman__total_add(&given, at->given);
-        doorman__total_add(&counted, at->counted);
+        assert_true(at->has >= 0 && at->has <= at->committed);
+        assert_true(at->has <= at->recent && at->recent <= doorman__float_up(at->committed));
+        assert_true(doorman__entry_in_round(leases, at) <= doorman__float_up(at->committed));
+        doorman__total_add(&in_round, doorman__entry_in_round(leases, at));
+        doorman__total_add(&given, at->has);
+        doorman__total_add(&counted, at->committed);
         wants += at->demand.wants;
         subclients += at->indexed;
     }
-    assert_true(!book->newest || book->newest == older);
-    assert_int_equal(book->records.count, count);
-    assert_true(given.high == book->given.high && given.low == book->given.low);
-    assert_true(counted.high == book->counted.high && counted.low == book->counted.low);
-    assert_true(in_round.high == book->in_round.high && in_round.low == book->in_round.low);
-    assert_near(doorman__book_wants(book), wants, 1e-12);
-    assert_exact(doorman__book_subclients(book), subclients);
+    assert_true(!leases->newest || leases->newest == older);
+    assert_int_equal(leases->entries.count, count);
+    assert_true(given.high == leases->has.high && given.low == leases->has.low);
+    assert_true(counted.high == leases->committed.high && counted.low == leases->committed.low);
+    assert_true(in_round.high == leases->in_round.high && in_round.low == leases->in_round.low);
+    assert_near(doorman__leases_wants(leases), wants, 1e-12);
+    assert_exact(doorman__leases_subclients(leases), subclients);
 }
 
 /* ---- R5: grants ---------------------------------------------------------------------------- */
@@ -196,7 +197,7 @@ static void what_is_in_flight_stays_counted(void **state) {
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     assert_exact(ask(&it, "gauge", 100, 0, false).capacity, 100);
     it.settings.capacity = 20;
-    it.book->terms_count = 0;
+    it.leases->terms_count = 0;
     assert_exact(ask(&it, "gauge", 100, 100, true).capacity, 20);
     gets gauge = ask(&it, "gauge", 10, 90, true);
     assert_exact(gauge.capacity, 10);
@@ -259,7 +260,7 @@ static void leases_never_add_up_to_more_than_there_is(void **state) {
             }
         }
         audit(&it);
-        double in_use = doorman__total_value(it.book->given);
+        double in_use = doorman__total_value(it.leases->has);
         assert_true(capacity < 1e-3 || in_use >= capacity * (1 - 1e-9));
         stage_end(&it);
     }
@@ -301,7 +302,7 @@ static void a_target_is_of_the_sums_with_the_request_in_them(void **state) {
 
 static void set_capacity(stage *it, double capacity) {
     it->settings.capacity = capacity;
-    doorman__book_set_template(it->book, &it->settings);
+    doorman__leases_set_template(it->leases, &it->settings);
 }
 
 /* G5. In the Go Doorman the lease is negative then, and counts as unlimited. */
@@ -317,10 +318,10 @@ static void a_cut_in_capacity_never_gives_a_negative_lease(void **state) {
         for (size_t cut = 0; cut < 5; cut++) {
             set_capacity(&it, capacities[cut]);
             for (size_t i = 0; i < 12; i++) {
-                doorman__total before = it.book->counted;
+                doorman__total before = it.leases->committed;
                 double capacity = renew(&it, ids[i % 4], 60);
                 assert_true(capacity >= 0 && capacity <= 60);
-                assert_true(fits(&it) || !exceeds(it.book->counted, before));
+                assert_true(fits(&it) || !exceeds(it.leases->committed, before));
             }
             assert_true(fits(&it));
             assert_near(renew(&it, "a", 60), capacities[cut] / 4, 0.01);
@@ -412,14 +413,14 @@ static void a_round_ends_when_what_is_committed_fits(void **state) {
         (void)ask(&it, "a", 1000, 150, true);
         (void)ask(&it, "b", 1000, 150, true);
     }
-    assert_true(it.book->round_is_on);
+    assert_true(it.leases->round_is_on);
     for (int i = 0; i < 3; i++) {
         (void)renew(&it, "a", 1000);
         (void)renew(&it, "b", 1000);
     }
-    assert_false(it.book->round_is_on);
-    assert_exact(find(&it, "a")->given, 50);
-    assert_exact(find(&it, "b")->given, 50);
+    assert_false(it.leases->round_is_on);
+    assert_exact(find(&it, "a")->has, 50);
+    assert_exact(find(&it, "b")->has, 50);
     assert_true(fits(&it));
     stage_end(&it);
 }
@@ -569,7 +570,7 @@ static void a_learner_gives_back_what_holders_have_and_nobody_grows(void **state
     assert_exact(a.capacity, 5);
     assert_exact(a.keep, 5);
     assert_exact(counted_of(&it, "a"), 30);
-    assert_exact(doorman__total_value(it.book->counted), 50);
+    assert_exact(doorman__total_value(it.leases->committed), 50);
     stage_end(&it);
 }
 
@@ -604,15 +605,15 @@ static void leases_end_at_their_end_and_the_oldest_first(void **state) {
     it.now += SECONDS(10);
     (void)ask(&it, "c", 60, 0, false);
     (void)renew(&it, "a", 30);
-    assert_string_equal(it.book->oldest->holder_id, "b");
-    assert_string_equal(it.book->newest->holder_id, "a");
+    assert_string_equal(it.leases->oldest->holder_id, "b");
+    assert_string_equal(it.leases->newest->holder_id, "a");
 
-    it.now = it.book->oldest->end - 1;
+    it.now = it.leases->oldest->end - 1;
     assert_int_equal(expire(&it), 0);
     it.now += 1;
     assert_int_equal(expire(&it), 1);
     audit(&it);
-    assert_exact(doorman__total_value(it.book->counted), 70);
+    assert_exact(doorman__total_value(it.leases->committed), 70);
     it.now += SECONDS(10) - 1;
     assert_int_equal(expire(&it), 0);
     it.now += 1;
@@ -623,7 +624,7 @@ static void leases_end_at_their_end_and_the_oldest_first(void **state) {
 static void set_lease_length(stage *it, doorman_template *next, doorman_time length) {
     *next = it->settings;
     next->algorithm.lease_length = length;
-    doorman__book_set_template(it->book, next);
+    doorman__leases_set_template(it->leases, next);
 }
 
 /* R9, G5, S2. A new configuration has shorter leases. No end moves back. A new holder's lease ends
@@ -639,20 +640,20 @@ static void a_shortened_lease_ends_on_time(void **state) {
     (void)ask(&it, "b", 10, 0, false);
     doorman_time end_of_a = find(&it, "a")->end, end_of_b = find(&it, "b")->end;
     set_lease_length(&it, &shorter, SECONDS(5));
-    doorman__book_set_end(it.book, find(&it, "b"), it.now + SECONDS(5));
+    doorman__leases_set_end(it.leases, find(&it, "b"), it.now + SECONDS(5));
     assert_int_equal(find(&it, "b")->end, end_of_b);
     (void)find(&it, "new");
-    doorman__book_set_end(it.book, find(&it, "new"), it.now + SECONDS(5));
+    doorman__leases_set_end(it.leases, find(&it, "new"), it.now + SECONDS(5));
     assert_int_equal(find(&it, "new")->end, it.now + SECONDS(5));
     audit(&it);
 
     it.now += SECONDS(5);
     assert_int_equal(expire(&it), 1); /* the new holder */
     it.now = end_of_a - SECONDS(1);
-    doorman__book_set_end(it.book, find(&it, "a"), it.now + SECONDS(5));
+    doorman__leases_set_end(it.leases, find(&it, "a"), it.now + SECONDS(5));
     assert_int_equal(find(&it, "a")->end, it.now + SECONDS(5));
     audit(&it);
-    assert_int_equal(it.book->records.count, 2);
+    assert_int_equal(it.leases->entries.count, 2);
     it.now += SECONDS(5);
     assert_int_equal(expire(&it), 1); /* a is first in both lists */
     audit(&it);
@@ -674,10 +675,10 @@ static void a_lease_that_is_shortened_twice_keeps_the_order_of_ends(void **state
     (void)ask(&it, "a", 10, 0, false);
     set_lease_length(&it, &shorter, SECONDS(30));
     (void)find(&it, "b");
-    doorman__book_set_end(it.book, find(&it, "b"), it.now + SECONDS(30));
+    doorman__leases_set_end(it.leases, find(&it, "b"), it.now + SECONDS(30));
     set_lease_length(&it, &shortest, SECONDS(5));
     (void)find(&it, "c");
-    doorman__book_set_end(it.book, find(&it, "c"), it.now + SECONDS(5));
+    doorman__leases_set_end(it.leases, find(&it, "c"), it.now + SECONDS(5));
     assert_int_equal(find(&it, "c")->end, it.now + SECONDS(30));
     audit(&it);
     it.now += SECONDS(30);
@@ -686,7 +687,7 @@ static void a_lease_that_is_shortened_twice_keeps_the_order_of_ends(void **state
     assert_int_equal(expire(&it), 1);
     (void)find(&it, "d");
     set_lease_length(&it, &last, SECONDS(1)); /* the first list is empty */
-    assert_ptr_equal(it.book->draining, find(&it, "d"));
+    assert_ptr_equal(it.leases->draining, find(&it, "d"));
     audit(&it);
     stage_end(&it);
 }
@@ -699,18 +700,18 @@ static void a_holder_is_found_by_its_id_and_sort(void **state) {
     stage it;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     static const char *const ids[] = {"a", "b", "a"};
-    doorman__record *records[3];
+    doorman__lease_entry *records[3];
     for (size_t i = 0; i < 3; i++) {
-        records[i] = doorman__book_add(it.book, 7, ids[i], i == 2);
+        records[i] = doorman__leases_add(it.leases, 7, ids[i], i == 2);
         assert_non_null(records[i]);
-        doorman__book_set_end(it.book, records[i], it.now);
+        doorman__leases_set_end(it.leases, records[i], it.now);
     }
     for (size_t i = 0; i < 3; i++) {
-        assert_ptr_equal(doorman__book_find(it.book, 7, ids[i], i == 2), records[i]);
+        assert_ptr_equal(doorman__leases_find(it.leases, 7, ids[i], i == 2), records[i]);
     }
-    assert_null(doorman__book_find(it.book, 7, "b", true));
-    assert_null(doorman__book_find(it.book, 7, "c", false));
-    assert_null(doorman__book_find(it.book, 8, "a", false));
+    assert_null(doorman__leases_find(it.leases, 7, "b", true));
+    assert_null(doorman__leases_find(it.leases, 7, "c", false));
+    assert_null(doorman__leases_find(it.leases, 8, "a", false));
     stage_end(&it);
 }
 
@@ -721,10 +722,10 @@ static void without_memory_no_holder_is_added_and_the_book_is_as_before(void **s
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     (void)ask(&it, "a", 10, 0, false);
     memory_fails_at(1);
-    assert_null(doorman__book_add(it.book, 7, "b", false));
+    assert_null(doorman__leases_add(it.leases, 7, "b", false));
     assert_false(memory_works());
     audit(&it);
-    assert_int_equal(it.book->records.count, 1);
+    assert_int_equal(it.leases->entries.count, 1);
     assert_exact(renew(&it, "a", 10), 10);
     stage_end(&it);
 }
@@ -737,12 +738,12 @@ static void terms_are_kept_until_a_demand_changes(void **state) {
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     (void)renew(&it, "a", 100);
     (void)renew(&it, "b", 100);
-    assert_true(it.book->terms_count > 0);
-    it.book->terms[0].level = 7; /* visible only if the terms are not computed again */
+    assert_true(it.leases->terms_count > 0);
+    it.leases->terms[0].level = 7; /* visible only if the terms are not computed again */
     assert_exact(ask(&it, "a", 100, 0, false).target, 7);
     assert_exact(ask(&it, "a", 101, 0, false).target, 50);
-    it.book->terms[0].level = 7;
-    doorman__book_remove(it.book, find(&it, "b"));
+    it.leases->terms[0].level = 7;
+    doorman__leases_remove(it.leases, find(&it, "b"));
     assert_exact(ask(&it, "a", 101, 0, false).target, 100);
     stage_end(&it);
 }
@@ -766,13 +767,14 @@ static void another_template_shares_by_its_own_kind(void **state) {
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
         doorman_template next = it.settings;
         next.algorithm.kind = examples[i].kind;
-        doorman__book_set_template(it.book, &next);
+        doorman__leases_set_template(it.leases, &next);
         audit(&it);
         for (size_t j = 0; j < 3; j++) {
-            assert_about(doorman__book_target(it.book, find(&it, ids[j])), examples[i].targets[j]);
+            assert_about(doorman__leases_target(it.leases, find(&it, ids[j])),
+                         examples[i].targets[j]);
         }
         it.settings = next;
-        it.book->settings = &it.settings;
+        it.leases->settings = &it.settings;
     }
     stage_end(&it);
 }
@@ -785,17 +787,17 @@ static void the_sums_of_a_book_are_those_of_its_records(void **state) {
     for (int step = 0; step < 40000; step++) {
         char id[8];
         snprintf(id, sizeof id, "c%zu", random_below(60));
-        doorman__record *record = find(&it, id);
+        doorman__lease_entry *entry = find(&it, id);
         const doorman_demand demand = {random_amount(), (double)random_below(2),
                                        (int)random_below(DOORMAN_PRIORITY_MAX + 1)};
         it.now += (doorman_time)random_below((size_t)DOORMAN_SECOND * 3);
         switch (random_below(9)) {
-        case 0: doorman__book_remove(it.book, record); break;
-        case 1: doorman__book_confirm(it.book, record, random_amount()); break;
-        case 5: doorman__book_age(it.book, record, it.now); break;
+        case 0: doorman__leases_remove(it.leases, entry); break;
+        case 1: doorman__leases_confirm(it.leases, entry, random_amount()); break;
+        case 5: doorman__leases_age(it.leases, entry, it.now); break;
         case 2:
-            (void)doorman__book_learn(it.book, record, random_amount(), random_amount(),
-                                      random_below(2) ? random_amount() : 0);
+            (void)doorman__leases_learn(it.leases, entry, random_amount(), random_amount(),
+                                        random_below(2) ? random_amount() : 0);
             break;
         case 3: (void)expire(&it); break;
         case 4:
@@ -803,11 +805,11 @@ static void the_sums_of_a_book_are_those_of_its_records(void **state) {
             it.settings.algorithm.handover = (doorman_handover)random_below(2);
             break;
         default:
-            set_demand(&it, record, &demand);
-            (void)doorman__book_grant(it.book, record, doorman__book_target(it.book, record),
-                                      random_amount());
-            doorman__book_set_end(it.book, record,
-                                  it.now + (doorman_time)random_below((size_t)RECORD_LENGTH));
+            set_demand(&it, entry, &demand);
+            (void)doorman__leases_grant(it.leases, entry, doorman__leases_target(it.leases, entry),
+                                        random_amount());
+            doorman__leases_set_end(it.leases, entry,
+                                    it.now + (doorman_time)random_below((size_t)RECORD_LENGTH));
         }
         if (step % 20 == 0) audit(&it);
     }
@@ -866,11 +868,11 @@ static message server_answers(world *all, const message *request) {
     stage *it = &all->it;
     (void)expire(it);
     const char *id = all->clients[request->from].id;
-    doorman__record *record = find(it, id);
-    bool names_last = record->lease_id && request->lease_id == record->lease_id;
+    doorman__lease_entry *entry = find(it, id);
+    bool names_last = entry->lease_id && request->lease_id == entry->lease_id;
     message answer = *request;
     answer.gets = ask(it, id, request->wants, request->claim, names_last).capacity;
-    answer.lease_id = record->lease_id = ++all->leases;
+    answer.lease_id = entry->lease_id = ++all->leases;
     answer.answered = true;
     return answer;
 }
@@ -929,9 +931,9 @@ static void world_rests(world *all) {
         world_check(all);
     }
     for (size_t i = 0; i < HOLDERS; i++) {
-        doorman__record *record = find(&all->it, all->clients[i].id);
+        doorman__lease_entry *entry = find(&all->it, all->clients[i].id);
         assert_about(holds(&all->clients[i], all->it.now),
-                     doorman__book_target(all->it.book, record));
+                     doorman__leases_target(all->it.leases, entry));
     }
 }
 

@@ -50,7 +50,7 @@ static source source_open(double capacity, doorman_time burst, doorman_time now)
     const doorman_client_options client = {
         .client_id = "client", .addresses = &address, .address_count = 1};
     const doorman_resource_options resource = {
-        .resource_id = "db", .wants = 1, .burst = burst, .mode = DOORMAN_OPTIMISTIC};
+        .resource_id = "db", .wants = 1, .burst = burst, .fallback = DOORMAN_OPTIMISTIC};
     source s;
     assert_int_equal(doorman_client_create(&s.client, &client, NULL, now), DOORMAN_OK);
     assert_int_equal(doorman_resource_open(&s.resource, s.client, &resource, NULL, now),

@@ -88,27 +88,27 @@ typedef struct holder {
 } holder;
 
 static doorman_status ask_for(world *w, const char *resource_id, const holder *h,
-                              doorman_answer *answer) {
+                              doorman_capacity_response *answer) {
     const doorman_demand demand = {h->wants, 1, h->priority};
-    doorman_ask ask = {.resource_id = resource_id,
-                       .has = h->has,
-                       .outstanding = h->outstanding,
-                       .wants = &demand,
-                       .wants_count = 1};
+    doorman_capacity_request ask = {.resource_id = resource_id,
+                                    .has = h->has,
+                                    .outstanding = h->outstanding,
+                                    .wants = &demand,
+                                    .wants_count = 1};
     const doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = h->id, .asks = &ask, .ask_count = 1};
+        .method = DOORMAN_GET_CAPACITY, .holder_id = h->id, .items = &ask, .item_count = 1};
     doorman_response response;
     doorman_status status =
         doorman_server_handle(w->server, &request, &response, &w->error, w->now);
-    if (status == DOORMAN_OK && response.answer_count) *answer = response.answers[0];
+    if (status == DOORMAN_OK && response.item_count) *answer = response.items[0];
     return status;
 }
 
 /* A holder sends a request and stores the lease it gets. */
-static doorman_answer ask(world *w, holder *h) {
-    doorman_answer answer = {.resource_id = NULL};
+static doorman_capacity_response ask(world *w, holder *h) {
+    doorman_capacity_response answer = {.resource_id = NULL};
     assert_int_equal(ask_for(w, "db", h, &answer), DOORMAN_OK);
-    if (answer.grant == DOORMAN_GRANTED && answer.gets.id) {
+    if (answer.outcome == DOORMAN_GRANTED && answer.gets.id) {
         h->has = answer.gets;
         snprintf(h->node, sizeof h->node, "%s", answer.gets.node);
         h->has.node = h->node;
@@ -119,9 +119,9 @@ static doorman_answer ask(world *w, holder *h) {
 static double gets(world *w, holder *h) { return ask(w, h).gets.capacity; }
 
 static void release(world *w, const holder *h, uint64_t id) {
-    const doorman_ask asked = {.resource_id = "db", .has.id = id};
+    const doorman_capacity_request asked = {.resource_id = "db", .has.id = id};
     const doorman_request request = {
-        .method = DOORMAN_RELEASE_CAPACITY, .holder_id = h->id, .asks = &asked, .ask_count = 1};
+        .method = DOORMAN_RELEASE_CAPACITY, .holder_id = h->id, .items = &asked, .item_count = 1};
     doorman_response response;
     assert_int_equal(doorman_server_handle(w->server, &request, &response, NULL, w->now),
                      DOORMAN_OK);
@@ -188,7 +188,7 @@ static void immediate_handover_gives_at_once(void **state) {
     assert_about(gets(w, &b), 0);
     w->now += 16 * SECOND;
     assert_about(gets(w, &a), 50);
-    assert_about(seen(w).counted, 50);
+    assert_about(seen(w).committed, 50);
     assert_about(gets(w, &b), 50);
     world_stop(w);
 }
@@ -255,7 +255,7 @@ static void asked_again_soon_the_lease_in_force_is_repeated(void **state) {
     holder a = {.id = "a", .wants = 40};
     uint64_t first = ask(w, &a).gets.id;
     w->now += 5 * SECOND - 1;
-    doorman_answer again = ask(w, &a);
+    doorman_capacity_response again = ask(w, &a);
     assert_true(again.gets.id == first);
     assert_about(again.gets.capacity, 40);
     assert_int_equal(again.gets.expires_in, 55 * SECOND + 1);
@@ -275,11 +275,11 @@ static void a_holder_whose_wants_were_met_grows_within_the_interval(void **state
     assert_about(gets(w, &b), 30);
     w->now += SECOND / 5;
     a.wants = 1000;
-    doorman_answer grown = ask(w, &a);
+    doorman_capacity_response grown = ask(w, &a);
     assert_true(grown.gets.id != first);
     assert_about(grown.gets.capacity, 70);
     assert_int_equal(grown.gets.expires_in, 60 * SECOND);
-    assert_about(seen(w).counted, 100);
+    assert_about(seen(w).committed, 100);
     world_stop(w);
 }
 
@@ -295,7 +295,7 @@ static void a_holder_whose_wants_were_not_met_is_held_back(void **state) {
     w->now += SECOND;
     assert_about(gets(w, &a), 20); /* then 70 are free */
     b.wants = 95;
-    doorman_answer again = ask(w, &b);
+    doorman_capacity_response again = ask(w, &b);
     assert_true(again.gets.id == first);
     assert_about(again.gets.capacity, 10);
     w->now += 4 * SECOND;
@@ -312,7 +312,7 @@ static void a_holder_that_could_not_grow_is_given_its_lease_again(void **state) 
     assert_about(gets(w, &b), 50);
     w->now += SECOND;
     a.wants = 90;
-    doorman_answer again = ask(w, &a);
+    doorman_capacity_response again = ask(w, &a);
     assert_true(again.gets.id == first);
     assert_about(again.gets.capacity, 50);
     world_stop(w);
@@ -330,10 +330,10 @@ static void what_was_given_back_grows_again_only_from_what_is_free(void **state)
     assert_about(gets(w, &b), 50);
     a.wants = 80;
     w->now += SECOND;
-    doorman_answer grown = ask(w, &a);
+    doorman_capacity_response grown = ask(w, &a);
     assert_true(grown.gets.id != first);
     assert_about(grown.gets.capacity, 50);
-    assert_about(seen(w).counted, 100);
+    assert_about(seen(w).committed, 100);
     world_stop(w);
 }
 
@@ -347,7 +347,7 @@ static void what_was_given_back_is_not_repeated(void **state) {
     a.has.capacity = 30;
     w->now += SECOND;
     assert_about(gets(w, &a), 30);
-    assert_about(seen(w).counted, 30);
+    assert_about(seen(w).committed, 30);
     w->now += SECOND;
     assert_about(gets(w, &a), 30);
     world_stop(w);
@@ -361,7 +361,7 @@ static void who_lost_its_lease_is_not_held_back(void **state) {
     uint64_t first = ask(w, &a).gets.id;
     a.has = (doorman_lease){.id = 0};
     w->now += 1;
-    doorman_answer answer = ask(w, &a);
+    doorman_capacity_response answer = ask(w, &a);
     assert_true(answer.gets.id != first);
     assert_about(answer.gets.capacity, 40);
     world_stop(w);
@@ -390,13 +390,13 @@ static void a_new_master_gives_back_what_holders_say_they_have(void **state) {
                 .wants = 90,
                 .has = {.id = 5, .node = "root", .capacity = 60, .expires_in = SECOND}};
     holder b = {.id = "b", .wants = 90};
-    doorman_answer answer = ask(w, &a);
+    doorman_capacity_response answer = ask(w, &a);
     assert_about(answer.gets.capacity, 60);
     assert_false(answer.has_safe_capacity); /* S7: none while learning */
     assert_true(answer.learning);
-    assert_int_equal(ask(w, &b).grant, DOORMAN_TRY_LATER);
+    assert_int_equal(ask(w, &b).outcome, DOORMAN_TRY_LATER);
     w->now += 63 * SECOND - 1;
-    assert_int_equal(ask(w, &b).grant, DOORMAN_TRY_LATER);
+    assert_int_equal(ask(w, &b).outcome, DOORMAN_TRY_LATER);
     assert_about(gets(w, &a), 60);
     w->now += 1; /* R8: the longest lease with drift has ended */
     answer = ask(w, &b);
@@ -409,8 +409,8 @@ static const doorman_algorithm learns = {.kind = DOORMAN_FAIR_SHARE};
 
 /* Fails unless a holder is answered TRY_LATER by a server that learns, with this interval. */
 static void assert_put_off(world *w, holder *h, doorman_time refresh_interval) {
-    doorman_answer answer = ask(w, h);
-    assert_int_equal(answer.grant, DOORMAN_TRY_LATER);
+    doorman_capacity_response answer = ask(w, h);
+    assert_int_equal(answer.outcome, DOORMAN_TRY_LATER);
     assert_true(answer.learning);
     assert_int_equal(answer.gets.id, 0);
     assert_int_equal(answer.gets.refresh_interval, refresh_interval);
@@ -441,7 +441,7 @@ static void a_holder_that_is_put_off_is_known_and_forgotten(void **state) {
     assert_put_off(w, &a, 16 * SECOND);
     assert_put_off(w, &b, 16 * SECOND);
     assert_about(seen(w).wants, 97);
-    assert_about(seen(w).counted, 0);
+    assert_about(seen(w).committed, 0);
     assert_int_equal(seen(w).holder_count, 2);
     w->now += 40 * SECOND;
     assert_put_off(w, &a, 16 * SECOND);
@@ -482,12 +482,12 @@ static void a_claim_without_room_is_answered_with_0(void **state) {
                 .has = {.id = 6, .node = "root", .capacity = 30, .expires_in = SECOND}};
     assert_about(gets(w, &a), 100);
     assert_exact(gets(w, &b), 0);
-    assert_about(seen(w).counted, 100);
+    assert_about(seen(w).committed, 100);
     w->now += 6 * SECOND;
     a.has.capacity = 80; /* the rest is free for holders with a lease of this node */
     assert_about(gets(w, &a), 80);
     assert_about(gets(w, &b), 20);
-    assert_about(seen(w).counted, 100);
+    assert_about(seen(w).committed, 100);
     world_stop(w);
 }
 
@@ -505,7 +505,7 @@ static void a_holder_that_gave_everything_back_may_have_it_again(void **state) {
     assert_put_off(w, &a, 5 * SECOND); /* within the minimum interval */
     w->now += 6 * SECOND;
     assert_put_off(w, &a, 5 * SECOND);
-    assert_about(seen(w).counted, 0);
+    assert_about(seen(w).committed, 0);
     a.wants = 40;
     assert_about(gets(w, &a), 40);
     assert_true(a.has.id != id);
@@ -523,7 +523,7 @@ static void a_holder_that_forgot_its_lease_is_put_off_and_counted(void **state) 
     holder again = {.id = "a", .wants = 60};
     w->now += SECOND;
     assert_put_off(w, &again, 16 * SECOND);
-    assert_about(seen(w).counted, 60);
+    assert_about(seen(w).committed, 60);
     assert_about(gets(w, &a), 60); /* it is still the last lease, and can be named */
     world_stop(w);
 }
@@ -534,7 +534,7 @@ static void where_there_is_nothing_to_learn_nobody_is_put_off(void **state) {
     const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE};
     world *w = world_start(100, &each);
     holder a = {.id = "a", .wants = 90};
-    doorman_answer answer = ask(w, &a);
+    doorman_capacity_response answer = ask(w, &a);
     assert_about(answer.gets.capacity, 90);
     assert_false(answer.learning);
     world_stop(w);
@@ -550,7 +550,7 @@ static void while_learning_no_claim_is_believed_beyond_the_capacity(void **state
     a.wants = b.wants = 1e9;
     assert_about(gets(w, &a), 70);
     assert_about(gets(w, &b), 30);
-    assert_about(seen(w).counted, 100);
+    assert_about(seen(w).committed, 100);
     world_stop(w);
 }
 
@@ -747,7 +747,7 @@ static void a_late_copy_of_a_request_frees_nothing(void **state) {
     w->now += 6 * SECOND;
     (void)ask(w, &copy); /* it claims nothing */
     assert_about(gets(w, &c0), 182);
-    assert_about(seen(w).counted, 682);
+    assert_about(seen(w).committed, 682);
     world_stop(w);
 }
 
@@ -765,7 +765,7 @@ static void what_is_in_flight_stays_counted(void **state) {
     assert_about(gets(w, &a), 50);
     b.has.id = 0;
     assert_about(gets(w, &b), 10);
-    assert_about(seen(w).counted, 100);
+    assert_about(seen(w).committed, 100);
     world_stop(w);
 }
 
@@ -821,7 +821,7 @@ static void the_safe_capacity_is_an_equal_part_or_the_templates(void **state) {
     const doorman_config_options options = {.templates = &all, .template_count = 1};
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
     reload(w, config);
-    doorman_answer answer = ask(w, &a);
+    doorman_capacity_response answer = ask(w, &a);
     assert_true(answer.has_safe_capacity);
     assert_about(answer.safe_capacity, -1);
     world_stop(w);
@@ -838,7 +838,7 @@ static void a_claim_without_a_record_is_told_and_taken_for_nothing(void **state)
     assert_about(gets(w, &a), 100);
     assert_about(gets(w, &b), 0);
     assert_int_equal(w->events[DOORMAN_EVENT_UNKNOWN_CLAIM], 1);
-    assert_about(seen(w).counted, 100);
+    assert_about(seen(w).committed, 100);
     world_stop(w);
 }
 
@@ -874,7 +874,7 @@ static void after_a_cut_nobody_is_given_more_until_the_sum_fits(void **state) {
     assert_about(gets(w, &c), 0);
     assert_about(gets(w, &a), 10); /* this confirms */
     assert_about(gets(w, &b), 10);
-    assert_about(seen(w).counted, 20);
+    assert_about(seen(w).committed, 20);
     w->now += 6 * SECOND;
     assert_about(gets(w, &c), 10);
     reload(w, config_of(0, &quick));
@@ -942,7 +942,7 @@ static void who_comes_when_told_is_not_held_back(void **state) {
                                     .has_learning_mode_duration = true};
     world *w = world_start(100, &slow);
     holder a = {.id = "a", .wants = 40};
-    doorman_answer answer = ask(w, &a);
+    doorman_capacity_response answer = ask(w, &a);
     for (int i = 0; i < 5; i++) {
         uint64_t last = answer.gets.id;
         w->now += answer.gets.refresh_interval;
@@ -961,8 +961,8 @@ static void unmatched_resources_can_be_refused(void **state) {
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
     reload(w, config);
     holder a = {.id = "a", .wants = 5};
-    doorman_answer answer = ask(w, &a);
-    assert_int_equal(answer.grant, DOORMAN_UNMATCHED);
+    doorman_capacity_response answer = ask(w, &a);
+    assert_int_equal(answer.outcome, DOORMAN_UNMATCHED);
     assert_true(answer.gets.refresh_interval > 0);
     world_stop(w);
 }
@@ -1007,15 +1007,15 @@ static void bounds_refuse_the_newcomer_and_take_nothing_from_others(void **state
     holder a = {.id = "a", .wants = 5}, b = {.id = "b", .wants = 5}, c = {.id = "c", .wants = 5};
     assert_about(gets(w, &a), 5);
     assert_about(gets(w, &b), 5);
-    assert_int_equal(ask(w, &c).grant, DOORMAN_FULL); /* bound: holders of one resource */
-    doorman_answer answer;
+    assert_int_equal(ask(w, &c).outcome, DOORMAN_FULL); /* bound: holders of one resource */
+    doorman_capacity_response answer;
     assert_int_equal(ask_for(w, "two", &a, &answer), DOORMAN_OK);
-    assert_int_equal(answer.grant, DOORMAN_FULL); /* bound: resources of one holder */
+    assert_int_equal(answer.outcome, DOORMAN_FULL); /* bound: resources of one holder */
     assert_int_equal(ask_for(w, "two", &c, &answer), DOORMAN_OK);
-    assert_int_equal(answer.grant, DOORMAN_GRANTED);
+    assert_int_equal(answer.outcome, DOORMAN_GRANTED);
     holder d = {.id = "d", .wants = 5};
     assert_int_equal(ask_for(w, "three", &d, &answer), DOORMAN_OK);
-    assert_int_equal(answer.grant, DOORMAN_FULL); /* bound: resources */
+    assert_int_equal(answer.outcome, DOORMAN_FULL); /* bound: resources */
     assert_int_equal(w->events[DOORMAN_EVENT_FULL], 3);
     w->now += 6 * SECOND;
     assert_about(gets(w, &a), 5);
@@ -1030,10 +1030,10 @@ static void a_refused_resource_leaves_nothing_behind(void **state) {
     world *w = world_start_full(100, &quick, bounds);
     holder a = {.id = "a", .wants = 5};
     assert_about(gets(w, &a), 5);
-    doorman_answer answer;
+    doorman_capacity_response answer;
     size_t holders = 0;
     assert_int_equal(ask_for(w, "two", &a, &answer), DOORMAN_OK);
-    assert_int_equal(answer.grant, DOORMAN_FULL);
+    assert_int_equal(answer.outcome, DOORMAN_FULL);
     assert_int_equal(count_resources(w, &holders), 1);
     world_stop(w);
 }
@@ -1044,7 +1044,7 @@ static void a_wrong_message_changes_nothing(void **state) {
     world *w = world_start(100, NULL);
     const double not_a_number = strtod("nan", NULL), infinite = strtod("inf", NULL);
     const struct {
-        doorman_ask ask;
+        doorman_capacity_request ask;
         doorman_demand demand;
         const char *text;
     } wrong[] = {
@@ -1076,12 +1076,12 @@ static void a_wrong_message_changes_nothing(void **state) {
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         const doorman_demand right = {10, 1, 1};
-        doorman_ask asks[2] = {{.resource_id = "good", .wants = &right, .wants_count = 1},
-                               wrong[i].ask};
+        doorman_capacity_request asks[2] = {
+            {.resource_id = "good", .wants = &right, .wants_count = 1}, wrong[i].ask};
         asks[1].wants = &wrong[i].demand;
         asks[1].wants_count = 1;
         const doorman_request request = {
-            .method = DOORMAN_GET_CAPACITY, .holder_id = "a", .asks = asks, .ask_count = 2};
+            .method = DOORMAN_GET_CAPACITY, .holder_id = "a", .items = asks, .item_count = 2};
         doorman_response response;
         const void *cursor = NULL;
         doorman_server_resource resource;
@@ -1091,7 +1091,7 @@ static void a_wrong_message_changes_nothing(void **state) {
         assert_false(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
     }
     holder nobody = {.id = "", .wants = 1};
-    doorman_answer answer;
+    doorman_capacity_response answer;
     assert_int_equal(ask_for(w, "db", &nobody, &answer), DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(w->error.text, "client_id: " DOORMAN__ID_RULE);
     world_stop(w);
@@ -1104,11 +1104,12 @@ static void a_wrong_request_changes_nothing(void **state) {
         "1", "2", "3", "4", "5", "6", "7", "8", "9", "a", "b", "c", "d", "e", "f", "10", "11"};
     static const char *const nameless[] = {"child", ""};
     const doorman_demand two[] = {{1, 1, 1}, {1, 1, 1}}, wrong_first[] = {{-1, 1, 1}, {1, 1, 1}};
-    const doorman_ask none = {.resource_id = "db"};
-    const doorman_ask both = {.resource_id = "db", .wants = two, .wants_count = 2};
-    const doorman_ask bad = {.resource_id = "db", .wants = wrong_first, .wants_count = 2};
-    const doorman_ask nothing = {.resource_id = "db", .has.id = 0};
-    const doorman_ask large = {.resource_id = "db", .has.id = (UINT64_C(1) << 53) + 1};
+    const doorman_capacity_request none = {.resource_id = "db"};
+    const doorman_capacity_request both = {.resource_id = "db", .wants = two, .wants_count = 2};
+    const doorman_capacity_request bad = {
+        .resource_id = "db", .wants = wrong_first, .wants_count = 2};
+    const doorman_capacity_request nothing = {.resource_id = "db", .has.id = 0};
+    const doorman_capacity_request large = {.resource_id = "db", .has.id = (UINT64_C(1) << 53) + 1};
     const doorman_method gets = DOORMAN_GET_CAPACITY, releases = DOORMAN_RELEASE_CAPACITY;
     const struct {
         doorman_request request;
@@ -1205,7 +1206,7 @@ static void a_list_ends_with_the_mastership(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10};
-    doorman_answer answer;
+    doorman_capacity_response answer;
     doorman_server_resource resource;
     doorman_server_lease lease;
     const void *cursor = NULL, *leases = NULL;
@@ -1230,9 +1231,9 @@ static void ids_may_hold_slashes_stars_and_brackets(void **state) {
     const char *const ids[] = {"a/b/c", "*", "[", "[a", "\\", "?", "../..", "\xc3\xa9"};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         holder a = {.id = ids[i], .wants = 10};
-        doorman_answer answer;
+        doorman_capacity_response answer;
         assert_int_equal(ask_for(w, ids[i], &a, &answer), DOORMAN_OK);
-        assert_int_equal(answer.grant, DOORMAN_GRANTED);
+        assert_int_equal(answer.outcome, DOORMAN_GRANTED);
         assert_about(answer.gets.capacity, 10);
     }
     world_stop(w);
@@ -1303,7 +1304,7 @@ static void an_update_does_a_part_of_much_work_and_is_due_again_at_once(void **s
     for (int i = 0; i < HOLDERS; i++) {
         char id[16];
         snprintf(id, sizeof id, "h%d", i);
-        doorman_answer answer;
+        doorman_capacity_response answer;
         assert_int_equal(ask_for(w, "other", &(holder){.id = id, .wants = 1}, &answer), DOORMAN_OK);
     }
     w->now += 63 * SECOND;
@@ -1325,13 +1326,13 @@ static void an_update_does_a_part_of_much_work_and_is_due_again_at_once(void **s
 /* A holder asks for the resource with this number as its id. */
 static void ask_number(world *w, int number) {
     char id[16];
-    doorman_answer answer;
+    doorman_capacity_response answer;
     snprintf(id, sizeof id, "%d", number);
     assert_int_equal(ask_for(w, id, &(holder){.id = "h", .wants = 1}, &answer), DOORMAN_OK);
 }
 
 /* Takes up to `steps` steps of an iteration, and counts how often each resource is seen. */
-static void walk_on(world *w, doorman_walk *walk, int steps, int *seen) {
+static void walk_on(world *w, doorman_cursor *walk, int steps, int *seen) {
     doorman_server_resource resource;
     for (int i = 0; i < steps; i++) {
         if (!doorman_server_walk_next(w->server, walk, &resource, w->now)) return;
@@ -1346,7 +1347,7 @@ static void a_walk_sees_what_stays_once_whatever_comes_and_goes(void **state) {
     enum { COUNT = 9 };
     for (int place = 0; place <= COUNT; place++) {
         int seen[2][COUNT + 1] = {{0}};
-        doorman_walk walks[2];
+        doorman_cursor walks[2];
         world *w = world_start(100, NULL);
         for (int i = 0; i < COUNT; i++) ask_number(w, i);
         w->now += 30 * SECOND;
@@ -1373,7 +1374,7 @@ static void a_walk_sees_what_stays_once_whatever_comes_and_goes(void **state) {
 /* A server that is no longer master has nothing to iterate over. */
 static void a_walk_ends_with_the_mastership(void **state) {
     (void)state;
-    doorman_walk walk;
+    doorman_cursor walk;
     doorman_server_resource resource;
     world *w = world_start(100, NULL);
     for (int i = 0; i < 3; i++) ask_number(w, i);
@@ -1415,18 +1416,18 @@ static void sums_equal_a_recount_over_random_histories(void **state) {
         size_t count = 0;
         while (doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now)) {
             has += lease.has;
-            counted += lease.counted;
+            counted += lease.committed;
             wants += lease.wants;
             count++;
         }
-        assert_true(sums.counted <= 100); /* exactly, without tolerance */
+        assert_true(sums.committed <= 100); /* exactly, without tolerance */
         assert_about(sums.has, has);
-        assert_about(sums.counted, counted);
+        assert_about(sums.committed, counted);
         assert_about(sums.wants, wants);
         assert_int_equal(sums.holder_count, count);
     }
     w->now += 63 * SECOND;
-    assert_true(seen(w).counted <= 0 && seen(w).has <= 0 && seen(w).wants <= 0);
+    assert_true(seen(w).committed <= 0 && seen(w).has <= 0 && seen(w).wants <= 0);
     world_stop(w);
 }
 

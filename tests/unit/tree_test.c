@@ -159,31 +159,31 @@ static int node_at(const forest *f, const char *address) {
 
 /* Carries one request from an upstream object and its response back, if it has a request. Messages
  * take no time. Returns whether there was a request. */
-static bool carry(forest *f, doorman_asker *asker, bool cut) {
+static bool carry(forest *f, doorman_upstream *upstream, bool cut) {
     doorman_request request;
     doorman_response response;
-    assert_int_equal(doorman_asker_request(asker, &request, f->now), DOORMAN_OK);
+    assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
     if (!request.sequence) return false;
-    int at = node_at(f, doorman_asker_address(asker));
+    int at = node_at(f, doorman_upstream_address(upstream));
     bool reached = !cut && at >= 0 && f->nodes[at].server;
-    if (request.ask_count > f->largest_request) f->largest_request = request.ask_count;
+    if (request.item_count > f->largest_request) f->largest_request = request.item_count;
     if (reached && doorman_server_handle(f->nodes[at].server, &request, &response, &f->error,
                                          f->now) != DOORMAN_OK) {
         reached = false;
         f->refused++;
     }
     if (!reached) {
-        doorman_asker_failed(asker, request.sequence, f->now);
+        doorman_upstream_failed(upstream, request.sequence, f->now);
         return true;
     }
-    for (size_t i = 0; f->hide_algorithm && i < response.answer_count; i++) {
-        ((doorman_answer *)(uintptr_t)response.answers)[i].algorithm = NULL;
+    for (size_t i = 0; f->hide_algorithm && i < response.item_count; i++) {
+        ((doorman_capacity_response *)(uintptr_t)response.items)[i].algorithm = NULL;
     }
-    for (size_t i = 0; f->divide_leases && request.is_server && i < response.answer_count; i++) {
-        doorman_lease *lease = &((doorman_answer *)(uintptr_t)response.answers)[i].gets;
+    for (size_t i = 0; f->divide_leases && request.is_server && i < response.item_count; i++) {
+        doorman_lease *lease = &((doorman_capacity_response *)(uintptr_t)response.items)[i].gets;
         if (lease->capacity > 0) lease->capacity -= 0.5;
     }
-    assert_int_equal(doorman_asker_response(asker, request.sequence, &response, f->now),
+    assert_int_equal(doorman_upstream_response(upstream, request.sequence, &response, f->now),
                      DOORMAN_OK);
     return true;
 }
@@ -215,13 +215,13 @@ static void settle(forest *f) {
         for (size_t i = 0; i < f->node_count; i++) {
             if (!f->nodes[i].server) continue;
             doorman_server_update(f->nodes[i].server, f->now);
-            doorman_asker *asker = doorman_server_asker(f->nodes[i].server);
-            if (asker) busy = carry(f, asker, f->cut[i]) || busy;
+            doorman_upstream *upstream = doorman_server_upstream(f->nodes[i].server);
+            if (upstream) busy = carry(f, upstream, f->cut[i]) || busy;
         }
         for (size_t i = 0; i < f->member_count; i++) {
             if (f->members[i].stalled) continue;
             doorman_client_update(f->members[i].client, f->now);
-            busy = carry(f, doorman_client_asker(f->members[i].client), false) || busy;
+            busy = carry(f, doorman_client_upstream(f->members[i].client), false) || busy;
         }
         if (!busy) return;
     }
@@ -445,7 +445,7 @@ static void below_a_root_that_learns_clients_are_put_off(void **state) {
         doorman_resource_read(m->resource, &info, f->now);
         assert_false(info.leased);
         assert_true(info.learning);
-        assert_int_equal(info.grant, DOORMAN_TRY_LATER);
+        assert_int_equal(info.outcome, DOORMAN_TRY_LATER);
         assert_exact(info.capacity, 7);
     }
     doorman_server_resource resource;
@@ -517,7 +517,7 @@ static void a_node_without_a_lease_puts_its_holders_off(void **state) {
     pass(f, 25, 100);
     doorman_resource_read(f->members[0].resource, &info, f->now);
     assert_false(info.leased);
-    assert_int_equal(info.grant, DOORMAN_TRY_LATER);
+    assert_int_equal(info.outcome, DOORMAN_TRY_LATER);
     f->cut[leaf] = false;
     pass(f, 70, 100);
     assert_exact(leased(f, &f->members[0]), 60);
@@ -559,7 +559,7 @@ static void a_node_that_learns_releases_nothing(void **state) {
     pass(f, 20, 100); /* now the leaf knows no holder */
     doorman_server_resource resource;
     assert_true(resource_of(f, 0, &resource));
-    assert_exact(resource.counted, 80);
+    assert_exact(resource.committed, 80);
     stall(f, 0, false);
     pass(f, 5, 100);
     assert_exact(leased(f, &f->members[0]), 60);
@@ -664,7 +664,7 @@ static void unmatched_resources_go_through_the_tree(void **state) {
         doorman_resource_info info;
         doorman_resource_read(m->resource, &info, f->now);
         assert_exact(leased(f, m), reject ? 0 : 1e6);
-        assert_int_equal(info.grant, reject ? DOORMAN_UNMATCHED : DOORMAN_GRANTED);
+        assert_int_equal(info.outcome, reject ? DOORMAN_UNMATCHED : DOORMAN_GRANTED);
         fell(f);
     }
 }
@@ -759,10 +759,10 @@ static void immediate_handover_comes_to_the_same_shares(void **state) {
 static void ask_as(forest *f, int at, const char *client_id, const char *resource_id, double wants,
                    doorman_lease has) {
     const doorman_demand demand = {wants, 1, 1};
-    const doorman_ask ask = {
+    const doorman_capacity_request ask = {
         .resource_id = resource_id, .wants = &demand, .wants_count = 1, .has = has};
     const doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = client_id, .asks = &ask, .ask_count = 1};
+        .method = DOORMAN_GET_CAPACITY, .holder_id = client_id, .items = &ask, .item_count = 1};
     doorman_response response;
     assert_int_equal(doorman_server_handle(f->nodes[at].server, &request, &response, NULL, f->now),
                      DOORMAN_OK);
@@ -779,16 +779,17 @@ typedef struct gauge_client {
 /* Renews the gauge's lease and stores the response. */
 static void renew_gauge(forest *f, int at, gauge_client *gauge, double wants) {
     const doorman_demand demand = {wants, 1, 1};
-    doorman_ask ask = {.resource_id = "db", .wants = &demand, .wants_count = 1, .has = gauge->has};
+    doorman_capacity_request ask = {
+        .resource_id = "db", .wants = &demand, .wants_count = 1, .has = gauge->has};
     ask.outstanding = gauge->in_flight;
     ask.has.capacity = fmax(gauge->has.capacity, gauge->in_flight);
     const doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = gauge->id, .asks = &ask, .ask_count = 1};
+        .method = DOORMAN_GET_CAPACITY, .holder_id = gauge->id, .items = &ask, .item_count = 1};
     doorman_response response;
     assert_int_equal(doorman_server_handle(f->nodes[at].server, &request, &response, NULL, f->now),
                      DOORMAN_OK);
-    if (response.answers[0].grant != DOORMAN_GRANTED) return;
-    gauge->has = response.answers[0].gets;
+    if (response.items[0].outcome != DOORMAN_GRANTED) return;
+    gauge->has = response.items[0].gets;
     strcpy(gauge->node, gauge->has.node);
     gauge->has.node = gauge->node;
 }
@@ -857,14 +858,15 @@ static void a_wrong_name_is_no_lasting_harm(void **state) {
     for (int i = 0; i < 2; i++) {
         const char *path[] = {f->nodes[i].name};
         const doorman_demand demand = {1, 1, 1};
-        const doorman_ask ask = {.resource_id = "db", .wants = &demand, .wants_count = 1};
+        const doorman_capacity_request ask = {
+            .resource_id = "db", .wants = &demand, .wants_count = 1};
         const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
                                          .is_server = true,
                                          .holder_id = path[0],
                                          .path = path,
                                          .path_count = 1,
-                                         .asks = &ask,
-                                         .ask_count = 1};
+                                         .items = &ask,
+                                         .item_count = 1};
         doorman_response response;
         doorman_status status =
             doorman_server_handle(f->nodes[middle].server, &request, &response, &f->error, f->now);
@@ -894,9 +896,9 @@ static void the_largest_sums_come_to_an_end(void **state) {
         snprintf(id, sizeof id, "x%d", i);
         ask_as(f, leaf, id, "db", DOORMAN_AMOUNT_MAX, (doorman_lease){.id = 0});
     }
-    uint64_t before = doorman_server_asker(f->nodes[leaf].server)->sequence;
+    uint64_t before = doorman_server_upstream(f->nodes[leaf].server)->sequence;
     pass(f, 20, INFINITY);
-    assert_true(doorman_server_asker(f->nodes[leaf].server)->sequence - before < 20);
+    assert_true(doorman_server_upstream(f->nodes[leaf].server)->sequence - before < 20);
     fell(f);
 }
 
@@ -916,8 +918,8 @@ static void what_is_full_above_is_full_below(void **state) {
     pass(f, 10, 100);
     doorman_resource_info info;
     doorman_resource_read(other, &info, f->now);
-    assert_true(info.heard && !info.leased);
-    assert_int_equal(info.grant, DOORMAN_FULL);
+    assert_true(info.has_outcome && !info.leased);
+    assert_int_equal(info.outcome, DOORMAN_FULL);
     fell(f);
 }
 
@@ -934,12 +936,12 @@ static void a_node_gives_up_a_request_after_its_time_out(void **state) {
     assert_int_equal(doorman_server_create(&leaf->server, &options, NULL, f->now), DOORMAN_OK);
     assert_int_equal(doorman_server_set_master(leaf->server, &mine, f->now), DOORMAN_OK);
     add_member(f, 1, 10, 1);
-    carry(f, doorman_client_asker(f->members[0].client), false);
-    doorman_asker *asker = doorman_server_asker(leaf->server);
+    carry(f, doorman_client_upstream(f->members[0].client), false);
+    doorman_upstream *upstream = doorman_server_upstream(leaf->server);
     doorman_request request;
-    assert_int_equal(doorman_asker_request(asker, &request, f->now), DOORMAN_OK);
+    assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
     assert_true(request.sequence);
-    assert_int_equal(doorman_asker_due(asker), f->now + 2 * SECOND);
+    assert_int_equal(doorman_upstream_due(upstream), f->now + 2 * SECOND);
     fell(f);
 }
 
@@ -957,12 +959,12 @@ static void what_is_refused_above_is_forgotten(void **state) {
     f->config = config;
     int leaf = add_node(f, 0);
     ask_as(f, leaf, "c", "db", 1, (doorman_lease){.id = 0});
-    doorman_asker *asker = doorman_server_asker(f->nodes[leaf].server);
+    doorman_upstream *upstream = doorman_server_upstream(f->nodes[leaf].server);
     doorman_request request;
-    assert_int_equal(doorman_asker_request(asker, &request, f->now), DOORMAN_OK);
+    assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
     assert_int_not_equal(request.sequence, 0);
     pass(f, 10, 100);
-    doorman_asker_failed(asker, request.sequence, f->now);
+    doorman_upstream_failed(upstream, request.sequence, f->now);
     pass(f, 100, 100);
     doorman_server_resource resource;
     assert_false(resource_of(f, leaf, &resource));
@@ -984,18 +986,18 @@ static void releases_and_renewals_take_turns(void **state) {
                          DOORMAN_OK);
     }
     settle(f);
-    doorman_asker *asker = doorman_client_asker(m->client);
+    doorman_upstream *upstream = doorman_client_upstream(m->client);
     for (int i = 0; i < 60; i++) { /* one release a second; each response takes 1 s */
         doorman_request request;
         doorman_response response;
         doorman_resource_close(closing[i], f->now);
-        assert_int_equal(doorman_asker_request(asker, &request, f->now), DOORMAN_OK);
+        assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
         f->now += SECOND;
         if (!request.sequence) continue;
         assert_int_equal(
             doorman_server_handle(f->nodes[0].server, &request, &response, NULL, f->now),
             DOORMAN_OK);
-        assert_int_equal(doorman_asker_response(asker, request.sequence, &response, f->now),
+        assert_int_equal(doorman_upstream_response(upstream, request.sequence, &response, f->now),
                          DOORMAN_OK);
     }
     assert_exact(leased(f, m), 10);
@@ -1007,7 +1009,7 @@ static void releases_and_renewals_take_turns(void **state) {
 /* ---- requests to a parent, and its responses ------------------------------------------------- */
 
 typedef struct exchange {
-    doorman_ask ask;
+    doorman_capacity_request ask;
     doorman_request request;
     doorman_response response;
     doorman_error error;
@@ -1024,8 +1026,8 @@ static doorman_status send(forest *f, exchange *x, const doorman_demand *wants, 
                                    .holder_id = "child",
                                    .path = path,
                                    .path_count = 1,
-                                   .asks = &x->ask,
-                                   .ask_count = 1};
+                                   .items = &x->ask,
+                                   .item_count = 1};
     return doorman_server_handle(f->nodes[0].server, &x->request, &x->response, &x->error, f->now);
 }
 
@@ -1037,12 +1039,12 @@ static void groups_are_demands_of_their_own(void **state) {
     const doorman_demand wants[] = {{1000, 1, 1}, {60, 2, 1}, {0, 3, 1}};
     exchange x = {.error = {""}};
     assert_int_equal(send(f, &x, wants, 3), DOORMAN_OK);
-    assert_exact(x.response.answers[0].gets.capacity, 120);
-    assert_int_equal(x.response.answers[0].terms_count, 1);
-    assert_about(x.response.answers[0].terms[0].level, 60);
-    assert_int_equal(x.response.answers[0].algorithm->kind, DOORMAN_FAIR_SHARE);
-    assert_false(x.response.answers[0].has_learn_for);
-    assert_false(x.response.answers[0].has_safe_capacity);
+    assert_exact(x.response.items[0].gets.capacity, 120);
+    assert_int_equal(x.response.items[0].terms_count, 1);
+    assert_about(x.response.items[0].terms[0].level, 60);
+    assert_int_equal(x.response.items[0].algorithm->kind, DOORMAN_FAIR_SHARE);
+    assert_false(x.response.items[0].has_learn_for);
+    assert_false(x.response.items[0].has_safe_capacity);
     fell(f);
 }
 
@@ -1054,21 +1056,21 @@ static void a_child_that_learns_is_told_for_how_long(void **state) {
     const doorman_demand wants[] = {{80, 4, 1}}, less[] = {{10, 1, 1}};
     exchange x = {.ask = {.learning = true}};
     assert_int_equal(send(f, &x, wants, 1), DOORMAN_OK);
-    assert_true(x.response.answers[0].has_learn_for);
-    assert_int_equal(x.response.answers[0].learn_for, 0);
-    assert_exact(x.response.answers[0].gets.capacity, 80);
+    assert_true(x.response.items[0].has_learn_for);
+    assert_int_equal(x.response.items[0].learn_for, 0);
+    assert_exact(x.response.items[0].gets.capacity, 80);
     f->now += 20 * SECOND;
     assert_int_equal(send(f, &x, less, 1), DOORMAN_OK);
-    assert_exact(x.response.answers[0].gets.capacity, 80);
-    assert_int_equal(x.response.answers[0].learn_for, 63 * SECOND - 20 * SECOND);
+    assert_exact(x.response.items[0].gets.capacity, 80);
+    assert_int_equal(x.response.items[0].learn_for, 63 * SECOND - 20 * SECOND);
     add_member(f, 0, 100, 1); /* the child's capacity is not given to others */
     settle(f);
     assert_exact(leased(f, &f->members[0]), 20);
     f->now += 10 * SECOND;
     x.ask.learning = false;
-    x.ask.has = x.response.answers[0].gets;
+    x.ask.has = x.response.items[0].gets;
     assert_int_equal(send(f, &x, less, 1), DOORMAN_OK); /* the child has finished learning */
-    assert_exact(x.response.answers[0].gets.capacity, 10);
+    assert_exact(x.response.items[0].gets.capacity, 10);
     fell(f);
 }
 
@@ -1112,20 +1114,20 @@ static void a_claim_beyond_what_was_given_is_told(void **state) {
     const doorman_demand wants[] = {{100, 4, 1}};
     exchange x = {.error = {""}};
     assert_int_equal(send(f, &x, wants, 1), DOORMAN_OK);
-    x.ask.has = x.response.answers[0].gets;
+    x.ask.has = x.response.items[0].gets;
     x.ask.has.capacity = 150;
     f->now += 10 * SECOND;
     assert_int_equal(send(f, &x, wants, 1), DOORMAN_OK);
     assert_int_equal(f->events[DOORMAN_EVENT_EXCESS_CLAIM], 1);
-    assert_exact(x.response.answers[0].gets.capacity, 100);
-    assert_exact(x.response.answers[0].gets.keep, 100);
+    assert_exact(x.response.items[0].gets.capacity, 100);
+    assert_exact(x.response.items[0].gets.committed, 100);
     fell(f);
 }
 
 /* A response to a node's request, which a test makes wrong. */
 typedef struct told {
     doorman_response response;
-    doorman_answer answer;
+    doorman_capacity_response answer;
     doorman_algorithm algorithm;
     doorman_terms terms[DOORMAN_TERMS_MAX + 1];
 } told;
@@ -1152,22 +1154,22 @@ static void wrong_terms_are_not_taken(void **state) {
         forest *f = plant_one(100, fair);
         int leaf = add_node(f, 0);
         add_member(f, leaf, 60, 1);
-        carry(f, doorman_client_asker(f->members[0].client), false);
-        doorman_asker *asker = doorman_server_asker(f->nodes[leaf].server);
+        carry(f, doorman_client_upstream(f->members[0].client), false);
+        doorman_upstream *upstream = doorman_server_upstream(f->nodes[leaf].server);
         doorman_request request;
         told t = {.response = {.is_master = false}};
-        assert_int_equal(doorman_asker_request(asker, &request, f->now), DOORMAN_OK);
+        assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
         assert_int_equal(
             doorman_server_handle(f->nodes[0].server, &request, &t.response, NULL, f->now),
             DOORMAN_OK);
-        t.answer = t.response.answers[0];
+        t.answer = t.response.items[0];
         t.algorithm = *t.answer.algorithm;
         t.terms[0] = t.answer.terms[0];
         t.answer.algorithm = &t.algorithm;
         t.answer.terms = t.terms;
-        t.response.answers = &t.answer;
+        t.response.items = &t.answer;
         if (!right) wrongs[i](&t);
-        assert_int_equal(doorman_asker_response(asker, request.sequence, &t.response, f->now),
+        assert_int_equal(doorman_upstream_response(upstream, request.sequence, &t.response, f->now),
                          right ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT);
         doorman_server_resource resource;
         assert_true(resource_of(f, leaf, &resource));
@@ -1184,19 +1186,19 @@ static void more_levels_than_groups_can_end_at_do_no_harm(void **state) {
     int leaf = add_node(f, 0);
     for (int i = 1; i <= 300; i++) add_member(f, leaf, i, 1);
     pass(f, 5, 1e6);
-    doorman__book *book = f->nodes[leaf].server->first;
+    doorman__lease_table *leases = f->nodes[leaf].server->first;
     for (int i = 0; i < DOORMAN_TERMS_MAX; i++) {
-        book->upward->terms[i] = (doorman_terms){i, 5.0 + i, 0.5};
+        leases->upward->terms[i] = (doorman_terms){i, 5.0 + i, 0.5};
     }
-    book->told_count = DOORMAN_TERMS_MAX;
+    leases->parent_terms_count = DOORMAN_TERMS_MAX;
     f->now += 20 * SECOND;
     doorman_request request;
-    doorman_asker *asker = doorman_server_asker(f->nodes[leaf].server);
-    assert_int_equal(doorman_asker_request(asker, &request, f->now), DOORMAN_OK);
-    assert_true(request.asks[0].wants_count <= DOORMAN__BAND_GROUPS);
+    doorman_upstream *upstream = doorman_server_upstream(f->nodes[leaf].server);
+    assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
+    assert_true(request.items[0].wants_count <= DOORMAN__BAND_GROUPS);
     double wants = 0;
-    for (size_t i = 0; i < request.asks[0].wants_count; i++) {
-        wants += request.asks[0].wants[i].wants;
+    for (size_t i = 0; i < request.items[0].wants_count; i++) {
+        wants += request.items[0].wants[i].wants;
     }
     assert_about(wants, 300 * 301 / 2);
     fell(f);
@@ -1251,14 +1253,14 @@ static void many_groups_are_asked_for_in_parts(void **state) {
     int leaf = add_node(f, 0);
     static const char *const path[] = {"child"};
     static doorman_demand wants[DOORMAN__GROUPS_MAX];
-    doorman_ask asks[COUNT];
+    doorman_capacity_request asks[COUNT];
     char ids[COUNT][8];
     for (int i = 0; i < DOORMAN__GROUPS_MAX; i++) { /* some for each priority, from 1e-4 to 1e5 */
         wants[i] = (doorman_demand){pow(10, i / 16 * 9 / 31.0 - 4), 1, i % 16};
     }
     for (int i = 0; i < COUNT; i++) {
         snprintf(ids[i], sizeof ids[i], "r%d", i);
-        asks[i] = (doorman_ask){
+        asks[i] = (doorman_capacity_request){
             .resource_id = ids[i], .wants = wants, .wants_count = DOORMAN__GROUPS_MAX};
     }
     doorman_request request = {DOORMAN_GET_CAPACITY, true, "child", path, 1, asks, COUNT, 0};
@@ -1294,7 +1296,7 @@ static void a_node_has_a_configuration_or_a_parent(void **state) {
     assert_non_null(strstr(error.text, "config: "));
     assert_int_equal(doorman_server_configure(f->nodes[leaf].server, f->config, f->now),
                      DOORMAN_INVALID_ARGUMENT);
-    assert_null(doorman_server_asker(f->nodes[0].server));
+    assert_null(doorman_server_upstream(f->nodes[0].server));
     fell(f);
 }
 
@@ -1305,20 +1307,21 @@ static void a_lost_mastership_voids_what_is_under_way(void **state) {
     int leaf = add_node(f, 0);
     add_member(f, leaf, 60, 1);
     doorman_server *server = f->nodes[leaf].server;
-    doorman_asker *asker = doorman_server_asker(server);
+    doorman_upstream *upstream = doorman_server_upstream(server);
     doorman_request request;
     doorman_response response;
-    assert_int_equal(doorman_asker_request(asker, &request, f->now), DOORMAN_OK);
+    assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
     assert_int_equal(request.sequence, 0);
-    carry(f, doorman_client_asker(f->members[0].client), false);
-    assert_int_equal(doorman_asker_request(asker, &request, f->now), DOORMAN_OK);
-    assert_true(request.sequence && request.is_server && request.asks[0].learning);
+    carry(f, doorman_client_upstream(f->members[0].client), false);
+    assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
+    assert_true(request.sequence && request.is_server && request.items[0].learning);
     assert_int_equal(doorman_server_handle(f->nodes[0].server, &request, &response, NULL, f->now),
                      DOORMAN_OK);
     uint64_t sequence = request.sequence;
     doorman_mastership other = {.address = "other"};
     assert_int_equal(doorman_server_set_master(server, &other, f->now), DOORMAN_OK);
-    assert_int_equal(doorman_asker_response(asker, sequence, &response, f->now), DOORMAN_STALE);
+    assert_int_equal(doorman_upstream_response(upstream, sequence, &response, f->now),
+                     DOORMAN_STALE);
     doorman_server_update(server, f->now);
     assert_int_equal(doorman_server_due(server), DOORMAN_NEVER);
     fell(f);
@@ -1394,7 +1397,8 @@ static turns *watch_turns(forest *f, double seconds, double capacity) {
         double sum = 0;
         f->now += SECOND / STEPS_PER_SECOND;
         for (size_t i = 0; i < f->member_count; i++) {
-            t->requests += doorman_asker_due(doorman_client_asker(f->members[i].client)) <= f->now;
+            t->requests +=
+                doorman_upstream_due(doorman_client_upstream(f->members[i].client)) <= f->now;
         }
         settle(f);
         for (size_t i = 0; i < f->member_count; i++) {
@@ -1457,31 +1461,31 @@ static turns *watch_long(forest *f, double capacity) {
 /* Slow sums of the turns of a resource against the fast ones; and the lags sum to 0. */
 static void audit_turns(forest *f, int at) {
     doorman_server *server = f->nodes[at].server;
-    doorman__book *book = server->first;
+    doorman__lease_table *leases = server->first;
     doorman__total shares = {0, 0}, counted = {0, 0}, owed = {0, 0};
     size_t waiting = 0, pressing = 0, count = 0;
     double lags = 0, largest = 0;
-    doorman__book_tick(book, false, f->now);
-    for (doorman__record *r = NULL; count < book->records.count; count++) {
-        r = doorman__book_next(book, r);
-        doorman__rotation *rotation = doorman__book_rotation(book, r);
+    doorman__leases_tick(leases, false, f->now);
+    for (doorman__lease_entry *r = NULL; count < leases->entries.count; count++) {
+        r = doorman__leases_next(leases, r);
+        doorman__rotation *rotation = doorman__leases_rotation(leases, r);
         assert_non_null(rotation);
-        doorman__rotation_settle(book, rotation);
+        doorman__rotation_settle(leases, rotation);
         waiting += rotation->waits;
         pressing += rotation->is_pressing;
         doorman__total_add(&owed, (double)rotation->owed);
         if (rotation->share <= 0) continue;
         doorman__total_add(&shares, rotation->share);
-        doorman__total_add(&counted, r->counted);
+        doorman__total_add(&counted, r->committed);
         lags += rotation->lag;
         largest = fmax(largest, fabs(rotation->lag));
     }
-    assert_int_equal(book->rotations.count, book->records.count);
-    assert_int_equal(waiting, book->waiting);
-    assert_int_equal(pressing, book->pressing);
-    assert_memory_equal(&owed, &book->owed, sizeof owed);
-    assert_memory_equal(&shares, &book->turn_shares, sizeof shares);
-    assert_memory_equal(&counted, &book->turn_counted, sizeof counted);
+    assert_int_equal(leases->rotations.count, leases->entries.count);
+    assert_int_equal(waiting, leases->waiting);
+    assert_int_equal(pressing, leases->pressing);
+    assert_memory_equal(&owed, &leases->owed, sizeof owed);
+    assert_memory_equal(&shares, &leases->rotation_shares, sizeof shares);
+    assert_memory_equal(&counted, &leases->rotation_committed, sizeof counted);
     assert_true(fabs(lags) <= 1e-6 * fmax(1, largest));
 }
 
@@ -1575,9 +1579,9 @@ static void turns_pass_on_when_holders_go(void **state) {
     }
     for (size_t i = 0; i < 12; i++) stall(f, i, true);
     f->now += 200 * SECOND;
-    doorman__book *book = f->nodes[0].server->first;
+    doorman__lease_table *leases = f->nodes[0].server->first;
     doorman_server_update(f->nodes[0].server, f->now);
-    assert_ptr_not_equal(book, NULL);
+    assert_ptr_not_equal(leases, NULL);
     assert_null(f->nodes[0].server->first);
     fell(f);
 }

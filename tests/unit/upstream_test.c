@@ -15,7 +15,7 @@
 
 typedef struct world {
     doorman_client *client;
-    doorman_asker *asker;
+    doorman_upstream *asker;
     doorman_time now;
     doorman_request request; /* the last request made */
     uint64_t lease_id;       /* of the last lease given */
@@ -29,7 +29,7 @@ static world world_start_full(doorman_client_options options) {
     world w = {.now = 1000 * SECOND, .lease_id = 100, .blocks = memory_blocks()};
     options.client_id = "client";
     assert_int_equal(doorman_client_create(&w.client, &options, NULL, w.now), DOORMAN_OK);
-    w.asker = doorman_client_asker(w.client);
+    w.asker = doorman_client_upstream(w.client);
     return w;
 }
 
@@ -64,7 +64,7 @@ static doorman_resource *open_resource(world *w, const char *resource_id, double
 /* Returns whether the client sends a request now. */
 static bool asks(world *w) {
     doorman_client_update(w->client, w->now);
-    assert_int_equal(doorman_asker_request(w->asker, &w->request, w->now), DOORMAN_OK);
+    assert_int_equal(doorman_upstream_request(w->asker, &w->request, w->now), DOORMAN_OK);
     return w->request.sequence != 0;
 }
 
@@ -86,38 +86,40 @@ static doorman_time asks_at(world *w) {
 }
 
 /* A lease of 60 s with a refresh interval of 16 s, for the i-th ask of the last request. */
-static doorman_answer lease_of(world *w, size_t i, double capacity) {
-    return (doorman_answer){.resource_id = w->request.asks[i].resource_id,
-                            .gets = {.id = ++w->lease_id,
-                                     .node = "root",
-                                     .capacity = capacity,
-                                     .keep = capacity,
-                                     .expires_in = 60 * SECOND,
-                                     .refresh_interval = 16 * SECOND}};
+static doorman_capacity_response lease_of(world *w, size_t i, double capacity) {
+    return (doorman_capacity_response){.resource_id = w->request.items[i].resource_id,
+                                       .gets = {.id = ++w->lease_id,
+                                                .node = "root",
+                                                .capacity = capacity,
+                                                .committed = capacity,
+                                                .expires_in = 60 * SECOND,
+                                                .refresh_interval = 16 * SECOND}};
 }
 
-static doorman_answer refusal(world *w, doorman_grant grant, doorman_time refresh_interval) {
-    return (doorman_answer){.resource_id = w->request.asks[0].resource_id,
-                            .grant = grant,
-                            .gets.refresh_interval = refresh_interval};
+static doorman_capacity_response refusal(world *w, doorman_outcome grant,
+                                         doorman_time refresh_interval) {
+    return (doorman_capacity_response){.resource_id = w->request.items[0].resource_id,
+                                       .outcome = grant,
+                                       .gets.refresh_interval = refresh_interval};
 }
 
-static doorman_status reply(world *w, const doorman_answer *answers, size_t answer_count) {
+static doorman_status reply(world *w, const doorman_capacity_response *answers,
+                            size_t answer_count) {
     const doorman_response response = {.method = w->request.method,
                                        .is_master = true,
-                                       .answers = answers,
-                                       .answer_count = answer_count};
-    return doorman_asker_response(w->asker, w->request.sequence, &response, w->now);
+                                       .items = answers,
+                                       .item_count = answer_count};
+    return doorman_upstream_response(w->asker, w->request.sequence, &response, w->now);
 }
 
 /* Answers every ask of the last request with a lease of this capacity. */
 static void give(world *w, double capacity) {
-    static doorman_answer answers[DOORMAN__ASKS_MAX];
-    for (size_t i = 0; i < w->request.ask_count; i++) answers[i] = lease_of(w, i, capacity);
-    assert_int_equal(reply(w, answers, w->request.ask_count), DOORMAN_OK);
+    static doorman_capacity_response answers[DOORMAN__ITEMS_MAX];
+    for (size_t i = 0; i < w->request.item_count; i++) answers[i] = lease_of(w, i, capacity);
+    assert_int_equal(reply(w, answers, w->request.item_count), DOORMAN_OK);
 }
 
-static void give_one(world *w, doorman_answer answer) {
+static void give_one(world *w, doorman_capacity_response answer) {
     assert_int_equal(reply(w, &answer, 1), DOORMAN_OK);
 }
 
@@ -128,10 +130,10 @@ static void answer_release(world *w) {
 
 static doorman_status redirect(world *w, const char *address) {
     const doorman_response response = {.method = w->request.method, .master_address = address};
-    return doorman_asker_response(w->asker, w->request.sequence, &response, w->now);
+    return doorman_upstream_response(w->asker, w->request.sequence, &response, w->now);
 }
 
-static void fails(world *w) { doorman_asker_failed(w->asker, w->request.sequence, w->now); }
+static void fails(world *w) { doorman_upstream_failed(w->asker, w->request.sequence, w->now); }
 
 static doorman_resource_info read_now(const world *w, const doorman_resource *resource) {
     doorman_resource_info info;
@@ -172,8 +174,8 @@ static void a_new_resource_asks_at_once(void **state) {
     assert_int_equal(w.request.method, DOORMAN_GET_CAPACITY);
     assert_string_equal(w.request.holder_id, "client");
     assert_false(w.request.is_server);
-    assert_int_equal(w.request.ask_count, 1);
-    const doorman_ask *ask = w.request.asks;
+    assert_int_equal(w.request.item_count, 1);
+    const doorman_capacity_request *ask = w.request.items;
     assert_string_equal(ask->resource_id, "db");
     assert_int_equal(ask->has.id, 0);
     assert_int_equal(ask->wants_count, 1);
@@ -206,17 +208,17 @@ static void one_request_renews_all_that_is_past_half_its_interval(void **state) 
     w.now = start + 7 * SECOND;
     open_resource(&w, "past half", 1);
     assert_true(asks(&w));
-    assert_int_equal(w.request.ask_count, 1); /* the first one is not past half its interval */
+    assert_int_equal(w.request.item_count, 1); /* the first one is not past half its interval */
     give(&w, 1);
     w.now = start + 10 * SECOND;
     open_resource(&w, "young", 1);
     assert_true(asks(&w));
-    assert_int_equal(w.request.ask_count, 2); /* the first one is renewed with it */
-    assert_string_equal(w.request.asks[1].resource_id, "first");
+    assert_int_equal(w.request.item_count, 2); /* the first one is renewed with it */
+    assert_string_equal(w.request.items[1].resource_id, "first");
     give(&w, 1);
     wait_for_request(&w);
     assert_true(w.now >= start + 23 * SECOND); /* the second one is due first */
-    assert_int_equal(w.request.ask_count, 3);
+    assert_int_equal(w.request.item_count, 3);
     world_stop(&w);
 }
 
@@ -251,7 +253,7 @@ static void wants_that_change_by_a_tenth_or_less_do_not_ask(void **state) {
         assert_false(asks(&w));
         set_wants(&w, resource, loud[i]);
         assert_true(asks(&w));
-        assert_exact(w.request.asks[0].wants->wants, loud[i]);
+        assert_exact(w.request.items[0].wants->wants, loud[i]);
         world_stop(&w);
     }
 }
@@ -266,7 +268,7 @@ static void changed_wants_wait_for_the_minimum_interval(void **state) {
         doorman_resource *resource = open_resource(&w, "db", 100);
         assert_true(asks(&w));
         doorman_time sent = w.now;
-        doorman_answer answer = lease_of(&w, 0, 100);
+        doorman_capacity_response answer = lease_of(&w, 0, 100);
         answer.gets.refresh_interval = intervals[i] * SECOND;
         give_one(&w, answer);
         w.now += SECOND;
@@ -290,7 +292,7 @@ static void wants_that_change_while_it_asks_are_not_forgotten(void **state) {
     give(&w, 100);
     doorman_time sent = w.now;
     assert_int_equal(asks_at(&w), sent + 5 * SECOND);
-    assert_exact(w.request.asks[0].wants->wants, 500);
+    assert_exact(w.request.items[0].wants->wants, 500);
     world_stop(&w);
 }
 
@@ -308,7 +310,7 @@ static void wants_that_change_while_a_gauge_holds_more_are_told(void **state) {
     w.now += SECOND;
     set_wants(&w, resource, 1000);
     assert_true(asks_at(&w) <= sent + 6 * SECOND);
-    assert_exact(w.request.asks[0].wants->wants, 1000);
+    assert_exact(w.request.items[0].wants->wants, 1000);
     world_stop(&w);
 }
 
@@ -318,12 +320,12 @@ static void a_smaller_lease_is_confirmed_at_once(void **state) {
     world w;
     start_with_lease(&w, 100, 100);
     wait_for_request(&w);
-    assert_exact(w.request.asks[0].has.capacity, 100);
+    assert_exact(w.request.items[0].has.capacity, 100);
     give(&w, 60);
     assert_int_equal(doorman_client_due(w.client), w.now);
     assert_true(asks(&w));
-    assert_exact(w.request.asks[0].has.capacity, 60);
-    assert_int_equal(w.request.asks[0].has.id, w.lease_id);
+    assert_exact(w.request.items[0].has.capacity, 60);
+    assert_int_equal(w.request.items[0].has.id, w.lease_id);
     give(&w, 60);
     doorman_time sent = w.now;
     assert_true(asks_at(&w) >= sent + 16 * SECOND);
@@ -355,7 +357,7 @@ static void a_confirmation_that_failed_is_repeated(void **state) {
     fails(&w);
     doorman_time failed = w.now;
     assert_true(asks_at(&w) <= failed + 2 * SECOND);
-    assert_exact(w.request.asks[0].has.capacity, 60);
+    assert_exact(w.request.items[0].has.capacity, 60);
     world_stop(&w);
 }
 
@@ -367,23 +369,23 @@ static void a_gauge_that_holds_more_confirms_as_it_falls_once_a_second_at_most(v
     doorman_gauge *gauge = doorman_resource_gauge(resource);
     take_units(&w, resource, 90);
     wait_for_request(&w);
-    assert_exact(w.request.asks[0].has.capacity, 100);
-    assert_exact(w.request.asks[0].outstanding, 90);
+    assert_exact(w.request.items[0].has.capacity, 100);
+    assert_exact(w.request.items[0].outstanding, 90);
     give(&w, 10);
     assert_true(asks(&w));
-    assert_exact(w.request.asks[0].has.capacity, 10);
-    assert_exact(w.request.asks[0].outstanding, 90);
+    assert_exact(w.request.items[0].has.capacity, 10);
+    assert_exact(w.request.items[0].outstanding, 90);
     give(&w, 10);
     doorman_time end = w.now + 10 * SECOND;
     for (; w.now < end; w.now += 100 * MILLISECOND) assert_false(asks(&w)); /* it stays the same */
     doorman_gauge_release(gauge, 1);
     doorman_time first = asks_at(&w);
     assert_true(first <= end + SECOND);
-    assert_exact(w.request.asks[0].outstanding, 89);
+    assert_exact(w.request.items[0].outstanding, 89);
     give(&w, 10);
     doorman_gauge_release(gauge, 79);
     assert_int_equal(asks_at(&w), first + SECOND);
-    assert_exact(w.request.asks[0].has.capacity, 10);
+    assert_exact(w.request.items[0].has.capacity, 10);
     give(&w, 10);
     assert_true(asks_at(&w) >= first + 17 * SECOND);
     world_stop(&w);
@@ -400,8 +402,8 @@ static void a_gauge_that_holds_more_does_not_hasten_the_others(void **state) {
     open_resource(&w, "disk", 5);
     give(&w, 10);
     assert_true(asks(&w)); /* the confirmation, and the new resource */
-    assert_int_equal(w.request.ask_count, 2);
-    doorman_answer answers[] = {lease_of(&w, 0, 10), lease_of(&w, 1, 5)};
+    assert_int_equal(w.request.item_count, 2);
+    doorman_capacity_response answers[] = {lease_of(&w, 0, 10), lease_of(&w, 1, 5)};
     assert_int_equal(reply(&w, answers, 2), DOORMAN_OK);
     doorman_time sent = w.now;
     assert_true(asks_at(&w) >= sent + 16 * SECOND);
@@ -417,7 +419,7 @@ static void a_request_reports_the_lease_with_what_is_left_of_its_time(void **sta
     start_with_lease(&w, 100, 80);
     doorman_time sent = w.now;
     wait_for_request(&w);
-    const doorman_lease *has = &w.request.asks[0].has;
+    const doorman_lease *has = &w.request.items[0].has;
     assert_int_equal(has->id, w.lease_id);
     assert_string_equal(has->node, "root");
     assert_exact(has->capacity, 80);
@@ -433,7 +435,7 @@ static void a_lease_that_has_ended_is_not_reported(void **state) {
         start_with_lease(&w, 100, 80);
         w.now += 60 * SECOND - early;
         assert_true(asks(&w));
-        assert_int_equal(w.request.asks[0].has.id, early ? w.lease_id : 0);
+        assert_int_equal(w.request.items[0].has.id, early ? w.lease_id : 0);
         world_stop(&w);
     }
 }
@@ -447,7 +449,7 @@ static void who_wants_less_gives_back_before_it_says_so(void **state) {
     assert_exact(read_now(&w, resource).capacity, 100); /* nothing has been reported yet */
     w.now += 5 * SECOND;
     assert_true(asks(&w));
-    assert_exact(w.request.asks[0].has.capacity, 30);
+    assert_exact(w.request.items[0].has.capacity, 30);
     assert_exact(read_now(&w, resource).capacity, 30);
     assert_int_equal(doorman_gauge_try(doorman_resource_gauge(resource), 31, w.now),
                      DOORMAN_IMPOSSIBLE);
@@ -465,8 +467,8 @@ static void units_in_flight_are_told_whatever_is_wanted(void **state) {
     take_units(&w, resource, 70);
     set_wants(&w, resource, 30);
     wait_for_request(&w);
-    assert_exact(w.request.asks[0].has.capacity, 30);
-    assert_exact(w.request.asks[0].outstanding, 70);
+    assert_exact(w.request.items[0].has.capacity, 30);
+    assert_exact(w.request.items[0].outstanding, 70);
     assert_exact(read_now(&w, resource).capacity, 30);
     world_stop(&w);
 }
@@ -480,12 +482,12 @@ static void units_in_flight_since_an_ended_lease_are_told_and_not_claimed(void *
     take_units(&w, resource, 90);
     w.now += 60 * SECOND;
     assert_true(asks(&w));
-    assert_int_equal(w.request.asks[0].has.id, 0);
-    assert_exact(w.request.asks[0].outstanding, 90);
+    assert_int_equal(w.request.items[0].has.id, 0);
+    assert_exact(w.request.items[0].outstanding, 90);
     give(&w, 10);
     wait_for_request(&w);
-    assert_exact(w.request.asks[0].has.capacity, 10);
-    assert_exact(w.request.asks[0].outstanding, 90);
+    assert_exact(w.request.items[0].has.capacity, 10);
+    assert_exact(w.request.items[0].outstanding, 90);
     world_stop(&w);
 }
 
@@ -501,8 +503,8 @@ static void units_beyond_the_lease_are_told_and_not_claimed(void **state) {
     give(&w, 10);
     while (w.now < end + 60 * SECOND) {
         wait_for_request(&w);
-        assert_exact(w.request.asks[0].has.capacity, 10);
-        assert_exact(w.request.asks[0].outstanding, 90);
+        assert_exact(w.request.items[0].has.capacity, 10);
+        assert_exact(w.request.items[0].outstanding, 90);
         give(&w, 10);
     }
     world_stop(&w);
@@ -522,7 +524,7 @@ static void many_resources_go_in_several_requests(void **state) {
     static const size_t parts[] = {500, 500, 500, 500, 500};
     for (size_t i = 0; i < 5; i++) {
         assert_true(asks(&w));
-        assert_int_equal(w.request.ask_count, parts[i]);
+        assert_int_equal(w.request.item_count, parts[i]);
         give(&w, 1);
     }
     assert_false(asks(&w));
@@ -532,7 +534,7 @@ static void many_resources_go_in_several_requests(void **state) {
     }
     for (size_t i = 0; i < 5; i++) {
         assert_true(asks(&w));
-        assert_int_equal(w.request.ask_count, parts[i]);
+        assert_int_equal(w.request.item_count, parts[i]);
         answer_release(&w);
     }
     assert_false(asks(&w));
@@ -554,16 +556,16 @@ static void none_of_many_resources_is_left_out(void **state) {
     }
     for (size_t round = 0; round < ROUNDS; round++) {
         while (!asks(&w)) w.now += SECOND;
-        for (size_t i = 0; i < w.request.ask_count; i++) {
-            asked[strtoul(w.request.asks[i].resource_id, NULL, 10)]++;
+        for (size_t i = 0; i < w.request.item_count; i++) {
+            asked[strtoul(w.request.items[i].resource_id, NULL, 10)]++;
         }
-        static doorman_answer answers[DOORMAN__ASKS_MAX];
-        for (size_t i = 0; i < w.request.ask_count; i++) {
+        static doorman_capacity_response answers[DOORMAN__ITEMS_MAX];
+        for (size_t i = 0; i < w.request.item_count; i++) {
             answers[i] = lease_of(&w, i, 1);
             answers[i].gets.refresh_interval = 8 * SECOND;
         }
         w.now += 4 * SECOND;
-        assert_int_equal(reply(&w, answers, w.request.ask_count), DOORMAN_OK);
+        assert_int_equal(reply(&w, answers, w.request.item_count), DOORMAN_OK);
     }
     for (size_t i = 0; i < count; i++) assert_true(asked[i] >= ROUNDS / 5);
     world_stop(&w);
@@ -622,7 +624,7 @@ static void failures_leave_time_for_three_tries_before_the_first_lease_ends(void
         world w = world_start();
         open_resource(&w, "db", 10);
         assert_true(asks(&w));
-        doorman_answer answer = lease_of(&w, 0, 10);
+        doorman_capacity_response answer = lease_of(&w, 0, 10);
         answer.gets.expires_in = (doorman_time)(5 + random_below(600)) * SECOND;
         answer.gets.refresh_interval = (doorman_time)(1 + random_below(5)) * SECOND;
         doorman_time end = w.now + answer.gets.expires_in;
@@ -650,7 +652,7 @@ static void the_lease_of_any_resource_hastens_the_retries(void **state) {
         open_resource(&w, "short", 10);
         open_resource(&w, "long", 10);
         assert_true(asks(&w));
-        doorman_answer answers[] = {lease_of(&w, 0, 10), lease_of(&w, 1, 10)};
+        doorman_capacity_response answers[] = {lease_of(&w, 0, 10), lease_of(&w, 1, 10)};
         answers[0].gets.expires_in = 20 * SECOND;
         answers[1].gets.refresh_interval = SECOND;
         assert_int_equal(reply(&w, answers, 2), DOORMAN_OK);
@@ -680,12 +682,12 @@ static void a_time_out_counts_as_a_failure(void **state) {
         assert_int_equal(doorman_client_due(w.client), until);
         w.now = until - 1;
         assert_false(asks(&w));
-        assert_string_equal(doorman_asker_address(w.asker), "tcp://a:1");
+        assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
         w.now = until;
         assert_false(asks(&w));
-        assert_string_equal(doorman_asker_address(w.asker), "tcp://b:1");
+        assert_string_equal(doorman_upstream_address(w.asker), "tcp://b:1");
         w.request = unanswered;
-        doorman_answer answer = {.resource_id = "db", .gets.refresh_interval = SECOND};
+        doorman_capacity_response answer = {.resource_id = "db", .gets.refresh_interval = SECOND};
         assert_int_equal(reply(&w, &answer, 1), DOORMAN_STALE);
         doorman_time retry = asks_at(&w);
         assert_true(retry >= until + SECOND && retry <= until + 2 * SECOND);
@@ -701,13 +703,13 @@ static void addresses_are_tried_in_turn(void **state) {
     open_resource(&w, "db", 10);
     for (size_t i = 0; i < 7; i++) {
         wait_for_request(&w);
-        assert_string_equal(doorman_asker_address(w.asker), addresses[i % 3]);
+        assert_string_equal(doorman_upstream_address(w.asker), addresses[i % 3]);
         fails(&w);
     }
     wait_for_request(&w);
     give(&w, 10);
     wait_for_request(&w);
-    assert_string_equal(doorman_asker_address(w.asker), "tcp://b:1"); /* it has answered */
+    assert_string_equal(doorman_upstream_address(w.asker), "tcp://b:1"); /* it has answered */
     world_stop(&w);
 }
 
@@ -718,12 +720,12 @@ static void only_the_request_under_way_can_fail(void **state) {
     world w = world_start_at(addresses, 2);
     open_resource(&w, "db", 10);
     assert_true(asks(&w));
-    doorman_asker_failed(w.asker, w.request.sequence - 1, w.now);
-    doorman_asker_failed(w.asker, w.request.sequence + 1, w.now);
-    assert_string_equal(doorman_asker_address(w.asker), "tcp://a:1");
+    doorman_upstream_failed(w.asker, w.request.sequence - 1, w.now);
+    doorman_upstream_failed(w.asker, w.request.sequence + 1, w.now);
+    assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
     give(&w, 10);
     fails(&w);
-    assert_string_equal(doorman_asker_address(w.asker), "tcp://a:1");
+    assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
     world_stop(&w);
 }
 
@@ -739,7 +741,7 @@ static void time_that_goes_back_stands_still(void **state) {
     assert_true(read_now(&w, resource).expires_at >= sent + 76 * SECOND);
     open_resource(&w, "disk", 1);
     assert_true(asks(&w));
-    assert_int_equal(w.request.ask_count, 1);
+    assert_int_equal(w.request.item_count, 1);
     world_stop(&w);
 }
 
@@ -753,13 +755,13 @@ static void a_redirect_is_followed_at_once(void **state) {
     assert_true(asks(&w));
     assert_int_equal(redirect(&w, "tcp://master:1"), DOORMAN_OK);
     assert_int_equal(doorman_client_due(w.client), w.now);
-    assert_string_equal(doorman_asker_address(w.asker), "tcp://master:1");
+    assert_string_equal(doorman_upstream_address(w.asker), "tcp://master:1");
     assert_true(asks(&w));
     give(&w, 10);
     wait_for_request(&w);
-    assert_string_equal(doorman_asker_address(w.asker), "tcp://master:1"); /* it has answered */
+    assert_string_equal(doorman_upstream_address(w.asker), "tcp://master:1"); /* it has answered */
     fails(&w);
-    assert_string_equal(doorman_asker_address(w.asker), "tcp://a:1");
+    assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
     world_stop(&w);
 }
 
@@ -776,7 +778,7 @@ static void five_redirects_are_followed_and_the_sixth_is_a_failure(void **state)
         }
         assert_int_equal(redirect(&w, "tcp://b:1"), DOORMAN_OK);
         assert_true(doorman_client_due(w.client) >= w.now + SECOND);
-        assert_string_equal(doorman_asker_address(w.asker), "tcp://a:1");
+        assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
     }
     world_stop(&w);
 }
@@ -819,7 +821,7 @@ static void no_redirect_leads_from_tls_to_plain_text(void **state) {
         open_resource(&w, "db", 10);
         assert_true(asks(&w));
         assert_int_equal(redirect(&w, cases[i].to), DOORMAN_OK);
-        assert_string_equal(doorman_asker_address(w.asker),
+        assert_string_equal(doorman_upstream_address(w.asker),
                             cases[i].followed ? cases[i].to : cases[i].from);
         assert_int_equal(asks(&w), cases[i].followed);
         world_stop(&w);
@@ -852,7 +854,7 @@ static void a_master_that_nobody_knows_is_a_failure(void **state) {
         assert_true(asks(&w));
         assert_int_equal(redirect(&w, unusable[i]), DOORMAN_OK);
         assert_true(doorman_client_due(w.client) >= w.now + SECOND);
-        assert_string_equal(doorman_asker_address(w.asker), "tcp://b:1");
+        assert_string_equal(doorman_upstream_address(w.asker), "tcp://b:1");
         world_stop(&w);
     }
 }
@@ -885,7 +887,7 @@ static void only_the_last_request_can_be_answered_and_once(void **state) {
     wait_for_request(&w);
     const doorman_request newer = w.request;
     assert_true(newer.sequence > older.sequence);
-    doorman_answer late = lease_of(&w, 0, 99), now = lease_of(&w, 0, 20);
+    doorman_capacity_response late = lease_of(&w, 0, 99), now = lease_of(&w, 0, 20);
     w.request = older;
     assert_int_equal(reply(&w, &late, 1), DOORMAN_STALE);
     assert_exact(read_now(&w, resource).capacity, 10);
@@ -907,12 +909,12 @@ static void an_answer_after_the_reported_lease_has_ended_is_dropped(void **state
         doorman_time end = w.now + 60 * SECOND;
         w.now = end - SECOND;
         assert_true(asks(&w));
-        assert_int_equal(w.request.asks[0].has.id, w.lease_id);
+        assert_int_equal(w.request.items[0].has.id, w.lease_id);
         w.now = end + late;
         give(&w, 20);
         assert_int_equal(read_now(&w, resource).leased, late < 0);
         assert_int_equal(asks(&w), late >= 0);
-        if (late >= 0) assert_int_equal(w.request.asks[0].has.id, 0);
+        if (late >= 0) assert_int_equal(w.request.items[0].has.id, 0);
         world_stop(&w);
     }
 }
@@ -929,61 +931,65 @@ static void an_answer_to_a_request_without_a_lease_is_taken_however_late(void **
     world_stop(&w);
 }
 
-static void wrong_resource(doorman_answer *a) { a->resource_id = "elsewhere"; }
-static void no_resource(doorman_answer *a) { a->resource_id = NULL; }
-static void wrong_grant(doorman_answer *a) { a->grant = (doorman_grant)(DOORMAN_FULL + 1); }
-static void id_zero(doorman_answer *a) { a->gets.id = 0; }
-static void id_large(doorman_answer *a) { a->gets.id = (UINT64_C(1) << 53) + 1; }
-static void no_node(doorman_answer *a) { a->gets.node = NULL; }
-static void empty_node(doorman_answer *a) { a->gets.node = ""; }
-static void control_node(doorman_answer *a) { a->gets.node = "a\tb"; }
-static void negative(doorman_answer *a) { a->gets.capacity = -1; }
-static void not_a_number(doorman_answer *a) { a->gets.capacity = (double)NAN; }
-static void infinite(doorman_answer *a) { a->gets.capacity = (double)INFINITY; }
-static void too_much(doorman_answer *a) { a->gets.capacity = 1.1e15; }
-static void keep_not_a_number(doorman_answer *a) { a->gets.keep = (double)NAN; }
-static void past_end(doorman_answer *a) { a->gets.expires_in = -1; }
-static void endless(doorman_answer *a) { a->gets.expires_in = DOORMAN_NEVER; }
-static void refresh_zero(doorman_answer *a) { a->gets.refresh_interval = 0; }
-static void refresh_negative(doorman_answer *a) { a->gets.refresh_interval = -SECOND; }
-static void refresh_never(doorman_answer *a) { a->gets.refresh_interval = DOORMAN_NEVER; }
-static void wrong_safe_capacity(doorman_answer *a) {
+static void wrong_resource(doorman_capacity_response *a) { a->resource_id = "elsewhere"; }
+static void no_resource(doorman_capacity_response *a) { a->resource_id = NULL; }
+static void wrong_grant(doorman_capacity_response *a) {
+    a->outcome = (doorman_outcome)(DOORMAN_FULL + 1);
+}
+static void id_zero(doorman_capacity_response *a) { a->gets.id = 0; }
+static void id_large(doorman_capacity_response *a) { a->gets.id = (UINT64_C(1) << 53) + 1; }
+static void no_node(doorman_capacity_response *a) { a->gets.node = NULL; }
+static void empty_node(doorman_capacity_response *a) { a->gets.node = ""; }
+static void control_node(doorman_capacity_response *a) { a->gets.node = "a\tb"; }
+static void negative(doorman_capacity_response *a) { a->gets.capacity = -1; }
+static void not_a_number(doorman_capacity_response *a) { a->gets.capacity = (double)NAN; }
+static void infinite(doorman_capacity_response *a) { a->gets.capacity = (double)INFINITY; }
+static void too_much(doorman_capacity_response *a) { a->gets.capacity = 1.1e15; }
+static void keep_not_a_number(doorman_capacity_response *a) { a->gets.committed = (double)NAN; }
+static void past_end(doorman_capacity_response *a) { a->gets.expires_in = -1; }
+static void endless(doorman_capacity_response *a) { a->gets.expires_in = DOORMAN_NEVER; }
+static void refresh_zero(doorman_capacity_response *a) { a->gets.refresh_interval = 0; }
+static void refresh_negative(doorman_capacity_response *a) { a->gets.refresh_interval = -SECOND; }
+static void refresh_never(doorman_capacity_response *a) {
+    a->gets.refresh_interval = DOORMAN_NEVER;
+}
+static void wrong_safe_capacity(doorman_capacity_response *a) {
     a->has_safe_capacity = true;
     a->safe_capacity = -2;
 }
-static void nan_safe_capacity(doorman_answer *a) {
+static void nan_safe_capacity(doorman_capacity_response *a) {
     a->has_safe_capacity = true;
     a->safe_capacity = (double)NAN;
 }
-static void refused_without_refresh(doorman_answer *a) {
-    a->grant = DOORMAN_TRY_LATER;
+static void refused_without_refresh(doorman_capacity_response *a) {
+    a->outcome = DOORMAN_TRY_LATER;
     a->gets.refresh_interval = 0;
 }
 
 /* C5: two resources; the second answer is invalid, so the first is not accepted either. */
 static void an_answer_that_makes_no_sense_changes_nothing(void **state) {
     (void)state;
-    static void (*const wrongs[])(doorman_answer *) = {wrong_resource,
-                                                       no_resource,
-                                                       wrong_grant,
-                                                       id_zero,
-                                                       id_large,
-                                                       no_node,
-                                                       empty_node,
-                                                       control_node,
-                                                       negative,
-                                                       not_a_number,
-                                                       infinite,
-                                                       too_much,
-                                                       keep_not_a_number,
-                                                       past_end,
-                                                       endless,
-                                                       refresh_zero,
-                                                       refresh_negative,
-                                                       refresh_never,
-                                                       wrong_safe_capacity,
-                                                       nan_safe_capacity,
-                                                       refused_without_refresh};
+    static void (*const wrongs[])(doorman_capacity_response *) = {wrong_resource,
+                                                                  no_resource,
+                                                                  wrong_grant,
+                                                                  id_zero,
+                                                                  id_large,
+                                                                  no_node,
+                                                                  empty_node,
+                                                                  control_node,
+                                                                  negative,
+                                                                  not_a_number,
+                                                                  infinite,
+                                                                  too_much,
+                                                                  keep_not_a_number,
+                                                                  past_end,
+                                                                  endless,
+                                                                  refresh_zero,
+                                                                  refresh_negative,
+                                                                  refresh_never,
+                                                                  wrong_safe_capacity,
+                                                                  nan_safe_capacity,
+                                                                  refused_without_refresh};
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
         world w = world_start();
         doorman_resource *db = open_resource(&w, "db", 100), *disk = open_resource(&w, "disk", 5);
@@ -992,7 +998,7 @@ static void an_answer_that_makes_no_sense_changes_nothing(void **state) {
         wait_for_request(&w);
         doorman_resource_info before = read_now(&w, db);
         w.change_count = 0;
-        doorman_answer answers[] = {lease_of(&w, 0, 50), lease_of(&w, 1, 3)};
+        doorman_capacity_response answers[] = {lease_of(&w, 0, 50), lease_of(&w, 1, 3)};
         wrongs[i](&answers[1]);
         assert_int_equal(reply(&w, answers, 2), DOORMAN_INVALID_ARGUMENT);
         assert_exact(read_now(&w, db).capacity, 5);
@@ -1001,8 +1007,8 @@ static void an_answer_that_makes_no_sense_changes_nothing(void **state) {
         assert_int_equal(w.change_count, 0);
         assert_true(doorman_client_due(w.client) >= w.now + SECOND); /* it counts as a failure */
         wait_for_request(&w);
-        size_t at = strcmp(w.request.asks[0].resource_id, "db") == 0 ? 0 : 1;
-        uint64_t id = w.request.asks[at].has.id; /* one of the two earlier leases */
+        size_t at = strcmp(w.request.items[0].resource_id, "db") == 0 ? 0 : 1;
+        uint64_t id = w.request.items[at].has.id; /* one of the two earlier leases */
         assert_true(id == w.lease_id - 3 || id == w.lease_id - 2);
         world_stop(&w);
     }
@@ -1016,7 +1022,8 @@ static void answers_that_do_not_match_the_asks_make_no_sense(void **state) {
         doorman_resource *db = open_resource(&w, "db", 100);
         open_resource(&w, "disk", 5);
         assert_true(asks(&w));
-        doorman_answer swapped[] = {lease_of(&w, 1, 5), lease_of(&w, 0, 5), lease_of(&w, 0, 5)};
+        doorman_capacity_response swapped[] = {lease_of(&w, 1, 5), lease_of(&w, 0, 5),
+                                               lease_of(&w, 0, 5)};
         assert_int_equal(reply(&w, swapped, count), DOORMAN_INVALID_ARGUMENT); /* 2: wrong order */
         assert_false(read_now(&w, db).leased);
         assert_false(asks(&w));
@@ -1032,7 +1039,7 @@ static void an_answer_of_another_method_makes_no_sense(void **state) {
         world w = world_start();
         doorman_resource *db = open_resource(&w, "db", 100);
         assert_true(asks(&w));
-        doorman_answer answer = lease_of(&w, 0, 5);
+        doorman_capacity_response answer = lease_of(&w, 0, 5);
         w.request.method = methods[i];
         assert_int_equal(reply(&w, &answer, 1), DOORMAN_INVALID_ARGUMENT);
         assert_false(read_now(&w, db).leased);
@@ -1046,7 +1053,7 @@ static void answers_at_the_bounds_are_taken(void **state) {
     world w = world_start();
     doorman_resource *db = open_resource(&w, "db", 100);
     assert_true(asks(&w));
-    doorman_answer answer = lease_of(&w, 0, DOORMAN_AMOUNT_MAX);
+    doorman_capacity_response answer = lease_of(&w, 0, DOORMAN_AMOUNT_MAX);
     answer.gets.id = UINT64_C(1) << 53;
     answer.gets.expires_in = answer.gets.refresh_interval = DOORMAN_DURATION_MAX;
     answer.has_safe_capacity = true;
@@ -1063,7 +1070,7 @@ static void a_lease_is_renewed_before_it_ends(void **state) {
     world w = world_start();
     open_resource(&w, "db", 100);
     assert_true(asks(&w));
-    doorman_answer answer = lease_of(&w, 0, 5);
+    doorman_capacity_response answer = lease_of(&w, 0, 5);
     answer.gets.refresh_interval = DOORMAN_DURATION_MAX;
     give_one(&w, answer);
     assert_true(asks_at(&w) < w.now + 60 * SECOND);
@@ -1095,7 +1102,7 @@ static void an_interval_counts_from_the_answer(void **state) {
         assert_true(asks(&w));
         doorman_time sent = w.now;
         w.now += 4 * SECOND;
-        doorman_answer answer = lease_of(&w, 0, 100);
+        doorman_capacity_response answer = lease_of(&w, 0, 100);
         answer.gets.refresh_interval = intervals[i] * SECOND;
         give_one(&w, answer);
         doorman_time least = sent + (starts[i] + intervals[i]) * SECOND, next = asks_at(&w);
@@ -1111,7 +1118,7 @@ static void the_end_of_a_lease_never_moves_back(void **state) {
     doorman_resource *resource = start_with_lease(&w, 100, 100);
     doorman_time end = w.now + 60 * SECOND;
     wait_for_request(&w);
-    doorman_answer shorter = lease_of(&w, 0, 80);
+    doorman_capacity_response shorter = lease_of(&w, 0, 80);
     shorter.gets.expires_in = 20 * SECOND;
     give_one(&w, shorter);
     assert_int_equal(read_now(&w, resource).expires_at, end);
@@ -1122,7 +1129,7 @@ static void the_end_of_a_lease_never_moves_back(void **state) {
 /* S4, K4: a holder that is refused keeps its lease, and the outcome is reported. */
 static void who_is_refused_keeps_what_it_has_and_is_told(void **state) {
     (void)state;
-    static const doorman_grant grants[] = {DOORMAN_TRY_LATER, DOORMAN_UNMATCHED, DOORMAN_FULL};
+    static const doorman_outcome grants[] = {DOORMAN_TRY_LATER, DOORMAN_UNMATCHED, DOORMAN_FULL};
     for (size_t i = 0; i < 3; i++) {
         world w;
         doorman_resource *resource = start_with_lease(&w, 100, 40);
@@ -1131,14 +1138,14 @@ static void who_is_refused_keeps_what_it_has_and_is_told(void **state) {
         w.change_count = 0;
         give_one(&w, refusal(&w, grants[i], 3 * SECOND));
         doorman_resource_info info = read_now(&w, resource);
-        assert_true(info.leased && info.heard);
+        assert_true(info.leased && info.has_outcome);
         assert_exact(info.capacity, 40);
         assert_int_equal(info.expires_at, end);
-        assert_int_equal(info.grant, grants[i]);
+        assert_int_equal(info.outcome, grants[i]);
         assert_int_equal(w.change_count, 1);
         doorman_time sent = w.now, next = asks_at(&w);
         assert_true(next >= sent + 3 * SECOND && next <= sent + 3150 * MILLISECOND);
-        assert_int_equal(w.request.asks[0].has.id, w.lease_id); /* the last one accepted */
+        assert_int_equal(w.request.items[0].has.id, w.lease_id); /* the last one accepted */
         world_stop(&w);
     }
 }
@@ -1157,9 +1164,9 @@ static void a_release_names_the_newest_lease(void **state) {
     assert_true(asks(&w));
     assert_int_equal(w.request.method, DOORMAN_RELEASE_CAPACITY);
     assert_string_equal(w.request.holder_id, "client");
-    assert_int_equal(w.request.ask_count, 1);
-    assert_string_equal(w.request.asks[0].resource_id, "db");
-    assert_int_equal(w.request.asks[0].has.id, w.lease_id);
+    assert_int_equal(w.request.item_count, 1);
+    assert_string_equal(w.request.items[0].resource_id, "db");
+    assert_int_equal(w.request.items[0].has.id, w.lease_id);
     answer_release(&w);
     assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
     world_stop(&w);
@@ -1191,7 +1198,7 @@ static void an_answer_to_a_release_gives_no_lease(void **state) {
     doorman_resource_close(resource, w.now);
     assert_true(asks(&w));
     resource = open_resource(&w, "db", 100);
-    const doorman_answer answers[] = {lease_of(&w, 0, 7), lease_of(&w, 0, 7)};
+    const doorman_capacity_response answers[] = {lease_of(&w, 0, 7), lease_of(&w, 0, 7)};
     (void)reply(&w, answers, 2);
     assert_false(read_now(&w, resource).leased);
     world_stop(&w);
@@ -1218,7 +1225,7 @@ static void a_close_while_it_asks_releases_what_the_answer_brings(void **state) 
     assert_int_equal(w.change_count, 0); /* a closed resource gets no callback */
     assert_true(asks(&w));
     assert_int_equal(w.request.method, DOORMAN_RELEASE_CAPACITY);
-    assert_int_equal(w.request.asks[0].has.id, w.lease_id);
+    assert_int_equal(w.request.items[0].has.id, w.lease_id);
     answer_release(&w);
     assert_false(asks(&w));
     world_stop(&w);
@@ -1247,7 +1254,7 @@ static void a_resource_reopened_before_its_release_keeps_its_lease(void **state)
     assert_exact(read_now(&w, resource).capacity, 40);
     assert_true(asks(&w));
     assert_int_equal(w.request.method, DOORMAN_GET_CAPACITY);
-    assert_int_equal(w.request.asks[0].has.id, w.lease_id);
+    assert_int_equal(w.request.items[0].has.id, w.lease_id);
     world_stop(&w);
 }
 
@@ -1263,7 +1270,7 @@ static void a_resource_reopened_while_it_is_released_asks_anew(void **state) {
     answer_release(&w);
     assert_true(asks(&w));
     assert_int_equal(w.request.method, DOORMAN_GET_CAPACITY);
-    assert_int_equal(w.request.asks[0].has.id, 0);
+    assert_int_equal(w.request.items[0].has.id, 0);
     give(&w, 70);
     assert_exact(read_now(&w, resource).capacity, 70);
     world_stop(&w);
@@ -1280,7 +1287,7 @@ static void a_lease_after_a_release_has_an_end_of_its_own(void **state) {
     resource = open_resource(&w, "db", 100);
     answer_release(&w);
     assert_true(asks(&w));
-    doorman_answer shorter = lease_of(&w, 0, 40);
+    doorman_capacity_response shorter = lease_of(&w, 0, 40);
     shorter.gets.expires_in = 20 * SECOND;
     give_one(&w, shorter);
     assert_int_equal(read_now(&w, resource).expires_at, w.now + 20 * SECOND);
@@ -1308,9 +1315,9 @@ static void a_resource_reopened_after_its_release_is_a_new_one(void **state) {
     assert_true(asks(&w));
     answer_release(&w);
     resource = open_resource(&w, "db", 100);
-    assert_false(read_now(&w, resource).heard);
+    assert_false(read_now(&w, resource).has_outcome);
     assert_true(asks(&w));
-    assert_int_equal(w.request.asks[0].has.id, 0);
+    assert_int_equal(w.request.items[0].has.id, 0);
     world_stop(&w);
 }
 
@@ -1344,8 +1351,8 @@ static void units_in_flight_are_not_forgotten_by_closing_and_opening(void **stat
     resource = open_resource(&w, "db", 100);
     assert_exact(read_now(&w, resource).in_flight, 30);
     assert_true(asks(&w));
-    assert_exact(w.request.asks[0].outstanding, 30);
-    assert_int_equal(w.request.asks[0].has.id, w.lease_id);
+    assert_exact(w.request.items[0].outstanding, 30);
+    assert_int_equal(w.request.items[0].has.id, w.lease_id);
     world_stop(&w);
 }
 
