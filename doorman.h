@@ -854,7 +854,7 @@ typedef enum doorman_decision {
 } doorman_decision;
 
 /* A decision, and what the headers of a reply need: RateLimit, Retry-After. */
-typedef struct doorman_limiter_result {
+typedef struct doorman_result {
     doorman_decision decision;
     double limit;             /* in force: units a second, or at once; or DOORMAN_UNLIMITED */
     double remaining;         /* units that could be had now, after this; or DOORMAN_UNLIMITED */
@@ -862,7 +862,7 @@ typedef struct doorman_limiter_result {
                                  where the lease is too small, when a new one is expected.
                                  DOORMAN_NEVER: IMPOSSIBLE, or nothing that is known will change */
     doorman_time reset_after; /* of a rate: until a whole burst is saved up again; of a gauge 0 */
-} doorman_limiter_result;
+} doorman_result;
 
 /* Private: what threads share in 64 bits stands at a multiple of 8. On 32-bit x86 it need not by
  * itself, and then who reads it across the border of a cache line can see half of a write. */
@@ -873,18 +873,18 @@ typedef struct doorman_limiter_result {
 #endif
 
 /* Private: an amount, and what follows from it, so that a try need not work it out. */
-typedef struct DOORMAN__ALIGNED doorman__limit {
+typedef struct DOORMAN__ALIGNED doorman__quota {
     double amount, unit_time; /* of a rate: what a unit costs, in 1/256 ns; */
     int64_t unit_price;       /* the same, rounded up */
     int64_t most;             /* of a rate: what can be saved; of a gauge: units / 4096 */
-} doorman__limit;
+} doorman__quota;
 
 /* Private: a limit that changes hands and ends by itself, read without a lock. One writer. */
 typedef struct doorman__allowance {
     uint32_t version;
     struct doorman__allowance_slot {
         doorman_time until;
-        doorman__limit limit[2]; /* before `until`, and from it on */
+        doorman__quota limit[2]; /* before `until`, and from it on */
     } slot[2];
 } doorman__allowance;
 
@@ -913,22 +913,26 @@ typedef struct DOORMAN__ALIGNED doorman__queue {
 
 /* A rate limiter, and a gauge of what is in flight. The fields are private. Any number of threads;
  * the memory is the caller's, and must not be copied or moved while in use. */
-typedef struct doorman_rate {
+typedef struct doorman__rate {
     doorman__allowance allowance;
     doorman_time burst;
     double burst_units;  /* in its place, where it is not 0 */
     uint64_t paid_until; /* 1/256 ns: all units up to then are spent */
     doorman__usage usage;
     doorman__queue queue;
-} doorman_rate;
+} doorman__rate;
 
-typedef struct doorman_gauge {
+typedef struct doorman__gauge {
     doorman__allowance allowance;
     int64_t in_flight; /* units / 4096, as all here */
     int64_t peak;
     doorman__usage usage;
     doorman__queue queue;
-} doorman_gauge;
+} doorman__gauge;
+
+/* The public names of both. */
+typedef doorman__rate doorman_rate;
+typedef doorman__gauge doorman_gauge;
 
 /* A rate limiter that is not of a resource: a fixed rate.
  *   rate      units a second, [0, 1e15], or DOORMAN_UNLIMITED
@@ -960,8 +964,8 @@ DOORMAN_API doorman_decision doorman_rate_try(doorman_rate *rate, double n, door
  *   out       required; written whole
  *   returns   out->decision
  *   cost      a try and a second look at the limiter, with two divisions */
-DOORMAN_API doorman_decision doorman_rate_decide(doorman_rate *rate, double n,
-                                                 doorman_limiter_result *out, doorman_time now);
+DOORMAN_API doorman_decision doorman_rate_decide(doorman_rate *rate, double n, doorman_result *out,
+                                                 doorman_time now);
 
 /* How long until n units could be allowed, if nobody else took any and the rate stayed as it is;
  * takes nothing. DOORMAN_NEVER: not at this rate. */
@@ -980,7 +984,7 @@ DOORMAN_API doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, d
 /* As doorman_gauge_try, and says how much is left, and when to try again: when another lease is
  * expected, for nobody knows when units will be released. */
 DOORMAN_API doorman_decision doorman_gauge_decide(doorman_gauge *gauge, double n,
-                                                  doorman_limiter_result *out, doorman_time now);
+                                                  doorman_result *out, doorman_time now);
 DOORMAN_API void doorman_gauge_release(doorman_gauge *gauge, double n);
 
 /* Shadow mode, to see what a limit would do: what would be refused is let through, and counted as
@@ -6342,11 +6346,11 @@ static double doorman__unit_time(double amount) {
     return amount > 0 ? 256e9 / amount : DBL_MAX;
 }
 
-static void doorman__allowance_set(doorman__allowance *allowance, doorman__limit before,
-                                   doorman_time until, doorman__limit after) {
+static void doorman__allowance_set(doorman__allowance *allowance, doorman__quota before,
+                                   doorman_time until, doorman__quota after) {
     uint32_t version = allowance->version + 1; /* written by this thread alone */
     struct doorman__allowance_slot *slot = &allowance->slot[version & 1];
-    doorman__limit limits[2] = {before, after};
+    doorman__quota limits[2] = {before, after};
     for (int i = 0; i < 2; i++) {
         __atomic_store(&slot->limit[i].amount, &limits[i].amount, __ATOMIC_RELEASE);
         __atomic_store(&slot->limit[i].unit_time, &limits[i].unit_time, __ATOMIC_RELEASE);
@@ -6361,12 +6365,12 @@ static void doorman__allowance_set(doorman__allowance *allowance, doorman__limit
  * of this read. A branch for `until`, and no index: it is foreseen, and nothing waits for the
  * clock; unless told so a compiler makes it a choice of addresses, which does. */
 static inline uint32_t doorman__allowance_read(const doorman__allowance *allowance,
-                                               doorman__limit *out, doorman_time now) {
+                                               doorman__quota *out, doorman_time now) {
     uint32_t version;
     do {
         version = __atomic_load_n(&allowance->version, __ATOMIC_ACQUIRE);
         const struct doorman__allowance_slot *slot = &allowance->slot[version & 1];
-        const doorman__limit *limit = &slot->limit[0];
+        const doorman__quota *limit = &slot->limit[0];
         bool later = now >= __atomic_load_n(&slot->until, __ATOMIC_ACQUIRE);
         if (__builtin_expect(later, false)) limit = &slot->limit[1];
         __atomic_load(&limit->amount, &out->amount, __ATOMIC_ACQUIRE);
@@ -6538,8 +6542,8 @@ static void doorman__counts_read(const doorman__usage *usage, const doorman__que
 
 /* What may be saved is the burst, or one unit's time. Of nothing, and of all, it is -1, and so is
  * the price: they are seen to in doorman__rate_refuse. */
-static doorman__limit doorman__rate_limit(const doorman_rate *rate, double amount) {
-    doorman__limit limit = {amount, doorman__unit_time(amount), -1, -1};
+static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amount) {
+    doorman__quota limit = {amount, doorman__unit_time(amount), -1, -1};
     if (!(amount > 0)) return limit;
     double depth = (double)rate->burst * 256;
     if (rate->burst_units > 0) depth = rate->burst_units * limit.unit_time;
@@ -6551,7 +6555,7 @@ static doorman__limit doorman__rate_limit(const doorman_rate *rate, double amoun
 
 /* What was saved up at a rate is worth as many units at a higher one, and one at least: so it is
  * less time. (At a lower one it is the same time, and fewer units.) */
-static void doorman__limit_carry(doorman__limit *after, const doorman__limit *before) {
+static void doorman__quota_carry(doorman__quota *after, const doorman__quota *before) {
     if (!(after->amount > before->amount)) return;
     double depth = (double)before->most * (before->amount / after->amount);
     if (before->most < 0) depth = 0;
@@ -6563,11 +6567,11 @@ static void doorman__limit_carry(doorman__limit *after, const doorman__limit *be
  * at the old one: that is cut in proportion, before the new rate is known to anybody. (One that
  * falls makes fewer, unless the burst is in units: then the units stay.) And one that rises by
  * itself, at `until`, does not let more be saved up than before until it is set again. */
-static void doorman__rate_set(doorman_rate *rate, double amount, doorman_time until, double after,
+static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time until, double after,
                               doorman_time now) {
-    doorman__limit old,
-        limits[2] = {doorman__rate_limit(rate, amount), doorman__rate_limit(rate, after)};
-    const doorman__limit *next = &limits[now >= until];
+    doorman__quota old,
+        limits[2] = {doorman__rate_quota(rate, amount), doorman__rate_quota(rate, after)};
+    const doorman__quota *next = &limits[now >= until];
     (void)doorman__allowance_read(&rate->allowance, &old, now);
     double part = next->unit_time / old.unit_time;
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
@@ -6585,17 +6589,17 @@ static void doorman__rate_set(doorman_rate *rate, double amount, doorman_time un
         later = ticks - (uint64_t)kept;
     } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, later, true, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
-    if (now < until) doorman__limit_carry(&limits[1], &limits[0]);
+    if (now < until) doorman__quota_carry(&limits[1], &limits[0]);
     doorman__allowance_set(&rate->allowance, limits[0], until, limits[1]);
 }
 
 /* One unit, the usual case, needs no arithmetic. */
-static inline int64_t doorman__rate_price(const doorman__limit *limit, double n) {
+static inline int64_t doorman__rate_price(const doorman__quota *limit, double n) {
     if (n == 1) return limit->unit_price;
     return doorman__price(n * limit->unit_time, limit->most);
 }
 
-static doorman_status doorman__rate_start(doorman_rate *rate, double amount, doorman_time burst,
+static doorman_status doorman__rate_start(doorman__rate *rate, double amount, doorman_time burst,
                                           double burst_units, doorman_time now) {
     if (!doorman__safe_capacity_valid(amount)) return DOORMAN_INVALID_ARGUMENT;
     memset(rate, 0, sizeof *rate);
@@ -6603,25 +6607,25 @@ static doorman_status doorman__rate_start(doorman_rate *rate, double amount, doo
     rate->burst_units = burst_units;
     rate->paid_until = doorman__ticks(now);
     doorman__usage_fix(&rate->usage, amount);
-    doorman__limit limit = doorman__rate_limit(rate, amount);
+    doorman__quota limit = doorman__rate_quota(rate, amount);
     doorman__allowance_set(&rate->allowance, limit, DOORMAN_NEVER, limit);
     return DOORMAN_OK;
 }
 
-doorman_status doorman_rate_init(doorman_rate *rate, double units_per_second, doorman_time burst,
-                                 doorman_time now) {
+static doorman_status doorman__rate_init(doorman__rate *rate, double units_per_second,
+                                         doorman_time burst, doorman_time now) {
     if (!doorman__duration_valid(burst)) return DOORMAN_INVALID_ARGUMENT;
     return doorman__rate_start(rate, units_per_second, burst, 0, now);
 }
 
-doorman_status doorman_rate_init_units(doorman_rate *rate, double units_per_second, double burst,
-                                       doorman_time now) {
+static doorman_status doorman__rate_init_units(doorman__rate *rate, double units_per_second,
+                                               double burst, doorman_time now) {
     if (!doorman__amount_valid(burst) || !(burst > 0)) return DOORMAN_INVALID_ARGUMENT;
     return doorman__rate_start(rate, units_per_second, 0, burst, now);
 }
 
 /* Could n units be had at the largest rate that there can be? Where that is 0 nobody knows yet. */
-static bool doorman__rate_possible(const doorman_rate *rate, double n) {
+static bool doorman__rate_possible(const doorman__rate *rate, double n) {
     double ceiling = doorman__usage_ceiling(&rate->usage);
     if (!(ceiling > 0)) return true;
     double most = rate->burst_units;
@@ -6631,7 +6635,7 @@ static bool doorman__rate_possible(const doorman_rate *rate, double n) {
 }
 
 /* What has no price: no number, nothing, too much, and units of a rate of nothing or of all. */
-static doorman_decision doorman__rate_other(doorman_rate *rate, const doorman__limit *limit,
+static doorman_decision doorman__rate_other(doorman__rate *rate, const doorman__quota *limit,
                                             double n, doorman_time now) {
     if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
     if (n <= 0) return DOORMAN_ALLOWED;
@@ -6642,8 +6646,8 @@ static doorman_decision doorman__rate_other(doorman_rate *rate, const doorman__l
     return doorman__count(&rate->usage, doorman__units(n), decision, now);
 }
 
-doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now) {
-    doorman__limit limit;
+static doorman_decision doorman__rate_try(doorman__rate *rate, double n, doorman_time now) {
+    doorman__quota limit;
     (void)doorman__allowance_read(&rate->allowance, &limit, now);
     int64_t price = doorman__rate_price(&limit, n);
     if (price < 0 || n <= 0) return doorman__rate_other(rate, &limit, n, now);
@@ -6661,33 +6665,8 @@ doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now
     return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
 }
 
-/* Others may take and give between the try and the look: what is left is of the moment after. */
-doorman_decision doorman_rate_decide(doorman_rate *rate, double n, doorman_limiter_result *out,
-                                     doorman_time now) {
-    doorman_decision decision = doorman_rate_try(rate, n, now);
-    doorman__limit limit;
-    (void)doorman__allowance_read(&rate->allowance, &limit, now);
-    *out = (doorman_limiter_result){decision, limit.amount, limit.amount, 0, 0};
-    if (limit.amount > 0) {
-        uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-        int64_t saved = doorman__saved(paid, doorman__ticks(now), limit.most, DOORMAN__FUTURE);
-        out->remaining = saved > 0 ? (double)saved / limit.unit_time : 0;
-        out->reset_after = doorman__nanoseconds(limit.most - saved);
-    } else if (!doorman__unlimited(limit.amount)) {
-        out->reset_after = doorman__usage_refresh_in(&rate->usage, now);
-    }
-    if (decision == DOORMAN_ALLOWED) return decision;
-    out->retry_after = DOORMAN_NEVER;
-    if (decision == DOORMAN_IMPOSSIBLE) return decision;
-    out->retry_after = doorman_rate_delay(rate, n, now);
-    if (out->retry_after == DOORMAN_NEVER) {
-        out->retry_after = doorman__usage_refresh_in(&rate->usage, now);
-    }
-    return decision;
-}
-
-doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time now) {
-    doorman__limit limit;
+static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doorman_time now) {
+    doorman__quota limit;
     if (!doorman__amount_valid(n)) return DOORMAN_NEVER;
     (void)doorman__allowance_read(&rate->allowance, &limit, now);
     if (n <= 0 || doorman__unlimited(limit.amount) || doorman__bypass(&rate->usage)) return 0;
@@ -6699,32 +6678,57 @@ doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time
     return step.decision == DOORMAN_ALLOWED ? 0 : step.wait;
 }
 
-void doorman_rate_shadow(doorman_rate *rate, bool on) {
+/* Others may take and give between the try and the look: what is left is of the moment after. */
+static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, doorman_result *out,
+                                             doorman_time now) {
+    doorman_decision decision = doorman__rate_try(rate, n, now);
+    doorman__quota limit;
+    (void)doorman__allowance_read(&rate->allowance, &limit, now);
+    *out = (doorman_result){decision, limit.amount, limit.amount, 0, 0};
+    if (limit.amount > 0) {
+        uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
+        int64_t saved = doorman__saved(paid, doorman__ticks(now), limit.most, DOORMAN__FUTURE);
+        out->remaining = saved > 0 ? (double)saved / limit.unit_time : 0;
+        out->reset_after = doorman__nanoseconds(limit.most - saved);
+    } else if (!doorman__unlimited(limit.amount)) {
+        out->reset_after = doorman__usage_refresh_in(&rate->usage, now);
+    }
+    if (decision == DOORMAN_ALLOWED) return decision;
+    out->retry_after = DOORMAN_NEVER;
+    if (decision == DOORMAN_IMPOSSIBLE) return decision;
+    out->retry_after = doorman__rate_delay(rate, n, now);
+    if (out->retry_after == DOORMAN_NEVER) {
+        out->retry_after = doorman__usage_refresh_in(&rate->usage, now);
+    }
+    return decision;
+}
+
+static void doorman__rate_shadow(doorman__rate *rate, bool on) {
     doorman__usage_bypass(&rate->usage, DOORMAN__SHADOW, on);
 }
 
-void doorman_rate_count(const doorman_rate *rate, doorman_counts *out) {
+static void doorman__rate_count(const doorman__rate *rate, doorman_counts *out) {
     doorman__counts_read(&rate->usage, &rate->queue, out);
 }
 
 /* ---- limiters: the gauge */
 
-static double doorman__gauge_in_flight(const doorman_gauge *gauge) {
+static double doorman__gauge_in_flight(const doorman__gauge *gauge) {
     return (double)__atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST) / DOORMAN__UNIT;
 }
 
-static doorman__limit doorman__gauge_limit(double amount) {
+static doorman__quota doorman__gauge_quota(double amount) {
     double most = doorman__unlimited(amount) ? DOORMAN_AMOUNT_MAX : amount;
-    return (doorman__limit){amount, 0, 0, (int64_t)(most * DOORMAN__UNIT)};
+    return (doorman__quota){amount, 0, 0, (int64_t)(most * DOORMAN__UNIT)};
 }
 
-static void doorman__gauge_set(doorman_gauge *gauge, double amount, doorman_time until,
+static void doorman__gauge_set(doorman__gauge *gauge, double amount, doorman_time until,
                                double after) {
-    doorman__allowance_set(&gauge->allowance, doorman__gauge_limit(amount), until,
-                           doorman__gauge_limit(after));
+    doorman__allowance_set(&gauge->allowance, doorman__gauge_quota(amount), until,
+                           doorman__gauge_quota(after));
 }
 
-doorman_status doorman_gauge_init(doorman_gauge *gauge, double capacity) {
+static doorman_status doorman__gauge_init(doorman__gauge *gauge, double capacity) {
     if (!doorman__safe_capacity_valid(capacity)) return DOORMAN_INVALID_ARGUMENT;
     memset(gauge, 0, sizeof *gauge);
     doorman__usage_fix(&gauge->usage, capacity);
@@ -6733,14 +6737,14 @@ doorman_status doorman_gauge_init(doorman_gauge *gauge, double capacity) {
 }
 
 /* The most that may have been in flight at once, for the wants. */
-static void doorman__gauge_note_peak(doorman_gauge *gauge, int64_t in_flight) {
+static void doorman__gauge_note_peak(doorman__gauge *gauge, int64_t in_flight) {
     int64_t peak = __atomic_load_n(&gauge->peak, __ATOMIC_RELAXED);
     while (peak < in_flight && !__atomic_compare_exchange_n(&gauge->peak, &peak, in_flight, true,
                                                             __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
 }
 
-void doorman_gauge_release(doorman_gauge *gauge, double n) {
+static void doorman__gauge_release(doorman__gauge *gauge, double n) {
     if (!doorman__amount_valid(n)) return;
     int64_t parts = (int64_t)doorman__units(n);
     int64_t before = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED), after = 0;
@@ -6750,7 +6754,7 @@ void doorman_gauge_release(doorman_gauge *gauge, double n) {
                                           __ATOMIC_RELAXED));
 }
 
-static doorman_decision doorman__gauge_take(doorman_gauge *gauge, int64_t most, int64_t parts) {
+static doorman_decision doorman__gauge_take(doorman__gauge *gauge, int64_t most, int64_t parts) {
     int64_t before = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
     do {
         if (before > most - parts) return DOORMAN_REFUSED;
@@ -6761,13 +6765,13 @@ static doorman_decision doorman__gauge_take(doorman_gauge *gauge, int64_t most, 
 }
 
 /* As doorman__rate_possible. */
-static bool doorman__gauge_possible(const doorman_gauge *gauge, int64_t parts) {
-    doorman__limit limit = doorman__gauge_limit(doorman__usage_ceiling(&gauge->usage));
+static bool doorman__gauge_possible(const doorman__gauge *gauge, int64_t parts) {
+    doorman__quota limit = doorman__gauge_quota(doorman__usage_ceiling(&gauge->usage));
     return limit.most == 0 || parts <= limit.most;
 }
 
 /* What starts all the same is in flight like anything else. */
-static doorman_decision doorman__gauge_refuse(doorman_gauge *gauge, int64_t parts,
+static doorman_decision doorman__gauge_refuse(doorman__gauge *gauge, int64_t parts,
                                               doorman_time now) {
     const int64_t most = (int64_t)(DOORMAN_AMOUNT_MAX * DOORMAN__UNIT);
     bool bypass = doorman__bypass(&gauge->usage);
@@ -6777,28 +6781,28 @@ static doorman_decision doorman__gauge_refuse(doorman_gauge *gauge, int64_t part
     return doorman__count(&gauge->usage, (uint64_t)parts, decision, now);
 }
 
-doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time now) {
+static doorman_decision doorman__gauge_try(doorman__gauge *gauge, double n, doorman_time now) {
     if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
     if (n <= 0) return DOORMAN_ALLOWED;
     int64_t parts = (int64_t)doorman__units(n);
     for (;;) {
-        doorman__limit limit;
+        doorman__quota limit;
         uint32_t version = doorman__allowance_read(&gauge->allowance, &limit, now);
         doorman_decision decision = doorman__gauge_take(gauge, limit.most, parts);
         if (decision != DOORMAN_ALLOWED) return doorman__gauge_refuse(gauge, parts, now);
         if (version == __atomic_load_n(&gauge->allowance.version, __ATOMIC_SEQ_CST)) {
             return doorman__count(&gauge->usage, (uint64_t)parts, DOORMAN_ALLOWED, now);
         }
-        doorman_gauge_release(gauge, n);
+        doorman__gauge_release(gauge, n);
     }
 }
 
-doorman_decision doorman_gauge_decide(doorman_gauge *gauge, double n, doorman_limiter_result *out,
-                                      doorman_time now) {
-    doorman_decision decision = doorman_gauge_try(gauge, n, now);
-    doorman__limit limit;
+static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, doorman_result *out,
+                                              doorman_time now) {
+    doorman_decision decision = doorman__gauge_try(gauge, n, now);
+    doorman__quota limit;
     (void)doorman__allowance_read(&gauge->allowance, &limit, now);
-    *out = (doorman_limiter_result){decision, limit.amount, limit.amount, 0, 0};
+    *out = (doorman_result){decision, limit.amount, limit.amount, 0, 0};
     if (!doorman__unlimited(limit.amount)) {
         out->remaining = doorman__max(limit.amount - doorman__gauge_in_flight(gauge), 0);
     }
@@ -6809,12 +6813,64 @@ doorman_decision doorman_gauge_decide(doorman_gauge *gauge, double n, doorman_li
     return decision;
 }
 
-void doorman_gauge_shadow(doorman_gauge *gauge, bool on) {
+static void doorman__gauge_shadow(doorman__gauge *gauge, bool on) {
     doorman__usage_bypass(&gauge->usage, DOORMAN__SHADOW, on);
 }
 
-void doorman_gauge_count(const doorman_gauge *gauge, doorman_counts *out) {
+static void doorman__gauge_count(const doorman__gauge *gauge, doorman_counts *out) {
     doorman__counts_read(&gauge->usage, &gauge->queue, out);
+}
+
+/* ---- limiters: the public calls */
+
+doorman_status doorman_rate_init(doorman_rate *rate, double units_per_second, doorman_time burst,
+                                 doorman_time now) {
+    return doorman__rate_init(rate, units_per_second, burst, now);
+}
+
+doorman_status doorman_rate_init_units(doorman_rate *rate, double units_per_second, double burst,
+                                       doorman_time now) {
+    return doorman__rate_init_units(rate, units_per_second, burst, now);
+}
+
+doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now) {
+    return doorman__rate_try(rate, n, now);
+}
+
+doorman_decision doorman_rate_decide(doorman_rate *rate, double n, doorman_result *out,
+                                     doorman_time now) {
+    return doorman__rate_decide(rate, n, out, now);
+}
+
+doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time now) {
+    return doorman__rate_delay(rate, n, now);
+}
+
+void doorman_rate_shadow(doorman_rate *rate, bool on) { doorman__rate_shadow(rate, on); }
+
+void doorman_rate_count(const doorman_rate *rate, doorman_counts *out) {
+    doorman__rate_count(rate, out);
+}
+
+doorman_status doorman_gauge_init(doorman_gauge *gauge, double capacity) {
+    return doorman__gauge_init(gauge, capacity);
+}
+
+doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time now) {
+    return doorman__gauge_try(gauge, n, now);
+}
+
+doorman_decision doorman_gauge_decide(doorman_gauge *gauge, double n, doorman_result *out,
+                                      doorman_time now) {
+    return doorman__gauge_decide(gauge, n, out, now);
+}
+
+void doorman_gauge_release(doorman_gauge *gauge, double n) { doorman__gauge_release(gauge, n); }
+
+void doorman_gauge_shadow(doorman_gauge *gauge, bool on) { doorman__gauge_shadow(gauge, on); }
+
+void doorman_gauge_count(const doorman_gauge *gauge, doorman_counts *out) {
+    doorman__gauge_count(gauge, out);
 }
 
 /* ---- limiters without a server: the arithmetic of each kind */
@@ -7483,8 +7539,8 @@ struct doorman_resource {
     doorman_resource_options options;   /* of the first opening, with the defaults filled in */
     bool options_differ;                /* those of a later one do */
     doorman_resource_info parent_terms; /* what the application knows */
-    doorman_rate rate;
-    doorman_gauge gauge;
+    doorman__rate rate;
+    doorman__gauge gauge;
     char resource_id[];
 };
 
@@ -7517,8 +7573,8 @@ void doorman_resource_read(const doorman_resource *resource, doorman_resource_in
                                    .refresh_failures = resource->client->upstream.failure_count};
     bool has_gauge = __atomic_load_n(&resource->has_gauge, __ATOMIC_RELAXED);
     out->gauge_is_divided = has_gauge && leased && !held->whole;
-    doorman_rate_count(&resource->rate, &out->rate);
-    doorman_gauge_count(&resource->gauge, &out->gauge);
+    doorman__rate_count(&resource->rate, &out->rate);
+    doorman__gauge_count(&resource->gauge, &out->gauge);
 }
 
 static doorman_time doorman__resource_follow_due(const doorman_resource *resource);
@@ -7577,7 +7633,7 @@ static void doorman__resource_publish(doorman_resource *resource, doorman_time n
 /* From here on its limiters allow nothing, also in shadow mode or with the kill switch on. Nothing
  * of the resource may be called afterwards, except its limiters. */
 static void doorman__resource_disable(doorman_resource *resource) {
-    doorman__limit none = doorman__rate_limit(&resource->rate, 0);
+    doorman__quota none = doorman__rate_quota(&resource->rate, 0);
     doorman__allowance_set(&resource->rate.allowance, none, DOORMAN_NEVER, none);
     doorman__gauge_set(&resource->gauge, 0, DOORMAN_NEVER, 0);
     resource->rate.usage.bypass = resource->gauge.usage.bypass = 0;
@@ -7611,8 +7667,8 @@ static doorman_time doorman__resource_unmet_since(const doorman_resource *resour
 
 static doorman__reading doorman__resource_reading(const doorman_resource *resource,
                                                   doorman_time now) {
-    const doorman_rate *rate = &resource->rate;
-    const doorman_gauge *gauge = &resource->gauge;
+    const doorman__rate *rate = &resource->rate;
+    const doorman__gauge *gauge = &resource->gauge;
     double largest = (double)__atomic_load_n(&rate->usage.largest, __ATOMIC_RELAXED);
     double gauge_largest = (double)__atomic_load_n(&gauge->usage.largest, __ATOMIC_RELAXED);
     return (doorman__reading){.at = now,
@@ -7638,8 +7694,8 @@ static void doorman__resource_looked(doorman_resource *resource) {
 
 /* Takes the amounts that are of the time since the last sample, which begin again. */
 static void doorman__resource_sampled(doorman_resource *resource, doorman__reading *reading) {
-    doorman_rate *rate = &resource->rate;
-    doorman_gauge *gauge = &resource->gauge;
+    doorman__rate *rate = &resource->rate;
+    doorman__gauge *gauge = &resource->gauge;
     int64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
     int64_t peak = __atomic_exchange_n(&gauge->peak, in_flight, __ATOMIC_RELAXED);
     uint64_t largest = __atomic_exchange_n(&rate->usage.largest, 0, __ATOMIC_RELAXED);
@@ -7982,8 +8038,8 @@ static void doorman__resource_set_options(doorman_resource *resource,
     resource->safe_capacity = all.safe_capacity;
     resource->rate.burst = all.burst;
     resource->rate.burst_units = all.burst_units;
-    doorman_rate_shadow(&resource->rate, all.shadow);
-    doorman_gauge_shadow(&resource->gauge, all.shadow);
+    doorman__rate_shadow(&resource->rate, all.shadow);
+    doorman__gauge_shadow(&resource->gauge, all.shadow);
     doorman__resource_killed(resource, resource->client->killed);
     doorman__reading first = doorman__resource_reading(resource, now);
     doorman__resource_looked(resource);
@@ -8024,8 +8080,8 @@ static doorman_resource *doorman__client_add(doorman_client *client, const char 
     memcpy(resource->resource_id, resource_id, bytes);
     resource->client = client;
     resource->held.resource_id = resource->resource_id;
-    (void)doorman_rate_init(&resource->rate, 0, 0, now);
-    (void)doorman_gauge_init(&resource->gauge, 0);
+    (void)doorman__rate_init(&resource->rate, 0, 0, now);
+    (void)doorman__gauge_init(&resource->gauge, 0);
     resource->rate.usage.client_unmet = &client->unmet;
     resource->gauge.usage.client_unmet = &client->unmet;
     doorman__upstream_add(&client->upstream, &resource->held, now);
@@ -9822,9 +9878,9 @@ static void doorman__line_dismiss(doorman_agent *agent, const doorman_resource *
 
 /* When the pace lets a waiter pass; 0 where there is none: it does not stand in line, and for half
  * of the burst nobody did. */
-static doorman_time doorman__pace_due(const doorman__waiter *waiter, const doorman__limit *limit,
+static doorman_time doorman__pace_due(const doorman__waiter *waiter, const doorman__quota *limit,
                                       doorman_time now) {
-    const doorman_rate *rate = &waiter->resource->rate;
+    const doorman__rate *rate = &waiter->resource->rate;
     doorman_time paced = __atomic_load_n(&rate->queue.paced, __ATOMIC_RELAXED);
     bool of_late = now - paced < limit->most / 512;
     if (!(limit->amount > 0) || !(waiter->first || of_late)) return 0;
@@ -9847,20 +9903,20 @@ static void doorman__waiter_signal(const doorman__waiter *waiter, doorman__usage
  *   last   it cannot wait any longer, and so for no pace either */
 static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, doorman_time *delay,
                                                bool last, doorman_time now) {
-    doorman_rate *rate = &waiter->resource->rate;
-    doorman__limit limit;
+    doorman__rate *rate = &waiter->resource->rate;
+    doorman__quota limit;
     (void)doorman__allowance_read(&rate->allowance, &limit, now);
     bool bypass = doorman__bypass(&rate->usage);
     bool fits = limit.amount <= 0 || doorman__rate_price(&limit, waiter->n) >= 0;
     if (!fits && !bypass && !doorman__rate_possible(rate, waiter->n)) {
         return DOORMAN_RESOURCE_EXHAUSTED;
     }
-    *delay = doorman_rate_delay(rate, waiter->n, now);
+    *delay = doorman__rate_delay(rate, waiter->n, now);
     if (*delay > 0) doorman__waiter_signal(waiter, &rate->usage, now);
     doorman_time due = last || bypass ? 0 : doorman__pace_due(waiter, &limit, now);
     if (*delay == 0 && due > now) *delay = due - now;
     if (*delay > 0) return DOORMAN_UNAVAILABLE;
-    if (doorman_rate_try(rate, waiter->n, now) != DOORMAN_ALLOWED) return DOORMAN_UNAVAILABLE;
+    if (doorman__rate_try(rate, waiter->n, now) != DOORMAN_ALLOWED) return DOORMAN_UNAVAILABLE;
     if (due == 0) return DOORMAN_OK;
     due = doorman__later(due, now - DOORMAN__WAKE_MAX);
     __atomic_store_n(&rate->queue.paced, due, __ATOMIC_RELAXED);
@@ -9871,8 +9927,8 @@ static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, do
  * room where the other does not. */
 static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, doorman_time *delay,
                                                 doorman_time now) {
-    doorman_gauge *gauge = &waiter->resource->gauge;
-    doorman__limit limit;
+    doorman__gauge *gauge = &waiter->resource->gauge;
+    doorman__quota limit;
     (void)doorman__allowance_read(&gauge->allowance, &limit, now);
     bool bypass = doorman__bypass(&gauge->usage);
     int64_t parts = (int64_t)doorman__units(waiter->n);
@@ -9883,7 +9939,7 @@ static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, d
         doorman__waiter_signal(waiter, &gauge->usage, now);
         return DOORMAN_UNAVAILABLE;
     }
-    bool allowed = doorman_gauge_try(gauge, waiter->n, now) == DOORMAN_ALLOWED;
+    bool allowed = doorman__gauge_try(gauge, waiter->n, now) == DOORMAN_ALLOWED;
     return allowed ? DOORMAN_OK : DOORMAN_UNAVAILABLE;
 }
 
@@ -9984,7 +10040,7 @@ doorman_status doorman_agent_gauge_release(doorman_agent *agent, doorman_resourc
                                            double n) {
     doorman_status status = doorman__agent_admit(agent);
     if (status != DOORMAN_OK) return status;
-    doorman_gauge_release(&resource->gauge, n);
+    doorman__gauge_release(&resource->gauge, n);
     if (doorman__queue_units(&resource->gauge.queue) <= 0) return DOORMAN_OK;
     status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;

@@ -1582,7 +1582,7 @@ static void a_refusal_says_when_to_try_again(void **state) {
     world_start(&w, 1000);
     doorman_resource *follower = follow(&w, (doorman_resource_options){.wants = 0});
     doorman_resource *other = open_resource(&w, join(&w, "other"), 0.5);
-    doorman_limiter_result result;
+    doorman_result result;
     w.down = true;
     assert_int_equal(doorman_rate_decide(doorman_resource_rate(other), 1, &result, w.now),
                      DOORMAN_REFUSED); /* there is no lease, and the server is down */

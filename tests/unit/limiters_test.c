@@ -335,7 +335,7 @@ static void a_burst_in_units_is_not_enlarged_by_a_change(void **state) {
 /* L2: the values that a reply's headers need. */
 static void a_decision_tells_what_is_left_and_when_to_come_again(void **state) {
     (void)state;
-    doorman_limiter_result result;
+    doorman_result result;
     doorman_rate rate = rate_of(10, SECOND, 0);
     assert_int_equal(doorman_rate_decide(&rate, 4, &result, MINUTE), DOORMAN_ALLOWED);
     assert_int_equal(result.decision, DOORMAN_ALLOWED);
@@ -365,7 +365,7 @@ static void a_decision_tells_what_is_left_and_when_to_come_again(void **state) {
 /* L2 */
 static void a_decision_of_a_gauge_tells_what_is_left(void **state) {
     (void)state;
-    doorman_limiter_result result;
+    doorman_result result;
     doorman_gauge gauge = gauge_of(10);
     assert_int_equal(doorman_gauge_decide(&gauge, 7, &result, 0), DOORMAN_ALLOWED);
     assert_exact(result.limit, 10);
