@@ -1,7 +1,7 @@
 /* doorman_server: a process that serves one node of a Doorman tree. It reads requests from sockets,
  * passes them to doorman.h, and sends the responses. doorman.h makes all decisions about capacity.
  *
- * Threads: nng calls lane_step on its own threads. These threads also handle the request, because
+ * Threads: nng calls worker_step on its own threads. These threads also handle the request, because
  * a handover to another thread would cost more than the decision. One mutex guards the server
  * object. A thread holds it only for the decision, and reads and writes JSON without it. The main
  * thread waits for signals, and once a second does the work that is due. With --parent, one more
@@ -30,7 +30,7 @@
  *
  * The sections, in order: flags, log, etcd, configuration, state, request, parent link, election,
  * text, snapshot, history, metrics, status page, JSON over HTTP, HTTP, TLS, sockets, signals, main.
- * A function that can end the process returns an `enum outcome`, which main turns into the exit
+ * A function that can end the process returns an enum exit_status, which main turns into the exit
  * code. */
 
 #define _GNU_SOURCE /* getopt_long, sigtimedwait */
@@ -69,19 +69,19 @@
 #define DOORMAN_NNG /* for the transport, the clock and random bits */
 #include "doorman.h"
 
-/* Whether the process continues (GO_ON) or ends. All other values are exit codes (V7). */
-enum outcome { GO_ON = -1, DONE = 0, FAILED = 1, WRONG_USE = 2 };
+/* Whether the process continues (CONTINUE) or ends. All other values are exit codes (V7). */
+enum exit_status { CONTINUE = -1, EXIT_OK = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
 
-/* Prints why the process ends, as one line on standard error, and returns `outcome` (V7). */
-__attribute__((format(printf, 2, 3))) static enum outcome refuse(enum outcome outcome,
-                                                                 const char *format, ...) {
+/* Prints why the process ends, as one line on standard error, and returns the status (V7). */
+__attribute__((format(printf, 2, 3))) static enum exit_status
+fatal_error(enum exit_status exit_status, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     fputs("doorman_server: ", stderr);
     vfprintf(stderr, format, arguments);
-    fputs(outcome == WRONG_USE ? "; try 'doorman_server --help'\n" : "\n", stderr);
+    fputs(exit_status == EXIT_USAGE ? "; try 'doorman_server --help'\n" : "\n", stderr);
     va_end(arguments);
-    return outcome;
+    return exit_status;
 }
 
 /* ---- >>flags -------------------------------------------------------------------------------- */
@@ -187,7 +187,7 @@ static const struct flag {
     [FLAG_HELP] = {"help", NULL, NULL, "print this help, and exit"},
 };
 
-enum level { LEVEL_DEBUG, LEVEL_INFO, LEVEL_WARNING, LEVEL_ERROR, LEVEL_COUNT };
+enum log_level { LEVEL_DEBUG, LEVEL_INFO, LEVEL_WARNING, LEVEL_ERROR, LEVEL_COUNT };
 static const char *const level_names[LEVEL_COUNT] = {"debug", "info", "warning", "error"};
 
 struct addresses {
@@ -206,11 +206,11 @@ struct settings {
     const char *tls_cert, *tls_key, *tls_ca;
     size_t resource_max, holder_max, message_max, connection_max; /* 0: the default */
     struct addresses listen, parents, etcd;
-    enum level log_level;
+    enum log_level log_level;
     bool check_config;
 };
 
-static enum outcome print_help(void) {
+static enum exit_status print_help(void) {
     puts("Usage: doorman_server --config FILE [FLAG]...\n"
          "       doorman_server --parent URL [FLAG]...\n"
          "Grants the clients of Doorman leases on shared capacity.\n"
@@ -227,40 +227,41 @@ static enum outcome print_help(void) {
          "Signals: SIGHUP reloads the configuration; an invalid one is refused, and the last one\n"
          "stays in force. SIGTERM and SIGINT end the server.\n"
          "Exit codes: 0 done, 1 failure, 2 usage error.");
-    return DONE;
+    return EXIT_OK;
 }
 
-static enum outcome print_version(void) {
+static enum exit_status print_version(void) {
     puts("doorman_server " DOORMAN_VERSION);
-    return DONE;
+    return EXIT_OK;
 }
 
-static enum outcome addresses_add(struct addresses *addresses, int flag, const char *text,
-                                  size_t bytes) {
-    enum outcome outcome = GO_ON;
+static enum exit_status addresses_add(struct addresses *addresses, int flag, const char *text,
+                                      size_t bytes) {
+    enum exit_status exit_status = CONTINUE;
     if (bytes == 0) {
-        outcome = refuse(WRONG_USE, "an address of --%s is empty", flags[flag].name);
+        exit_status = fatal_error(EXIT_USAGE, "an address of --%s is empty", flags[flag].name);
     } else if (addresses->count == ADDRESS_MAX) {
-        outcome =
-            refuse(WRONG_USE, "more than %d addresses for --%s", ADDRESS_MAX, flags[flag].name);
+        exit_status = fatal_error(EXIT_USAGE, "more than %d addresses for --%s", ADDRESS_MAX,
+                                  flags[flag].name);
     } else if ((addresses->items[addresses->count] = strndup(text, bytes)) == NULL) {
-        outcome = refuse(FAILED, "out of memory");
+        exit_status = fatal_error(EXIT_ERROR, "out of memory");
     } else {
         addresses->count++;
     }
-    return outcome;
+    return exit_status;
 }
 
 /* Adds the comma-separated addresses of one value of a flag. A repeated flag adds more. */
-static enum outcome addresses_add_list(struct addresses *addresses, int flag, const char *list) {
-    enum outcome outcome = GO_ON;
-    while (outcome == GO_ON && list) {
+static enum exit_status addresses_add_list(struct addresses *addresses, int flag,
+                                           const char *list) {
+    enum exit_status exit_status = CONTINUE;
+    while (exit_status == CONTINUE && list) {
         const char *comma = strchr(list, ',');
         size_t bytes = comma ? (size_t)(comma - list) : strlen(list);
-        outcome = addresses_add(addresses, flag, list, bytes);
+        exit_status = addresses_add(addresses, flag, list, bytes);
         list = comma ? comma + 1 : NULL;
     }
-    return outcome;
+    return exit_status;
 }
 
 static void addresses_uninit(struct addresses *addresses) {
@@ -274,201 +275,208 @@ static void addresses_join(char *const *items, size_t count, char *text, size_t 
     }
 }
 
-static enum outcome settings_set_log_level(struct settings *settings, const char *name) {
-    enum outcome outcome = GO_ON;
+static enum exit_status settings_set_log_level(struct settings *settings, const char *name) {
+    enum exit_status exit_status = CONTINUE;
     unsigned level = 0;
     while (level < LEVEL_COUNT && strcmp(name, level_names[level]) != 0) level++;
-    settings->log_level = (enum level)level;
+    settings->log_level = (enum log_level)level;
     if (level == LEVEL_COUNT) {
-        outcome = refuse(WRONG_USE, "'%s' is not a log level", name);
+        exit_status = fatal_error(EXIT_USAGE, "'%s' is not a log level", name);
     }
-    return outcome;
+    return exit_status;
 }
 
 /* value: of the environment variable; NULL for the flag, which takes none and means yes. */
-static enum outcome settings_set_check_config(struct settings *settings, const char *value) {
-    enum outcome outcome = GO_ON;
+static enum exit_status settings_set_check_config(struct settings *settings, const char *value) {
+    enum exit_status exit_status = CONTINUE;
     if (!value || strcmp(value, "1") == 0 || strcmp(value, "true") == 0) {
         settings->check_config = true;
     } else if (strcmp(value, "0") != 0 && strcmp(value, "false") != 0) {
-        outcome = refuse(WRONG_USE, "DOORMAN_CHECK_CONFIG is '%s', not 1, true, 0 or false", value);
+        exit_status =
+            fatal_error(EXIT_USAGE, "DOORMAN_CHECK_CONFIG is '%s', not 1, true, 0 or false", value);
     }
-    return outcome;
+    return exit_status;
 }
 
-static enum outcome settings_set_config(struct settings *settings, const char *value) {
+static enum exit_status settings_set_config(struct settings *settings, const char *value) {
     static const char scheme[] = "etcd:";
     bool key = strncmp(value, scheme, strlen(scheme)) == 0;
     settings->config = value;
     settings->config_key = key ? value + strlen(scheme) : NULL;
     return key && !*settings->config_key
-               ? refuse(WRONG_USE, "--config etcd: needs a key after the colon")
-               : GO_ON;
+               ? fatal_error(EXIT_USAGE, "--config etcd: needs a key after the colon")
+               : CONTINUE;
 }
 
-static enum outcome settings_set_ttl(struct settings *settings, const char *value) {
+static enum exit_status settings_set_ttl(struct settings *settings, const char *value) {
     char *end = NULL;
     long seconds = strtol(value, &end, 10);
     bool valid = end != value && !*end && seconds >= TTL_MIN && seconds <= TTL_MAX;
     if (valid) settings->election_ttl = (int)seconds;
-    return valid ? GO_ON
-                 : refuse(WRONG_USE, "--election-ttl is '%s', not a whole number from %d to %d",
-                          value, TTL_MIN, TTL_MAX);
+    return valid
+               ? CONTINUE
+               : fatal_error(EXIT_USAGE, "--election-ttl is '%s', not a whole number from %d to %d",
+                             value, TTL_MIN, TTL_MAX);
 }
 
-static enum outcome settings_set_number(size_t *out, int flag, const char *value, size_t most) {
-    enum outcome outcome = GO_ON;
+static enum exit_status settings_set_number(size_t *out, int flag, const char *value,
+                                            size_t maximum) {
+    enum exit_status exit_status = CONTINUE;
     size_t digits = strspn(value, "0123456789");
     *out = (size_t)strtoull(value, NULL, 10);
-    if (value[digits] || digits > 15 || *out == 0 || *out > most) {
-        outcome = refuse(WRONG_USE, "--%s is '%s', not a number from 1 to %zu", flags[flag].name,
-                         value, most);
+    if (value[digits] || digits > 15 || *out == 0 || *out > maximum) {
+        exit_status = fatal_error(EXIT_USAGE, "--%s is '%s', not a number from 1 to %zu",
+                                  flags[flag].name, value, maximum);
     }
-    return outcome;
+    return exit_status;
 }
 
-static enum outcome settings_store(struct settings *settings, int flag, const char *value) {
-    enum outcome outcome = GO_ON;
+static enum exit_status settings_store(struct settings *settings, int flag, const char *value) {
+    enum exit_status exit_status = CONTINUE;
     switch (flag) {
-    case FLAG_CONFIG: outcome = settings_set_config(settings, value); break;
-    case FLAG_LISTEN: outcome = addresses_add_list(&settings->listen, flag, value); break;
-    case FLAG_PARENT: outcome = addresses_add_list(&settings->parents, flag, value); break;
+    case FLAG_CONFIG: exit_status = settings_set_config(settings, value); break;
+    case FLAG_LISTEN: exit_status = addresses_add_list(&settings->listen, flag, value); break;
+    case FLAG_PARENT: exit_status = addresses_add_list(&settings->parents, flag, value); break;
     case FLAG_ID: settings->id = value; break;
     case FLAG_NODE: settings->node = value; break;
     case FLAG_ADVERTISE: settings->advertise = value; break;
-    case FLAG_ETCD: outcome = addresses_add_list(&settings->etcd, flag, value); break;
+    case FLAG_ETCD: exit_status = addresses_add_list(&settings->etcd, flag, value); break;
     case FLAG_ELECTION_KEY: settings->election_key = value; break;
-    case FLAG_ELECTION_TTL: outcome = settings_set_ttl(settings, value); break;
+    case FLAG_ELECTION_TTL: exit_status = settings_set_ttl(settings, value); break;
     case FLAG_HTTP: settings->http = value; break;
     case FLAG_HTTP_TOKEN: settings->http_token = value; break;
     case FLAG_TLS_CERT: settings->tls_cert = value; break;
     case FLAG_TLS_KEY: settings->tls_key = value; break;
     case FLAG_TLS_CA: settings->tls_ca = value; break;
     case FLAG_MAX_RESOURCES:
-        outcome = settings_set_number(&settings->resource_max, flag, value, 1000000000);
+        exit_status = settings_set_number(&settings->resource_max, flag, value, 1000000000);
         break;
     case FLAG_MAX_HOLDERS:
-        outcome = settings_set_number(&settings->holder_max, flag, value, 1000000000);
+        exit_status = settings_set_number(&settings->holder_max, flag, value, 1000000000);
         break;
     case FLAG_MAX_MESSAGE:
-        outcome =
+        exit_status =
             settings_set_number(&settings->message_max, flag, value, DOORMAN_MESSAGE_BYTES_MAX);
         break;
     case FLAG_MAX_CONNECTIONS:
-        outcome = settings_set_number(&settings->connection_max, flag, value, 1000000000);
+        exit_status = settings_set_number(&settings->connection_max, flag, value, 1000000000);
         break;
-    case FLAG_LOG_LEVEL: outcome = settings_set_log_level(settings, value); break;
-    case FLAG_CHECK_CONFIG: outcome = settings_set_check_config(settings, value); break;
-    case FLAG_VERSION: outcome = print_version(); break;
-    default: outcome = print_help(); break;
+    case FLAG_LOG_LEVEL: exit_status = settings_set_log_level(settings, value); break;
+    case FLAG_CHECK_CONFIG: exit_status = settings_set_check_config(settings, value); break;
+    case FLAG_VERSION: exit_status = print_version(); break;
+    default: exit_status = print_help(); break;
     }
-    return outcome;
+    return exit_status;
 }
 
-static enum outcome settings_set(struct settings *settings, int flag, const char *value) {
-    enum outcome outcome = GO_ON;
+static enum exit_status settings_set(struct settings *settings, int flag, const char *value) {
+    enum exit_status exit_status = CONTINUE;
     settings->given[flag] = true;
     if (value && !*value) {
-        outcome = refuse(WRONG_USE, "the value of --%s is empty", flags[flag].name);
+        exit_status = fatal_error(EXIT_USAGE, "the value of --%s is empty", flags[flag].name);
     } else {
-        outcome = settings_store(settings, flag, value);
+        exit_status = settings_store(settings, flag, value);
     }
-    return outcome;
+    return exit_status;
 }
 
 /* Prints why getopt_long refused an argument. why: its result. */
-static enum outcome refuse_argument(int why, char **argv) {
-    enum outcome outcome = WRONG_USE;
+static enum exit_status flag_error(int why, char **argv) {
+    enum exit_status exit_status = EXIT_USAGE;
     if (why == ':') {
-        outcome = refuse(WRONG_USE, "--%s needs a value", flags[optopt - FLAG_FIRST].name);
+        exit_status =
+            fatal_error(EXIT_USAGE, "--%s needs a value", flags[optopt - FLAG_FIRST].name);
     } else if (optopt >= FLAG_FIRST) {
-        outcome = refuse(WRONG_USE, "--%s takes no value", flags[optopt - FLAG_FIRST].name);
+        exit_status =
+            fatal_error(EXIT_USAGE, "--%s takes no value", flags[optopt - FLAG_FIRST].name);
     } else if (optopt != 0) {
-        outcome = refuse(WRONG_USE, "unknown flag '-%c'", optopt);
+        exit_status = fatal_error(EXIT_USAGE, "unknown flag '-%c'", optopt);
     } else {
-        outcome = refuse(WRONG_USE, "unknown flag '%s'", argv[optind - 1]);
+        exit_status = fatal_error(EXIT_USAGE, "unknown flag '%s'", argv[optind - 1]);
     }
-    return outcome;
+    return exit_status;
 }
 
-static enum outcome settings_read_flags(struct settings *settings, int argc, char **argv) {
+static enum exit_status settings_read_flags(struct settings *settings, int argc, char **argv) {
     struct option options[FLAG_COUNT + 1] = {{0}};
     for (int i = 0; i < FLAG_COUNT; i++) {
         options[i].name = flags[i].name;
         options[i].has_arg = flags[i].argument ? required_argument : no_argument;
         options[i].val = FLAG_FIRST + i;
     }
-    enum outcome outcome = GO_ON;
+    enum exit_status exit_status = CONTINUE;
     int code = 0;
     opterr = 0;
-    while (outcome == GO_ON && (code = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        outcome = code < FLAG_FIRST ? refuse_argument(code, argv)
-                                    : settings_set(settings, code - FLAG_FIRST, optarg);
+    while (exit_status == CONTINUE && (code = getopt_long(argc, argv, ":", options, NULL)) != -1) {
+        exit_status = code < FLAG_FIRST ? flag_error(code, argv)
+                                        : settings_set(settings, code - FLAG_FIRST, optarg);
     }
-    if (outcome == GO_ON && optind < argc) {
-        outcome = refuse(WRONG_USE, "unexpected argument '%s'", argv[optind]);
+    if (exit_status == CONTINUE && optind < argc) {
+        exit_status = fatal_error(EXIT_USAGE, "unexpected argument '%s'", argv[optind]);
     }
-    return outcome;
+    return exit_status;
 }
 
 /* A flag takes precedence over its variable. An empty variable counts as unset. */
-static enum outcome settings_read_environment(struct settings *settings) {
-    enum outcome outcome = GO_ON;
-    for (int i = 0; outcome == GO_ON && i < FLAG_COUNT; i++) {
+static enum exit_status settings_read_environment(struct settings *settings) {
+    enum exit_status exit_status = CONTINUE;
+    for (int i = 0; exit_status == CONTINUE && i < FLAG_COUNT; i++) {
         const char *variable = flags[i].variable;
         const char *value = variable && !settings->given[i] ? getenv(variable) : NULL;
         if (!value || !*value) continue;
-        outcome = settings_set(settings, i, value);
+        exit_status = settings_set(settings, i, value);
     }
-    return outcome;
+    return exit_status;
 }
 
 /* The resources come either from a configuration or from a parent (G8). */
-static enum outcome settings_check_source(const struct settings *settings) {
-    enum outcome outcome = GO_ON;
+static enum exit_status settings_check_source(const struct settings *settings) {
+    enum exit_status exit_status = CONTINUE;
     bool has_parent = settings->parents.count > 0;
     if (settings->config && has_parent) {
-        outcome =
-            refuse(WRONG_USE, "--config and --parent exclude each other: a node with a "
-                              "parent gets its resources from the parent; give one of the two");
+        exit_status = fatal_error(EXIT_USAGE,
+                                  "--config and --parent exclude each other: a node with a "
+                                  "parent gets its resources from the parent; give one of the two");
     } else if (!settings->config && !has_parent) {
-        outcome = refuse(WRONG_USE, "no configuration: give --config FILE for a root, or "
-                                    "--parent URL for another node");
+        exit_status = fatal_error(EXIT_USAGE, "no configuration: give --config FILE for a root, or "
+                                              "--parent URL for another node");
     } else if (!settings->config && settings->check_config) {
-        outcome = refuse(WRONG_USE, "no configuration to check: give --config FILE");
+        exit_status = fatal_error(EXIT_USAGE, "no configuration to check: give --config FILE");
     }
-    return outcome;
+    return exit_status;
 }
 
 /* Finds an invalid address at the start, not when the server first tries that member. */
-static enum outcome settings_check_etcd_address(const char *address) {
+static enum exit_status settings_check_etcd_address(const char *address) {
     nng_url *url = NULL;
     bool parsed = nng_url_parse(&url, address) == 0;
     bool valid = parsed && strcmp(url->u_scheme, "http") == 0 && *url->u_hostname;
     if (parsed) nng_url_free(url);
-    return valid ? GO_ON
-                 : refuse(WRONG_USE, "--etcd '%s' is not an address of etcd, such as %s", address,
-                          ETCD_EXAMPLE);
+    return valid ? CONTINUE
+                 : fatal_error(EXIT_USAGE, "--etcd '%s' is not an address of etcd, such as %s",
+                               address, ETCD_EXAMPLE);
 }
 
-static enum outcome settings_check_etcd(const struct settings *settings) {
+static enum exit_status settings_check_etcd(const struct settings *settings) {
     const char *key = settings->election_key;
-    enum outcome outcome = GO_ON;
+    enum exit_status exit_status = CONTINUE;
     if (settings->etcd.count == 0 && (key || settings->config_key)) {
-        outcome = refuse(WRONG_USE, "%s needs --etcd " ETCD_EXAMPLE,
-                         key ? "--election-key" : "--config etcd:KEY");
+        exit_status = fatal_error(EXIT_USAGE, "%s needs --etcd " ETCD_EXAMPLE,
+                                  key ? "--election-key" : "--config etcd:KEY");
     } else if (settings->etcd.count > 0 && !key && !settings->config_key) {
-        outcome = refuse(WRONG_USE, "--etcd needs --election-key KEY or --config etcd:KEY");
+        exit_status =
+            fatal_error(EXIT_USAGE, "--etcd needs --election-key KEY or --config etcd:KEY");
     } else if (settings->given[FLAG_ELECTION_TTL] && !key) {
-        outcome = refuse(WRONG_USE, "--election-ttl needs --election-key KEY");
+        exit_status = fatal_error(EXIT_USAGE, "--election-ttl needs --election-key KEY");
     } else if ((key && strlen(key) > ETCD_KEY_BYTES_MAX) ||
                (settings->config_key && strlen(settings->config_key) > ETCD_KEY_BYTES_MAX)) {
-        outcome = refuse(WRONG_USE, "a key of etcd has more than %d bytes", ETCD_KEY_BYTES_MAX);
+        exit_status =
+            fatal_error(EXIT_USAGE, "a key of etcd has more than %d bytes", ETCD_KEY_BYTES_MAX);
     }
-    for (size_t i = 0; outcome == GO_ON && i < settings->etcd.count; i++) {
-        outcome = settings_check_etcd_address(settings->etcd.items[i]);
+    for (size_t i = 0; exit_status == CONTINUE && i < settings->etcd.count; i++) {
+        exit_status = settings_check_etcd_address(settings->etcd.items[i]);
     }
-    return outcome;
+    return exit_status;
 }
 
 /* The schemes of nng that use TLS. */
@@ -477,8 +485,8 @@ static bool url_wants_tls(const char *url) {
 }
 
 /* Checks that the flags for TLS fit together, and that each TLS address has the files it needs. */
-static enum outcome settings_check_tls(const struct settings *settings) {
-    enum outcome outcome = GO_ON;
+static enum exit_status settings_check_tls(const struct settings *settings) {
+    enum exit_status exit_status = CONTINUE;
     bool parent = false, listens = false;
     for (size_t i = 0; i < settings->parents.count; i++) {
         parent = parent || url_wants_tls(settings->parents.items[i]);
@@ -487,33 +495,37 @@ static enum outcome settings_check_tls(const struct settings *settings) {
         listens = listens || url_wants_tls(settings->listen.items[i]);
     }
     if (!settings->tls_cert != !settings->tls_key) {
-        outcome = refuse(WRONG_USE, "--tls-cert and --tls-key need each other: give both");
+        exit_status =
+            fatal_error(EXIT_USAGE, "--tls-cert and --tls-key need each other: give both");
     } else if (listens && !settings->tls_cert) {
-        outcome = refuse(WRONG_USE, "--listen tls+tcp://... needs --tls-cert and --tls-key");
+        exit_status =
+            fatal_error(EXIT_USAGE, "--listen tls+tcp://... needs --tls-cert and --tls-key");
     } else if (parent && !settings->tls_ca) {
-        outcome = refuse(WRONG_USE, "--parent tls+tcp://... needs --tls-ca: the authority that "
+        exit_status =
+            fatal_error(EXIT_USAGE, "--parent tls+tcp://... needs --tls-ca: the authority that "
                                     "signed the parent's certificate");
     } else if (settings->tls_ca && !settings->tls_cert && !parent) {
-        outcome = refuse(WRONG_USE, "--tls-ca needs a certificate of this server: give --tls-cert "
+        exit_status =
+            fatal_error(EXIT_USAGE, "--tls-ca needs a certificate of this server: give --tls-cert "
                                     "and --tls-key too");
     }
-    return outcome;
+    return exit_status;
 }
 
-static enum outcome settings_read(struct settings *settings, int argc, char **argv) {
+static enum exit_status settings_read(struct settings *settings, int argc, char **argv) {
     settings->log_level = LEVEL_INFO;
     settings->election_ttl = TTL_DEFAULT;
     settings->http = HTTP_DEFAULT;
     settings->message_max = DOORMAN_MESSAGE_BYTES_MAX;
-    enum outcome outcome = settings_read_flags(settings, argc, argv);
-    if (outcome == GO_ON) outcome = settings_read_environment(settings);
-    if (outcome == GO_ON) outcome = settings_check_source(settings);
-    if (outcome == GO_ON) outcome = settings_check_etcd(settings);
-    if (outcome == GO_ON && settings->listen.count == 0) {
-        outcome = addresses_add_list(&settings->listen, FLAG_LISTEN, LISTEN_DEFAULT);
+    enum exit_status exit_status = settings_read_flags(settings, argc, argv);
+    if (exit_status == CONTINUE) exit_status = settings_read_environment(settings);
+    if (exit_status == CONTINUE) exit_status = settings_check_source(settings);
+    if (exit_status == CONTINUE) exit_status = settings_check_etcd(settings);
+    if (exit_status == CONTINUE && settings->listen.count == 0) {
+        exit_status = addresses_add_list(&settings->listen, FLAG_LISTEN, LISTEN_DEFAULT);
     }
-    if (outcome == GO_ON) outcome = settings_check_tls(settings);
-    return outcome;
+    if (exit_status == CONTINUE) exit_status = settings_check_tls(settings);
+    return exit_status;
 }
 
 static void settings_uninit(struct settings *settings) {
@@ -525,12 +537,12 @@ static void settings_uninit(struct settings *settings) {
 /* ---- >>log ---------------------------------------------------------------------------------- */
 /* Each event is one line of logfmt: key=value pairs, with quotes where a value needs them (V6). */
 
-struct line {
+struct log_line {
     char text[PIPE_BUF]; /* a longer line is cut off */
     size_t bytes;
 };
 
-static void line_add(struct line *line, const char *text, size_t bytes) {
+static void log_line_add(struct log_line *line, const char *text, size_t bytes) {
     size_t room = sizeof line->text - line->bytes;
     if (bytes > room) bytes = room;
     memcpy(line->text + line->bytes, text, bytes);
@@ -539,7 +551,7 @@ static void line_add(struct line *line, const char *text, size_t bytes) {
 
 /* Adds one character of a quoted value. It escapes control characters, so that a value cannot
  * control a terminal. */
-static void line_add_escaped(struct line *line, unsigned char character) {
+static void log_line_add_escaped(struct log_line *line, unsigned char character) {
     char escape[8];
     int bytes = 1;
     if (character == '"' || character == '\\') {
@@ -551,28 +563,28 @@ static void line_add_escaped(struct line *line, unsigned char character) {
     } else {
         escape[0] = (char)character;
     }
-    line_add(line, escape, (size_t)bytes);
+    log_line_add(line, escape, (size_t)bytes);
 }
 
-static void line_add_pair(struct line *line, const char *key, const char *value) {
+static void log_line_add_pair(struct log_line *line, const char *key, const char *value) {
     bool quoted = !*value;
     for (const char *at = value; *at; at++) {
         quoted = quoted || *at <= ' ' || strchr("\"=\\\x7f", *at);
     }
-    line_add(line, " ", line->bytes > 0);
-    line_add(line, key, strlen(key));
-    line_add(line, "=\"", quoted ? 2 : 1);
+    log_line_add(line, " ", line->bytes > 0);
+    log_line_add(line, key, strlen(key));
+    log_line_add(line, "=\"", quoted ? 2 : 1);
     for (const char *at = value; *at; at++) {
         if (quoted) {
-            line_add_escaped(line, (unsigned char)*at);
+            log_line_add_escaped(line, (unsigned char)*at);
         } else {
-            line_add(line, at, 1);
+            log_line_add(line, at, 1);
         }
     }
-    line_add(line, "\"", quoted);
+    log_line_add(line, "\"", quoted);
 }
 
-static void line_add_time(struct line *line) {
+static void log_line_add_time(struct log_line *line) {
     struct timespec now;
     struct tm utc;
     char seconds[32], text[48];
@@ -580,23 +592,23 @@ static void line_add_time(struct line *line) {
     gmtime_r(&now.tv_sec, &utc);
     strftime(seconds, sizeof seconds, "%Y-%m-%dT%H:%M:%S", &utc);
     snprintf(text, sizeof text, "%s.%03ldZ", seconds, now.tv_nsec / 1000000);
-    line_add_pair(line, "time", text);
+    log_line_add_pair(line, "time", text);
 }
 
-#define END ((const char *)0) /* ends the list of pairs */
+#define LOG_END ((const char *)0) /* ends the list of pairs */
 
-static void line_start(struct line *line, enum level level, const char *message) {
+static void log_line_start(struct log_line *line, enum log_level level, const char *message) {
     line->bytes = 0;
-    line_add_time(line);
-    line_add_pair(line, "level", level_names[level]);
-    line_add_pair(line, "msg", message);
+    log_line_add_time(line);
+    log_line_add_pair(line, "level", level_names[level]);
+    log_line_add_pair(line, "msg", message);
 }
 
 /* The number of lines that could not be written and have not been reported yet. */
-static struct lost {
+static struct lost_lines {
     pthread_mutex_t lock; /* held from poll to write, so that only one thread does both */
     uint64_t count;
-} lost = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} lost_lines = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Writes a line with one system call, so that lines of two threads or two processes do not mix.
  *
@@ -604,10 +616,10 @@ static struct lost {
  * takes no line. A pipe that poll reports as writable takes PIPE_BUF bytes, the most that a line
  * can have. For a socket, which systemd provides, send has a flag instead.
  *   returns   false: the line is lost */
-static bool line_write(struct line *line) {
+static bool log_line_write(struct log_line *line) {
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
     if (line->bytes == sizeof line->text) line->bytes--;
-    line_add(line, "\n", 1);
+    log_line_add(line, "\n", 1);
     ssize_t wrote = send(out.fd, line->text, line->bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (wrote < 0 && errno == ENOTSOCK && poll(&out, 1, 0) == 1) {
         wrote = write(out.fd, line->text, line->bytes);
@@ -616,32 +628,33 @@ static bool line_write(struct line *line) {
 }
 
 /* Writes a line. If lines were lost, it first reports how many. */
-static void line_send(struct line *line) {
-    struct line before;
+static void log_line_send(struct log_line *line) {
+    struct log_line before;
     char count[24];
-    pthread_mutex_lock(&lost.lock);
-    if (lost.count > 0) {
-        snprintf(count, sizeof count, "%" PRIu64, lost.count);
-        line_start(&before, LEVEL_WARNING, "log lines are lost: standard error did not take them");
-        line_add_pair(&before, "count", count);
-        if (line_write(&before)) lost.count = 0;
+    pthread_mutex_lock(&lost_lines.lock);
+    if (lost_lines.count > 0) {
+        snprintf(count, sizeof count, "%" PRIu64, lost_lines.count);
+        log_line_start(&before, LEVEL_WARNING,
+                       "log lines are lost: standard error did not take them");
+        log_line_add_pair(&before, "count", count);
+        if (log_line_write(&before)) lost_lines.count = 0;
     }
-    if (lost.count > 0 || !line_write(line)) lost.count++;
-    pthread_mutex_unlock(&lost.lock);
+    if (lost_lines.count > 0 || !log_line_write(line)) lost_lines.count++;
+    pthread_mutex_unlock(&lost_lines.lock);
 }
 
 /* Logs a message, followed by pairs of key and value, both strings, and END. */
-__attribute__((sentinel)) static void say(const struct settings *settings, enum level level,
-                                          const char *message, ...) {
-    struct line line;
+__attribute__((sentinel)) static void log_event(const struct settings *settings,
+                                                enum log_level level, const char *message, ...) {
+    struct log_line line;
     va_list pairs;
     va_start(pairs, message);
     if (level >= settings->log_level) {
-        line_start(&line, level, message);
+        log_line_start(&line, level, message);
         for (const char *key = NULL; (key = va_arg(pairs, const char *)) != NULL;) {
-            line_add_pair(&line, key, va_arg(pairs, const char *));
+            log_line_add_pair(&line, key, va_arg(pairs, const char *));
         }
-        line_send(&line);
+        log_line_send(&line);
     }
     va_end(pairs);
 }
@@ -656,11 +669,11 @@ __attribute__((sentinel)) static void say(const struct settings *settings, enum 
  * reaches its deadline while the response comes in. HTTP/1.0 suffices: the end of the connection
  * ends the response. */
 
-#define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4)           /* bytes: base64 and the final 0 */
-#define ETCD_REQUEST 2048                                        /* bytes; any request fits */
-#define ETCD_ANSWER_MAX (2 * (DOORMAN_MESSAGE_BYTES_MAX + 4096)) /* a configuration in base64 */
-#define ETCD_NO_LEASE 5                                          /* gRPC's NOT_FOUND */
-#define ETCD_SLICE_MS 50 /* a blocked call checks `hurried` this often */
+#define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4) /* bytes: base64 and the final 0 */
+#define ETCD_REQUEST 2048                              /* bytes; any request fits */
+#define ETCD_RESPONSE_MAX (2 * (DOORMAN_MESSAGE_BYTES_MAX + 4096)) /* a configuration in base64 */
+#define ETCD_NO_LEASE 5                                            /* gRPC's NOT_FOUND */
+#define ETCD_CHECK_MS 50 /* a blocked call checks `cancelled` this often */
 
 struct etcd {
     const struct addresses *members;
@@ -668,7 +681,7 @@ struct etcd {
     size_t tries;          /* members to try for one call */
     doorman_time deadline; /* a duration: the time limit of one try */
     doorman_time ends_at;  /* when the current try ends */
-    bool hurried;          /* atomic; true: the current call fails at once */
+    bool cancelled;        /* atomic; true: the current call fails at once */
     doorman_error error;   /* why the last call failed */
 };
 
@@ -681,19 +694,19 @@ static void etcd_init(struct etcd *etcd, const struct settings *settings) {
 
 /* A fifth of the election's TTL, so that five tries fit into the time that a master remains master;
  * but at least 0.5 s, because etcd writes to a disk, and at most 2 s. */
-static void etcd_press(struct etcd *etcd, const struct settings *settings) {
+static void etcd_set_election_deadline(struct etcd *etcd, const struct settings *settings) {
     etcd->deadline = settings->election_ttl * DOORMAN_SECOND / 5;
     if (etcd->deadline < DOORMAN_SECOND / 2) etcd->deadline = DOORMAN_SECOND / 2;
     if (etcd->deadline > 2 * DOORMAN_SECOND) etcd->deadline = 2 * DOORMAN_SECOND;
 }
 
 /* true: the current call and all later ones fail at once. Any thread may call it. */
-static void etcd_hurry(struct etcd *etcd, bool hurried) {
-    __atomic_store_n(&etcd->hurried, hurried, __ATOMIC_RELAXED);
+static void etcd_cancel(struct etcd *etcd, bool cancelled) {
+    __atomic_store_n(&etcd->cancelled, cancelled, __ATOMIC_RELAXED);
 }
 
-static bool etcd_hurried(const struct etcd *etcd) {
-    return __atomic_load_n(&etcd->hurried, __ATOMIC_RELAXED);
+static bool etcd_is_cancelled(const struct etcd *etcd) {
+    return __atomic_load_n(&etcd->cancelled, __ATOMIC_RELAXED);
 }
 
 static const char base64_digits[] =
@@ -737,11 +750,11 @@ static size_t base64_read(char *bytes, size_t room, const char *text) {
 static int etcd_wait(const struct etcd *etcd, int fd, short events) {
     struct pollfd ready = {.fd = fd, .events = events};
     int count = 0;
-    while (count == 0 && doorman_clock() < etcd->ends_at && !etcd_hurried(etcd)) {
-        count = poll(&ready, 1, ETCD_SLICE_MS);
+    while (count == 0 && doorman_clock() < etcd->ends_at && !etcd_is_cancelled(etcd)) {
+        count = poll(&ready, 1, ETCD_CHECK_MS);
         if (count < 0 && errno == EINTR) count = 0;
     }
-    return count > 0 ? 0 : count < 0 ? errno : etcd_hurried(etcd) ? ECANCELED : ETIMEDOUT;
+    return count > 0 ? 0 : count < 0 ? errno : etcd_is_cancelled(etcd) ? ECANCELED : ETIMEDOUT;
 }
 
 /* Connects to one address. Returns 0, or an errno value; then *fd is -1. */
@@ -789,29 +802,30 @@ static int etcd_send(const struct etcd *etcd, int fd, const char *text) {
 }
 
 /* Receives until the peer closes the connection, and appends a 0. */
-static int etcd_receive(const struct etcd *etcd, int fd, doorman_buffer *answer) {
+static int etcd_receive(const struct etcd *etcd, int fd, doorman_buffer *response) {
     int error = 0;
     for (ssize_t got = 1; error == 0 && got != 0;) {
-        if (answer->bytes + 1 >= answer->capacity) {
-            size_t capacity = answer->capacity ? 2 * answer->capacity : 4096;
-            char *text = capacity <= ETCD_ANSWER_MAX ? realloc(answer->text, capacity) : NULL;
+        if (response->bytes + 1 >= response->capacity) {
+            size_t capacity = response->capacity ? 2 * response->capacity : 4096;
+            char *text = capacity <= ETCD_RESPONSE_MAX ? realloc(response->text, capacity) : NULL;
             error = text ? 0 : ENOMEM;
-            if (text) *answer = (doorman_buffer){text, answer->bytes, capacity};
+            if (text) *response = (doorman_buffer){text, response->bytes, capacity};
         }
         if (error == 0) error = etcd_wait(etcd, fd, POLLIN);
         if (error == 0) {
-            got = recv(fd, answer->text + answer->bytes, answer->capacity - answer->bytes - 1, 0);
+            got = recv(fd, response->text + response->bytes,
+                       response->capacity - response->bytes - 1, 0);
             if (got < 0 && errno != EAGAIN) error = errno;
-            if (got > 0) answer->bytes += (size_t)got;
+            if (got > 0) response->bytes += (size_t)got;
         }
     }
-    if (answer->text) answer->text[answer->bytes] = 0;
+    if (response->text) response->text[response->bytes] = 0;
     return error;
 }
 
 /* Sends one request to one member. Returns NULL or an error text. */
 static const char *etcd_exchange(struct etcd *etcd, const char *path, const char *body,
-                                 doorman_buffer *answer) {
+                                 doorman_buffer *response) {
     char request[ETCD_REQUEST];
     nng_url *url = NULL;
     int fd = -1, error = 0;
@@ -824,7 +838,7 @@ static const char *etcd_exchange(struct etcd *etcd, const char *path, const char
              path, url->u_host, strlen(body), body);
     why = etcd_connect(etcd, url, &fd);
     if (!why) error = etcd_send(etcd, fd, request);
-    if (!why && error == 0) error = etcd_receive(etcd, fd, answer);
+    if (!why && error == 0) error = etcd_receive(etcd, fd, response);
     if (fd >= 0) close(fd);
     nng_url_free(url);
     return why ? why : error ? strerror(error) : NULL;
@@ -832,16 +846,17 @@ static const char *etcd_exchange(struct etcd *etcd, const char *path, const char
 
 /* Parses a response. The error "no such lease" counts as a response too. Returns NULL, and sets
  * `error`, on any other error or invalid JSON. */
-static cJSON *etcd_read_answer(struct etcd *etcd, const doorman_buffer *answer) {
-    const char *body = answer->text ? strstr(answer->text, "\r\n\r\n") : NULL;
+static cJSON *etcd_read_response(struct etcd *etcd, const doorman_buffer *response) {
+    const char *body = response->text ? strstr(response->text, "\r\n\r\n") : NULL;
     cJSON *tree = body ? cJSON_Parse(body) : NULL;
     const cJSON *code = cJSON_GetObjectItemCaseSensitive(tree, "code");
     const cJSON *error = cJSON_GetObjectItemCaseSensitive(tree, "error");
     bool no_lease = cJSON_IsNumber(code) && code->valueint == ETCD_NO_LEASE;
     if (!cJSON_IsObject(tree) || (error && !no_lease)) {
-        bool said = cJSON_IsString(error);
+        bool has_text = cJSON_IsString(error);
         snprintf(etcd->error.text, sizeof etcd->error.text, "%.128s: %.200s",
-                 etcd->members->items[etcd->at], said ? error->valuestring : "no response of etcd");
+                 etcd->members->items[etcd->at],
+                 has_text ? error->valuestring : "no response of etcd");
         cJSON_Delete(tree);
         tree = NULL;
     }
@@ -849,14 +864,14 @@ static cJSON *etcd_read_answer(struct etcd *etcd, const doorman_buffer *answer) 
 }
 
 static cJSON *etcd_try(struct etcd *etcd, const char *path, const char *body) {
-    doorman_buffer answer = {NULL, 0, 0};
-    const char *why = etcd_exchange(etcd, path, body, &answer);
-    cJSON *tree = why ? NULL : etcd_read_answer(etcd, &answer);
+    doorman_buffer response = {NULL, 0, 0};
+    const char *why = etcd_exchange(etcd, path, body, &response);
+    cJSON *tree = why ? NULL : etcd_read_response(etcd, &response);
     if (why) {
         snprintf(etcd->error.text, sizeof etcd->error.text, "%.128s: %s",
                  etcd->members->items[etcd->at], why);
     }
-    free(answer.text);
+    free(response.text);
     return tree;
 }
 
@@ -866,16 +881,16 @@ static cJSON *etcd_try(struct etcd *etcd, const char *path, const char *body) {
 __attribute__((format(printf, 3, 4))) static cJSON *etcd_call(struct etcd *etcd, const char *path,
                                                               const char *format, ...) {
     char body[ETCD_REQUEST / 4 * 3];
-    cJSON *answer = NULL;
+    cJSON *response = NULL;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(body, sizeof body, format, arguments);
     va_end(arguments);
-    for (size_t tries = 0; !answer && tries < etcd->tries && !etcd_hurried(etcd); tries++) {
-        answer = etcd_try(etcd, path, body);
-        if (!answer) etcd->at = (etcd->at + 1) % etcd->members->count;
+    for (size_t tries = 0; !response && tries < etcd->tries && !etcd_is_cancelled(etcd); tries++) {
+        response = etcd_try(etcd, path, body);
+        if (!response) etcd->at = (etcd->at + 1) % etcd->members->count;
     }
-    return answer;
+    return response;
 }
 
 /* A number of an object, as a string. "0" if it is missing, because etcd omits zeros. */
@@ -890,9 +905,9 @@ static const char *etcd_number(const cJSON *object, const char *key) {
 static cJSON *etcd_get(struct etcd *etcd, const char *key, const cJSON **out) {
     char name[ETCD_KEY_TEXT];
     base64_write(name, key);
-    cJSON *answer = etcd_call(etcd, "/v3/kv/range", "{\"key\":\"%s\"}", name);
-    *out = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(answer, "kvs"), 0);
-    return answer;
+    cJSON *response = etcd_call(etcd, "/v3/kv/range", "{\"key\":\"%s\"}", name);
+    *out = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(response, "kvs"), 0);
+    return response;
 }
 
 /* Decodes the value of an entry. Returns false if it does not fit. */
@@ -925,9 +940,9 @@ static doorman_status etcd_parse_config(const cJSON *entry, doorman_config **out
 static bool etcd_load_config(struct etcd *etcd, const char *key, char revision[ETCD_REVISION],
                              doorman_config **out, doorman_error *error) {
     const cJSON *entry = NULL;
-    cJSON *answer = etcd_get(etcd, key, &entry);
+    cJSON *response = etcd_get(etcd, key, &entry);
     const char *now = etcd_number(entry, "mod_revision");
-    bool changed = answer && strcmp(now, revision) != 0;
+    bool changed = response && strcmp(now, revision) != 0;
     *out = NULL;
     error->text[0] = 0;
     if (changed) {
@@ -940,8 +955,8 @@ static bool etcd_load_config(struct etcd *etcd, const char *key, char revision[E
         }
         if (status == DOORMAN_OUT_OF_MEMORY) revision[0] = 0; /* try again next time */
     }
-    cJSON_Delete(answer);
-    return answer != NULL;
+    cJSON_Delete(response);
+    return response != NULL;
 }
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
@@ -989,13 +1004,14 @@ static bool config_fetch(doorman_config **out, const struct settings *settings, 
     return *out != NULL;
 }
 
-static enum outcome refuse_config(const char *path, const doorman_error *error) {
-    return refuse(FAILED, "%s: %s; correct it, or give another --config", path, error->text);
+static enum exit_status config_error(const char *path, const doorman_error *error) {
+    return fatal_error(EXIT_ERROR, "%s: %s; correct it, or give another --config", path,
+                       error->text);
 }
 
 /* A new master that learns for less than the longest lease of its predecessor may grant capacity
  * that is still in use (G6). */
-static void warn_of_learning(const char *path, const doorman_config *config) {
+static void warn_about_learning(const char *path, const doorman_config *config) {
     const double drift = 0.05; /* the default of doorman_server_options */
     size_t count = 0;
     const doorman_template *templates = doorman_config_templates(config, &count);
@@ -1014,8 +1030,8 @@ static void warn_of_learning(const char *path, const doorman_config *config) {
     }
 }
 
-static enum outcome check_config(const struct settings *settings) {
-    enum outcome outcome = DONE;
+static enum exit_status check_config(const struct settings *settings) {
+    enum exit_status exit_status = EXIT_OK;
     doorman_config *config = NULL;
     doorman_error error;
     struct etcd etcd = {.at = 0};
@@ -1024,20 +1040,20 @@ static enum outcome check_config(const struct settings *settings) {
     if (config_fetch(&config, settings, &etcd, revision, &error)) {
         size_t count = 0;
         doorman_config_templates(config, &count);
-        warn_of_learning(settings->config, config);
+        warn_about_learning(settings->config, config);
         printf("%s: ok, %zu resources\n", settings->config, count);
     } else {
-        outcome = refuse_config(settings->config, &error);
+        exit_status = config_error(settings->config, &error);
     }
     doorman_config_destroy(config);
-    return outcome;
+    return exit_status;
 }
 
 /* ---- >>state -------------------------------------------------------------------------------- */
 
-/* A worker (struct lane) receives a request, handles it, sends the response, and receives the next
- * one. There are more workers than nng threads, so that one is always ready to receive. */
-#define LANE_COUNT 32
+/* A worker receives a request, handles it, sends the response, and receives the next one. There are
+ * more workers than nng threads, so that one is always ready to receive. */
+#define WORKER_COUNT 32
 
 /* A worker blocks on a send only if the peer keeps sending requests and does not read the
  * responses. nng then holds one response after the other, each in its worker. After the timeout the
@@ -1052,19 +1068,20 @@ static enum outcome check_config(const struct settings *settings) {
 #define STOPPING_MS 250
 
 /* The time limit for giving up mastership: a call to etcd, and perhaps a slow name lookup. */
-#define RESIGNING_SECONDS 4
+#define RESIGN_TIMEOUT_SECONDS 4
 
 /* The time limit for closing the sockets, see leave. */
-#define CLOSING_SECONDS 2
+#define CLOSE_TIMEOUT_SECONDS 2
 
-#define QUIET (60 * DOORMAN_SECOND) /* between two lines of the same repeated warning (V6) */
+#define WARNING_INTERVAL                                                                           \
+    (60 * DOORMAN_SECOND) /* between two lines of the same repeated warning (V6) */
 
 /* Memory goes back to the system after this many leases have ended, which is some MB, and at most
  * once in this interval. */
 #define TRIM_LEASES 10000
 #define TRIM_INTERVAL (10 * DOORMAN_SECOND)
 
-struct lane {
+struct worker {
     struct service *service;
     nng_ctx context;
     nng_aio *aio;
@@ -1075,13 +1092,13 @@ struct lane {
 /* Repeated warnings: events that peers can cause at any rate. They are the kinds of doorman_event,
  * and some of the server's own. */
 enum {
-    TROUBLE_REFUSED = DOORMAN_EVENT_COUNT,
-    TROUBLE_PARENT_SILENT,
-    TROUBLE_PARENT_ANSWER,
-    TROUBLE_ETCD_SILENT,
-    TROUBLE_COUNT
+    WARNING_MESSAGE_REFUSED = DOORMAN_EVENT_COUNT,
+    WARNING_PARENT_UNREACHABLE,
+    WARNING_PARENT_RESPONSE,
+    WARNING_ETCD_UNREACHABLE,
+    WARNING_COUNT
 };
-static const char *const trouble_texts[TROUBLE_COUNT] = {
+static const char *const warning_texts[WARNING_COUNT] = {
     [DOORMAN_EVENT_UNMATCHED] = "a request names a resource that no template matches",
     [DOORMAN_EVENT_UNKNOWN_CLAIM] = "a holder claims a lease that this server does not know",
     [DOORMAN_EVENT_EXCESS_CLAIM] = "a holder claims more than it was granted",
@@ -1089,31 +1106,31 @@ static const char *const trouble_texts[TROUBLE_COUNT] = {
     [DOORMAN_EVENT_FULL] = "a request was refused, because the server or a resource is full",
     [DOORMAN_EVENT_UNKNOWN_KIND] = "the parent names an algorithm that this server does not know",
     [DOORMAN_EVENT_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
-    [TROUBLE_REFUSED] = "a message was refused",
-    [TROUBLE_PARENT_SILENT] = "the parent cannot be reached",
-    [TROUBLE_PARENT_ANSWER] = "the parent refuses the request, or its response is invalid",
-    [TROUBLE_ETCD_SILENT] = "etcd cannot be reached",
+    [WARNING_MESSAGE_REFUSED] = "a message was refused",
+    [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
+    [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
+    [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached",
 };
 
-struct trouble {
-    uint64_t unsaid_count;
+struct repeated_warning {
+    uint64_t unlogged_count;
     doorman_time quiet_until;
 };
 
 /* The link to the parent. The lock of the service guards it, except the transport, which only the
  * thread of this link uses. */
-struct upward {
+struct parent_link {
     pthread_t thread;
     bool started;
     pthread_cond_t wake;
-    doorman_transport *carrier;
+    doorman_transport *transport;
     doorman_time wakes_at; /* when the thread wakes up to do what is due; 0: it is awake */
-    bool news;             /* the transport has a response, or an error */
-    bool answers;          /* the last request to the parent succeeded */
+    bool has_response;     /* the transport has a response, or an error */
+    bool reachable;        /* the last request to the parent succeeded */
     size_t leased_count, resource_count; /* the values that were logged last */
 };
 
-enum election_state { ELECTION_NOBODY, ELECTION_STANDBY, ELECTION_MASTER, ELECTION_RESIGNED };
+enum election_state { ELECTION_NO_MASTER, ELECTION_STANDBY, ELECTION_MASTER, ELECTION_RESIGNED };
 
 /* What this process knows of the election, and its link to etcd. Only its thread uses it, except
  * the members that the lock of the service guards. */
@@ -1123,11 +1140,11 @@ struct election {
     pthread_cond_t wake;
     struct etcd etcd;
     char lease[24];               /* the lease id in etcd, a number; "": none */
-    doorman_time right_until;     /* when mastership ends, if this lease holds the key */
+    doorman_time master_until;    /* when mastership ends, if this lease holds the key */
     char revision[ETCD_REVISION]; /* of the configuration that was loaded last */
-    bool heard;                   /* the last call to etcd succeeded */
+    bool reachable;               /* the last call to etcd succeeded */
     bool reload;                  /* load the configuration again; the lock guards this and below */
-    enum election_state state;    /* only election_move changes it */
+    enum election_state state;    /* only election_set_state changes it */
     doorman_time until;           /* when the state ends, unless it is renewed */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the master; "": not known */
 };
@@ -1135,14 +1152,14 @@ struct election {
 /* Counters for the metrics: messages by method and status, and their duration. Each counter is
  * atomic by itself; two counters that are read together may differ by requests in progress. */
 enum {
-    CALL_DISCOVERY,
-    CALL_GET_CAPACITY,
-    CALL_GET_SERVER_CAPACITY,
-    CALL_RELEASE_CAPACITY,
-    CALL_UNKNOWN, /* a message that could not be read */
-    CALL_COUNT
+    MESSAGE_DISCOVERY,
+    MESSAGE_GET_CAPACITY,
+    MESSAGE_GET_SERVER_CAPACITY,
+    MESSAGE_RELEASE_CAPACITY,
+    MESSAGE_UNKNOWN, /* a message that could not be read */
+    MESSAGE_KIND_COUNT
 };
-static const char *const call_names[CALL_COUNT] = {
+static const char *const message_names[MESSAGE_KIND_COUNT] = {
     "discovery", "get_capacity", "get_server_capacity", "release_capacity", "unknown"};
 
 #define BUCKET_COUNT 12 /* of the histogram of durations; bounds in seconds */
@@ -1152,25 +1169,25 @@ static const double bucket_bounds[BUCKET_COUNT] = {
 /* Shared by all threads. 32-bit x86 would not align it to 8 bytes, which an atomic access needs. */
 typedef uint64_t counter __attribute__((aligned(8)));
 
-struct counts {
-    counter requests[CALL_COUNT][DOORMAN_STATUS_COUNT];
-    counter buckets[CALL_COUNT][BUCKET_COUNT + 1]; /* the last one has no upper bound */
-    counter nanoseconds[CALL_COUNT];
+struct counters {
+    counter requests[MESSAGE_KIND_COUNT][DOORMAN_STATUS_COUNT];
+    counter buckets[MESSAGE_KIND_COUNT][BUCKET_COUNT + 1]; /* the last one has no upper bound */
+    counter nanoseconds[MESSAGE_KIND_COUNT];
     counter parent[DOORMAN_STATUS_COUNT];
     counter unmatched, shared_id;
 };
 
 /* The identity and version of a file. */
-struct watched {
+struct file_version {
     uint64_t device, file; /* file 0: the file does not exist */
     int64_t bytes, seconds, nanoseconds;
 };
 
 /* The result of the last load of the configuration. */
-struct loading {
-    time_t loaded_at;       /* when the configuration in force was loaded */
-    char error[512];        /* why the last load failed; "": it succeeded */
-    struct watched watched; /* used only by the main thread */
+struct config_load {
+    time_t loaded_at;                 /* when the configuration in force was loaded */
+    char error[512];                  /* why the last load failed; "": it succeeded */
+    struct file_version file_version; /* used only by the main thread */
 };
 
 /* The contents of the files of --tls-...; NULL: not given. */
@@ -1179,29 +1196,29 @@ struct pem {
 };
 
 /* The parts of an HTTP request. */
-struct call {
+struct http_request {
     const char *verb, *path, *query, *version, *head, *body;
     size_t body_bytes;
     const struct route *route; /* NULL: unknown path, or a method of the protocol */
 };
 
-static void count_add(counter *count, uint64_t more) {
+static void counter_add(counter *count, uint64_t more) {
     __atomic_fetch_add(count, more, __ATOMIC_RELAXED);
 }
 
 /* Counts a message that was answered.
  *   request   NULL: it could not be read */
-static void count_request(struct counts *counts, const doorman_request *request,
-                          doorman_status status, doorman_time duration) {
-    static const int calls[DOORMAN_METHOD_COUNT] = {CALL_DISCOVERY, CALL_GET_CAPACITY,
-                                                    CALL_RELEASE_CAPACITY};
-    int call = request ? calls[request->method] : CALL_UNKNOWN, bucket = 0;
-    if (call == CALL_GET_CAPACITY && request->is_server) call = CALL_GET_SERVER_CAPACITY;
+static void counters_add_message(struct counters *counters, const doorman_request *request,
+                                 doorman_status status, doorman_time duration) {
+    static const int kinds[DOORMAN_METHOD_COUNT] = {MESSAGE_DISCOVERY, MESSAGE_GET_CAPACITY,
+                                                    MESSAGE_RELEASE_CAPACITY};
+    int kind = request ? kinds[request->method] : MESSAGE_UNKNOWN, bucket = 0;
+    if (kind == MESSAGE_GET_CAPACITY && request->is_server) kind = MESSAGE_GET_SERVER_CAPACITY;
     double seconds = (double)duration / (double)DOORMAN_SECOND;
     while (bucket < BUCKET_COUNT && seconds > bucket_bounds[bucket]) bucket++;
-    count_add(&counts->requests[call][status], 1);
-    count_add(&counts->buckets[call][bucket], 1);
-    count_add(&counts->nanoseconds[call], (uint64_t)duration);
+    counter_add(&counters->requests[kind][status], 1);
+    counter_add(&counters->buckets[kind][bucket], 1);
+    counter_add(&counters->nanoseconds[kind], (uint64_t)duration);
 }
 
 struct service {
@@ -1212,23 +1229,23 @@ struct service {
     nng_tls_config *tls;     /* NULL: none */
     struct http *http;       /* NULL: off */
     struct history *history; /* NULL: HTTP is off */
-    struct counts counts;
+    struct counters counters;
     size_t connection_count; /* nng connections; atomic */
     nng_socket socket;
     char *urls[ADDRESS_MAX]; /* the bound addresses: a port of 0 has become a real one */
     size_t url_count;
-    struct lane lanes[LANE_COUNT];
+    struct worker workers[WORKER_COUNT];
     unsigned sending_count; /* workers that send; atomic */
     pthread_mutex_t lock;   /* guards all members below while workers run */
     doorman_config *config;
     doorman_server *server;
-    struct trouble troubles[TROUBLE_COUNT];
-    uint64_t gone_count;   /* leases that ended since memory was given back */
-    doorman_time trim_due; /* the earliest time to give memory back */
-    bool trim_again;       /* give memory back once more, even if no more leases end */
+    struct repeated_warning warnings[WARNING_COUNT];
+    uint64_t ended_lease_count; /* leases that ended since memory was given back */
+    doorman_time trim_due;      /* the earliest time to give memory back */
+    bool trim_again;            /* give memory back once more, even if no more leases end */
     bool stopping;
-    struct loading loading;
-    struct upward upward;
+    struct config_load last_load;
+    struct parent_link parent_link;
     struct election election;
 };
 
@@ -1236,17 +1253,17 @@ struct service {
  * (V6).
  *   key, value   what the last event is about; may be NULL
  *   cause        the holder or the error of the last event; may be NULL */
-static void trouble_say(struct service *service, int kind, const char *key, const char *value,
+static void warning_log(struct service *service, int kind, const char *key, const char *value,
                         const char *cause, doorman_time now) {
-    struct trouble *trouble = &service->troubles[kind];
+    struct repeated_warning *warning = &service->warnings[kind];
     const char *cause_key = kind < DOORMAN_EVENT_COUNT ? "holder" : "error";
-    if (trouble->unsaid_count > 0 && now >= trouble->quiet_until) {
+    if (warning->unlogged_count > 0 && now >= warning->quiet_until) {
         char count[24];
-        snprintf(count, sizeof count, "%" PRIu64, trouble->unsaid_count);
-        say(service->settings, LEVEL_WARNING, trouble_texts[kind], "count", count, key, value,
-            cause ? cause_key : END, cause, END);
-        trouble->unsaid_count = 0;
-        trouble->quiet_until = now + QUIET;
+        snprintf(count, sizeof count, "%" PRIu64, warning->unlogged_count);
+        log_event(service->settings, LEVEL_WARNING, warning_texts[kind], "count", count, key, value,
+                  cause ? cause_key : LOG_END, cause, LOG_END);
+        warning->unlogged_count = 0;
+        warning->quiet_until = now + WARNING_INTERVAL;
     }
 }
 
@@ -1255,15 +1272,15 @@ static void on_event(void *context, const doorman_event *event) {
     struct service *service = (struct service *)context;
     if (event->kind == DOORMAN_EVENT_EXPIRED) {
         char amount[32];
-        service->gone_count++;
+        service->ended_lease_count++;
         snprintf(amount, sizeof amount, "%.15g", event->amount);
-        say(service->settings, LEVEL_DEBUG, trouble_texts[event->kind], "resource",
-            event->resource_id, "holder", event->holder_id, "amount", amount, END);
+        log_event(service->settings, LEVEL_DEBUG, warning_texts[event->kind], "resource",
+                  event->resource_id, "holder", event->holder_id, "amount", amount, LOG_END);
     } else {
-        if (event->kind == DOORMAN_EVENT_UNMATCHED) count_add(&service->counts.unmatched, 1);
-        if (event->kind == DOORMAN_EVENT_SHARED_ID) count_add(&service->counts.shared_id, 1);
-        service->troubles[event->kind].unsaid_count++;
-        trouble_say(service, (int)event->kind, "resource", event->resource_id, event->holder_id,
+        if (event->kind == DOORMAN_EVENT_UNMATCHED) counter_add(&service->counters.unmatched, 1);
+        if (event->kind == DOORMAN_EVENT_SHARED_ID) counter_add(&service->counters.shared_id, 1);
+        service->warnings[event->kind].unlogged_count++;
+        warning_log(service, (int)event->kind, "resource", event->resource_id, event->holder_id,
                     doorman_clock());
     }
 }
@@ -1271,8 +1288,8 @@ static void on_event(void *context, const doorman_event *event) {
 /* Puts a configuration into force and logs it. If it is invalid, only logs why (V1).
  *   config   takes ownership; NULL: it could not be loaded
  *   error    why; only read if config is NULL */
-static void service_take_config(struct service *service, doorman_config *config,
-                                const doorman_error *error) {
+static void service_apply_config(struct service *service, doorman_config *config,
+                                 const doorman_error *error) {
     const char *why = error->text;
     bool loaded = config != NULL;
     if (loaded) {
@@ -1289,15 +1306,16 @@ static void service_take_config(struct service *service, doorman_config *config,
     }
     doorman_config_destroy(config);
     pthread_mutex_lock(&service->lock);
-    if (loaded) service->loading.loaded_at = time(NULL);
-    snprintf(service->loading.error, sizeof service->loading.error, "%s", loaded ? "" : why);
+    if (loaded) service->last_load.loaded_at = time(NULL);
+    snprintf(service->last_load.error, sizeof service->last_load.error, "%s", loaded ? "" : why);
     pthread_mutex_unlock(&service->lock);
     if (loaded) {
-        say(service->settings, LEVEL_INFO, "configuration loaded", "file",
-            service->settings->config, END);
+        log_event(service->settings, LEVEL_INFO, "configuration loaded", "file",
+                  service->settings->config, LOG_END);
     } else {
-        say(service->settings, LEVEL_ERROR, "configuration refused; the last one stays in force",
-            "file", service->settings->config, "error", why, END);
+        log_event(service->settings, LEVEL_ERROR,
+                  "configuration refused; the last one stays in force", "file",
+                  service->settings->config, "error", why, LOG_END);
     }
 }
 
@@ -1313,10 +1331,11 @@ static bool condition_init(pthread_cond_t *condition) {
 }
 
 /* nap: a duration; the longest time to wait. */
-static void condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, doorman_time nap) {
+static void condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock,
+                           doorman_time duration) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)nap;
+    until.tv_nsec += (long)duration;
     until.tv_sec += until.tv_nsec / (long)DOORMAN_SECOND;
     until.tv_nsec %= (long)DOORMAN_SECOND;
     pthread_cond_timedwait(condition, lock, &until);
@@ -1332,17 +1351,17 @@ static void condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, doo
  *
  * The thread that parses a tree must also delete it. All code here does. */
 #define ARENA_BYTES ((size_t)256 << 10)
-#define PIECE_BYTES ((size_t)1 << 20)
+#define CHUNK_BYTES ((size_t)1 << 20)
 
-struct piece {
-    struct piece *previous;
+struct chunk {
+    struct chunk *previous;
 };
 
 static _Thread_local struct arena {
     _Alignas(max_align_t) char memory[ARENA_BYTES];
     char *at;                 /* the free part of `memory` or of the last piece */
     size_t left, block_count; /* left: bytes in the free part */
-    struct piece *last;
+    struct chunk *last;
 } arena;
 
 /* Rounds up to the strictest alignment. */
@@ -1352,16 +1371,16 @@ static size_t arena_round(size_t bytes) {
 }
 
 static bool arena_grow(size_t bytes) {
-    size_t head = arena_round(sizeof(struct piece));
-    size_t all = bytes > PIECE_BYTES - head ? head + bytes : PIECE_BYTES;
-    struct piece *piece = (struct piece *)malloc(all);
-    if (piece) {
-        piece->previous = arena.last;
-        arena.last = piece;
-        arena.at = (char *)piece + head;
+    size_t head = arena_round(sizeof(struct chunk));
+    size_t all = bytes > CHUNK_BYTES - head ? head + bytes : CHUNK_BYTES;
+    struct chunk *chunk = (struct chunk *)malloc(all);
+    if (chunk) {
+        chunk->previous = arena.last;
+        arena.last = chunk;
+        arena.at = (char *)chunk + head;
         arena.left = all - head;
     }
-    return piece != NULL;
+    return chunk != NULL;
 }
 
 static void *arena_malloc(size_t bytes) {
@@ -1383,22 +1402,22 @@ static void *arena_malloc(size_t bytes) {
 static void arena_free(void *block) {
     bool empty = block && --arena.block_count == 0;
     while (empty && arena.last) {
-        struct piece *piece = arena.last;
-        arena.last = piece->previous;
-        free(piece);
+        struct chunk *chunk = arena.last;
+        arena.last = chunk->previous;
+        free(chunk);
     }
 }
 
 /* A worker keeps its buffers for the next message, unless they are larger than this. */
-#define LANE_BYTES_KEPT ((size_t)256 << 10)
+#define WORKER_BUFFER_MAX ((size_t)256 << 10)
 
 /* A request can make the next request to the parent due earlier. This wakes the thread of the
  * parent link, so that it asks at once (T4). Precondition: the lock is held. */
-static void upward_hurry(struct service *service) {
-    struct upward *upward = &service->upward;
-    if (doorman_server_due(service->server) < upward->wakes_at) {
-        upward->wakes_at = 0;
-        pthread_cond_signal(&upward->wake);
+static void parent_link_expedite(struct service *service) {
+    struct parent_link *link = &service->parent_link;
+    if (doorman_server_due(service->server) < link->wakes_at) {
+        link->wakes_at = 0;
+        pthread_cond_signal(&link->wake);
     }
 }
 
@@ -1407,7 +1426,7 @@ static void upward_hurry(struct service *service) {
  *
  * It reads the clock while it holds the lock. So the time never decreases from one call of the
  * server object to the next. */
-static doorman_status service_answer(struct service *service, doorman_json_exchange *exchange,
+static doorman_status service_handle(struct service *service, doorman_json_exchange *exchange,
                                      const char *text, size_t bytes) {
     doorman_time started_at = doorman_clock();
     doorman_status read = doorman_json_exchange_read(exchange, text, bytes);
@@ -1416,72 +1435,76 @@ static doorman_status service_answer(struct service *service, doorman_json_excha
     if (!service->stopping) {
         doorman_json_exchange_decide(exchange, service->server, now);
         bool releases = exchange->request.method == DOORMAN_RELEASE_CAPACITY;
-        if (read == DOORMAN_OK && releases) service->gone_count += exchange->request.item_count;
-        upward_hurry(service);
+        if (read == DOORMAN_OK && releases) {
+            service->ended_lease_count += exchange->request.item_count;
+        }
+        parent_link_expedite(service);
     }
     pthread_mutex_unlock(&service->lock);
     doorman_status status = doorman_json_exchange_write(exchange, (int64_t)time(NULL));
     if (status != DOORMAN_OK && status != DOORMAN_UNAVAILABLE) {
         pthread_mutex_lock(&service->lock);
-        service->troubles[TROUBLE_REFUSED].unsaid_count++;
-        trouble_say(service, TROUBLE_REFUSED, "code", doorman_status_name(status), NULL, now);
+        service->warnings[WARNING_MESSAGE_REFUSED].unlogged_count++;
+        warning_log(service, WARNING_MESSAGE_REFUSED, "code", doorman_status_name(status), NULL,
+                    now);
         pthread_mutex_unlock(&service->lock);
     }
-    count_request(&service->counts, read == DOORMAN_OK ? &exchange->request : NULL, status,
-                  doorman_clock() - started_at);
+    counters_add_message(&service->counters, read == DOORMAN_OK ? &exchange->request : NULL, status,
+                         doorman_clock() - started_at);
     return status;
 }
 
 /* Replaces the text of a message with the response. Returns false if memory runs out; the peer gets
  * no response then, and retries. */
-static bool lane_answer(struct lane *lane, nng_msg *message) {
-    doorman_json_exchange *exchange = &lane->exchange;
-    const doorman_buffer *reply = &exchange->reply;
-    service_answer(lane->service, exchange, (const char *)nng_msg_body(message),
+static bool worker_handle(struct worker *worker, nng_msg *message) {
+    doorman_json_exchange *exchange = &worker->exchange;
+    const doorman_buffer *response = &exchange->reply;
+    service_handle(worker->service, exchange, (const char *)nng_msg_body(message),
                    nng_msg_len(message));
     nng_msg_clear(message);
-    bool answered = reply->bytes > 0 && nng_msg_append(message, reply->text, reply->bytes) == 0;
-    if (reply->capacity > LANE_BYTES_KEPT) doorman_json_exchange_uninit(exchange);
+    bool answered =
+        response->bytes > 0 && nng_msg_append(message, response->text, response->bytes) == 0;
+    if (response->capacity > WORKER_BUFFER_MAX) doorman_json_exchange_uninit(exchange);
     return answered;
 }
 
-static void lane_receive(struct lane *lane) {
-    if (lane->sending) __atomic_sub_fetch(&lane->service->sending_count, 1, __ATOMIC_RELAXED);
-    lane->sending = false;
-    nng_aio_set_timeout(lane->aio, NNG_DURATION_INFINITE);
-    nng_ctx_recv(lane->context, lane->aio);
+static void worker_receive(struct worker *worker) {
+    if (worker->sending) __atomic_sub_fetch(&worker->service->sending_count, 1, __ATOMIC_RELAXED);
+    worker->sending = false;
+    nng_aio_set_timeout(worker->aio, NNG_DURATION_INFINITE);
+    nng_ctx_recv(worker->context, worker->aio);
 }
 
-static void lane_send(struct lane *lane, nng_msg *message) {
-    unsigned sending = __atomic_add_fetch(&lane->service->sending_count, 1, __ATOMIC_RELAXED);
-    lane->sending = true;
-    nng_aio_set_timeout(lane->aio,
-                        sending <= LANE_COUNT / 2 ? SEND_TIMEOUT_MS : SEND_TIMEOUT_SHORT_MS);
-    nng_aio_set_msg(lane->aio, message);
-    nng_ctx_send(lane->context, lane->aio);
+static void worker_send(struct worker *worker, nng_msg *message) {
+    unsigned sending = __atomic_add_fetch(&worker->service->sending_count, 1, __ATOMIC_RELAXED);
+    worker->sending = true;
+    nng_aio_set_timeout(worker->aio,
+                        sending <= WORKER_COUNT / 2 ? SEND_TIMEOUT_MS : SEND_TIMEOUT_SHORT_MS);
+    nng_aio_set_msg(worker->aio, message);
+    nng_ctx_send(worker->context, worker->aio);
 }
 
-static void lane_drop(struct lane *lane, nng_msg *message) {
+static void worker_discard(struct worker *worker, nng_msg *message) {
     nng_msg_free(message);
-    nng_aio_set_msg(lane->aio, NULL);
+    nng_aio_set_msg(worker->aio, NULL);
 }
 
 /* nng calls this when a worker has received a request or sent a response, and when either has
  * failed. The worker then sends or receives again, until the socket is closed. */
-static void lane_step(void *argument) {
-    struct lane *lane = (struct lane *)argument;
-    int result = nng_aio_result(lane->aio);
-    bool received = !lane->sending && result == 0;
-    nng_msg *message = received || lane->sending ? nng_aio_get_msg(lane->aio) : NULL;
-    if (lane->sending && result != 0) {
+static void worker_step(void *argument) {
+    struct worker *worker = (struct worker *)argument;
+    int result = nng_aio_result(worker->aio);
+    bool received = !worker->sending && result == 0;
+    nng_msg *message = received || worker->sending ? nng_aio_get_msg(worker->aio) : NULL;
+    if (worker->sending && result != 0) {
         if (result == NNG_ETIMEDOUT) nng_pipe_close(nng_msg_get_pipe(message));
-        lane_drop(lane, message);
+        worker_discard(worker, message);
     }
-    if (received && lane_answer(lane, message)) {
-        lane_send(lane, message);
+    if (received && worker_handle(worker, message)) {
+        worker_send(worker, message);
     } else if (result != NNG_ECLOSED && result != NNG_ECANCELED) {
-        if (received) lane_drop(lane, message);
-        lane_receive(lane);
+        if (received) worker_discard(worker, message);
+        worker_receive(worker);
     }
 }
 
@@ -1489,45 +1512,45 @@ static void lane_step(void *argument) {
 /* One thread asks the parent for capacity. It holds the lock, except while it sends or sleeps. */
 
 /* The transport calls this, without the lock. */
-static void upward_on_news(void *context) {
+static void parent_link_on_wakeup(void *context) {
     struct service *service = (struct service *)context;
     pthread_mutex_lock(&service->lock);
-    service->upward.news = true;
-    pthread_cond_signal(&service->upward.wake);
+    service->parent_link.has_response = true;
+    pthread_cond_signal(&service->parent_link.wake);
     pthread_mutex_unlock(&service->lock);
 }
 
-static void upward_say_failure(struct service *service, doorman_status status,
-                               const doorman_error *error, doorman_time now) {
-    int kind = status == DOORMAN_UNAVAILABLE ? TROUBLE_PARENT_SILENT : TROUBLE_PARENT_ANSWER;
+static void parent_link_log_failure(struct service *service, doorman_status status,
+                                    const doorman_error *error, doorman_time now) {
+    int kind = status == DOORMAN_UNAVAILABLE ? WARNING_PARENT_UNREACHABLE : WARNING_PARENT_RESPONSE;
     const char *why = error->text[0] ? error->text : doorman_status_text(status);
-    service->troubles[kind].unsaid_count++;
-    trouble_say(service, kind, "parent", doorman_transport_address(service->upward.carrier), why,
-                now);
+    service->warnings[kind].unlogged_count++;
+    warning_log(service, kind, "parent", doorman_transport_address(service->parent_link.transport),
+                why, now);
 }
 
 /* Takes the result of the last request to the parent, if there is one. */
-static void upward_take(struct service *service, doorman_time now) {
-    struct upward *upward = &service->upward;
+static void parent_link_take_response(struct service *service, doorman_time now) {
+    struct parent_link *link = &service->parent_link;
     doorman_error error = {""};
-    if (upward->news) {
-        doorman_status status = doorman_transport_take(upward->carrier, &error, now);
+    if (link->has_response) {
+        doorman_status status = doorman_transport_take(link->transport, &error, now);
         if (status == DOORMAN_STALE) status = DOORMAN_OK; /* from an earlier mastership */
-        count_add(&service->counts.parent[status], 1);
-        if (status != DOORMAN_OK) upward_say_failure(service, status, &error, now);
-        if (status == DOORMAN_OK && !upward->answers) {
-            say(service->settings, LEVEL_INFO, "the parent answers", "parent",
-                doorman_transport_address(upward->carrier), END);
+        counter_add(&service->counters.parent[status], 1);
+        if (status != DOORMAN_OK) parent_link_log_failure(service, status, &error, now);
+        if (status == DOORMAN_OK && !link->reachable) {
+            log_event(service->settings, LEVEL_INFO, "the parent answers", "parent",
+                      doorman_transport_address(link->transport), LOG_END);
         }
-        upward->answers = status == DOORMAN_OK;
-        upward->news = false;
+        link->reachable = status == DOORMAN_OK;
+        link->has_response = false;
     }
 }
 
 /* Logs how many resources have a lease from the parent, if the number has changed. It visits all
  * resources, so it does nothing unless the log level is debug. */
-static void upward_say_leases(struct service *service, doorman_time now) {
-    struct upward *upward = &service->upward;
+static void parent_link_log_leases(struct service *service, doorman_time now) {
+    struct parent_link *link = &service->parent_link;
     doorman_server_resource resource;
     size_t leased_count = 0, count = 0;
     const void *cursor = NULL;
@@ -1536,45 +1559,45 @@ static void upward_say_leases(struct service *service, doorman_time now) {
         count++;
         if (resource.leased) leased_count++;
     }
-    if (leased_count != upward->leased_count || count != upward->resource_count) {
+    if (leased_count != link->leased_count || count != link->resource_count) {
         char leased_text[24], count_text[24];
         snprintf(leased_text, sizeof leased_text, "%zu", leased_count);
         snprintf(count_text, sizeof count_text, "%zu", count);
-        say(service->settings, LEVEL_DEBUG, "leases of the parent", "leased", leased_text,
-            "resources", count_text, END);
+        log_event(service->settings, LEVEL_DEBUG, "leases of the parent", "leased", leased_text,
+                  "resources", count_text, LOG_END);
     }
-    upward->leased_count = leased_count;
-    upward->resource_count = count;
+    link->leased_count = leased_count;
+    link->resource_count = count;
 }
 
 /* Sleeps until something is due, or until the transport signals. It sleeps at least 10 ms, so that
  * it cannot spin, and at most 1 s: the clock of condition variables stops while the machine is
  * suspended, and doorman_clock does not. */
-static void upward_sleep(struct service *service, doorman_time now) {
-    struct upward *upward = &service->upward;
-    doorman_time nap = doorman_server_due(service->server) - now;
-    if (nap > DOORMAN_SECOND) nap = DOORMAN_SECOND;
-    if (nap < DOORMAN_SECOND / 100) nap = DOORMAN_SECOND / 100;
-    upward->wakes_at = now + nap;
-    condition_wait(&upward->wake, &service->lock, nap);
-    upward->wakes_at = 0;
+static void parent_link_sleep(struct service *service, doorman_time now) {
+    struct parent_link *link = &service->parent_link;
+    doorman_time duration = doorman_server_due(service->server) - now;
+    if (duration > DOORMAN_SECOND) duration = DOORMAN_SECOND;
+    if (duration < DOORMAN_SECOND / 100) duration = DOORMAN_SECOND / 100;
+    link->wakes_at = now + duration;
+    condition_wait(&link->wake, &service->lock, duration);
+    link->wakes_at = 0;
 }
 
-static void *upward_main(void *argument) {
+static void *parent_link_main(void *argument) {
     struct service *service = (struct service *)argument;
-    struct upward *upward = &service->upward;
+    struct parent_link *link = &service->parent_link;
     pthread_mutex_lock(&service->lock);
     while (!service->stopping) {
         doorman_time now = doorman_clock();
-        upward_take(service, now);
+        parent_link_take_response(service, now);
         if (doorman_server_due(service->server) <= now) doorman_server_update(service->server, now);
-        upward_say_leases(service, now);
-        if (doorman_transport_prepare(upward->carrier, now)) {
+        parent_link_log_leases(service, now);
+        if (doorman_transport_prepare(link->transport, now)) {
             pthread_mutex_unlock(&service->lock);
-            doorman_transport_send(upward->carrier);
+            doorman_transport_send(link->transport);
             pthread_mutex_lock(&service->lock);
         } else {
-            upward_sleep(service, now);
+            parent_link_sleep(service, now);
         }
     }
     pthread_mutex_unlock(&service->lock);
@@ -1582,56 +1605,59 @@ static void *upward_main(void *argument) {
 }
 
 /* Checks an address of --parent without using the network: nng knows whether it supports it. */
-static enum outcome upward_check_address(const struct service *service, const char *url) {
+static enum exit_status parent_link_check_address(const struct service *service, const char *url) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
-    enum outcome outcome = GO_ON;
+    enum exit_status exit_status = CONTINUE;
     int error = nng_req0_open(&socket);
     if (error == 0) error = nng_dialer_create(&dialer, socket, url);
-    bool own = strcmp(url, service->advertise) == 0;
-    for (size_t i = 0; i < service->url_count; i++) own = own || !strcmp(url, service->urls[i]);
-    if (own) {
-        outcome = refuse(WRONG_USE, "--parent '%s' is this server itself", url);
+    bool is_self = strcmp(url, service->advertise) == 0;
+    for (size_t i = 0; i < service->url_count; i++) {
+        is_self = is_self || !strcmp(url, service->urls[i]);
+    }
+    if (is_self) {
+        exit_status = fatal_error(EXIT_USAGE, "--parent '%s' is this server itself", url);
     } else if (error != 0) {
-        outcome = refuse(WRONG_USE, "--parent '%s': %s; an address is, for example, %s", url,
-                         nng_strerror(error), LISTEN_DEFAULT);
+        exit_status = fatal_error(EXIT_USAGE, "--parent '%s': %s; an address is, for example, %s",
+                                  url, nng_strerror(error), LISTEN_DEFAULT);
     }
     nng_close(socket);
-    return outcome;
+    return exit_status;
 }
 
-static bool upward_init(struct service *service) {
-    struct upward *upward = &service->upward;
+static bool parent_link_init(struct service *service) {
+    struct parent_link *link = &service->parent_link;
     const doorman_tls tls = {service->pem.authority, service->pem.certificate, service->pem.key};
     doorman_transport_options options = {.upstream = doorman_server_upstream(service->server),
-                                         .on_wakeup = upward_on_news,
+                                         .on_wakeup = parent_link_on_wakeup,
                                          .context = service,
                                          .tls = tls.authority ? &tls : NULL};
-    return condition_init(&upward->wake) &&
-           doorman_transport_create(&upward->carrier, &options) == DOORMAN_OK;
+    return condition_init(&link->wake) &&
+           doorman_transport_create(&link->transport, &options) == DOORMAN_OK;
 }
 
-static enum outcome upward_start(struct service *service) {
-    struct upward *upward = &service->upward;
-    upward->started =
-        upward_init(service) && pthread_create(&upward->thread, NULL, upward_main, service) == 0;
-    return upward->started ? GO_ON
-                           : refuse(FAILED, "cannot start the link to the parent: out of memory "
-                                            "or threads");
+static enum exit_status parent_link_start(struct service *service) {
+    struct parent_link *link = &service->parent_link;
+    link->started = parent_link_init(service) &&
+                    pthread_create(&link->thread, NULL, parent_link_main, service) == 0;
+    return link->started
+               ? CONTINUE
+               : fatal_error(EXIT_ERROR, "cannot start the link to the parent: out of memory "
+                                         "or threads");
 }
 
 /* Does not release the leases of the node: the next process of the node uses them (R10). */
-static void upward_stop(struct service *service) {
-    struct upward *upward = &service->upward;
-    if (upward->started) {
+static void parent_link_stop(struct service *service) {
+    struct parent_link *link = &service->parent_link;
+    if (link->started) {
         pthread_mutex_lock(&service->lock);
         service->stopping = true;
-        pthread_cond_signal(&upward->wake);
+        pthread_cond_signal(&link->wake);
         pthread_mutex_unlock(&service->lock);
-        pthread_join(upward->thread, NULL);
+        pthread_join(link->thread, NULL);
     }
-    doorman_transport_destroy(upward->carrier); /* which may still signal */
-    if (upward->started) pthread_cond_destroy(&upward->wake);
+    doorman_transport_destroy(link->transport); /* which may still signal */
+    if (link->started) pthread_cond_destroy(&link->wake);
 }
 
 /* ---- >>election ----------------------------------------------------------------------------- */
@@ -1640,17 +1666,17 @@ static void upward_stop(struct service *service) {
  * (V2). The other key holds the configuration (V1). The thread takes the lock of the service only
  * to apply what it has read.
  *
- *     state     meaning                     event                               next state
- *     NOBODY    no known master             our lease holds the key             MASTER
- *                                           another lease holds the key         STANDBY
- *     STANDBY   another process is master,  as above                            MASTER, STANDBY
- *               at `address`                no key, or no response for the TTL  NOBODY
- *     MASTER    this process is master      our lease is renewed                MASTER
- *                                           another lease holds the key         STANDBY
- *                                           no key, or the last renewal is      NOBODY
- *                                           too old
- *     RESIGNED  this process has given      none: every state changes to this
- *               the key back                one when the process stops
+ *     state      meaning                     event                               next state
+ *     NO_MASTER  no known master             our lease holds the key             MASTER
+ *                                            another lease holds the key         STANDBY
+ *     STANDBY    another process is master,  as above                            MASTER, STANDBY
+ *                at `address`                no key, or no response for the TTL  NO_MASTER
+ *     MASTER     this process is master      our lease is renewed                MASTER
+ *                                            another lease holds the key         STANDBY
+ *                                            no key, or the last renewal is      NO_MASTER
+ *                                            too old
+ *     RESIGNED   this process has given      none: every state changes to this
+ *                the key back                one when the process stops
  *
  * A master answers as master until 0.95 TTL after it sent the last renewal that succeeded. etcd
  * counts the whole TTL, and starts when it receives the renewal. So no other process can get the
@@ -1662,30 +1688,31 @@ static void upward_stop(struct service *service) {
  * ended: it creates the key in the same poll in which it first finds no key. */
 
 #define ELECTION_PERIOD DOORMAN_SECOND
-#define ELECTION_PERIOD_NOBODY (DOORMAN_SECOND / 10) /* a process is about to win */
+#define ELECTION_PERIOD_NO_MASTER (DOORMAN_SECOND / 10) /* a process is about to win */
 
 /* The result of one poll of etcd. */
-struct finding {
+struct poll_result {
     enum election_state state;
     doorman_time until; /* when the result becomes invalid */
     char address[DOORMAN_ID_BYTES_MAX + 1];
 };
 
-static void election_say(const struct service *service, const struct finding *finding) {
+static void election_log(const struct service *service, const struct poll_result *result) {
     static const char *const texts[] = {
-        [ELECTION_NOBODY] = "no known master",
+        [ELECTION_NO_MASTER] = "no known master",
         [ELECTION_STANDBY] = "another server is the master",
         [ELECTION_MASTER] = "this server is the master",
         [ELECTION_RESIGNED] = "this server has left the election",
     };
-    say(service->settings, LEVEL_INFO, texts[finding->state], "key",
-        service->settings->election_key, finding->address[0] ? "master" : END, finding->address,
-        END);
+    log_event(service->settings, LEVEL_INFO, texts[result->state], "key",
+              service->settings->election_key, result->address[0] ? "master" : LOG_END,
+              result->address, LOG_END);
 }
 
 /* Changes the state of the election, and logs it; no other function does. Precondition: the lock is
  * held. */
-static void election_move(struct service *service, const struct finding *to, doorman_time now) {
+static void election_set_state(struct service *service, const struct poll_result *to,
+                               doorman_time now) {
     struct election *election = &service->election;
     assert(election->state != ELECTION_RESIGNED);
     doorman_mastership mastership = {.address = to->address[0] ? to->address : NULL,
@@ -1695,36 +1722,38 @@ static void election_move(struct service *service, const struct finding *to, doo
         doorman_server_set_master(service->server, &mastership, now);
     }
     bool was_master = election->state == ELECTION_MASTER;
-    bool lapsed = was_master && now >= election->until;
+    bool expired = was_master && now >= election->until;
     /* A server that loses mastership frees all its leases, so memory should go back. */
-    if (was_master && to->state != ELECTION_MASTER) service->gone_count += TRIM_LEASES;
-    bool news =
-        lapsed || to->state != election->state || strcmp(to->address, election->address) != 0;
+    if (was_master && to->state != ELECTION_MASTER) service->ended_lease_count += TRIM_LEASES;
+    bool changed =
+        expired || to->state != election->state || strcmp(to->address, election->address) != 0;
     election->state = to->state;
     election->until = to->until;
     snprintf(election->address, sizeof election->address, "%s", to->address);
-    if (news) election_say(service, to);
+    if (changed) election_log(service, to);
 }
 
-/* Renews the etcd lease, or creates one. Sets `lease` and `right_until` from the response.
+/* Renews the etcd lease, or creates one. Sets `lease` and `master_until` from the response.
  *   ttl       seconds
  *   returns   false: etcd does not answer */
 static bool election_renew(struct election *election, int ttl) {
     doorman_time sent = doorman_clock();
-    bool has = election->lease[0] != 0;
+    bool has_lease = election->lease[0] != 0;
     struct etcd *etcd = &election->etcd;
-    cJSON *answer = has ? etcd_call(etcd, "/v3/lease/keepalive", "{\"ID\":\"%s\"}", election->lease)
-                        : etcd_call(etcd, "/v3/lease/grant", "{\"TTL\":\"%d\"}", ttl);
-    const cJSON *lease = has ? cJSON_GetObjectItemCaseSensitive(answer, "result") : answer;
+    cJSON *response =
+        has_lease ? etcd_call(etcd, "/v3/lease/keepalive", "{\"ID\":\"%s\"}", election->lease)
+                  : etcd_call(etcd, "/v3/lease/grant", "{\"TTL\":\"%d\"}", ttl);
+    const cJSON *lease =
+        has_lease ? cJSON_GetObjectItemCaseSensitive(response, "result") : response;
     long long seconds = strtoll(etcd_number(lease, "TTL"), NULL, 10);
-    if (answer) {
+    if (response) {
         const char *id = seconds > 0 ? etcd_number(lease, "ID") : "";
         snprintf(election->lease, sizeof election->lease, "%s", id);
     }
     if (seconds > TTL_MAX) seconds = TTL_MAX;
-    if (seconds > 0) election->right_until = sent + seconds * (DOORMAN_SECOND / 100 * 95);
-    cJSON_Delete(answer);
-    return answer != NULL;
+    if (seconds > 0) election->master_until = sent + seconds * (DOORMAN_SECOND / 100 * 95);
+    cJSON_Delete(response);
+    return response != NULL;
 }
 
 /* Creates the key, unless it exists.
@@ -1735,41 +1764,42 @@ static bool election_create_key(struct service *service, bool *created) {
     char key[ETCD_KEY_TEXT], value[ETCD_KEY_TEXT];
     base64_write(key, service->settings->election_key);
     base64_write(value, service->advertise);
-    cJSON *answer = etcd_call(
+    cJSON *response = etcd_call(
         &election->etcd, "/v3/kv/txn",
         "{\"compare\":[{\"key\":\"%s\",\"target\":\"CREATE\",\"create_revision\":\"0\"}],"
         "\"success\":[{\"request_put\":{\"key\":\"%s\",\"value\":\"%s\",\"lease\":\"%s\"}}]}",
         key, key, value, election->lease);
-    *created = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(answer, "succeeded"));
-    cJSON_Delete(answer);
-    return answer != NULL;
+    *created = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(response, "succeeded"));
+    cJSON_Delete(response);
+    return response != NULL;
 }
 
 /* Called when the key does not exist: tries to create it. A process that was master at the last
- * poll does not: another process may have held the key since then. So it becomes NOBODY first, and
- * learns again if it wins at the next poll. */
-static bool election_campaign(struct service *service, struct finding *out) {
+ * poll does not: another process may have held the key since then. So its state becomes
+ * NO_MASTER first, and it learns again if it wins at the next poll. */
+static bool election_campaign(struct service *service, struct poll_result *out) {
     struct election *election = &service->election;
-    bool heard = true, created = false;
+    bool reachable = true, created = false;
     if (election->state != ELECTION_MASTER) {
         if (!election->lease[0]) {
-            heard = election_renew(election, service->settings->election_ttl);
+            reachable = election_renew(election, service->settings->election_ttl);
         }
-        if (heard && election->lease[0]) heard = election_create_key(service, &created);
+        if (reachable && election->lease[0]) reachable = election_create_key(service, &created);
     }
     if (created) out->state = ELECTION_MASTER;
-    return heard;
+    return reachable;
 }
 
 /* Finds out which process holds the key. A key with the address of this process, but another lease,
  * is from an earlier process at this address. Its address is not used, or clients would be
  * redirected to this process. */
-static void election_read_key(struct service *service, const cJSON *entry, struct finding *out) {
+static void election_read_key(struct service *service, const cJSON *entry,
+                              struct poll_result *out) {
     struct election *election = &service->election;
     size_t bytes = 0;
-    bool own = election->lease[0] && strcmp(etcd_number(entry, "lease"), election->lease) == 0;
-    out->state = own ? ELECTION_MASTER : ELECTION_STANDBY;
-    if (!own) election->lease[0] = 0; /* no longer needed; it expires in etcd */
+    bool owns_key = election->lease[0] && strcmp(etcd_number(entry, "lease"), election->lease) == 0;
+    out->state = owns_key ? ELECTION_MASTER : ELECTION_STANDBY;
+    if (!owns_key) election->lease[0] = 0; /* no longer needed; it expires in etcd */
     if (!etcd_read_value(entry, out->address, sizeof out->address, &bytes) ||
         strcmp(out->address, service->advertise) == 0) {
         out->address[0] = 0;
@@ -1779,97 +1809,99 @@ static void election_read_key(struct service *service, const cJSON *entry, struc
 /* Polls etcd once: renews the lease, if there is one, reads the key, and tries to create the key if
  * it does not exist.
  *   returns   false: etcd does not answer */
-static bool election_look(struct service *service, struct finding *out) {
+static bool election_poll(struct service *service, struct poll_result *out) {
     struct election *election = &service->election;
     const cJSON *entry = NULL;
-    cJSON *answer = NULL;
+    cJSON *response = NULL;
     int ttl = service->settings->election_ttl;
     doorman_time sent = doorman_clock();
-    *out = (struct finding){.state = ELECTION_NOBODY};
-    bool heard = !election->lease[0] || election_renew(election, ttl);
-    if (heard) {
-        answer = etcd_get(&election->etcd, service->settings->election_key, &entry);
-        heard = answer != NULL;
+    *out = (struct poll_result){.state = ELECTION_NO_MASTER};
+    bool reachable = !election->lease[0] || election_renew(election, ttl);
+    if (reachable) {
+        response = etcd_get(&election->etcd, service->settings->election_key, &entry);
+        reachable = response != NULL;
     }
     if (entry) {
         election_read_key(service, entry, out);
-    } else if (heard) {
-        heard = election_campaign(service, out);
+    } else if (reachable) {
+        reachable = election_campaign(service, out);
     }
-    cJSON_Delete(answer);
+    cJSON_Delete(response);
     bool master = out->state == ELECTION_MASTER;
-    out->until = master ? election->right_until : sent + ttl * DOORMAN_SECOND;
+    out->until = master ? election->master_until : sent + ttl * DOORMAN_SECOND;
     if (master) snprintf(out->address, sizeof out->address, "%s", service->advertise);
-    return heard;
+    return reachable;
 }
 
-/* Polls etcd once and applies the result. The state becomes NOBODY if the result is already too old
- * when it arrives, or if etcd does not answer and the last result is too old.
+/* Polls etcd once and applies the result. The state becomes NO_MASTER if the result is already too
+ * old when it arrives, or if etcd does not answer and the last result is too old.
  *   returns   false: etcd does not answer */
 static bool election_step(struct service *service) {
     const struct election *election = &service->election;
-    struct finding finding;
-    bool heard = election_look(service, &finding);
+    struct poll_result result;
+    bool reachable = election_poll(service, &result);
     pthread_mutex_lock(&service->lock);
     doorman_time now = doorman_clock();
-    bool old = now >= (heard ? finding.until : election->until);
-    if (old) finding = (struct finding){.state = ELECTION_NOBODY, .until = DOORMAN_NEVER};
-    if (heard || old) election_move(service, &finding, now);
+    bool old = now >= (reachable ? result.until : election->until);
+    if (old) result = (struct poll_result){.state = ELECTION_NO_MASTER, .until = DOORMAN_NEVER};
+    if (reachable || old) election_set_state(service, &result, now);
     pthread_mutex_unlock(&service->lock);
-    return heard;
+    return reachable;
 }
 
 /* Loads the configuration if its key has changed (V1). An invalid one is logged only once, because
  * its revision is then known. */
-static bool election_watch_config(struct service *service) {
+static bool election_load_config(struct service *service) {
     struct election *election = &service->election;
     doorman_config *config = NULL;
     doorman_error error;
-    bool heard = etcd_load_config(&election->etcd, service->settings->config_key,
-                                  election->revision, &config, &error);
-    if (config || error.text[0]) service_take_config(service, config, &error);
-    return heard;
+    bool reachable = etcd_load_config(&election->etcd, service->settings->config_key,
+                                      election->revision, &config, &error);
+    if (config || error.text[0]) service_apply_config(service, config, &error);
+    return reachable;
 }
 
 /* Logs whether etcd answers, if that has changed. Precondition: the lock is held. */
-static void election_note(struct service *service, bool heard) {
+static void election_log_etcd(struct service *service, bool reachable) {
     struct election *election = &service->election;
     const char *member = election->etcd.members->items[election->etcd.at];
-    if (!heard && !service->stopping) {
-        service->troubles[TROUBLE_ETCD_SILENT].unsaid_count++;
-        trouble_say(service, TROUBLE_ETCD_SILENT, "key",
+    if (!reachable && !service->stopping) {
+        service->warnings[WARNING_ETCD_UNREACHABLE].unlogged_count++;
+        warning_log(service, WARNING_ETCD_UNREACHABLE, "key",
                     service->settings->election_key ? service->settings->election_key
                                                     : service->settings->config_key,
                     election->etcd.error.text, doorman_clock());
-    } else if (heard && !election->heard) {
-        say(service->settings, LEVEL_INFO, "etcd answers", "etcd", member, END);
+    } else if (reachable && !election->reachable) {
+        log_event(service->settings, LEVEL_INFO, "etcd answers", "etcd", member, LOG_END);
     }
-    election->heard = heard;
+    election->reachable = reachable;
 }
 
 /* Sleeps until the next poll. began: when the last poll started. Precondition: the lock is held; it
  * is released during the sleep. */
-static void election_sleep(struct service *service, doorman_time began) {
+static void election_sleep(struct service *service, doorman_time started_at) {
     struct election *election = &service->election;
     doorman_time period = service->settings->election_ttl * DOORMAN_SECOND / 5;
-    bool nobody = service->settings->election_key && election->state == ELECTION_NOBODY;
+    bool nobody = service->settings->election_key && election->state == ELECTION_NO_MASTER;
     if (period > ELECTION_PERIOD) period = ELECTION_PERIOD;
-    if (nobody && election->heard) period = ELECTION_PERIOD_NOBODY;
-    doorman_time nap = began + period - doorman_clock();
-    if (nap > 0 && !service->stopping) condition_wait(&election->wake, &service->lock, nap);
+    if (nobody && election->reachable) period = ELECTION_PERIOD_NO_MASTER;
+    doorman_time duration = started_at + period - doorman_clock();
+    if (duration > 0 && !service->stopping) {
+        condition_wait(&election->wake, &service->lock, duration);
+    }
 }
 
 /* Gives up mastership, and then the key, so that another process can become master at once. If etcd
  * does not answer, the key ends with its lease. */
 static void election_resign(struct service *service) {
     struct election *election = &service->election;
-    const struct finding finding = {.state = ELECTION_RESIGNED, .until = DOORMAN_NEVER};
+    const struct poll_result result = {.state = ELECTION_RESIGNED, .until = DOORMAN_NEVER};
     pthread_mutex_lock(&service->lock);
-    election_move(service, &finding, doorman_clock());
+    election_set_state(service, &result, doorman_clock());
     pthread_mutex_unlock(&service->lock);
     if (election->lease[0]) {
         election->etcd.tries = 1;
-        etcd_hurry(&election->etcd, false);
+        etcd_cancel(&election->etcd, false);
         cJSON_Delete(
             etcd_call(&election->etcd, "/v3/lease/revoke", "{\"ID\":\"%s\"}", election->lease));
     }
@@ -1880,15 +1912,15 @@ static void *election_main(void *argument) {
     struct election *election = &service->election;
     pthread_mutex_lock(&service->lock);
     while (!service->stopping) {
-        doorman_time began = doorman_clock();
+        doorman_time started_at = doorman_clock();
         if (election->reload) election->revision[0] = 0;
         election->reload = false;
         pthread_mutex_unlock(&service->lock);
-        bool heard = !service->settings->election_key || election_step(service);
-        if (heard && service->settings->config_key) heard = election_watch_config(service);
+        bool reachable = !service->settings->election_key || election_step(service);
+        if (reachable && service->settings->config_key) reachable = election_load_config(service);
         pthread_mutex_lock(&service->lock);
-        election_note(service, heard);
-        election_sleep(service, began);
+        election_log_etcd(service, reachable);
+        election_sleep(service, started_at);
     }
     pthread_mutex_unlock(&service->lock);
     if (service->settings->election_key) election_resign(service);
@@ -1914,16 +1946,16 @@ static bool address_is_reachable(const char *address) {
     return !any;
 }
 
-static enum outcome election_start(struct service *service) {
+static enum exit_status election_start(struct service *service) {
     struct election *election = &service->election;
-    etcd_press(&election->etcd, service->settings);
-    election->heard = true;
+    etcd_set_election_deadline(&election->etcd, service->settings);
+    election->reachable = true;
     election->until = DOORMAN_NEVER;
     election->started = condition_init(&election->wake) &&
                         pthread_create(&election->thread, NULL, election_main, service) == 0;
     return election->started
-               ? GO_ON
-               : refuse(FAILED, "cannot start the election: out of memory or threads");
+               ? CONTINUE
+               : fatal_error(EXIT_ERROR, "cannot start the election: out of memory or threads");
 }
 
 /* Cancels the current call to etcd, gives the key back, and waits for the end of the thread. */
@@ -1932,7 +1964,7 @@ static void election_stop(struct service *service) {
     if (election->started) {
         pthread_mutex_lock(&service->lock);
         service->stopping = true;
-        etcd_hurry(&election->etcd, true);
+        etcd_cancel(&election->etcd, true);
         pthread_cond_signal(&election->wake);
         pthread_mutex_unlock(&service->lock);
         pthread_join(election->thread, NULL);
@@ -1973,12 +2005,12 @@ static void text_add(struct text *text, const char *plain) {
 /* For numbers and constant names. The result is cut off after 1,023 bytes. */
 __attribute__((format(printf, 2, 3))) static void text_addf(struct text *text, const char *format,
                                                             ...) {
-    char made[1024];
+    char formatted[1024];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(made, sizeof made, format, arguments);
+    vsnprintf(formatted, sizeof formatted, format, arguments);
     va_end(arguments);
-    text_add(text, made);
+    text_add(text, formatted);
 }
 
 /* Returns what replaces a character in a language; NULL: the character needs no escape. room:
@@ -2033,9 +2065,9 @@ static const char *escape_glob(char character, char room[8]) {
 static void text_add_escaped(struct text *text, const char *from, escape rule) {
     char room[8];
     for (; *from; from++) {
-        const char *instead = rule(*from, room);
-        if (instead) {
-            text_add(text, instead);
+        const char *replacement = rule(*from, room);
+        if (replacement) {
+            text_add(text, replacement);
         } else {
             text_add_bytes(text, from, 1);
         }
@@ -2043,7 +2075,7 @@ static void text_add_escaped(struct text *text, const char *from, escape rule) {
 }
 
 /* The response to an HTTP request. */
-struct reply {
+struct http_response {
     int code;
     const char *type, *more; /* Content-Type; further lines of the head */
     char nonce[33];          /* marks our styles and scripts, see Content-Security-Policy */
@@ -2081,8 +2113,8 @@ static bool query_read(const char *query, const char *name, char *out, size_t ro
 }
 
 /* ---- >>snapshot ----------------------------------------------------------------------------- */
-/* A snapshot (struct survey) is a copy of the state for the pages and the metrics. The copy is made
- * while the lock is held, and all text is written later, without it. A snapshot holds at most
+/* A snapshot is a copy of the state for the pages and the metrics. The copy is made while the lock
+ * is held, and all text is written later, without it. A snapshot holds at most
  * ROWS_MAX resources or leases, in the order of the server object; of the other resources it holds
  * the sum.
  *
@@ -2090,35 +2122,37 @@ static bool query_read(const char *query, const char *name, char *out, size_t ro
  * iteration is done in slices, and gives up the lock between them. It sleeps for a moment then,
  * because a thread that waits for the lock wakes up too late to get it otherwise. */
 #define ROWS_MAX 100000
-#define SLICE 1000 /* resources: less than 5 ms, including the removal of leases that have ended */
-#define SLICE_NAP_MS 1
+#define ITERATION_BATCH                                                                            \
+    1000 /* resources: less than 5 ms, including the removal of leases that have ended */
+#define ITERATION_PAUSE_MS 1
 
 /* Gives up the lock for a moment, so that other threads can take it. */
 static void service_yield(struct service *service) {
     pthread_mutex_unlock(&service->lock);
-    nng_msleep(SLICE_NAP_MS);
+    nng_msleep(ITERATION_PAUSE_MS);
     pthread_mutex_lock(&service->lock);
 }
 
-/* Calls `visit` for each resource until it returns false. The lock is held during the calls and
+/* Calls `callback` for each resource until it returns false. The lock is held during the calls and
  * released between slices. */
-static void service_walk(struct service *service,
-                         bool (*visit)(void *context, const doorman_server_resource *info),
-                         void *context) {
-    doorman_cursor walk;
+static void service_for_each_resource(struct service *service,
+                                      bool (*callback)(void *context,
+                                                       const doorman_server_resource *info),
+                                      void *context) {
+    doorman_cursor cursor;
     doorman_server_resource info;
     doorman_time now = doorman_clock();
-    doorman_server_walk_start(service->server, &walk);
-    bool more = doorman_server_walk_next(service->server, &walk, &info, now);
+    doorman_server_walk_start(service->server, &cursor);
+    bool more = doorman_server_walk_next(service->server, &cursor, &info, now);
     for (size_t count = 1; more; count++) {
-        more = visit(context, &info);
-        if (count % SLICE == 0) {
+        more = callback(context, &info);
+        if (count % ITERATION_BATCH == 0) {
             service_yield(service);
             now = doorman_clock();
         }
-        more = more && doorman_server_walk_next(service->server, &walk, &info, now);
+        more = more && doorman_server_walk_next(service->server, &cursor, &info, now);
     }
-    doorman_server_walk_end(service->server, &walk);
+    doorman_server_walk_end(service->server, &cursor);
 }
 
 struct row {
@@ -2128,18 +2162,18 @@ struct row {
     double overshoot; /* by how much the leases exceed the capacity; 0 is the promise */
 };
 
-struct survey {
+struct snapshot {
     const char *filter; /* only resources whose ids contain it become rows */
     size_t limit;       /* maximum number of rows */
     doorman_time now;
-    bool is_master, stopping, has_rest;
+    bool is_master, stopping, has_others;
     char master[DOORMAN_ID_BYTES_MAX + 1]; /* "": not known */
     size_t resource_count, leased_count, learning_count, holder_count, match_count;
     doorman_time learned_at, lease_end; /* latest end of learning; earliest lease end */
     struct row *rows;
     size_t row_count, row_capacity;
-    struct row rest; /* the sum of the resources beyond `limit` */
-    bool failed;     /* out of memory */
+    struct row others; /* the sum of the resources beyond `limit` */
+    bool failed;       /* out of memory */
 };
 
 /* Makes room for one more row; may move `items`. Returns false if memory runs out. */
@@ -2156,85 +2190,89 @@ static bool reserve_row(void **items, size_t count, size_t *capacity, size_t byt
 
 /* Whether the algorithm divides the capacity between the holders. If not, the capacity is a limit
  * for each of them, or nothing, and a server does not learn. */
-static bool kind_is_whole(doorman_kind kind) {
+static bool kind_divides_capacity(doorman_kind kind) {
     return kind != DOORMAN_STATIC_SHARE && kind != DOORMAN_NO_ALGORITHM;
 }
 
 static bool row_learning(const struct row *row, doorman_time now) {
-    return kind_is_whole(row->kind) && row->info.learned_at > now;
+    return kind_divides_capacity(row->kind) && row->info.learned_at > now;
 }
 
 /* The caller sets the id. */
 static struct row row_make(const doorman_server_resource *info) {
     struct row row = {.info = *info, .kind = info->settings->algorithm.kind};
-    if (kind_is_whole(row.kind) && info->has > info->capacity) {
+    if (kind_divides_capacity(row.kind) && info->has > info->capacity) {
         row.overshoot = info->has - info->capacity;
     }
     return row;
 }
 
-static void survey_add_row(struct survey *survey, const doorman_server_resource *info) {
-    void *rows = survey->rows;
+static void snapshot_add_row(struct snapshot *snapshot, const doorman_server_resource *info) {
+    void *rows = snapshot->rows;
     char *id = strdup(info->resource_id);
-    if (id && reserve_row(&rows, survey->row_count, &survey->row_capacity, sizeof(struct row))) {
-        survey->rows = (struct row *)rows;
-        survey->rows[survey->row_count] = row_make(info);
-        survey->rows[survey->row_count++].id = id;
+    if (id &&
+        reserve_row(&rows, snapshot->row_count, &snapshot->row_capacity, sizeof(struct row))) {
+        snapshot->rows = (struct row *)rows;
+        snapshot->rows[snapshot->row_count] = row_make(info);
+        snapshot->rows[snapshot->row_count++].id = id;
     } else {
-        survey->failed = true;
+        snapshot->failed = true;
         free(id);
     }
 }
 
-static void survey_add_rest(struct survey *survey, const struct row *row) {
-    doorman_server_resource *rest = &survey->rest.info;
+static void snapshot_add_other(struct snapshot *snapshot, const struct row *row) {
+    doorman_server_resource *others = &snapshot->others.info;
     const doorman_server_resource *info = &row->info;
-    bool later = info->learned_at > rest->learned_at;
-    survey->has_rest = true;
-    survey->rest.overshoot += row->overshoot;
-    rest->capacity += info->capacity;
-    rest->has += info->has;
-    rest->committed += info->committed;
-    rest->wants += info->wants;
-    rest->subclients += info->subclients;
-    rest->holder_count += info->holder_count;
-    rest->expired_count += info->expired_count;
-    if (kind_is_whole(row->kind) && later) rest->learned_at = info->learned_at;
+    bool later = info->learned_at > others->learned_at;
+    snapshot->has_others = true;
+    snapshot->others.overshoot += row->overshoot;
+    others->capacity += info->capacity;
+    others->has += info->has;
+    others->committed += info->committed;
+    others->wants += info->wants;
+    others->subclients += info->subclients;
+    others->holder_count += info->holder_count;
+    others->expired_count += info->expired_count;
+    if (kind_divides_capacity(row->kind) && later) others->learned_at = info->learned_at;
 }
 
-static void survey_count(struct survey *survey, const doorman_server_resource *info) {
-    bool learning = kind_is_whole(info->settings->algorithm.kind) && info->learned_at > survey->now;
-    survey->resource_count++;
-    survey->holder_count += info->holder_count;
-    survey->learning_count += learning;
-    if (learning && info->learned_at > survey->learned_at) survey->learned_at = info->learned_at;
-    if (info->leased && (!survey->leased_count++ || info->lease_end < survey->lease_end)) {
-        survey->lease_end = info->lease_end;
+static void snapshot_count(struct snapshot *snapshot, const doorman_server_resource *info) {
+    bool learning =
+        kind_divides_capacity(info->settings->algorithm.kind) && info->learned_at > snapshot->now;
+    snapshot->resource_count++;
+    snapshot->holder_count += info->holder_count;
+    snapshot->learning_count += learning;
+    if (learning && info->learned_at > snapshot->learned_at) {
+        snapshot->learned_at = info->learned_at;
+    }
+    if (info->leased && (!snapshot->leased_count++ || info->lease_end < snapshot->lease_end)) {
+        snapshot->lease_end = info->lease_end;
     }
 }
 
 /* Finds the master with a discovery request, as a client does. Precondition: the lock is held. */
-static void survey_mastership(struct survey *survey, struct service *service) {
+static void snapshot_find_master(struct snapshot *snapshot, struct service *service) {
     const doorman_request discovery = {.method = DOORMAN_DISCOVERY};
     doorman_response response = {.is_master = false};
-    survey->now = doorman_clock();
-    survey->stopping = service->stopping;
-    doorman_server_handle(service->server, &discovery, &response, NULL, survey->now);
-    survey->is_master = response.is_master;
+    snapshot->now = doorman_clock();
+    snapshot->stopping = service->stopping;
+    doorman_server_handle(service->server, &discovery, &response, NULL, snapshot->now);
+    snapshot->is_master = response.is_master;
     const char *master = response.master_address ? response.master_address : "";
-    snprintf(survey->master, sizeof survey->master, "%s", master);
+    snprintf(snapshot->master, sizeof snapshot->master, "%s", master);
 }
 
-static bool survey_visit(void *context, const doorman_server_resource *info) {
-    struct survey *survey = (struct survey *)context;
-    survey_count(survey, info);
-    if (strstr(info->resource_id, survey->filter)) {
-        survey->match_count++;
-        if (survey->row_count < survey->limit) {
-            survey_add_row(survey, info);
+static bool snapshot_add(void *context, const doorman_server_resource *info) {
+    struct snapshot *snapshot = (struct snapshot *)context;
+    snapshot_count(snapshot, info);
+    if (strstr(info->resource_id, snapshot->filter)) {
+        snapshot->match_count++;
+        if (snapshot->row_count < snapshot->limit) {
+            snapshot_add_row(snapshot, info);
         } else {
             struct row row = row_make(info);
-            survey_add_rest(survey, &row);
+            snapshot_add_other(snapshot, &row);
         }
     }
     return true;
@@ -2244,26 +2282,26 @@ static bool survey_visit(void *context, const doorman_server_resource *info) {
  *   filter   resources whose ids contain it become rows
  *   limit    maximum number of rows; the other matching resources are added up
  *   cost     O(resources) */
-static void survey_take(struct survey *survey, struct service *service, const char *filter,
-                        size_t limit) {
-    survey->filter = filter;
-    survey->limit = limit;
+static void snapshot_take(struct snapshot *snapshot, struct service *service, const char *filter,
+                          size_t limit) {
+    snapshot->filter = filter;
+    snapshot->limit = limit;
     pthread_mutex_lock(&service->lock);
-    survey_mastership(survey, service);
-    service_walk(service, survey_visit, survey);
+    snapshot_find_master(snapshot, service);
+    service_for_each_resource(service, snapshot_add, snapshot);
     pthread_mutex_unlock(&service->lock);
 }
 
-static void survey_uninit(struct survey *survey) {
-    for (size_t i = 0; i < survey->row_count; i++) free(survey->rows[i].id);
-    free(survey->rows);
+static void snapshot_uninit(struct snapshot *snapshot) {
+    for (size_t i = 0; i < snapshot->row_count; i++) free(snapshot->rows[i].id);
+    free(snapshot->rows);
 }
 
-static struct loading service_loading(struct service *service) {
+static struct config_load service_last_load(struct service *service) {
     pthread_mutex_lock(&service->lock);
-    struct loading loading = service->loading;
+    struct config_load last_load = service->last_load;
     pthread_mutex_unlock(&service->lock);
-    return loading;
+    return last_load;
 }
 
 struct lease_row {
@@ -2272,7 +2310,7 @@ struct lease_row {
 };
 
 /* One resource and its leases. */
-struct leases {
+struct lease_list {
     const char *resource_id;
     doorman_time now;
     bool found;
@@ -2283,7 +2321,7 @@ struct leases {
     bool failed;
 };
 
-static void leases_add(struct leases *leases, const doorman_server_lease *info) {
+static void lease_list_add(struct lease_list *leases, const doorman_server_lease *info) {
     void *rows = leases->rows;
     char *id = strdup(info->holder_id);
     if (id &&
@@ -2296,8 +2334,8 @@ static void leases_add(struct leases *leases, const doorman_server_lease *info) 
     }
 }
 
-static bool leases_visit(void *context, const doorman_server_resource *info) {
-    struct leases *leases = (struct leases *)context;
+static bool lease_list_find_resource(void *context, const doorman_server_resource *info) {
+    struct lease_list *leases = (struct lease_list *)context;
     const char *description = info->settings->description;
     leases->found = strcmp(info->resource_id, leases->resource_id) == 0;
     if (leases->found) leases->resource = row_make(info);
@@ -2305,21 +2343,22 @@ static bool leases_visit(void *context, const doorman_server_resource *info) {
     return !leases->found;
 }
 
-static void leases_take(struct leases *leases, struct service *service, const char *resource_id) {
+static void lease_list_take(struct lease_list *leases, struct service *service,
+                            const char *resource_id) {
     const void *cursor = NULL;
     doorman_server_lease lease;
     leases->resource_id = resource_id;
     pthread_mutex_lock(&service->lock);
-    service_walk(service, leases_visit, leases);
+    service_for_each_resource(service, lease_list_find_resource, leases);
     leases->now = doorman_clock();
     while (leases->found && leases->row_count < ROWS_MAX &&
            doorman_server_next_lease(service->server, resource_id, &cursor, &lease, leases->now)) {
-        leases_add(leases, &lease);
+        lease_list_add(leases, &lease);
     }
     pthread_mutex_unlock(&service->lock);
 }
 
-static void leases_uninit(struct leases *leases) {
+static void lease_list_uninit(struct lease_list *leases) {
     for (size_t i = 0; i < leases->row_count; i++) free(leases->rows[i].id);
     free(leases->rows);
     free(leases->description);
@@ -2333,7 +2372,7 @@ static void leases_uninit(struct leases *leases) {
 #define HISTORY_INTERVAL (10 * DOORMAN_SECOND)
 #define HISTORY_MAX 10000
 
-struct past {
+struct trend {
     char *id;
     unsigned count; /* of valid points: the last ones of the arrays, the newest at the end */
     float has[HISTORY_POINTS], wants[HISTORY_POINTS];
@@ -2341,7 +2380,7 @@ struct past {
 
 struct history {
     pthread_mutex_t lock;
-    struct past *pasts;
+    struct trend *trends;
     size_t count;
     doorman_time due;
 };
@@ -2350,84 +2389,84 @@ static int compare_row_ids(const void *left, const void *right) {
     return strcmp(((const struct row *)left)->id, ((const struct row *)right)->id);
 }
 
-static int compare_past_id(const void *id, const void *past) {
-    return strcmp((const char *)id, ((const struct past *)past)->id);
+static int compare_trend_id(const void *id, const void *trend) {
+    return strcmp((const char *)id, ((const struct trend *)trend)->id);
 }
 
-static void past_add(struct past *past, float has, float wants) {
-    if (past->count < HISTORY_POINTS) past->count++;
-    memmove(past->has, past->has + 1, sizeof past->has - sizeof *past->has);
-    memmove(past->wants, past->wants + 1, sizeof past->wants - sizeof *past->wants);
-    past->has[HISTORY_POINTS - 1] = has;
-    past->wants[HISTORY_POINTS - 1] = wants;
+static void trend_add(struct trend *trend, float has, float wants) {
+    if (trend->count < HISTORY_POINTS) trend->count++;
+    memmove(trend->has, trend->has + 1, sizeof trend->has - sizeof *trend->has);
+    memmove(trend->wants, trend->wants + 1, sizeof trend->wants - sizeof *trend->wants);
+    trend->has[HISTORY_POINTS - 1] = has;
+    trend->wants[HISTORY_POINTS - 1] = wants;
 }
 
 /* Copies the first HISTORY_MAX resources, and ignores the others. */
-static bool history_visit(void *context, const doorman_server_resource *info) {
-    struct survey *survey = (struct survey *)context;
-    survey_add_row(survey, info);
-    return survey->row_count < HISTORY_MAX && !survey->failed;
+static bool history_add_row(void *context, const doorman_server_resource *info) {
+    struct snapshot *snapshot = (struct snapshot *)context;
+    snapshot_add_row(snapshot, info);
+    return snapshot->row_count < HISTORY_MAX && !snapshot->failed;
 }
 
-static void history_take(struct survey *survey, struct service *service) {
+static void history_copy(struct snapshot *snapshot, struct service *service) {
     pthread_mutex_lock(&service->lock);
-    service_walk(service, history_visit, survey);
+    service_for_each_resource(service, history_add_row, snapshot);
     pthread_mutex_unlock(&service->lock);
 }
 
 /* Makes the new list: keeps the points of resources that still exist, and adds one point to each.
  * Takes ownership of the ids of the rows. NULL: out of memory. */
-static struct past *history_make(const struct history *history, struct survey *survey) {
-    struct past *pasts = (struct past *)calloc(survey->row_count + 1, sizeof *pasts);
-    for (size_t i = 0, old = 0; pasts && i < survey->row_count; i++) {
-        struct row *row = &survey->rows[i];
-        while (old < history->count && strcmp(history->pasts[old].id, row->id) < 0) old++;
-        if (old < history->count && strcmp(history->pasts[old].id, row->id) == 0) {
-            pasts[i] = history->pasts[old];
+static struct trend *history_merge(const struct history *history, struct snapshot *snapshot) {
+    struct trend *trends = (struct trend *)calloc(snapshot->row_count + 1, sizeof *trends);
+    for (size_t i = 0, old = 0; trends && i < snapshot->row_count; i++) {
+        struct row *row = &snapshot->rows[i];
+        while (old < history->count && strcmp(history->trends[old].id, row->id) < 0) old++;
+        if (old < history->count && strcmp(history->trends[old].id, row->id) == 0) {
+            trends[i] = history->trends[old];
         }
-        pasts[i].id = row->id;
+        trends[i].id = row->id;
         row->id = NULL;
-        past_add(&pasts[i], (float)row->info.has, (float)row->info.wants);
+        trend_add(&trends[i], (float)row->info.has, (float)row->info.wants);
     }
-    return pasts;
+    return trends;
 }
 
 static void history_clear(struct history *history) {
-    for (size_t i = 0; i < history->count; i++) free(history->pasts[i].id);
-    free(history->pasts);
-    history->pasts = NULL;
+    for (size_t i = 0; i < history->count; i++) free(history->trends[i].id);
+    free(history->trends);
+    history->trends = NULL;
     history->count = 0;
 }
 
 static void history_sample(struct service *service) {
     struct history *history = service->history;
-    struct survey survey = {.now = 0};
-    history_take(&survey, service);
-    if (survey.row_count > 1) {
-        qsort(survey.rows, survey.row_count, sizeof *survey.rows, compare_row_ids);
+    struct snapshot snapshot = {.now = 0};
+    history_copy(&snapshot, service);
+    if (snapshot.row_count > 1) {
+        qsort(snapshot.rows, snapshot.row_count, sizeof *snapshot.rows, compare_row_ids);
     }
-    struct past *pasts = survey.failed ? NULL : history_make(history, &survey);
-    if (pasts) {
+    struct trend *trends = snapshot.failed ? NULL : history_merge(history, &snapshot);
+    if (trends) {
         pthread_mutex_lock(&history->lock);
         history_clear(history);
-        history->pasts = pasts;
-        history->count = survey.row_count;
+        history->trends = trends;
+        history->count = snapshot.row_count;
         pthread_mutex_unlock(&history->lock);
     }
-    survey_uninit(&survey);
+    snapshot_uninit(&snapshot);
 }
 
 /* A copy of the history of a resource; it has no points if the resource is not found. */
-static struct past history_find(struct service *service, const char *id) {
+static struct trend history_find(struct service *service, const char *id) {
     struct history *history = service->history;
-    struct past found = {.count = 0};
+    struct trend found = {.count = 0};
     pthread_mutex_lock(&history->lock);
-    const struct past *past = NULL;
+    const struct trend *trend = NULL;
     if (history->count > 0) {
-        past = (const struct past *)bsearch(id, history->pasts, history->count,
-                                            sizeof *history->pasts, compare_past_id);
+        trend = (const struct trend *)bsearch(id, history->trends, history->count,
+                                              sizeof *history->trends, compare_trend_id);
     }
-    if (past) found = *past;
+    if (trend) found = *trend;
     pthread_mutex_unlock(&history->lock);
     found.id = NULL;
     return found;
@@ -2439,65 +2478,66 @@ static struct past history_find(struct service *service, const char *id) {
  *    remaining resources. */
 #define SERIES_MAX 1000
 
-static void metrics_head(struct text *text, const char *name, const char *type, const char *help) {
+static void metrics_header(struct text *text, const char *name, const char *type,
+                           const char *help) {
     text_addf(text, "# HELP doorman_%s %s\n# TYPE doorman_%s %s\n", name, help, name, type);
 }
 
-static void metrics_one(struct text *text, const char *name, const char *help, double value) {
-    metrics_head(text, name, "gauge", help);
+static void metrics_gauge(struct text *text, const char *name, const char *help, double value) {
+    metrics_header(text, name, "gauge", help);
     text_addf(text, "doorman_%s %.17g\n", name, value);
 }
 
-static uint64_t count_read(const counter *count) {
+static uint64_t counter_read(const counter *count) {
     return __atomic_load_n(count, __ATOMIC_RELAXED);
 }
 
-static void metrics_count(struct text *text, const char *name, const char *help,
-                          const counter *count) {
-    metrics_head(text, name, "counter", help);
-    text_addf(text, "doorman_%s %" PRIu64 "\n", name, count_read(count));
+static void metrics_counter(struct text *text, const char *name, const char *help,
+                            const counter *count) {
+    metrics_header(text, name, "counter", help);
+    text_addf(text, "doorman_%s %" PRIu64 "\n", name, counter_read(count));
 }
 
-static void metrics_requests(struct text *text, const struct counts *counts) {
-    metrics_head(text, "server_requests_total", "counter",
-                 "Messages answered, by method and status.");
-    for (int call = 0; call < CALL_COUNT; call++) {
+static void metrics_requests(struct text *text, const struct counters *counters) {
+    metrics_header(text, "server_requests_total", "counter",
+                   "Messages answered, by method and status.");
+    for (int kind = 0; kind < MESSAGE_KIND_COUNT; kind++) {
         for (int code = 0; code < DOORMAN_STATUS_COUNT; code++) {
-            uint64_t count = count_read(&counts->requests[call][code]);
+            uint64_t count = counter_read(&counters->requests[kind][code]);
             if (count == 0 && code != DOORMAN_OK) continue;
             text_addf(text,
                       "doorman_server_requests_total{method=\"%s\",code=\"%s\"} %" PRIu64 "\n",
-                      call_names[call], doorman_status_name((doorman_status)code), count);
+                      message_names[kind], doorman_status_name((doorman_status)code), count);
         }
     }
 }
 
-static void metrics_durations(struct text *text, const struct counts *counts) {
+static void metrics_durations(struct text *text, const struct counters *counters) {
     const char *name = "doorman_server_request_duration_seconds";
-    metrics_head(text, "server_request_duration_seconds", "histogram",
-                 "Time from the arrival of a message to its response, parsing included.");
-    for (int call = 0; call < CALL_COUNT; call++) {
-        const char *method = call_names[call];
+    metrics_header(text, "server_request_duration_seconds", "histogram",
+                   "Time from the arrival of a message to its response, parsing included.");
+    for (int kind = 0; kind < MESSAGE_KIND_COUNT; kind++) {
+        const char *method = message_names[kind];
         uint64_t sum = 0;
         for (int i = 0; i < BUCKET_COUNT; i++) {
-            sum += count_read(&counts->buckets[call][i]);
+            sum += counter_read(&counters->buckets[kind][i]);
             text_addf(text, "%s_bucket{method=\"%s\",le=\"%g\"} %" PRIu64 "\n", name, method,
                       bucket_bounds[i], sum);
         }
-        sum += count_read(&counts->buckets[call][BUCKET_COUNT]);
+        sum += counter_read(&counters->buckets[kind][BUCKET_COUNT]);
         text_addf(text,
                   "%s_bucket{method=\"%s\",le=\"+Inf\"} %" PRIu64 "\n"
                   "%s_sum{method=\"%s\"} %.9f\n%s_count{method=\"%s\"} %" PRIu64 "\n",
                   name, method, sum, name, method,
-                  (double)count_read(&counts->nanoseconds[call]) / 1e9, name, method, sum);
+                  (double)counter_read(&counters->nanoseconds[kind]) / 1e9, name, method, sum);
     }
 }
 
-static void metrics_parent(struct text *text, const struct counts *counts) {
-    metrics_head(text, "server_parent_requests_total", "counter",
-                 "Requests to the parent, by status.");
+static void metrics_parent(struct text *text, const struct counters *counters) {
+    metrics_header(text, "server_parent_requests_total", "counter",
+                   "Requests to the parent, by status.");
     for (int code = 0; code < DOORMAN_STATUS_COUNT; code++) {
-        uint64_t count = count_read(&counts->parent[code]);
+        uint64_t count = counter_read(&counters->parent[code]);
         if (count == 0 && code != DOORMAN_OK) continue;
         text_addf(text, "doorman_server_parent_requests_total{code=\"%s\"} %" PRIu64 "\n",
                   doorman_status_name((doorman_status)code), count);
@@ -2505,22 +2545,22 @@ static void metrics_parent(struct text *text, const struct counts *counts) {
 }
 
 /* The metrics of each resource. */
-enum measure {
-    MEASURE_CAPACITY,
-    MEASURE_HAS,
-    MEASURE_WANTS,
-    MEASURE_CLIENTS,
-    MEASURE_SUBCLIENTS,
-    MEASURE_SAFE_CAPACITY,
-    MEASURE_LEARNING,
-    MEASURE_OVERSHOOT,
-    MEASURE_EXPIRED,
-    MEASURE_REMAINING,
-    MEASURE_COUNT
+enum resource_metric {
+    METRIC_CAPACITY,
+    METRIC_HAS,
+    METRIC_WANTS,
+    METRIC_CLIENTS,
+    METRIC_SUBCLIENTS,
+    METRIC_SAFE_CAPACITY,
+    METRIC_LEARNING,
+    METRIC_OVERSHOOT,
+    METRIC_EXPIRED,
+    METRIC_REMAINING,
+    METRIC_COUNT
 };
 static const struct {
     const char *name, *type, *help;
-} measures[MEASURE_COUNT] = {
+} resource_metrics[METRIC_COUNT] = {
     {"resource_capacity", "gauge", "Capacity that can be granted, in the resource's units."},
     {"resource_has", "gauge", "Sum of the leases, in the resource's units."},
     {"resource_wants", "gauge", "Sum of what the holders want, in the resource's units."},
@@ -2535,88 +2575,95 @@ static const struct {
 };
 
 /* Returns false if the metric does not apply to the resource. */
-static bool measure_row(const struct survey *survey, const struct row *row, enum measure measure,
-                        bool has_parent, double *out) {
+static bool metric_value(const struct snapshot *snapshot, const struct row *row,
+                         enum resource_metric metric, bool has_parent, double *out) {
     const doorman_server_resource *info = &row->info;
-    double left = (double)(info->lease_end - survey->now) / 1e9;
-    switch (measure) {
-    case MEASURE_CAPACITY: *out = info->capacity; break;
-    case MEASURE_HAS: *out = info->has; break;
-    case MEASURE_WANTS: *out = info->wants; break;
-    case MEASURE_CLIENTS: *out = (double)info->holder_count; break;
-    case MEASURE_SUBCLIENTS: *out = info->subclients; break;
-    case MEASURE_SAFE_CAPACITY: *out = info->safe_capacity; return info->has_safe_capacity;
-    case MEASURE_LEARNING: *out = row_learning(row, survey->now); break;
-    case MEASURE_OVERSHOOT: *out = row->overshoot; break;
-    case MEASURE_EXPIRED: *out = (double)info->expired_count; break;
-    case MEASURE_REMAINING: *out = info->leased ? left : 0; return has_parent && row->id;
-    case MEASURE_COUNT:
+    double left = (double)(info->lease_end - snapshot->now) / 1e9;
+    switch (metric) {
+    case METRIC_CAPACITY: *out = info->capacity; break;
+    case METRIC_HAS: *out = info->has; break;
+    case METRIC_WANTS: *out = info->wants; break;
+    case METRIC_CLIENTS: *out = (double)info->holder_count; break;
+    case METRIC_SUBCLIENTS: *out = info->subclients; break;
+    case METRIC_SAFE_CAPACITY: *out = info->safe_capacity; return info->has_safe_capacity;
+    case METRIC_LEARNING: *out = row_learning(row, snapshot->now); break;
+    case METRIC_OVERSHOOT: *out = row->overshoot; break;
+    case METRIC_EXPIRED: *out = (double)info->expired_count; break;
+    case METRIC_REMAINING: *out = info->leased ? left : 0; return has_parent && row->id;
+    case METRIC_COUNT:
     default: return false;
     }
     return true;
 }
 
-static void metrics_row(struct text *text, const struct survey *survey, const struct row *row,
-                        enum measure measure, bool has_parent) {
+static void metrics_resource(struct text *text, const struct snapshot *snapshot,
+                             const struct row *row, enum resource_metric metric, bool has_parent) {
     double value = 0;
-    if (!measure_row(survey, row, measure, has_parent, &value)) return;
-    text_addf(text, "doorman_%s{resource=\"", measures[measure].name);
+    if (!metric_value(snapshot, row, metric, has_parent, &value)) return;
+    text_addf(text, "doorman_%s{resource=\"", resource_metrics[metric].name);
     text_add_escaped(text, row->id ? row->id : "other", escape_label);
     text_addf(text, "\"} %.17g\n", value);
 }
 
 /* Adds a resource with the id "other" to the rest, or its series would exist twice. */
-static void metrics_fold_other(struct survey *survey) {
-    for (size_t i = 0; survey->has_rest && i < survey->row_count; i++) {
-        struct row *row = &survey->rows[i];
+static void metrics_merge_other(struct snapshot *snapshot) {
+    for (size_t i = 0; snapshot->has_others && i < snapshot->row_count; i++) {
+        struct row *row = &snapshot->rows[i];
         if (strcmp(row->id, "other") != 0) continue;
-        survey_add_rest(survey, row);
+        snapshot_add_other(snapshot, row);
         free(row->id);
-        *row = survey->rows[--survey->row_count];
+        *row = snapshot->rows[--snapshot->row_count];
     }
 }
 
-static void metrics_resources(struct text *text, const struct survey *survey, bool has_parent) {
-    for (int i = 0; i < MEASURE_COUNT; i++) {
-        enum measure measure = (enum measure)i;
-        if (measure == MEASURE_REMAINING && !has_parent) continue;
-        metrics_head(text, measures[i].name, measures[i].type, measures[i].help);
-        for (size_t at = 0; at < survey->row_count; at++) {
-            metrics_row(text, survey, &survey->rows[at], measure, has_parent);
+static void metrics_all_resources(struct text *text, const struct snapshot *snapshot,
+                                  bool has_parent) {
+    for (int i = 0; i < METRIC_COUNT; i++) {
+        enum resource_metric metric = (enum resource_metric)i;
+        if (metric == METRIC_REMAINING && !has_parent) continue;
+        metrics_header(text, resource_metrics[i].name, resource_metrics[i].type,
+                       resource_metrics[i].help);
+        for (size_t at = 0; at < snapshot->row_count; at++) {
+            metrics_resource(text, snapshot, &snapshot->rows[at], metric, has_parent);
         }
-        if (survey->has_rest) metrics_row(text, survey, &survey->rest, measure, has_parent);
+        if (snapshot->has_others) {
+            metrics_resource(text, snapshot, &snapshot->others, metric, has_parent);
+        }
     }
 }
 
-static void answer_metrics(struct service *service, const struct call *call, struct reply *reply) {
-    struct text *text = &reply->text;
-    struct survey survey = {.now = 0};
-    struct loading loading = service_loading(service);
+static void handle_metrics(struct service *service, const struct http_request *request,
+                           struct http_response *response) {
+    struct text *text = &response->text;
+    struct snapshot snapshot = {.now = 0};
+    struct config_load last_load = service_last_load(service);
     bool has_parent = service->settings->parents.count > 0;
-    (void)call;
-    survey_take(&survey, service, "", SERIES_MAX);
-    metrics_fold_other(&survey);
-    reply->type = "text/plain; version=0.0.4; charset=utf-8";
-    metrics_head(text, "build_info", "gauge", "Always 1; the label is the version.");
+    (void)request;
+    snapshot_take(&snapshot, service, "", SERIES_MAX);
+    metrics_merge_other(&snapshot);
+    response->type = "text/plain; version=0.0.4; charset=utf-8";
+    metrics_header(text, "build_info", "gauge", "Always 1; the label is the version.");
     text_add(text, "doorman_build_info{version=\"" DOORMAN_VERSION "\"} 1\n");
-    metrics_one(text, "server_is_master", "1 if this process is the master of its node, else 0.",
-                survey.is_master);
-    metrics_one(text, "server_config_last_reload_successful",
-                "1 if the last load of the configuration succeeded, 0 if it was refused.",
-                !loading.error[0]);
-    metrics_one(text, "server_config_last_reload_success_timestamp_seconds",
-                "When the configuration in force was loaded, in Unix seconds.",
-                (double)loading.loaded_at);
-    metrics_count(text, "server_unmatched_requests_total",
-                  "Requests for a resource that no template matches.", &service->counts.unmatched);
-    metrics_count(text, "server_shared_id_requests_total",
-                  "Requests that show that two processes use one id.", &service->counts.shared_id);
-    metrics_requests(text, &service->counts);
-    metrics_durations(text, &service->counts);
-    if (has_parent) metrics_parent(text, &service->counts);
-    metrics_resources(text, &survey, has_parent);
-    text->failed = text->failed || survey.failed;
-    survey_uninit(&survey);
+    metrics_gauge(text, "server_is_master", "1 if this process is the master of its node, else 0.",
+                  snapshot.is_master);
+    metrics_gauge(text, "server_config_last_reload_successful",
+                  "1 if the last load of the configuration succeeded, 0 if it was refused.",
+                  !last_load.error[0]);
+    metrics_gauge(text, "server_config_last_reload_success_timestamp_seconds",
+                  "When the configuration in force was loaded, in Unix seconds.",
+                  (double)last_load.loaded_at);
+    metrics_counter(text, "server_unmatched_requests_total",
+                    "Requests for a resource that no template matches.",
+                    &service->counters.unmatched);
+    metrics_counter(text, "server_shared_id_requests_total",
+                    "Requests that show that two processes use one id.",
+                    &service->counters.shared_id);
+    metrics_requests(text, &service->counters);
+    metrics_durations(text, &service->counters);
+    if (has_parent) metrics_parent(text, &service->counters);
+    metrics_all_resources(text, &snapshot, has_parent);
+    text->failed = text->failed || snapshot.failed;
+    snapshot_uninit(&snapshot);
 }
 
 /* ---- >>status page -------------------------------------------------------------------------- */
@@ -2746,23 +2793,23 @@ static void page_duration(struct text *text, doorman_time time) {
     }
 }
 
-static void page_start(struct service *service, const struct call *call, struct reply *reply,
-                       const char *filter) {
-    struct text *text = &reply->text;
-    reply->type = "text/html; charset=utf-8";
+static void page_start(struct service *service, const struct http_request *request,
+                       struct http_response *response, const char *filter) {
+    struct text *text = &response->text;
+    response->type = "text/html; charset=utf-8";
     text_add(text, "<!doctype html><html lang=en><head><meta charset=utf-8>"
                    "<meta name=viewport content='width=device-width,initial-scale=1'>"
                    "<link rel=icon href='data:,'><title>");
     text_add_escaped(text, service->node, escape_html);
     text_add(text, " - Doorman</title><noscript><meta http-equiv=refresh content=30></noscript>");
-    text_addf(text, "<style nonce='%s'>", reply->nonce);
+    text_addf(text, "<style nonce='%s'>", response->nonce);
     text_add(text, page_style);
     text_add(text, page_style_lists);
     text_add(text, "</style></head><body><header><h1><a href='/'>Doorman</a> ");
     text_add_escaped(text, service->node, escape_html);
-    text_addf(text, "</h1><span id=live></span><form action='%s' role=search>", call->path);
+    text_addf(text, "</h1><span id=live></span><form action='%s' role=search>", request->path);
     char id[DOORMAN_ID_BYTES_MAX + 1];
-    if (query_read(call->query, "resource", id, sizeof id)) {
+    if (query_read(request->query, "resource", id, sizeof id)) {
         text_add(text, "<input type=hidden name=resource value=\"");
         text_add_escaped(text, id, escape_html);
         text_add(text, "\">");
@@ -2773,12 +2820,12 @@ static void page_start(struct service *service, const struct call *call, struct 
     text_add(text, "\"><button>filter</button></form></header><main>");
 }
 
-static void page_end(struct reply *reply) {
-    struct text *text = &reply->text;
+static void page_end(struct http_response *response) {
+    struct text *text = &response->text;
     text_add(text, "</main><footer>doorman_server " DOORMAN_VERSION
                    " &middot; <a href='/metrics'>metrics</a> &middot; <a href='/v1/status'>status "
                    "as JSON</a> &middot; <a href='/v1/config'>configuration</a></footer>");
-    text_addf(text, "<script nonce='%s'>", reply->nonce);
+    text_addf(text, "<script nonce='%s'>", response->nonce);
     text_add(text, page_script);
     text_add(text, "</script></body></html>\n");
 }
@@ -2796,23 +2843,24 @@ static void page_fact_text(struct text *text, const char *name, const char *valu
     text_add(text, "</dd></div>");
 }
 
-static void page_master(struct text *text, const struct survey *survey) {
-    page_fact(text, "master", survey->is_master ? "good" : survey->master[0] ? "warn" : "bad");
-    if (survey->is_master) {
+static void page_master(struct text *text, const struct snapshot *snapshot) {
+    page_fact(text, "master", snapshot->is_master ? "good" : snapshot->master[0] ? "warn" : "bad");
+    if (snapshot->is_master) {
         text_add(text, "this process");
-    } else if (survey->master[0]) {
+    } else if (snapshot->master[0]) {
         text_add(text, "another: ");
-        text_add_escaped(text, survey->master, escape_html);
+        text_add_escaped(text, snapshot->master, escape_html);
     } else {
         text_add(text, "not known");
     }
     text_add(text, "</dd></div>");
 }
 
-static void page_parent(struct text *text, struct service *service, const struct survey *survey) {
+static void page_parent(struct text *text, struct service *service,
+                        const struct snapshot *snapshot) {
     const struct addresses *parents = &service->settings->parents;
     if (parents->count == 0) return;
-    bool all = survey->leased_count == survey->resource_count;
+    bool all = snapshot->leased_count == snapshot->resource_count;
     page_fact(text, "parent", "");
     for (size_t i = 0; i < parents->count; i++) {
         text_add(text, i ? ", " : "");
@@ -2820,50 +2868,51 @@ static void page_parent(struct text *text, struct service *service, const struct
     }
     text_add(text, "</dd></div>");
     page_fact(text, "leases from the parent", all ? "" : "bad");
-    text_addf(text, "%zu of %zu resources", survey->leased_count, survey->resource_count);
-    if (survey->leased_count > 0) {
+    text_addf(text, "%zu of %zu resources", snapshot->leased_count, snapshot->resource_count);
+    if (snapshot->leased_count > 0) {
         text_add(text, "; the first one ends in ");
-        page_duration(text, survey->lease_end - survey->now);
+        page_duration(text, snapshot->lease_end - snapshot->now);
     }
     text_add(text, "</dd></div>");
 }
 
 static void page_configuration(struct text *text, struct service *service) {
-    struct loading loading = service_loading(service);
+    struct config_load last_load = service_last_load(service);
     char when[32];
     struct tm utc;
     if (!service->settings->config) return;
-    gmtime_r(&loading.loaded_at, &utc);
+    gmtime_r(&last_load.loaded_at, &utc);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &utc);
-    page_fact_text(text, "configuration loaded (UTC)", when, loading.error[0] ? "warn" : "");
-    if (!loading.error[0]) return;
+    page_fact_text(text, "configuration loaded (UTC)", when, last_load.error[0] ? "warn" : "");
+    if (!last_load.error[0]) return;
     page_fact(text, "last change refused", "wide");
     text_add(text, "<span class=bad>");
-    text_add_escaped(text, loading.error, escape_html);
+    text_add_escaped(text, last_load.error, escape_html);
     text_add(text, "</span></dd></div>");
 }
 
-static void page_facts(struct text *text, struct service *service, const struct survey *survey) {
+static void page_facts(struct text *text, struct service *service,
+                       const struct snapshot *snapshot) {
     bool is_root = service->settings->parents.count == 0;
     text_add(text, "<dl class=facts>");
     page_fact_text(text, "node", service->node, "");
     if (strcmp(service->id, service->node) != 0) page_fact_text(text, "process", service->id, "");
     page_fact_text(text, "role", is_root ? "root: has the configuration" : "child of a parent", "");
-    page_master(text, survey);
+    page_master(text, snapshot);
     page_fact_text(text, "address", service->advertise, "");
-    page_parent(text, service, survey);
-    page_fact(text, "learning", survey->learning_count > 0 ? "warn" : "");
-    if (survey->learning_count > 0) {
-        text_addf(text, "%zu resources, for ", survey->learning_count);
-        page_duration(text, survey->learned_at - survey->now);
+    page_parent(text, service, snapshot);
+    page_fact(text, "learning", snapshot->learning_count > 0 ? "warn" : "");
+    if (snapshot->learning_count > 0) {
+        text_addf(text, "%zu resources, for ", snapshot->learning_count);
+        page_duration(text, snapshot->learned_at - snapshot->now);
     } else {
         text_add(text, "no");
     }
     text_add(text, "</dd></div>");
     page_fact(text, "resources, holders", "");
-    text_addf(text, "%zu, %zu</dd></div>", survey->resource_count, survey->holder_count);
+    text_addf(text, "%zu, %zu</dd></div>", snapshot->resource_count, snapshot->holder_count);
     page_fact(text, "uptime", "");
-    page_duration(text, survey->now - service->started_at);
+    page_duration(text, snapshot->now - service->started_at);
     text_add(text, "</dd></div>");
     page_fact_text(text, "version", DOORMAN_VERSION, "");
     page_configuration(text, service);
@@ -2874,11 +2923,11 @@ static void page_facts(struct text *text, struct service *service, const struct 
  * bar ends at twice the capacity, because the wants may be a thousand times larger. */
 static void page_bar(struct text *text, const struct row *row) {
     const doorman_server_resource *info = &row->info;
-    double capacity = kind_is_whole(row->kind) ? info->capacity : 0, most = capacity;
-    if (info->wants > most) most = info->wants;
-    if (capacity > 0 && most > 2 * capacity) most = 2 * capacity;
-    if (info->has > most) most = info->has;
-    double scale = most > 0 ? 1000 / most : 0;
+    double capacity = kind_divides_capacity(row->kind) ? info->capacity : 0, maximum = capacity;
+    if (info->wants > maximum) maximum = info->wants;
+    if (capacity > 0 && maximum > 2 * capacity) maximum = 2 * capacity;
+    if (info->has > maximum) maximum = info->has;
+    double scale = maximum > 0 ? 1000 / maximum : 0;
     double wants = info->wants * scale < 1000 ? info->wants * scale : 1000;
     text_addf(text,
               "<svg class=bar viewBox='0 0 1000 10' preserveAspectRatio=none role=img>"
@@ -2892,10 +2941,10 @@ static void page_bar(struct text *text, const struct row *row) {
     text_add(text, "</svg>");
 }
 
-static void page_line(struct text *text, const struct past *past, const float *values, double scale,
-                      const char *class) {
+static void page_line(struct text *text, const struct trend *trend, const float *values,
+                      double scale, const char *class) {
     text_addf(text, "<polyline class=%s points='", class);
-    for (unsigned i = HISTORY_POINTS - past->count; i < HISTORY_POINTS; i++) {
+    for (unsigned i = HISTORY_POINTS - trend->count; i < HISTORY_POINTS; i++) {
         double y = 38 - (double)values[i] * scale;
         text_addf(text, "%u,%.1f ", i, y > 1 ? y : 1);
     }
@@ -2906,12 +2955,12 @@ static void page_line(struct text *text, const struct past *past, const float *v
  * upper end are cut off. */
 static void page_trend(struct text *text, struct service *service, const struct row *row,
                        const char *id) {
-    struct past past = history_find(service, id);
-    double capacity = kind_is_whole(row->kind) ? row->info.capacity : 0, most = capacity;
-    for (unsigned i = HISTORY_POINTS - past.count; i < HISTORY_POINTS; i++) {
-        if ((double)past.has[i] > most) most = (double)past.has[i];
+    struct trend trend = history_find(service, id);
+    double capacity = kind_divides_capacity(row->kind) ? row->info.capacity : 0, maximum = capacity;
+    for (unsigned i = HISTORY_POINTS - trend.count; i < HISTORY_POINTS; i++) {
+        if ((double)trend.has[i] > maximum) maximum = (double)trend.has[i];
     }
-    double scale = most > 0 ? 30 / most : 0, y = 38 - capacity * scale;
+    double scale = maximum > 0 ? 30 / maximum : 0, y = 38 - capacity * scale;
     text_addf(text,
               "<svg class=trend viewBox='0 0 %d 40' preserveAspectRatio=none role=img>"
               "<title>the last ten minutes</title>",
@@ -2919,9 +2968,9 @@ static void page_trend(struct text *text, struct service *service, const struct 
     if (capacity > 0) {
         text_addf(text, "<line x1=0 x2=%d y1=%.1f y2=%.1f />", HISTORY_POINTS - 1, y, y);
     }
-    if (past.count > 1) {
-        page_line(text, &past, past.wants, scale, "wanted");
-        page_line(text, &past, past.has, scale, "given");
+    if (trend.count > 1) {
+        page_line(text, &trend, trend.wants, scale, "wanted");
+        page_line(text, &trend, trend.has, scale, "given");
     }
     text_add(text, "</svg>");
 }
@@ -2951,7 +3000,7 @@ static void page_numbers(struct text *text, const struct row *row) {
     if (row->kind == DOORMAN_NO_ALGORITHM) {
         text_add(text, "</b>, not limited");
     } else {
-        text_add(text, kind_is_whole(row->kind) ? "</b> of <b>" : "</b>, each up to <b>");
+        text_add(text, kind_divides_capacity(row->kind) ? "</b> of <b>" : "</b>, each up to <b>");
         page_amount(text, info->capacity);
         text_add(text, "</b>");
     }
@@ -3029,23 +3078,23 @@ static const struct order lease_orders[] = {
 
 /* Which part of a list a page shows, and in which order. */
 struct view {
-    const struct call *call;
+    const struct http_request *request;
     const struct order *orders, *order;
     char filter[DOORMAN_ID_BYTES_MAX + 1], resource[DOORMAN_ID_BYTES_MAX + 1];
     size_t first, end, count;
 };
 
-static struct view view_read(const struct call *call, const struct order *orders) {
-    struct view view = {.call = call, .orders = orders, .order = orders};
+static struct view view_read(const struct http_request *request, const struct order *orders) {
+    struct view view = {.request = request, .orders = orders, .order = orders};
     char word[16];
-    query_read(call->query, "filter", view.filter, sizeof view.filter);
-    query_read(call->query, "resource", view.resource, sizeof view.resource);
-    if (query_read(call->query, "sort", word, sizeof word)) {
+    query_read(request->query, "filter", view.filter, sizeof view.filter);
+    query_read(request->query, "resource", view.resource, sizeof view.resource);
+    if (query_read(request->query, "sort", word, sizeof word)) {
         for (const struct order *order = orders; order->name; order++) {
             if (strcmp(order->name, word) == 0) view.order = order;
         }
     }
-    if (query_read(call->query, "page", word, sizeof word) && word[0] != '-') {
+    if (query_read(request->query, "page", word, sizeof word) && word[0] != '-') {
         unsigned long page = strtoul(word, NULL, 10);
         view.first = page > 1 && page < ROWS_MAX ? (page - 1) * PAGE_ROWS : 0;
     }
@@ -3061,7 +3110,7 @@ static void view_set_count(struct view *view, size_t count) {
 /* Adds a link to the same list with another order or page. */
 static void view_add_link(struct text *text, const struct view *view, const struct order *order,
                           size_t page, const char *title) {
-    text_addf(text, "<a href=\"%s?sort=%s", view->call->path, order->name);
+    text_addf(text, "<a href=\"%s?sort=%s", view->request->path, order->name);
     if (view->resource[0]) {
         text_add(text, "&amp;resource=");
         text_add_escaped(text, view->resource, escape_query);
@@ -3092,34 +3141,35 @@ static void view_add_bars(struct text *text, const struct view *view, const char
     text_add(text, "</nav></div>");
 }
 
-static void answer_page(struct service *service, const struct call *call, struct reply *reply) {
-    struct view view = view_read(call, row_orders);
-    struct survey survey = {.now = 0};
-    struct text *text = &reply->text;
-    survey_take(&survey, service, view.filter, ROWS_MAX);
-    view_set_count(&view, survey.row_count);
-    if (survey.row_count > 1) {
-        qsort(survey.rows, survey.row_count, sizeof *survey.rows, view.order->compare);
+static void handle_page(struct service *service, const struct http_request *request,
+                        struct http_response *response) {
+    struct view view = view_read(request, row_orders);
+    struct snapshot snapshot = {.now = 0};
+    struct text *text = &response->text;
+    snapshot_take(&snapshot, service, view.filter, ROWS_MAX);
+    view_set_count(&view, snapshot.row_count);
+    if (snapshot.row_count > 1) {
+        qsort(snapshot.rows, snapshot.row_count, sizeof *snapshot.rows, view.order->compare);
     }
-    page_start(service, call, reply, view.filter);
-    page_facts(text, service, &survey);
+    page_start(service, request, response, view.filter);
+    page_facts(text, service, &snapshot);
     view_add_bars(text, &view, "resources");
     text_add(text, "<ol>");
     for (size_t i = view.first; i < view.end; i++) {
-        page_resource(text, service, &survey.rows[i], survey.now);
+        page_resource(text, service, &snapshot.rows[i], snapshot.now);
     }
     text_add(text, "</ol>");
-    if (survey.resource_count == 0) {
+    if (snapshot.resource_count == 0) {
         text_add(text, "<p class=soft>No client has asked for a resource yet.</p>");
-    } else if (survey.row_count == 0) {
+    } else if (snapshot.row_count == 0) {
         text_add(text, "<p class=soft>No resource name contains this text.</p>");
     } else {
         text_add(text, "<p class='soft key'><span class=k1>has</span><span class=k2>wants</span>"
                        "<span class=k3>free</span>the edge marks the capacity</p>");
     }
-    page_end(reply);
-    text->failed = text->failed || survey.failed;
-    survey_uninit(&survey);
+    page_end(response);
+    text->failed = text->failed || snapshot.failed;
+    snapshot_uninit(&snapshot);
 }
 
 static void page_lease(struct text *text, const struct lease_row *row, doorman_time now) {
@@ -3146,7 +3196,7 @@ static void page_lease(struct text *text, const struct lease_row *row, doorman_t
 }
 
 /* Keeps the leases whose holder ids contain the filter, and sorts them. */
-static void leases_arrange(struct leases *leases, const struct view *view) {
+static void lease_list_arrange(struct lease_list *leases, const struct view *view) {
     size_t kept = 0;
     for (size_t i = 0; i < leases->row_count; i++) {
         if (strstr(leases->rows[i].id, view->filter)) {
@@ -3159,7 +3209,7 @@ static void leases_arrange(struct leases *leases, const struct view *view) {
     if (kept > 1) qsort(leases->rows, kept, sizeof *leases->rows, view->order->compare);
 }
 
-static void page_leases(struct text *text, struct service *service, struct leases *leases,
+static void page_leases(struct text *text, struct service *service, struct lease_list *leases,
                         const struct view *view) {
     const struct row *row = &leases->resource;
     text_addf(text, "<p class=soft>%s ", doorman_kind_name(row->kind));
@@ -3188,26 +3238,27 @@ static void page_leases(struct text *text, struct service *service, struct lease
     }
 }
 
-static void answer_leases(struct service *service, const struct call *call, struct reply *reply) {
-    struct view view = view_read(call, lease_orders);
-    struct leases leases = {.found = false};
-    struct text *text = &reply->text;
-    leases_take(&leases, service, view.resource);
-    leases_arrange(&leases, &view);
+static void handle_leases(struct service *service, const struct http_request *request,
+                          struct http_response *response) {
+    struct view view = view_read(request, lease_orders);
+    struct lease_list leases = {.found = false};
+    struct text *text = &response->text;
+    lease_list_take(&leases, service, view.resource);
+    lease_list_arrange(&leases, &view);
     view_set_count(&view, leases.row_count);
-    page_start(service, call, reply, view.filter);
+    page_start(service, request, response, view.filter);
     text_add(text, "<h2>");
     text_add_escaped(text, view.resource, escape_html);
     text_add(text, "</h2>");
     if (leases.found) {
         page_leases(text, service, &leases, &view);
     } else {
-        reply->code = 404;
+        response->code = 404;
         text_add(text, "<p>This resource has no leases. <a href='/'>All resources</a></p>");
     }
-    page_end(reply);
+    page_end(response);
     text->failed = text->failed || leases.failed;
-    leases_uninit(&leases);
+    lease_list_uninit(&leases);
 }
 
 /* ---- >>json over http ----------------------------------------------------------------------- */
@@ -3222,12 +3273,12 @@ static void json_text(struct text *text, const char *value) {
 
 /* Writes 15 digits if they read back as the same number, else 17, which always do. */
 static void json_number(struct text *text, double value) {
-    char made[40];
-    snprintf(made, sizeof made, "%.15g", value);
-    if (strtod(made, NULL) < value || strtod(made, NULL) > value) {
-        snprintf(made, sizeof made, "%.17g", value);
+    char formatted[40];
+    snprintf(formatted, sizeof formatted, "%.15g", value);
+    if (strtod(formatted, NULL) < value || strtod(formatted, NULL) > value) {
+        snprintf(formatted, sizeof formatted, "%.17g", value);
     }
-    text_add(text, made);
+    text_add(text, formatted);
 }
 
 /* time: a duration. before: the text in front of the number. */
@@ -3237,14 +3288,15 @@ static void json_seconds(struct text *text, const char *before, doorman_time tim
 }
 
 /* Makes the reply an error: `name` is a code of the protocol, `code` a status of HTTP. */
-static void refuse_call(struct reply *reply, int code, const char *name, const char *message) {
-    reply->code = code;
-    reply->type = "application/json";
-    reply->text.buffer.bytes = 0;
-    reply->text.failed = false;
-    text_addf(&reply->text, "{\"error\":{\"code\":\"%s\",\"message\":", name);
-    json_text(&reply->text, message);
-    text_add(&reply->text, "}}\n");
+static void http_response_set_error(struct http_response *response, int code, const char *name,
+                                    const char *message) {
+    response->code = code;
+    response->type = "application/json";
+    response->text.buffer.bytes = 0;
+    response->text.failed = false;
+    text_addf(&response->text, "{\"error\":{\"code\":\"%s\",\"message\":", name);
+    json_text(&response->text, message);
+    text_add(&response->text, "}}\n");
 }
 
 static void json_resource(struct text *text, const struct row *row, doorman_time now) {
@@ -3271,32 +3323,33 @@ static void json_resource(struct text *text, const struct row *row, doorman_time
     text_add(text, "}");
 }
 
-static void answer_status(struct service *service, const struct call *call, struct reply *reply) {
-    struct text *text = &reply->text;
-    struct survey survey = {.now = 0};
+static void handle_status(struct service *service, const struct http_request *request,
+                          struct http_response *response) {
+    struct text *text = &response->text;
+    struct snapshot snapshot = {.now = 0};
     char filter[DOORMAN_ID_BYTES_MAX + 1] = "";
-    query_read(call->query, "filter", filter, sizeof filter);
-    survey_take(&survey, service, filter, ROWS_MAX);
-    reply->type = "application/json";
+    query_read(request->query, "filter", filter, sizeof filter);
+    snapshot_take(&snapshot, service, filter, ROWS_MAX);
+    response->type = "application/json";
     text_add(text, "{\"node\":");
     json_text(text, service->node);
     text_add(text, ",\"id\":");
     json_text(text, service->id);
     text_addf(text, ",\"version\":\"%s\",\"is_master\":%s,\"master_address\":", DOORMAN_VERSION,
-              survey.is_master ? "true" : "false");
-    if (survey.master[0]) {
-        json_text(text, survey.master);
+              snapshot.is_master ? "true" : "false");
+    if (snapshot.master[0]) {
+        json_text(text, snapshot.master);
     } else {
         text_add(text, "null");
     }
     text_add(text, ",\"resources\":[");
-    for (size_t i = 0; i < survey.row_count; i++) {
+    for (size_t i = 0; i < snapshot.row_count; i++) {
         if (i) text_add(text, ",\n");
-        json_resource(text, &survey.rows[i], survey.now);
+        json_resource(text, &snapshot.rows[i], snapshot.now);
     }
     text_add(text, "]}\n");
-    text->failed = text->failed || survey.failed;
-    survey_uninit(&survey);
+    text->failed = text->failed || snapshot.failed;
+    snapshot_uninit(&snapshot);
 }
 
 static void json_parameter(struct text *text, const char *name, double value) {
@@ -3344,7 +3397,7 @@ static void json_template(struct text *text, const doorman_template *settings, c
     text_add(text, "}");
 }
 
-static bool json_visit(void *context, const doorman_server_resource *info) {
+static bool json_add_template(void *context, const doorman_server_resource *info) {
     struct text *text = (struct text *)context;
     if (text->buffer.bytes > 0 && text->buffer.text[text->buffer.bytes - 1] == '}') {
         text_add(text, ",");
@@ -3363,13 +3416,14 @@ static void json_templates(struct text *text, struct service *service) {
         if (i) text_add(text, ",");
         json_template(text, &templates[i], templates[i].identifier_glob, escape_json);
     }
-    if (!service->config) service_walk(service, json_visit, text);
+    if (!service->config) service_for_each_resource(service, json_add_template, text);
 }
 
-static void answer_config(struct service *service, const struct call *call, struct reply *reply) {
-    struct text *text = &reply->text;
-    (void)call;
-    reply->type = "application/json";
+static void handle_config(struct service *service, const struct http_request *request,
+                          struct http_response *response) {
+    struct text *text = &response->text;
+    (void)request;
+    response->type = "application/json";
     pthread_mutex_lock(&service->lock);
     bool rejects = service->config && service->config->reject_unmatched;
     text_addf(text, "{%s\"resources\":[", rejects ? "\"unmatched\":\"reject\"," : "");
@@ -3378,24 +3432,26 @@ static void answer_config(struct service *service, const struct call *call, stru
     text_add(text, "]}\n");
 }
 
-static void answer_health(struct service *service, const struct call *call, struct reply *reply) {
+static void handle_health(struct service *service, const struct http_request *request,
+                          struct http_response *response) {
     (void)service;
-    (void)call;
-    text_add(&reply->text, "ok\n");
+    (void)request;
+    text_add(&response->text, "ok\n");
 }
 
 /* Ready means that this process can answer requests, or redirect them to the master. */
-static void answer_ready(struct service *service, const struct call *call, struct reply *reply) {
-    struct survey survey = {.now = 0};
-    (void)call;
+static void handle_ready(struct service *service, const struct http_request *request,
+                         struct http_response *response) {
+    struct snapshot snapshot = {.now = 0};
+    (void)request;
     pthread_mutex_lock(&service->lock);
-    survey_mastership(&survey, service);
+    snapshot_find_master(&snapshot, service);
     pthread_mutex_unlock(&service->lock);
-    bool ready = !survey.stopping && (survey.is_master || survey.master[0]);
-    if (!ready) reply->code = 503;
-    text_add(&reply->text, ready             ? "ready\n"
-                           : survey.stopping ? "stopping\n"
-                                             : "the master is not known\n");
+    bool ready = !snapshot.stopping && (snapshot.is_master || snapshot.master[0]);
+    if (!ready) response->code = 503;
+    text_add(&response->text, ready               ? "ready\n"
+                              : snapshot.stopping ? "stopping\n"
+                                                  : "the master is not known\n");
 }
 
 static int status_code(doorman_status status) {
@@ -3416,35 +3472,36 @@ static int status_code(doorman_status status) {
 
 /* Removes the method's key from a response, {"METHOD":RESPONSE}. An error keeps its own key, and
  * without a method the response stays unchanged. */
-static void answer_unwrap(struct text *text, const doorman_buffer *reply, const char *method,
-                          doorman_status status) {
+static void response_unwrap(struct text *text, const doorman_buffer *response, const char *method,
+                            doorman_status status) {
     size_t around = method ? strlen(method) + 4 : 0;
-    if (method && status == DOORMAN_OK && reply->bytes > around) {
-        text_add_bytes(text, reply->text + around, reply->bytes - around - 1);
+    if (method && status == DOORMAN_OK && response->bytes > around) {
+        text_add_bytes(text, response->text + around, response->bytes - around - 1);
     } else {
-        text_add_bytes(text, reply->text, reply->bytes);
+        text_add_bytes(text, response->text, response->bytes);
     }
     text_add(text, "\n");
 }
 
 /* A path that is a method has the inner object as its body, and is answered with one. The path /v1
  * takes and answers the whole message, as every other transport does. */
-static void answer_method(struct service *service, const struct call *call, struct reply *reply) {
-    const char *method = strcmp(call->path, "/v1") == 0 ? NULL : call->path + strlen("/v1/");
+static void handle_method(struct service *service, const struct http_request *request,
+                          struct http_response *response) {
+    const char *method = strcmp(request->path, "/v1") == 0 ? NULL : request->path + strlen("/v1/");
     struct text wrapped = {.failed = false};
     doorman_json_exchange exchange = {.status = DOORMAN_OK};
     if (method) text_addf(&wrapped, "{\"%s\":", method);
-    text_add_bytes(&wrapped, call->body, call->body_bytes);
+    text_add_bytes(&wrapped, request->body, request->body_bytes);
     if (method) text_add(&wrapped, "}");
     if (wrapped.failed) {
-        reply->text.failed = true;
+        response->text.failed = true;
     } else {
         doorman_status status =
-            service_answer(service, &exchange, wrapped.buffer.text, wrapped.buffer.bytes);
-        reply->code = status_code(status);
-        reply->type = "application/json";
-        answer_unwrap(&reply->text, &exchange.reply, method, status);
-        reply->text.failed = reply->text.failed || exchange.reply.bytes == 0;
+            service_handle(service, &exchange, wrapped.buffer.text, wrapped.buffer.bytes);
+        response->code = status_code(status);
+        response->type = "application/json";
+        response_unwrap(&response->text, &exchange.reply, method, status);
+        response->text.failed = response->text.failed || exchange.reply.bytes == 0;
     }
     doorman_json_exchange_uninit(&exchange);
     doorman_buffer_uninit(&wrapped.buffer);
@@ -3455,46 +3512,52 @@ static void answer_method(struct service *service, const struct call *call, stru
  * the number of connections nor the size of a head, and reads a body before it checks who sent it.
  * So this section uses only nng's streams, which support TLS.
  *
- * A connection (struct visit) has one aio, so that it does one thing at a time:
+ * A connection (struct http_connection) has one aio, so that it does one thing at a time:
  *
- *     state    meaning                      event                             next state
- *     FREE     not in use                   the server accepts a connection   READS
- *     READS    a request comes in           it is complete, or refused        WRITES
- *                                           timeout, or the peer disconnects  FREE
- *     WRITES   the response goes out        it is sent                        READS, DRAINS, FREE
- *                                           timeout, or the peer disconnects  FREE
- *     DRAINS   the rest of the body of a    it has been read, timeout, or     FREE
- *              refused request comes in     the peer disconnects
+ *     state      meaning                      event                           next state
+ *     FREE       not in use                   the server accepts a connection RECEIVING
+ *     RECEIVING  a request comes in           it is complete, or refused      SENDING
+ *                                             timeout, or a disconnect        FREE
+ *     SENDING    the response goes out        it is sent                      RECEIVING, DRAINING,
+ *                                                                             FREE
+ *                                             timeout, or a disconnect        FREE
+ *     DRAINING   the rest of the body of a    it has been read, timeout, or   FREE
+ *                refused request comes in     a disconnect
  *
  * V3 The server checks a request as soon as its head is complete. The Host must be known, so that a
  *    web page cannot reach a server on its reader's machine through a DNS name of its own. The
  *    token must be right. A POST must have a Content-Type that HTML forms cannot send. There are no
  *    CORS headers.
  * V5 When all connections are in use, the server closes the one that has waited longest for its
- *    request. A request must arrive within VISIT_SECONDS, and its response must leave within
- *    VISIT_SECONDS. */
-#define VISIT_SECONDS 30
-#define DRAIN_SECONDS 2
+ *    request. A request must arrive within HTTP_TIMEOUT_SECONDS, and its response must leave within
+ *    HTTP_TIMEOUT_SECONDS. */
+#define HTTP_TIMEOUT_SECONDS 30
+#define HTTP_DRAIN_SECONDS 2
 #define READ_BYTES ((size_t)16 << 10) /* for one read; also the maximum size of a head */
-#define VISIT_BYTES_KEPT ((size_t)64 << 10)
+#define HTTP_BUFFER_MAX ((size_t)64 << 10)
 
-#define VISIT_MAX 256
+#define HTTP_CONNECTION_MAX 256
 #define TOKEN_BYTES_MAX 512
 
-enum visit_state { VISIT_FREE, VISIT_READS, VISIT_WRITES, VISIT_DRAINS };
+enum http_connection_state {
+    CONNECTION_FREE,
+    CONNECTION_RECEIVING,
+    CONNECTION_SENDING,
+    CONNECTION_DRAINING
+};
 
-struct visit {
+struct http_connection {
     struct service *service;
     nng_stream *stream;
     nng_aio *aio;
-    enum visit_state state; /* the lock of HTTP guards state and deadline */
+    enum http_connection_state state; /* the lock of HTTP guards state and deadline */
     doorman_time deadline;
     char *in;                           /* bytes received */
     size_t in_bytes, in_capacity, used; /* used: bytes of the request that was answered */
     struct text out;                    /* bytes to send */
     size_t sent;                        /* how many of them have been sent */
     bool last, is_head;                 /* close after the response; it has no body */
-    size_t rest;                        /* bytes of a refused body to read before closing, so that
+    size_t body_left;                   /* bytes of a refused body to read before closing, so that
                                            the peer can read the response */
 };
 
@@ -3505,7 +3568,7 @@ struct http {
     nng_stream_listener *listener;
     nng_aio *aio; /* for accepting connections */
     bool accepting, stopping;
-    struct visit visits[VISIT_MAX];
+    struct http_connection connections[HTTP_CONNECTION_MAX];
 };
 
 static void http_accept(struct http *http);
@@ -3556,13 +3619,13 @@ static bool host_wildcard(const char *host) {
 /* Known hosts: loopback, the host of --http, and the host of --advertise. If HTTP listens on all
  * addresses, every IP address is known too, but no other name. */
 static bool host_known(const struct service *service, const char *given) {
-    char host[256], own[256], advertised[256];
+    char host[256], listening[256], advertised[256];
     host_read(given, host, sizeof host);
-    host_read(service->http->address, own, sizeof own);
+    host_read(service->http->address, listening, sizeof listening);
     host_read(service->advertise, advertised, sizeof advertised);
-    return host_loopback(host) || strcasecmp(host, own) == 0 ||
+    return host_loopback(host) || strcasecmp(host, listening) == 0 ||
            (!host_wildcard(advertised) && strcasecmp(host, advertised) == 0) ||
-           (host_wildcard(own) && host_numeric(host));
+           (host_wildcard(listening) && host_numeric(host));
 }
 
 /* Takes constant time for a given length, so that the duration does not reveal the first wrong
@@ -3578,7 +3641,7 @@ static bool token_equal(const char *token, const char *given, size_t bytes) {
 
 /* Programs send "Bearer TOKEN". A browser asks its user, and sends "Basic" with the token as the
  * password and any user name. */
-static bool token_given(const char *token, const char *head) {
+static bool token_valid(const char *token, const char *head) {
     char value[TOKEN_BYTES_MAX * 2 + 512], pair[sizeof value];
     if (head_read(head, "Authorization", value, sizeof value) != 1) return false;
     if (strncasecmp(value, "Bearer ", 7) == 0) {
@@ -3594,15 +3657,16 @@ static bool token_given(const char *token, const char *head) {
 static const struct route {
     const char *path;
     bool open; /* needs no token or Host: for the health checks of supervisors */
-    void (*answer)(struct service *service, const struct call *call, struct reply *reply);
+    void (*handle)(struct service *service, const struct http_request *request,
+                   struct http_response *response);
 } routes[] = {
-    {"/", false, answer_page},
-    {"/resources", false, answer_leases},
-    {"/metrics", false, answer_metrics},
-    {"/healthz", true, answer_health},
-    {"/readyz", true, answer_ready},
-    {"/v1/status", false, answer_status},
-    {"/v1/config", false, answer_config},
+    {"/", false, handle_page},
+    {"/resources", false, handle_leases},
+    {"/metrics", false, handle_metrics},
+    {"/healthz", true, handle_health},
+    {"/readyz", true, handle_ready},
+    {"/v1/status", false, handle_status},
+    {"/v1/config", false, handle_config},
 };
 
 static const struct route *route_find(const char *path) {
@@ -3616,8 +3680,8 @@ static const struct route *route_find(const char *path) {
 /* Whether the path accepts messages of the protocol: /v1, or /v1/ and the name of a method. */
 static bool path_is_method(const char *path) {
     bool found = strcmp(path, "/v1") == 0;
-    for (int i = 0; strncmp(path, "/v1/", 4) == 0 && i < CALL_UNKNOWN; i++) {
-        found = found || strcmp(path + 4, call_names[i]) == 0;
+    for (int i = 0; strncmp(path, "/v1/", 4) == 0 && i < MESSAGE_UNKNOWN; i++) {
+        found = found || strcmp(path + 4, message_names[i]) == 0;
     }
     return found;
 }
@@ -3631,43 +3695,45 @@ static bool type_is_json(const char *head) {
 
 /* Checks the path, the verb and the type of the body. Returns false, with an error in the reply, if
  * the request is refused. */
-static bool call_find(const struct call *call, struct reply *reply) {
-    bool method = path_is_method(call->path);
-    bool post = strcmp(call->verb, "POST") == 0;
-    bool get = strcmp(call->verb, "GET") == 0 || strcmp(call->verb, "HEAD") == 0;
-    if (!call->route && !method) {
-        refuse_call(reply, 404, "NOT_FOUND", "this path does not exist");
+static bool http_request_check(const struct http_request *request, struct http_response *response) {
+    bool method = path_is_method(request->path);
+    bool post = strcmp(request->verb, "POST") == 0;
+    bool get = strcmp(request->verb, "GET") == 0 || strcmp(request->verb, "HEAD") == 0;
+    if (!request->route && !method) {
+        http_response_set_error(response, 404, "NOT_FOUND", "this path does not exist");
     } else if (method ? !post : !get) {
-        refuse_call(reply, 405, "INVALID_ARGUMENT",
-                    method ? "methods of the protocol need POST" : "this path needs GET or HEAD");
-        reply->more = method ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n";
-    } else if (post && !type_is_json(call->head)) {
-        refuse_call(reply, 415, "UNSUPPORTED_MEDIA_TYPE",
-                    "the body must be of Content-Type application/json");
+        http_response_set_error(response, 405, "INVALID_ARGUMENT",
+                                method ? "methods of the protocol need POST"
+                                       : "this path needs GET or HEAD");
+        response->more = method ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n";
+    } else if (post && !type_is_json(request->head)) {
+        http_response_set_error(response, 415, "UNSUPPORTED_MEDIA_TYPE",
+                                "the body must be of Content-Type application/json");
     }
-    return reply->code == 200;
+    return response->code == 200;
 }
 
 /* Checks the Host and the token, then the path. With a token, a GET may have any Host, because the
  * token already protects what it reads, and proxies and Prometheus may use other names for the
  * server. Returns false, with an error in the reply, if the request is refused. */
-static bool call_allowed(const struct service *service, const struct call *call,
-                         struct reply *reply) {
+static bool http_request_allowed(const struct service *service, const struct http_request *request,
+                                 struct http_response *response) {
     const char *token = service->http->token;
-    bool open = call->route && call->route->open;
-    bool by_host = !token[0] || strcmp(call->verb, "POST") == 0;
+    bool open = request->route && request->route->open;
+    bool by_host = !token[0] || strcmp(request->verb, "POST") == 0;
     char host[256];
-    if (open) return call_find(call, reply);
-    int hosts = head_read(call->head, "Host", host, sizeof host);
+    if (open) return http_request_check(request, response);
+    int hosts = head_read(request->head, "Host", host, sizeof host);
     if (by_host && (hosts != 1 || !host_known(service, host))) {
-        refuse_call(reply, 403, "PERMISSION_DENIED",
-                    "the Host is unknown: use a loopback name, or the host of --http or "
-                    "--advertise");
-    } else if (token[0] && !token_given(token, call->head)) {
-        refuse_call(reply, 401, "UNAUTHENTICATED", "the token is missing or wrong");
-        reply->more = "WWW-Authenticate: Basic realm=\"doorman\", charset=\"UTF-8\"\r\n";
+        http_response_set_error(
+            response, 403, "PERMISSION_DENIED",
+            "the Host is unknown: use a loopback name, or the host of --http or "
+            "--advertise");
+    } else if (token[0] && !token_valid(token, request->head)) {
+        http_response_set_error(response, 401, "UNAUTHENTICATED", "the token is missing or wrong");
+        response->more = "WWW-Authenticate: Basic realm=\"doorman\", charset=\"UTF-8\"\r\n";
     }
-    return reply->code == 200 && call_find(call, reply);
+    return response->code == 200 && http_request_check(request, response);
 }
 
 static const char *code_reason(int code) {
@@ -3693,121 +3759,129 @@ static const char *code_reason(int code) {
     return reason;
 }
 
-/* Writes head and body of a response to visit->out. */
-static void visit_compose(struct visit *visit, struct reply *reply) {
-    struct text *out = &visit->out;
-    if (reply->text.failed) refuse_call(reply, 500, "INTERNAL", "out of memory");
+/* Writes head and body of a response to connection->out. */
+static void connection_format_response(struct http_connection *connection,
+                                       struct http_response *response) {
+    struct text *out = &connection->out;
+    if (response->text.failed) http_response_set_error(response, 500, "INTERNAL", "out of memory");
     out->buffer.bytes = 0;
     text_addf(out,
               "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: %s\r\n"
               "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
               "Referrer-Policy: no-referrer\r\n%s",
-              reply->code, code_reason(reply->code), reply->type, reply->text.buffer.bytes,
-              visit->last ? "close" : "keep-alive", reply->more);
+              response->code, code_reason(response->code), response->type,
+              response->text.buffer.bytes, connection->last ? "close" : "keep-alive",
+              response->more);
     text_addf(out,
               "Content-Security-Policy: default-src 'none'; style-src 'nonce-%s'; "
               "script-src 'nonce-%s'; connect-src 'self'; img-src data:; form-action 'self'; "
               "base-uri 'none'; frame-ancestors 'none'\r\n\r\n",
-              reply->nonce, reply->nonce);
-    if (!visit->is_head) text_add_bytes(out, reply->text.buffer.text, reply->text.buffer.bytes);
-}
-
-/* Starts to send or to receive, until the deadline. nng then calls visit_step. */
-static void visit_wait(struct visit *visit, bool sends) {
-    doorman_time left = visit->deadline - doorman_clock();
-    nng_aio_set_timeout(visit->aio, left > 0 ? (nng_duration)(left / 1000000 + 1) : 1);
-    if (sends) {
-        nng_iov iov = {visit->out.buffer.text + visit->sent, visit->out.buffer.bytes - visit->sent};
-        nng_aio_set_iov(visit->aio, 1, &iov);
-        nng_stream_send(visit->stream, visit->aio);
-    } else {
-        nng_iov iov = {visit->in + visit->in_bytes, visit->in_capacity - visit->in_bytes};
-        nng_aio_set_iov(visit->aio, 1, &iov);
-        nng_stream_recv(visit->stream, visit->aio);
+              response->nonce, response->nonce);
+    if (!connection->is_head) {
+        text_add_bytes(out, response->text.buffer.text, response->text.buffer.bytes);
     }
 }
 
-static void visit_set_state(struct visit *visit, enum visit_state state) {
-    struct http *http = visit->service->http;
-    int seconds = state == VISIT_DRAINS ? DRAIN_SECONDS : VISIT_SECONDS;
+/* Starts to send or to receive, until the deadline. nng then calls connection_step. */
+static void connection_start_io(struct http_connection *connection, bool sending) {
+    doorman_time left = connection->deadline - doorman_clock();
+    nng_aio_set_timeout(connection->aio, left > 0 ? (nng_duration)(left / 1000000 + 1) : 1);
+    if (sending) {
+        nng_iov iov = {connection->out.buffer.text + connection->sent,
+                       connection->out.buffer.bytes - connection->sent};
+        nng_aio_set_iov(connection->aio, 1, &iov);
+        nng_stream_send(connection->stream, connection->aio);
+    } else {
+        nng_iov iov = {connection->in + connection->in_bytes,
+                       connection->in_capacity - connection->in_bytes};
+        nng_aio_set_iov(connection->aio, 1, &iov);
+        nng_stream_recv(connection->stream, connection->aio);
+    }
+}
+
+static void connection_set_state(struct http_connection *connection,
+                                 enum http_connection_state state) {
+    struct http *http = connection->service->http;
+    int seconds = state == CONNECTION_DRAINING ? HTTP_DRAIN_SECONDS : HTTP_TIMEOUT_SECONDS;
     pthread_mutex_lock(&http->lock);
-    visit->state = state;
-    visit->deadline = doorman_clock() + seconds * DOORMAN_SECOND;
+    connection->state = state;
+    connection->deadline = doorman_clock() + seconds * DOORMAN_SECOND;
     pthread_mutex_unlock(&http->lock);
 }
 
-static void visit_shrink(struct visit *visit) {
-    doorman_buffer_uninit(&visit->out.buffer);
-    visit->out.failed = false;
-    if (visit->in_capacity > VISIT_BYTES_KEPT) {
-        free(visit->in);
-        visit->in = NULL;
-        visit->in_capacity = 0;
+static void connection_free_buffers(struct http_connection *connection) {
+    doorman_buffer_uninit(&connection->out.buffer);
+    connection->out.failed = false;
+    if (connection->in_capacity > HTTP_BUFFER_MAX) {
+        free(connection->in);
+        connection->in = NULL;
+        connection->in_capacity = 0;
     }
 }
 
-static void visit_end(struct visit *visit) {
-    struct http *http = visit->service->http;
-    nng_stream_free(visit->stream);
-    visit->stream = NULL;
-    visit->in_bytes = 0;
-    visit_shrink(visit);
-    visit_set_state(visit, VISIT_FREE);
+static void connection_close(struct http_connection *connection) {
+    struct http *http = connection->service->http;
+    nng_stream_free(connection->stream);
+    connection->stream = NULL;
+    connection->in_bytes = 0;
+    connection_free_buffers(connection);
+    connection_set_state(connection, CONNECTION_FREE);
     http_accept(http);
 }
 
 /* Makes room for the next read. Memory grows with the bytes received, not with Content-Length. */
-static bool visit_reserve(struct visit *visit) {
+static bool connection_reserve(struct http_connection *connection) {
     bool done = true;
-    if (visit->in_capacity - visit->in_bytes < READ_BYTES) {
-        size_t capacity = visit->in_capacity * 2 + READ_BYTES + 1;
-        char *in = (char *)realloc(visit->in, capacity);
+    if (connection->in_capacity - connection->in_bytes < READ_BYTES) {
+        size_t capacity = connection->in_capacity * 2 + READ_BYTES + 1;
+        char *in = (char *)realloc(connection->in, capacity);
         done = in != NULL;
-        if (done) visit->in = in;
-        if (done) visit->in_capacity = capacity;
+        if (done) connection->in = in;
+        if (done) connection->in_capacity = capacity;
     }
     return done;
 }
 
-static void visit_read(struct visit *visit) {
-    if (visit_reserve(visit)) {
-        visit_wait(visit, false);
+static void connection_receive(struct http_connection *connection) {
+    if (connection_reserve(connection)) {
+        connection_start_io(connection, false);
     } else {
-        visit_end(visit);
+        connection_close(connection);
     }
 }
 
 /* Sends a reply, and frees its memory. */
-static void visit_reply(struct visit *visit, struct reply *reply) {
-    visit_compose(visit, reply);
-    doorman_buffer_uninit(&reply->text.buffer);
-    visit->sent = 0;
-    visit_set_state(visit, VISIT_WRITES);
-    if (visit->out.failed) {
-        visit_end(visit);
+static void connection_respond(struct http_connection *connection, struct http_response *response) {
+    connection_format_response(connection, response);
+    doorman_buffer_uninit(&response->text.buffer);
+    connection->sent = 0;
+    connection_set_state(connection, CONNECTION_SENDING);
+    if (connection->out.failed) {
+        connection_close(connection);
     } else {
-        visit_wait(visit, true);
+        connection_start_io(connection, true);
     }
 }
 
-static struct reply reply_start(void) {
-    struct reply reply = {.code = 200, .type = "text/plain; charset=utf-8", .more = ""};
+static struct http_response http_response_init(void) {
+    struct http_response response = {.code = 200, .type = "text/plain; charset=utf-8", .more = ""};
     uint64_t random[2] = {0};
     doorman_random(random, sizeof random);
-    snprintf(reply.nonce, sizeof reply.nonce, "%016" PRIx64 "%016" PRIx64, random[0], random[1]);
-    return reply;
+    snprintf(response.nonce, sizeof response.nonce, "%016" PRIx64 "%016" PRIx64, random[0],
+             random[1]);
+    return response;
 }
 
 /* Refuses a request, and discards the rest of it.
  *   rest   bytes still to come; SIZE_MAX: unknown */
-static void visit_refuse(struct visit *visit, size_t rest, int code, const char *name,
-                         const char *message) {
-    struct reply reply = reply_start();
-    visit->last = true;
-    visit->rest = rest;
-    visit->is_head = false;
-    refuse_call(&reply, code, name, message);
-    visit_reply(visit, &reply);
+static void connection_refuse(struct http_connection *connection, size_t body_left, int code,
+                              const char *name, const char *message) {
+    struct http_response response = http_response_init();
+    connection->last = true;
+    connection->body_left = body_left;
+    connection->is_head = false;
+    http_response_set_error(&response, code, name, message);
+    connection_respond(connection, &response);
 }
 
 /* The size of the body in bytes; 0 without Content-Length. SIZE_MAX: Content-Length is invalid, or
@@ -3827,123 +3901,126 @@ static size_t head_length(const char *head) {
 
 /* Splits the first line of the head, "VERB /path?query HTTP/1.1", in place. Returns false if it is
  * invalid. */
-static bool call_parse(struct call *call, char *line) {
+static bool http_request_parse(struct http_request *request, char *line) {
     char *path = strchr(line, ' ');
     char *version = path ? strchr(path + 1, ' ') : NULL;
     if (!version || path[1] != '/' || strncmp(version, " HTTP/1.", 8) != 0) return false;
     *path++ = 0;
     *version++ = 0;
-    call->version = version;
+    request->version = version;
     char *query = strchr(path, '?');
     if (query) *query++ = 0;
-    call->verb = line;
-    call->path = path;
-    call->query = query ? query : "";
-    call->route = route_find(path);
+    request->verb = line;
+    request->path = path;
+    request->query = query ? query : "";
+    request->route = route_find(path);
     return true;
 }
 
 /* Whether to close the connection after the response: with HTTP/1.0, or if the peer asks for it. */
-static bool call_is_last(const struct call *call) {
-    char connection[64];
-    head_read(call->head, "Connection", connection, sizeof connection);
-    return strcmp(call->version, "HTTP/1.0") == 0 || strcasestr(connection, "close");
+static bool http_request_is_last(const struct http_request *request) {
+    char value[64];
+    head_read(request->head, "Connection", value, sizeof value);
+    return strcmp(request->version, "HTTP/1.0") == 0 || strcasestr(value, "close");
 }
 
 /* Handles a request whose head is complete. Refuses it at once if possible; otherwise it waits for
  * the body, and then answers. */
-static void visit_answer(struct visit *visit, struct call *call, size_t head_bytes) {
+static void connection_handle(struct http_connection *connection, struct http_request *request,
+                              size_t head_bytes) {
     char value[32];
-    struct reply reply = reply_start();
-    size_t length = head_length(call->head), here = visit->in_bytes - head_bytes;
-    size_t rest = length == SIZE_MAX || length > here ? length - here : 0;
-    bool said = head_read(call->head, "Content-Length", value, sizeof value) > 0;
-    visit->last = call_is_last(call);
-    visit->is_head = strcmp(call->verb, "HEAD") == 0;
-    if (!call_allowed(visit->service, call, &reply)) {
-        visit->last = true;
-        visit->rest = rest;
-        visit_reply(visit, &reply);
-    } else if (length == SIZE_MAX || (!said && strcmp(call->verb, "POST") == 0)) {
-        visit_refuse(visit, rest, said ? 400 : 411, "INVALID_ARGUMENT",
-                     "a body needs exactly one Content-Length, a number");
-    } else if (length > visit->service->settings->message_max) {
-        visit_refuse(visit, rest, 413, "RESOURCE_EXHAUSTED",
-                     "the message is larger than --max-message");
-    } else if (rest > 0) {
-        visit_read(visit);
+    struct http_response response = http_response_init();
+    size_t length = head_length(request->head), received = connection->in_bytes - head_bytes;
+    size_t body_left = length == SIZE_MAX || length > received ? length - received : 0;
+    bool has_length = head_read(request->head, "Content-Length", value, sizeof value) > 0;
+    connection->last = http_request_is_last(request);
+    connection->is_head = strcmp(request->verb, "HEAD") == 0;
+    if (!http_request_allowed(connection->service, request, &response)) {
+        connection->last = true;
+        connection->body_left = body_left;
+        connection_respond(connection, &response);
+    } else if (length == SIZE_MAX || (!has_length && strcmp(request->verb, "POST") == 0)) {
+        connection_refuse(connection, body_left, has_length ? 400 : 411, "INVALID_ARGUMENT",
+                          "a body needs exactly one Content-Length, a number");
+    } else if (length > connection->service->settings->message_max) {
+        connection_refuse(connection, body_left, 413, "RESOURCE_EXHAUSTED",
+                          "the message is larger than --max-message");
+    } else if (body_left > 0) {
+        connection_receive(connection);
     } else {
-        visit->used = head_bytes + length;
-        call->body = visit->in + head_bytes;
-        call->body_bytes = length;
-        (call->route ? call->route->answer : answer_method)(visit->service, call, &reply);
-        visit_reply(visit, &reply);
+        connection->used = head_bytes + length;
+        request->body = connection->in + head_bytes;
+        request->body_bytes = length;
+        (request->route ? request->route->handle : handle_method)(connection->service, request,
+                                                                  &response);
+        connection_respond(connection, &response);
     }
 }
 
 /* Checks whether the head, which ends with an empty line, is complete. */
-static void visit_look(struct visit *visit) {
+static void connection_parse(struct http_connection *connection) {
     char head[READ_BYTES + 1], line[READ_BYTES + 1];
-    struct call call = {.head = head};
-    char *end = (char *)memmem(visit->in, visit->in_bytes, "\r\n\r\n", 4);
-    size_t bytes = end ? (size_t)(end - visit->in) + 4 : visit->in_bytes;
+    struct http_request request = {.head = head};
+    char *end = (char *)memmem(connection->in, connection->in_bytes, "\r\n\r\n", 4);
+    size_t bytes = end ? (size_t)(end - connection->in) + 4 : connection->in_bytes;
     if (bytes > READ_BYTES) {
-        visit_refuse(visit, SIZE_MAX, 431, "RESOURCE_EXHAUSTED", "the head is longer than 16 KiB");
+        connection_refuse(connection, SIZE_MAX, 431, "RESOURCE_EXHAUSTED",
+                          "the head is longer than 16 KiB");
     } else if (!end) {
-        visit_read(visit);
+        connection_receive(connection);
     } else {
-        memcpy(head, visit->in, bytes);
+        memcpy(head, connection->in, bytes);
         head[bytes - 2] = 0;
         snprintf(line, sizeof line, "%.*s", (int)strcspn(head, "\r"), head);
-        if (strlen(head) == bytes - 2 && call_parse(&call, line)) {
-            visit_answer(visit, &call, bytes);
+        if (strlen(head) == bytes - 2 && http_request_parse(&request, line)) {
+            connection_handle(connection, &request, bytes);
         } else {
-            visit_refuse(visit, SIZE_MAX, 400, "INVALID_ARGUMENT",
-                         "this is not an HTTP/1.1 request");
+            connection_refuse(connection, SIZE_MAX, 400, "INVALID_ARGUMENT",
+                              "this is not an HTTP/1.1 request");
         }
     }
 }
 
 /* Called when the response is sent. The next request may have been received already. */
-static void visit_next(struct visit *visit) {
-    if (visit->rest > 0) {
-        visit->in_bytes = 0;
-        visit_set_state(visit, VISIT_DRAINS);
-        visit_read(visit);
-    } else if (visit->last) {
-        visit_end(visit);
+static void connection_on_sent(struct http_connection *connection) {
+    if (connection->body_left > 0) {
+        connection->in_bytes = 0;
+        connection_set_state(connection, CONNECTION_DRAINING);
+        connection_receive(connection);
+    } else if (connection->last) {
+        connection_close(connection);
     } else {
-        visit->in_bytes -= visit->used;
-        memmove(visit->in, visit->in + visit->used, visit->in_bytes);
-        visit->used = 0;
-        visit_shrink(visit);
-        visit_set_state(visit, VISIT_READS);
-        if (visit->in_bytes > 0) {
-            visit_look(visit);
+        connection->in_bytes -= connection->used;
+        memmove(connection->in, connection->in + connection->used, connection->in_bytes);
+        connection->used = 0;
+        connection_free_buffers(connection);
+        connection_set_state(connection, CONNECTION_RECEIVING);
+        if (connection->in_bytes > 0) {
+            connection_parse(connection);
         } else {
-            visit_read(visit);
+            connection_receive(connection);
         }
     }
 }
 
 /* nng calls this when bytes have been received or sent, and after an error or a timeout. */
-static void visit_step(void *argument) {
-    struct visit *visit = (struct visit *)argument;
-    size_t count = nng_aio_count(visit->aio);
-    if (nng_aio_result(visit->aio) != 0) {
-        visit_end(visit);
-    } else if (visit->state == VISIT_DRAINS && count >= visit->rest) {
-        visit_end(visit);
-    } else if (visit->state == VISIT_DRAINS) {
-        visit->rest -= count;
-        visit_wait(visit, false);
-    } else if (visit->state == VISIT_READS) {
-        visit->in_bytes += count;
-        visit_look(visit);
-    } else if ((visit->sent += count) < visit->out.buffer.bytes) {
-        visit_wait(visit, true);
+static void connection_step(void *argument) {
+    struct http_connection *connection = (struct http_connection *)argument;
+    size_t count = nng_aio_count(connection->aio);
+    if (nng_aio_result(connection->aio) != 0) {
+        connection_close(connection);
+    } else if (connection->state == CONNECTION_DRAINING && count >= connection->body_left) {
+        connection_close(connection);
+    } else if (connection->state == CONNECTION_DRAINING) {
+        connection->body_left -= count;
+        connection_start_io(connection, false);
+    } else if (connection->state == CONNECTION_RECEIVING) {
+        connection->in_bytes += count;
+        connection_parse(connection);
+    } else if ((connection->sent += count) < connection->out.buffer.bytes) {
+        connection_start_io(connection, true);
     } else {
-        visit_next(visit);
+        connection_on_sent(connection);
     }
 }
 
@@ -3951,16 +4028,16 @@ static void visit_step(void *argument) {
  * response only if all others do, too. Precondition: the lock is held. So no connection changes its
  * state here, and the cancelled operation is the one that its state says.
  *   newest   stays open */
-static void http_make_room(struct http *http, const struct visit *newest) {
-    struct visit *chosen = NULL;
-    for (size_t i = 0; i < VISIT_MAX; i++) {
-        struct visit *visit = &http->visits[i];
-        bool writes = visit->state == VISIT_WRITES;
-        if (visit->state == VISIT_FREE) return;
-        if (visit == newest) continue;
-        bool better = !chosen || writes < (chosen->state == VISIT_WRITES);
-        bool same = chosen && writes == (chosen->state == VISIT_WRITES);
-        if (better || (same && visit->deadline < chosen->deadline)) chosen = visit;
+static void http_make_room(struct http *http, const struct http_connection *newest) {
+    struct http_connection *chosen = NULL;
+    for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
+        struct http_connection *connection = &http->connections[i];
+        bool writes = connection->state == CONNECTION_SENDING;
+        if (connection->state == CONNECTION_FREE) return;
+        if (connection == newest) continue;
+        bool better = !chosen || writes < (chosen->state == CONNECTION_SENDING);
+        bool same = chosen && writes == (chosen->state == CONNECTION_SENDING);
+        if (better || (same && connection->deadline < chosen->deadline)) chosen = connection;
     }
     if (chosen) nng_aio_cancel(chosen->aio);
 }
@@ -3969,27 +4046,27 @@ static void http_make_room(struct http *http, const struct visit *newest) {
 static void http_accept(struct http *http) {
     bool accepts = false;
     pthread_mutex_lock(&http->lock);
-    for (size_t i = 0; i < VISIT_MAX && !http->accepting && !http->stopping; i++) {
-        accepts = accepts || http->visits[i].state == VISIT_FREE;
+    for (size_t i = 0; i < HTTP_CONNECTION_MAX && !http->accepting && !http->stopping; i++) {
+        accepts = accepts || http->connections[i].state == CONNECTION_FREE;
     }
     http->accepting = http->accepting || accepts;
     pthread_mutex_unlock(&http->lock);
     if (accepts) nng_stream_listener_accept(http->listener, http->aio);
 }
 
-static struct visit *http_open(struct http *http, nng_stream *stream) {
-    struct visit *visit = http->visits;
+static struct http_connection *http_open_connection(struct http *http, nng_stream *stream) {
+    struct http_connection *connection = http->connections;
     pthread_mutex_lock(&http->lock);
-    while (visit->state != VISIT_FREE) visit++;
-    visit->stream = stream;
-    visit->state = VISIT_READS;
-    visit->deadline = doorman_clock() + VISIT_SECONDS * DOORMAN_SECOND;
-    visit->last = visit->is_head = false;
-    visit->sent = visit->used = visit->rest = 0;
+    while (connection->state != CONNECTION_FREE) connection++;
+    connection->stream = stream;
+    connection->state = CONNECTION_RECEIVING;
+    connection->deadline = doorman_clock() + HTTP_TIMEOUT_SECONDS * DOORMAN_SECOND;
+    connection->last = connection->is_head = false;
+    connection->sent = connection->used = connection->body_left = 0;
     http->accepting = false;
-    http_make_room(http, visit);
+    http_make_room(http, connection);
     pthread_mutex_unlock(&http->lock);
-    return visit;
+    return connection;
 }
 
 /* nng calls this when it has accepted a connection, or could not. After an error, such as too many
@@ -3999,7 +4076,7 @@ static void http_step(void *argument) {
     int result = nng_aio_result(http->aio);
     if (result == 0) {
         nng_stream *stream = (nng_stream *)nng_aio_get_output(http->aio, 0);
-        visit_read(http_open(http, stream));
+        connection_receive(http_open_connection(http, stream));
     } else {
         pthread_mutex_lock(&http->lock);
         http->accepting = false;
@@ -4011,44 +4088,46 @@ static void http_step(void *argument) {
 }
 
 /* Reads the first word of a file. */
-static enum outcome http_load_token(struct http *http, const char *path) {
-    enum outcome outcome = GO_ON;
+static enum exit_status http_load_token(struct http *http, const char *path) {
+    enum exit_status exit_status = CONTINUE;
     FILE *file = fopen(path, "rb");
     char line[TOKEN_BYTES_MAX + 2] = "";
     if (!file) {
-        outcome = refuse(FAILED, "--http-token %s: %s", path, strerror(errno));
+        exit_status = fatal_error(EXIT_ERROR, "--http-token %s: %s", path, strerror(errno));
     } else {
         line[fread(line, 1, sizeof line - 1, file)] = 0;
         fclose(file);
         char *first = line + strspn(line, " \t\r\n");
         first[strcspn(first, " \t\r\n")] = 0;
         if (!*first || strlen(line) > TOKEN_BYTES_MAX) {
-            outcome = refuse(FAILED, "--http-token %s: must hold a token of 1 to %d bytes", path,
-                             TOKEN_BYTES_MAX);
+            exit_status =
+                fatal_error(EXIT_ERROR, "--http-token %s: must hold a token of 1 to %d bytes", path,
+                            TOKEN_BYTES_MAX);
         }
         snprintf(http->token, sizeof http->token, "%.*s", TOKEN_BYTES_MAX, first);
     }
-    return outcome;
+    return exit_status;
 }
 
 /* An address that is not loopback needs a token or client certificates. */
-static enum outcome http_check(const struct service *service) {
+static enum exit_status http_check(const struct service *service) {
     const struct settings *settings = service->settings;
-    enum outcome outcome = GO_ON;
+    enum exit_status exit_status = CONTINUE;
     char host[256];
     host_read(settings->http, host, sizeof host);
-    bool far = !host_loopback(host);
-    bool guarded = service->tls && settings->tls_ca;
-    if (far && !settings->http_token && !guarded) {
-        outcome = refuse(WRONG_USE,
-                         "--http %s can be reached from other machines: give --http-token, "
-                         "--tls-ca, or a loopback address",
-                         settings->http);
-    } else if (far && !service->tls) {
-        say(settings, LEVEL_WARNING, "the HTTP token travels in plain text: give --tls-cert",
-            "http", settings->http, END);
+    bool is_remote = !host_loopback(host);
+    bool needs_certificate = service->tls && settings->tls_ca;
+    if (is_remote && !settings->http_token && !needs_certificate) {
+        exit_status =
+            fatal_error(EXIT_USAGE,
+                        "--http %s can be reached from other machines: give --http-token, "
+                        "--tls-ca, or a loopback address",
+                        settings->http);
+    } else if (is_remote && !service->tls) {
+        log_event(settings, LEVEL_WARNING, "the HTTP token travels in plain text: give --tls-cert",
+                  "http", settings->http, LOG_END);
     }
-    return outcome;
+    return exit_status;
 }
 
 /* Returns 0 or an error of nng. Sets http->address, in which a port of 0 has become a real one. */
@@ -4073,53 +4152,56 @@ static int http_listen(struct service *service) {
 
 /* If the default address is in use, the server continues without HTTP and logs a warning. So a
  * second server on one machine starts without extra flags. */
-static enum outcome http_refuse(struct service *service, int error) {
+static enum exit_status http_listen_error(struct service *service, int error) {
     const struct settings *settings = service->settings;
-    enum outcome outcome = GO_ON;
+    enum exit_status exit_status = CONTINUE;
     if (error == NNG_EADDRINUSE && !settings->given[FLAG_HTTP]) {
-        say(settings, LEVEL_WARNING,
-            "HTTP is off, because its address is in use; give --http, or --http off", "http",
-            settings->http, END);
+        log_event(settings, LEVEL_WARNING,
+                  "HTTP is off, because its address is in use; give --http, or --http off", "http",
+                  settings->http, LOG_END);
     } else if (error == NNG_EADDRINVAL || error == NNG_EINVAL) {
-        outcome =
-            refuse(WRONG_USE, "cannot listen on --http '%s': %s; an address is, for example, %s",
-                   settings->http, nng_strerror(error), HTTP_DEFAULT);
+        exit_status = fatal_error(
+            EXIT_USAGE, "cannot listen on --http '%s': %s; an address is, for example, %s",
+            settings->http, nng_strerror(error), HTTP_DEFAULT);
     } else {
-        outcome =
-            refuse(FAILED, "cannot listen on --http %s: %s; give another address, or --http off",
-                   settings->http, nng_strerror(error));
+        exit_status = fatal_error(
+            EXIT_ERROR, "cannot listen on --http %s: %s; give another address, or --http off",
+            settings->http, nng_strerror(error));
     }
-    return outcome;
+    return exit_status;
 }
 
-static enum outcome http_open_visits(struct service *service) {
+static enum exit_status http_start_connections(struct service *service) {
     struct http *http = service->http;
     int error = nng_aio_alloc(&http->aio, http_step, http);
-    for (size_t i = 0; error == 0 && i < VISIT_MAX; i++) {
-        http->visits[i].service = service;
-        error = nng_aio_alloc(&http->visits[i].aio, visit_step, &http->visits[i]);
+    for (size_t i = 0; error == 0 && i < HTTP_CONNECTION_MAX; i++) {
+        http->connections[i].service = service;
+        error = nng_aio_alloc(&http->connections[i].aio, connection_step, &http->connections[i]);
     }
     if (error == 0) http_accept(http);
-    return error == 0 ? GO_ON : refuse(FAILED, "cannot serve HTTP: %s", nng_strerror(error));
+    return error == 0 ? CONTINUE
+                      : fatal_error(EXIT_ERROR, "cannot serve HTTP: %s", nng_strerror(error));
 }
 
-static enum outcome http_start(struct service *service) {
+static enum exit_status http_start(struct service *service) {
     const char *token = service->settings->http_token;
-    enum outcome outcome = http_check(service);
+    enum exit_status exit_status = http_check(service);
     struct http *http = (struct http *)calloc(1, sizeof *http);
     struct history *history = (struct history *)calloc(1, sizeof *history);
     service->http = http;
     service->history = history;
-    if (outcome == GO_ON && (!http || !history || pthread_mutex_init(&http->lock, NULL) != 0 ||
-                             pthread_mutex_init(&history->lock, NULL) != 0)) {
-        outcome = refuse(FAILED, "out of memory");
+    if (exit_status == CONTINUE &&
+        (!http || !history || pthread_mutex_init(&http->lock, NULL) != 0 ||
+         pthread_mutex_init(&history->lock, NULL) != 0)) {
+        exit_status = fatal_error(EXIT_ERROR, "out of memory");
     }
-    if (outcome == GO_ON && token) outcome = http_load_token(http, token);
-    if (outcome == GO_ON) {
+    if (exit_status == CONTINUE && token) exit_status = http_load_token(http, token);
+    if (exit_status == CONTINUE) {
         int error = http_listen(service);
-        outcome = error == 0 ? http_open_visits(service) : http_refuse(service, error);
+        exit_status =
+            error == 0 ? http_start_connections(service) : http_listen_error(service, error);
     }
-    return outcome;
+    return exit_status;
 }
 
 /* Works after an incomplete start too. nng_aio_stop waits for the end of the aio's callback. */
@@ -4131,13 +4213,13 @@ static void http_stop(struct service *service) {
         pthread_mutex_unlock(&http->lock);
         if (http->listener) nng_stream_listener_close(http->listener);
         nng_aio_stop(http->aio);
-        for (size_t i = 0; i < VISIT_MAX; i++) nng_aio_stop(http->visits[i].aio);
-        for (size_t i = 0; i < VISIT_MAX; i++) {
-            struct visit *visit = &http->visits[i];
-            nng_stream_free(visit->stream);
-            nng_aio_free(visit->aio);
-            doorman_buffer_uninit(&visit->out.buffer);
-            free(visit->in);
+        for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) nng_aio_stop(http->connections[i].aio);
+        for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
+            struct http_connection *connection = &http->connections[i];
+            nng_stream_free(connection->stream);
+            nng_aio_free(connection->aio);
+            doorman_buffer_uninit(&connection->out.buffer);
+            free(connection->in);
         }
         nng_aio_free(http->aio);
         if (http->listener) nng_stream_listener_free(http->listener);
@@ -4159,67 +4241,70 @@ static void http_stop(struct service *service) {
 #define PEM_BYTES_MAX ((size_t)1 << 20)
 
 /* Reads a file. path: NULL if the flag is not given, then *out is NULL. */
-static enum outcome pem_load(char **out, int flag, const char *path) {
-    enum outcome outcome = GO_ON;
+static enum exit_status pem_load(char **out, int flag, const char *path) {
+    enum exit_status exit_status = CONTINUE;
     FILE *file = path ? fopen(path, "rb") : NULL;
     char *text = path ? (char *)calloc(1, PEM_BYTES_MAX) : NULL;
     if (path && !text) {
-        outcome = refuse(FAILED, "out of memory");
+        exit_status = fatal_error(EXIT_ERROR, "out of memory");
     } else if (path && (!file || (fread(text, 1, PEM_BYTES_MAX - 1, file) == 0))) {
-        outcome = refuse(FAILED, "--%s %s: %s", flags[flag].name, path,
-                         file ? "is empty, or cannot be read" : strerror(errno));
+        exit_status = fatal_error(EXIT_ERROR, "--%s %s: %s", flags[flag].name, path,
+                                  file ? "is empty, or cannot be read" : strerror(errno));
     }
     if (file) fclose(file);
     *out = text;
-    return outcome;
+    return exit_status;
 }
 
 /* Makes a TLS configuration, in which nng checks the certificates. The one in client mode is only
  * for this check, because the transport makes its own. */
-static enum outcome tls_create(nng_tls_config **out, nng_tls_mode mode,
-                               const struct service *service) {
+static enum exit_status tls_create(nng_tls_config **out, nng_tls_mode mode,
+                                   const struct service *service) {
     const struct pem *pem = &service->pem;
     const struct settings *settings = service->settings;
-    enum outcome outcome = GO_ON;
+    enum exit_status exit_status = CONTINUE;
     int error = nng_tls_config_alloc(out, mode);
     if (error != 0) {
-        outcome =
-            refuse(WRONG_USE, "no TLS: %s; libnng was built without TLS", nng_strerror(error));
+        exit_status = fatal_error(EXIT_USAGE, "no TLS: %s; libnng was built without TLS",
+                                  nng_strerror(error));
     }
-    if (outcome == GO_ON && pem->certificate) {
+    if (exit_status == CONTINUE && pem->certificate) {
         error = nng_tls_config_own_cert(*out, pem->certificate, pem->key, NULL);
         if (error != 0) {
-            outcome = refuse(FAILED,
-                             "--tls-cert %s, --tls-key %s: %s; they must be a certificate "
-                             "and its key, in PEM",
-                             settings->tls_cert, settings->tls_key, nng_strerror(error));
+            exit_status = fatal_error(EXIT_ERROR,
+                                      "--tls-cert %s, --tls-key %s: %s; they must be a certificate "
+                                      "and its key, in PEM",
+                                      settings->tls_cert, settings->tls_key, nng_strerror(error));
         }
     }
-    if (outcome == GO_ON && pem->authority) {
+    if (exit_status == CONTINUE && pem->authority) {
         error = nng_tls_config_ca_chain(*out, pem->authority, NULL);
         if (error == 0) error = nng_tls_config_auth_mode(*out, NNG_TLS_AUTH_MODE_REQUIRED);
         if (error != 0) {
-            outcome = refuse(FAILED, "--tls-ca %s: %s; it must hold certificates, in PEM",
-                             settings->tls_ca, nng_strerror(error));
+            exit_status =
+                fatal_error(EXIT_ERROR, "--tls-ca %s: %s; it must hold certificates, in PEM",
+                            settings->tls_ca, nng_strerror(error));
         }
     }
-    return outcome;
+    return exit_status;
 }
 
-static enum outcome tls_start(struct service *service) {
+static enum exit_status tls_start(struct service *service) {
     const struct settings *settings = service->settings;
     struct pem *pem = &service->pem;
-    enum outcome outcome = pem_load(&pem->certificate, FLAG_TLS_CERT, settings->tls_cert);
-    if (outcome == GO_ON) outcome = pem_load(&pem->key, FLAG_TLS_KEY, settings->tls_key);
-    if (outcome == GO_ON) outcome = pem_load(&pem->authority, FLAG_TLS_CA, settings->tls_ca);
-    if (outcome == GO_ON && pem->certificate) {
-        outcome = tls_create(&service->tls, NNG_TLS_MODE_SERVER, service);
-    } else if (outcome == GO_ON && pem->authority) {
-        nng_tls_config *upward = NULL;
-        outcome = tls_create(&upward, NNG_TLS_MODE_CLIENT, service);
-        if (upward) nng_tls_config_free(upward);
+    enum exit_status exit_status = pem_load(&pem->certificate, FLAG_TLS_CERT, settings->tls_cert);
+    if (exit_status == CONTINUE) exit_status = pem_load(&pem->key, FLAG_TLS_KEY, settings->tls_key);
+    if (exit_status == CONTINUE) {
+        exit_status = pem_load(&pem->authority, FLAG_TLS_CA, settings->tls_ca);
     }
-    return outcome;
+    if (exit_status == CONTINUE && pem->certificate) {
+        exit_status = tls_create(&service->tls, NNG_TLS_MODE_SERVER, service);
+    } else if (exit_status == CONTINUE && pem->authority) {
+        nng_tls_config *client = NULL;
+        exit_status = tls_create(&client, NNG_TLS_MODE_CLIENT, service);
+        if (client) nng_tls_config_free(client);
+    }
+    return exit_status;
 }
 
 static void tls_stop(struct service *service) {
@@ -4246,18 +4331,19 @@ static int service_start_listener(struct service *service, nng_listener listener
 }
 
 /* nng's protocol has no authentication, so an address beyond loopback should use TLS. */
-static void service_warn_of_listener(const struct service *service, const char *url) {
+static void service_warn_about_listener(const struct service *service, const char *url) {
     char host[256];
     host_read(url, host, sizeof host);
-    bool far = strncmp(url, "tcp", 3) == 0 || strncmp(url, "ws", 2) == 0;
-    if (far && !host_loopback(host)) {
-        say(service->settings, LEVEL_WARNING,
-            "this address can be reached from other machines without TLS", "listen", url, END);
+    bool is_remote = strncmp(url, "tcp", 3) == 0 || strncmp(url, "ws", 2) == 0;
+    if (is_remote && !host_loopback(host)) {
+        log_event(service->settings, LEVEL_WARNING,
+                  "this address can be reached from other machines without TLS", "listen", url,
+                  LOG_END);
     }
 }
 
-static enum outcome service_listen_at(struct service *service, const char *url) {
-    enum outcome outcome = GO_ON;
+static enum exit_status service_listen_at(struct service *service, const char *url) {
+    enum exit_status exit_status = CONTINUE;
     nng_listener listener = NNG_LISTENER_INITIALIZER;
     int error = nng_listener_create(&listener, service->socket, url);
     bool tls = url_wants_tls(url);
@@ -4265,25 +4351,27 @@ static enum outcome service_listen_at(struct service *service, const char *url) 
         error = nng_listener_set_ptr(listener, NNG_OPT_TLS_CONFIG, service->tls);
     }
     if (error != 0) {
-        outcome = refuse(WRONG_USE, "cannot listen on '%s': %s; an address is, for example, %s",
-                         url, nng_strerror(error), LISTEN_DEFAULT);
+        exit_status =
+            fatal_error(EXIT_USAGE, "cannot listen on '%s': %s; an address is, for example, %s",
+                        url, nng_strerror(error), LISTEN_DEFAULT);
     } else if ((error = service_start_listener(service, listener)) != 0) {
-        outcome = refuse(FAILED, "cannot listen on %s: %s; give another --listen", url,
-                         nng_strerror(error));
+        exit_status = fatal_error(EXIT_ERROR, "cannot listen on %s: %s; give another --listen", url,
+                                  nng_strerror(error));
     } else if (!tls) {
-        service_warn_of_listener(service, url);
+        service_warn_about_listener(service, url);
     }
-    return outcome;
+    return exit_status;
 }
 
 /* Counts the connections, and closes one above --max-connections. nng reports the end of a
  * connection that is closed here too, so every one that is added is also subtracted. */
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     struct service *service = (struct service *)argument;
-    size_t most = service->settings->connection_max;
+    size_t maximum = service->settings->connection_max;
     if (event == NNG_PIPE_EV_REM_POST) {
         __atomic_sub_fetch(&service->connection_count, 1, __ATOMIC_RELAXED);
-    } else if (__atomic_add_fetch(&service->connection_count, 1, __ATOMIC_RELAXED) > most && most) {
+    } else if (__atomic_add_fetch(&service->connection_count, 1, __ATOMIC_RELAXED) > maximum &&
+               maximum) {
         nng_pipe_close(pipe);
     }
 }
@@ -4291,7 +4379,7 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
 /* Listens on all addresses with one socket. nng closes the connection of a peer that announces a
  * longer message than allowed, before it reads the message. The limit includes the request id of
  * nng, 4 bytes in front of each text. */
-static enum outcome service_listen(struct service *service) {
+static enum exit_status service_listen(struct service *service) {
     const struct settings *settings = service->settings;
     const size_t bytes_max = sizeof(uint32_t) + settings->message_max;
     int error = nng_rep0_open(&service->socket);
@@ -4300,12 +4388,13 @@ static enum outcome service_listen(struct service *service) {
         error = nng_pipe_notify(service->socket, NNG_PIPE_EV_REM_POST, on_pipe, service);
     }
     if (error == 0) error = nng_socket_set_size(service->socket, NNG_OPT_RECVMAXSZ, bytes_max);
-    enum outcome outcome =
-        error == 0 ? GO_ON : refuse(FAILED, "cannot open a socket: %s", nng_strerror(error));
-    for (size_t i = 0; outcome == GO_ON && i < settings->listen.count; i++) {
-        outcome = service_listen_at(service, settings->listen.items[i]);
+    enum exit_status exit_status =
+        error == 0 ? CONTINUE
+                   : fatal_error(EXIT_ERROR, "cannot open a socket: %s", nng_strerror(error));
+    for (size_t i = 0; exit_status == CONTINUE && i < settings->listen.count; i++) {
+        exit_status = service_listen_at(service, settings->listen.items[i]);
     }
-    return outcome;
+    return exit_status;
 }
 
 /* Each connection needs a file descriptor, and the default limit for a process is low. */
@@ -4319,7 +4408,7 @@ static void raise_file_limit(void) {
 
 /* Sets the names of this process. The default name of a node is its election key, because all
  * processes of the node share it (T5). */
-static enum outcome service_name(struct service *service) {
+static enum exit_status service_set_names(struct service *service) {
     const struct settings *settings = service->settings;
     const char *host = strstr(service->urls[0], "://");
     service->id = settings->id ? settings->id : host ? host + 3 : service->urls[0];
@@ -4327,17 +4416,17 @@ static enum outcome service_name(struct service *service) {
     if (settings->node) service->node = settings->node;
     service->advertise = settings->advertise ? settings->advertise : service->urls[0];
     return settings->election_key && !address_is_reachable(service->advertise)
-               ? refuse(
-                     WRONG_USE,
+               ? fatal_error(
+                     EXIT_USAGE,
                      "others cannot reach '%s': give --advertise with a host that they can reach",
                      service->advertise)
-               : GO_ON;
+               : CONTINUE;
 }
 
 #define NAME_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 
 /* Makes the server object. Without an election it is master from now on, without an end. */
-static enum outcome service_create_server(struct service *service) {
+static enum exit_status service_create_server(struct service *service) {
     const struct addresses *parents = &service->settings->parents;
     const char *addresses[ADDRESS_MAX];
     for (size_t i = 0; i < parents->count; i++) addresses[i] = parents->items[i];
@@ -4356,35 +4445,35 @@ static enum outcome service_create_server(struct service *service) {
     bool random = doorman_random(options.seed, sizeof options.seed);
     doorman_error error = {""};
     if (random) status = doorman_server_create(&service->server, &options, &error, now);
-    enum outcome outcome = GO_ON;
+    enum exit_status exit_status = CONTINUE;
     if (status == DOORMAN_INVALID_ARGUMENT) {
-        outcome = refuse(WRONG_USE, "%s; the node is '%s'", error.text, service->node);
+        exit_status = fatal_error(EXIT_USAGE, "%s; the node is '%s'", error.text, service->node);
     } else if (status != DOORMAN_OK) {
-        outcome =
-            refuse(FAILED, "cannot serve: %s",
-                   random ? doorman_status_text(status) : "the system provides no random numbers");
+        exit_status = fatal_error(EXIT_ERROR, "cannot serve: %s",
+                                  random ? doorman_status_text(status)
+                                         : "the system provides no random numbers");
     } else if (doorman_server_set_master(service->server, &mastership, now) != DOORMAN_OK) {
-        outcome = refuse(WRONG_USE, "--advertise '%s': " NAME_RULE, service->advertise);
+        exit_status = fatal_error(EXIT_USAGE, "--advertise '%s': " NAME_RULE, service->advertise);
     } else if (service->settings->election_key) {
         mastership.address = NULL; /* the address was only checked; no master is known yet */
         doorman_server_set_master(service->server, &mastership, now);
     }
-    return outcome;
+    return exit_status;
 }
 
-static enum outcome service_open_lanes(struct service *service) {
+static enum exit_status service_start_workers(struct service *service) {
     int error = 0;
-    for (size_t i = 0; error == 0 && i < LANE_COUNT; i++) {
-        struct lane *lane = &service->lanes[i];
-        lane->service = service;
-        error = nng_aio_alloc(&lane->aio, lane_step, lane);
-        if (error == 0) error = nng_ctx_open(&lane->context, service->socket);
-        if (error == 0) lane_receive(lane);
+    for (size_t i = 0; error == 0 && i < WORKER_COUNT; i++) {
+        struct worker *worker = &service->workers[i];
+        worker->service = service;
+        error = nng_aio_alloc(&worker->aio, worker_step, worker);
+        if (error == 0) error = nng_ctx_open(&worker->context, service->socket);
+        if (error == 0) worker_receive(worker);
     }
-    return error == 0 ? GO_ON : refuse(FAILED, "cannot serve: %s", nng_strerror(error));
+    return error == 0 ? CONTINUE : fatal_error(EXIT_ERROR, "cannot serve: %s", nng_strerror(error));
 }
 
-static void service_say_started(const struct service *service) {
+static void service_log_started(const struct service *service) {
     const struct addresses *parents = &service->settings->parents;
     char addresses[ADDRESS_MAX * NNG_MAXADDRLEN] = "";
     char source[ADDRESS_MAX * (DOORMAN_ID_BYTES_MAX + 1)] = "";
@@ -4397,61 +4486,64 @@ static void service_say_started(const struct service *service) {
         snprintf(source, sizeof source, "%zu", count);
     }
     const char *http = service->http && service->http->address[0] ? service->http->address : "off";
-    say(service->settings, LEVEL_INFO, "serving", "version", DOORMAN_VERSION, "http", http, "id",
-        service->id, "node", service->node, "listen", addresses, "advertise", service->advertise,
-        parents->count > 0 ? "parent" : "resources", source, END);
+    log_event(service->settings, LEVEL_INFO, "serving", "version", DOORMAN_VERSION, "http", http,
+              "id", service->id, "node", service->node, "listen", addresses, "advertise",
+              service->advertise, parents->count > 0 ? "parent" : "resources", source, LOG_END);
 }
 
 /* Returns the identity and version of a file. It follows symbolic links, so a path that names
  * another file after a rename or a changed link counts as changed. */
-static struct watched watch_file(const char *path) {
-    struct watched watched = {.device = 0};
+static struct file_version file_version_read(const char *path) {
+    struct file_version file_version = {.device = 0};
     struct stat state;
     if (path && stat(path, &state) == 0) {
-        watched =
-            (struct watched){(uint64_t)state.st_dev, (uint64_t)state.st_ino, (int64_t)state.st_size,
-                             (int64_t)state.st_mtim.tv_sec, (int64_t)state.st_mtim.tv_nsec};
+        file_version = (struct file_version){(uint64_t)state.st_dev, (uint64_t)state.st_ino,
+                                             (int64_t)state.st_size, (int64_t)state.st_mtim.tv_sec,
+                                             (int64_t)state.st_mtim.tv_nsec};
     }
-    return watched;
+    return file_version;
 }
 
-static enum outcome service_load_config(struct service *service) {
+static enum exit_status service_load_config(struct service *service) {
     const struct settings *settings = service->settings;
     struct election *election = &service->election;
-    enum outcome outcome = GO_ON;
+    enum exit_status exit_status = CONTINUE;
     doorman_error error;
     etcd_init(&election->etcd, settings);
-    service->loading.watched = watch_file(settings->config_key ? NULL : settings->config);
+    service->last_load.file_version =
+        file_version_read(settings->config_key ? NULL : settings->config);
     if (settings->config &&
         !config_fetch(&service->config, settings, &election->etcd, election->revision, &error)) {
-        outcome = refuse_config(settings->config, &error);
+        exit_status = config_error(settings->config, &error);
     }
-    service->loading.loaded_at = time(NULL);
-    return outcome;
+    service->last_load.loaded_at = time(NULL);
+    return exit_status;
 }
 
-static enum outcome service_start(struct service *service) {
+static enum exit_status service_start(struct service *service) {
     const struct addresses *parents = &service->settings->parents;
-    enum outcome outcome = service_load_config(service);
-    if (outcome == GO_ON) {
+    enum exit_status exit_status = service_load_config(service);
+    if (exit_status == CONTINUE) {
         raise_file_limit();
         service->started_at = doorman_clock();
-        outcome = tls_start(service);
+        exit_status = tls_start(service);
     }
-    if (outcome == GO_ON) outcome = service_listen(service);
-    if (outcome == GO_ON) outcome = service_name(service);
-    for (size_t i = 0; outcome == GO_ON && i < parents->count; i++) {
-        outcome = upward_check_address(service, parents->items[i]);
+    if (exit_status == CONTINUE) exit_status = service_listen(service);
+    if (exit_status == CONTINUE) exit_status = service_set_names(service);
+    for (size_t i = 0; exit_status == CONTINUE && i < parents->count; i++) {
+        exit_status = parent_link_check_address(service, parents->items[i]);
     }
-    if (outcome == GO_ON) outcome = service_create_server(service);
-    if (outcome == GO_ON && parents->count > 0) outcome = upward_start(service);
-    if (outcome == GO_ON) outcome = service_open_lanes(service);
-    if (outcome == GO_ON && strcmp(service->settings->http, "off") != 0) {
-        outcome = http_start(service);
+    if (exit_status == CONTINUE) exit_status = service_create_server(service);
+    if (exit_status == CONTINUE && parents->count > 0) exit_status = parent_link_start(service);
+    if (exit_status == CONTINUE) exit_status = service_start_workers(service);
+    if (exit_status == CONTINUE && strcmp(service->settings->http, "off") != 0) {
+        exit_status = http_start(service);
     }
-    if (outcome == GO_ON) service_say_started(service);
-    if (outcome == GO_ON && service->settings->etcd.count > 0) outcome = election_start(service);
-    return outcome;
+    if (exit_status == CONTINUE) service_log_started(service);
+    if (exit_status == CONTINUE && service->settings->etcd.count > 0) {
+        exit_status = election_start(service);
+    }
+    return exit_status;
 }
 
 /* Works after an incomplete start too. nng_close ends the operations of the workers, and
@@ -4460,12 +4552,12 @@ static enum outcome service_start(struct service *service) {
 static void service_stop(struct service *service) {
     http_stop(service);
     nng_close(service->socket);
-    for (size_t i = 0; i < LANE_COUNT; i++) {
-        nng_aio_free(service->lanes[i].aio);
-        doorman_json_exchange_uninit(&service->lanes[i].exchange);
+    for (size_t i = 0; i < WORKER_COUNT; i++) {
+        nng_aio_free(service->workers[i].aio);
+        doorman_json_exchange_uninit(&service->workers[i].exchange);
     }
     for (size_t i = 0; i < service->url_count; i++) nng_strfree(service->urls[i]);
-    upward_stop(service);
+    parent_link_stop(service);
     election_stop(service);
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
@@ -4496,9 +4588,9 @@ static void service_reload_config(struct service *service) {
         pthread_cond_signal(&service->election.wake);
         pthread_mutex_unlock(&service->lock);
     } else {
-        service->loading.watched = watch_file(service->settings->config);
+        service->last_load.file_version = file_version_read(service->settings->config);
         config_load(&config, service->settings->config, &error);
-        service_take_config(service, config, &error);
+        service_apply_config(service, config, &error);
     }
 }
 
@@ -4506,16 +4598,17 @@ static void service_reload(struct service *service) {
     if (service->settings->config) {
         service_reload_config(service);
     } else {
-        say(service->settings, LEVEL_INFO,
-            "there is nothing to load: this node gets its resources from the parent", END);
+        log_event(service->settings, LEVEL_INFO,
+                  "there is nothing to load: this node gets its resources from the parent",
+                  LOG_END);
     }
 }
 
 /* Reloads the configuration file if it has changed. A missing file may be in the middle of a
  * replacement, so the last configuration stays in force, without a warning. */
-static void service_watch_config(struct service *service) {
-    struct watched now = watch_file(service->settings->config);
-    const struct watched *last = &service->loading.watched;
+static void service_check_config_file(struct service *service) {
+    struct file_version now = file_version_read(service->settings->config);
+    const struct file_version *last = &service->last_load.file_version;
     bool same = now.device == last->device && now.file == last->file && now.bytes == last->bytes &&
                 now.seconds == last->seconds && now.nanoseconds == last->nanoseconds;
     if (now.file != 0 && !same) service_reload_config(service);
@@ -4536,12 +4629,12 @@ static void service_sample(struct service *service, doorman_time now) {
 static void service_trim(struct service *service, doorman_time now) {
 #ifdef __GLIBC__
     pthread_mutex_lock(&service->lock);
-    bool many = service->gone_count >= TRIM_LEASES;
+    bool many = service->ended_lease_count >= TRIM_LEASES;
     bool due = (many || service->trim_again) && now >= service->trim_due;
     if (due) {
         service->trim_again = many;
         service->trim_due = now + TRIM_INTERVAL;
-        service->gone_count = 0;
+        service->ended_lease_count = 0;
     }
     pthread_mutex_unlock(&service->lock);
     if (due) malloc_trim(0);
@@ -4550,13 +4643,13 @@ static void service_trim(struct service *service, doorman_time now) {
 #endif
 }
 
-static void service_tick(struct service *service) {
+static void service_update(struct service *service) {
     pthread_mutex_lock(&service->lock);
     doorman_time now = doorman_clock();
     bool due = doorman_server_due(service->server) <= now;
     while (due && doorman_server_update(service->server, now)) service_yield(service);
-    for (int kind = 0; kind < TROUBLE_COUNT; kind++) {
-        trouble_say(service, kind, NULL, NULL, NULL, now);
+    for (int kind = 0; kind < WARNING_COUNT; kind++) {
+        warning_log(service, kind, NULL, NULL, NULL, now);
     }
     pthread_mutex_unlock(&service->lock);
 }
@@ -4565,9 +4658,9 @@ static void service_tick(struct service *service) {
  * was on its way, nng 1.5 can lose the connection and wait for it forever. All requests have been
  * answered by then. A name lookup for etcd can hang too; then the election key ends with its lease.
  */
-static void leave(int signal_number) {
+static void on_shutdown_timeout(int signal_number) {
     (void)signal_number;
-    _exit(DONE);
+    _exit(EXIT_OK);
 }
 
 /* The main loop. It wakes up every second, and does not compute a time to sleep, because any
@@ -4578,48 +4671,49 @@ static void service_run(struct service *service, const sigset_t *signals) {
     while (got != SIGTERM && got != SIGINT) {
         got = sigtimedwait(signals, NULL, &second);
         if (got == SIGHUP) service_reload(service);
-        service_watch_config(service);
-        service_tick(service);
+        service_check_config_file(service);
+        service_update(service);
         service_sample(service, doorman_clock());
         service_trim(service, doorman_clock());
     }
-    say(service->settings, LEVEL_INFO, "stopping", "signal", got == SIGTERM ? "SIGTERM" : "SIGINT",
-        END);
+    log_event(service->settings, LEVEL_INFO, "stopping", "signal",
+              got == SIGTERM ? "SIGTERM" : "SIGINT", LOG_END);
     pthread_mutex_lock(&service->lock);
     service->stopping = true;
     pthread_mutex_unlock(&service->lock);
-    signal(SIGALRM, leave);
-    alarm(RESIGNING_SECONDS);
+    signal(SIGALRM, on_shutdown_timeout);
+    alarm(RESIGN_TIMEOUT_SECONDS);
     election_stop(service);
     nng_msleep(STOPPING_MS);
-    alarm(CLOSING_SECONDS);
+    alarm(CLOSE_TIMEOUT_SECONDS);
 }
 
 /* ---- >>main --------------------------------------------------------------------------------- */
 
-static enum outcome serve(const struct settings *settings) {
+static enum exit_status serve(const struct settings *settings) {
     struct service service = {.settings = settings, .lock = PTHREAD_MUTEX_INITIALIZER};
     sigset_t signals;
     block_signals(&signals);
-    enum outcome outcome = service_start(&service);
-    if (outcome == GO_ON) {
+    enum exit_status exit_status = service_start(&service);
+    if (exit_status == CONTINUE) {
         service_run(&service, &signals);
-        outcome = DONE;
+        exit_status = EXIT_OK;
     }
     service_stop(&service);
-    return outcome;
+    return exit_status;
 }
 
 int main(int argc, char **argv) {
     struct settings settings = {.config = NULL};
     cJSON_InitHooks(&(cJSON_Hooks){arena_malloc, arena_free});
-    enum outcome outcome = settings_read(&settings, argc, argv);
-    if (outcome == GO_ON) {
-        outcome = settings.check_config ? check_config(&settings) : serve(&settings);
+    enum exit_status exit_status = settings_read(&settings, argc, argv);
+    if (exit_status == CONTINUE) {
+        exit_status = settings.check_config ? check_config(&settings) : serve(&settings);
     }
     settings_uninit(&settings);
-    if (fflush(stdout) != 0 && outcome == DONE) {
-        outcome = refuse(FAILED, "cannot write to standard output: %s", strerror(errno));
+    if (fflush(stdout) != 0 && exit_status == EXIT_OK) {
+        exit_status =
+            fatal_error(EXIT_ERROR, "cannot write to standard output: %s", strerror(errno));
     }
-    return (int)outcome;
+    return (int)exit_status;
 }

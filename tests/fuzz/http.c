@@ -171,12 +171,12 @@ static void start(struct service *service, const char *token) {
     must(service->http && service->history);
     snprintf(service->http->address, sizeof service->http->address, "http://127.0.0.1:15050");
     snprintf(service->http->token, sizeof service->http->token, "%s", token);
-    service->http->visits[0].service = service;
+    service->http->connections[0].service = service;
 }
 
 static void stop(struct service *service) {
-    doorman_buffer_uninit(&service->http->visits[0].out.buffer);
-    free(service->http->visits[0].in);
+    doorman_buffer_uninit(&service->http->connections[0].out.buffer);
+    free(service->http->connections[0].in);
     free(service->http);
     history_clear(service->history);
     free(service->history);
@@ -194,12 +194,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     service->settings = &settings;
     start(service, data[0] & 4 ? "secret" : "");
     wire.input = (fuzz_text){(const char *)data + 1, bytes - 1};
-    struct visit *visit = http_open(service->http, NULL);
-    visit_read(visit);
-    for (int i = 0; i < STEPS && visit->state != VISIT_FREE; i++) {
+    struct http_connection *connection = http_open_connection(service->http, NULL);
+    connection_receive(connection);
+    for (int i = 0; i < STEPS && connection->state != CONNECTION_FREE; i++) {
         must(wire.waits);
         move_bytes(sizes[data[0] & 3]);
-        visit_step(visit);
+        connection_step(connection);
     }
     wire.waits = false;
     check_output();
