@@ -3159,10 +3159,16 @@ typedef struct doorman__rotation {
     bool served;       /* it has had a unit since it was added */
 } doorman__rotation;
 
+/* The owner sets the first eight fields, and learned_at. What pointers point to is the owner's. */
 typedef struct doorman__lease_table {
-    doorman__link link; /* in the server's table; must be first */
-    struct doorman__lease_table *previous, *next;
-    const doorman_template *settings;
+    const doorman_algorithm *algorithm;
+    doorman_time lease_length;         /* of the algorithm, when it was set */
+    const doorman_terms *parent_terms; /* of a node: the last terms of its parent */
+    size_t parent_terms_count;
+    double capacity;     /* C */
+    double may_commit;   /* K of a node: see upstream; DBL_MAX: any amount */
+    doorman_time end_by; /* no lease may end later */
+    bool whole;          /* leases are whole units */
     doorman__table entries;
     doorman__lease_entry *oldest, *newest;
     doorman__lease_entry *draining; /* the oldest record from before leases became shorter */
@@ -3172,20 +3178,15 @@ typedef struct doorman__lease_table {
     doorman__child *frozen_children; /* and the children that have it: R7 */
     doorman__sums frozen_wants;
     doorman_terms terms[DOORMAN_TERMS_MAX];
-    size_t terms_count;                /* 0: must be computed again */
-    const doorman_terms *parent_terms; /* of a node: the last terms of its parent */
-    size_t parent_terms_count;
-    double may_commit;              /* K of a node: see upstream */
-    struct doorman__upward *upward; /* of a node: its own lease; NULL: a root */
-    doorman_time learned_at;
+    size_t terms_count;      /* 0: must be computed again */
+    doorman_time learned_at; /* it learns until then */
     doorman__total spare;    /* while it learns: what holders have given back to this master */
     doorman__total in_round; /* the sum of v */
     uint32_t round;          /* counts the rounds */
     bool round_is_on;
-    unsigned step;          /* counts the steps, modulo 4: see "age" */
-    doorman_time older_end; /* leases of the steps before this one have ended by then, */
-    doorman_time last_end;  /* and all leases by then */
-    uint64_t expired_count;
+    unsigned step;            /* counts the steps, modulo 4: see "age" */
+    doorman_time older_end;   /* leases of the steps before this one have ended by then, */
+    doorman_time last_end;    /* and all leases by then */
     doorman__table rotations; /* of a resource with whole units, one for each holder */
     doorman__total rotation_shares,
         rotation_committed; /* of the holders with turns: shares, committed */
@@ -3194,7 +3195,6 @@ typedef struct doorman__lease_table {
     size_t waiting;        /* number of holders with turns that wait, */
     size_t pressing;       /* and of holders that are owed something urgent */
     doorman_time clock_until, unmet_since; /* 0: the clock is stopped; 0: what is owed can be met */
-    char resource_id[];
 } doorman__lease_table;
 
 /* NULL: the holder is a client. */
@@ -3387,7 +3387,7 @@ static void doorman__leases_age(doorman__lease_table *leases, doorman__lease_ent
 
 /* Begins or ends a round, by what is committed now. */
 static void doorman__leases_check_round(doorman__lease_table *leases) {
-    doorman__total capacity = doorman__total_of(leases->settings->capacity);
+    doorman__total capacity = doorman__total_of(leases->capacity);
     bool exceeds = doorman__total_less(capacity, leases->committed);
     if (exceeds && !leases->round_is_on) {
         leases->round++;
@@ -3400,7 +3400,7 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
  * With `immediate` handover the holder is assumed to have nothing else. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
                                    double has, double committed) {
-    bool immediate = leases->settings->algorithm.handover == DOORMAN_IMMEDIATE;
+    bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
     double in_round = immediate ? 0 : doorman__entry_in_round(leases, entry);
     assert(committed >= has);
     if (entry->step != leases->step) entry->recent = 0;
@@ -3472,7 +3472,7 @@ static bool doorman__rotation_reserve(doorman__lease_table *leases,
 /* Must be called before any change of shares or of committed amounts. The clock is stopped while
  * the lease table learns, because the lease table does not decide then what holders have. */
 static void doorman__leases_tick(doorman__lease_table *leases, bool learning, doorman_time now) {
-    if (!leases->settings->whole) return;
+    if (!leases->whole) return;
     doorman_time passed = leases->clock_until && !learning ? now - leases->clock_until : 0;
     double shares = doorman__total_value(leases->rotation_shares);
     leases->clock_until = now;
@@ -3554,10 +3554,10 @@ static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rot
  * is the same without an idle unit that the holder may have but is not owed. */
 static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double base, double *due, doorman_time now) {
-    const doorman_algorithm *algorithm = &leases->settings->algorithm;
+    const doorman_algorithm *algorithm = leases->algorithm;
     double has = rotation->entry->has;
     double owed = doorman__total_value(leases->owed) - (double)rotation->owed; /* to others */
-    double idle = leases->settings->capacity - doorman__total_value(leases->has);
+    double idle = leases->capacity - doorman__total_value(leases->has);
     bool unmet = idle < owed;
     if (!unmet || !leases->unmet_since) leases->unmet_since = unmet ? now : 0;
     double turn = (double)algorithm->lease_length / (double)(2 * DOORMAN_SECOND);
@@ -3585,8 +3585,7 @@ static double doorman__leases_whole_target(doorman__lease_table *leases,
                                            doorman__rotation *rotation, double target, double *due,
                                            doorman_time now) {
     double play = 1e-6 + 1e-9 * target, base = doorman__whole_floor(target + play);
-    bool turns =
-        target - base > play && doorman__kinds[leases->settings->algorithm.kind].divides_capacity;
+    bool turns = target - base > play && doorman__kinds[leases->algorithm->kind].divides_capacity;
     doorman__rotation_set_share(leases, rotation, turns ? target : 0);
     if (turns) return doorman__leases_take_turn(leases, rotation, base, due, now);
     doorman__rotation_set_waits(leases, rotation, false);
@@ -3638,7 +3637,7 @@ static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_e
                                   const doorman_demand *demands, size_t count) {
     doorman__demand_groups *offered = &entry->demand.child->offered;
     void *items = offered->items;
-    bool whole = leases->settings->whole;
+    bool whole = leases->whole;
     bool room = doorman__reserve(&items, &offered->capacity, count, sizeof *offered->items);
     offered->items = (doorman__demand_group *)items;
     for (size_t i = 0; i < count && room; i++) {
@@ -3656,7 +3655,7 @@ static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_e
  * unless this is retracted. False: no memory, and nothing has changed. */
 static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     const doorman_demand *demands, size_t count) {
-    bool whole = leases->settings->whole;
+    bool whole = leases->whole;
     if (whole && !doorman__rotation_reserve(leases, entry)) return false;
     if (entry->is_server) {
         return doorman__child_same(entry->demand.child, demands, count, whole) ||
@@ -3707,7 +3706,7 @@ static void doorman__leases_unfreeze(doorman__lease_table *leases, doorman__leas
 static void doorman__leases_set_demands(doorman__lease_table *leases, doorman__lease_entry *entry,
                                         const doorman_demand *demands, size_t count) {
     doorman__child *child = doorman__entry_child(entry);
-    bool whole = leases->settings->whole;
+    bool whole = leases->whole;
     if (child && !doorman__child_same(child, demands, count, whole)) {
         doorman__demand_groups last = child->now;
         if (child->frozen) doorman__leases_unfreeze(leases, entry);
@@ -3753,6 +3752,14 @@ static void doorman__leases_remove(doorman__lease_table *leases, doorman__lease_
     leases->terms_count = 0;
 }
 
+/* Precondition: there are no records. */
+static void doorman__leases_uninit(doorman__lease_table *leases) {
+    assert(leases->entries.count == 0 && leases->rotations.count == 0);
+    doorman__table_uninit(&leases->entries);
+    doorman__table_uninit(&leases->rotations);
+    doorman__index_uninit(&leases->index);
+}
+
 /* Leases are shorter from now on: a new list begins. */
 static void doorman__leases_drain(doorman__lease_table *leases) {
     if (leases->draining) return;
@@ -3760,13 +3767,26 @@ static void doorman__leases_drain(doorman__lease_table *leases) {
     leases->oldest = leases->newest = NULL;
 }
 
-static void doorman__leases_set_template(doorman__lease_table *leases,
-                                         const doorman_template *settings) {
-    doorman_time before = leases->settings->algorithm.lease_length;
-    if (settings->algorithm.lease_length < before) doorman__leases_drain(leases);
-    if (!settings->whole) leases->clock_until = 0;
-    leases->settings = settings;
+/* Sets how the resource is shared. Must be called after each change of the algorithm too. */
+static void doorman__leases_set_algorithm(doorman__lease_table *leases,
+                                          const doorman_algorithm *algorithm, bool whole) {
+    if (algorithm->lease_length < leases->lease_length) doorman__leases_drain(leases);
+    if (!whole) leases->clock_until = 0;
+    leases->algorithm = algorithm;
+    leases->lease_length = algorithm->lease_length;
+    leases->whole = whole;
     leases->terms_count = 0;
+}
+
+/* Sets C, K, and the time by which leases must have ended. */
+static void doorman__leases_set_capacity(doorman__lease_table *leases, double capacity,
+                                         double may_commit, doorman_time end_by) {
+    assert(capacity >= 0 && capacity <= DOORMAN_AMOUNT_MAX && may_commit >= 0);
+    bool same = capacity >= leases->capacity && capacity <= leases->capacity;
+    if (!same) leases->terms_count = 0;
+    leases->capacity = capacity;
+    leases->may_commit = may_commit;
+    leases->end_by = end_by;
 }
 
 static double doorman__leases_wants(const doorman__lease_table *leases) {
@@ -3786,7 +3806,7 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
 static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
     double sum =
         doorman__terms_sum(leases->parent_terms, leases->parent_terms_count, &leases->index);
-    double most = capacity * (1 + 1e-3) + (leases->settings->whole ? 4 : 0);
+    double most = capacity * (1 + 1e-3) + (leases->whole ? 4 : 0);
     if (sum < 0 || sum > most) return false;
     double unmet = doorman__index_wants(&leases->index) - sum;
     double part = unmet > 0 ? doorman__min(1, doorman__max(0, (capacity - sum) / unmet)) : 0;
@@ -3801,9 +3821,8 @@ static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, doub
 /* The terms in force. They are those that the parent sent while they fit, so that all clients of a
  * tree are treated as if they had one server. Otherwise they are the lease table's own (T2). */
 static void doorman__leases_solve(doorman__lease_table *leases) {
-    const doorman_template *settings = leases->settings;
-    const doorman__kind *kind = &doorman__kinds[settings->algorithm.kind];
-    double capacity = doorman__total_left(leases->frozen, settings->capacity);
+    const doorman__kind *kind = &doorman__kinds[leases->algorithm->kind];
+    double capacity = doorman__total_left(leases->frozen, leases->capacity);
     if (leases->parent_terms_count && !kind->divides_capacity) {
         memcpy(leases->terms, leases->parent_terms,
                leases->parent_terms_count * sizeof *leases->terms);
@@ -3811,7 +3830,7 @@ static void doorman__leases_solve(doorman__lease_table *leases) {
     } else if (!leases->parent_terms_count ||
                !doorman__leases_take_parent_terms(leases, capacity)) {
         leases->terms_count =
-            kind->solve(&settings->algorithm, capacity, &leases->index, leases->terms);
+            kind->solve(leases->algorithm, capacity, &leases->index, leases->terms);
     }
 }
 
@@ -3862,27 +3881,26 @@ static double doorman__leases_left_in_round(const doorman__lease_table *leases,
                                             const doorman__lease_entry *entry) {
     doorman__total others = leases->in_round;
     doorman__total_subtract(&others, doorman__entry_in_round(leases, entry));
-    return doorman__total_left(others, leases->settings->capacity);
+    return doorman__total_left(others, leases->capacity);
 }
 
 static double doorman__leases_free(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry) {
-    return doorman__leases_left(leases, entry, leases->settings->capacity);
+    return doorman__leases_left(leases, entry, leases->capacity);
 }
 
 static bool doorman__leases_learning(const doorman__lease_table *leases, doorman_time now) {
-    return now < leases->learned_at &&
-           doorman__kinds[leases->settings->algorithm.kind].divides_capacity;
+    return now < leases->learned_at && doorman__kinds[leases->algorithm->kind].divides_capacity;
 }
 
 /* Rounds down to a possible lease: to whole units, or to an amount that the sums can hold
  * exactly. */
 static double doorman__leases_round_down(const doorman__lease_table *leases, double amount) {
-    return leases->settings->whole ? doorman__whole_floor(amount) : doorman__floor(amount);
+    return leases->whole ? doorman__whole_floor(amount) : doorman__floor(amount);
 }
 
 static double doorman__leases_round_up(const doorman__lease_table *leases, double amount) {
-    return leases->settings->whole ? doorman__whole_ceil(amount) : doorman__ceil(amount);
+    return leases->whole ? doorman__whole_ceil(amount) : doorman__ceil(amount);
 }
 
 /* R4. Precondition: the holder has named its last lease. */
@@ -3900,7 +3918,8 @@ static void doorman__leases_confirm(doorman__lease_table *leases, doorman__lease
 static double doorman__leases_held(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double claim) {
     double in_force = doorman__min(entry->committed, claim);
-    bool bound = leases->upward && leases->settings->algorithm.handover == DOORMAN_CONFIRMED;
+    bool bound = leases->may_commit <= DOORMAN_AMOUNT_MAX &&
+                 leases->algorithm->handover == DOORMAN_CONFIRMED;
     return bound ? doorman__min(in_force, doorman__leases_left(leases, entry, leases->may_commit))
                  : in_force;
 }
@@ -3908,8 +3927,8 @@ static double doorman__leases_held(const doorman__lease_table *leases,
 /* R5. Returns what stays committed for the holder, `keep`. */
 static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim) {
-    bool whole = doorman__kinds[leases->settings->algorithm.kind].divides_capacity;
-    bool immediate = leases->settings->algorithm.handover == DOORMAN_IMMEDIATE;
+    bool whole = doorman__kinds[leases->algorithm->kind].divides_capacity;
+    bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
     double in_force = doorman__leases_held(leases, entry, claim);
     double most = doorman__max(doorman__leases_free(leases, entry), in_force);
     doorman__leases_check_round(leases);
@@ -3950,7 +3969,7 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
     doorman__total_subtract(&leases->spare, has);
     doorman__leases_check_round(leases);
     doorman__leases_commit(leases, entry, has, has);
-    bool immediate = leases->settings->algorithm.handover == DOORMAN_IMMEDIATE;
+    bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
     double committed = doorman__min(doorman__ceil(outstanding), DOORMAN_AMOUNT_MAX);
     if (committed <= entry->committed || immediate) return has;
     doorman__leases_set_amounts(leases, entry, has, committed);
@@ -4775,11 +4794,22 @@ typedef struct doorman__holder_usage {
     size_t count;
 } doorman__holder_usage;
 
+/* One resource: its lease table and, of a node, its own lease. */
+typedef struct doorman__resource_state {
+    doorman__link link; /* in the server's table; must be first */
+    struct doorman__resource_state *previous, *next;
+    const doorman_template *settings;
+    struct doorman__upward *upward; /* NULL: the server is a root */
+    uint64_t expired_count;
+    doorman__lease_table leases;
+    char resource_id[];
+} doorman__resource_state;
+
 /* One ask (resource) of a request, while the request is checked and answered. */
 typedef struct doorman__request_item {
     uint64_t hash;
     size_t index;
-    doorman__lease_table *leases;
+    doorman__resource_state *resource;
     doorman__lease_entry *entry;
     bool added; /* the record is new */
     doorman_outcome outcome;
@@ -4789,8 +4819,8 @@ typedef struct doorman__request_item {
 typedef struct doorman__upward {
     doorman__held_lease held; /* must be first */
     doorman_server *server;
-    doorman__lease_table *leases;
-    doorman_template settings; /* of the lease table */
+    doorman__resource_state *resource;
+    doorman_template settings; /* of the resource */
     doorman_terms terms[DOORMAN_TERMS_MAX];
 } doorman__upward;
 
@@ -4810,7 +4840,7 @@ struct doorman_server {
     doorman_time *learned_at; /* for each template: when a resource that is new now has learned */
     doorman_time drains_at;   /* leases under earlier configurations have ended by then */
     doorman__table resources, usages;
-    doorman__lease_table *first, *last;
+    doorman__resource_state *first, *last;
     doorman_cursor *cursors; /* all walks that have not ended */
     doorman_cursor sweep;    /* of an update that has more to do; it is in `walks` meanwhile */
     bool sweeping;
@@ -4869,63 +4899,63 @@ static void doorman__server_remove_entry(doorman_server *server, doorman__lease_
     doorman__leases_remove(leases, entry);
 }
 
-static void doorman__server_free_leases(doorman_server *server, doorman__lease_table *leases) {
+static void doorman__server_free_resource(doorman_server *server,
+                                          doorman__resource_state *resource) {
+    doorman__lease_table *leases = &resource->leases;
     for (doorman__lease_entry *entry = NULL; (entry = doorman__leases_first(leases));) {
         doorman__server_remove_entry(server, leases, entry);
     }
-    assert(leases->entries.count == 0);
     for (doorman_cursor *cursor = server->cursors; cursor; cursor = cursor->other) {
-        if (cursor->next == leases) cursor->next = leases->next;
+        if (cursor->next == resource) cursor->next = resource->next;
     }
-    *(leases->previous ? &leases->previous->next : &server->first) = leases->next;
-    *(leases->next ? &leases->next->previous : &server->last) = leases->previous;
-    doorman__table_remove(&server->resources, &leases->link);
-    doorman__table_uninit(&leases->entries);
-    doorman__table_uninit(&leases->rotations);
-    doorman__index_uninit(&leases->index);
-    DOORMAN_FREE(leases->upward);
-    DOORMAN_FREE(leases);
+    *(resource->previous ? &resource->previous->next : &server->first) = resource->next;
+    *(resource->next ? &resource->next->previous : &server->last) = resource->previous;
+    doorman__table_remove(&server->resources, &resource->link);
+    doorman__leases_uninit(leases);
+    DOORMAN_FREE(resource->upward);
+    DOORMAN_FREE(resource);
 }
 
-/* Removes a lease table that has no records. The lease table of a node is removed only after its
- * lease has been released. While the node learns it may have holders that it does not know of, so
- * it keeps the lease (R10). */
-static void doorman__server_remove_leases(doorman_server *server, doorman__lease_table *leases) {
-    if (!leases->upward) {
-        doorman__server_free_leases(server, leases);
+/* Removes a resource that has no holders. A node removes it only after its own lease has been
+ * released. While the node learns it may have holders that it does not know of, so it keeps the
+ * lease (R10). */
+static void doorman__server_remove_resource(doorman_server *server,
+                                            doorman__resource_state *resource) {
+    if (!resource->upward) {
+        doorman__server_free_resource(server, resource);
         return;
     }
-    doorman__held_lease *held = &leases->upward->held;
+    doorman__held_lease *held = &resource->upward->held;
     bool stays_held = held->in_request || doorman__held_live(held, server->now);
-    bool stays = stays_held && doorman__leases_learning(leases, server->now);
+    bool stays = stays_held && doorman__leases_learning(&resource->leases, server->now);
     if (!held->closing && !stays) {
         doorman__held_close(&server->upstream, held, server->now);
     }
 }
 
 /* S2. Removes at most `most` expired records; returns how many. */
-static size_t doorman__server_expire_some(doorman_server *server, doorman__lease_table *leases,
+static size_t doorman__server_expire_some(doorman_server *server, doorman__resource_state *resource,
                                           size_t most) {
     size_t count = 0;
     for (doorman__lease_entry *entry = NULL;
-         count < most && (entry = doorman__leases_first(leases));) {
+         count < most && (entry = doorman__leases_first(&resource->leases));) {
         if (server->now < entry->end) break;
-        doorman__server_event(server, DOORMAN_EVENT_EXPIRED, leases->resource_id, entry->holder_id,
-                              entry->has);
-        if (entry->lease_id) leases->expired_count++; /* not for a holder that was put off */
-        doorman__server_remove_entry(server, leases, entry);
+        doorman__server_event(server, DOORMAN_EVENT_EXPIRED, resource->resource_id,
+                              entry->holder_id, entry->has);
+        if (entry->lease_id) resource->expired_count++; /* not for a holder that was put off */
+        doorman__server_remove_entry(server, &resource->leases, entry);
         count++;
     }
     return count;
 }
 
-static void doorman__server_expire(doorman_server *server, doorman__lease_table *leases) {
-    doorman__server_expire_some(server, leases, SIZE_MAX);
+static void doorman__server_expire(doorman_server *server, doorman__resource_state *resource) {
+    doorman__server_expire_some(server, resource, SIZE_MAX);
 }
 
 static void doorman__server_resign(doorman_server *server) {
     doorman__upstream_forget(&server->upstream); /* together with the lease tables of a node */
-    while (server->first) doorman__server_free_leases(server, server->first);
+    while (server->first) doorman__server_free_resource(server, server->first);
     server->is_master = false;
     server->master[0] = 0;
     server->due = DOORMAN_NEVER;
@@ -5087,6 +5117,20 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
     return doorman__later(learned_at, gained);
 }
 
+/* A resource of a root gets another template, or the same one of another configuration.
+ *   learned_at   when a resource that is new now will have learned */
+static void doorman__resource_set_template(doorman__resource_state *resource,
+                                           const doorman_template *settings, doorman_time now,
+                                           doorman_time learned_at) {
+    doorman__lease_table *leases = &resource->leases;
+    resource->settings = settings;
+    doorman__leases_set_algorithm(leases, &settings->algorithm, settings->whole);
+    doorman__leases_set_capacity(leases, settings->capacity, DBL_MAX, DOORMAN_NEVER);
+    if (now < leases->learned_at) {
+        leases->learned_at = doorman__later(leases->learned_at, learned_at);
+    }
+}
+
 doorman_status doorman_server_configure(doorman_server *server, const doorman_config *config,
                                         doorman_time now) {
     now = doorman__server_now(server, now);
@@ -5106,16 +5150,15 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     DOORMAN_FREE(server->learned_at);
     server->learned_at = learned_at;
     server->config = config;
-    for (doorman__lease_table *leases = server->first, *next = NULL; leases; leases = next) {
-        next = leases->next;
-        const doorman_template *settings = doorman_config_find(config, leases->resource_id);
+    for (doorman__resource_state *resource = server->first, *next = NULL; resource;
+         resource = next) {
+        next = resource->next;
+        const doorman_template *settings = doorman_config_find(config, resource->resource_id);
         if (settings) {
-            doorman__leases_set_template(leases, settings);
-            doorman_time anew = learned_at[settings - config->templates];
-            if (now < leases->learned_at)
-                leases->learned_at = doorman__later(leases->learned_at, anew);
+            doorman__resource_set_template(resource, settings, now,
+                                           learned_at[settings - config->templates]);
         } else {
-            doorman__server_free_leases(server, leases);
+            doorman__server_free_resource(server, resource);
         }
     }
     return DOORMAN_OK;
@@ -5271,12 +5314,12 @@ static bool doorman__server_reserve(doorman_server *server, const doorman_reques
     return room;
 }
 
-static doorman__lease_table *doorman__server_find_leases(doorman_server *server, uint64_t hash,
-                                                         const char *resource_id) {
+static doorman__resource_state *doorman__server_find(doorman_server *server, uint64_t hash,
+                                                     const char *resource_id) {
     doorman__link *link = doorman__table_first(&server->resources, hash);
     for (; link; link = doorman__table_same(link->next, hash)) {
-        doorman__lease_table *leases = (doorman__lease_table *)(void *)link;
-        if (strcmp(leases->resource_id, resource_id) == 0) return leases;
+        doorman__resource_state *resource = (doorman__resource_state *)(void *)link;
+        if (strcmp(resource->resource_id, resource_id) == 0) return resource;
     }
     return NULL;
 }
@@ -5299,10 +5342,10 @@ static doorman_status doorman__server_look_up(doorman_server *server,
                                  i, DOORMAN__ID_RULE);
         }
         uint64_t hash = doorman__hash(server->options.seed, id);
-        doorman__lease_table *leases = doorman__server_find_leases(server, hash, id);
-        if (leases) doorman__table_fetch(&leases->entries, server->holder_hash);
+        doorman__resource_state *resource = doorman__server_find(server, hash, id);
+        if (resource) doorman__table_fetch(&resource->leases.entries, server->holder_hash);
         server->request_items[i] =
-            (doorman__request_item){.hash = hash, .index = i, .leases = leases};
+            (doorman__request_item){.hash = hash, .index = i, .resource = resource};
     }
     return DOORMAN_OK;
 }
@@ -5323,49 +5366,54 @@ static doorman_status doorman__server_check(doorman_server *server, const doorma
 
 /* ---- server: making room */
 
-/* Makes the held lease of a node for one of its lease tables. Until the parent has sent the
- * settings and how long to learn, the held lease has no capacity and the lease table learns. */
-static bool doorman__upward_create(doorman_server *server, doorman__lease_table *leases) {
+/* Makes the held lease of a node for one of its resources. Until the parent has sent the settings
+ * and how long to learn, the held lease has no capacity and the lease table learns. */
+static bool doorman__upward_create(doorman_server *server, doorman__resource_state *resource) {
     doorman__upward *upward = NULL;
     if (doorman__upstream_reserve(&server->upstream)) {
         upward = (doorman__upward *)doorman__zalloc(sizeof *upward);
     }
     if (!upward) return false;
     upward->server = server;
-    upward->leases = leases;
+    upward->resource = resource;
     upward->settings = (doorman_template){
-        .identifier_glob = leases->resource_id, .description = "", .has_algorithm = true};
+        .identifier_glob = resource->resource_id, .description = "", .has_algorithm = true};
     upward->settings.algorithm = doorman__algorithm_resolve(&upward->settings.algorithm);
-    upward->held.resource_id = leases->resource_id;
+    upward->held.resource_id = resource->resource_id;
     doorman__upstream_add(&server->upstream, &upward->held, server->now);
-    leases->upward = upward;
-    leases->settings = &upward->settings;
-    leases->parent_terms = upward->terms;
-    leases->learned_at = DOORMAN_NEVER;
+    resource->upward = upward;
+    resource->settings = &upward->settings;
+    doorman__leases_set_algorithm(&resource->leases, &upward->settings.algorithm, false);
+    resource->leases.parent_terms = upward->terms;
+    resource->leases.learned_at = DOORMAN_NEVER;
     return true;
 }
 
 /* A root gives the template; a node has none. */
-static doorman__lease_table *doorman__server_add_leases(doorman_server *server, uint64_t hash,
-                                                        const char *resource_id,
-                                                        const doorman_template *settings) {
+static doorman__resource_state *doorman__server_add_resource(doorman_server *server, uint64_t hash,
+                                                             const char *resource_id,
+                                                             const doorman_template *settings) {
     size_t bytes = strlen(resource_id) + 1;
-    doorman__lease_table *leases = (doorman__lease_table *)doorman__zalloc(sizeof *leases + bytes);
-    if (!leases) return NULL;
-    memcpy(leases->resource_id, resource_id, bytes);
+    doorman__resource_state *resource =
+        (doorman__resource_state *)doorman__zalloc(sizeof *resource + bytes);
+    if (!resource) return NULL;
+    memcpy(resource->resource_id, resource_id, bytes);
     if (settings) {
-        leases->settings = settings;
+        doorman__lease_table *leases = &resource->leases;
+        resource->settings = settings;
+        doorman__leases_set_algorithm(leases, &settings->algorithm, settings->whole);
+        doorman__leases_set_capacity(leases, settings->capacity, DBL_MAX, DOORMAN_NEVER);
         leases->learned_at = server->learned_at[settings - server->config->templates];
-    } else if (!doorman__upward_create(server, leases)) {
-        DOORMAN_FREE(leases);
+    } else if (!doorman__upward_create(server, resource)) {
+        DOORMAN_FREE(resource);
         return NULL;
     }
-    leases->previous = server->last;
-    *(server->last ? &server->last->next : &server->first) = leases;
-    server->last = leases;
-    doorman__table_add(&server->resources, &leases->link, hash);
+    resource->previous = server->last;
+    *(server->last ? &server->last->next : &server->first) = resource;
+    server->last = resource;
+    doorman__table_add(&server->resources, &resource->link, hash);
     server->due = doorman__earlier(server->due, doorman__after(server->now, DOORMAN_SECOND));
-    return leases;
+    return resource;
 }
 
 /* Adds one resource to those of a holder. FULL: the holder has reached the limit. A server acts for
@@ -5386,10 +5434,11 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
     return DOORMAN_OK;
 }
 
-/* Finds or creates the lease table of a resource. If there is none, `grant` has the reason. */
-static doorman_status doorman__item_make_leases(doorman_server *server, doorman__request_item *item,
-                                                const char *resource_id) {
-    if (item->leases) return DOORMAN_OK;
+/* Finds or creates a resource. If there is none, `outcome` has the reason. */
+static doorman_status doorman__item_find_resource(doorman_server *server,
+                                                  doorman__request_item *item,
+                                                  const char *resource_id) {
+    if (item->resource) return DOORMAN_OK;
     bool root = doorman__server_is_root(server);
     const doorman_template *settings =
         root ? doorman_config_find(server->config, resource_id) : NULL;
@@ -5401,15 +5450,15 @@ static doorman_status doorman__item_make_leases(doorman_server *server, doorman_
         item->outcome = DOORMAN_FULL;
         return DOORMAN_OK;
     }
-    item->leases = doorman__server_add_leases(server, item->hash, resource_id, settings);
-    return item->leases ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+    item->resource = doorman__server_add_resource(server, item->hash, resource_id, settings);
+    return item->resource ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
 static doorman_status doorman__item_find_entry(doorman_server *server, doorman__request_item *item,
                                                const doorman_request *request) {
-    doorman__lease_table *leases = item->leases;
+    doorman__lease_table *leases = &item->resource->leases;
     uint64_t holder_hash = server->holder_hash;
-    doorman__server_expire(server, leases);
+    doorman__server_expire(server, item->resource);
     item->entry = doorman__leases_find(leases, holder_hash, request->holder_id, request->is_server);
     if (item->entry) {
         __builtin_prefetch(item->entry->older); /* it will be unlinked from its neighbours */
@@ -5437,28 +5486,29 @@ static doorman_status doorman__server_make_room(doorman_server *server,
     for (; made < request->item_count && status == DOORMAN_OK; made++) {
         doorman__request_item *item = &server->request_items[made];
         const doorman_capacity_request *wanted = &request->items[made];
-        status = doorman__item_make_leases(server, item, wanted->resource_id);
-        if (status == DOORMAN_OK && item->leases) {
+        status = doorman__item_find_resource(server, item, wanted->resource_id);
+        if (status == DOORMAN_OK && item->resource) {
             status = doorman__item_find_entry(server, item, request);
         }
         if (status == DOORMAN_OK && item->entry &&
-            !doorman__leases_reserve(item->leases, item->entry, wanted->wants,
+            !doorman__leases_reserve(&item->resource->leases, item->entry, wanted->wants,
                                      wanted->wants_count)) {
             status = DOORMAN_OUT_OF_MEMORY;
         }
-        if (item->outcome == DOORMAN_FULL && item->leases && !item->leases->entries.count) {
-            doorman__server_remove_leases(server, item->leases);
-            item->leases = NULL;
+        if (item->outcome == DOORMAN_FULL && item->resource &&
+            !item->resource->leases.entries.count) {
+            doorman__server_remove_resource(server, item->resource);
+            item->resource = NULL;
         }
     }
     for (size_t i = 0; i < made && status != DOORMAN_OK; i++) {
         doorman__request_item *item = &server->request_items[i];
-        if (item->leases) doorman__index_drop_spares(&item->leases->index);
-        if (item->entry) doorman__leases_retract(item->leases, item->entry);
-        if (item->added) doorman__server_remove_entry(server, item->leases, item->entry);
-        if (item->leases && !item->leases->entries.count) {
-            doorman__server_remove_leases(server, item->leases);
-        }
+        if (!item->resource) continue;
+        doorman__lease_table *leases = &item->resource->leases;
+        doorman__index_drop_spares(&leases->index);
+        if (item->entry) doorman__leases_retract(leases, item->entry);
+        if (item->added) doorman__server_remove_entry(server, leases, item->entry);
+        if (!leases->entries.count) doorman__server_remove_resource(server, item->resource);
     }
     return status;
 }
@@ -5476,16 +5526,14 @@ static doorman__upward *doorman__upward_of(doorman__held_lease *held) {
     return (doorman__upward *)(void *)held;
 }
 
-/* Copies the held lease's capacity and keep to C and K of the lease table. */
+/* Passes what the node holds to its lease table. */
 static void doorman__upward_follow(doorman__upward *upward) {
-    doorman__lease_table *leases = upward->leases;
+    doorman__lease_table *leases = &upward->resource->leases;
     const doorman__held_lease *held = &upward->held;
-    double capacity = upward->settings.capacity;
-    double next = doorman__leases_round_down(leases, held->capacity); /* an old parent divides it */
-    bool same = next >= capacity && next <= capacity;
-    if (!same) leases->terms_count = 0;
-    upward->settings.capacity = next;
-    leases->may_commit = held->committed;
+    /* A parent of an older version divides units. */
+    double capacity = doorman__leases_round_down(leases, held->capacity);
+    upward->settings.capacity = capacity;
+    doorman__leases_set_capacity(leases, capacity, held->committed, held->end);
 }
 
 /* A holder asks for the resource. Returns whether the node has a lease. A lease that was about to
@@ -5508,7 +5556,8 @@ static void doorman__upward_look(doorman__upward *upward) {
     doorman_upstream *upstream = &upward->server->upstream;
     doorman__held_lease *held = &upward->held;
     doorman_time now = upward->server->now;
-    double wants = doorman__min(doorman__leases_wants(upward->leases), DOORMAN_AMOUNT_MAX);
+    double wants =
+        doorman__min(doorman__leases_wants(&upward->resource->leases), DOORMAN_AMOUNT_MAX);
     double capacity = held->capacity;
     doorman_time minimum =
         doorman__earlier(upward->settings.algorithm.minimum_interval, held->refresh_interval / 2);
@@ -5516,7 +5565,7 @@ static void doorman__upward_look(doorman__upward *upward) {
     bool idle = wants < held->requested_wants * 0.9;
     if (unmet || idle) doorman__held_expedite(upstream, held, minimum, now);
     bool cut = doorman__held_live(held, now) && held->claimed > capacity;
-    bool fits = doorman__total_value(upward->leases->committed) <= capacity;
+    bool fits = doorman__total_value(upward->resource->leases.committed) <= capacity;
     if (cut && fits && held->confirm_at == DOORMAN_NEVER) {
         doorman_time again = doorman__after(held->requested_at, DOORMAN_SECOND);
         doorman__held_confirm_at(upstream, held, held->confirming ? again : now);
@@ -5527,8 +5576,8 @@ static void doorman__upward_look(doorman__upward *upward) {
  * parent does not answer. It does not ask for what is committed for holders that are gone (S2). */
 static void doorman__upward_prepare(doorman__held_lease *held, doorman_time now) {
     doorman__upward *upward = doorman__upward_of(held);
-    doorman__lease_table *leases = upward->leases;
-    doorman__server_expire(upward->server, leases);
+    doorman__lease_table *leases = &upward->resource->leases;
+    doorman__server_expire(upward->server, upward->resource);
     double wants = doorman__min(doorman__leases_wants(leases), DOORMAN_AMOUNT_MAX);
     double committed = doorman__total_ceil(leases->committed);
     bool live = doorman__held_live(held, now), alone = upward->server->upstream.failures > 0;
@@ -5546,7 +5595,7 @@ static void doorman__upward_prepare(doorman__held_lease *held, doorman_time now)
 /* The levels at which a demand changes from wanting at most its share to wanting more, by the terms
  * of the parent. Each level appears once. */
 static size_t doorman__upward_levels(const doorman__upward *upward, double *levels, size_t most) {
-    const doorman__lease_table *leases = upward->leases;
+    const doorman__lease_table *leases = &upward->resource->leases;
     size_t count = 0;
     for (size_t i = 0; i < leases->parent_terms_count && count < most; i++) {
         double level = leases->parent_terms[i].level;
@@ -5601,7 +5650,7 @@ static void doorman__upward_add_frozen(const doorman__lease_table *leases, int b
 /* T2: puts the demands of one band into groups. */
 static size_t doorman__upward_group_band(const doorman__upward *upward, int band,
                                          doorman_demand *out) {
-    const doorman__lease_table *leases = upward->leases;
+    const doorman__lease_table *leases = &upward->resource->leases;
     const doorman__node *root = leases->index.bands[band];
     doorman__sums all = doorman__node_sums(root), groups[DOORMAN__BAND_GROUPS] = {{0, 0, 0}};
     double bounds[DOORMAN__BAND_GROUPS], low = -1;
@@ -5624,9 +5673,10 @@ static size_t doorman__upward_group_band(const doorman__upward *upward, int band
 
 static size_t doorman__upward_group(const doorman__held_lease *held, doorman_demand *out) {
     const doorman__upward *upward = (const doorman__upward *)(const void *)held;
+    const doorman__lease_table *leases = &upward->resource->leases;
     size_t count = 0;
     for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
-        if (!upward->leases->index.bands[band] && !upward->leases->frozen_children) continue;
+        if (!leases->index.bands[band] && !leases->frozen_children) continue;
         count += doorman__upward_group_band(upward, band, out + count);
     }
     return count;
@@ -5649,7 +5699,7 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
  * reports at once that it has learned. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
-    doorman__lease_table *leases = upward->leases;
+    doorman__lease_table *leases = &upward->resource->leases;
     doorman__held_lease *held = &upward->held;
     const doorman_algorithm *algorithm = &upward->settings.algorithm;
     doorman_time learned_at = doorman__after(server->now, learn_for);
@@ -5668,21 +5718,20 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
 static void doorman__upward_changed(doorman__held_lease *held,
                                     const doorman_capacity_response *answer, doorman_time now) {
     doorman__upward *upward = doorman__upward_of(held);
-    doorman__lease_table *leases = upward->leases;
+    doorman__lease_table *leases = &upward->resource->leases;
     (void)now;
     if (answer->outcome == DOORMAN_GRANTED) {
         memcpy(upward->server->parent, held->node, strlen(held->node) + 1);
-        doorman_time before = upward->settings.algorithm.lease_length;
         if (answer->algorithm) {
             doorman__upward_set_algorithm(upward, answer->algorithm);
-            if (upward->settings.algorithm.lease_length < before) doorman__leases_drain(leases);
         } else {
-            doorman__server_event(upward->server, DOORMAN_EVENT_UNKNOWN_KIND, leases->resource_id,
-                                  upward->server->node, held->capacity);
+            doorman__server_event(upward->server, DOORMAN_EVENT_UNKNOWN_KIND,
+                                  upward->resource->resource_id, upward->server->node,
+                                  held->capacity);
         }
         if (answer->has_learn_for) doorman__upward_learn(upward, answer->learn_for);
         upward->settings.whole = answer->whole;
-        if (!answer->whole) leases->clock_until = 0;
+        doorman__leases_set_algorithm(leases, &upward->settings.algorithm, answer->whole);
         for (size_t i = 0; i < answer->terms_count; i++) upward->terms[i] = answer->terms[i];
         leases->parent_terms_count = answer->terms_count;
     }
@@ -5699,7 +5748,7 @@ static void doorman__upward_changed(doorman__held_lease *held,
 
 static void doorman__upward_closed(doorman__held_lease *held) {
     doorman__upward *upward = doorman__upward_of(held);
-    doorman__server_free_leases(upward->server, upward->leases);
+    doorman__server_free_resource(upward->server, upward->resource);
 }
 
 /* Runs before anything else: checks that this server is still master, and updates the path below
@@ -5750,20 +5799,21 @@ static uint64_t doorman__server_lease_id(doorman_server *server) {
 }
 
 /* S7. False: there is none. */
-static bool doorman__leases_safe_capacity(const doorman__lease_table *leases, doorman_time now,
-                                          double *out) {
-    const doorman_template *settings = leases->settings;
+static bool doorman__resource_safe_capacity(const doorman__resource_state *resource,
+                                            doorman_time now, double *out) {
+    const doorman_template *settings = resource->settings;
+    const doorman__lease_table *leases = &resource->leases;
     double subclients = doorman__leases_subclients(leases);
     *out = settings->safe_capacity;
     if (settings->has_safe_capacity) return true;
-    bool whole = doorman__kinds[settings->algorithm.kind].divides_capacity;
+    bool whole = doorman__kinds[leases->algorithm->kind].divides_capacity;
     if (!whole || doorman__leases_learning(leases, now) || subclients <= 0) return false;
-    *out = settings->capacity / subclients;
+    *out = leases->capacity / subclients;
     for (size_t i = 0; i < leases->parent_terms_count; i++) {
         *out = doorman__max(*out, leases->parent_terms[i].level);
     }
-    if (settings->whole) *out = doorman__whole_floor(*out);
-    return !leases->upward || *out > 0;
+    if (leases->whole) *out = doorman__whole_floor(*out);
+    return !resource->upward || *out > 0;
 }
 
 /* One ask of a request, with everything that is known about it. */
@@ -5771,7 +5821,8 @@ typedef struct doorman__request_context {
     doorman_server *server;
     const doorman_request *request;
     const doorman_capacity_request *wanted;
-    doorman__lease_table *leases;
+    doorman__resource_state *resource;
+    doorman__lease_table *leases; /* of the resource */
     doorman__lease_entry *entry;
     doorman__rotation *rotation; /* NULL: leases are not whole units */
     doorman_time now;
@@ -5789,24 +5840,26 @@ static doorman__request_context doorman__context_start(doorman_server *server,
                                                        const doorman_request *request,
                                                        const doorman__request_item *item) {
     const doorman_capacity_request *wanted = &request->items[item->index];
+    doorman__lease_table *leases = &item->resource->leases;
     doorman__lease_entry *entry = item->entry;
     bool live = entry->lease_id || entry->committed > 0;
     doorman__request_context context = {.server = server,
                                         .request = request,
                                         .wanted = wanted,
-                                        .leases = item->leases,
+                                        .resource = item->resource,
+                                        .leases = leases,
                                         .entry = entry,
-                                        .rotation = doorman__leases_rotation(item->leases, entry),
+                                        .rotation = doorman__leases_rotation(leases, entry),
                                         .now = server->now,
                                         .end = live ? entry->end : 0,
                                         .live = live};
-    bool whole = doorman__kinds[item->leases->settings->algorithm.kind].divides_capacity;
+    bool whole = doorman__kinds[leases->algorithm->kind].divides_capacity;
     context.claim = doorman__max(wanted->has.id ? wanted->has.capacity : 0, wanted->outstanding);
     context.names_last_lease = entry->lease_id && wanted->has.id == entry->lease_id;
     context.granted_here = wanted->has.id && strcmp(wanted->has.node, server->node) == 0;
     context.learns = request->is_server && wanted->learning;
     context.returned =
-        context.learns && live && whole && !doorman__leases_learning(item->leases, context.now);
+        context.learns && live && whole && !doorman__leases_learning(leases, context.now);
     return context;
 }
 
@@ -5817,12 +5870,12 @@ static void doorman__context_report_claim(const doorman__request_context *contex
     bool excess =
         context->names_last_lease && has->capacity > context->entry->committed * (1 + 1e-9);
     if (!unknown && !excess) return;
-    doorman__server_event(context->server,
-                          unknown ? DOORMAN_EVENT_UNKNOWN_CLAIM : DOORMAN_EVENT_EXCESS_CLAIM,
-                          context->leases->resource_id, context->entry->holder_id, context->claim);
+    doorman__server_event(
+        context->server, unknown ? DOORMAN_EVENT_UNKNOWN_CLAIM : DOORMAN_EVENT_EXCESS_CLAIM,
+        context->resource->resource_id, context->entry->holder_id, context->claim);
 }
 
-/* The lease for a resource that has no lease table. */
+/* The lease for a resource that no template matches. */
 static doorman_lease doorman__unmatched_lease(doorman_server *server, double wants) {
     return (doorman_lease){.id = doorman__server_lease_id(server),
                            .node = server->node,
@@ -5860,8 +5913,7 @@ static void doorman__server_answer_unmatched(doorman_server *server,
 /* S6: the length of a new lease. */
 static doorman_time doorman__leases_lease_length(const doorman__lease_table *leases,
                                                  doorman_time now) {
-    doorman_time length = leases->settings->algorithm.lease_length;
-    return leases->upward ? doorman__earlier(length, leases->upward->held.end - now) : length;
+    return doorman__earlier(leases->algorithm->lease_length, leases->end_by - now);
 }
 
 /* R12: after how long a holder should ask again if it may get more then. */
@@ -5874,13 +5926,13 @@ static doorman_time doorman__leases_soon(const doorman_algorithm *algorithm) {
 static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
                                             const doorman__lease_entry *entry, double target,
                                             doorman_time now) {
-    const doorman_algorithm *algorithm = &leases->settings->algorithm;
+    const doorman_algorithm *algorithm = leases->algorithm;
     doorman_time left = entry->lease_end - now; /* less than the length if it is repeated */
     doorman_time refresh = doorman__earlier(algorithm->refresh_interval, left / 3);
     bool enough = entry->has >= target * 0.999;
-    if (leases->settings->whole && !doorman__leases_learning(leases, now)) {
+    if (leases->whole && !doorman__leases_learning(leases, now)) {
         double owed = doorman__total_value(leases->owed);
-        double most = doorman__max(leases->settings->capacity, (double)leases->entries.count / 8);
+        double most = doorman__max(leases->capacity, (double)leases->entries.count / 8);
         enough = doorman__leases_rotation(leases, entry)->owed <= 0 || owed > most;
     }
     if (enough) return doorman__later(refresh, 1);
@@ -5902,7 +5954,7 @@ static void doorman__context_defer(const doorman__request_context *context,
                                    doorman_capacity_response *answer) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
-    const doorman__held_lease *held = &leases->upward->held;
+    const doorman__held_lease *held = &context->resource->upward->held;
     bool alone = context->server->upstream.failures > 0; /* the parent does not answer */
     bool refused = held->outcome == DOORMAN_UNMATCHED || held->outcome == DOORMAN_FULL;
     bool far = held->request_at - context->now > DOORMAN__DEFER_MAX; /* its parent learns */
@@ -5914,7 +5966,7 @@ static void doorman__context_defer(const doorman__request_context *context,
         doorman__leases_set_amounts(leases, entry, entry->has, committed);
         entry->recent = doorman__float_up(committed);
         length = doorman__later(length, doorman__earlier(context->wanted->has.expires_in,
-                                                         leases->settings->algorithm.lease_length));
+                                                         leases->algorithm->lease_length));
     }
     if (!entry->lease_id) doorman__context_set_end(context, length);
     answer->outcome = refused ? held->outcome : DOORMAN_TRY_LATER;
@@ -5949,7 +6001,7 @@ static bool doorman__context_may_grow(const doorman__request_context *context, d
     double has = context->entry->has, target = context->target;
     if (context->learns || doorman__leases_learning(leases, context->now)) return false;
     if (has < wanted * DOORMAN__MET || leases->round_is_on) return false;
-    if (doorman__kinds[leases->settings->algorithm.kind].divides_capacity) {
+    if (doorman__kinds[leases->algorithm->kind].divides_capacity) {
         target = doorman__min(target, doorman__leases_free(leases, context->entry));
     }
     return target * DOORMAN__MET > has;
@@ -5965,7 +6017,7 @@ static bool doorman__context_learn(const doorman__request_context *context, bool
                                    doorman_capacity_response *answer, double *committed) {
     doorman__lease_table *leases = context->leases;
     double target = context->granted_here ? context->target : 0;
-    if (leases->settings->whole) target = doorman__whole_ceil(target);
+    if (leases->whole) target = doorman__whole_ceil(target);
     double claim = context->granted_here ? context->wanted->has.capacity : 0;
     double outstanding =
         context->granted_here && context->entry->is_server ? context->wanted->outstanding : 0;
@@ -5973,7 +6025,7 @@ static bool doorman__context_learn(const doorman__request_context *context, bool
     if (!again)
         *committed = doorman__leases_learn(leases, context->entry, target, claim, outstanding);
     if (*committed > 0 || claim > 0 || outstanding > 0) return true;
-    const doorman_algorithm *algorithm = &leases->settings->algorithm;
+    const doorman_algorithm *algorithm = leases->algorithm;
     doorman_time usual =
         context->granted_here ? doorman__leases_soon(algorithm) : algorithm->refresh_interval;
     doorman_time rest = doorman__earlier(usual, leases->learned_at - context->now);
@@ -6002,13 +6054,13 @@ static doorman_lease doorman__context_grant(const doorman__request_context *cont
         target = entry->has;
     } else {
         double due = 0;
-        doorman__rotation *turns = leases->settings->whole ? context->rotation : NULL;
+        doorman__rotation *turns = leases->whole ? context->rotation : NULL;
         if (turns) target = doorman__leases_whole_target(leases, turns, target, &due, now);
         committed = doorman__leases_grant(leases, entry, target, context->claim);
         if (turns) doorman__rotation_granted(leases, turns, due);
     }
     if (doorman__entry_follow(entry, context->wanted->has.id)) {
-        doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, leases->resource_id,
+        doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, context->resource->resource_id,
                               entry->holder_id, entry->has);
     }
     if (!context->live) entry->end = 0; /* it was put off; R9 is only for leases */
@@ -6034,7 +6086,7 @@ static void doorman__context_write_terms(const doorman__request_context *context
                                          doorman_terms *terms, doorman_capacity_response *answer) {
     doorman__lease_table *leases = context->leases;
     if (!leases->terms_count) doorman__leases_solve(leases);
-    answer->algorithm = &leases->settings->algorithm;
+    answer->algorithm = leases->algorithm;
     answer->terms = terms;
     for (size_t i = 0; i < context->wanted->wants_count; i++) {
         int priority = context->wanted->wants[i].priority;
@@ -6079,9 +6131,10 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
         doorman__server_answer_unmatched(server, item, request, answer);
         return;
     }
-    doorman__lease_table *leases = item->leases;
+    doorman__resource_state *resource = item->resource;
+    doorman__lease_table *leases = &resource->leases;
     doorman__lease_entry *entry = item->entry;
-    bool leased = !leases->upward || doorman__upward_renew(leases->upward);
+    bool leased = !resource->upward || doorman__upward_renew(resource->upward);
     doorman__request_context context = doorman__context_start(server, request, item);
     doorman__context_report_claim(&context, item->added);
     double wanted = doorman__entry_wants(entry);
@@ -6097,8 +6150,8 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     if (context.names_last_lease && !context.learns)
         doorman__leases_confirm(leases, entry, context.claim);
     context.target = doorman__leases_target(leases, entry);
-    doorman_time minimum = doorman__minimum_interval(&leases->settings->algorithm,
-                                                     entry->lease_end - entry->granted_at);
+    doorman_time minimum =
+        doorman__minimum_interval(leases->algorithm, entry->lease_end - entry->granted_at);
     bool again = context.names_last_lease && context.now - entry->granted_at < minimum;
     again = again && !doorman__context_may_grow(&context, wanted);
     doorman__context_decide(&context, leased, again, answer);
@@ -6106,19 +6159,20 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
         size_t place = item->index * DOORMAN_TERMS_MAX;
         doorman__context_write_terms(&context, &server->terms[place], answer);
     }
-    answer->whole = leases->settings->whole;
+    answer->whole = leases->whole;
     answer->has_safe_capacity =
-        doorman__leases_safe_capacity(leases, context.now, &answer->safe_capacity);
-    if (request->is_server) answer->has_safe_capacity = leases->settings->has_safe_capacity;
-    if (leases->upward) doorman__upward_look(leases->upward);
+        doorman__resource_safe_capacity(resource, context.now, &answer->safe_capacity);
+    if (request->is_server) answer->has_safe_capacity = resource->settings->has_safe_capacity;
+    if (resource->upward) doorman__upward_look(resource->upward);
 }
 
 /* R10: a release that names another lease than the last one has no effect. */
 static void doorman__server_release(doorman_server *server, const doorman_request *request) {
     for (size_t i = 0; i < request->item_count; i++) {
         const doorman_capacity_request *wanted = &request->items[i];
-        doorman__lease_table *leases = server->request_items[i].leases;
-        if (!leases) continue;
+        doorman__resource_state *resource = server->request_items[i].resource;
+        if (!resource) continue;
+        doorman__lease_table *leases = &resource->leases;
         doorman__lease_entry *entry = doorman__leases_find(leases, server->holder_hash,
                                                            request->holder_id, request->is_server);
         if (entry && entry->lease_id == wanted->has.id) {
@@ -6180,18 +6234,18 @@ void doorman_server_walk_end(doorman_server *server, doorman_cursor *cursor) {
 
 /* The part of a sweep for one resource: removes its expired leases, up to a limit, and the resource
  * itself if no holder is left. Returns how much of the limit it used. */
-static size_t doorman__server_sweep_leases(doorman_server *server, doorman__lease_table *leases,
-                                           size_t most) {
-    size_t count = doorman__server_expire_some(server, leases, most);
+static size_t doorman__server_sweep_resource(doorman_server *server,
+                                             doorman__resource_state *resource, size_t most) {
+    size_t count = doorman__server_expire_some(server, resource, most);
     if (count == most) return count;
-    const doorman__lease_entry *first = doorman__leases_first(leases);
-    server->sweep.next = leases->next;
+    const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
+    server->sweep.next = resource->next;
     if (first) {
         server->sweep_due = doorman__earlier(server->sweep_due, first->end);
     } else {
         doorman_time again = doorman__after(server->now, DOORMAN__DEFER_MAX);
-        if (leases->upward) server->sweep_due = doorman__earlier(server->sweep_due, again);
-        doorman__server_remove_leases(server, leases);
+        if (resource->upward) server->sweep_due = doorman__earlier(server->sweep_due, again);
+        doorman__server_remove_resource(server, resource);
     }
     return count + 1;
 }
@@ -6209,8 +6263,8 @@ bool doorman_server_update(doorman_server *server, doorman_time now) {
         server->due = server->sweep_due = DOORMAN_NEVER;
     }
     for (size_t left = DOORMAN__SWEEP_MAX; left > 0 && server->sweep.next;) {
-        doorman__lease_table *leases = (doorman__lease_table *)server->sweep.next;
-        size_t count = doorman__server_sweep_leases(server, leases, left);
+        doorman__resource_state *resource = (doorman__resource_state *)server->sweep.next;
+        size_t count = doorman__server_sweep_resource(server, resource, left);
         left = count < left ? left - count : 0;
     }
     if (server->sweep.next) return true;
@@ -6226,18 +6280,20 @@ bool doorman_server_update(doorman_server *server, doorman_time now) {
 
 /* Describes a resource, or the next one that this node is not about to release. NULL: there is
  * none. */
-static doorman__lease_table *doorman__server_describe(doorman_server *server,
-                                                      doorman__lease_table *leases,
-                                                      doorman_server_resource *out) {
+static doorman__resource_state *doorman__server_describe(doorman_server *server,
+                                                         doorman__resource_state *resource,
+                                                         doorman_server_resource *out) {
     doorman_time now = server->now;
-    while (leases && leases->upward && leases->upward->held.closing) leases = leases->next;
-    if (!leases) return NULL;
-    doorman__server_expire(server, leases);
-    const doorman__held_lease *held = leases->upward ? &leases->upward->held : NULL;
+    while (resource && resource->upward && resource->upward->held.closing)
+        resource = resource->next;
+    if (!resource) return NULL;
+    doorman__server_expire(server, resource);
+    const doorman__lease_table *leases = &resource->leases;
+    const doorman__held_lease *held = resource->upward ? &resource->upward->held : NULL;
     bool leased = !held || doorman__held_live(held, now);
-    *out = (doorman_server_resource){.resource_id = leases->resource_id,
-                                     .settings = leases->settings,
-                                     .capacity = leased ? leases->settings->capacity : 0,
+    *out = (doorman_server_resource){.resource_id = resource->resource_id,
+                                     .settings = resource->settings,
+                                     .capacity = leased ? leases->capacity : 0,
                                      .leased = held && leased,
                                      .lease_end = held ? held->end : 0,
                                      .outcome = held ? held->outcome : DOORMAN_GRANTED,
@@ -6246,30 +6302,30 @@ static doorman__lease_table *doorman__server_describe(doorman_server *server,
                                      .wants = doorman__leases_wants(leases),
                                      .subclients = doorman__leases_subclients(leases),
                                      .holder_count = leases->entries.count,
-                                     .expired_count = leases->expired_count,
+                                     .expired_count = resource->expired_count,
                                      .learned_at = leases->learned_at};
-    out->has_safe_capacity = doorman__leases_safe_capacity(leases, now, &out->safe_capacity);
-    return leases;
+    out->has_safe_capacity = doorman__resource_safe_capacity(resource, now, &out->safe_capacity);
+    return resource;
 }
 
 bool doorman_server_next_resource(doorman_server *server, const void **cursor,
                                   doorman_server_resource *out, doorman_time now) {
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
-    doorman__lease_table *leases = server->first;
-    if (*cursor && leases) leases = ((const doorman__lease_table *)*cursor)->next;
-    *cursor = leases = doorman__server_describe(server, leases, out);
-    return leases != NULL;
+    doorman__resource_state *resource = server->first;
+    if (*cursor && resource) resource = ((const doorman__resource_state *)*cursor)->next;
+    *cursor = resource = doorman__server_describe(server, resource, out);
+    return resource != NULL;
 }
 
 bool doorman_server_walk_next(doorman_server *server, doorman_cursor *cursor,
                               doorman_server_resource *out, doorman_time now) {
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
-    doorman__lease_table *leases =
-        doorman__server_describe(server, (doorman__lease_table *)cursor->next, out);
-    cursor->next = leases ? leases->next : NULL;
-    return leases != NULL;
+    doorman__resource_state *resource =
+        doorman__server_describe(server, (doorman__resource_state *)cursor->next, out);
+    cursor->next = resource ? resource->next : NULL;
+    return resource != NULL;
 }
 
 bool doorman_server_next_lease(doorman_server *server, const char *resource_id, const void **cursor,
@@ -6277,9 +6333,10 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id, 
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     uint64_t hash = doorman__hash(server->options.seed, resource_id);
-    doorman__lease_table *leases = doorman__server_find_leases(server, hash, resource_id);
-    if (!leases) return false;
-    if (!*cursor) doorman__server_expire(server, leases);
+    doorman__resource_state *resource = doorman__server_find(server, hash, resource_id);
+    if (!resource) return false;
+    const doorman__lease_table *leases = &resource->leases;
+    if (!*cursor) doorman__server_expire(server, resource);
     const doorman__lease_entry *entry =
         doorman__leases_next(leases, (const doorman__lease_entry *)*cursor);
     *cursor = entry;

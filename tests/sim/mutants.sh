@@ -127,8 +127,8 @@ mutant end-back 'R9: the end of a lease entry moves back when leases become shor
     'if (end <= entry->end) return;' \
     'if (end == entry->end) return;' --faults spike,reload,gap,stall,loss --favour reload,stall
 mutant outlive 'S6: a lease is longer than the lease of its granter' \
-    'return leases->upward ? doorman__earlier(length, leases->upward->held.end - now) : length;' \
-    '(void)now; return length;'
+    'return doorman__earlier(leases->algorithm->lease_length, leases->end_by - now);' \
+    '(void)now; return leases->algorithm->lease_length;'
 mutant two-rounds 'A1: fair shares are found in two rounds' \
     'terms[0] = (doorman_terms){DOORMAN_ANY_PRIORITY, doorman__index_level(index, capacity), 0};' \
     'double level = capacity / (double)index->subclients;
@@ -191,7 +191,7 @@ mutant whole-idle 'A5: units that do not divide evenly are granted to no holder'
     --favour whole
 mutant no-floor 'G5: after a cut, the free capacity is negative' \
     'double most = doorman__max(doorman__leases_free(leases, entry), in_force);' \
-    'double most = leases->settings->capacity - doorman__total_value(leases->committed) + entry->committed;
+    'double most = leases->capacity - doorman__total_value(leases->committed) + entry->committed;
     (void)in_force;' --favour reload
 mutant no-expiry 'S2: leases do not expire at the server' \
     'if (server->now < entry->end) break;' \

@@ -19,14 +19,25 @@ typedef struct stage {
     size_t blocks; /* allocated before the start */
 } stage;
 
+/* The lease table of a root gets this template. */
+static void set_template(stage *it, const doorman_template *settings) {
+    doorman__leases_set_algorithm(it->leases, &settings->algorithm, settings->whole);
+    doorman__leases_set_capacity(it->leases, settings->capacity, DBL_MAX, DOORMAN_NEVER);
+}
+
+static void set_capacity(stage *it, double capacity) {
+    it->settings.capacity = capacity;
+    set_template(it, &it->settings);
+}
+
 static void stage_start(stage *it, double capacity, doorman_kind kind, doorman_handover handover) {
     *it = (stage){.now = SECONDS(1000), .blocks = memory_blocks()};
     it->settings.capacity = capacity;
     it->settings.algorithm = (doorman_algorithm){.kind = kind, .handover = handover};
-    it->leases = (doorman__lease_table *)unit_malloc(sizeof *it->leases + 1);
+    it->leases = (doorman__lease_table *)unit_malloc(sizeof *it->leases);
     assert_non_null(it->leases);
-    memset(it->leases, 0, sizeof *it->leases + 1);
-    it->leases->settings = &it->settings;
+    memset(it->leases, 0, sizeof *it->leases);
+    set_template(it, &it->settings);
 }
 
 /* C9. Removes all holders; the sums must then be exactly 0. */
@@ -196,8 +207,7 @@ static void what_is_in_flight_stays_counted(void **state) {
     stage it;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     assert_exact(ask(&it, "gauge", 100, 0, false).capacity, 100);
-    it.settings.capacity = 20;
-    it.leases->terms_count = 0;
+    set_capacity(&it, 20);
     assert_exact(ask(&it, "gauge", 100, 100, true).capacity, 20);
     gets gauge = ask(&it, "gauge", 10, 90, true);
     assert_exact(gauge.capacity, 10);
@@ -299,11 +309,6 @@ static void a_target_is_of_the_sums_with_the_request_in_them(void **state) {
 }
 
 /* ---- a cut in capacity --------------------------------------------------------------------- */
-
-static void set_capacity(stage *it, double capacity) {
-    it->settings.capacity = capacity;
-    doorman__leases_set_template(it->leases, &it->settings);
-}
 
 /* G5. In the Go Doorman the lease is negative then, and counts as unlimited. */
 static void a_cut_in_capacity_never_gives_a_negative_lease(void **state) {
@@ -624,7 +629,7 @@ static void leases_end_at_their_end_and_the_oldest_first(void **state) {
 static void set_lease_length(stage *it, doorman_template *next, doorman_time length) {
     *next = it->settings;
     next->algorithm.lease_length = length;
-    doorman__leases_set_template(it->leases, next);
+    set_template(it, next);
 }
 
 /* R9, G5, S2. A new configuration has shorter leases. No end moves back. A new holder's lease ends
@@ -634,7 +639,7 @@ static void a_shortened_lease_ends_on_time(void **state) {
     stage it;
     doorman_template shorter;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    it.settings.algorithm.lease_length = LEASE_LENGTH;
+    set_lease_length(&it, &it.settings, LEASE_LENGTH);
     (void)ask(&it, "a", 10, 0, false);
     it.now += SECONDS(10);
     (void)ask(&it, "b", 10, 0, false);
@@ -671,7 +676,7 @@ static void a_lease_that_is_shortened_twice_keeps_the_order_of_ends(void **state
     stage it;
     doorman_template shorter, shortest, last;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    it.settings.algorithm.lease_length = LEASE_LENGTH;
+    set_lease_length(&it, &it.settings, LEASE_LENGTH);
     (void)ask(&it, "a", 10, 0, false);
     set_lease_length(&it, &shorter, SECONDS(30));
     (void)find(&it, "b");
@@ -767,14 +772,14 @@ static void another_template_shares_by_its_own_kind(void **state) {
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
         doorman_template next = it.settings;
         next.algorithm.kind = examples[i].kind;
-        doorman__leases_set_template(it.leases, &next);
+        set_template(&it, &next);
         audit(&it);
         for (size_t j = 0; j < 3; j++) {
             assert_about(doorman__leases_target(it.leases, find(&it, ids[j])),
                          examples[i].targets[j]);
         }
         it.settings = next;
-        it.leases->settings = &it.settings;
+        set_template(&it, &it.settings);
     }
     stage_end(&it);
 }

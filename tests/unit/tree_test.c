@@ -1186,11 +1186,11 @@ static void more_levels_than_groups_can_end_at_do_no_harm(void **state) {
     int leaf = add_node(f, 0);
     for (int i = 1; i <= 300; i++) add_member(f, leaf, i, 1);
     pass(f, 5, 1e6);
-    doorman__lease_table *leases = f->nodes[leaf].server->first;
+    doorman__resource_state *resource = f->nodes[leaf].server->first;
     for (int i = 0; i < DOORMAN_TERMS_MAX; i++) {
-        leases->upward->terms[i] = (doorman_terms){i, 5.0 + i, 0.5};
+        resource->upward->terms[i] = (doorman_terms){i, 5.0 + i, 0.5};
     }
-    leases->parent_terms_count = DOORMAN_TERMS_MAX;
+    resource->leases.parent_terms_count = DOORMAN_TERMS_MAX;
     f->now += 20 * SECOND;
     doorman_request request;
     doorman_upstream *upstream = doorman_server_upstream(f->nodes[leaf].server);
@@ -1461,7 +1461,7 @@ static turns *watch_long(forest *f, double capacity) {
 /* Slow sums of the turns of a resource against the fast ones; and the lags sum to 0. */
 static void audit_turns(forest *f, int at) {
     doorman_server *server = f->nodes[at].server;
-    doorman__lease_table *leases = server->first;
+    doorman__lease_table *leases = &server->first->leases;
     doorman__total shares = {0, 0}, counted = {0, 0}, owed = {0, 0};
     size_t waiting = 0, pressing = 0, count = 0;
     double lags = 0, largest = 0;
@@ -1579,9 +1579,8 @@ static void turns_pass_on_when_holders_go(void **state) {
     }
     for (size_t i = 0; i < 12; i++) stall(f, i, true);
     f->now += 200 * SECOND;
-    doorman__lease_table *leases = f->nodes[0].server->first;
+    assert_non_null(f->nodes[0].server->first);
     doorman_server_update(f->nodes[0].server, f->now);
-    assert_ptr_not_equal(leases, NULL);
     assert_null(f->nodes[0].server->first);
     fell(f);
 }
