@@ -88,14 +88,14 @@
  *         closing   after the last       none               released           (freed)
  *                   close                                   opened again       leased, unleased
  *
- *     doorman_server_set_master decides whether a server is master. >>upstream has the states of the
- *     upstream, which makes the requests of a client or node.
+ *     doorman_server_set_master decides whether a server is master. >>upstream has the states of
+ *     the upstream, which makes the requests of a client or node.
  *
  * THE API, by group. The documentation of each function is above its declaration.
  *
- *     status         doorman_status_name  _text
- *     configuration  doorman_config_create  _destroy  _find  _templates    doorman_kind_name
- *     shares         doorman_shares_solve    doorman_terms_target
+ *     status         doorman_status_name
+ *     configuration  doorman_config_create  _destroy  _templates
+ *     shares         doorman_shares
  *     messages       doorman_method_name
  *     upstream       doorman_upstream_address  _request  _response  _failed  _due
  *     server         doorman_server_create  _destroy  _configure  _set_master  _handle  _due
@@ -120,8 +120,8 @@
  *     a node          doorman_json_config, doorman_server_create, _set_master; for each message
  *                     doorman_json_serve; with a parent also a doorman_transport
  *                     (doorman_server.c does this, with sockets)
- *     a test          doorman_shares_solve; or servers and clients, whose requests the test passes
- *                     itself: everything that decides is a pure state machine
+ *     a test          doorman_shares; or servers and clients, whose requests the test passes
+ *                     itself. They read no clock and use no network
  *
  * MACROS that you may define before you include the header
  *
@@ -267,7 +267,8 @@ typedef int64_t doorman_time;
 #define DOORMAN_SUBCLIENTS_MAX 1e9
 #define DOORMAN_MESSAGE_BYTES_MAX ((size_t)4 << 20)
 
-/* The result of a call: one code for each way in which the caller can react. */
+/* The result of a call: one code for each way in which the caller can react. Each row has the code,
+ * its name, and a text that explains it. */
 #define DOORMAN_STATUSES(X)                                                                        \
     X(DOORMAN_OK, "OK", "done")                                                                    \
     X(DOORMAN_INVALID_ARGUMENT, "INVALID_ARGUMENT", "an argument or a message is invalid")         \
@@ -284,11 +285,10 @@ typedef enum doorman_status {
     DOORMAN_STATUSES(DOORMAN__STATUS_CODE) DOORMAN_STATUS_COUNT
 } doorman_status;
 
-/* The name of a status ("TIMED_OUT"), and a text that explains it.
+/* The name of a status, for example "TIMED_OUT". DOORMAN_STATUSES has the texts that explain them.
  *   status    any number
- *   returns   a static string, never NULL; for an unknown number "UNKNOWN" and "not a status" */
+ *   returns   a static string, never NULL; "UNKNOWN" for a number that is not a status */
 DOORMAN_API const char *doorman_status_name(doorman_status status);
-DOORMAN_API const char *doorman_status_text(doorman_status status);
 
 /* Describes an error, for example "resources[2].capacity: must be ...". A call that takes a
  * doorman_error fills it in when it fails. The pointer may be NULL. */
@@ -298,14 +298,17 @@ typedef struct doorman_error {
 
 /* ---- configuration, the public part ------------------------------------------------------- */
 
-typedef enum doorman_kind {
-    DOORMAN_FAIR_SHARE, /* the default */
-    DOORMAN_PROPORTIONAL_SHARE,
-    DOORMAN_PRIORITY_SHARE,
-    DOORMAN_STATIC_SHARE,
-    DOORMAN_NO_ALGORITHM,
-    DOORMAN_KIND_COUNT
-} doorman_kind;
+/* The ways to share a capacity. Each row has the kind, and its name in a configuration. FAIR_SHARE
+ * is the default. */
+#define DOORMAN_KINDS(X)                                                                           \
+    X(DOORMAN_FAIR_SHARE, "FAIR_SHARE")                                                            \
+    X(DOORMAN_PROPORTIONAL_SHARE, "PROPORTIONAL_SHARE")                                            \
+    X(DOORMAN_PRIORITY_SHARE, "PRIORITY_SHARE")                                                    \
+    X(DOORMAN_STATIC_SHARE, "STATIC")                                                              \
+    X(DOORMAN_NO_ALGORITHM, "NO_ALGORITHM")
+
+#define DOORMAN__KIND_CODE(kind, name) kind,
+typedef enum doorman_kind { DOORMAN_KINDS(DOORMAN__KIND_CODE) DOORMAN_KIND_COUNT } doorman_kind;
 
 typedef enum doorman_handover { DOORMAN_CONFIRMED, DOORMAN_IMMEDIATE } doorman_handover;
 
@@ -364,24 +367,11 @@ DOORMAN_API doorman_status doorman_config_create(doorman_config **out,
 /* Frees a configuration, which no server may use any more. NULL has no effect. */
 DOORMAN_API void doorman_config_destroy(doorman_config *config);
 
-/* Finds the template of a resource: the first whose glob equals the id, else the first whose glob
- * matches it (G1).
- *   returns   a template with its defaults filled in, owned by config; NULL if none matches, or if
- *             resource_id is not a valid id
- *   cost      one hash lookup for each different length of the literal start of a glob (the part
- *             before its first wildcard), and one match for each glob whose start equals that of
- *             the id; at worst O(templates) */
-DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
-                                                        const char *resource_id);
-
 /* All templates in their order, with defaults filled in.
  *   count     out: the number of templates
  *   returns   an array that config owns */
 DOORMAN_API const doorman_template *doorman_config_templates(const doorman_config *config,
                                                              size_t *count);
-
-/* The name of a kind as the configuration writes it ("FAIR_SHARE"); "?" for an unknown number. */
-DOORMAN_API const char *doorman_kind_name(doorman_kind kind);
 
 /* ---- shares, the public part -------------------------------------------------------------- */
 
@@ -403,25 +393,25 @@ typedef struct doorman_terms {
 
 #define DOORMAN_TERMS_MAX (DOORMAN_PRIORITY_MAX + 1)
 
-/* Computes the terms by which demands share a capacity. It needs no server, so that policies can be
- * tested alone.
+/* Shares a capacity among demands. It needs no server, so it can test a policy alone. Amounts are
+ * real numbers: where leases are whole units (doorman_template.whole), a server also rounds them.
  *   algorithm    NULL means FAIR_SHARE; only kind and reserve have an effect, but all fields are
  *                checked
  *   capacity     in the resource's units, [0, 1e15]
- *   demands      borrowed for the call; may be NULL if demand_count is 0
- *   terms        room for DOORMAN_TERMS_MAX terms, highest priority first; written only on OK
- *   terms_count  out, only on OK: 1; with PRIORITY_SHARE the number of different priorities
+ *   demands      used only during the call; may be NULL if demand_count is 0
+ *   amounts      written on OK: the share of each demand, in [0, wants]. Room for demand_count; may
+ *                be NULL
+ *   terms        written on OK: the terms that give these amounts, highest priority first. Room for
+ *                DOORMAN_TERMS_MAX; may be NULL
+ *   terms_count  written on OK: 1, or with PRIORITY_SHARE the number of different priorities; may
+ *                be NULL if terms is NULL
+ *   error        may be NULL; describes an INVALID_ARGUMENT: "demands[3].wants: must be ..."
  *   returns      OK | INVALID_ARGUMENT | OUT_OF_MEMORY
  *   cost         O(demands log demands) */
-DOORMAN_API doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double capacity,
-                                                const doorman_demand *demands, size_t demand_count,
-                                                doorman_terms *terms, size_t *terms_count);
-
-/* The amount that terms give to a demand.
- *   returns   an amount in [0, wants]; 0 if there are no terms for the demand's priority
- *   cost      O(terms_count) */
-DOORMAN_API double doorman_terms_target(const doorman_terms *terms, size_t terms_count,
-                                        const doorman_demand *demand);
+DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacity,
+                                          const doorman_demand *demands, size_t demand_count,
+                                          double *amounts, doorman_terms *terms,
+                                          size_t *terms_count, doorman_error *error);
 
 /* ---- messages: what the wire says, as structs ---------------------------------------------- */
 /* Pointers in a message that is an argument are only used during the call. Pointers in a message
@@ -1472,12 +1462,6 @@ const char *doorman_status_name(doorman_status status) {
     return (unsigned)status < DOORMAN_STATUS_COUNT ? names[status] : "UNKNOWN";
 }
 
-const char *doorman_status_text(doorman_status status) {
-#define DOORMAN__STATUS_TEXT(code, name, text) text,
-    static const char *const texts[] = {DOORMAN_STATUSES(DOORMAN__STATUS_TEXT)};
-    return (unsigned)status < DOORMAN_STATUS_COUNT ? texts[status] : "not a status";
-}
-
 /* Writes the error text and returns the status, so that a failing check is one line. */
 static doorman_status doorman__fail(doorman_error *error, doorman_status status, const char *format,
                                     ...) {
@@ -2024,8 +2008,6 @@ struct doorman_config {
     bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* whether a literal start of this length exists */
 };
 
-#define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
-
 static bool doorman__duration_valid(doorman_time duration) {
     return duration >= 0 && duration <= DOORMAN_DURATION_MAX;
 }
@@ -2045,37 +2027,46 @@ static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *giv
     return all;
 }
 
-static doorman_status doorman__algorithm_check(const doorman_algorithm *algorithm, size_t index,
-                                               doorman_error *error) {
-    const char *field = NULL, *rule = DOORMAN__DURATION_RULE;
+#define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
+#define DOORMAN__DURATION_OR_ZERO_RULE "must be from 0 to 1e8 seconds"
+
+/* Returns the first wrong field of an algorithm with the rule that it breaks; NULL if there is
+ * none. */
+static const char *doorman__algorithm_wrong(const doorman_algorithm *algorithm) {
     doorman_algorithm all = doorman__algorithm_resolve(algorithm);
-    if ((unsigned)algorithm->kind >= DOORMAN_KIND_COUNT) {
-        field = "kind", rule = "is not a kind of algorithm";
-    } else if ((unsigned)algorithm->handover > DOORMAN_IMMEDIATE) {
-        field = "handover", rule = "must be confirmed or immediate";
-    } else if (!doorman__duration_valid(algorithm->lease_length)) {
-        field = "lease_length";
-    } else if (!doorman__duration_valid(algorithm->refresh_interval)) {
-        field = "refresh_interval";
-    } else if (all.refresh_interval > all.lease_length) {
-        field = "refresh_interval", rule = "must be at most the lease_length";
-    } else if (!doorman__duration_valid(algorithm->learning_mode_duration)) {
-        field = "learning_mode_duration", rule = "must be from 0 to 1e8 seconds";
-    } else if (!doorman__duration_valid(algorithm->minimum_interval)) {
-        field = "minimum_interval", rule = "must be from 0 to 1e8 seconds";
-    } else if (!doorman__duration_valid(algorithm->minimum_refresh_interval)) {
-        field = "minimum_refresh_interval";
-    } else if (!(algorithm->decay_factor >= 0 && algorithm->decay_factor <= 1)) {
-        field = "decay_factor", rule = "must be more than 0 and at most 1";
-    } else if (!(algorithm->reserve >= 0 && algorithm->reserve <= 1)) {
-        field = "reserve", rule = "must be from 0 to 1";
+    if ((unsigned)algorithm->kind >= DOORMAN_KIND_COUNT) return "kind: is not a kind of algorithm";
+    if ((unsigned)algorithm->handover > DOORMAN_IMMEDIATE) {
+        return "handover: must be confirmed or immediate";
     }
-    if (!field) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources[%zu].algorithm.%s: %s", index,
-                         field, rule);
+    if (!doorman__duration_valid(algorithm->lease_length)) {
+        return "lease_length: " DOORMAN__DURATION_RULE;
+    }
+    if (!doorman__duration_valid(algorithm->refresh_interval)) {
+        return "refresh_interval: " DOORMAN__DURATION_RULE;
+    }
+    if (all.refresh_interval > all.lease_length) {
+        return "refresh_interval: must be at most the lease_length";
+    }
+    if (!doorman__duration_valid(algorithm->learning_mode_duration)) {
+        return "learning_mode_duration: " DOORMAN__DURATION_OR_ZERO_RULE;
+    }
+    if (!doorman__duration_valid(algorithm->minimum_interval)) {
+        return "minimum_interval: " DOORMAN__DURATION_OR_ZERO_RULE;
+    }
+    if (!doorman__duration_valid(algorithm->minimum_refresh_interval)) {
+        return "minimum_refresh_interval: " DOORMAN__DURATION_RULE;
+    }
+    if (!(algorithm->decay_factor >= 0 && algorithm->decay_factor <= 1)) {
+        return "decay_factor: must be more than 0 and at most 1";
+    }
+    if (!(algorithm->reserve >= 0 && algorithm->reserve <= 1)) {
+        return "reserve: must be from 0 to 1";
+    }
+    return NULL;
 }
 
-/* Fields that nothing would look at. (Not asked of what a parent tells, which may know more.) */
+/* Returns the first field that is set but would have no effect; NULL if there is none. A template
+ * from a parent is not checked, because the parent may know more fields. */
 static const char *doorman__template_unused(const doorman_template *template_) {
     const doorman_algorithm *given = &template_->algorithm;
     bool has_durations = given->lease_length || given->refresh_interval ||
@@ -2125,10 +2116,11 @@ static doorman_status doorman__template_check(const doorman_template *template_,
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources[%zu].%s: %s", index, field,
                              rule);
     }
-    doorman_status status = doorman__algorithm_check(&template_->algorithm, index, error);
-    const char *unused = doorman__template_unused(template_);
-    if (status != DOORMAN_OK || !unused) return status;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources[%zu].%s", index, unused);
+    const char *wrong = doorman__algorithm_wrong(&template_->algorithm);
+    const char *unused = wrong ? NULL : doorman__template_unused(template_);
+    if (!wrong && !unused) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources[%zu].%s%s", index,
+                         wrong ? "algorithm." : "", wrong ? wrong : unused);
 }
 
 static doorman_status doorman__config_check(const doorman_config_options *options,
@@ -2253,7 +2245,12 @@ static size_t doorman__config_first(const doorman_config *config, const char *id
     return known;
 }
 
-const doorman_template *doorman_config_find(const doorman_config *config, const char *resource_id) {
+/* Finds the template of a resource: the first whose glob equals the id, else the first whose glob
+ * matches it (G1). Returns NULL if no template matches, or if the id is not valid. It costs one
+ * hash lookup for each length that a literal start has, and one match for each glob whose literal
+ * start equals that of the id. */
+static const doorman_template *doorman__config_find(const doorman_config *config,
+                                                    const char *resource_id) {
     if (!doorman__id_valid(resource_id)) return NULL;
     size_t bytes = strlen(resource_id), found = config->template_count;
     uint64_t hash = doorman__config_hash(resource_id, bytes);
@@ -2322,7 +2319,8 @@ const doorman_template *doorman_config_templates(const doorman_config *config, s
  *    free, so they never exceed the capacity.
  * A2 A change of a demand costs O(log n) in the number of holders, for every kind. A renewal that
  *    changes nothing costs one lookup in a hash table and a read of the terms.
- * A3 A new kind is one function and one row of doorman__kinds; no other code knows the kinds.
+ * A3 A new kind is one function, and one row each in DOORMAN_KINDS and doorman__kinds. No other
+ *    code knows the kinds.
  * A4 No holder gets more than it wants. Where leases are whole units (A5, in the section of leases)
  *    it gets at most its wants rounded up.
  */
@@ -2852,22 +2850,17 @@ static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double
 }
 
 typedef struct doorman__kind {
-    const char *name;
     doorman__solver *solve;
     bool divides_capacity; /* divides the capacity, so leases are cut to what is free */
 } doorman__kind;
 
 static const doorman__kind doorman__kinds[DOORMAN_KIND_COUNT] = {
-    [DOORMAN_FAIR_SHARE] = {"FAIR_SHARE", doorman__solve_fair, true},
-    [DOORMAN_PROPORTIONAL_SHARE] = {"PROPORTIONAL_SHARE", doorman__solve_proportional, true},
-    [DOORMAN_PRIORITY_SHARE] = {"PRIORITY_SHARE", doorman__solve_priority, true},
-    [DOORMAN_STATIC_SHARE] = {"STATIC", doorman__solve_static, false},
-    [DOORMAN_NO_ALGORITHM] = {"NO_ALGORITHM", doorman__solve_none, false},
+    [DOORMAN_FAIR_SHARE] = {doorman__solve_fair, true},
+    [DOORMAN_PROPORTIONAL_SHARE] = {doorman__solve_proportional, true},
+    [DOORMAN_PRIORITY_SHARE] = {doorman__solve_priority, true},
+    [DOORMAN_STATIC_SHARE] = {doorman__solve_static, false},
+    [DOORMAN_NO_ALGORITHM] = {doorman__solve_none, false},
 };
-
-const char *doorman_kind_name(doorman_kind kind) {
-    return (unsigned)kind < DOORMAN_KIND_COUNT ? doorman__kinds[kind].name : "?";
-}
 
 /* Returns the terms for a priority; NULL if there are none. */
 static const doorman_terms *doorman__terms_find(const doorman_terms *terms, size_t terms_count,
@@ -2880,8 +2873,10 @@ static const doorman_terms *doorman__terms_find(const doorman_terms *terms, size
     return NULL;
 }
 
-double doorman_terms_target(const doorman_terms *terms, size_t terms_count,
-                            const doorman_demand *demand) {
+/* Returns the amount that terms give to a demand, in [0, wants]; 0 if there are no terms for its
+ * priority. */
+static double doorman__terms_target(const doorman_terms *terms, size_t terms_count,
+                                    const doorman_demand *demand) {
     const doorman_terms *found = doorman__terms_find(terms, terms_count, demand->priority);
     if (!found) return 0;
     double subclients = demand->subclients > 0 ? demand->subclients : 1;
@@ -2922,44 +2917,77 @@ static doorman__demand doorman__demand_of(const doorman_demand *demand, bool who
     return (doorman__demand){wants, (uint32_t)subclients, 1};
 }
 
+/* Checks a demand. `path` leads to it, and `subclients` is the name of that field there. */
 static doorman_status doorman__demand_check(const doorman_demand *demand, const char *path,
-                                            size_t index, doorman_error *error) {
+                                            const char *subclients, doorman_error *error) {
     const char *field = NULL, *rule = NULL;
     double weight = demand->subclients;
     if (!doorman__amount_valid(demand->wants)) {
         field = "wants", rule = DOORMAN__AMOUNT_RULE;
     } else if (!(weight >= 0 && weight <= DOORMAN_SUBCLIENTS_MAX) ||
                weight > (double)(uint64_t)weight) {
-        field = "num_clients", rule = "must be an integer from 1 to 1e9";
+        field = subclients, rule = "must be an integer from 1 to 1e9";
     } else if (demand->priority < 0 || demand->priority > DOORMAN_PRIORITY_MAX) {
         field = "priority", rule = "must be an integer from 0 to 15";
     }
     if (!field) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].%s: %s", path, index, field,
-                         rule);
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s.%s: %s", path, field, rule);
 }
 
-doorman_status doorman_shares_solve(const doorman_algorithm *algorithm, double capacity,
-                                    const doorman_demand *demands, size_t demand_count,
-                                    doorman_terms *terms, size_t *terms_count) {
-    doorman_algorithm given = algorithm ? *algorithm : (doorman_algorithm){.reserve = 0};
-    doorman_status status = doorman__amount_valid(capacity) ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT;
-    if (status == DOORMAN_OK) status = doorman__algorithm_check(&given, 0, NULL);
+static doorman_status doorman__shares_check(const doorman_algorithm *algorithm, double capacity,
+                                            const doorman_demand *demands, size_t demand_count,
+                                            doorman_error *error) {
+    const char *wrong = algorithm ? doorman__algorithm_wrong(algorithm) : NULL;
+    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "algorithm.%s", wrong);
+    if (!doorman__amount_valid(capacity)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "capacity: " DOORMAN__AMOUNT_RULE);
+    }
+    if (demand_count && !demands) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "demands: must not be NULL");
+    }
+    doorman_status status = DOORMAN_OK;
     for (size_t i = 0; i < demand_count && status == DOORMAN_OK; i++) {
-        status = doorman__demand_check(&demands[i], "demands", i, NULL);
+        char path[40];
+        snprintf(path, sizeof path, "demands[%zu]", i);
+        status = doorman__demand_check(&demands[i], path, "subclients", error);
+    }
+    return status;
+}
+
+/* Inserts demands into an index. Returns false without memory. */
+static bool doorman__index_fill(doorman__index *index, const doorman_demand *demands,
+                                size_t demand_count) {
+    for (size_t i = 0; i < demand_count; i++) {
+        doorman__demand demand = doorman__demand_of(&demands[i], false);
+        if (!doorman__index_reserve(index, demands[i].priority, &demand)) return false;
+        doorman__index_insert(index, demands[i].priority, &demand);
+    }
+    return true;
+}
+
+doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacity,
+                              const doorman_demand *demands, size_t demand_count, double *amounts,
+                              doorman_terms *terms, size_t *terms_count, doorman_error *error) {
+    doorman_status status =
+        doorman__shares_check(algorithm, capacity, demands, demand_count, error);
+    if (status == DOORMAN_OK && terms && !terms_count) {
+        status = doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "terms_count: must not be NULL");
     }
     if (status != DOORMAN_OK) return status;
+    const doorman_algorithm defaults = {.reserve = 0};
+    if (!algorithm) algorithm = &defaults;
     doorman__index index = {.spare_leaf = NULL};
-    for (size_t i = 0; i < demand_count && status == DOORMAN_OK; i++) {
-        doorman__demand demand = doorman__demand_of(&demands[i], false);
-        if (doorman__index_reserve(&index, demands[i].priority, &demand)) {
-            doorman__index_insert(&index, demands[i].priority, &demand);
-        } else {
-            status = DOORMAN_OUT_OF_MEMORY;
+    if (doorman__index_fill(&index, demands, demand_count)) {
+        doorman_terms all[DOORMAN_TERMS_MAX];
+        size_t count = doorman__kinds[algorithm->kind].solve(algorithm, capacity, &index, all);
+        assert(count <= DOORMAN_TERMS_MAX);
+        for (size_t i = 0; amounts && i < demand_count; i++) {
+            amounts[i] = doorman__terms_target(all, count, &demands[i]);
         }
-    }
-    if (status == DOORMAN_OK) {
-        *terms_count = doorman__kinds[given.kind].solve(&given, capacity, &index, terms);
+        if (terms) memcpy(terms, all, count * sizeof *terms);
+        if (terms_count) *terms_count = count;
+    } else {
+        status = doorman__no_memory(error);
     }
     doorman__index_uninit(&index);
     return status;
@@ -3842,11 +3870,11 @@ static double doorman__leases_target(doorman__lease_table *leases,
     if (!leases->terms_count) doorman__leases_solve(leases);
     doorman_demand demand = {child ? 0 : entry->demand.wants, 1, (int)entry->priority};
     double target = 0;
-    if (!child) target = doorman_terms_target(leases->terms, leases->terms_count, &demand);
+    if (!child) target = doorman__terms_target(leases->terms, leases->terms_count, &demand);
     for (size_t i = 0; child && i < child->now.count; i++) {
         const doorman__demand_group *group = &child->now.items[i];
         demand = (doorman_demand){group->demand.wants, group->demand.subclients, group->priority};
-        target += doorman_terms_target(leases->terms, leases->terms_count, &demand);
+        target += doorman__terms_target(leases->terms, leases->terms_count, &demand);
     }
     return doorman__min(target, DOORMAN_AMOUNT_MAX);
 }
@@ -4559,7 +4587,7 @@ static bool doorman__response_terms_valid(const doorman_capacity_response *answe
             return false;
         }
     }
-    return !answer->algorithm || doorman__algorithm_check(answer->algorithm, 0, NULL) == DOORMAN_OK;
+    return !answer->algorithm || !doorman__algorithm_wrong(answer->algorithm);
 }
 
 static bool doorman__capacity_response_valid(const doorman_capacity_response *answer,
@@ -5153,7 +5181,7 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     for (doorman__resource_state *resource = server->first, *next = NULL; resource;
          resource = next) {
         next = resource->next;
-        const doorman_template *settings = doorman_config_find(config, resource->resource_id);
+        const doorman_template *settings = doorman__config_find(config, resource->resource_id);
         if (settings) {
             doorman__resource_set_template(resource, settings, now,
                                            learned_at[settings - config->templates]);
@@ -5196,15 +5224,15 @@ doorman_status doorman_server_set_master(doorman_server *server,
 /* Checks the demands of a server. */
 static doorman_status doorman__demand_groups_check(const doorman_capacity_request *wanted,
                                                    size_t index, doorman_error *error) {
-    char path[40];
-    snprintf(path, sizeof path, "resource[%zu].wants", index);
     if (wanted->wants_count > DOORMAN__GROUPS_MAX) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: at most %d", path,
-                             DOORMAN__GROUPS_MAX);
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resource[%zu].wants: at most %d",
+                             index, DOORMAN__GROUPS_MAX);
     }
     doorman_status status = DOORMAN_OK;
     for (size_t i = 0; i < wanted->wants_count && status == DOORMAN_OK; i++) {
-        status = doorman__demand_check(&wanted->wants[i], path, i, error);
+        char path[60];
+        snprintf(path, sizeof path, "resource[%zu].wants[%zu]", index, i);
+        status = doorman__demand_check(&wanted->wants[i], path, "num_clients", error);
     }
     return status;
 }
@@ -5441,7 +5469,7 @@ static doorman_status doorman__item_find_resource(doorman_server *server,
     if (item->resource) return DOORMAN_OK;
     bool root = doorman__server_is_root(server);
     const doorman_template *settings =
-        root ? doorman_config_find(server->config, resource_id) : NULL;
+        root ? doorman__config_find(server->config, resource_id) : NULL;
     if (root && !settings) {
         item->outcome = DOORMAN_UNMATCHED;
         return DOORMAN_OK;
@@ -8801,6 +8829,10 @@ enum {
     DOORMAN__HANDOVER
 };
 
+static const char *const doorman__kind_names[] = {
+#define DOORMAN__KIND_NAME(kind, name) name,
+    DOORMAN_KINDS(DOORMAN__KIND_NAME)};
+
 static const char *const doorman__handovers[] = {
     [DOORMAN_CONFIRMED] = "confirmed", [DOORMAN_IMMEDIATE] = "immediate"};
 
@@ -8852,11 +8884,9 @@ static bool doorman__read_algorithm(const doorman__field *field, bool strict,
     static const char fields[] =
         "!kind:o lease_length?d refresh_interval?d learning_mode_duration?T parameters?o";
     doorman__field kind, list;
-    const char *kinds[DOORMAN_KIND_COUNT];
-    for (int i = 0; i < DOORMAN_KIND_COUNT; i++) kinds[i] = doorman_kind_name((doorman_kind)i);
     doorman__read(field, "kind:o", &kind);
-    int chosen = strict ? doorman__read_choice(&kind, kinds, DOORMAN_KIND_COUNT)
-                        : doorman__read_name(&kind, kinds, DOORMAN_KIND_COUNT);
+    int chosen = strict ? doorman__read_choice(&kind, doorman__kind_names, DOORMAN_KIND_COUNT)
+                        : doorman__read_name(&kind, doorman__kind_names, DOORMAN_KIND_COUNT);
     if (chosen < 0) return false;
     doorman__read(field, strict ? fields : fields + 1, &kind, &out->lease_length,
                   &out->refresh_interval, &out->has_learning_mode_duration,
@@ -9311,7 +9341,7 @@ static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm
     const doorman_algorithm none = {.reserve = 0}, usual = doorman__algorithm_resolve(&none);
     const doorman_algorithm all = doorman__algorithm_resolve(given);
     doorman__put(out, ",'algorithm':{'kind':%s,'lease_length':%t,'refresh_interval':%t",
-                 doorman_kind_name(all.kind), all.lease_length, all.refresh_interval);
+                 doorman__kind_names[all.kind], all.lease_length, all.refresh_interval);
     if (whole) doorman__put(out, ",'whole':%b", true);
     if (all.has_learning_mode_duration) {
         doorman__put(out, ",'learning_mode_duration':%t", all.learning_mode_duration);
@@ -9373,12 +9403,19 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
     doorman__put(out, "}}");
 }
 
+static const char *doorman__status_text(doorman_status status) {
+#define DOORMAN__STATUS_TEXT(code, name, text) text,
+    static const char *const texts[] = {DOORMAN_STATUSES(DOORMAN__STATUS_TEXT)};
+    assert((unsigned)status < DOORMAN_STATUS_COUNT);
+    return texts[status];
+}
+
 doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
                                   const char *message) {
     bool parent_terms = status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_NOT_FOUND ||
                         status == DOORMAN_RESOURCE_EXHAUSTED || status == DOORMAN_UNAVAILABLE;
     const char *code = parent_terms ? doorman_status_name(status) : "INTERNAL";
-    if (!message) message = doorman_status_text(status);
+    if (!message) message = doorman__status_text(status);
     doorman__writer out = doorman__put_start(reply);
     doorman__put(&out, "{'error':{'code':%s,'message':%s}}", code, message);
     return doorman__put_end(&out);
@@ -10645,7 +10682,7 @@ doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info 
 static doorman_status doorman__agent_enter(doorman_agent *agent, doorman_error *error) {
     doorman_status status = doorman__agent_lock(agent);
     if (status == DOORMAN_DEADLOCK) {
-        return doorman__fail(error, status, "%s", doorman_status_text(status));
+        return doorman__fail(error, status, "%s", doorman__status_text(status));
     }
     if (status != DOORMAN_OK) {
         return doorman__fail(error, status, "the agent is that of the parent process");

@@ -84,6 +84,19 @@ fatal_error(enum exit_status exit_status, const char *format, ...) {
     return exit_status;
 }
 
+static const char *status_text(doorman_status status) {
+#define STATUS_TEXT(code, name, text) [code] = text,
+    static const char *const texts[] = {DOORMAN_STATUSES(STATUS_TEXT)};
+    return texts[status];
+}
+
+/* The name of a kind of algorithm, as in a configuration. */
+static const char *kind_name(doorman_kind kind) {
+#define KIND_NAME(kind, name) [kind] = name,
+    static const char *const names[] = {DOORMAN_KINDS(KIND_NAME)};
+    return names[kind];
+}
+
 /* ---- >>flags -------------------------------------------------------------------------------- */
 
 enum {
@@ -951,7 +964,7 @@ static bool etcd_load_config(struct etcd *etcd, const char *key, char revision[E
         if (entry) status = etcd_parse_config(entry, out, error);
         if (!entry) snprintf(error->text, sizeof error->text, "the key does not exist");
         if (status != DOORMAN_OK && !error->text[0]) {
-            snprintf(error->text, sizeof error->text, "%s", doorman_status_text(status));
+            snprintf(error->text, sizeof error->text, "%s", status_text(status));
         }
         if (status == DOORMAN_OUT_OF_MEMORY) revision[0] = 0; /* try again next time */
     }
@@ -988,7 +1001,7 @@ static bool config_load(doorman_config **out, const char *path, doorman_error *e
         snprintf(error->text, sizeof error->text, "cannot be opened: %s", strerror(errno));
     }
     if (status != DOORMAN_OK && !error->text[0]) {
-        snprintf(error->text, sizeof error->text, "%s", doorman_status_text(status));
+        snprintf(error->text, sizeof error->text, "%s", status_text(status));
     }
     return status == DOORMAN_OK;
 }
@@ -1296,7 +1309,7 @@ static void service_apply_config(struct service *service, doorman_config *config
         pthread_mutex_lock(&service->lock);
         doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
         loaded = status == DOORMAN_OK;
-        why = doorman_status_text(status);
+        why = status_text(status);
         if (loaded) {
             doorman_config *last = service->config;
             service->config = config;
@@ -1523,7 +1536,7 @@ static void parent_link_on_wakeup(void *context) {
 static void parent_link_log_failure(struct service *service, doorman_status status,
                                     const doorman_error *error, doorman_time now) {
     int kind = status == DOORMAN_UNAVAILABLE ? WARNING_PARENT_UNREACHABLE : WARNING_PARENT_RESPONSE;
-    const char *why = error->text[0] ? error->text : doorman_status_text(status);
+    const char *why = error->text[0] ? error->text : status_text(status);
     service->warnings[kind].unlogged_count++;
     warning_log(service, kind, "parent", doorman_transport_address(service->parent_link.transport),
                 why, now);
@@ -3023,7 +3036,7 @@ static void page_resource(struct text *text, struct service *service, const stru
     text_add_escaped(text, row->id, escape_query);
     text_add(text, "\">");
     text_add_escaped(text, row->id, escape_html);
-    text_addf(text, "</a><small>%s", doorman_kind_name(row->kind));
+    text_addf(text, "</a><small>%s", kind_name(row->kind));
     page_warnings(text, service, row, now);
     text_add(text, "</small></div><div class=numbers>");
     page_bar(text, row);
@@ -3212,7 +3225,7 @@ static void lease_list_arrange(struct lease_list *leases, const struct view *vie
 static void page_leases(struct text *text, struct service *service, struct lease_list *leases,
                         const struct view *view) {
     const struct row *row = &leases->resource;
-    text_addf(text, "<p class=soft>%s ", doorman_kind_name(row->kind));
+    text_addf(text, "<p class=soft>%s ", kind_name(row->kind));
     page_warnings(text, service, row, leases->now);
     text_add(text, "</p><p class=soft>");
     if (leases->description) text_add_escaped(text, leases->description, escape_html);
@@ -3318,7 +3331,7 @@ static void json_resource(struct text *text, const struct row *row, doorman_time
         text_add(text, "null");
     }
     text_addf(text, ",\"learning\":%s,\"algorithm\":\"%s\"",
-              row_learning(row, now) ? "true" : "false", doorman_kind_name(row->kind));
+              row_learning(row, now) ? "true" : "false", kind_name(row->kind));
     if (info->leased) json_seconds(text, ",\"lease_expires_in\":", info->lease_end - now);
     text_add(text, "}");
 }
@@ -3360,7 +3373,7 @@ static void json_parameter(struct text *text, const char *name, double value) {
 
 static void json_algorithm(struct text *text, const doorman_algorithm *algorithm) {
     const double second = (double)DOORMAN_SECOND;
-    text_addf(text, ",\"algorithm\":{\"kind\":\"%s\"", doorman_kind_name(algorithm->kind));
+    text_addf(text, ",\"algorithm\":{\"kind\":\"%s\"", kind_name(algorithm->kind));
     json_seconds(text, ",\"lease_length\":", algorithm->lease_length);
     json_seconds(text, ",\"refresh_interval\":", algorithm->refresh_interval);
     if (algorithm->has_learning_mode_duration) {
@@ -4449,9 +4462,9 @@ static enum exit_status service_create_server(struct service *service) {
     if (status == DOORMAN_INVALID_ARGUMENT) {
         exit_status = fatal_error(EXIT_USAGE, "%s; the node is '%s'", error.text, service->node);
     } else if (status != DOORMAN_OK) {
-        exit_status = fatal_error(EXIT_ERROR, "cannot serve: %s",
-                                  random ? doorman_status_text(status)
-                                         : "the system provides no random numbers");
+        exit_status =
+            fatal_error(EXIT_ERROR, "cannot serve: %s",
+                        random ? status_text(status) : "the system provides no random numbers");
     } else if (doorman_server_set_master(service->server, &mastership, now) != DOORMAN_OK) {
         exit_status = fatal_error(EXIT_USAGE, "--advertise '%s': " NAME_RULE, service->advertise);
     } else if (service->settings->election_key) {

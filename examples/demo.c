@@ -50,8 +50,13 @@ static bool read_capacity(demo *d, const char *path) {
         fprintf(stderr, "demo: %s: %s\n", path, error.text);
         return false;
     }
-    const doorman_template *settings = doorman_config_find(config, RESOURCE);
-    d->all.capacity = settings ? settings->capacity : 0;
+    size_t count = 0;
+    const doorman_template *templates = doorman_config_templates(config, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(templates[i].identifier_glob, RESOURCE) == 0) {
+            d->all.capacity = templates[i].capacity;
+        }
+    }
     doorman_config_destroy(config);
     if (d->all.capacity <= 0) fprintf(stderr, "demo: %s gives " RESOURCE " no capacity\n", path);
     return d->all.capacity > 0;

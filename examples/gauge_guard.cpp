@@ -41,7 +41,7 @@ private:
 
 static void transaction(doorman_agent *agent, doorman_resource *resource, int number) {
     gauge_guard guard(agent, resource, 1, 5 * DOORMAN_SECOND);
-    if (!guard) throw std::runtime_error(doorman_status_text(guard.status()));
+    if (!guard) throw std::runtime_error(doorman_status_name(guard.status()));
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (number % 3 == 0) throw std::runtime_error("rolled back");
 }

@@ -23,7 +23,7 @@ typedef struct world {
 
 static void check(doorman_status status) {
     if (status == DOORMAN_OK) return;
-    fprintf(stderr, "library_only: %s\n", doorman_status_text(status));
+    fprintf(stderr, "library_only: %s\n", doorman_status_name(status));
     exit(1);
 }
 

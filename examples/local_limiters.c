@@ -19,7 +19,7 @@ static doorman_time time_of(int i) { return arrivals[i] * DOORMAN_SECOND / 10; }
 
 static void check(doorman_status status, const char *what) {
     if (status == DOORMAN_OK) return;
-    fprintf(stderr, "local_limiters: %s: %s\n", what, doorman_status_text(status));
+    fprintf(stderr, "local_limiters: %s: %s\n", what, doorman_status_name(status));
     exit(1);
 }
 

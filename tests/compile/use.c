@@ -5,11 +5,9 @@
 
 int main(void) {
     const doorman_demand demands[] = {{1000, 1, 1}, {50, 1, 1}, {10, 1, 1}};
-    doorman_terms terms[DOORMAN_TERMS_MAX];
-    size_t terms_count = 0;
-    if (doorman_shares_solve(NULL, 120, demands, 3, terms, &terms_count) != DOORMAN_OK) return 1;
-    double target = doorman_terms_target(terms, terms_count, &demands[0]);
-    if (!(target > 59.999999 && target < 60.000001)) return 1;
+    double amounts[3];
+    if (doorman_shares(NULL, 120, demands, 3, amounts, NULL, NULL, NULL) != DOORMAN_OK) return 1;
+    if (!(amounts[0] > 59.999999 && amounts[0] < 60.000001)) return 1;
 
     static doorman_limit_options options; /* zeros */
     doorman_limit limit;

@@ -52,7 +52,7 @@ static void check_find(const doorman_config *config, const char *id) {
     for (size_t i = count; i-- > 0;) {
         if (strcmp(all[i].identifier_glob, id) == 0) wanted = &all[i];
     }
-    must(doorman_config_find(config, id) == wanted);
+    must(doorman__config_find(config, id) == wanted);
 }
 
 static void ask(config_world *world, doorman_server *server, double wants) {
@@ -100,7 +100,7 @@ static void check_below(config_world *world) {
     const void *cursor = NULL;
     doorman_server_resource below;
     while (doorman_server_next_resource(world->leaf, &cursor, &below, world->now)) {
-        const doorman_template *found = doorman_config_find(world->config, below.resource_id);
+        const doorman_template *found = doorman__config_find(world->config, below.resource_id);
         const doorman_algorithm *heard = &below.settings->algorithm;
         if (!found || !below.leased) continue;
         must(heard->kind == found->algorithm.kind);

@@ -334,8 +334,8 @@ static void tell_config(text *outcome, const doorman_config *config) {
     size_t count = 0;
     const doorman_template *all = doorman_config_templates(config, &count);
     for (size_t i = 0; i < count; i++) {
-        add(outcome, "%s (%s) %.17g %s %.17g\n", all[i].identifier_glob, all[i].description,
-            all[i].capacity, doorman_kind_name(all[i].algorithm.kind), all[i].algorithm.reserve);
+        add(outcome, "%s (%s) %.17g %d %.17g\n", all[i].identifier_glob, all[i].description,
+            all[i].capacity, (int)all[i].algorithm.kind, all[i].algorithm.reserve);
     }
 }
 
@@ -352,14 +352,20 @@ static doorman_status solves_shares(scene *s) {
     enum { DEMANDS = 500 };
     doorman_demand demands[DEMANDS];
     for (int i = 0; i < DEMANDS; i++) demands[i] = (doorman_demand){i * 37 % 101, 1 + i % 7, i % 3};
+    double amounts[DEMANDS] = {-1};
     doorman_terms terms[DOORMAN_TERMS_MAX];
     size_t count = 77;
-    doorman_status status =
-        doorman_shares_solve(&templates[0].algorithm, 9000, demands, DEMANDS, terms, &count);
+    doorman_error error = {""};
+    doorman_status status = doorman_shares(&templates[0].algorithm, 9000, demands, DEMANDS, amounts,
+                                           terms, &count, &error);
     if (status != DOORMAN_OK) assert_int_equal(count, 77);
+    if (status != DOORMAN_OK) assert_true(amounts[0] < 0);
+    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
     for (size_t i = 0; status == DOORMAN_OK && i < count; i++) {
         add(&s->outcome, "%d %.17g %.17g\n", terms[i].priority, terms[i].level, terms[i].slope);
     }
+    for (int i = 0; status == DOORMAN_OK && i < DEMANDS; i++)
+        add(&s->outcome, "%.17g\n", amounts[i]);
     return status;
 }
 
@@ -725,7 +731,7 @@ static doorman_status makes_a_carrier(scene *s) {
 
 static const story stories[] = {
     {"doorman_config_create", "no configuration is made", NULL, makes_a_config, 3},
-    {"doorman_shares_solve", "nothing is solved", NULL, solves_shares, 20},
+    {"doorman_shares", "nothing is shared", NULL, solves_shares, 20},
     {"doorman_server_create", "no root is made", NULL, makes_a_root, 2},
     {"doorman_server_create", "no node is made", NULL, makes_a_node, 3},
     {"doorman_server_configure", "the last configuration stays", makes_another_config,

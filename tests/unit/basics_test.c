@@ -8,16 +8,17 @@
 
 static void every_status_has_a_name_and_a_text_of_its_own(void **state) {
     (void)state;
+#define STATUS_TEXT(code, name, text) [code] = text,
+    static const char *const texts[] = {DOORMAN_STATUSES(STATUS_TEXT)};
     assert_int_equal(DOORMAN_OK, 0);
     assert_string_equal(doorman_status_name(DOORMAN_OK), "OK");
     assert_string_equal(doorman_status_name(DOORMAN_TIMED_OUT), "TIMED_OUT");
     for (int i = 0; i < DOORMAN_STATUS_COUNT; i++) {
-        assert_true(strlen(doorman_status_text((doorman_status)i)) > 0);
+        assert_true(strlen(texts[i]) > 0);
         for (int j = 0; j < i; j++) {
             assert_string_not_equal(doorman_status_name((doorman_status)i),
                                     doorman_status_name((doorman_status)j));
-            assert_string_not_equal(doorman_status_text((doorman_status)i),
-                                    doorman_status_text((doorman_status)j));
+            assert_string_not_equal(texts[i], texts[j]);
         }
     }
 }
@@ -27,7 +28,6 @@ static void a_number_that_is_no_status_has_a_name_too(void **state) {
     const int numbers[] = {-1, DOORMAN_STATUS_COUNT, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         assert_string_equal(doorman_status_name((doorman_status)numbers[i]), "UNKNOWN");
-        assert_true(strlen(doorman_status_text((doorman_status)numbers[i])) > 0);
     }
 }
 
@@ -223,7 +223,7 @@ static bool matches(const char *glob, const char *id) {
     const doorman_config_options options = {.templates = &template_, .template_count = 1};
     doorman_config *config = NULL;
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
-    bool found = doorman_config_find(config, id) != NULL;
+    bool found = doorman__config_find(config, id) != NULL;
     doorman_config_destroy(config);
     return found;
 }

@@ -10,24 +10,16 @@
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 enum { DEMANDS_MAX = 400 };
 
-static double share(doorman_algorithm algorithm, double capacity, const doorman_demand *demands,
-                    size_t count, size_t of) {
-    doorman_terms terms[DOORMAN_TERMS_MAX];
-    size_t terms_count = 0;
-    assert_int_equal(
-        doorman_shares_solve(&algorithm, capacity, demands, count, terms, &terms_count),
-        DOORMAN_OK);
-    return doorman_terms_target(terms, terms_count, &demands[of]);
-}
-
 #define ALGORITHM(...) ((doorman_algorithm){__VA_ARGS__})
 
 /* Asserts that each demand gets the amount with the same index in `expected`. */
 static void assert_shares(doorman_algorithm algorithm, double capacity,
                           const doorman_demand *demands, const double *expected, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        assert_about(share(algorithm, capacity, demands, count, i), expected[i]);
-    }
+    double amounts[DEMANDS_MAX];
+    assert_int_equal(
+        doorman_shares(&algorithm, capacity, demands, count, amounts, NULL, NULL, NULL),
+        DOORMAN_OK);
+    for (size_t i = 0; i < count; i++) assert_about(amounts[i], expected[i]);
 }
 
 /* ---- worked examples ----------------------------------------------------------------------- */
@@ -274,7 +266,7 @@ static void check_terms(problem *it, const doorman_terms *terms, size_t terms_co
     slow_solve(it);
     long double sum = 0;
     for (size_t i = 0; i < it->count; i++) {
-        double target = doorman_terms_target(terms, terms_count, &it->demands[i]);
+        double target = doorman__terms_target(terms, terms_count, &it->demands[i]);
         assert_true(target >= 0 && target <= it->demands[i].wants);
         assert_target(target, it->exact[i], it->capacity);
         sum += (long double)target;
@@ -285,12 +277,16 @@ static void check_terms(problem *it, const doorman_terms *terms, size_t terms_co
 }
 
 static void check_problem(problem *it) {
+    static double amounts[DEMANDS_MAX];
     doorman_terms terms[DOORMAN_TERMS_MAX];
     size_t terms_count = 0;
-    assert_int_equal(doorman_shares_solve(&it->algorithm, it->capacity, it->demands, it->count,
-                                          terms, &terms_count),
+    assert_int_equal(doorman_shares(&it->algorithm, it->capacity, it->demands, it->count, amounts,
+                                    terms, &terms_count, NULL),
                      DOORMAN_OK);
     check_terms(it, terms, terms_count);
+    for (size_t i = 0; i < it->count; i++) {
+        assert_exact(amounts[i], doorman__terms_target(terms, terms_count, &it->demands[i]));
+    }
 }
 
 static void check_kind(doorman_kind kind) {
@@ -342,11 +338,10 @@ static void a_capacity_that_is_short_by_a_last_bit_is_shared_whole(void **state)
             tenths[j] = (doorman_demand){(double)wants / 10, 1, 1};
             sum += wants;
         }
-        for (size_t j = 0; j < count; j++) {
-            double target =
-                share(ALGORITHM(.kind = (doorman_kind)(i % 3)), (double)sum / 10, tenths, count, j);
-            assert_about(target, tenths[j].wants);
-        }
+        double wants[4];
+        for (size_t j = 0; j < count; j++) wants[j] = tenths[j].wants;
+        assert_shares(ALGORITHM(.kind = (doorman_kind)(i % 3)), (double)sum / 10, tenths, wants,
+                      count);
     }
 }
 
@@ -365,7 +360,7 @@ static void terms_are_one_for_all_or_one_for_each_priority_highest_first(void **
     size_t count = 0;
     for (int kind = 0; kind < DOORMAN_KIND_COUNT; kind++) {
         doorman_algorithm algorithm = {.kind = (doorman_kind)kind};
-        assert_int_equal(doorman_shares_solve(&algorithm, 12, demands, 4, terms, &count),
+        assert_int_equal(doorman_shares(&algorithm, 12, demands, 4, NULL, terms, &count, NULL),
                          DOORMAN_OK);
         bool by_priority = kind == DOORMAN_PRIORITY_SHARE;
         assert_int_equal(count, by_priority ? 3 : 1);
@@ -374,57 +369,102 @@ static void terms_are_one_for_all_or_one_for_each_priority_highest_first(void **
         assert_int_equal(terms[1].priority, 3);
         assert_int_equal(terms[2].priority, 0);
         const doorman_demand nobody = {5, 1, 7};
-        assert_exact(doorman_terms_target(terms, count, &nobody), 0);
+        assert_exact(doorman__terms_target(terms, count, &nobody), 0);
     }
-    assert_int_equal(doorman_shares_solve(NULL, 12, NULL, 0, terms, &count), DOORMAN_OK);
-    assert_exact(doorman_terms_target(terms, count, &demands[0]), 5); /* this demand alone fits */
+    assert_int_equal(doorman_shares(NULL, 12, NULL, 0, NULL, terms, &count, NULL), DOORMAN_OK);
+    assert_exact(doorman__terms_target(terms, count, &demands[0]), 5); /* this demand alone fits */
 }
 
 static void no_algorithm_given_is_fair_share_and_no_subclients_are_one(void **state) {
     (void)state;
     const doorman_demand demands[] = {{1000, 0, 1}, {50, 1, 1}, {10, 0, 1}};
-    doorman_terms terms[DOORMAN_TERMS_MAX];
-    size_t count = 0;
-    assert_int_equal(doorman_shares_solve(NULL, 120, demands, 3, terms, &count), DOORMAN_OK);
-    assert_about(doorman_terms_target(terms, count, &demands[0]), 60);
-    assert_about(doorman_terms_target(terms, count, &demands[1]), 50);
-    assert_about(doorman_terms_target(terms, count, &demands[2]), 10);
+    double amounts[3];
+    assert_int_equal(doorman_shares(NULL, 120, demands, 3, amounts, NULL, NULL, NULL), DOORMAN_OK);
+    assert_about(amounts[0], 60);
+    assert_about(amounts[1], 50);
+    assert_about(amounts[2], 10);
 }
 
-static doorman_status solve_one(doorman_algorithm algorithm, double capacity,
-                                doorman_demand demand) {
+/* Shares between a good demand and another one. After an error nothing may be written. */
+static doorman_status share_two(doorman_algorithm algorithm, double capacity, doorman_demand second,
+                                doorman_error *error) {
     doorman_terms terms[DOORMAN_TERMS_MAX] = {{7, -1, -1}};
-    const doorman_demand demands[] = {{1, 1, 1}, demand};
+    double amounts[2] = {-1, -1};
+    const doorman_demand demands[] = {{1, 1, 1}, second};
     size_t count = 7;
-    doorman_status status = doorman_shares_solve(&algorithm, capacity, demands, 2, terms, &count);
+    doorman_status status =
+        doorman_shares(&algorithm, capacity, demands, 2, amounts, terms, &count, error);
     assert_int_equal(count == 7, status != DOORMAN_OK);
     assert_int_equal(terms[0].level < 0 && terms[0].slope < 0, status != DOORMAN_OK);
+    assert_int_equal(amounts[0] < 0 && amounts[1] < 0, status != DOORMAN_OK);
     return status;
 }
 
 /* C5 */
-static void what_is_no_demand_is_refused_and_writes_nothing(void **state) {
+static void what_is_no_demand_is_refused_by_its_path_and_writes_nothing(void **state) {
     (void)state;
-    const double infinite = (double)INFINITY, none = (double)NAN;
-    const doorman_algorithm fair = {.reserve = 0};
+    const double infinite = (double)INFINITY, none = (double)NAN, more = 1.0000000000000002e15;
     const doorman_demand good = {1e15, 1e9, 15};
-    assert_int_equal(solve_one(fair, 1e15, good), DOORMAN_OK);
-    const doorman_demand bad[] = {{-1, 1, 1},       {1.0000000000000002e15, 1, 1},
-                                  {infinite, 1, 1}, {none, 1, 1},
-                                  {1, -1, 1},       {1, 1.5, 1},
-                                  {1, 1e9 + 1, 1},  {1, infinite, 1},
-                                  {1, none, 1},     {1, 1, -1},
-                                  {1, 1, 16},       {1, 0.5, 1}};
-    for (size_t i = 0; i < COUNT_OF(bad); i++) {
-        assert_int_equal(solve_one(fair, 1, bad[i]), DOORMAN_INVALID_ARGUMENT);
+    const struct {
+        doorman_algorithm algorithm;
+        double capacity;
+        doorman_demand demand;
+        const char *path;
+    } wrong[] = {
+        {{.reserve = 0}, 1, {-1, 1, 1}, "demands[1].wants: must be a finite number from 0 to 1e15"},
+        {{.reserve = 0}, 1, {more, 1, 1}, "demands[1].wants: "},
+        {{.reserve = 0}, 1, {infinite, 1, 1}, "demands[1].wants: "},
+        {{.reserve = 0}, 1, {none, 1, 1}, "demands[1].wants: "},
+        {{.reserve = 0}, 1, {1, -1, 1}, "demands[1].subclients: must be an integer from 1 to 1e9"},
+        {{.reserve = 0}, 1, {1, 0.5, 1}, "demands[1].subclients: "},
+        {{.reserve = 0}, 1, {1, 1.5, 1}, "demands[1].subclients: "},
+        {{.reserve = 0}, 1, {1, 1e9 + 1, 1}, "demands[1].subclients: "},
+        {{.reserve = 0}, 1, {1, infinite, 1}, "demands[1].subclients: "},
+        {{.reserve = 0}, 1, {1, none, 1}, "demands[1].subclients: "},
+        {{.reserve = 0}, 1, {1, 1, -1}, "demands[1].priority: must be an integer from 0 to 15"},
+        {{.reserve = 0}, 1, {1, 1, 16}, "demands[1].priority: "},
+        {{.reserve = 0}, -1, good, "capacity: must be a finite number from 0 to 1e15"},
+        {{.reserve = 0}, more, good, "capacity: "},
+        {{.reserve = 0}, infinite, good, "capacity: "},
+        {{.reserve = 0}, none, good, "capacity: "},
+        {{.reserve = 1.5}, 1, good, "algorithm.reserve: must be from 0 to 1"},
+        {{.kind = DOORMAN_KIND_COUNT}, 1, good, "algorithm.kind: is not a kind of algorithm"},
+        {{.lease_length = -1}, 1, good, "algorithm.lease_length: "},
+    };
+    assert_int_equal(share_two(ALGORITHM(.reserve = 0), 1e15, good, NULL), DOORMAN_OK);
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        doorman_error error = {""};
+        assert_int_equal(share_two(wrong[i].algorithm, wrong[i].capacity, wrong[i].demand, &error),
+                         DOORMAN_INVALID_ARGUMENT);
+        if (strncmp(error.text, wrong[i].path, strlen(wrong[i].path)) != 0) {
+            fail_msg("\"%s\" does not begin with \"%s\"", error.text, wrong[i].path);
+        }
     }
-    const double capacities[] = {-1, 1.0000000000000002e15, infinite, none};
-    for (size_t i = 0; i < COUNT_OF(capacities); i++) {
-        assert_int_equal(solve_one(fair, capacities[i], good), DOORMAN_INVALID_ARGUMENT);
-    }
-    assert_int_equal(solve_one(ALGORITHM(.reserve = 1.5), 1, good), DOORMAN_INVALID_ARGUMENT);
-    assert_int_equal(solve_one(ALGORITHM(.kind = DOORMAN_KIND_COUNT), 1, good),
+}
+
+/* Amounts and terms are optional. Terms without a place for their number are refused. */
+static void a_caller_takes_amounts_or_terms_or_both_or_neither(void **state) {
+    (void)state;
+    const doorman_demand *demands = greedy_medium_modest;
+    doorman_terms terms[DOORMAN_TERMS_MAX] = {{7, -1, -1}};
+    doorman_error error = {""};
+    double amounts[3];
+    size_t count = 7;
+    assert_int_equal(doorman_shares(NULL, 120, demands, 3, NULL, NULL, NULL, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_shares(NULL, 120, demands, 3, NULL, NULL, &count, NULL), DOORMAN_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(doorman_shares(NULL, 120, demands, 3, amounts, terms, &count, NULL),
+                     DOORMAN_OK);
+    assert_about(amounts[0], 60);
+    assert_about(terms[0].level, 60);
+    assert_int_equal(doorman_shares(NULL, 0, NULL, 0, amounts, NULL, NULL, NULL), DOORMAN_OK);
+    assert_about(amounts[0], 60); /* there is no demand, so no amount is written */
+    assert_int_equal(doorman_shares(NULL, 120, demands, 3, amounts, terms, NULL, &error),
                      DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "terms_count: must not be NULL");
+    assert_int_equal(doorman_shares(NULL, 120, NULL, 3, amounts, NULL, NULL, &error),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "demands: must not be NULL");
 }
 
 /* ---- the index ----------------------------------------------------------------------------- */
@@ -754,7 +794,8 @@ int main(void) {
         cmocka_unit_test(of_no_capacity_everybody_gets_nothing),
         cmocka_unit_test(terms_are_one_for_all_or_one_for_each_priority_highest_first),
         cmocka_unit_test(no_algorithm_given_is_fair_share_and_no_subclients_are_one),
-        cmocka_unit_test(what_is_no_demand_is_refused_and_writes_nothing),
+        cmocka_unit_test(what_is_no_demand_is_refused_by_its_path_and_writes_nothing),
+        cmocka_unit_test(a_caller_takes_amounts_or_terms_or_both_or_neither),
         cmocka_unit_test(the_index_sums_what_is_in_it_and_in_the_end_exactly_nothing),
         cmocka_unit_test(what_was_beside_a_large_demand_is_not_lost_when_it_leaves),
         cmocka_unit_test(without_memory_the_index_is_as_it_was),
