@@ -348,7 +348,7 @@ static void peers_close(int *peers, int count) {
 
 /* V5: 1,000 nng connections that only greet, 1,000 that send nothing or half of a greeting, head or
  * message, and as many over HTTP, all at the same time. */
-static void crowds_that_say_nothing_or_half_of_it_keep_nobody_waiting(void **state) {
+static void many_silent_connections_do_not_delay_others(void **state) {
     (void)state;
     static const char *const halves[] = {"", "GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\n",
                                          HTTP_HEAD("4000000") "{\"client_id\":"};
@@ -381,7 +381,7 @@ static void crowds_that_say_nothing_or_half_of_it_keep_nobody_waiting(void **sta
 
 /* V5: a client that sends one byte at a time is answered (over HTTP if it needs less than 30 s),
  * and delays nobody. */
-static void whoever_sends_a_byte_at_a_time_is_answered_and_keeps_nobody_waiting(void **state) {
+static void a_peer_that_sends_single_bytes_is_answered_and_delays_no_other(void **state) {
     (void)state;
     enum { COUNT = 200 }; /* of each kind; the server takes 256 HTTP connections at once */
     char head[12] = "", text[] = "{\"get_capacity\":" ASK "}", request[512], answer[4096];
@@ -552,7 +552,7 @@ static void *flood_main(void *argument) {
 }
 
 /* V5. */
-static void floods_of_bad_messages_keep_nobody_waiting(void **state) {
+static void floods_of_invalid_messages_do_not_delay_others(void **state) {
     (void)state;
     enum { THREADS = 4 };
     static struct flood floods[THREADS]; /* static: they outlive a test that fails */
@@ -678,7 +678,7 @@ static void witness_beside_reload(struct witness *witness, const char *last) {
  * least 75 % of the memory that they took returns to the system; the rest is in pieces between
  * blocks that are still in use. With a sanitizer this is not asserted, because it keeps freed
  * memory. */
-static void the_memory_of_all_leases_comes_back_when_they_have_ended(void **state) {
+static void memory_is_returned_when_all_leases_have_ended(void **state) {
     (void)state;
     char config[512];
     struct site site;
@@ -788,7 +788,7 @@ static void a_log_on_a_full_disk_neither_blocks_nor_ends_the_server(void **state
 
 /* V6: the log is on a disk of 64 KiB, in the server's own namespace. When there is room again, the
  * server logs how many lines were lost. */
-static void a_log_that_fills_its_disk_goes_on_when_there_is_room(void **state) {
+static void a_log_on_a_full_disk_continues_when_there_is_space(void **state) {
     (void)state;
     if (system("unshare -rm mount -t tmpfs -o size=64k none /mnt 2>/dev/null") != 0) {
         print_message("skipped: cannot mount a disk in a new namespace\n");
@@ -815,7 +815,7 @@ static void a_log_that_fills_its_disk_goes_on_when_there_is_room(void **state) {
 }
 
 /* V6: the log is a pipe that is full, and later one without a reader. */
-static void a_log_that_nobody_reads_neither_blocks_nor_ends_the_server(void **state) {
+static void an_unread_log_neither_blocks_nor_ends_the_server(void **state) {
     (void)state;
     char lines[65536];
     struct process *process = process_new();
@@ -879,8 +879,7 @@ static void out_of_files(struct site *site, const struct server *where, const ch
     witness_end(&witness, what);
 }
 
-static void
-a_server_out_of_files_answers_those_connected_and_takes_others_when_some_are_free(void **state) {
+static void a_server_without_free_files_serves_open_connections_and_accepts_later(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("60", "16", NO_LEARNING));
     out_of_files(&site, &site.server, "nng");
@@ -996,7 +995,7 @@ static void crowd_recover(void) {
 /* T7, R8, V2: processes of a tree under load are killed at random moments. The clients' leases are
  * added up after each response. After every ten rounds the tree is left alone until each client has
  * its share again. */
-static void killed_at_random_moments_nothing_is_exceeded_and_all_recover(void **state) {
+static void random_kills_never_exceed_the_capacity_and_all_recover(void **state) {
     (void)state;
     static struct node nodes[NODES];
     uint64_t random = random_start();
@@ -1048,15 +1047,15 @@ int main(int argc, char **argv) {
     sizes_read();
     files_raise();
     const struct CMUnitTest tests[] = {
-        TEST(crowds_that_say_nothing_or_half_of_it_keep_nobody_waiting),
-        TEST(whoever_sends_a_byte_at_a_time_is_answered_and_keeps_nobody_waiting),
-        TEST(floods_of_bad_messages_keep_nobody_waiting),
-        TEST(the_memory_of_all_leases_comes_back_when_they_have_ended),
+        TEST(many_silent_connections_do_not_delay_others),
+        TEST(a_peer_that_sends_single_bytes_is_answered_and_delays_no_other),
+        TEST(floods_of_invalid_messages_do_not_delay_others),
+        TEST(memory_is_returned_when_all_leases_have_ended),
         TEST(a_log_on_a_full_disk_neither_blocks_nor_ends_the_server),
-        TEST(a_log_that_fills_its_disk_goes_on_when_there_is_room),
-        TEST(a_log_that_nobody_reads_neither_blocks_nor_ends_the_server),
-        TEST(a_server_out_of_files_answers_those_connected_and_takes_others_when_some_are_free),
-        cmocka_unit_test_teardown(killed_at_random_moments_nothing_is_exceeded_and_all_recover,
+        TEST(a_log_on_a_full_disk_continues_when_there_is_space),
+        TEST(an_unread_log_neither_blocks_nor_ends_the_server),
+        TEST(a_server_without_free_files_serves_open_connections_and_accepts_later),
+        cmocka_unit_test_teardown(random_kills_never_exceed_the_capacity_and_all_recover,
                                   crowd_clean),
     };
     doorman_time began = doorman_clock();

@@ -247,7 +247,7 @@ static doorman_status errand_end(errand *self) {
 /* ---- tests --------------------------------------------------------------------------------- */
 
 /* L1, L2. */
-static void an_application_is_let_through_at_the_rate_of_its_lease(void **state) {
+static void an_application_is_limited_to_the_rate_of_its_lease(void **state) {
     (void)state;
     host server = {.capacity = 500};
     host_start(&server);
@@ -266,7 +266,7 @@ static void an_application_is_let_through_at_the_rate_of_its_lease(void **state)
 }
 
 /* L2. */
-static void a_wait_that_makes_no_sense_is_refused_at_once(void **state) {
+static void an_invalid_wait_is_refused_at_once(void **state) {
     (void)state;
     char url[64];
     nobody(url);
@@ -287,7 +287,7 @@ static void a_wait_that_makes_no_sense_is_refused_at_once(void **state) {
 }
 
 /* K4, K7. */
-static void without_a_server_nothing_blocks_and_the_mode_holds(void **state) {
+static void without_a_server_nothing_blocks_and_the_fallback_applies(void **state) {
     (void)state;
     char url[64];
     nobody(url);
@@ -316,7 +316,7 @@ static void without_a_server_nothing_blocks_and_the_mode_holds(void **state) {
 
 /* K2, K4: a lease stays in force until its end after its server has gone. Then the fallback
  * decides. When the server is back, all resources have leases again. */
-static void a_server_that_goes_away_and_comes_back(void **state) {
+static void leases_survive_a_server_that_restarts(void **state) {
     (void)state;
     host server = {.capacity = 90};
     nobody(server.url);
@@ -354,7 +354,7 @@ static void a_server_that_goes_away_and_comes_back(void **state) {
 }
 
 /* L1: a blocked waiter sees at once that a lease has ended. */
-static void a_waiter_sees_the_end_of_a_lease_of_nothing(void **state) {
+static void a_waiter_sees_the_end_of_a_lease_of_0(void **state) {
     (void)state;
     host server = {.capacity = 0};
     host_start(&server);
@@ -389,18 +389,18 @@ static void endure(behaviour what) {
     host_stop(&server);
 }
 
-static void a_server_that_never_answers_is_endured(void **state) {
+static void a_server_that_never_answers_blocks_nothing(void **state) {
     (void)state;
     endure(IS_SILENT);
 }
 
-static void a_server_that_talks_rubbish_is_endured(void **state) {
+static void a_server_that_sends_garbage_blocks_nothing(void **state) {
     (void)state;
     endure(TALKS_RUBBISH);
 }
 
 /* K7: nng accepts the first address, but then cannot dial it. */
-static void an_address_where_nobody_can_be_counts_as_a_failure(void **state) {
+static void an_unreachable_address_counts_as_a_failure(void **state) {
     (void)state;
     host server = {.capacity = 90};
     host_start(&server);
@@ -458,7 +458,7 @@ static void redirects_in_a_circle_end(void **state) {
 
 /* K5: opening a resource twice gives one resource. What is closed or stopped is released at the
  * server. */
-static void two_agents_are_two_holders_and_give_back_when_they_stop(void **state) {
+static void two_agents_are_two_holders_and_release_when_they_stop(void **state) {
     (void)state;
     host server = {.capacity = 90, .lease_length = 10 * PATIENCE};
     host_start(&server);
@@ -482,7 +482,7 @@ static void two_agents_are_two_holders_and_give_back_when_they_stop(void **state
     host_stop(&server);
 }
 
-static void a_default_id_is_valid_and_says_who(void **state) {
+static void a_default_id_is_valid_and_names_the_process(void **state) {
     (void)state;
     char id[DOORMAN_ID_BYTES_MAX + 1], tail[64];
     doorman__agent_default_id(id, 0x9f0c2e51a7b38d64);
@@ -492,7 +492,7 @@ static void a_default_id_is_valid_and_says_who(void **state) {
 }
 
 /* Containers can share the names of host and process, so the random part alone must differ. */
-static void default_ids_differ_within_a_process_too(void **state) {
+static void default_ids_differ_within_a_process(void **state) {
     (void)state;
     enum { COUNT = 10 };
     static char ids[COUNT][DOORMAN_ID_BYTES_MAX + 1];
@@ -513,7 +513,7 @@ static doorman_agent_info info_of(doorman_agent *agent) {
     return info;
 }
 
-static void an_agent_says_how_it_is_doing(void **state) {
+static void an_agent_reports_its_state(void **state) {
     (void)state;
     host server = {.capacity = 90};
     host_start(&server);
@@ -545,7 +545,7 @@ static void an_agent_says_how_it_is_doing(void **state) {
 }
 
 /* A server that is not master, and knows of none. */
-static void an_agent_says_that_there_is_no_master(void **state) {
+static void an_agent_reports_that_there_is_no_master(void **state) {
     (void)state;
     host server = {.capacity = 90};
     host_start(&server);
@@ -608,7 +608,7 @@ static void meddle(void *context, const doorman_resource_info *info) {
 }
 
 /* It comes from within a call, and then from the agent's thread. */
-static void calls_from_within_on_change_are_refused_and_do_nothing(void **state) {
+static void calls_inside_on_change_are_refused_and_do_nothing(void **state) {
     (void)state;
     host server = {.capacity = 90, .lease_length = 10 * PATIENCE};
     host_start(&server);
@@ -669,7 +669,7 @@ static void *shutdown_main(void *agent) {
 }
 
 /* The pattern that the comment of doorman_agent_shutdown shows. Several threads call it at once. */
-static void threads_that_wait_for_ever_are_stopped_without_a_race(void **state) {
+static void shutdown_ends_endless_waits_without_a_race(void **state) {
     (void)state;
     enum { WORKERS = 8, STOPPERS = 3, ROUNDS = 5 };
     for (int round = 0; round < ROUNDS; round++) {
@@ -702,7 +702,7 @@ static void threads_that_wait_for_ever_are_stopped_without_a_race(void **state) 
     }
 }
 
-static void an_agent_that_is_shut_down_takes_back_and_gives_nothing(void **state) {
+static void an_agent_that_is_shut_down_accepts_releases_and_grants_nothing(void **state) {
     (void)state;
     doorman_agent *agent = start("inproc://nobody");
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_SAFE, 50);
@@ -800,7 +800,7 @@ static int child_checks(doorman_agent *agent, doorman_resource *resource, bool g
 }
 
 /* While one thread waits, and with all that lets a limiter allow more than its lease. */
-static void the_child_of_a_fork_cannot_use_an_agent_and_the_parent_can(void **state) {
+static void after_a_fork_only_the_parent_can_use_the_agent(void **state) {
     (void)state;
     host server = {.capacity = 90, .lease_length = 10 * PATIENCE};
     host_start(&server);
@@ -845,7 +845,7 @@ static void fork_on_change(void *context, const doorman_resource_info *info) {
     self->wrong_count = child_result(child);
 }
 
-static void on_change_may_fork(void **state) {
+static void on_change_can_fork(void **state) {
     (void)state;
     meddler self = {.agent = start("inproc://nobody")};
     doorman_resource_options options = {.resource_id = "db",
@@ -877,7 +877,7 @@ static void *restless_main(void *context) {
     return NULL;
 }
 
-static void a_fork_in_the_middle_of_anything_leaves_both_processes_whole(void **state) {
+static void a_fork_at_any_moment_leaves_both_processes_working(void **state) {
     (void)state;
     host server = {.capacity = 90};
     host_start(&server);
@@ -944,7 +944,7 @@ static void a_child_can_start_an_agent_where_its_parent_had_none(void **state) {
 }
 
 /* K7. */
-static void stop_and_close_send_waiters_away(void **state) {
+static void stop_and_close_end_waits(void **state) {
     (void)state;
     char url[64];
     nobody(url);
@@ -1004,7 +1004,7 @@ static doorman_time line_served(void) {
 /* L2: waiters are served in the order of their arrival, even if a later one would fit, and one that
  * gives up does not delay the others. Each release wakes the next waiter; without that each would
  * sleep for up to 1 s. */
-static void waiters_are_served_in_the_order_of_their_coming(void **state) {
+static void waiters_are_served_in_order_of_arrival(void **state) {
     (void)state;
     doorman_time took = line_served();
     for (int i = 1; i < TRIES && took > 5 * DOORMAN_SECOND; i++) took = line_served();
@@ -1038,7 +1038,7 @@ static bool turns_taken(void) {
 }
 
 /* L2: the same for a rate, where only time grants the next waiter. */
-static void waiters_for_a_rate_take_turns(void **state) {
+static void waiters_for_a_rate_are_served_in_order_of_arrival(void **state) {
     (void)state;
     bool in_order = false;
     for (int i = 0; i < TRIES && !in_order; i++) in_order = turns_taken();
@@ -1047,7 +1047,7 @@ static void waiters_for_a_rate_take_turns(void **state) {
 
 /* L2: a time-out is never early, and at most 2 ms late. A busy machine can delay some waits by
  * more, but not all 500. */
-static void a_wait_ends_when_its_time_is_over(void **state) {
+static void a_wait_ends_at_its_timeout(void **state) {
     (void)state;
     enum { WAITS = 500 };
     char url[64];
@@ -1159,7 +1159,7 @@ static void every_wait_counts_once_as_demand(void **state) {
 
 /* L2: a waiter that gives up has been counted as refused before it leaves the queue. After that
  * another thread may close the resource. */
-static void who_has_left_the_line_touches_the_resource_no_more(void **state) {
+static void a_waiter_that_left_the_queue_does_not_use_the_resource(void **state) {
     (void)state;
     char url[64];
     nobody(url);
@@ -1178,7 +1178,7 @@ static void who_has_left_the_line_touches_the_resource_no_more(void **state) {
 
 /* L4: a wait for more than the capacity can ever give also counts as demand, as a try does.
  * Otherwise wants that follow use would never grow to where it is possible. */
-static void a_wait_for_more_than_there_can_be_counts_as_demand(void **state) {
+static void an_impossible_wait_counts_as_demand(void **state) {
     (void)state;
     char url[64];
     nobody(url);
@@ -1200,7 +1200,7 @@ static void a_wait_for_more_than_there_can_be_counts_as_demand(void **state) {
 /* L2: a gauge counts in steps of 1/4096, rounded up, also for waiters. So 1/3 does not fit into a
  * capacity of 1/3, and the wait reports that; and two tenths do not fit into 0.2001. The check
  * before the wait does not count as demand a second time. */
-static void a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in(void **state) {
+static void a_wait_for_a_gauge_uses_the_precision_of_the_gauge(void **state) {
     (void)state;
     char url[64];
     nobody(url);
@@ -1220,7 +1220,7 @@ static void a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in(void **state) {
 
 /* L2, L4: a waiting call counts as demand. If only the lease in force is too small, it waits for a
  * larger one, which it gets. */
-static void a_wait_for_many_units_waits_for_a_lease_that_holds_them(void **state) {
+static void a_wait_for_many_units_waits_for_a_large_enough_lease(void **state) {
     (void)state;
     host server = {.capacity = 1000};
     host_start(&server);
@@ -1241,7 +1241,7 @@ static void a_wait_for_many_units_waits_for_a_lease_that_holds_them(void **state
 
 /* L4: one caller that waits for unit after unit soon gets the whole of a free resource. Tests with
  * time as a variable check how soon. */
-static void a_loop_of_waits_has_the_whole_of_a_free_resource(void **state) {
+static void a_loop_of_waits_gets_all_of_a_free_resource(void **state) {
     (void)state;
     host server = {.capacity = 500};
     host_start(&server);
@@ -1295,7 +1295,7 @@ static void an_idle_agent_with_many_resources_uses_little_time(void **state) {
 /* L2: a thread that is cancelled while it waits leaves the queue and releases the lock, and the
  * next waiter is served. (AddressSanitizer reports an error in its own stack when a thread is
  * cancelled.) */
-static void a_thread_that_is_cancelled_leaves_the_line(void **state) {
+static void a_cancelled_thread_leaves_the_queue(void **state) {
     (void)state;
     if (ADDRESS_SANITIZED) skip();
     char url[64];
@@ -1325,7 +1325,7 @@ static void a_thread_that_is_cancelled_leaves_the_line(void **state) {
 
 /* L5: while the kill switch is on, all waiters of both limiters return at once, and new calls do
  * not wait. */
-static void the_kill_switch_lets_waiters_through(void **state) {
+static void the_kill_switch_ends_waits(void **state) {
     (void)state;
     enum { COUNT = 8 };
     char url[64];
@@ -1349,7 +1349,7 @@ static void the_kill_switch_lets_waiters_through(void **state) {
 }
 
 /* L1, L2: all waits are granted, at the rate and not above it. */
-static void waiters_pass_at_the_rate_and_not_above_it(void **state) {
+static void waits_are_granted_at_the_rate_and_not_above(void **state) {
     (void)state;
     enum { RATE = 2000, UNITS = 1000 };
     char url[64];
@@ -1406,7 +1406,7 @@ static size_t most_in_10_ms(const double *passed, size_t count) {
 /* Pacing. The mean rate is within 0.1 % of the configured one. If a thread sometimes wakes up to 2
  * ms late, no 10 ms have more than 1.05 times their part at 10,000 units a second, and 1.2 times at
  * 1,000. If every sleep takes up to 80 ms longer, the mean rate still holds. */
-static void nobody_rushes_who_woke_late_and_nothing_is_lost(void **state) {
+static void late_wakeups_cause_no_burst_and_lose_nothing(void **state) {
     (void)state;
     enum { MAX = 400000, SECONDS = 30 };
     static double passed[MAX];
@@ -1469,7 +1469,7 @@ static void *crowd_main(void *context) {
     return NULL;
 }
 
-static void many_threads_never_have_more_than_the_gauge_allows(void **state) {
+static void many_threads_never_exceed_a_gauge(void **state) {
     (void)state;
     host server = {.capacity = 3};
     host_start(&server);
@@ -1513,7 +1513,7 @@ static void *bustle_main(void *context) {
     return NULL;
 }
 
-static void calls_from_many_threads_get_on_with_each_other(void **state) {
+static void calls_from_many_threads_work_together(void **state) {
     (void)state;
     host server = {.capacity = 20, .lease_length = 10 * PATIENCE};
     host_start(&server);
@@ -1556,7 +1556,7 @@ static void print_times(const char *what, doorman_time *times, size_t count) {
 /* All resources get leases, with no more requests than necessary, and calls do not delay each
  * other. The test prints how long calls take but does not assert it, because it depends on the
  * machine. */
-static void an_agent_with_many_resources_serves_each(void **state) {
+static void an_agent_with_many_resources_serves_each_one(void **state) {
     (void)state;
     enum { RESOURCES = 10000 };
     static doorman_resource *resources[RESOURCES];
@@ -1608,7 +1608,7 @@ static void an_agent_with_many_resources_serves_each(void **state) {
 }
 
 /* STYLE 6: a call that fails leaves its output as it was. */
-static void an_agent_that_cannot_start_says_why(void **state) {
+static void an_agent_that_cannot_start_reports_why(void **state) {
     (void)state;
     doorman_agent *agent = NULL;
     doorman_error error = {""};
@@ -1718,7 +1718,7 @@ static void carry_all(const char *const *addresses, size_t count, doorman_time r
 }
 
 /* K2, K7: each request ends with a result, and the next one goes to the next address. */
-static void a_carrier_says_what_became_of_a_request(void **state) {
+static void a_transport_reports_the_result_of_each_request(void **state) {
     (void)state;
     host dumb = {.capacity = 90, .behaviour = IS_SILENT}, rude = {.capacity = 90};
     host right = {.capacity = 90, .lease_length = 10 * PATIENCE};
@@ -1742,50 +1742,50 @@ int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_child_can_start_an_agent_where_its_parent_had_none),
-        cmocka_unit_test(an_application_is_let_through_at_the_rate_of_its_lease),
-        cmocka_unit_test(a_wait_that_makes_no_sense_is_refused_at_once),
-        cmocka_unit_test(without_a_server_nothing_blocks_and_the_mode_holds),
-        cmocka_unit_test(a_server_that_goes_away_and_comes_back),
-        cmocka_unit_test(a_waiter_sees_the_end_of_a_lease_of_nothing),
-        cmocka_unit_test(a_server_that_never_answers_is_endured),
-        cmocka_unit_test(a_server_that_talks_rubbish_is_endured),
-        cmocka_unit_test(an_address_where_nobody_can_be_counts_as_a_failure),
+        cmocka_unit_test(an_application_is_limited_to_the_rate_of_its_lease),
+        cmocka_unit_test(an_invalid_wait_is_refused_at_once),
+        cmocka_unit_test(without_a_server_nothing_blocks_and_the_fallback_applies),
+        cmocka_unit_test(leases_survive_a_server_that_restarts),
+        cmocka_unit_test(a_waiter_sees_the_end_of_a_lease_of_0),
+        cmocka_unit_test(a_server_that_never_answers_blocks_nothing),
+        cmocka_unit_test(a_server_that_sends_garbage_blocks_nothing),
+        cmocka_unit_test(an_unreachable_address_counts_as_a_failure),
         cmocka_unit_test(a_redirect_is_followed),
         cmocka_unit_test(redirects_in_a_circle_end),
-        cmocka_unit_test(two_agents_are_two_holders_and_give_back_when_they_stop),
-        cmocka_unit_test(a_default_id_is_valid_and_says_who),
-        cmocka_unit_test(default_ids_differ_within_a_process_too),
-        cmocka_unit_test(an_agent_says_how_it_is_doing),
-        cmocka_unit_test(an_agent_says_that_there_is_no_master),
-        cmocka_unit_test(calls_from_within_on_change_are_refused_and_do_nothing),
-        cmocka_unit_test(threads_that_wait_for_ever_are_stopped_without_a_race),
-        cmocka_unit_test(an_agent_that_is_shut_down_takes_back_and_gives_nothing),
-        cmocka_unit_test(the_child_of_a_fork_cannot_use_an_agent_and_the_parent_can),
-        cmocka_unit_test(on_change_may_fork),
-        cmocka_unit_test(a_fork_in_the_middle_of_anything_leaves_both_processes_whole),
-        cmocka_unit_test(stop_and_close_send_waiters_away),
-        cmocka_unit_test(waiters_are_served_in_the_order_of_their_coming),
-        cmocka_unit_test(waiters_for_a_rate_take_turns),
-        cmocka_unit_test(a_wait_ends_when_its_time_is_over),
+        cmocka_unit_test(two_agents_are_two_holders_and_release_when_they_stop),
+        cmocka_unit_test(a_default_id_is_valid_and_names_the_process),
+        cmocka_unit_test(default_ids_differ_within_a_process),
+        cmocka_unit_test(an_agent_reports_its_state),
+        cmocka_unit_test(an_agent_reports_that_there_is_no_master),
+        cmocka_unit_test(calls_inside_on_change_are_refused_and_do_nothing),
+        cmocka_unit_test(shutdown_ends_endless_waits_without_a_race),
+        cmocka_unit_test(an_agent_that_is_shut_down_accepts_releases_and_grants_nothing),
+        cmocka_unit_test(after_a_fork_only_the_parent_can_use_the_agent),
+        cmocka_unit_test(on_change_can_fork),
+        cmocka_unit_test(a_fork_at_any_moment_leaves_both_processes_working),
+        cmocka_unit_test(stop_and_close_end_waits),
+        cmocka_unit_test(waiters_are_served_in_order_of_arrival),
+        cmocka_unit_test(waiters_for_a_rate_are_served_in_order_of_arrival),
+        cmocka_unit_test(a_wait_ends_at_its_timeout),
         cmocka_unit_test(a_blocked_waiter_sees_a_new_rate),
         cmocka_unit_test(a_blocked_waiter_sees_the_first_lease),
         cmocka_unit_test(every_wait_counts_once_as_demand),
-        cmocka_unit_test(who_has_left_the_line_touches_the_resource_no_more),
-        cmocka_unit_test(a_wait_for_more_than_there_can_be_counts_as_demand),
-        cmocka_unit_test(a_wait_for_many_units_waits_for_a_lease_that_holds_them),
-        cmocka_unit_test(a_loop_of_waits_has_the_whole_of_a_free_resource),
+        cmocka_unit_test(a_waiter_that_left_the_queue_does_not_use_the_resource),
+        cmocka_unit_test(an_impossible_wait_counts_as_demand),
+        cmocka_unit_test(a_wait_for_many_units_waits_for_a_large_enough_lease),
+        cmocka_unit_test(a_loop_of_waits_gets_all_of_a_free_resource),
         cmocka_unit_test(an_idle_agent_with_many_resources_uses_little_time),
-        cmocka_unit_test(a_wait_for_a_gauge_goes_by_what_the_gauge_counts_in),
-        cmocka_unit_test(a_thread_that_is_cancelled_leaves_the_line),
-        cmocka_unit_test(the_kill_switch_lets_waiters_through),
-        cmocka_unit_test(waiters_pass_at_the_rate_and_not_above_it),
-        cmocka_unit_test(nobody_rushes_who_woke_late_and_nothing_is_lost),
-        cmocka_unit_test(many_threads_never_have_more_than_the_gauge_allows),
-        cmocka_unit_test(calls_from_many_threads_get_on_with_each_other),
-        cmocka_unit_test(an_agent_with_many_resources_serves_each),
-        cmocka_unit_test(an_agent_that_cannot_start_says_why),
+        cmocka_unit_test(a_wait_for_a_gauge_uses_the_precision_of_the_gauge),
+        cmocka_unit_test(a_cancelled_thread_leaves_the_queue),
+        cmocka_unit_test(the_kill_switch_ends_waits),
+        cmocka_unit_test(waits_are_granted_at_the_rate_and_not_above),
+        cmocka_unit_test(late_wakeups_cause_no_burst_and_lose_nothing),
+        cmocka_unit_test(many_threads_never_exceed_a_gauge),
+        cmocka_unit_test(calls_from_many_threads_work_together),
+        cmocka_unit_test(an_agent_with_many_resources_serves_each_one),
+        cmocka_unit_test(an_agent_that_cannot_start_reports_why),
         cmocka_unit_test(an_address_that_nng_cannot_reach_is_refused_at_the_start),
-        cmocka_unit_test(a_carrier_says_what_became_of_a_request),
+        cmocka_unit_test(a_transport_reports_the_result_of_each_request),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

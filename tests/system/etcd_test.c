@@ -357,12 +357,12 @@ static bool tell_of_two_successors(void) {
     return !trio.late;
 }
 
-static void a_master_that_is_killed_and_one_that_is_told_to_end_have_successors(void **state) {
+static void a_killed_master_and_a_stopped_master_have_successors(void **state) {
     tell(tell_of_two_successors, state);
 }
 
 /* V2. The TTL is 1 h, so only a key that is given back lets the next process win. */
-static void a_key_that_is_given_back_is_taken_at_once(void **state) {
+static void a_released_key_is_taken_at_once(void **state) {
     (void)state;
     static struct etcd etcd;
     static struct trio trio;
@@ -417,7 +417,7 @@ static bool tell_of_a_frozen_master(void) {
     return !trio.late;
 }
 
-static void a_master_that_was_frozen_answers_as_none_the_moment_it_wakes(void **state) {
+static void a_frozen_master_is_no_master_when_it_wakes(void **state) {
     tell(tell_of_a_frozen_master, state);
 }
 
@@ -453,7 +453,7 @@ static bool tell_of_a_master_without_etcd(void) {
     return !trio.late;
 }
 
-static void a_master_that_cannot_reach_etcd_stops_before_another_one_begins(void **state) {
+static void a_master_without_etcd_resigns_before_another_one_starts(void **state) {
     tell(tell_of_a_master_without_etcd, state);
 }
 
@@ -485,12 +485,12 @@ static bool tell_of_an_heir(void) {
     return !trio.late;
 }
 
-static void another_master_inherits_what_its_node_has_from_the_parent(void **state) {
+static void a_new_master_inherits_the_leases_of_its_node(void **state) {
     tell(tell_of_an_heir, state);
 }
 
 /* V1. */
-static void a_configuration_in_etcd_is_watched_and_a_wrong_one_refused_and_said_once(void **state) {
+static void a_configuration_in_etcd_is_watched_and_an_invalid_one_is_logged_once(void **state) {
     (void)state;
     static struct etcd etcd;
     static struct trio trio;
@@ -522,7 +522,7 @@ static void a_configuration_in_etcd_is_watched_and_a_wrong_one_refused_and_said_
 }
 
 /* V7. */
-static void a_configuration_in_etcd_is_checked_as_one_in_a_file_is(void **state) {
+static void a_configuration_in_etcd_is_checked_like_one_in_a_file(void **state) {
     (void)state;
     static struct etcd etcd;
     etcd_need(&etcd);
@@ -542,7 +542,7 @@ static void a_configuration_in_etcd_is_checked_as_one_in_a_file_is(void **state)
 }
 
 /* V2, V7. */
-static void an_election_that_cannot_be_is_wrong_use(void **state) {
+static void impossible_election_flags_are_a_usage_error(void **state) {
     (void)state;
     static const char *const cases[][9] = {
         {"--election-key needs --etcd", "--config", "c", "--election-key", "k"},
@@ -564,7 +564,7 @@ static void an_election_that_cannot_be_is_wrong_use(void **state) {
 }
 
 /* V2: others cannot connect to a wildcard address. */
-static void with_an_election_an_address_that_others_cannot_reach_is_wrong_use(void **state) {
+static void an_unreachable_address_in_an_election_is_a_usage_error(void **state) {
     (void)state;
     static const char *const addresses[] = {"tcp://0.0.0.0:15000", "tcp://[::]:15000",
                                             "tcp://*:15000", "tcp://:15000", "inproc://here"};
@@ -598,15 +598,15 @@ static void with_an_election_an_address_that_others_cannot_reach_is_wrong_use(vo
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_master*" */
     const struct CMUnitTest tests[] = {
-        TEST(a_master_that_is_killed_and_one_that_is_told_to_end_have_successors),
-        TEST(a_key_that_is_given_back_is_taken_at_once),
-        TEST(a_master_that_was_frozen_answers_as_none_the_moment_it_wakes),
-        TEST(a_master_that_cannot_reach_etcd_stops_before_another_one_begins),
-        TEST(another_master_inherits_what_its_node_has_from_the_parent),
-        TEST(a_configuration_in_etcd_is_watched_and_a_wrong_one_refused_and_said_once),
-        TEST(a_configuration_in_etcd_is_checked_as_one_in_a_file_is),
-        TEST(an_election_that_cannot_be_is_wrong_use),
-        TEST(with_an_election_an_address_that_others_cannot_reach_is_wrong_use),
+        TEST(a_killed_master_and_a_stopped_master_have_successors),
+        TEST(a_released_key_is_taken_at_once),
+        TEST(a_frozen_master_is_no_master_when_it_wakes),
+        TEST(a_master_without_etcd_resigns_before_another_one_starts),
+        TEST(a_new_master_inherits_the_leases_of_its_node),
+        TEST(a_configuration_in_etcd_is_watched_and_an_invalid_one_is_logged_once),
+        TEST(a_configuration_in_etcd_is_checked_like_one_in_a_file),
+        TEST(impossible_election_flags_are_a_usage_error),
+        TEST(an_unreachable_address_in_an_election_is_a_usage_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

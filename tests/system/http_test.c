@@ -145,7 +145,7 @@ static bool have(const char *program) {
 /* ---- the status page ------------------------------------------------------------------------ */
 
 /* V3. */
-static void the_page_shows_every_resource_and_escapes_what_others_chose(void **state) {
+static void the_page_shows_every_resource_and_escapes_ids(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), (const char *[]){"--node", "a<b>&'", NULL});
     want(&site, ASK("<img src=x onerror=alert(1)>", "<script>alert(1)</script>", "250"));
@@ -171,7 +171,7 @@ static void the_page_shows_every_resource_and_escapes_what_others_chose(void **s
 
 /* V3: the browser may load or run only what the page itself contains. The page's styles and scripts
  * have a nonce that is different in each response. */
-static void the_security_policy_lets_in_what_the_page_brings_and_nothing_else(void **state) {
+static void the_security_policy_allows_only_the_pages_own_content(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
     char nonces[2][33];
@@ -197,7 +197,7 @@ static void the_security_policy_lets_in_what_the_page_brings_and_nothing_else(vo
 }
 
 /* V3: the page stays usable with 10,000 resources. */
-static void many_resources_come_in_pages_and_can_be_filtered(void **state) {
+static void many_resources_are_paged_and_can_be_filtered(void **state) {
     (void)state;
     enum { RESOURCES = 10000, A_MESSAGE = 500 };
     struct site site = site_start(CONFIG("100", ""), NULL);
@@ -298,7 +298,7 @@ static void the_status_names_the_node_its_master_and_every_resource(void **state
 }
 
 /* V3: the response is a valid configuration file. */
-static void the_configuration_told_is_one_that_a_server_takes(void **state) {
+static void the_configuration_page_is_a_valid_configuration(void **state) {
     (void)state;
     char *example = file_read("config.example.json");
     struct site site = site_start(example, NULL);
@@ -318,7 +318,7 @@ static void the_configuration_told_is_one_that_a_server_takes(void **state) {
 }
 
 /* V4. */
-static void the_metrics_count_what_happened(void **state) {
+static void the_metrics_count_events(void **state) {
     (void)state;
     struct site site = site_start("{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": "
                                   "100, \"algorithm\": {\"kind\": \"FAIR_SHARE\", "
@@ -371,7 +371,7 @@ static double renew(const struct site *site, double id) {
 }
 
 /* S10: shown in the log (at most once a minute), in the metrics, and on the page. */
-static void two_processes_under_one_id_are_seen(void **state) {
+static void two_processes_with_one_id_are_shown(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), (const char *[]){"--node", "n", NULL});
     double one = renew(&site, 0), two = renew(&site, 0);
@@ -392,7 +392,7 @@ static void two_processes_under_one_id_are_seen(void **state) {
 }
 
 /* V4: Prometheus' own tool finds no violation of its conventions. */
-static void promtool_finds_nothing_to_say(void **state) {
+static void promtool_accepts_the_metrics(void **state) {
     (void)state;
     if (!have("promtool")) skip();
     struct site root = site_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
@@ -451,7 +451,7 @@ static void prometheus_scrapes_the_metrics(void **state) {
 }
 
 /* V4, V3: a node with a parent shows its lease from it. */
-static void a_node_tells_of_its_parent_and_the_lease_from_it(void **state) {
+static void a_node_shows_its_parent_and_its_lease(void **state) {
     (void)state;
     struct site root = site_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
     struct site leaf = {.server = {process_new(), ""}};
@@ -486,7 +486,7 @@ static void a_node_tells_of_its_parent_and_the_lease_from_it(void **state) {
 /* ---- the protocol over HTTP ----------------------------------------------------------------- */
 
 /* PROTOCOL: requests and responses are the inner objects; errors also have HTTP status codes. */
-static void the_methods_answer_over_http_as_they_do_over_nng(void **state) {
+static void the_methods_answer_over_http_as_over_nng(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
     char *answer = post(&site, "/v1/get_capacity", HOST JSON, ASK("a", "db", "30"));
@@ -512,7 +512,7 @@ static void the_methods_answer_over_http_as_they_do_over_nng(void **state) {
 }
 
 /* The path /v1 takes what every other transport takes. */
-static void a_whole_message_is_posted_as_it_is_sent_elsewhere(void **state) {
+static void a_whole_message_can_be_posted(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
     char *elsewhere = ask_bytes(site.server.url, "{\"discovery\": {}}", 17);
@@ -534,7 +534,7 @@ static void a_whole_message_is_posted_as_it_is_sent_elsewhere(void **state) {
     server_stop(&site.server);
 }
 
-static void what_is_wrong_with_a_request_is_said_by_its_code(void **state) {
+static void the_http_status_names_the_error_of_a_request(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
     const char *method = "/v1/get_capacity";
@@ -574,7 +574,7 @@ static void what_is_wrong_with_a_request_is_said_by_its_code(void **state) {
     server_stop(&site.server);
 }
 
-static void a_connection_serves_one_request_after_the_other_however_they_are_cut(void **state) {
+static void a_connection_serves_requests_in_order_for_any_split_of_their_bytes(void **state) {
     (void)state;
     static const char requests[] =
         "GET /healthz HTTP/1.1\r\n\r\nPOST /v1/discovery HTTP/1.1\r\n" HOST JSON
@@ -606,7 +606,7 @@ static void a_connection_serves_one_request_after_the_other_however_they_are_cut
 /* V3: a page of another site can make its reader's browser send requests to a port of loopback. But
  * such a request has that site's own name as its Host, and it cannot contain JSON without
  * permission. */
-static void a_web_page_cannot_reach_the_server_through_a_browser(void **state) {
+static void a_foreign_web_page_cannot_use_the_server(void **state) {
     (void)state;
     struct site site = site_start(
         CONFIG("100", ""), (const char *[]){"--advertise", "tcp://doorman.example:15000", NULL});
@@ -643,7 +643,7 @@ static void a_web_page_cannot_reach_the_server_through_a_browser(void **state) {
 }
 
 /* V3. */
-static void a_token_is_asked_for_wherever_it_is_given(void **state) {
+static void a_configured_token_is_required_everywhere(void **state) {
     (void)state;
     struct process *files = process_new();
     file_write(files->config, "  s3cret:token\n");
@@ -698,7 +698,7 @@ static void expect_refusal(const char *const *more, int code, const char *text) 
 }
 
 /* V3, V7. */
-static void http_beyond_loopback_wants_to_know_who_asks(void **state) {
+static void http_beyond_loopback_needs_authentication(void **state) {
     (void)state;
     static const char *const far[] = {"0.0.0.0:0", "[::]:0", "*:0", "127.0.0.1.example:0",
                                       "10.1.2.3:0"};
@@ -716,7 +716,7 @@ static void http_beyond_loopback_wants_to_know_who_asks(void **state) {
 }
 
 /* V7. */
-static void what_http_cannot_use_is_said_in_one_line(void **state) {
+static void http_errors_at_the_start_are_one_line(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
     const char *taken = site.http.url + strlen("tcp://");
@@ -868,7 +868,7 @@ static void expect_leaf(const char *url, const char *authority, const char *fold
 
 /* V3: with a CA, only clients with a certificate of that CA get in. They see no other
  * difference. */
-static void with_an_authority_only_its_certificates_get_in(void **state) {
+static void with_an_authority_only_its_certificates_are_accepted(void **state) {
     (void)state;
     nng_tls_config *tls = NULL;
     if (!have("openssl") || !have("curl")) skip();
@@ -941,7 +941,7 @@ static void config_rewrite(const struct site *site, const char *config) {
 }
 
 /* V1: rewritten in place, replaced by a file, replaced by a link, or removed for a while. */
-static void a_changed_file_is_loaded_however_it_changed(void **state) {
+static void a_changed_file_is_loaded_after_any_kind_of_change(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
     const char *path = site.server.process->config;
@@ -974,7 +974,7 @@ static void a_changed_file_is_loaded_however_it_changed(void **state) {
 }
 
 /* V1: it is refused, logged and counted, and the old configuration stays in force. */
-static void a_changed_file_that_is_wrong_is_shown_and_the_last_one_stays(void **state) {
+static void an_invalid_changed_file_is_shown_and_the_last_configuration_stays(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
     want(&site, ASK("a", "db", "30"));
@@ -1006,7 +1006,7 @@ static long slack(void) {
 
 /* V5: connections that send nothing or half a request do not delay others, and do not take up more
  * and more memory. */
-static void whoever_says_nothing_or_half_of_it_makes_way(void **state) {
+static void idle_connections_are_closed_when_others_need_them(void **state) {
     (void)state;
     enum { PEERS = 1000, ROUNDS = 4 };
     static const char *const halves[] = {"", "G", "GET / HTTP/1.1\r\nHost: localhost\r\n",
@@ -1033,7 +1033,7 @@ static void whoever_says_nothing_or_half_of_it_makes_way(void **state) {
 }
 
 /* V5: a body of 4 MiB and one byte, and very long paths and heads. */
-static void what_is_too_long_is_refused_and_forgotten(void **state) {
+static void too_long_requests_are_refused_and_freed(void **state) {
     (void)state;
     struct site site = site_start(CONFIG("100", ""), NULL);
     size_t bytes = ((size_t)4 << 20) + 1;
@@ -1079,7 +1079,7 @@ static size_t random_below(size_t end) {
 }
 
 /* V5: each request is answered with a status code, or only its own connection is closed. */
-static void requests_with_random_faults_harm_nobody(void **state) {
+static void requests_with_random_faults_do_not_affect_others(void **state) {
     (void)state;
     static const char *const good[] = {
         "GET /?filter=%41&page=2&sort=has HTTP/1.1\r\n" HOST "\r\n",
@@ -1120,7 +1120,7 @@ static void requests_with_random_faults_harm_nobody(void **state) {
 }
 
 /* C7, V5. */
-static void the_limits_can_be_set(void **state) {
+static void the_limits_can_be_configured(void **state) {
     (void)state;
     struct site site =
         site_start(CONFIG("100", ""),
@@ -1159,32 +1159,32 @@ static void the_limits_can_be_set(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_token*" */
     const struct CMUnitTest tests[] = {
-        TEST(the_page_shows_every_resource_and_escapes_what_others_chose),
-        TEST(the_security_policy_lets_in_what_the_page_brings_and_nothing_else),
-        TEST(many_resources_come_in_pages_and_can_be_filtered),
+        TEST(the_page_shows_every_resource_and_escapes_ids),
+        TEST(the_security_policy_allows_only_the_pages_own_content),
+        TEST(many_resources_are_paged_and_can_be_filtered),
         TEST(leases_are_sorted_paged_and_filtered),
         TEST(the_status_names_the_node_its_master_and_every_resource),
-        TEST(the_configuration_told_is_one_that_a_server_takes),
-        TEST(the_metrics_count_what_happened),
-        TEST(two_processes_under_one_id_are_seen),
-        TEST(promtool_finds_nothing_to_say),
+        TEST(the_configuration_page_is_a_valid_configuration),
+        TEST(the_metrics_count_events),
+        TEST(two_processes_with_one_id_are_shown),
+        TEST(promtool_accepts_the_metrics),
         TEST(prometheus_scrapes_the_metrics),
-        TEST(a_node_tells_of_its_parent_and_the_lease_from_it),
-        TEST(the_methods_answer_over_http_as_they_do_over_nng),
-        TEST(a_whole_message_is_posted_as_it_is_sent_elsewhere),
-        TEST(what_is_wrong_with_a_request_is_said_by_its_code),
-        TEST(a_connection_serves_one_request_after_the_other_however_they_are_cut),
-        TEST(a_web_page_cannot_reach_the_server_through_a_browser),
-        TEST(a_token_is_asked_for_wherever_it_is_given),
-        TEST(http_beyond_loopback_wants_to_know_who_asks),
-        TEST(what_http_cannot_use_is_said_in_one_line),
-        TEST(with_an_authority_only_its_certificates_get_in),
-        TEST(a_changed_file_is_loaded_however_it_changed),
-        TEST(a_changed_file_that_is_wrong_is_shown_and_the_last_one_stays),
-        TEST(whoever_says_nothing_or_half_of_it_makes_way),
-        TEST(what_is_too_long_is_refused_and_forgotten),
-        TEST(requests_with_random_faults_harm_nobody),
-        TEST(the_limits_can_be_set),
+        TEST(a_node_shows_its_parent_and_its_lease),
+        TEST(the_methods_answer_over_http_as_over_nng),
+        TEST(a_whole_message_can_be_posted),
+        TEST(the_http_status_names_the_error_of_a_request),
+        TEST(a_connection_serves_requests_in_order_for_any_split_of_their_bytes),
+        TEST(a_foreign_web_page_cannot_use_the_server),
+        TEST(a_configured_token_is_required_everywhere),
+        TEST(http_beyond_loopback_needs_authentication),
+        TEST(http_errors_at_the_start_are_one_line),
+        TEST(with_an_authority_only_its_certificates_are_accepted),
+        TEST(a_changed_file_is_loaded_after_any_kind_of_change),
+        TEST(an_invalid_changed_file_is_shown_and_the_last_configuration_stays),
+        TEST(idle_connections_are_closed_when_others_need_them),
+        TEST(too_long_requests_are_refused_and_freed),
+        TEST(requests_with_random_faults_do_not_affect_others),
+        TEST(the_limits_can_be_configured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

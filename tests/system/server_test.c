@@ -139,7 +139,7 @@ static void the_examples_of_the_protocol_are_answered(void **state) {
     server_stop(&server);
 }
 
-static void every_resource_of_a_request_has_its_answer_in_order(void **state) {
+static void every_resource_of_a_request_is_answered_in_order(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
     cJSON *reply = ask(&server, "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":["
@@ -160,7 +160,7 @@ static void every_resource_of_a_request_has_its_answer_in_order(void **state) {
 }
 
 /* G2: it is logged, at most once a minute. */
-static void what_no_template_matches_is_logged_once_a_minute(void **state) {
+static void an_unmatched_resource_is_logged_once_a_minute(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
     time_t from = time(NULL);
@@ -170,7 +170,7 @@ static void what_no_template_matches_is_logged_once_a_minute(void **state) {
     assert_int_equal(process_said(server.process, "count=1 resource=no holder=a"), 1);
 }
 
-static void two_servers_at_once_keep_to_themselves(void **state) {
+static void two_servers_at_once_do_not_affect_each_other(void **state) {
     (void)state;
     struct server one = server_start(CONFIG_120, NULL), two = server_start(CONFIG("50"), NULL);
     assert_string_not_equal(one.url, two.url);
@@ -275,7 +275,7 @@ static const struct wrong {
      0, "INVALID_ARGUMENT", "release_capacity.resource[0].id"},
 };
 
-static void what_is_wrong_with_a_message_is_said_and_nothing_of_it_takes_effect(void **state) {
+static void an_invalid_message_gets_an_error_and_has_no_effect(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
     time_t from = time(NULL);
@@ -339,7 +339,7 @@ static void one_byte_more_than_the_largest_message_ends_the_connection(void **st
     server_stop(&server);
 }
 
-static void rubbish_instead_of_a_greeting_ends_that_connection_alone(void **state) {
+static void garbage_instead_of_a_greeting_ends_only_that_connection(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
     static const char *const rubbish[] = {"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -363,7 +363,7 @@ static void rubbish_instead_of_a_greeting_ends_that_connection_alone(void **stat
 
 /* V5: a client stops sending before the greeting, after it, in the head, or in the text, or does
  * not read its response. */
-static void whoever_goes_silent_half_way_costs_no_one_else_anything(void **state) {
+static void a_peer_that_stops_in_a_message_does_not_affect_others(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
     enum { ROUNDS = 40 }; /* more than the server has contexts */
@@ -390,7 +390,7 @@ static void whoever_goes_silent_half_way_costs_no_one_else_anything(void **state
 /* V5: a client that sends requests and does not read the responses fills its connection, and then
  * the server's places for requests. The server closes the connection, so that others are
  * answered. */
-static void whoever_does_not_read_its_answers_is_cut_off(void **state) {
+static void a_peer_that_does_not_read_its_responses_is_disconnected(void **state) {
     (void)state;
     enum { RESOURCES = 2000, REQUESTS = 20000 };
     static char request[RESOURCES * 64];
@@ -423,7 +423,7 @@ static void whoever_does_not_read_its_answers_is_cut_off(void **state) {
 }
 
 /* V1, V5: many connections are reset while responses are on their way. */
-static void whoever_vanishes_with_an_answer_on_its_way_does_not_keep_the_server(void **state) {
+static void a_peer_that_vanishes_does_not_block_the_shutdown(void **state) {
     (void)state;
     enum { ROUNDS = 20, PEERS = 40, REQUESTS = 8 };
     static const char request[] = ASK("a", "db/orders", "1");
@@ -461,7 +461,7 @@ static void a_changed_configuration_takes_effect_at_sighup(void **state) {
 }
 
 /* V1. */
-static void a_bad_configuration_at_sighup_leaves_the_last_one_in_force(void **state) {
+static void an_invalid_configuration_at_sighup_leaves_the_last_one_in_force(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
     file_write(server.process->config, CONFIG("-50"));
@@ -518,7 +518,7 @@ static bool stopping_is_told(struct server *server) {
 
 /* Error UNAVAILABLE: a client learns at once that it must ask another server. Tried up to 20 times,
  * because on a busy machine the client may sleep while the server stops. */
-static void a_server_that_stops_says_so_to_those_who_ask(void **state) {
+static void a_stopping_server_answers_unavailable(void **state) {
     (void)state;
     bool told = false;
     for (int i = 0; i < 20 && !told; i++) {
@@ -542,7 +542,7 @@ static void assert_refused(const struct process *process, const char *says) {
     free(out);
 }
 
-static void an_address_in_use_is_a_failure_that_names_it(void **state) {
+static void an_address_in_use_is_an_error_that_names_it(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
     struct process *second = process_new();
@@ -555,7 +555,7 @@ static void an_address_in_use_is_a_failure_that_names_it(void **state) {
     server_stop(&server);
 }
 
-static void a_configuration_that_cannot_be_used_is_a_failure_that_says_why(void **state) {
+static void an_unusable_configuration_is_an_error_that_says_why(void **state) {
     (void)state;
     static const struct {
         const char *config, *says;
@@ -580,7 +580,7 @@ static void a_configuration_that_cannot_be_used_is_a_failure_that_says_why(void 
     }
 }
 
-static void wrong_use_is_said_in_one_line_that_points_to_help(void **state) {
+static void a_usage_error_is_one_line_that_mentions_help(void **state) {
     (void)state;
     static const struct {
         const char *arguments[6], *environment[2], *says;
@@ -611,7 +611,7 @@ static void wrong_use_is_said_in_one_line_that_points_to_help(void **state) {
 }
 
 /* Like the test above, but with a valid configuration. */
-static void an_address_or_a_name_that_cannot_be_is_wrong_use(void **state) {
+static void an_invalid_address_or_name_is_a_usage_error(void **state) {
     (void)state;
     static const struct {
         const char *flag, *value;
@@ -669,7 +669,7 @@ static void help_lists_every_flag_with_its_variable_and_default(void **state) {
     assert_int_equal(process_said(process, "\n"), 0);
 }
 
-static void version_is_that_of_the_header(void **state) {
+static void the_version_is_that_of_the_header(void **state) {
     (void)state;
     struct process *process = process_new();
     const char *const arguments[] = {"--version", NULL};
@@ -681,7 +681,7 @@ static void version_is_that_of_the_header(void **state) {
 
 /* ---- environment ---------------------------------------------------------------------------- */
 
-static void every_flag_can_be_given_in_the_environment(void **state) {
+static void every_flag_can_be_set_in_the_environment(void **state) {
     (void)state;
     char config[128], first[128], second[128];
     struct process *process = process_new();
@@ -714,7 +714,7 @@ static void every_flag_can_be_given_in_the_environment(void **state) {
     process_end(process, 0);
 }
 
-static void flags_win_over_the_environment(void **state) {
+static void flags_take_precedence_over_the_environment(void **state) {
     (void)state;
     struct process *process = process_new();
     const char *const arguments[] = {"--config",
@@ -745,7 +745,7 @@ static int check(struct process *process, const char *config) {
     return process_run(process, arguments, environment);
 }
 
-static void a_good_configuration_is_found_good(void **state) {
+static void check_config_accepts_a_valid_configuration(void **state) {
     (void)state;
     char expected[128];
     struct process *process = process_new();
@@ -761,7 +761,7 @@ static void a_good_configuration_is_found_good(void **state) {
 
 /* G6: the limit is the lease length with drift, 60 s * 1.05. Immediate handover does not promise
  * T7, so it causes no warning. */
-static void learning_for_less_than_a_lease_is_warned_of(void **state) {
+static void learning_for_less_than_a_lease_causes_a_warning(void **state) {
     (void)state;
     struct process *process = process_new();
     assert_int_equal(
@@ -811,7 +811,7 @@ static void every_line_of_the_log_is_logfmt(void **state) {
     regfree(&regex);
 }
 
-static void what_is_below_the_log_level_is_not_said(void **state) {
+static void lines_below_the_log_level_are_not_logged(void **state) {
     (void)state;
     char url[96], *reply = NULL;
     struct process *process = process_new();
@@ -844,32 +844,32 @@ int main(int argc, char **argv) {
         TEST(a_release_frees_the_capacity_of_the_lease_it_names),
         TEST(a_server_that_starts_learns_first),
         TEST(the_examples_of_the_protocol_are_answered),
-        TEST(every_resource_of_a_request_has_its_answer_in_order),
-        TEST(what_no_template_matches_is_logged_once_a_minute),
-        TEST(two_servers_at_once_keep_to_themselves),
-        TEST(what_is_wrong_with_a_message_is_said_and_nothing_of_it_takes_effect),
+        TEST(every_resource_of_a_request_is_answered_in_order),
+        TEST(an_unmatched_resource_is_logged_once_a_minute),
+        TEST(two_servers_at_once_do_not_affect_each_other),
+        TEST(an_invalid_message_gets_an_error_and_has_no_effect),
         TEST(a_message_that_is_too_deep_or_too_full_is_refused),
         TEST(one_byte_more_than_the_largest_message_ends_the_connection),
-        TEST(rubbish_instead_of_a_greeting_ends_that_connection_alone),
-        TEST(whoever_goes_silent_half_way_costs_no_one_else_anything),
-        TEST(whoever_does_not_read_its_answers_is_cut_off),
-        TEST(whoever_vanishes_with_an_answer_on_its_way_does_not_keep_the_server),
+        TEST(garbage_instead_of_a_greeting_ends_only_that_connection),
+        TEST(a_peer_that_stops_in_a_message_does_not_affect_others),
+        TEST(a_peer_that_does_not_read_its_responses_is_disconnected),
+        TEST(a_peer_that_vanishes_does_not_block_the_shutdown),
         TEST(a_changed_configuration_takes_effect_at_sighup),
-        TEST(a_bad_configuration_at_sighup_leaves_the_last_one_in_force),
+        TEST(an_invalid_configuration_at_sighup_leaves_the_last_one_in_force),
         TEST(sigterm_and_sigint_end_the_server_with_success),
-        TEST(a_server_that_stops_says_so_to_those_who_ask),
-        TEST(an_address_in_use_is_a_failure_that_names_it),
-        TEST(a_configuration_that_cannot_be_used_is_a_failure_that_says_why),
-        TEST(wrong_use_is_said_in_one_line_that_points_to_help),
-        TEST(an_address_or_a_name_that_cannot_be_is_wrong_use),
+        TEST(a_stopping_server_answers_unavailable),
+        TEST(an_address_in_use_is_an_error_that_names_it),
+        TEST(an_unusable_configuration_is_an_error_that_says_why),
+        TEST(a_usage_error_is_one_line_that_mentions_help),
+        TEST(an_invalid_address_or_name_is_a_usage_error),
         TEST(help_lists_every_flag_with_its_variable_and_default),
-        TEST(version_is_that_of_the_header),
-        TEST(every_flag_can_be_given_in_the_environment),
-        TEST(flags_win_over_the_environment),
-        TEST(a_good_configuration_is_found_good),
-        TEST(learning_for_less_than_a_lease_is_warned_of),
+        TEST(the_version_is_that_of_the_header),
+        TEST(every_flag_can_be_set_in_the_environment),
+        TEST(flags_take_precedence_over_the_environment),
+        TEST(check_config_accepts_a_valid_configuration),
+        TEST(learning_for_less_than_a_lease_causes_a_warning),
         TEST(every_line_of_the_log_is_logfmt),
-        TEST(what_is_below_the_log_level_is_not_said),
+        TEST(lines_below_the_log_level_are_not_logged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,7 +87,7 @@ static void tree_stop(struct tree *tree) {
 /* Other tests cover the kinds of shares. These tests use FAIR_SHARE. */
 
 /* T2, T7. */
-static void a_tree_shares_as_one_server_would_and_never_gives_more_than_there_is(void **state) {
+static void a_tree_shares_as_one_server_would_and_never_exceeds_the_capacity(void **state) {
     (void)state;
     static struct tree tree;
     tree_start(&tree, 10);
@@ -107,7 +107,7 @@ static void a_tree_shares_as_one_server_would_and_never_gives_more_than_there_is
 
 /* T5, T6, T7. The next process of the node inherits the leases of its clients. If it starts too
  * late, other clients have that capacity in the meantime. */
-static void a_leaf_is_killed_and_comes_back(void **state) {
+static void a_leaf_recovers_after_a_kill(void **state) {
     (void)state;
     static struct tree tree;
     tree_start(&tree, 100);
@@ -129,7 +129,7 @@ static void a_leaf_is_killed_and_comes_back(void **state) {
 
 /* S6, T4, T7. Without the root all leases end. After its return each client gets its share
  * again. */
-static void the_root_is_gone_for_longer_than_its_leases(void **state) {
+static void leases_end_when_the_root_is_away_for_too_long(void **state) {
     (void)state;
     static struct tree tree;
     tree_start(&tree, 100);
@@ -144,7 +144,7 @@ static void the_root_is_gone_for_longer_than_its_leases(void **state) {
 /* A region loses all that it knows of its leaves; its next process serves them again. Then that
  * process is stopped for longer than its lease lasts, and afterwards answers the requests that came
  * meanwhile. */
-static void a_region_is_killed_and_comes_back_and_is_frozen(void **state) {
+static void a_region_recovers_after_a_kill_and_a_freeze(void **state) {
     (void)state;
     static struct tree tree;
     tree_start(&tree, 100);
@@ -164,7 +164,7 @@ static void a_region_is_killed_and_comes_back_and_is_frozen(void **state) {
 /* ---- parents -------------------------------------------------------------------------------- */
 
 /* V6: the log has the failure, with the address and the reason. */
-static void an_address_of_the_parent_that_does_not_answer_is_passed_over(void **state) {
+static void a_parent_address_that_does_not_answer_is_skipped(void **state) {
     (void)state;
     char mute[NNG_MAXADDRLEN], said[512], parents[512];
     int fd = mute_listen(mute);
@@ -190,7 +190,7 @@ static void an_address_of_the_parent_that_does_not_answer_is_passed_over(void **
 }
 
 /* T8. */
-static void two_nodes_below_each_other_say_so_and_give_nothing(void **state) {
+static void two_nodes_that_are_parents_of_each_other_report_it_and_grant_nothing(void **state) {
     (void)state;
     struct node one = {.name = "one"}, two = {.name = "two"};
     node_prepare(&one);
@@ -238,7 +238,7 @@ static doorman_time leases_got(const struct node *leaf, int first, int count) {
 
 /* T4. A node that does not ask at once asks up to a second later, each time. A busy machine can be
  * as slow, so there are several tries. */
-static void a_node_asks_at_once_for_what_it_has_not_heard_of(void **state) {
+static void a_node_requests_a_new_resource_at_once(void **state) {
     (void)state;
     enum { ROUNDS = 20, TRIES = 10 };
     const doorman_time most = ROUNDS * DOORMAN_SECOND / 2;
@@ -268,7 +268,7 @@ static doorman_resource *agent_open(doorman_agent **agent, const struct node *no
 
 /* S4: a server that restarts takes no lease from a client that has one, and no safe capacity from a
  * client that has none. It reports that it learns. */
-static void a_server_that_comes_back_leaves_the_safe_capacity_in_force(void **state) {
+static void a_restarted_server_leaves_the_safe_capacity_in_force(void **state) {
     (void)state;
     struct node root = {.name = "root", .config = CONFIG("\"learning_mode_duration\":4,")};
     doorman_agent *old = NULL, *new_ = NULL;
@@ -299,7 +299,7 @@ static void a_server_that_comes_back_leaves_the_safe_capacity_in_force(void **st
 }
 
 /* G8, V1: SIGHUP has no effect on a node with a parent. */
-static void a_node_with_a_parent_has_no_configuration_to_load(void **state) {
+static void a_node_with_a_parent_cannot_reload_a_configuration(void **state) {
     (void)state;
     struct node root = {.name = "root", .config = CONFIG("")}, leaf = {.name = "leaf"};
     node_prepare(&root);
@@ -316,7 +316,7 @@ static void a_node_with_a_parent_has_no_configuration_to_load(void **state) {
 }
 
 /* G8, V7. */
-static void a_parent_that_cannot_be_one_is_wrong_use(void **state) {
+static void an_invalid_parent_address_is_a_usage_error(void **state) {
     (void)state;
     struct process *process = process_new();
     char own[96];
@@ -342,16 +342,16 @@ static void a_parent_that_cannot_be_one_is_wrong_use(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        TEST(a_tree_shares_as_one_server_would_and_never_gives_more_than_there_is),
-        TEST(a_leaf_is_killed_and_comes_back),
-        TEST(the_root_is_gone_for_longer_than_its_leases),
-        TEST(a_region_is_killed_and_comes_back_and_is_frozen),
-        TEST(an_address_of_the_parent_that_does_not_answer_is_passed_over),
-        TEST(two_nodes_below_each_other_say_so_and_give_nothing),
-        TEST(a_node_asks_at_once_for_what_it_has_not_heard_of),
-        TEST(a_server_that_comes_back_leaves_the_safe_capacity_in_force),
-        TEST(a_node_with_a_parent_has_no_configuration_to_load),
-        TEST(a_parent_that_cannot_be_one_is_wrong_use),
+        TEST(a_tree_shares_as_one_server_would_and_never_exceeds_the_capacity),
+        TEST(a_leaf_recovers_after_a_kill),
+        TEST(leases_end_when_the_root_is_away_for_too_long),
+        TEST(a_region_recovers_after_a_kill_and_a_freeze),
+        TEST(a_parent_address_that_does_not_answer_is_skipped),
+        TEST(two_nodes_that_are_parents_of_each_other_report_it_and_grant_nothing),
+        TEST(a_node_requests_a_new_resource_at_once),
+        TEST(a_restarted_server_leaves_the_safe_capacity_in_force),
+        TEST(a_node_with_a_parent_cannot_reload_a_configuration),
+        TEST(an_invalid_parent_address_is_a_usage_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

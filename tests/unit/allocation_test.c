@@ -788,7 +788,7 @@ static void limiters_start(doorman_time now) {
 }
 
 /* Calls that use or release what exists work without memory. */
-static void limiters_and_clients_go_on_without_memory(void **state) {
+static void limiters_and_clients_work_without_memory(void **state) {
     (void)state;
     scene *s = scene_start();
     doorman_rate rate;
@@ -822,7 +822,7 @@ static void limiters_and_clients_go_on_without_memory(void **state) {
 
 /* So does a server whose leases end and whose clients renew theirs: it keeps the memory that its
  * largest request needed. */
-static void a_server_goes_on_without_memory(void **state) {
+static void a_server_works_without_memory(void **state) {
     (void)state;
     scene *s = scene_start();
     text before = {NULL, 0, 0}, after = {NULL, 0, 0};
@@ -851,7 +851,7 @@ static void a_server_goes_on_without_memory(void **state) {
 
 /* If a node's request cannot contain all resources, because memory is missing, the next one
  * contains the rest. */
-static void what_finds_no_room_in_a_request_is_in_the_next(void **state) {
+static void resources_that_do_not_fit_are_in_the_next_request(void **state) {
     (void)state;
     scene *s = scene_start();
     a_new_node_is_asked_for_many(s);
@@ -1004,7 +1004,7 @@ static bool carries_without_memory(size_t nth, bool once) {
     return worked;
 }
 
-static void a_carrier_without_memory_takes_nothing_and_tries_again(void **state) {
+static void a_transport_without_memory_drops_the_response_and_retries(void **state) {
     (void)state;
     for (int once = 0; once < 2; once++) {
         size_t nth = 1;
@@ -1015,7 +1015,7 @@ static void a_carrier_without_memory_takes_nothing_and_tries_again(void **state)
 
 /* A node without memory for a request sends none until there is memory. A response that was not
  * taken is freed with its transport. */
-static void a_carrier_of_a_node_waits_for_memory(void **state) {
+static void the_transport_of_a_node_waits_for_memory(void **state) {
     (void)state;
     scene *s = scene_start();
     a_new_node_is_asked_for_many(s);
@@ -1072,7 +1072,7 @@ static doorman_status random_request(scene *s, doorman_server *server) {
     return doorman_server_handle(server, &request, &response, NULL, s->now);
 }
 
-static void random_holders_and_little_memory_never_break_the_books(void **state) {
+static void random_holders_and_failing_allocations_keep_the_lease_tables_valid(void **state) {
     (void)state;
     scene *s = scene_start();
     text before = {NULL, 0, 0}, after = {NULL, 0, 0};
@@ -1112,7 +1112,7 @@ static bool is_told_of(const char *function) {
 }
 
 /* A new function that returns a status must be added to one of the two lists. */
-static void each_function_with_a_status_is_told_of(void **state) {
+static void each_function_that_returns_a_status_is_listed(void **state) {
     (void)state;
     static const char start[] = "DOORMAN_API doorman_status ";
     char path[512], line[256], name[64];
@@ -1138,14 +1138,14 @@ static void cjson_free(void *block) { unit_free(block); }
 
 int main(void) {
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(limiters_and_clients_go_on_without_memory),
-        cmocka_unit_test(a_server_goes_on_without_memory),
-        cmocka_unit_test(what_finds_no_room_in_a_request_is_in_the_next),
+        cmocka_unit_test(limiters_and_clients_work_without_memory),
+        cmocka_unit_test(a_server_works_without_memory),
+        cmocka_unit_test(resources_that_do_not_fit_are_in_the_next_request),
         cmocka_unit_test(waits_need_no_memory),
-        cmocka_unit_test(a_carrier_without_memory_takes_nothing_and_tries_again),
-        cmocka_unit_test(a_carrier_of_a_node_waits_for_memory),
-        cmocka_unit_test(random_holders_and_little_memory_never_break_the_books),
-        cmocka_unit_test(each_function_with_a_status_is_told_of),
+        cmocka_unit_test(a_transport_without_memory_drops_the_response_and_retries),
+        cmocka_unit_test(the_transport_of_a_node_waits_for_memory),
+        cmocka_unit_test(random_holders_and_failing_allocations_keep_the_lease_tables_valid),
+        cmocka_unit_test(each_function_that_returns_a_status_is_listed),
     };
     struct CMUnitTest tests[COUNT_OF(stories) + COUNT_OF(others)];
     cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, cjson_free});

@@ -23,7 +23,7 @@ static void every_status_has_a_name_and_a_text_of_its_own(void **state) {
     }
 }
 
-static void a_number_that_is_no_status_has_a_name_too(void **state) {
+static void an_unknown_status_has_a_name(void **state) {
     (void)state;
     const int numbers[] = {-1, DOORMAN_STATUS_COUNT, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
@@ -31,7 +31,7 @@ static void a_number_that_is_no_status_has_a_name_too(void **state) {
     }
 }
 
-static void a_time_after_the_end_of_time_is_never(void **state) {
+static void a_time_beyond_the_maximum_is_never(void **state) {
     (void)state;
     assert_int_equal(doorman__after(5, 7), 12);
     assert_int_equal(doorman__after(DOORMAN_NEVER - 1, 1), DOORMAN_NEVER);
@@ -40,7 +40,7 @@ static void a_time_after_the_end_of_time_is_never(void **state) {
 }
 
 /* C4 */
-static void an_array_that_finds_no_memory_to_grow_stays_as_it_was(void **state) {
+static void without_memory_an_array_stays_unchanged(void **state) {
     (void)state;
     int *items = NULL;
     size_t capacity = 0, blocks = memory_blocks();
@@ -152,7 +152,7 @@ static void an_id_is_utf8_without_control_characters(void **state) {
 }
 
 /* C5 */
-static void an_id_is_of_256_bytes_at_most(void **state) {
+static void an_id_has_at_most_256_bytes(void **state) {
     (void)state;
     char id[600];
     memset(id, 'x', sizeof id);
@@ -181,7 +181,7 @@ static void utf8_put(char *out, uint32_t code) {
 }
 
 /* C5 */
-static void every_character_but_controls_may_stand_in_an_id(void **state) {
+static void every_character_except_controls_is_allowed_in_an_id(void **state) {
     (void)state;
     for (uint32_t code = 1; code < 0x120000; code++) {
         char id[5];
@@ -198,7 +198,7 @@ static void every_character_but_controls_may_stand_in_an_id(void **state) {
 /* C5. The expected number of ids of two bytes: 95 by 95 of ASCII, and U+00A0 to U+07FF. Of three
  * bytes, with a first byte that cannot begin a shorter character: U+0800 to U+FFFF without the
  * surrogates. */
-static void nothing_but_the_shortest_forms_of_characters_is_an_id(void **state) {
+static void overlong_encodings_are_refused_in_an_id(void **state) {
     (void)state;
     size_t of_two = 0, of_three = 0;
     for (unsigned first = 1; first < 256; first++) {
@@ -275,7 +275,7 @@ static const struct {
 };
 
 /* G1 */
-static void a_glob_is_the_shells(void **state) {
+static void globs_match_as_in_the_shell(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof globs / sizeof *globs; i++) {
         for (size_t j = 0; j < 4; j++) {
@@ -327,7 +327,7 @@ static void random_text(char *out, size_t most, const char *alphabet) {
 }
 
 /* G1 */
-static void a_glob_matches_what_trying_every_way_matches(void **state) {
+static void globs_match_as_an_exhaustive_search_does(void **state) {
     (void)state;
     size_t matched = 0;
     for (int i = 0; i < 300000; i++) {
@@ -344,7 +344,7 @@ static void a_glob_matches_what_trying_every_way_matches(void **state) {
 }
 
 /* G1. A matcher that tries every way would never finish here. */
-static void a_glob_of_many_stars_takes_no_more_than_its_length_times_the_ids(void **state) {
+static void a_glob_takes_time_proportional_to_its_length_times_the_ids(void **state) {
     (void)state;
     char glob[DOORMAN_ID_BYTES_MAX + 1] = "", id[DOORMAN_ID_BYTES_MAX + 1];
     for (size_t i = 0; i < DOORMAN_ID_BYTES_MAX - 2; i += 2) memcpy(glob + i, "a*", 3);
@@ -417,7 +417,7 @@ static void table_check(doorman__table *table, const item *items) {
 /* C4, C8. The test adds more than it removes, then removes more than it adds, and so on, so the
  * table grows and shrinks. Some hashes are equal, some only in part. Memory fails for a while and
  * works again. */
-static void a_table_holds_what_a_plain_array_holds_whatever_memory_does(void **state) {
+static void a_table_equals_a_plain_array_even_when_memory_fails(void **state) {
     (void)state;
     size_t blocks = memory_blocks(), refusals = 0;
     doorman__table table = {0};
@@ -447,7 +447,7 @@ static void a_table_holds_what_a_plain_array_holds_whatever_memory_does(void **s
 }
 
 /* C8. A chain of 16 among 10,000 keyed hashes would happen once in millions of years. */
-static void a_table_keeps_its_chains_short_and_gives_memory_back(void **state) {
+static void a_table_keeps_its_chains_short_and_frees_memory(void **state) {
     (void)state;
     enum { COUNT = 10000 };
     static item items[COUNT];
@@ -481,7 +481,7 @@ static void shuffle(double *amounts, size_t count) {
 }
 
 /* C9 */
-static void a_hundred_thousand_amounts_that_come_and_go_leave_exactly_nothing(void **state) {
+static void adding_and_removing_100000_amounts_leaves_exactly_0(void **state) {
     (void)state;
     enum { COUNT = 100000 };
     static double amounts[COUNT];
@@ -509,7 +509,7 @@ static void a_small_amount_beside_a_large_one_is_not_lost(void **state) {
     assert_near(doorman__total_left(total, 1.25), 0.25, 1e-12);
 }
 
-static void an_amount_is_kept_to_a_multiple_of_2_to_the_minus_48(void **state) {
+static void an_amount_is_rounded_to_a_multiple_of_2_to_the_minus_48(void **state) {
     (void)state;
     for (int i = 0; i < 100000; i++) {
         double amount = random_amount();
@@ -527,7 +527,7 @@ static void an_amount_is_kept_to_a_multiple_of_2_to_the_minus_48(void **state) {
 
 /* C9. Totals that no double can represent, around 2^16, where the high word changes; and totals
  * larger than an amount can be. */
-static void a_total_is_rounded_down_or_up_as_is_safe(void **state) {
+static void a_total_is_rounded_in_the_safe_direction(void **state) {
     (void)state;
     doorman__total under = {0, UINT64_MAX}, over = {1, 1}, large = {0, 0};
     assert_true(doorman__total_floor(under) < 65536 && doorman__total_floor(under) > 65535.9999);
@@ -549,7 +549,7 @@ static wide wide_total(doorman__total total) { return (wide)total.high << 64 | t
 
 /* C9, T7. The reported rest is never more than the true rest, and at most one last bit of a double
  * less. */
-static void what_is_left_is_never_more_than_the_truth(void **state) {
+static void the_reported_rest_never_exceeds_the_true_rest(void **state) {
     (void)state;
     double held[64] = {0};
     doorman__total total = {0, 0};
@@ -589,7 +589,7 @@ static const doorman__timer *first_of(const doorman__timer *timers) {
     return first;
 }
 
-static void the_first_timer_is_the_earliest_and_then_the_oldest(void **state) {
+static void timers_run_by_time_and_then_by_age(void **state) {
     (void)state;
     doorman__timers timers = {.count = 0};
     doorman__timer all[TIMERS] = {{.at = 0}};
@@ -617,28 +617,28 @@ static void the_first_timer_is_the_earliest_and_then_the_oldest(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_timer_is_the_earliest_and_then_the_oldest),
+        cmocka_unit_test(timers_run_by_time_and_then_by_age),
         cmocka_unit_test(every_status_has_a_name_and_a_text_of_its_own),
-        cmocka_unit_test(a_number_that_is_no_status_has_a_name_too),
-        cmocka_unit_test(a_time_after_the_end_of_time_is_never),
-        cmocka_unit_test(an_array_that_finds_no_memory_to_grow_stays_as_it_was),
+        cmocka_unit_test(an_unknown_status_has_a_name),
+        cmocka_unit_test(a_time_beyond_the_maximum_is_never),
+        cmocka_unit_test(without_memory_an_array_stays_unchanged),
         cmocka_unit_test(the_same_seed_gives_the_same_numbers_from_0_to_1),
         cmocka_unit_test(an_id_is_utf8_without_control_characters),
-        cmocka_unit_test(an_id_is_of_256_bytes_at_most),
-        cmocka_unit_test(every_character_but_controls_may_stand_in_an_id),
-        cmocka_unit_test(nothing_but_the_shortest_forms_of_characters_is_an_id),
-        cmocka_unit_test(a_glob_is_the_shells),
-        cmocka_unit_test(a_glob_matches_what_trying_every_way_matches),
-        cmocka_unit_test(a_glob_of_many_stars_takes_no_more_than_its_length_times_the_ids),
+        cmocka_unit_test(an_id_has_at_most_256_bytes),
+        cmocka_unit_test(every_character_except_controls_is_allowed_in_an_id),
+        cmocka_unit_test(overlong_encodings_are_refused_in_an_id),
+        cmocka_unit_test(globs_match_as_in_the_shell),
+        cmocka_unit_test(globs_match_as_an_exhaustive_search_does),
+        cmocka_unit_test(a_glob_takes_time_proportional_to_its_length_times_the_ids),
         cmocka_unit_test(the_hash_is_siphash_1_3),
-        cmocka_unit_test(a_table_holds_what_a_plain_array_holds_whatever_memory_does),
-        cmocka_unit_test(a_table_keeps_its_chains_short_and_gives_memory_back),
-        cmocka_unit_test(a_hundred_thousand_amounts_that_come_and_go_leave_exactly_nothing),
+        cmocka_unit_test(a_table_equals_a_plain_array_even_when_memory_fails),
+        cmocka_unit_test(a_table_keeps_its_chains_short_and_frees_memory),
+        cmocka_unit_test(adding_and_removing_100000_amounts_leaves_exactly_0),
         cmocka_unit_test(a_small_amount_beside_a_large_one_is_not_lost),
-        cmocka_unit_test(an_amount_is_kept_to_a_multiple_of_2_to_the_minus_48),
-        cmocka_unit_test(a_total_is_rounded_down_or_up_as_is_safe),
+        cmocka_unit_test(an_amount_is_rounded_to_a_multiple_of_2_to_the_minus_48),
+        cmocka_unit_test(a_total_is_rounded_in_the_safe_direction),
 #ifdef __SIZEOF_INT128__
-        cmocka_unit_test(what_is_left_is_never_more_than_the_truth),
+        cmocka_unit_test(the_reported_rest_never_exceeds_the_true_rest),
 #endif
     };
     return run_all(tests);

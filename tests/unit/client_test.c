@@ -221,7 +221,7 @@ static void sleep_until_due(world *w, doorman_client *client) {
 
 /* A5: an application that opens a gauge on a resource that is cut into fractions is told so, once.
  */
-static void a_gauge_without_whole_units_is_told_once(void **state) {
+static void a_gauge_on_fractional_units_is_reported_once(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -247,7 +247,7 @@ static void a_gauge_without_whole_units_is_told_once(void **state) {
 }
 
 /* A5: what is wanted of whole units is rounded up, so that no unit is given back in part. */
-static void whole_units_are_wanted_whole(void **state) {
+static void wants_of_whole_units_are_rounded_up(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -278,7 +278,7 @@ static void assert_names(const doorman_error *error, const char *field) {
 }
 
 /* C5 */
-static void a_client_that_makes_no_sense_is_refused(void **state) {
+static void invalid_client_options_are_refused(void **state) {
     (void)state;
     const doorman_tls tls = {.authority = "A"};
     static const char *const good[] = {"tcp://a:1"}, *const bad[] = {"tcp://a:1", "", NULL};
@@ -317,7 +317,7 @@ static void a_client_that_makes_no_sense_is_refused(void **state) {
 }
 
 /* C5 */
-static void a_resource_that_makes_no_sense_is_refused(void **state) {
+static void invalid_resource_options_are_refused(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -388,7 +388,7 @@ static void a_resource_that_makes_no_sense_is_refused(void **state) {
 }
 
 /* C5 */
-static void wants_that_make_no_sense_are_refused(void **state) {
+static void invalid_wants_are_refused(void **state) {
     (void)state;
     const double wrongs[] = {-1, (double)NAN, (double)INFINITY, 1.1e15};
     world w;
@@ -427,7 +427,7 @@ static void a_priority_of_zero_is_not_the_default(void **state) {
 /* ---- fallbacks ---- */
 
 /* K4 */
-static void a_mode_holds_before_and_after_a_lease_and_never_during_it(void **state) {
+static void a_fallback_applies_only_without_a_lease(void **state) {
     (void)state;
     static const struct {
         doorman_fallback mode;
@@ -467,7 +467,7 @@ static void a_mode_holds_before_and_after_a_lease_and_never_during_it(void **sta
 }
 
 /* K4: the limiters follow the fallback too. */
-static void limiters_follow_the_mode_and_the_lease(void **state) {
+static void limiters_follow_the_fallback_and_the_lease(void **state) {
     (void)state;
     static const struct {
         doorman_fallback mode;
@@ -508,7 +508,7 @@ static void limiters_follow_the_mode_and_the_lease(void **state) {
 }
 
 /* K4: a safe capacity in a refusal counts too. */
-static void a_safe_capacity_is_heard_from_a_refusal_too(void **state) {
+static void a_safe_capacity_in_a_refusal_is_used(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -530,7 +530,7 @@ static void a_safe_capacity_is_heard_from_a_refusal_too(void **state) {
 }
 
 /* K4 */
-static void the_application_is_told_exactly_when_something_has_changed(void **state) {
+static void on_change_is_called_exactly_when_something_has_changed(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -574,7 +574,7 @@ static void the_application_is_told_exactly_when_something_has_changed(void **st
 }
 
 /* K4: the client's own wants are its capacity only without a lease. */
-static void an_optimist_is_told_of_its_own_wants(void **state) {
+static void without_a_lease_an_optimistic_capacity_follows_its_wants(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -644,7 +644,7 @@ static void an_expired_rate_is_not_kept(void **state) {
 }
 
 /* C1: the clock runs while the machine is suspended, and nothing else does. */
-static void a_lease_that_slept_is_over(void **state) {
+static void a_lease_ends_while_the_machine_is_suspended(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -665,7 +665,7 @@ static void a_lease_that_slept_is_over(void **state) {
 
 /* S8. The Go Doorman ends leases by the wall clock. Here each side uses its own clock, and any
  * difference between the clocks is harmless. */
-static void leases_do_not_depend_on_what_time_it_is_elsewhere(void **state) {
+static void leases_do_not_depend_on_the_clocks_of_other_machines(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -682,7 +682,7 @@ static void leases_do_not_depend_on_what_time_it_is_elsewhere(void **state) {
 }
 
 /* K7. The Go client hangs when its server is gone. */
-static void a_server_that_is_gone_costs_little_and_is_found_again(void **state) {
+static void a_lost_server_costs_few_requests_and_is_found_again(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -707,7 +707,7 @@ static void a_server_that_is_gone_costs_little_and_is_found_again(void **state) 
 
 /* S4, K4: when a server comes back, its clients keep their safe capacity until it has learned. A
  * safe capacity of 40/s stays 40/s all the time, in the limiter too. */
-static void a_server_that_learns_leaves_the_safe_capacity_in_force(void **state) {
+static void a_learning_server_leaves_the_safe_capacity_in_force(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
@@ -741,7 +741,7 @@ static void a_server_that_learns_leaves_the_safe_capacity_in_force(void **state)
 }
 
 /* S4, S7: a server that learns sends no safe capacity, and the last one received stays. */
-static void a_server_that_learns_leaves_the_last_safe_capacity_heard(void **state) {
+static void a_learning_server_leaves_the_last_received_safe_capacity(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
@@ -767,7 +767,7 @@ static void a_server_that_learns_leaves_the_last_safe_capacity_heard(void **stat
 }
 
 /* S4: while the next server learns, a lease stays in force, and is granted again. */
-static void a_server_that_learns_gives_a_lease_back(void **state) {
+static void a_learning_server_grants_the_same_lease_again(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
@@ -787,7 +787,7 @@ static void a_server_that_learns_gives_a_lease_back(void **state) {
 /* ---- opening and closing ---- */
 
 /* K5 */
-static void to_open_twice_gives_one_resource(void **state) {
+static void opening_twice_gives_one_resource(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -884,7 +884,7 @@ static void a_resource_opened_again_takes_the_new_options(void **state) {
 
 /* R10. In the Go client a release races with requests. Here a release arrives late, and names a
  * lease that is no longer the last one. */
-static void a_late_release_does_not_take_a_new_lease_away(void **state) {
+static void a_late_release_does_not_end_a_new_lease(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -910,7 +910,7 @@ static void a_late_release_does_not_take_a_new_lease_away(void **state) {
 }
 
 /* K5. In the Go client two clients in one process have the same id. */
-static void two_clients_of_one_process_are_two_holders(void **state) {
+static void two_clients_in_one_process_are_two_holders(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -924,7 +924,7 @@ static void two_clients_of_one_process_are_two_holders(void **state) {
 }
 
 /* T7, R3: the units that a gauge has in flight are not granted to another client. */
-static void capacity_changes_hands_as_a_gauge_lets_go(void **state) {
+static void capacity_moves_to_another_client_as_a_gauge_releases(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -1046,7 +1046,7 @@ static doorman_resource *follow(world *w, doorman_resource_options options) {
 }
 
 /* L4. The Go client asks for 0.1 at a steady demand of 10 a second. */
-static void a_steady_demand_settles_on_what_it_is(void **state) {
+static void wants_settle_on_a_steady_demand(void **state) {
     (void)state;
     static const double rates[] = {2, 10, 137, 1000};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
@@ -1064,7 +1064,7 @@ static void a_steady_demand_settles_on_what_it_is(void **state) {
 }
 
 /* L4: demand counts from the first moment, even with the smallest possible lease. */
-static void a_starved_demand_grows_until_it_is_met(void **state) {
+static void unmet_wants_grow_until_they_are_met(void **state) {
     (void)state;
     world w;
     world_start(&w, 1e6);
@@ -1076,7 +1076,7 @@ static void a_starved_demand_grows_until_it_is_met(void **state) {
 }
 
 /* L4 */
-static void one_that_shares_asks_for_what_it_needs_and_not_for_what_it_gets(void **state) {
+static void a_client_that_shares_wants_what_it_needs_not_what_it_gets(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
@@ -1090,7 +1090,7 @@ static void one_that_shares_asks_for_what_it_needs_and_not_for_what_it_gets(void
 }
 
 /* L4 */
-static void a_loop_that_spins_does_not_grow_without_bound(void **state) {
+static void a_busy_loop_does_not_raise_wants_without_bound(void **state) {
     (void)state;
     world w;
     world_start(&w, 50);
@@ -1103,7 +1103,7 @@ static void a_loop_that_spins_does_not_grow_without_bound(void **state) {
 }
 
 /* L4, K6: nor do the wants of a loop that gets nothing. */
-static void a_loop_that_spins_on_nothing_asks_for_a_few_times_the_minimum(void **state) {
+static void a_busy_loop_without_capacity_wants_a_few_times_the_minimum(void **state) {
     (void)state;
     world w;
     world_start(&w, 0);
@@ -1139,7 +1139,7 @@ static void an_idle_resource_keeps_the_minimum(void **state) {
 }
 
 /* L4 */
-static void a_burst_and_then_silence_comes_back_to_the_minimum(void **state) {
+static void wants_return_to_the_minimum_after_a_burst(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
@@ -1168,7 +1168,7 @@ static void a_shorter_window_forgets_sooner(void **state) {
 }
 
 /* L4: the newest use has the largest weight. */
-static void a_demand_that_has_changed_is_seen_sooner_than_a_window(void **state) {
+static void a_changed_demand_is_seen_within_one_window(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
@@ -1182,7 +1182,7 @@ static void a_demand_that_has_changed_is_seen_sooner_than_a_window(void **state)
 }
 
 /* L4 */
-static void a_gauge_settles_on_what_is_in_flight(void **state) {
+static void wants_of_a_gauge_settle_on_its_units_in_flight(void **state) {
     (void)state;
     static const size_t counts[] = {2, 20, 500};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -1199,7 +1199,7 @@ static void a_gauge_settles_on_what_is_in_flight(void **state) {
 }
 
 /* L4 */
-static void a_loop_that_spins_on_a_gauge_does_not_grow_without_bound(void **state) {
+static void a_busy_loop_on_a_gauge_does_not_raise_wants_without_bound(void **state) {
     (void)state;
     world w;
     world_start(&w, 50);
@@ -1242,7 +1242,7 @@ static void the_first_request_asks_for_the_initial_wants(void **state) {
 }
 
 /* K6 */
-static void wants_that_are_set_do_not_follow_use(void **state) {
+static void explicit_wants_do_not_follow_use(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
@@ -1258,7 +1258,7 @@ static void wants_that_are_set_do_not_follow_use(void **state) {
 }
 
 /* K4, L4: the limiter grows with the wants, even without a server. */
-static void an_optimist_whose_wants_follow_its_use_is_not_starved(void **state) {
+static void an_optimistic_fallback_with_wants_from_use_is_not_starved(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
@@ -1313,7 +1313,7 @@ static doorman_time time_to_grow(world *w, doorman_resource *resource, double n,
 static const double safe_capacities[] = {-1, 0, 10, 500};
 
 /* L4: at the start, and after being idle for any time, with any safe capacity. */
-static void a_free_resource_is_there_within_250_ms_of_the_first_refusal(void **state) {
+static void a_free_resource_is_granted_within_250_ms_of_the_first_refusal(void **state) {
     (void)state;
     static const doorman_time idle[] = {0, 3 * SECOND, 25 * SECOND, 10 * MINUTE};
     for (size_t i = 0; i < sizeof safe_capacities / sizeof *safe_capacities; i++) {
@@ -1330,7 +1330,7 @@ static void a_free_resource_is_there_within_250_ms_of_the_first_refusal(void **s
 }
 
 /* L4: a load of any size, at any point of the interval between two observations. */
-static void a_load_that_begins_at_any_time_is_seen_within_250_ms(void **state) {
+static void a_new_load_is_seen_within_250_ms(void **state) {
     (void)state;
     static const double loads[] = {60, 200, 2400, 100000};
     for (int i = 0; i < 200; i++) {
@@ -1347,7 +1347,7 @@ static void a_load_that_begins_at_any_time_is_seen_within_250_ms(void **state) {
 }
 
 /* L4, K4: this works without a server. */
-static void an_optimist_without_a_server_does_what_it_wants_within_250_ms(void **state) {
+static void an_optimistic_fallback_follows_a_new_load_within_250_ms(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
@@ -1362,7 +1362,7 @@ static void an_optimist_without_a_server_does_what_it_wants_within_250_ms(void *
 
 /* L4: idle clients hold only the minimum, and a busy one gets the rest. When all clients become
  * busy, they share the capacity exactly. */
-static void idle_clients_hold_nothing_back_from_a_busy_one(void **state) {
+static void idle_clients_leave_the_capacity_to_a_busy_one(void **state) {
     (void)state;
     enum { IDLE = 99 };
     for (size_t k = 0; k < sizeof safe_capacities / sizeof *safe_capacities; k++) {
@@ -1392,7 +1392,7 @@ static void idle_clients_hold_nothing_back_from_a_busy_one(void **state) {
 
 /* L4: 40 clients use one unit a second each, at random times, and are sometimes refused. The busy
  * client still gets what they leave. */
-static void clients_of_little_use_leave_the_rest_to_a_busy_one(void **state) {
+static void clients_with_little_use_leave_the_rest_to_a_busy_one(void **state) {
     (void)state;
     enum { LIGHT = 40 };
     world w;
@@ -1424,7 +1424,7 @@ static void clients_of_little_use_leave_the_rest_to_a_busy_one(void **state) {
 
 /* L4: n units fit into a burst of 0.1 s when the rate is n / 0.1 s. Until then they are REFUSED,
  * and not IMPOSSIBLE, because they will fit later. */
-static void a_request_for_many_units_of_a_free_rate_fits_soon(void **state) {
+static void a_try_for_many_units_of_a_free_rate_soon_succeeds(void **state) {
     (void)state;
     for (double n = 1.5; n <= 100; n *= 1.3) {
         world w;
@@ -1453,7 +1453,7 @@ static void a_request_for_many_units_of_a_free_rate_fits_soon(void **state) {
 }
 
 /* L4 */
-static void a_request_for_many_units_of_a_free_gauge_fits_soon(void **state) {
+static void a_try_for_many_units_of_a_free_gauge_soon_succeeds(void **state) {
     (void)state;
     static const double safe[] = {-1, 0};
     for (double n = 1.5; n <= 1000; n *= 1.7) {
@@ -1483,7 +1483,7 @@ static void a_request_for_many_units_of_a_free_gauge_fits_soon(void **state) {
 
 /* L4: if the server has no more, a request that does not fit is refused. It raises wants to what it
  * needs, but not above about eight times the capacity, and after some time not at all. */
-static void a_request_for_more_than_the_server_has_does_not_grow_without_bound(void **state) {
+static void a_try_for_more_than_the_server_has_does_not_raise_wants_without_bound(void **state) {
     (void)state;
     world w;
     world_start(&w, 10);
@@ -1502,7 +1502,7 @@ static void a_request_for_more_than_the_server_has_does_not_grow_without_bound(v
 }
 
 /* L2: IMPOSSIBLE depends on wants_maximum, or on wants that are set, not on the lease in force. */
-static void impossible_is_what_could_never_be_granted(void **state) {
+static void impossible_means_that_it_can_never_be_granted(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
@@ -1531,7 +1531,7 @@ static void impossible_is_what_could_never_be_granted(void **state) {
 }
 
 /* L1, L2: a burst in units fits at any rate, so using it does not raise wants. */
-static void a_burst_in_units_fits_at_any_rate(void **state) {
+static void a_burst_in_units_can_be_used_at_any_rate(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
@@ -1549,7 +1549,7 @@ static void a_burst_in_units_fits_at_any_rate(void **state) {
 
 /* L4: a caller that tries for many units now and then, more seldom than once in a window too, meets
  * a lease that fits, whether the burst is a time or in units. */
-static void a_try_now_and_then_fits(void **state) {
+static void an_occasional_try_for_many_units_succeeds(void **state) {
     (void)state;
     static const doorman_time intervals[] = {500, 1000, 3000, 7000, 11000, 12000, 25000};
     static const double sizes[] = {1.5, 8, 20, 99};
@@ -1616,7 +1616,7 @@ static void a_refusal_says_when_to_try_again(void **state) {
 
 /* K7: an idle client only refreshes its leases. If its wants follow use, it is due five times a
  * second, and then checks one flag. */
-static void an_idle_client_does_nothing_but_look(void **state) {
+static void an_idle_client_only_polls(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
@@ -1767,7 +1767,7 @@ static void wants_settle_on_a_load_that_steps_ramps_spikes_and_stops(void **stat
 }
 
 /* L4: two clients need more than there is, and share. What one gives back, the other gets. */
-static void wants_settle_where_two_share_what_is_not_enough_for_both(void **state) {
+static void wants_settle_when_two_clients_share_too_little(void **state) {
     (void)state;
     static const phase before = {20, 100, 100}, busy = {40, 800, 800};
     for (int closed = 0; closed < 2; closed++) {
@@ -1792,7 +1792,7 @@ static void wants_settle_where_two_share_what_is_not_enough_for_both(void **stat
 /* ---- L5 ---- */
 
 /* L5: the kill switch applies to all resources, also to those opened later. Leases continue. */
-static void the_kill_switch_lets_everything_through_and_counts(void **state) {
+static void the_kill_switch_allows_everything_and_counts_it(void **state) {
     (void)state;
     world w;
     world_start(&w, 10);
@@ -1821,7 +1821,7 @@ static void the_kill_switch_lets_everything_through_and_counts(void **state) {
 }
 
 /* L5: shadow mode applies to one resource, and can be set in its options. */
-static void shadow_mode_is_of_one_resource(void **state) {
+static void shadow_mode_applies_to_one_resource(void **state) {
     (void)state;
     world w;
     world_start(&w, 0);
@@ -1842,7 +1842,7 @@ static void shadow_mode_is_of_one_resource(void **state) {
 }
 
 /* L5: the values that an application exports as metrics. */
-static void the_mode_and_failures_to_refresh_can_be_read(void **state) {
+static void the_fallback_and_refresh_failures_can_be_read(void **state) {
     (void)state;
     world w;
     world_start(&w, 10);
@@ -1862,66 +1862,66 @@ static void the_mode_and_failures_to_refresh_can_be_read(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_gauge_without_whole_units_is_told_once),
-        cmocka_unit_test(whole_units_are_wanted_whole),
-        cmocka_unit_test(a_client_that_makes_no_sense_is_refused),
-        cmocka_unit_test(a_resource_that_makes_no_sense_is_refused),
-        cmocka_unit_test(wants_that_make_no_sense_are_refused),
+        cmocka_unit_test(a_gauge_on_fractional_units_is_reported_once),
+        cmocka_unit_test(wants_of_whole_units_are_rounded_up),
+        cmocka_unit_test(invalid_client_options_are_refused),
+        cmocka_unit_test(invalid_resource_options_are_refused),
+        cmocka_unit_test(invalid_wants_are_refused),
         cmocka_unit_test(a_priority_of_zero_is_not_the_default),
-        cmocka_unit_test(a_mode_holds_before_and_after_a_lease_and_never_during_it),
-        cmocka_unit_test(limiters_follow_the_mode_and_the_lease),
-        cmocka_unit_test(a_safe_capacity_is_heard_from_a_refusal_too),
-        cmocka_unit_test(the_application_is_told_exactly_when_something_has_changed),
-        cmocka_unit_test(an_optimist_is_told_of_its_own_wants),
+        cmocka_unit_test(a_fallback_applies_only_without_a_lease),
+        cmocka_unit_test(limiters_follow_the_fallback_and_the_lease),
+        cmocka_unit_test(a_safe_capacity_in_a_refusal_is_used),
+        cmocka_unit_test(on_change_is_called_exactly_when_something_has_changed),
+        cmocka_unit_test(without_a_lease_an_optimistic_capacity_follows_its_wants),
         cmocka_unit_test(a_lease_is_over_at_its_end),
         cmocka_unit_test(an_expired_rate_is_not_kept),
-        cmocka_unit_test(a_lease_that_slept_is_over),
-        cmocka_unit_test(leases_do_not_depend_on_what_time_it_is_elsewhere),
-        cmocka_unit_test(a_server_that_is_gone_costs_little_and_is_found_again),
-        cmocka_unit_test(a_server_that_learns_leaves_the_safe_capacity_in_force),
-        cmocka_unit_test(a_server_that_learns_leaves_the_last_safe_capacity_heard),
-        cmocka_unit_test(a_server_that_learns_gives_a_lease_back),
-        cmocka_unit_test(to_open_twice_gives_one_resource),
+        cmocka_unit_test(a_lease_ends_while_the_machine_is_suspended),
+        cmocka_unit_test(leases_do_not_depend_on_the_clocks_of_other_machines),
+        cmocka_unit_test(a_lost_server_costs_few_requests_and_is_found_again),
+        cmocka_unit_test(a_learning_server_leaves_the_safe_capacity_in_force),
+        cmocka_unit_test(a_learning_server_leaves_the_last_received_safe_capacity),
+        cmocka_unit_test(a_learning_server_grants_the_same_lease_again),
+        cmocka_unit_test(opening_twice_gives_one_resource),
         cmocka_unit_test(other_options_on_a_second_opening_are_reported),
         cmocka_unit_test(a_resource_opened_again_takes_the_new_options),
-        cmocka_unit_test(a_late_release_does_not_take_a_new_lease_away),
-        cmocka_unit_test(two_clients_of_one_process_are_two_holders),
-        cmocka_unit_test(capacity_changes_hands_as_a_gauge_lets_go),
+        cmocka_unit_test(a_late_release_does_not_end_a_new_lease),
+        cmocka_unit_test(two_clients_in_one_process_are_two_holders),
+        cmocka_unit_test(capacity_moves_to_another_client_as_a_gauge_releases),
         cmocka_unit_test(leases_and_units_in_flight_never_exceed_the_capacity),
-        cmocka_unit_test(a_steady_demand_settles_on_what_it_is),
-        cmocka_unit_test(a_starved_demand_grows_until_it_is_met),
-        cmocka_unit_test(one_that_shares_asks_for_what_it_needs_and_not_for_what_it_gets),
-        cmocka_unit_test(a_loop_that_spins_does_not_grow_without_bound),
-        cmocka_unit_test(a_loop_that_spins_on_nothing_asks_for_a_few_times_the_minimum),
+        cmocka_unit_test(wants_settle_on_a_steady_demand),
+        cmocka_unit_test(unmet_wants_grow_until_they_are_met),
+        cmocka_unit_test(a_client_that_shares_wants_what_it_needs_not_what_it_gets),
+        cmocka_unit_test(a_busy_loop_does_not_raise_wants_without_bound),
+        cmocka_unit_test(a_busy_loop_without_capacity_wants_a_few_times_the_minimum),
         cmocka_unit_test(an_idle_resource_keeps_the_minimum),
-        cmocka_unit_test(a_burst_and_then_silence_comes_back_to_the_minimum),
+        cmocka_unit_test(wants_return_to_the_minimum_after_a_burst),
         cmocka_unit_test(a_shorter_window_forgets_sooner),
-        cmocka_unit_test(a_demand_that_has_changed_is_seen_sooner_than_a_window),
-        cmocka_unit_test(a_gauge_settles_on_what_is_in_flight),
-        cmocka_unit_test(a_loop_that_spins_on_a_gauge_does_not_grow_without_bound),
+        cmocka_unit_test(a_changed_demand_is_seen_within_one_window),
+        cmocka_unit_test(wants_of_a_gauge_settle_on_its_units_in_flight),
+        cmocka_unit_test(a_busy_loop_on_a_gauge_does_not_raise_wants_without_bound),
         cmocka_unit_test(wants_stay_between_their_bounds),
         cmocka_unit_test(the_first_request_asks_for_the_initial_wants),
-        cmocka_unit_test(wants_that_are_set_do_not_follow_use),
-        cmocka_unit_test(an_optimist_whose_wants_follow_its_use_is_not_starved),
+        cmocka_unit_test(explicit_wants_do_not_follow_use),
+        cmocka_unit_test(an_optimistic_fallback_with_wants_from_use_is_not_starved),
         cmocka_unit_test(wants_that_follow_use_keep_the_minimum_interval),
-        cmocka_unit_test(a_free_resource_is_there_within_250_ms_of_the_first_refusal),
-        cmocka_unit_test(a_load_that_begins_at_any_time_is_seen_within_250_ms),
-        cmocka_unit_test(an_optimist_without_a_server_does_what_it_wants_within_250_ms),
-        cmocka_unit_test(idle_clients_hold_nothing_back_from_a_busy_one),
-        cmocka_unit_test(clients_of_little_use_leave_the_rest_to_a_busy_one),
-        cmocka_unit_test(a_request_for_many_units_of_a_free_rate_fits_soon),
-        cmocka_unit_test(a_request_for_many_units_of_a_free_gauge_fits_soon),
-        cmocka_unit_test(a_request_for_more_than_the_server_has_does_not_grow_without_bound),
-        cmocka_unit_test(impossible_is_what_could_never_be_granted),
-        cmocka_unit_test(a_burst_in_units_fits_at_any_rate),
-        cmocka_unit_test(a_try_now_and_then_fits),
+        cmocka_unit_test(a_free_resource_is_granted_within_250_ms_of_the_first_refusal),
+        cmocka_unit_test(a_new_load_is_seen_within_250_ms),
+        cmocka_unit_test(an_optimistic_fallback_follows_a_new_load_within_250_ms),
+        cmocka_unit_test(idle_clients_leave_the_capacity_to_a_busy_one),
+        cmocka_unit_test(clients_with_little_use_leave_the_rest_to_a_busy_one),
+        cmocka_unit_test(a_try_for_many_units_of_a_free_rate_soon_succeeds),
+        cmocka_unit_test(a_try_for_many_units_of_a_free_gauge_soon_succeeds),
+        cmocka_unit_test(a_try_for_more_than_the_server_has_does_not_raise_wants_without_bound),
+        cmocka_unit_test(impossible_means_that_it_can_never_be_granted),
+        cmocka_unit_test(a_burst_in_units_can_be_used_at_any_rate),
+        cmocka_unit_test(an_occasional_try_for_many_units_succeeds),
         cmocka_unit_test(a_refusal_says_when_to_try_again),
-        cmocka_unit_test(an_idle_client_does_nothing_but_look),
+        cmocka_unit_test(an_idle_client_only_polls),
         cmocka_unit_test(wants_settle_on_a_load_that_steps_ramps_spikes_and_stops),
-        cmocka_unit_test(wants_settle_where_two_share_what_is_not_enough_for_both),
-        cmocka_unit_test(the_kill_switch_lets_everything_through_and_counts),
-        cmocka_unit_test(shadow_mode_is_of_one_resource),
-        cmocka_unit_test(the_mode_and_failures_to_refresh_can_be_read),
+        cmocka_unit_test(wants_settle_when_two_clients_share_too_little),
+        cmocka_unit_test(the_kill_switch_allows_everything_and_counts_it),
+        cmocka_unit_test(shadow_mode_applies_to_one_resource),
+        cmocka_unit_test(the_fallback_and_refresh_failures_can_be_read),
     };
     return run_all(tests);
 }

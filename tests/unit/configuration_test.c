@@ -26,7 +26,7 @@ static void assert_takes(const doorman_config *config, const char *resource_id, 
 }
 
 /* G1 */
-static void a_resource_takes_its_equal_first_and_then_the_first_that_matches(void **state) {
+static void an_equal_id_precedes_the_first_matching_glob(void **state) {
     (void)state;
     const doorman_template templates[] = {
         {.identifier_glob = "db/*", .capacity = 1}, {.identifier_glob = "db/7", .capacity = 2},
@@ -47,7 +47,7 @@ static void a_resource_takes_its_equal_first_and_then_the_first_that_matches(voi
 }
 
 /* G1. The Go server crashes on a slash if only `*` is configured. */
-static void a_resource_may_be_named_like_a_glob_or_a_path(void **state) {
+static void a_resource_id_can_look_like_a_glob_or_a_path(void **state) {
     (void)state;
     const doorman_template all = {.identifier_glob = "*", .capacity = 1};
     doorman_config *config = config_of(&all, 1);
@@ -106,7 +106,7 @@ static const doorman_template *find_slowly(const doorman_config *config, const c
 }
 
 /* G1: the tables find what a linear search finds. */
-static void the_template_found_is_the_one_that_looking_at_each_finds(void **state) {
+static void the_tables_find_the_same_template_as_a_linear_search(void **state) {
     (void)state;
     enum { ROUNDS = 300, MOST = 40 };
     size_t found_count = 0;
@@ -144,7 +144,7 @@ static const doorman_algorithm *algorithm_of(const doorman_config *config, const
 }
 
 /* G3, G7 */
-static void without_an_algorithm_a_template_shares_fairly_with_the_defaults(void **state) {
+static void a_template_without_an_algorithm_is_fair_share_with_defaults(void **state) {
     (void)state;
     const doorman_template templates[] = {
         {.identifier_glob = "none", .capacity = 10},
@@ -171,7 +171,7 @@ static void without_an_algorithm_a_template_shares_fairly_with_the_defaults(void
 }
 
 /* G3 */
-static void without_an_algorithm_a_template_takes_that_of_the_star(void **state) {
+static void a_template_without_an_algorithm_takes_that_of_the_star(void **state) {
     (void)state;
     const doorman_template templates[] = {
         {.identifier_glob = "none", .capacity = 10},
@@ -217,7 +217,7 @@ static void the_default_refresh_interval_is_a_third_of_a_short_lease(void **stat
 }
 
 /* C3 */
-static void what_is_given_is_kept_as_it_was_given_and_nothing_is_borrowed(void **state) {
+static void a_configuration_copies_everything_it_is_given(void **state) {
     (void)state;
     char glob[] = "db/[0-9]*", description[] = "queries a second";
     doorman_template template_ = {
@@ -350,7 +350,7 @@ static const struct {
 };
 
 /* G4 */
-static void what_is_wrong_refuses_the_whole_and_is_named_by_its_path(void **state) {
+static void an_error_refuses_the_whole_configuration_and_has_its_path(void **state) {
     (void)state;
     size_t blocks = memory_blocks();
     for (size_t i = 0; i < COUNT_OF(refused); i++) {
@@ -371,7 +371,7 @@ static void what_is_wrong_refuses_the_whole_and_is_named_by_its_path(void **stat
     assert_int_equal(memory_blocks(), blocks);
 }
 
-static void templates_that_are_not_there_are_refused(void **state) {
+static void missing_templates_are_refused(void **state) {
     (void)state;
     const doorman_config_options options = {.template_count = 1};
     doorman_config *config = NULL;
@@ -411,7 +411,7 @@ static void no_two_templates_have_the_same_glob(void **state) {
 }
 
 /* C7 */
-static void there_are_no_more_templates_than_the_bound(void **state) {
+static void the_number_of_templates_is_limited(void **state) {
     (void)state;
     doorman_error error = {""};
     assert_int_equal(create_many(3, 3, &error), DOORMAN_OK);
@@ -424,19 +424,19 @@ static void there_are_no_more_templates_than_the_bound(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_resource_takes_its_equal_first_and_then_the_first_that_matches),
-        cmocka_unit_test(a_resource_may_be_named_like_a_glob_or_a_path),
+        cmocka_unit_test(an_equal_id_precedes_the_first_matching_glob),
+        cmocka_unit_test(a_resource_id_can_look_like_a_glob_or_a_path),
         cmocka_unit_test(a_resource_that_matches_no_glob_has_no_template),
-        cmocka_unit_test(the_template_found_is_the_one_that_looking_at_each_finds),
-        cmocka_unit_test(without_an_algorithm_a_template_shares_fairly_with_the_defaults),
-        cmocka_unit_test(without_an_algorithm_a_template_takes_that_of_the_star),
+        cmocka_unit_test(the_tables_find_the_same_template_as_a_linear_search),
+        cmocka_unit_test(a_template_without_an_algorithm_is_fair_share_with_defaults),
+        cmocka_unit_test(a_template_without_an_algorithm_takes_that_of_the_star),
         cmocka_unit_test(the_default_refresh_interval_is_a_third_of_a_short_lease),
-        cmocka_unit_test(what_is_given_is_kept_as_it_was_given_and_nothing_is_borrowed),
+        cmocka_unit_test(a_configuration_copies_everything_it_is_given),
         cmocka_unit_test(each_kind_has_its_name),
-        cmocka_unit_test(what_is_wrong_refuses_the_whole_and_is_named_by_its_path),
-        cmocka_unit_test(templates_that_are_not_there_are_refused),
+        cmocka_unit_test(an_error_refuses_the_whole_configuration_and_has_its_path),
+        cmocka_unit_test(missing_templates_are_refused),
         cmocka_unit_test(no_two_templates_have_the_same_glob),
-        cmocka_unit_test(there_are_no_more_templates_than_the_bound),
+        cmocka_unit_test(the_number_of_templates_is_limited),
     };
     return run_all(tests);
 }

@@ -62,7 +62,7 @@ static double live(fixture *f, double allowed, double refused) {
 /* ---- tests ---- */
 
 /* K6 */
-static void without_use_it_wants_the_minimum_after_the_initial_wants(void **state) {
+static void without_use_wants_fall_from_the_initial_wants_to_the_minimum(void **state) {
     (void)state;
     fixture f = start(2);
     assert_exact(live(&f, 0, 0), 2);
@@ -75,7 +75,7 @@ static void without_use_it_wants_the_minimum_after_the_initial_wants(void **stat
 }
 
 /* L4 */
-static void a_steady_use_settles_on_what_it_is(void **state) {
+static void wants_settle_on_a_steady_use(void **state) {
     (void)state;
     for (int i = 0; i < 100; i++) {
         double rate = pow(10, random_unit() * 6), wants = 0;
@@ -86,7 +86,7 @@ static void a_steady_use_settles_on_what_it_is(void **state) {
 }
 
 /* L4: the counters go round after 2^52 units. */
-static void counters_may_wrap(void **state) {
+static void counters_can_wrap_around(void **state) {
     (void)state;
     fixture f = start(1);
     f.reading.allowed = f.reading.refused = f.reading.gauge_refused = UINT64_MAX - 4096;
@@ -95,7 +95,7 @@ static void counters_may_wrap(void **state) {
 }
 
 /* L4: a refusal is believed, until the server has said that there is no more. */
-static void what_is_refused_counts_until_the_server_has_no_more(void **state) {
+static void refused_units_count_until_the_server_has_no_more(void **state) {
     (void)state;
     fixture f = start(1);
     assert_near(live(&f, 10, 2390), 2400, 0.1);
@@ -108,7 +108,7 @@ static void what_is_refused_counts_until_the_server_has_no_more(void **state) {
 }
 
 /* L4: within 0.1 s, whenever in it the refusals begin. */
-static void a_look_sees_a_rate_within_a_tenth_of_a_second(void **state) {
+static void a_poll_sees_a_rate_within_a_tenth_of_a_second(void **state) {
     (void)state;
     for (int ms = 0; ms < 900; ms += 7) {
         fixture f = start(1);
@@ -125,7 +125,7 @@ static void a_look_sees_a_rate_within_a_tenth_of_a_second(void **state) {
 }
 
 /* L4: one refusal tells no rate; nor does one of many units. */
-static void the_first_refusal_only_starts_the_time(void **state) {
+static void the_first_refusal_only_starts_the_measurement(void **state) {
     (void)state;
     fixture f = start(1);
     count(&f, 0, 1, 100 * MILLISECOND);
@@ -138,7 +138,7 @@ static void the_first_refusal_only_starts_the_time(void **state) {
 }
 
 /* L4: a sample in the midst must not take away what a look needs, nor leave it an older one. */
-static void a_sample_between_a_refusal_and_its_look_takes_nothing_away(void **state) {
+static void a_sample_between_a_refusal_and_its_poll_loses_nothing(void **state) {
     (void)state;
     fixture f = start(1);
     for (int i = 0; i < 5; i++) live(&f, 1, 0);
@@ -172,7 +172,7 @@ static void a_request_for_many_units_must_fit_into_the_burst(void **state) {
 }
 
 /* L4 */
-static void a_request_that_the_server_cannot_meet_is_bounded(void **state) {
+static void wants_for_more_than_the_server_has_are_bounded(void **state) {
     (void)state;
     fixture f = start(1);
     f.supply = (doorman__supply){.amount = 10, .exhausted = true};
@@ -185,7 +185,7 @@ static void a_request_that_the_server_cannot_meet_is_bounded(void **state) {
 
 /* L4: a request that is larger than what the server gives is no demand after two windows, for ten
  * windows. It would take capacity from others, and never use it. */
-static void a_request_that_never_fits_is_no_demand(void **state) {
+static void a_request_that_never_fits_causes_no_demand(void **state) {
     (void)state;
     fixture f = start(1);
     f.supply = (doorman__supply){.amount = 500, .exhausted = true};
@@ -202,7 +202,7 @@ static void a_request_that_never_fits_is_no_demand(void **state) {
 }
 
 /* L4: a request that needs more than wants_maximum is IMPOSSIBLE, and no demand. */
-static void an_impossible_request_is_no_demand(void **state) {
+static void an_impossible_request_causes_no_demand(void **state) {
     (void)state;
     fixture f = start(1);
     f.estimator.maximum = 1000;
@@ -227,7 +227,7 @@ static void a_single_refused_request_counts_once(void **state) {
 }
 
 /* L4: where all wait nobody knows what they could do; the safe capacity is the least. */
-static void callers_that_wait_ask_for_a_multiple_of_what_could_be(void **state) {
+static void when_all_callers_wait_wants_are_a_multiple_of_the_possible(void **state) {
     (void)state;
     fixture f = start(1);
     f.supply.amount = 50;
@@ -240,7 +240,7 @@ static void callers_that_wait_ask_for_a_multiple_of_what_could_be(void **state) 
 }
 
 /* L4 */
-static void a_gauge_wants_what_is_in_flight_and_what_waits(void **state) {
+static void wants_of_a_gauge_are_units_in_flight_and_waiting_units(void **state) {
     (void)state;
     fixture f = start(1);
     f.reading.peak = 12;
@@ -259,7 +259,7 @@ static void a_gauge_wants_what_is_in_flight_and_what_waits(void **state) {
 }
 
 /* L4: nothing makes it a number that is none, or more than the bounds. */
-static void wants_stay_within_their_bounds_whatever_is_counted(void **state) {
+static void wants_stay_within_their_bounds_for_any_counts(void **state) {
     (void)state;
     for (int i = 0; i < 300; i++) {
         fixture f = start(1 + random_unit());
@@ -284,21 +284,21 @@ static void wants_stay_within_their_bounds_whatever_is_counted(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_use_it_wants_the_minimum_after_the_initial_wants),
-        cmocka_unit_test(a_steady_use_settles_on_what_it_is),
-        cmocka_unit_test(counters_may_wrap),
-        cmocka_unit_test(what_is_refused_counts_until_the_server_has_no_more),
-        cmocka_unit_test(a_look_sees_a_rate_within_a_tenth_of_a_second),
-        cmocka_unit_test(the_first_refusal_only_starts_the_time),
-        cmocka_unit_test(a_sample_between_a_refusal_and_its_look_takes_nothing_away),
+        cmocka_unit_test(without_use_wants_fall_from_the_initial_wants_to_the_minimum),
+        cmocka_unit_test(wants_settle_on_a_steady_use),
+        cmocka_unit_test(counters_can_wrap_around),
+        cmocka_unit_test(refused_units_count_until_the_server_has_no_more),
+        cmocka_unit_test(a_poll_sees_a_rate_within_a_tenth_of_a_second),
+        cmocka_unit_test(the_first_refusal_only_starts_the_measurement),
+        cmocka_unit_test(a_sample_between_a_refusal_and_its_poll_loses_nothing),
         cmocka_unit_test(a_request_for_many_units_must_fit_into_the_burst),
-        cmocka_unit_test(a_request_that_the_server_cannot_meet_is_bounded),
-        cmocka_unit_test(a_request_that_never_fits_is_no_demand),
-        cmocka_unit_test(an_impossible_request_is_no_demand),
+        cmocka_unit_test(wants_for_more_than_the_server_has_are_bounded),
+        cmocka_unit_test(a_request_that_never_fits_causes_no_demand),
+        cmocka_unit_test(an_impossible_request_causes_no_demand),
         cmocka_unit_test(a_single_refused_request_counts_once),
-        cmocka_unit_test(callers_that_wait_ask_for_a_multiple_of_what_could_be),
-        cmocka_unit_test(a_gauge_wants_what_is_in_flight_and_what_waits),
-        cmocka_unit_test(wants_stay_within_their_bounds_whatever_is_counted),
+        cmocka_unit_test(when_all_callers_wait_wants_are_a_multiple_of_the_possible),
+        cmocka_unit_test(wants_of_a_gauge_are_units_in_flight_and_waiting_units),
+        cmocka_unit_test(wants_stay_within_their_bounds_for_any_counts),
     };
     return run_all(tests);
 }

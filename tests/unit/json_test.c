@@ -102,7 +102,7 @@ static const char *without_ids(const char *reply) {
 
 /* ---- what a server answers ---- */
 
-static void a_lease_is_answered_with_all_its_fields(void **state) {
+static void a_response_has_all_fields_of_a_lease(void **state) {
     (void)state;
     world *w = world_start();
     static const char ask[] = DB("\"wants\":120");
@@ -130,7 +130,7 @@ static void a_lease_is_answered_with_all_its_fields(void **state) {
     world_stop(w);
 }
 
-static void a_resource_that_is_refused_says_why_and_others_are_answered(void **state) {
+static void a_refused_resource_has_a_reason_and_others_are_granted(void **state) {
     (void)state;
     world *w = world_start();
     assert_string_equal(without_ids(say(w, GET("{\"resource_id\":\"other\",\"wants\":1},"
@@ -145,7 +145,7 @@ static void a_resource_that_is_refused_says_why_and_others_are_answered(void **s
 }
 
 /* A5: a client hears it with its lease, a server with the algorithm. */
-static void whole_units_are_told(void **state) {
+static void a_response_says_whether_units_are_whole(void **state) {
     (void)state;
     static const char config[] = "{\"resources\":[{\"identifier_glob\":\"db\",\"capacity\":20,"
                                  "\"whole\":true,\"algorithm\":{\"kind\":\"FAIR_SHARE\","
@@ -168,7 +168,7 @@ static void whole_units_are_told(void **state) {
 }
 
 /* S1: on every method. */
-static void a_server_that_is_not_master_says_who_is(void **state) {
+static void a_server_that_is_not_master_names_the_master(void **state) {
     (void)state;
     world *w = world_start();
     assert_string_equal(say(w, "{\"discovery\":{}}"),
@@ -188,7 +188,7 @@ static void a_server_that_is_not_master_says_who_is(void **state) {
 }
 
 /* R10: a release names its lease. */
-static void what_is_released_is_free(void **state) {
+static void a_released_lease_frees_its_capacity(void **state) {
     (void)state;
     world *w = world_start();
     const char *id = strstr(say(w, DB("\"wants\":5")), "\"id\":");
@@ -365,7 +365,7 @@ static const struct {
 
 /* C5, V5: the reply has the code and the path of the field, and nothing in the message takes
  * effect. */
-static void a_wrong_message_is_told_what_is_wrong_and_changes_nothing(void **state) {
+static void an_invalid_message_gets_an_error_with_a_path_and_changes_nothing(void **state) {
     (void)state;
     world *w = world_start();
     for (size_t i = 0; i < COUNT(wrong_messages); i++) {
@@ -384,7 +384,7 @@ static void a_wrong_message_is_told_what_is_wrong_and_changes_nothing(void **sta
 }
 
 /* C5: a message that is cut anywhere, or has a NUL anywhere, is refused. */
-static void half_a_message_or_one_with_a_nul_is_refused(void **state) {
+static void a_cut_message_or_one_with_a_nul_is_refused(void **state) {
     (void)state;
     world *w = world_start();
     static const char whole[] =
@@ -403,7 +403,7 @@ static void half_a_message_or_one_with_a_nul_is_refused(void **state) {
     world_stop(w);
 }
 
-static void all_that_rfc_8259_allows_is_understood(void **state) {
+static void every_form_that_rfc_8259_allows_is_accepted(void **state) {
     (void)state;
     static const char *const texts[] = {
         " \t\r\n{ \"discovery\" : { } } \n",
@@ -440,7 +440,7 @@ static void expect(world *w, char *text, doorman_status expected) {
 }
 
 /* V5 */
-static void messages_are_bounded_in_size_depth_and_values(void **state) {
+static void messages_have_limits_of_size_depth_and_values(void **state) {
     (void)state;
     world *w = world_start();
     const size_t frame = strlen("{\"discovery\":{}}");
@@ -467,7 +467,7 @@ static void messages_are_bounded_in_size_depth_and_values(void **state) {
 }
 
 /* V5: this takes at most a second. Comparing each key with each other key would take minutes. */
-static void a_hundred_thousand_keys_cost_no_one_else_anything(void **state) {
+static void a_message_with_100000_keys_is_parsed_within_a_second(void **state) {
     (void)state;
     world *w = world_start();
     const size_t count = 100000;
@@ -485,7 +485,7 @@ static void a_hundred_thousand_keys_cost_no_one_else_anything(void **state) {
 }
 
 /* V5: a response is a message too, so the limit applies to it. */
-static void a_request_whose_answer_could_be_too_large_is_refused_beforehand(void **state) {
+static void a_request_whose_response_could_be_too_large_is_refused(void **state) {
     (void)state;
     world *w = world_start();
     const size_t count = 6000;
@@ -502,7 +502,7 @@ static void a_request_whose_answer_could_be_too_large_is_refused_beforehand(void
     world_stop(w);
 }
 
-static void an_id_may_have_256_bytes_and_no_more(void **state) {
+static void an_id_has_at_most_256_bytes(void **state) {
     (void)state;
     world *w = world_start();
     expect(w,
@@ -520,7 +520,7 @@ static void an_id_may_have_256_bytes_and_no_more(void **state) {
     world_stop(w);
 }
 
-static void errors_of_a_transport_have_the_same_form(void **state) {
+static void transport_errors_have_the_same_form(void **state) {
     (void)state;
     static const struct {
         doorman_status status;
@@ -611,7 +611,7 @@ static void expect_round_trips(void) {
     expect_round_trip(9007199254740991.0 / 16, 1);
 }
 
-static void amounts_and_times_come_back_exactly(void **state) {
+static void amounts_and_times_survive_a_round_trip_exactly(void **state) {
     (void)state;
     expect_round_trips();
 }
@@ -632,7 +632,7 @@ static void a_locale_with_a_decimal_comma_changes_nothing(void **state) {
 
 /* Amounts around the powers of two, where the distance between neighbouring doubles halves, and at
  * the limits between which the writer does not need printf. */
-static void doubles_side_by_side_are_told_apart(void **state) {
+static void adjacent_doubles_are_written_differently(void **state) {
     (void)state;
     doorman_buffer text = {0};
     for (int power = -8; power <= 54; power++) {
@@ -647,7 +647,7 @@ static void doubles_side_by_side_are_told_apart(void **state) {
     doorman_buffer_uninit(&text);
 }
 
-static void numbers_are_written_short(void **state) {
+static void numbers_are_written_in_their_shortest_form(void **state) {
     (void)state;
     static const struct {
         double amount;
@@ -774,7 +774,7 @@ static void assert_same_answer(const doorman_capacity_response *a,
     assert_true(a->learn_for == b->learn_for);
 }
 
-static void a_server_asks_for_its_clients_in_groups(void **state) {
+static void a_server_sends_the_demand_of_its_clients_in_groups(void **state) {
     (void)state;
     static const char *const path[] = {"leaf", "mid\"dle"};
     static const doorman_demand wants[] = {{300, 40, 1}, {900.5, 3, 15}};
@@ -808,7 +808,7 @@ static void a_server_asks_for_its_clients_in_groups(void **state) {
     doorman_buffer_uninit(&text);
 }
 
-static void a_server_that_releases_says_that_it_is_one(void **state) {
+static void a_release_of_a_server_says_that_it_is_a_server(void **state) {
     (void)state;
     static const doorman_capacity_request ask = {.resource_id = "db", .has = {.id = 5}};
     const doorman_request request = {.method = DOORMAN_RELEASE_CAPACITY,
@@ -827,7 +827,7 @@ static void a_server_that_releases_says_that_it_is_one(void **state) {
     doorman_buffer_uninit(&text);
 }
 
-static void who_asks_for_the_master_says_nothing_else(void **state) {
+static void a_discovery_request_has_no_other_fields(void **state) {
     (void)state;
     const doorman_request request = {.method = DOORMAN_DISCOVERY};
     doorman_buffer text = {0};
@@ -840,7 +840,7 @@ static void who_asks_for_the_master_says_nothing_else(void **state) {
 }
 
 /* T3: default values are not sent, and the receiver fills them in. */
-static void a_server_is_answered_with_what_it_is_to_share_by(void **state) {
+static void a_response_to_a_server_has_the_algorithm_and_terms(void **state) {
     (void)state;
     static const doorman_algorithm usual = {.learning_mode_duration = 63 * SECOND,
                                             .has_learning_mode_duration = true};
@@ -994,7 +994,7 @@ static void draw_answer(drawn *d, size_t i) {
     if (answer->has_learn_for && random_below(2)) answer->learn_for = random_duration();
 }
 
-static void random_messages_come_back_as_they_were_sent(void **state) {
+static void random_messages_survive_a_round_trip(void **state) {
     (void)state;
     drawn *d = calloc(1, sizeof *d);
     doorman_buffer text = {0};
@@ -1032,7 +1032,7 @@ static void random_messages_come_back_as_they_were_sent(void **state) {
     "5}"
 
 /* A parent may be newer than its child. The child still takes the lease. */
-static void what_a_newer_parent_says_costs_no_lease(void **state) {
+static void unknown_fields_of_a_newer_parent_keep_the_lease(void **state) {
     (void)state;
     static const char *const unknown[] = {
         SERVER_ANSWER("\"algorithm\":{\"kind\":\"BETTER_SHARE\",\"lease_length\":-1,"
@@ -1109,7 +1109,7 @@ static const struct {
 #undef AT
 
 /* C5 */
-static void a_wrong_answer_to_a_server_is_told_by_its_path(void **state) {
+static void an_error_in_a_response_to_a_server_has_its_path(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT(wrong_server_answers); i++) {
         const char *text = wrong_server_answers[i].text, *error = wrong_server_answers[i].error;
@@ -1125,7 +1125,7 @@ static void a_wrong_answer_to_a_server_is_told_by_its_path(void **state) {
 }
 
 /* T2, V5 */
-static void a_resource_has_512_groups_at_most(void **state) {
+static void a_resource_has_at_most_512_groups(void **state) {
     (void)state;
     static const char start[] = "{\"get_server_capacity\":{\"server_id\":\"leaf\",\"path\":"
                                 "[\"leaf\"],\"resource\":[{\"resource_id\":\"db\",\"wants\":["
@@ -1143,7 +1143,7 @@ static void a_resource_has_512_groups_at_most(void **state) {
 }
 
 /* C4: the memory that is reserved before a decision is enough for the longest response. */
-static void the_longest_answer_fits_the_room_taken_for_it(void **state) {
+static void the_longest_response_fits_the_reserved_memory(void **state) {
     (void)state;
     char id[DOORMAN_ID_BYTES_MAX + 1];
     memset(id, '"', DOORMAN_ID_BYTES_MAX);
@@ -1259,7 +1259,7 @@ static doorman_status exchange_read(doorman_json_exchange *exchange, const char 
 
 /* The reply says what was decided, whatever happens afterwards to the message's text, to other
  * exchanges and to the server. */
-static void a_reply_can_be_written_when_the_server_has_gone_on(void **state) {
+static void a_reply_can_be_written_after_the_server_has_changed(void **state) {
     (void)state;
     static const char *const asks[] = {
         DB("\"wants\":120"), GET("{\"resource_id\":\"other\",\"wants\":1}"), "{\"discovery\":{}}",
@@ -1286,7 +1286,7 @@ static void a_reply_can_be_written_when_the_server_has_gone_on(void **state) {
 }
 
 /* The same for the fields that only a server gets. */
-static void what_a_server_is_to_share_by_is_kept_too(void **state) {
+static void a_reply_to_a_server_can_be_written_after_it_has_changed(void **state) {
     (void)state;
     drawn *d = calloc(1, sizeof *d);
     doorman_buffer expected = {0};
@@ -1321,7 +1321,7 @@ static void what_a_server_is_to_share_by_is_kept_too(void **state) {
     free(d);
 }
 
-static void an_exchange_is_decided_once_and_not_at_all_if_something_is_wrong(void **state) {
+static void an_exchange_is_decided_at_most_once_and_never_after_an_error(void **state) {
     (void)state;
     world *w = world_start();
     doorman_json_exchange exchange = {.decided = false};
@@ -1356,7 +1356,7 @@ static void an_exchange_is_decided_once_and_not_at_all_if_something_is_wrong(voi
 
 /* A message that was read but not answered leaks no memory, and an exchange can be used again after
  * its uninit. */
-static void an_exchange_gives_its_memory_back_and_goes_on(void **state) {
+static void an_exchange_frees_its_memory_and_can_be_used_again(void **state) {
     (void)state;
     world *w = world_start();
     size_t before = memory_blocks();
@@ -1456,7 +1456,7 @@ static void a_client_and_a_server_understand_each_other(void **state) {
     world_stop(w);
 }
 
-static void an_answer_counts_once(void **state) {
+static void a_response_is_accepted_once(void **state) {
     (void)state;
     asking *a = asking_start();
     double capacity = 0;
@@ -1479,7 +1479,7 @@ static void a_redirect_is_followed(void **state) {
 }
 
 /* C5: the error says why, the request has failed, and the next address is tried. */
-static void a_wrong_answer_is_a_failure(void **state) {
+static void an_invalid_response_is_a_failure(void **state) {
     (void)state;
     static const struct {
         const char *text, *error;
@@ -1543,7 +1543,7 @@ static void a_wrong_answer_is_a_failure(void **state) {
     }
 }
 
-static void what_is_refused_is_taken_as_said(void **state) {
+static void a_refusal_is_read_with_its_outcome(void **state) {
     (void)state;
     static const struct {
         const char *name;
@@ -1582,7 +1582,7 @@ static doorman_config *load(const char *text, doorman_error *error) {
 #define PARAMETER(name, value) "{\"name\":\"" name "\",\"value\":" value "}"
 
 /* G7, and every field of a template. */
-static void a_configuration_says_all_there_is_to_say(void **state) {
+static void a_configuration_can_set_every_field(void **state) {
     (void)state;
     static const char text[] =
         "{\"unmatched\":\"allow\",\"resources\":["
@@ -1720,7 +1720,7 @@ static const struct {
 #undef KIND
 
 /* G4: the whole configuration is refused, with the path of the field and what was expected. */
-static void a_wrong_configuration_is_told_what_is_wrong(void **state) {
+static void an_error_in_a_configuration_names_the_field(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT(wrong_configs); i++) {
         doorman_error error = {""};
@@ -1734,7 +1734,7 @@ static void a_wrong_configuration_is_told_what_is_wrong(void **state) {
 }
 
 /* V5: a long path is cut, and the rule behind it is not. */
-static void a_long_key_does_not_hide_the_error(void **state) {
+static void a_long_key_does_not_hide_the_error_text(void **state) {
     (void)state;
     doorman_error error = {""};
     char *text = repeat("{\"resources\":[],\"", "\xc3\xa9", 1000, "\":1}");
@@ -1751,46 +1751,46 @@ static void cjson_free(void *block) { unit_free(block); }
 int main(void) {
     cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, cjson_free});
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_lease_is_answered_with_all_its_fields),
-        cmocka_unit_test(whole_units_are_told),
-        cmocka_unit_test(a_resource_that_is_refused_says_why_and_others_are_answered),
-        cmocka_unit_test(a_server_that_is_not_master_says_who_is),
-        cmocka_unit_test(what_is_released_is_free),
-        cmocka_unit_test(a_wrong_message_is_told_what_is_wrong_and_changes_nothing),
-        cmocka_unit_test(half_a_message_or_one_with_a_nul_is_refused),
-        cmocka_unit_test(all_that_rfc_8259_allows_is_understood),
-        cmocka_unit_test(messages_are_bounded_in_size_depth_and_values),
-        cmocka_unit_test(a_hundred_thousand_keys_cost_no_one_else_anything),
-        cmocka_unit_test(a_request_whose_answer_could_be_too_large_is_refused_beforehand),
-        cmocka_unit_test(an_id_may_have_256_bytes_and_no_more),
-        cmocka_unit_test(errors_of_a_transport_have_the_same_form),
-        cmocka_unit_test(amounts_and_times_come_back_exactly),
+        cmocka_unit_test(a_response_has_all_fields_of_a_lease),
+        cmocka_unit_test(a_response_says_whether_units_are_whole),
+        cmocka_unit_test(a_refused_resource_has_a_reason_and_others_are_granted),
+        cmocka_unit_test(a_server_that_is_not_master_names_the_master),
+        cmocka_unit_test(a_released_lease_frees_its_capacity),
+        cmocka_unit_test(an_invalid_message_gets_an_error_with_a_path_and_changes_nothing),
+        cmocka_unit_test(a_cut_message_or_one_with_a_nul_is_refused),
+        cmocka_unit_test(every_form_that_rfc_8259_allows_is_accepted),
+        cmocka_unit_test(messages_have_limits_of_size_depth_and_values),
+        cmocka_unit_test(a_message_with_100000_keys_is_parsed_within_a_second),
+        cmocka_unit_test(a_request_whose_response_could_be_too_large_is_refused),
+        cmocka_unit_test(an_id_has_at_most_256_bytes),
+        cmocka_unit_test(transport_errors_have_the_same_form),
+        cmocka_unit_test(amounts_and_times_survive_a_round_trip_exactly),
         cmocka_unit_test(a_locale_with_a_decimal_comma_changes_nothing),
-        cmocka_unit_test(doubles_side_by_side_are_told_apart),
-        cmocka_unit_test(numbers_are_written_short),
-        cmocka_unit_test(a_server_asks_for_its_clients_in_groups),
-        cmocka_unit_test(a_server_that_releases_says_that_it_is_one),
-        cmocka_unit_test(who_asks_for_the_master_says_nothing_else),
-        cmocka_unit_test(a_server_is_answered_with_what_it_is_to_share_by),
-        cmocka_unit_test(random_messages_come_back_as_they_were_sent),
-        cmocka_unit_test(what_a_newer_parent_says_costs_no_lease),
-        cmocka_unit_test(a_wrong_answer_to_a_server_is_told_by_its_path),
-        cmocka_unit_test(a_resource_has_512_groups_at_most),
-        cmocka_unit_test(the_longest_answer_fits_the_room_taken_for_it),
+        cmocka_unit_test(adjacent_doubles_are_written_differently),
+        cmocka_unit_test(numbers_are_written_in_their_shortest_form),
+        cmocka_unit_test(a_server_sends_the_demand_of_its_clients_in_groups),
+        cmocka_unit_test(a_release_of_a_server_says_that_it_is_a_server),
+        cmocka_unit_test(a_discovery_request_has_no_other_fields),
+        cmocka_unit_test(a_response_to_a_server_has_the_algorithm_and_terms),
+        cmocka_unit_test(random_messages_survive_a_round_trip),
+        cmocka_unit_test(unknown_fields_of_a_newer_parent_keep_the_lease),
+        cmocka_unit_test(an_error_in_a_response_to_a_server_has_its_path),
+        cmocka_unit_test(a_resource_has_at_most_512_groups),
+        cmocka_unit_test(the_longest_response_fits_the_reserved_memory),
         cmocka_unit_test(a_node_and_its_parent_understand_each_other),
-        cmocka_unit_test(a_reply_can_be_written_when_the_server_has_gone_on),
-        cmocka_unit_test(what_a_server_is_to_share_by_is_kept_too),
-        cmocka_unit_test(an_exchange_is_decided_once_and_not_at_all_if_something_is_wrong),
-        cmocka_unit_test(an_exchange_gives_its_memory_back_and_goes_on),
+        cmocka_unit_test(a_reply_can_be_written_after_the_server_has_changed),
+        cmocka_unit_test(a_reply_to_a_server_can_be_written_after_it_has_changed),
+        cmocka_unit_test(an_exchange_is_decided_at_most_once_and_never_after_an_error),
+        cmocka_unit_test(an_exchange_frees_its_memory_and_can_be_used_again),
         cmocka_unit_test(a_client_and_a_server_understand_each_other),
-        cmocka_unit_test(an_answer_counts_once),
+        cmocka_unit_test(a_response_is_accepted_once),
         cmocka_unit_test(a_redirect_is_followed),
-        cmocka_unit_test(a_wrong_answer_is_a_failure),
-        cmocka_unit_test(what_is_refused_is_taken_as_said),
-        cmocka_unit_test(a_configuration_says_all_there_is_to_say),
+        cmocka_unit_test(an_invalid_response_is_a_failure),
+        cmocka_unit_test(a_refusal_is_read_with_its_outcome),
+        cmocka_unit_test(a_configuration_can_set_every_field),
         cmocka_unit_test(each_kind_has_its_name),
-        cmocka_unit_test(a_wrong_configuration_is_told_what_is_wrong),
-        cmocka_unit_test(a_long_key_does_not_hide_the_error),
+        cmocka_unit_test(an_error_in_a_configuration_names_the_field),
+        cmocka_unit_test(a_long_key_does_not_hide_the_error_text),
     };
     return run_all(tests);
 }

@@ -162,7 +162,7 @@ static void audit(const stage *it) {
 /* ---- R5: grants ---------------------------------------------------------------------------- */
 
 /* R4, R5, T7 */
-static void what_shrinks_goes_to_others_when_its_holder_has_confirmed_it(void **state) {
+static void a_shrunk_lease_frees_capacity_once_its_holder_confirms(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 500, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -187,7 +187,7 @@ static void what_shrinks_goes_to_others_when_its_holder_has_confirmed_it(void **
 
 /* R1, R4. c1 claims 0 and gets 500; then a copy of its request arrives. If the claim of 0 in that
  * copy were believed, c0 would get 182, and 682 would be in force. */
-static void a_late_copy_of_a_request_frees_nothing(void **state) {
+static void a_delayed_duplicate_of_a_request_frees_nothing(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 500, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -202,7 +202,7 @@ static void a_late_copy_of_a_request_frees_nothing(void **state) {
 }
 
 /* R3. A gauge is cut to 10 while 90 units are in flight, and claims 90. */
-static void what_is_in_flight_stays_counted(void **state) {
+static void units_in_flight_stay_committed(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -220,7 +220,7 @@ static void what_is_in_flight_stays_counted(void **state) {
 }
 
 /* R4. A claim can lower what is committed, but never raise it. */
-static void a_claim_never_raises_what_is_counted(void **state) {
+static void a_claim_never_raises_the_committed_amount(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -237,7 +237,7 @@ static void a_claim_never_raises_what_is_counted(void **state) {
 
 /* R4. A claim may be finer than the unit in which committed amounts are counted: it is rounded
  * up. */
-static void what_is_counted_is_never_less_than_what_was_claimed(void **state) {
+static void the_committed_amount_covers_the_claim(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 10, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -253,7 +253,7 @@ static void what_is_counted_is_never_less_than_what_was_claimed(void **state) {
 
 /* R5, S5. Thirds do not add up exactly in doubles. The committed amounts fit to the last bit, and
  * use the whole capacity. */
-static void leases_never_add_up_to_more_than_there_is(void **state) {
+static void leases_never_exceed_the_capacity(void **state) {
     (void)state;
     for (int i = 0; i < 300; i++) {
         stage it;
@@ -277,7 +277,7 @@ static void leases_never_add_up_to_more_than_there_is(void **state) {
 }
 
 /* S5. STATIC and NO_ALGORITHM do not divide the capacity. */
-static void what_is_no_part_of_a_whole_is_not_cut(void **state) {
+static void a_kind_that_does_not_divide_the_capacity_is_not_cut(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 100, DOORMAN_STATIC_SHARE, DOORMAN_CONFIRMED);
@@ -295,7 +295,7 @@ static void what_is_no_part_of_a_whole_is_not_cut(void **state) {
 /* A1. The Go Doorman uses the sums from before the request. Here the request counts: two holders
  * want 1000 and 50 of 120, and a third that wants 10 gets all of it, as it is below an equal part.
  * A demand from before a change no longer counts. */
-static void a_target_is_of_the_sums_with_the_request_in_them(void **state) {
+static void a_share_includes_the_demand_of_the_request(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 120, DOORMAN_PROPORTIONAL_SHARE, DOORMAN_CONFIRMED);
@@ -337,7 +337,7 @@ static void a_cut_in_capacity_never_gives_a_negative_lease(void **state) {
 
 /* R5. If grants were cut to the free capacity alone, the first holder that renews would drop to
  * 0. */
-static void nobody_is_cut_below_what_it_should_have_and_still_holds(void **state) {
+static void no_holder_is_cut_below_its_share(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -358,7 +358,7 @@ static void nobody_is_cut_below_what_it_should_have_and_still_holds(void **state
 
 /* R5. The amount stays committed, but a request that does not name the lease does not prove that
  * the holder has it. */
-static void who_comes_back_without_its_lease_gets_what_is_free(void **state) {
+static void a_holder_that_names_no_lease_gets_only_free_capacity(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -386,7 +386,7 @@ static void stage_cut_with_units_in_flight(stage *it, doorman_handover handover)
 
 /* T7, R5. Each of these leases is within what its holder may still use, but together they would be
  * 140 of 100. */
-static void targets_that_move_after_a_cut_do_not_keep_leases_above_the_capacity(void **state) {
+static void moving_shares_after_a_cut_do_not_keep_leases_above_the_capacity(void **state) {
     (void)state;
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         stage it;
@@ -410,7 +410,7 @@ static void targets_that_move_after_a_cut_do_not_keep_leases_above_the_capacity(
 }
 
 /* R5. The units in flight come back, the sum fits, and the shares are exact again. */
-static void a_round_ends_when_what_is_committed_fits(void **state) {
+static void a_cut_is_over_when_the_committed_amounts_fit(void **state) {
     (void)state;
     stage it;
     stage_cut_with_units_in_flight(&it, DOORMAN_CONFIRMED);
@@ -453,7 +453,7 @@ static void gauge_client_asks(stage *it, gauge_client *self) {
 
 /* T7, R5. The capacity is cut and raised, demands change, and responses are lost. One lease length
  * with drift after the last cut the leases in force fit. */
-static void a_lease_length_after_the_last_cut_the_leases_fit(void **state) {
+static void one_lease_length_after_the_last_cut_the_leases_fit(void **state) {
     (void)state;
     for (int run = 0; run < 400; run++) {
         gauge_client clients[] = {{.id = "a"}, {.id = "b"}, {.id = "c"}, {.id = "d"}};
@@ -484,7 +484,7 @@ static void a_lease_length_after_the_last_cut_the_leases_fit(void **state) {
 
 /* R4. For a client that never names its lease, its largest lease stays committed for at most two
  * lease lengths, and after that only what it was granted recently. */
-static void what_was_never_confirmed_is_free_when_its_lease_has_ended(void **state) {
+static void an_unconfirmed_amount_is_free_after_its_lease_has_ended(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -504,7 +504,7 @@ static void what_was_never_confirmed_is_free_when_its_lease_has_ended(void **sta
 
 /* R4. The committed amount is at least the largest lease that has not ended, even if that is
  * neither the first nor the last one. */
-static void what_is_committed_covers_every_lease_that_has_not_ended(void **state) {
+static void the_committed_amount_covers_every_lease_in_force(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -528,7 +528,7 @@ static void what_is_committed_covers_every_lease_that_has_not_ended(void **state
 }
 
 /* R4. Units in flight that a holder continues to claim are committed with each of its leases. */
-static void what_is_claimed_does_not_age(void **state) {
+static void a_repeated_claim_stays_committed(void **state) {
     (void)state;
     stage it;
     stage_cut_with_units_in_flight(&it, DOORMAN_CONFIRMED);
@@ -543,7 +543,7 @@ static void what_is_claimed_does_not_age(void **state) {
 /* ---- immediate handover -------------------------------------------------------------------- */
 
 /* T7 with immediate handover: the difference is free at once when a lease shrinks. */
-static void immediate_handover_counts_what_was_given_last(void **state) {
+static void immediate_handover_commits_only_the_last_grant(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 500, DOORMAN_FAIR_SHARE, DOORMAN_IMMEDIATE);
@@ -561,7 +561,7 @@ static void immediate_handover_counts_what_was_given_last(void **state) {
 /* ---- R6: learning -------------------------------------------------------------------------- */
 
 /* S4, R6 */
-static void a_learner_gives_back_what_holders_have_and_nobody_grows(void **state) {
+static void while_learning_holders_keep_their_leases_and_none_grows(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -580,7 +580,7 @@ static void a_learner_gives_back_what_holders_have_and_nobody_grows(void **state
 }
 
 /* S4, R6. While the Go Doorman learns, it believes a claim of 1e9. */
-static void a_learner_believes_no_claim_beyond_its_capacity(void **state) {
+static void while_learning_claims_are_limited_to_the_capacity(void **state) {
     (void)state;
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         stage it;
@@ -600,7 +600,7 @@ static void a_learner_believes_no_claim_beyond_its_capacity(void **state) {
 /* ---- ends ---------------------------------------------------------------------------------- */
 
 /* S2 */
-static void leases_end_at_their_end_and_the_oldest_first(void **state) {
+static void leases_expire_on_time_and_the_earliest_first(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -634,7 +634,7 @@ static void set_lease_length(stage *it, doorman_template *next, doorman_time len
 
 /* R9, G5, S2. A new configuration has shorter leases. No end moves back. A new holder's lease ends
  * on time, before those of earlier holders. */
-static void a_shortened_lease_ends_on_time(void **state) {
+static void shorter_leases_from_a_new_configuration_end_on_time(void **state) {
     (void)state;
     stage it;
     doorman_template shorter;
@@ -671,7 +671,7 @@ static void a_shortened_lease_ends_on_time(void **state) {
 
 /* S2. Leases are shortened again while the first ones have not ended. Then no entry ends before the
  * one ahead of it, so an entry can last up to one old lease length. */
-static void a_lease_that_is_shortened_twice_keeps_the_order_of_ends(void **state) {
+static void a_lease_that_is_shortened_twice_keeps_the_order_of_expiry(void **state) {
     (void)state;
     stage it;
     doorman_template shorter, shortest, last;
@@ -700,7 +700,7 @@ static void a_lease_that_is_shortened_twice_keeps_the_order_of_ends(void **state
 /* ---- the lease table ----------------------------------------------------------------------- */
 
 /* Clients and servers have separate spaces of ids. Entries with the same hash are told apart. */
-static void a_holder_is_found_by_its_id_and_sort(void **state) {
+static void a_holder_is_found_by_its_id_and_whether_it_is_a_server(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -721,7 +721,7 @@ static void a_holder_is_found_by_its_id_and_sort(void **state) {
 }
 
 /* C4 */
-static void without_memory_no_holder_is_added_and_the_book_is_as_before(void **state) {
+static void without_memory_the_lease_table_stays_unchanged(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -737,7 +737,7 @@ static void without_memory_no_holder_is_added_and_the_book_is_as_before(void **s
 
 /* A2. A renewal that changes nothing keeps the terms. A holder that arrives, leaves or changes its
  * demand causes new ones. */
-static void terms_are_kept_until_a_demand_changes(void **state) {
+static void terms_stay_cached_until_a_demand_changes(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -754,7 +754,7 @@ static void terms_are_kept_until_a_demand_changes(void **state) {
 }
 
 /* A3. Demands are regrouped when the new kind has priority bands, or no longer has them. */
-static void another_template_shares_by_its_own_kind(void **state) {
+static void a_new_template_shares_by_its_own_kind(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 120, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -785,7 +785,7 @@ static void another_template_shares_by_its_own_kind(void **state) {
 }
 
 /* C9. Random operations in random order. */
-static void the_sums_of_a_book_are_those_of_its_records(void **state) {
+static void the_sums_of_a_lease_table_equal_a_recount(void **state) {
     (void)state;
     stage it;
     stage_start(&it, 1000, DOORMAN_PRIORITY_SHARE, DOORMAN_CONFIRMED);
@@ -943,7 +943,7 @@ static void world_rests(world *all) {
 }
 
 /* T7, R1 to R5, R9, S8 */
-static void whatever_is_lost_doubled_or_late_leases_fit_the_capacity(void **state) {
+static void leases_fit_the_capacity_despite_lost_duplicated_and_late_messages(void **state) {
     (void)state;
     for (int run = 0; run < 300; run++) {
         static world all;
@@ -964,35 +964,35 @@ static void whatever_is_lost_doubled_or_late_leases_fit_the_capacity(void **stat
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_shrinks_goes_to_others_when_its_holder_has_confirmed_it),
-        cmocka_unit_test(a_late_copy_of_a_request_frees_nothing),
-        cmocka_unit_test(what_is_in_flight_stays_counted),
-        cmocka_unit_test(a_claim_never_raises_what_is_counted),
-        cmocka_unit_test(what_is_counted_is_never_less_than_what_was_claimed),
-        cmocka_unit_test(leases_never_add_up_to_more_than_there_is),
-        cmocka_unit_test(what_is_no_part_of_a_whole_is_not_cut),
-        cmocka_unit_test(a_target_is_of_the_sums_with_the_request_in_them),
+        cmocka_unit_test(a_shrunk_lease_frees_capacity_once_its_holder_confirms),
+        cmocka_unit_test(a_delayed_duplicate_of_a_request_frees_nothing),
+        cmocka_unit_test(units_in_flight_stay_committed),
+        cmocka_unit_test(a_claim_never_raises_the_committed_amount),
+        cmocka_unit_test(the_committed_amount_covers_the_claim),
+        cmocka_unit_test(leases_never_exceed_the_capacity),
+        cmocka_unit_test(a_kind_that_does_not_divide_the_capacity_is_not_cut),
+        cmocka_unit_test(a_share_includes_the_demand_of_the_request),
         cmocka_unit_test(a_cut_in_capacity_never_gives_a_negative_lease),
-        cmocka_unit_test(nobody_is_cut_below_what_it_should_have_and_still_holds),
-        cmocka_unit_test(who_comes_back_without_its_lease_gets_what_is_free),
-        cmocka_unit_test(targets_that_move_after_a_cut_do_not_keep_leases_above_the_capacity),
-        cmocka_unit_test(a_round_ends_when_what_is_committed_fits),
-        cmocka_unit_test(a_lease_length_after_the_last_cut_the_leases_fit),
-        cmocka_unit_test(what_was_never_confirmed_is_free_when_its_lease_has_ended),
-        cmocka_unit_test(what_is_committed_covers_every_lease_that_has_not_ended),
-        cmocka_unit_test(what_is_claimed_does_not_age),
-        cmocka_unit_test(immediate_handover_counts_what_was_given_last),
-        cmocka_unit_test(a_learner_gives_back_what_holders_have_and_nobody_grows),
-        cmocka_unit_test(a_learner_believes_no_claim_beyond_its_capacity),
-        cmocka_unit_test(leases_end_at_their_end_and_the_oldest_first),
-        cmocka_unit_test(a_shortened_lease_ends_on_time),
-        cmocka_unit_test(a_lease_that_is_shortened_twice_keeps_the_order_of_ends),
-        cmocka_unit_test(a_holder_is_found_by_its_id_and_sort),
-        cmocka_unit_test(without_memory_no_holder_is_added_and_the_book_is_as_before),
-        cmocka_unit_test(terms_are_kept_until_a_demand_changes),
-        cmocka_unit_test(another_template_shares_by_its_own_kind),
-        cmocka_unit_test(the_sums_of_a_book_are_those_of_its_records),
-        cmocka_unit_test(whatever_is_lost_doubled_or_late_leases_fit_the_capacity),
+        cmocka_unit_test(no_holder_is_cut_below_its_share),
+        cmocka_unit_test(a_holder_that_names_no_lease_gets_only_free_capacity),
+        cmocka_unit_test(moving_shares_after_a_cut_do_not_keep_leases_above_the_capacity),
+        cmocka_unit_test(a_cut_is_over_when_the_committed_amounts_fit),
+        cmocka_unit_test(one_lease_length_after_the_last_cut_the_leases_fit),
+        cmocka_unit_test(an_unconfirmed_amount_is_free_after_its_lease_has_ended),
+        cmocka_unit_test(the_committed_amount_covers_every_lease_in_force),
+        cmocka_unit_test(a_repeated_claim_stays_committed),
+        cmocka_unit_test(immediate_handover_commits_only_the_last_grant),
+        cmocka_unit_test(while_learning_holders_keep_their_leases_and_none_grows),
+        cmocka_unit_test(while_learning_claims_are_limited_to_the_capacity),
+        cmocka_unit_test(leases_expire_on_time_and_the_earliest_first),
+        cmocka_unit_test(shorter_leases_from_a_new_configuration_end_on_time),
+        cmocka_unit_test(a_lease_that_is_shortened_twice_keeps_the_order_of_expiry),
+        cmocka_unit_test(a_holder_is_found_by_its_id_and_whether_it_is_a_server),
+        cmocka_unit_test(without_memory_the_lease_table_stays_unchanged),
+        cmocka_unit_test(terms_stay_cached_until_a_demand_changes),
+        cmocka_unit_test(a_new_template_shares_by_its_own_kind),
+        cmocka_unit_test(the_sums_of_a_lease_table_equal_a_recount),
+        cmocka_unit_test(leases_fit_the_capacity_despite_lost_duplicated_and_late_messages),
     };
     return run_all(tests);
 }

@@ -165,7 +165,7 @@ static void a_rate_that_changes_is_never_exceeded_in_any_window(void **state) {
 
 /* L1: a burst saved at a low rate is worth no more at a high one. Otherwise capacity that moves
  * between two holders would bring a burst with it each time. */
-static void a_rise_does_not_enlarge_what_was_saved(void **state) {
+static void a_higher_rate_does_not_enlarge_the_saved_burst(void **state) {
     (void)state;
     source s = source_open(0, 0, 0);
     doorman_rate *rate = doorman_resource_rate(s.resource);
@@ -186,7 +186,7 @@ static void a_rise_does_not_enlarge_what_was_saved(void **state) {
 }
 
 /* L1: a rate that is always tried grants all that it may. */
-static void a_rate_that_is_tried_all_the_time_is_used_up(void **state) {
+static void a_rate_that_is_tried_all_the_time_is_fully_used(void **state) {
     (void)state;
     static const double rates[] = {0.5, 1, 3, 6, 7, 9, 10, 33, 97, 1000};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
@@ -237,7 +237,7 @@ static void a_whole_burst_can_be_used_at_once(void **state) {
 }
 
 /* L1 */
-static void a_slow_rate_still_lets_one_unit_through(void **state) {
+static void a_slow_rate_still_allows_one_unit(void **state) {
     (void)state;
     static const double rates[] = {0.5, 0.3, 1.0 / 3, 0.7, 3, 6, 7, 9, 9.99, 1e-3, 1e-6};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
@@ -251,7 +251,7 @@ static void a_slow_rate_still_lets_one_unit_through(void **state) {
 }
 
 /* L1 */
-static void a_smaller_lease_shrinks_what_was_saved(void **state) {
+static void a_smaller_lease_shrinks_the_saved_burst(void **state) {
     (void)state;
     source s = source_open(1000, 0, 0);
     doorman_rate *rate = doorman_resource_rate(s.resource);
@@ -278,7 +278,7 @@ static void an_expired_lease_is_seen_at_once(void **state) {
 
 /* L1: a saved burst is also worth no more if the lease ends and the fallback has a larger capacity,
  * such as a safe capacity. Otherwise all clients would use a burst when their server is gone. */
-static void the_end_of_a_lease_does_not_enlarge_what_was_saved(void **state) {
+static void the_end_of_a_lease_does_not_enlarge_the_saved_burst(void **state) {
     (void)state;
     static const double leases[] = {0, 5, 10, 50};
     for (size_t i = 0; i < sizeof leases / sizeof *leases; i++) {
@@ -300,7 +300,7 @@ static void the_end_of_a_lease_does_not_enlarge_what_was_saved(void **state) {
 }
 
 /* L1: exactly the configured number of units, at any rate. */
-static void a_burst_in_units_is_that_many_at_any_rate(void **state) {
+static void a_burst_in_units_has_that_size_at_any_rate(void **state) {
     (void)state;
     static const double rates[] = {1e-3, 0.3, 1, 7, 1000, 1e6};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
@@ -333,7 +333,7 @@ static void a_burst_in_units_is_not_enlarged_by_a_change(void **state) {
 }
 
 /* L2: the values that a reply's headers need. */
-static void a_decision_tells_what_is_left_and_when_to_come_again(void **state) {
+static void a_decision_has_the_remaining_units_and_the_retry_time(void **state) {
     (void)state;
     doorman_result result;
     doorman_rate rate = rate_of(10, SECOND, 0);
@@ -363,7 +363,7 @@ static void a_decision_tells_what_is_left_and_when_to_come_again(void **state) {
 }
 
 /* L2 */
-static void a_decision_of_a_gauge_tells_what_is_left(void **state) {
+static void a_decision_of_a_gauge_has_the_remaining_units(void **state) {
     (void)state;
     doorman_result result;
     doorman_gauge gauge = gauge_of(10);
@@ -386,7 +386,7 @@ static void a_decision_of_a_gauge_tells_what_is_left(void **state) {
 /* ---- L1: clocks ---- */
 
 /* C1: two threads read the clock, and the one with the earlier time calls second. */
-static void a_clock_that_goes_back_a_little_takes_nothing_away(void **state) {
+static void a_clock_that_goes_back_a_little_loses_nothing(void **state) {
     (void)state;
     doorman_rate rate = rate_of(1000, 0, 0);
     assert_int_equal(count_allowed(&rate, 200, MINUTE), 100);
@@ -396,7 +396,7 @@ static void a_clock_that_goes_back_a_little_takes_nothing_away(void **state) {
 }
 
 /* C1 */
-static void no_clock_can_stop_what_is_unlimited(void **state) {
+static void no_clock_can_block_an_unlimited_rate(void **state) {
     (void)state;
     doorman_rate rate = rate_of(DOORMAN_UNLIMITED, 0, MINUTE);
     static const doorman_time times[] = {MINUTE, MINUTE - 1, 0, YEAR, MINUTE, DOORMAN_NEVER};
@@ -407,7 +407,7 @@ static void no_clock_can_stop_what_is_unlimited(void **state) {
 }
 
 /* L1 */
-static void a_year_of_silence_is_one_burst(void **state) {
+static void a_year_without_use_saves_one_burst(void **state) {
     (void)state;
     doorman_rate rate = rate_of(1000, 0, 0);
     assert_int_equal(count_allowed(&rate, 1000, YEAR), 100);
@@ -415,7 +415,7 @@ static void a_year_of_silence_is_one_burst(void **state) {
 }
 
 /* L1: the stored time wraps around after 834 days, which delays a call by at most 20 minutes. */
-static void years_of_silence_are_one_burst_at_most(void **state) {
+static void years_without_use_save_at_most_one_burst(void **state) {
     (void)state;
     const doorman_time round = INT64_C(1) << 56;
     for (int i = 0; i < 2000; i++) {
@@ -434,7 +434,7 @@ static void years_of_silence_are_one_burst_at_most(void **state) {
 /* ---- L2: amounts ---- */
 
 /* L2 */
-static void amounts_that_are_none_are_impossible(void **state) {
+static void invalid_amounts_are_impossible(void **state) {
     (void)state;
     const double none[] = {-1, -1e-300, (double)NAN, (double)INFINITY, -(double)INFINITY, 1.1e15};
     const double rates[] = {0, 10, 1e15, DOORMAN_UNLIMITED};
@@ -452,7 +452,7 @@ static void amounts_that_are_none_are_impossible(void **state) {
 }
 
 /* L2 */
-static void nothing_is_always_allowed(void **state) {
+static void an_amount_of_0_is_always_allowed(void **state) {
     (void)state;
     const double rates[] = {0, 1e-9, 10, DOORMAN_UNLIMITED};
     for (size_t r = 0; r < 4; r++) {
@@ -465,7 +465,7 @@ static void nothing_is_always_allowed(void **state) {
 }
 
 /* L2 */
-static void a_rate_of_nothing_refuses_and_may_come_back(void **state) {
+static void a_rate_of_0_refuses_until_it_rises(void **state) {
     (void)state;
     source s = source_open(0, 0, 0);
     doorman_rate *rate = doorman_resource_rate(s.resource);
@@ -477,7 +477,7 @@ static void a_rate_of_nothing_refuses_and_may_come_back(void **state) {
 }
 
 /* L2 */
-static void a_rate_of_almost_nothing_lets_nothing_through(void **state) {
+static void a_rate_of_almost_0_allows_nothing(void **state) {
     (void)state;
     doorman_rate rate = rate_of(1e-9, 0, 0);
     for (doorman_time now = 0; now < YEAR; now += DAY) {
@@ -488,7 +488,7 @@ static void a_rate_of_almost_nothing_lets_nothing_through(void **state) {
 }
 
 /* L1 */
-static void a_huge_rate_is_kept_too(void **state) {
+static void a_huge_rate_is_enforced(void **state) {
     (void)state;
     doorman_rate rate = rate_of(1e12, 0, 0);
     assert_int_equal(doorman_rate_try(&rate, 1e11, SECOND), DOORMAN_ALLOWED);
@@ -499,7 +499,7 @@ static void a_huge_rate_is_kept_too(void **state) {
 
 /* L2: a try is refused 1 ns before the delay is over, and allowed then. The delay itself takes
  * nothing. */
-static void delay_says_exactly_when_a_try_will_succeed(void **state) {
+static void delay_is_exactly_the_time_until_a_try_succeeds(void **state) {
     (void)state;
     for (int i = 0; i < 20000; i++) {
         double units = random_rate();
@@ -519,7 +519,7 @@ static void delay_says_exactly_when_a_try_will_succeed(void **state) {
 }
 
 /* C5 */
-static void limiters_that_make_no_sense_are_refused(void **state) {
+static void invalid_limiter_options_are_refused(void **state) {
     (void)state;
     const double wrong[] = {-2, -0.5, (double)NAN, (double)INFINITY, 1.1e15};
     doorman_rate rate;
@@ -543,7 +543,7 @@ static void limiters_that_make_no_sense_are_refused(void **state) {
 /* ---- L1: gauges ---- */
 
 /* L1 */
-static void a_gauge_is_filled_and_never_more(void **state) {
+static void a_gauge_never_exceeds_its_capacity(void **state) {
     (void)state;
     doorman_gauge gauge = gauge_of(10);
     for (int i = 0; i < 10; i++) {
@@ -557,7 +557,7 @@ static void a_gauge_is_filled_and_never_more(void **state) {
 }
 
 /* L1 */
-static void a_gauge_that_shrinks_admits_nothing_until_it_fits(void **state) {
+static void a_gauge_that_shrinks_allows_nothing_until_it_fits(void **state) {
     (void)state;
     source s = source_open(10, 0, 0);
     doorman_gauge *gauge = doorman_resource_gauge(s.resource);
@@ -576,7 +576,7 @@ static void a_gauge_that_shrinks_admits_nothing_until_it_fits(void **state) {
 }
 
 /* L1 */
-static void releasing_more_than_was_taken_makes_no_room(void **state) {
+static void releasing_more_than_was_taken_frees_nothing_extra(void **state) {
     (void)state;
     doorman_gauge gauge = gauge_of(2);
     assert_int_equal(doorman_gauge_try(&gauge, 1, 0), DOORMAN_ALLOWED);
@@ -588,7 +588,7 @@ static void releasing_more_than_was_taken_makes_no_room(void **state) {
 }
 
 /* C9 */
-static void fractions_come_back_to_exactly_nothing(void **state) {
+static void fractions_return_to_exactly_0(void **state) {
     (void)state;
     doorman_gauge gauge = gauge_of(100);
     for (int i = 0; i < 100; i++) {
@@ -601,7 +601,7 @@ static void fractions_come_back_to_exactly_nothing(void **state) {
 }
 
 /* L1 */
-static void gauges_of_nothing_and_without_limit(void **state) {
+static void gauges_with_capacity_0_and_unlimited_ones(void **state) {
     (void)state;
     doorman_gauge none = gauge_of(0), all = gauge_of(DOORMAN_UNLIMITED);
     assert_int_equal(doorman_gauge_try(&none, 1e-9, 0), DOORMAN_REFUSED);
@@ -612,7 +612,7 @@ static void gauges_of_nothing_and_without_limit(void **state) {
 }
 
 /* L1, compared with a model that keeps a list of the units in flight. */
-static void a_gauge_does_what_a_list_of_holds_would(void **state) {
+static void a_gauge_equals_a_model_with_a_list_of_holds(void **state) {
     (void)state;
     enum { HOLDS = 64 };
     for (int story = 0; story < 50; story++) {
@@ -651,7 +651,7 @@ static void assert_counts(const doorman_counts *counts, double allowed, double r
 }
 
 /* L5 */
-static void shadow_mode_lets_a_rate_through_and_counts(void **state) {
+static void shadow_mode_allows_above_a_rate_and_counts_it(void **state) {
     (void)state;
     doorman_counts counts;
     doorman_rate rate = rate_of(10, 0, 0);
@@ -675,7 +675,7 @@ static void shadow_mode_lets_a_rate_through_and_counts(void **state) {
 }
 
 /* L5, L1: units that shadow mode has allowed are in flight like any others. */
-static void shadow_mode_lets_a_gauge_overflow_and_counts(void **state) {
+static void shadow_mode_allows_above_a_gauge_and_counts_it(void **state) {
     (void)state;
     doorman_counts counts;
     doorman_gauge gauge = gauge_of(2);
@@ -857,7 +857,7 @@ static void live_by_the_model(classic kind) {
 }
 
 /* L2 */
-static void each_classical_limiter_does_what_its_definition_says(void **state) {
+static void each_kind_of_limiter_follows_its_definition(void **state) {
     (void)state;
     for (int i = 0; i < 60; i++) {
         for (int kind = 0; kind < CLASSIC_COUNT; kind++) live_by_the_model((classic)kind);
@@ -867,7 +867,7 @@ static void each_classical_limiter_does_what_its_definition_says(void **state) {
 #define CLOCK(minutes, seconds) ((minutes)*MINUTE + (seconds)*SECOND)
 
 /* The example in the section's comment: 2 a minute. */
-static void a_log_remembers_whom_it_refuses(void **state) {
+static void a_log_also_counts_refused_attempts(void **state) {
     (void)state;
     const doorman_limit_options options = {
         .kind = DOORMAN_SLIDING_LOG, .limit = 2, .window = MINUTE};
@@ -886,7 +886,7 @@ static void a_log_remembers_whom_it_refuses(void **state) {
 
 /* L2: an arrival is remembered by the latest clock that its place has seen, or a window would begin
  * too early for the threads whose clock is right. */
-static void a_clock_that_is_behind_makes_no_arrival_older(void **state) {
+static void a_late_clock_makes_no_arrival_older(void **state) {
     (void)state;
     const doorman_limit_options options = {
         .kind = DOORMAN_SLIDING_LOG, .limit = 1, .window = SECOND};
@@ -904,7 +904,7 @@ static void a_clock_that_is_behind_makes_no_arrival_older(void **state) {
 
 /* L2: windows are numbered modulo 2^24. Near that border, too, a new limiter is in the window of
  * its clock, and its counts are not taken for those of a later window. */
-static void a_new_window_is_that_of_its_clock(void **state) {
+static void a_new_limiter_starts_in_the_window_of_its_clock(void **state) {
     (void)state;
     static const doorman_time numbers[] = {0, 1, 255, (1 << 24) - 200, (1 << 24) - 1, 1 << 24};
     doorman_limit_options options = {.kind = DOORMAN_FIXED_WINDOW, .limit = 1, .window = SECOND};
@@ -923,7 +923,7 @@ static void a_new_window_is_that_of_its_clock(void **state) {
 
 /* The example in the section's comment: a limit of 7 a minute; 5 in the last minute and 3 in this
  * one count 6.5 after 30 % of it. */
-static void a_sliding_window_counts_a_part_of_the_last(void **state) {
+static void a_sliding_window_counts_a_part_of_the_last_window(void **state) {
     (void)state;
     const doorman_limit_options options = {
         .kind = DOORMAN_SLIDING_WINDOW, .limit = 7, .window = MINUTE};
@@ -946,7 +946,7 @@ static void a_sliding_window_counts_a_part_of_the_last(void **state) {
 
 /* L2: a thread whose clock is a little behind stays in the window that other threads have reached.
  * A clock that is far behind has jumped, and starts a new window. */
-static void a_clock_that_is_behind_opens_no_window_again(void **state) {
+static void a_late_clock_does_not_reopen_a_window(void **state) {
     (void)state;
     doorman_limit_options options = {.kind = DOORMAN_FIXED_WINDOW, .limit = 10, .window = SECOND};
     doorman_limit one = limit_of(&options);
@@ -967,7 +967,7 @@ static void a_clock_that_is_behind_opens_no_window_again(void **state) {
 }
 
 /* The weakness that the section's comment describes. */
-static void a_fixed_window_lets_twice_its_limit_through_at_the_border(void **state) {
+static void a_fixed_window_allows_twice_its_limit_at_the_border(void **state) {
     (void)state;
     const doorman_limit_options options = {
         .kind = DOORMAN_FIXED_WINDOW, .limit = 100, .window = MINUTE};
@@ -981,7 +981,7 @@ static void a_fixed_window_lets_twice_its_limit_through_at_the_border(void **sta
 }
 
 /* The example in the section's comment, and both bounds. */
-static void who_comes_after_a_debt_waits_for_it(void **state) {
+static void calls_after_a_debt_wait_until_it_is_paid(void **state) {
     (void)state;
     doorman_limit_options options = {
         .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 10, .size = 5, .debt_max = 20};
@@ -1009,7 +1009,7 @@ static void who_comes_after_a_debt_waits_for_it(void **state) {
 }
 
 /* A debt may be worth more than the 18 minutes by which clocks may differ. */
-static void a_debt_of_hours_is_not_taken_for_the_past(void **state) {
+static void a_debt_of_hours_is_not_mistaken_for_the_past(void **state) {
     (void)state;
     const doorman_limit_options options = {
         .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 0.01, .debt_max = 100};
@@ -1025,7 +1025,7 @@ static void a_debt_of_hours_is_not_taken_for_the_past(void **state) {
 }
 
 /* wait_max 0: units are lent, but only to a caller that need not wait for earlier debt. */
-static void a_bucket_without_waits_lends_once_and_refuses_until_it_is_paid(void **state) {
+static void a_bucket_with_wait_max_0_lends_once_until_the_debt_is_paid(void **state) {
     (void)state;
     const doorman_limit_options options = {.kind = DOORMAN_TOKEN_BUCKET,
                                            .units_per_second = 10,
@@ -1042,7 +1042,7 @@ static void a_bucket_without_waits_lends_once_and_refuses_until_it_is_paid(void 
 }
 
 /* A queue of 3, at a rate of 2 a second. */
-static void a_leaky_bucket_lets_out_evenly_what_came_at_once(void **state) {
+static void a_leaky_bucket_smooths_a_burst(void **state) {
     (void)state;
     const doorman_limit_options options = {
         .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 2, .debt_max = 3};
@@ -1089,7 +1089,7 @@ static void limiters_of_one_limit_do_not_share_their_state(void **state) {
 
 /* L1: the rate of a resource and a bucket compute with the same function. After a rest a rate has
  * saved its whole burst, as a bucket of that size has. */
-static void a_rate_and_a_bucket_of_the_same_figures_decide_alike(void **state) {
+static void a_rate_and_an_equal_bucket_decide_alike(void **state) {
     (void)state;
     for (int i = 0; i < 200; i++) {
         static const int rates[] = {1, 2, 5, 10, 64, 125, 1000}; /* their unit's time is exact */
@@ -1168,7 +1168,7 @@ static const fault faults[] = {
 };
 
 /* C5: the error names the field, and the limit stays as it was. */
-static void limits_that_make_no_sense_are_refused_by_the_name_of_a_field(void **state) {
+static void an_error_names_the_invalid_field_of_a_limit(void **state) {
     (void)state;
     doorman_limit limit, before;
     memset(&limit, 0x5a, sizeof limit);
@@ -1204,7 +1204,7 @@ static void limits_at_their_bounds_are_accepted(void **state) {
 }
 
 /* C5: room for a log must be there and aligned, and other kinds take none. */
-static void a_limiter_with_the_wrong_room_is_refused(void **state) {
+static void a_limiter_with_invalid_log_memory_is_refused(void **state) {
     (void)state;
     const doorman_limit_options options[] = {
         {BUCKET, .units_per_second = 1, .size = 1},
@@ -1226,7 +1226,7 @@ static void a_limiter_with_the_wrong_room_is_refused(void **state) {
 }
 
 /* L2: amounts that are 0, invalid or too large; a clock that stands still, or jumps by a year. */
-static void classical_limiters_bear_any_amount_and_clock(void **state) {
+static void limiters_withstand_any_amount_and_clock(void **state) {
     (void)state;
     const double none[] = {-1,    -1e-300, (double)NAN,    (double)INFINITY,
                            1e300, 1e15,    2 * LIMIT + 0.1};
@@ -1331,7 +1331,7 @@ static void *grab_from_a_classic(void *context) {
 }
 
 /* L1, L3: what each limiter allows at once, exactly to the unit. */
-static void sixteen_threads_share_the_classical_limiters_exactly(void **state) {
+static void sixteen_threads_share_each_kind_of_limiter_exactly(void **state) {
     (void)state;
     pthread_t threads[THREADS];
     for (int kind = 0; kind < CLASSIC_COUNT; kind++) {
@@ -1369,7 +1369,7 @@ static void *grab_from_windows(void *context) {
 /* L1: a window keeps its limit even if threads that are still in the window before it call in
  * between. (If a try stayed in the window that it first found, this would fail in three of eight
  * runs.) */
-static void no_thread_forgets_what_others_have_counted_in_the_next_window(void **state) {
+static void a_late_thread_does_not_reset_the_next_window(void **state) {
     (void)state;
     pthread_t threads[THREADS];
     subject s;
@@ -1435,7 +1435,7 @@ static void *hold_and_release(void *context) {
 }
 
 /* L1 */
-static void sixteen_threads_never_hold_more_than_a_gauge_has(void **state) {
+static void sixteen_threads_never_exceed_a_gauge(void **state) {
     (void)state;
     pthread_t threads[THREADS];
     doorman_gauge gauge = gauge_of(5);
@@ -1452,7 +1452,7 @@ static void sixteen_threads_never_hold_more_than_a_gauge_has(void **state) {
 /* R3: when a thread lowers a gauge and then reads the units in flight, the result includes all
  * units that can still start under the old capacity. (If a try did not check again, this test would
  * fail in one of two runs.) */
-static void a_claim_misses_no_unit_in_flight(void **state) {
+static void a_claim_includes_every_unit_in_flight(void **state) {
     (void)state;
     pthread_t threads[THREADS];
     source s = source_open(12, 0, 0);
@@ -1482,61 +1482,61 @@ int main(void) {
         cmocka_unit_test(a_steady_rate_is_never_exceeded_in_any_window),
         cmocka_unit_test(a_rate_that_falls_is_never_exceeded_in_any_window),
         cmocka_unit_test(a_rate_that_changes_is_never_exceeded_in_any_window),
-        cmocka_unit_test(a_rise_does_not_enlarge_what_was_saved),
-        cmocka_unit_test(a_rate_that_is_tried_all_the_time_is_used_up),
+        cmocka_unit_test(a_higher_rate_does_not_enlarge_the_saved_burst),
+        cmocka_unit_test(a_rate_that_is_tried_all_the_time_is_fully_used),
         cmocka_unit_test(a_rate_starts_empty),
         cmocka_unit_test(unused_time_is_saved_for_one_burst),
         cmocka_unit_test(a_whole_burst_can_be_used_at_once),
-        cmocka_unit_test(a_slow_rate_still_lets_one_unit_through),
-        cmocka_unit_test(a_smaller_lease_shrinks_what_was_saved),
+        cmocka_unit_test(a_slow_rate_still_allows_one_unit),
+        cmocka_unit_test(a_smaller_lease_shrinks_the_saved_burst),
         cmocka_unit_test(an_expired_lease_is_seen_at_once),
-        cmocka_unit_test(the_end_of_a_lease_does_not_enlarge_what_was_saved),
-        cmocka_unit_test(a_burst_in_units_is_that_many_at_any_rate),
+        cmocka_unit_test(the_end_of_a_lease_does_not_enlarge_the_saved_burst),
+        cmocka_unit_test(a_burst_in_units_has_that_size_at_any_rate),
         cmocka_unit_test(a_burst_in_units_is_not_enlarged_by_a_change),
-        cmocka_unit_test(a_decision_tells_what_is_left_and_when_to_come_again),
-        cmocka_unit_test(a_decision_of_a_gauge_tells_what_is_left),
-        cmocka_unit_test(a_clock_that_goes_back_a_little_takes_nothing_away),
-        cmocka_unit_test(no_clock_can_stop_what_is_unlimited),
-        cmocka_unit_test(a_year_of_silence_is_one_burst),
-        cmocka_unit_test(years_of_silence_are_one_burst_at_most),
-        cmocka_unit_test(amounts_that_are_none_are_impossible),
-        cmocka_unit_test(nothing_is_always_allowed),
-        cmocka_unit_test(a_rate_of_nothing_refuses_and_may_come_back),
-        cmocka_unit_test(a_rate_of_almost_nothing_lets_nothing_through),
-        cmocka_unit_test(a_huge_rate_is_kept_too),
-        cmocka_unit_test(delay_says_exactly_when_a_try_will_succeed),
-        cmocka_unit_test(limiters_that_make_no_sense_are_refused),
-        cmocka_unit_test(a_gauge_is_filled_and_never_more),
-        cmocka_unit_test(a_gauge_that_shrinks_admits_nothing_until_it_fits),
-        cmocka_unit_test(releasing_more_than_was_taken_makes_no_room),
-        cmocka_unit_test(fractions_come_back_to_exactly_nothing),
-        cmocka_unit_test(gauges_of_nothing_and_without_limit),
-        cmocka_unit_test(a_gauge_does_what_a_list_of_holds_would),
-        cmocka_unit_test(shadow_mode_lets_a_rate_through_and_counts),
-        cmocka_unit_test(shadow_mode_lets_a_gauge_overflow_and_counts),
-        cmocka_unit_test(each_classical_limiter_does_what_its_definition_says),
-        cmocka_unit_test(a_log_remembers_whom_it_refuses),
-        cmocka_unit_test(a_clock_that_is_behind_makes_no_arrival_older),
-        cmocka_unit_test(a_new_window_is_that_of_its_clock),
-        cmocka_unit_test(a_sliding_window_counts_a_part_of_the_last),
-        cmocka_unit_test(a_clock_that_is_behind_opens_no_window_again),
-        cmocka_unit_test(a_fixed_window_lets_twice_its_limit_through_at_the_border),
-        cmocka_unit_test(who_comes_after_a_debt_waits_for_it),
-        cmocka_unit_test(a_debt_of_hours_is_not_taken_for_the_past),
-        cmocka_unit_test(a_leaky_bucket_lets_out_evenly_what_came_at_once),
-        cmocka_unit_test(a_bucket_without_waits_lends_once_and_refuses_until_it_is_paid),
+        cmocka_unit_test(a_decision_has_the_remaining_units_and_the_retry_time),
+        cmocka_unit_test(a_decision_of_a_gauge_has_the_remaining_units),
+        cmocka_unit_test(a_clock_that_goes_back_a_little_loses_nothing),
+        cmocka_unit_test(no_clock_can_block_an_unlimited_rate),
+        cmocka_unit_test(a_year_without_use_saves_one_burst),
+        cmocka_unit_test(years_without_use_save_at_most_one_burst),
+        cmocka_unit_test(invalid_amounts_are_impossible),
+        cmocka_unit_test(an_amount_of_0_is_always_allowed),
+        cmocka_unit_test(a_rate_of_0_refuses_until_it_rises),
+        cmocka_unit_test(a_rate_of_almost_0_allows_nothing),
+        cmocka_unit_test(a_huge_rate_is_enforced),
+        cmocka_unit_test(delay_is_exactly_the_time_until_a_try_succeeds),
+        cmocka_unit_test(invalid_limiter_options_are_refused),
+        cmocka_unit_test(a_gauge_never_exceeds_its_capacity),
+        cmocka_unit_test(a_gauge_that_shrinks_allows_nothing_until_it_fits),
+        cmocka_unit_test(releasing_more_than_was_taken_frees_nothing_extra),
+        cmocka_unit_test(fractions_return_to_exactly_0),
+        cmocka_unit_test(gauges_with_capacity_0_and_unlimited_ones),
+        cmocka_unit_test(a_gauge_equals_a_model_with_a_list_of_holds),
+        cmocka_unit_test(shadow_mode_allows_above_a_rate_and_counts_it),
+        cmocka_unit_test(shadow_mode_allows_above_a_gauge_and_counts_it),
+        cmocka_unit_test(each_kind_of_limiter_follows_its_definition),
+        cmocka_unit_test(a_log_also_counts_refused_attempts),
+        cmocka_unit_test(a_late_clock_makes_no_arrival_older),
+        cmocka_unit_test(a_new_limiter_starts_in_the_window_of_its_clock),
+        cmocka_unit_test(a_sliding_window_counts_a_part_of_the_last_window),
+        cmocka_unit_test(a_late_clock_does_not_reopen_a_window),
+        cmocka_unit_test(a_fixed_window_allows_twice_its_limit_at_the_border),
+        cmocka_unit_test(calls_after_a_debt_wait_until_it_is_paid),
+        cmocka_unit_test(a_debt_of_hours_is_not_mistaken_for_the_past),
+        cmocka_unit_test(a_leaky_bucket_smooths_a_burst),
+        cmocka_unit_test(a_bucket_with_wait_max_0_lends_once_until_the_debt_is_paid),
         cmocka_unit_test(limiters_of_one_limit_do_not_share_their_state),
-        cmocka_unit_test(a_rate_and_a_bucket_of_the_same_figures_decide_alike),
-        cmocka_unit_test(limits_that_make_no_sense_are_refused_by_the_name_of_a_field),
+        cmocka_unit_test(a_rate_and_an_equal_bucket_decide_alike),
+        cmocka_unit_test(an_error_names_the_invalid_field_of_a_limit),
         cmocka_unit_test(limits_at_their_bounds_are_accepted),
-        cmocka_unit_test(a_limiter_with_the_wrong_room_is_refused),
-        cmocka_unit_test(classical_limiters_bear_any_amount_and_clock),
+        cmocka_unit_test(a_limiter_with_invalid_log_memory_is_refused),
+        cmocka_unit_test(limiters_withstand_any_amount_and_clock),
         cmocka_unit_test(sixteen_threads_share_one_burst_exactly),
-        cmocka_unit_test(sixteen_threads_share_the_classical_limiters_exactly),
-        cmocka_unit_test(no_thread_forgets_what_others_have_counted_in_the_next_window),
+        cmocka_unit_test(sixteen_threads_share_each_kind_of_limiter_exactly),
+        cmocka_unit_test(a_late_thread_does_not_reset_the_next_window),
         cmocka_unit_test(sixteen_threads_stay_within_a_rate_that_changes),
-        cmocka_unit_test(sixteen_threads_never_hold_more_than_a_gauge_has),
-        cmocka_unit_test(a_claim_misses_no_unit_in_flight),
+        cmocka_unit_test(sixteen_threads_never_exceed_a_gauge),
+        cmocka_unit_test(a_claim_includes_every_unit_in_flight),
     };
     return run_all(tests);
 }

@@ -151,7 +151,7 @@ static size_t count_resources(world *w, size_t *holders) {
 /* ---- tests ---- */
 
 /* S5 */
-static void capacity_is_shared_as_holders_come(void **state) {
+static void new_holders_get_a_share_of_the_capacity(void **state) {
     (void)state;
     world *w = world_start(120, NULL);
     holder a = {.id = "a", .wants = 1000}, b = {.id = "b", .wants = 50},
@@ -178,7 +178,7 @@ static void capacity_is_shared_as_holders_come(void **state) {
 
 /* T7 with `immediate`: a new holder gets its share at once. The sum exceeds the capacity until
  * every holder has renewed. */
-static void immediate_handover_gives_at_once(void **state) {
+static void immediate_handover_grants_at_once(void **state) {
     (void)state;
     const doorman_algorithm immediate = {.handover = DOORMAN_IMMEDIATE,
                                          .has_learning_mode_duration = true};
@@ -194,7 +194,7 @@ static void immediate_handover_gives_at_once(void **state) {
 }
 
 /* S1 */
-static void who_is_not_master_says_who_is(void **state) {
+static void a_server_that_is_not_master_names_the_master(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10};
@@ -212,7 +212,7 @@ static void who_is_not_master_says_who_is(void **state) {
 }
 
 /* S1: a mastership ends at its time, without any call. */
-static void a_mastership_ends_by_itself_exactly_at_its_end(void **state) {
+static void mastership_ends_exactly_at_its_time_without_a_call(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     const doorman_mastership mine = {.address = "tcp://here:1", .until = w->now + 10 * SECOND};
@@ -232,7 +232,7 @@ static void a_mastership_ends_by_itself_exactly_at_its_end(void **state) {
 }
 
 /* S2, S8 */
-static void a_lease_is_counted_until_its_end_with_the_drift(void **state) {
+static void a_lease_is_committed_until_its_end_plus_drift(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
@@ -249,7 +249,7 @@ static void a_lease_is_counted_until_its_end_with_the_drift(void **state) {
 }
 
 /* S3, R11 */
-static void asked_again_soon_the_lease_in_force_is_repeated(void **state) {
+static void a_request_within_the_minimum_interval_gets_the_same_lease(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 40};
@@ -267,7 +267,7 @@ static void asked_again_soon_the_lease_in_force_is_repeated(void **state) {
 }
 
 /* S3, L4: a cold start does not wait for the minimum interval. */
-static void a_holder_whose_wants_were_met_grows_within_the_interval(void **state) {
+static void a_satisfied_holder_can_grow_within_the_minimum_interval(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 1}, b = {.id = "b", .wants = 30};
@@ -285,7 +285,7 @@ static void a_holder_whose_wants_were_met_grows_within_the_interval(void **state
 
 /* S3: the minimum interval applies to a holder whose wants were not met, so that asking often gains
  * nothing. */
-static void a_holder_whose_wants_were_not_met_is_held_back(void **state) {
+static void an_unsatisfied_holder_waits_for_the_minimum_interval(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 90}, b = {.id = "b", .wants = 90};
@@ -304,7 +304,7 @@ static void a_holder_whose_wants_were_not_met_is_held_back(void **state) {
 }
 
 /* S3: a holder that would not get more gets no new lease within the minimum interval. */
-static void a_holder_that_could_not_grow_is_given_its_lease_again(void **state) {
+static void a_holder_that_cannot_grow_gets_the_same_lease(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 50}, b = {.id = "b", .wants = 50};
@@ -319,7 +319,7 @@ static void a_holder_that_could_not_grow_is_given_its_lease_again(void **state) 
 }
 
 /* R11, T7: another holder may have got what a holder gave back within the minimum interval. */
-static void what_was_given_back_grows_again_only_from_what_is_free(void **state) {
+static void a_holder_that_gave_capacity_back_grows_only_from_free_capacity(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 80}, b = {.id = "b", .wants = 50};
@@ -338,7 +338,7 @@ static void what_was_given_back_grows_again_only_from_what_is_free(void **state)
 }
 
 /* R11: an amount that was given back within the minimum interval is not granted again. */
-static void what_was_given_back_is_not_repeated(void **state) {
+static void a_returned_amount_is_not_granted_again_within_the_minimum_interval(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 80};
@@ -354,7 +354,7 @@ static void what_was_given_back_is_not_repeated(void **state) {
 }
 
 /* R11: the minimum interval (S3) applies only to requests that name the last lease. */
-static void who_lost_its_lease_is_not_held_back(void **state) {
+static void a_holder_that_lost_its_lease_need_not_wait(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 40};
@@ -382,7 +382,7 @@ static void the_minimum_interval_is_at_most_half_the_refresh_interval(void **sta
 }
 
 /* S4, R6: holders get back what they claim, and nobody grows. */
-static void a_new_master_gives_back_what_holders_say_they_have(void **state) {
+static void a_new_master_grants_holders_what_they_claim(void **state) {
     (void)state;
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
     world *w = world_start(100, &fair);
@@ -418,7 +418,7 @@ static void assert_put_off(world *w, holder *h, doorman_time refresh_interval) {
 
 /* S4: a refused holder asks again after the usual interval, or when learning ends if that is
  * sooner, but not within 1 s. */
-static void a_holder_of_nothing_is_put_off_until_the_learning_ends(void **state) {
+static void a_holder_without_a_lease_is_refused_until_learning_ends(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
     holder a = {.id = "a", .wants = 90};
@@ -434,7 +434,7 @@ static void a_holder_of_nothing_is_put_off_until_the_learning_ends(void **state)
 
 /* S4: the wants of a refused holder count for as long as it keeps asking. Nothing is committed for
  * it, and when it stops asking, this does not count as an expired lease. */
-static void a_holder_that_is_put_off_is_known_and_forgotten(void **state) {
+static void the_wants_of_a_refused_holder_count_while_it_keeps_asking(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
     holder a = {.id = "a", .wants = 90}, b = {.id = "b", .wants = 7};
@@ -456,7 +456,7 @@ static void a_holder_that_is_put_off_is_known_and_forgotten(void **state) {
 
 /* S4: a refused holder that does not ask again is forgotten after the time that a lease would have
  * lasted, even if the refresh interval is longer. */
-static void a_holder_that_is_put_off_keeps_its_share_from_others_for_a_lease_length(void **state) {
+static void a_refused_holder_is_forgotten_after_one_lease_length(void **state) {
     (void)state;
     const doorman_algorithm slow = {.lease_length = 60 * SECOND, .refresh_interval = 50 * SECOND};
     world *w = world_start(100, &slow);
@@ -471,7 +471,7 @@ static void a_holder_that_is_put_off_keeps_its_share_from_others_for_a_lease_len
 
 /* S4, R6: a claim for which there is no room is answered with 0, so that its holder stops using the
  * old lease. The holder may have what others give back later. */
-static void a_claim_without_room_is_answered_with_0(void **state) {
+static void a_claim_that_does_not_fit_gets_0(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
     holder a = {.id = "a",
@@ -493,7 +493,7 @@ static void a_claim_without_room_is_answered_with_0(void **state) {
 
 /* S4: a holder that has given back everything holds nothing, but keeps its lease until that ends.
  * When it wants something again, it may get what it gave back. */
-static void a_holder_that_gave_everything_back_may_have_it_again(void **state) {
+static void a_holder_that_returned_everything_can_get_it_again(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
     holder a = {.id = "a",
@@ -513,7 +513,7 @@ static void a_holder_that_gave_everything_back_may_have_it_again(void **state) {
 }
 
 /* R6, S4: a holder that lost its lease is refused; what it may still be using stays committed. */
-static void a_holder_that_forgot_its_lease_is_put_off_and_counted(void **state) {
+static void a_holder_that_lost_its_lease_is_refused_and_stays_committed(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
     holder a = {.id = "a",
@@ -529,7 +529,7 @@ static void a_holder_that_forgot_its_lease_is_put_off_and_counted(void **state) 
 }
 
 /* S4: an algorithm that does not divide the capacity grants at once. */
-static void where_there_is_nothing_to_learn_nobody_is_put_off(void **state) {
+static void a_kind_that_does_not_divide_the_capacity_needs_no_learning(void **state) {
     (void)state;
     const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE};
     world *w = world_start(100, &each);
@@ -541,7 +541,7 @@ static void where_there_is_nothing_to_learn_nobody_is_put_off(void **state) {
 }
 
 /* R6. The Go server believes a claim of 1e9. */
-static void while_learning_no_claim_is_believed_beyond_the_capacity(void **state) {
+static void while_learning_claims_are_limited_to_the_capacity(void **state) {
     (void)state;
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
     world *w = world_start(100, &fair);
@@ -555,7 +555,7 @@ static void while_learning_no_claim_is_believed_beyond_the_capacity(void **state
 }
 
 /* R6 */
-static void while_learning_leases_of_other_nodes_are_not_believed(void **state) {
+static void while_learning_claims_to_leases_of_other_nodes_are_ignored(void **state) {
     (void)state;
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
     world *w = world_start(100, &fair);
@@ -568,7 +568,7 @@ static void while_learning_leases_of_other_nodes_are_not_believed(void **state) 
 
 /* R8: the predecessor may already have had a configuration with longer leases, which this server
  * loads only while it learns. So it learns for as long as those leases last. */
-static void a_longer_lease_that_is_loaded_late_is_learned_of_too(void **state) {
+static void longer_leases_that_are_loaded_while_learning_extend_it(void **state) {
     (void)state;
     const doorman_algorithm quick = {.lease_length = 20 * SECOND};
     const doorman_algorithm slow = {.lease_length = 60 * SECOND};
@@ -588,7 +588,7 @@ static void a_longer_lease_that_is_loaded_late_is_learned_of_too(void **state) {
 
 /* R8: learning begins when the predecessor is known to be gone, so it ends earlier if that was
  * earlier. */
-static void learning_counts_from_when_the_predecessor_went(void **state) {
+static void learning_starts_when_the_predecessor_was_gone(void **state) {
     (void)state;
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
     world *w = world_start(100, &fair);
@@ -628,7 +628,7 @@ static void ask_for_a_while(world *w, holder *h, int times) {
 
 /* S10: the second process is noticed when it renews its lease for the second time, after two
  * refresh intervals. The mark is removed when one of the two has gone. */
-static void two_processes_under_one_id_are_found(void **state) {
+static void two_processes_with_one_id_are_detected(void **state) {
     (void)state;
     world *w = world_start(1000, NULL);
     holder a = {.id = "same", .wants = 800}, b = a, other = {.id = "other", .wants = 10};
@@ -662,7 +662,7 @@ static void two_processes_under_one_id_are_found(void **state) {
 }
 
 /* S10: also if one process asks eight times as often as the other, and if responses are lost. */
-static void two_processes_need_not_ask_by_turns(void **state) {
+static void two_processes_with_one_id_are_detected_at_different_request_rates(void **state) {
     (void)state;
     world *w = world_start(1000, NULL);
     holder a = {.id = "same", .wants = 800}, b = a;
@@ -723,7 +723,7 @@ static void live_through_anything(world *w, process *p) {
 }
 
 /* S10: a bad network does not make one process look like two. */
-static void one_process_is_not_taken_for_two(void **state) {
+static void one_process_on_a_bad_network_is_not_reported_as_two(void **state) {
     (void)state;
     for (int run = 0; run < 20; run++) {
         world *w = world_start(1000, NULL);
@@ -738,7 +738,7 @@ static void one_process_is_not_taken_for_two(void **state) {
 }
 
 /* R4: a claim under an older lease does not lower the committed amount. */
-static void a_late_copy_of_a_request_frees_nothing(void **state) {
+static void a_delayed_duplicate_of_a_request_frees_nothing(void **state) {
     (void)state;
     world *w = world_start(682, NULL);
     holder c1 = {.id = "c1", .wants = 500}, c0 = {.id = "c0", .wants = 682};
@@ -752,7 +752,7 @@ static void a_late_copy_of_a_request_frees_nothing(void **state) {
 }
 
 /* R3, R4: a gauge confirms no less than its units in flight. */
-static void what_is_in_flight_stays_counted(void **state) {
+static void units_in_flight_stay_committed(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
@@ -797,7 +797,7 @@ static void the_refresh_interval_is_at_most_a_third_of_the_lease(void **state) {
 }
 
 /* R12 */
-static void who_got_less_than_its_target_comes_back_sooner(void **state) {
+static void a_holder_below_its_share_renews_sooner(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
@@ -807,7 +807,7 @@ static void who_got_less_than_its_target_comes_back_sooner(void **state) {
 }
 
 /* S7 */
-static void the_safe_capacity_is_an_equal_part_or_the_templates(void **state) {
+static void the_safe_capacity_is_the_configured_one_or_an_equal_part(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10}, b = {.id = "b", .wants = 10};
@@ -828,7 +828,7 @@ static void the_safe_capacity_is_an_equal_part_or_the_templates(void **state) {
 }
 
 /* S9 */
-static void a_claim_without_a_record_is_told_and_taken_for_nothing(void **state) {
+static void an_unknown_claim_is_reported_and_ignored(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100};
@@ -843,7 +843,7 @@ static void a_claim_without_a_record_is_told_and_taken_for_nothing(void **state)
 }
 
 /* Amounts of algorithms that do not divide the capacity are not cut, and need no learning. */
-static void static_amounts_are_for_each_client(void **state) {
+static void static_amounts_are_per_client(void **state) {
     (void)state;
     const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE},
                             none = {.kind = DOORMAN_NO_ALGORITHM};
@@ -858,7 +858,7 @@ static void static_amounts_are_for_each_client(void **state) {
 }
 
 /* G5. In the Go server a cut causes a negative lease. */
-static void after_a_cut_nobody_is_given_more_until_the_sum_fits(void **state) {
+static void after_a_cut_no_holder_grows_until_the_sum_fits(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 60}, b = {.id = "b", .wants = 40}, c = {.id = "c", .wants = 90};
@@ -915,7 +915,7 @@ static doorman_config *config_of_one(const char *glob, doorman_time lease_length
 }
 
 /* G5, R8: a template is removed, and comes back with shorter leases. */
-static void long_leases_of_a_template_that_was_gone_are_not_forgotten(void **state) {
+static void long_leases_of_a_removed_template_are_learned_when_it_returns(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     reload(w, config_of_one("db", 300 * SECOND));
@@ -935,7 +935,7 @@ static void long_leases_of_a_template_that_was_gone_are_not_forgotten(void **sta
 
 /* S3, S6: a holder that renews at the time it was told gets a new lease, for any refresh
  * interval. */
-static void who_comes_when_told_is_not_held_back(void **state) {
+static void a_holder_that_renews_on_time_gets_a_new_lease(void **state) {
     (void)state;
     const doorman_algorithm slow = {.lease_length = 6 * SECOND,
                                     .refresh_interval = 6 * SECOND,
@@ -968,7 +968,7 @@ static void unmatched_resources_can_be_refused(void **state) {
 }
 
 /* G5, S2: earlier leases may end later than new, shorter ones, and each ends on time. */
-static void a_reload_that_shortens_leases_forgets_none(void **state) {
+static void a_reload_that_shortens_leases_keeps_the_earlier_ones(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 50}, b = {.id = "b", .wants = 50};
@@ -998,7 +998,7 @@ static void a_reload_that_shortens_leases_forgets_none(void **state) {
 }
 
 /* C7 */
-static void bounds_refuse_the_newcomer_and_take_nothing_from_others(void **state) {
+static void a_bound_refuses_only_the_new_holder(void **state) {
     (void)state;
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     const doorman_server_options bounds = {
@@ -1039,7 +1039,7 @@ static void a_refused_resource_leaves_nothing_behind(void **state) {
 }
 
 /* C5: a request that is invalid has no effect, even if its first half is valid. */
-static void a_wrong_message_changes_nothing(void **state) {
+static void an_invalid_message_changes_nothing(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     const double not_a_number = strtod("nan", NULL), infinite = strtod("inf", NULL);
@@ -1098,7 +1098,7 @@ static void a_wrong_message_changes_nothing(void **state) {
 }
 
 /* C5: errors of a client's request outside its asks. */
-static void a_wrong_request_changes_nothing(void **state) {
+static void an_invalid_request_changes_nothing(void **state) {
     (void)state;
     static const char *const deep[DOORMAN__PATH_MAX + 1] = {
         "1", "2", "3", "4", "5", "6", "7", "8", "9", "a", "b", "c", "d", "e", "f", "10", "11"};
@@ -1148,7 +1148,7 @@ static void a_wrong_request_changes_nothing(void **state) {
 
 /* C5: a server with invalid options is not created, and an invalid call does not change a
  * server. */
-static void a_server_that_makes_no_sense_is_refused(void **state) {
+static void invalid_server_options_are_refused(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     const doorman_config *config = w->config;
@@ -1187,7 +1187,7 @@ static void a_server_that_makes_no_sense_is_refused(void **state) {
 }
 
 /* S8: with a drift of 1 a lease entry lasts twice as long as its lease. */
-static void a_drift_of_ones_own_is_kept_to(void **state) {
+static void a_configured_drift_is_applied(void **state) {
     (void)state;
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     world *w = world_start_full(100, &quick, (doorman_server_options){.drift = 1});
@@ -1202,7 +1202,7 @@ static void a_drift_of_ones_own_is_kept_to(void **state) {
 
 /* An iteration over an unknown resource's leases is empty, and an iteration ends when the
  * mastership ends. */
-static void a_list_ends_with_the_mastership(void **state) {
+static void an_iteration_over_leases_ends_with_the_mastership(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10};
@@ -1225,7 +1225,7 @@ static void a_list_ends_with_the_mastership(void **state) {
 }
 
 /* G1. In the Go server a slash in an id causes a crash if * is the only template. */
-static void ids_may_hold_slashes_stars_and_brackets(void **state) {
+static void ids_can_contain_slashes_stars_and_brackets(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     const char *const ids[] = {"a/b/c", "*", "[", "[a", "\\", "?", "../..", "\xc3\xa9"};
@@ -1240,7 +1240,7 @@ static void ids_may_hold_slashes_stars_and_brackets(void **state) {
 }
 
 /* C1: if the clock goes back, time stands still. */
-static void time_that_goes_back_stands_still(void **state) {
+static void a_clock_that_goes_back_stands_still(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 90};
@@ -1253,7 +1253,7 @@ static void time_that_goes_back_stands_still(void **state) {
 }
 
 /* R1 */
-static void no_two_leases_bear_the_same_id(void **state) {
+static void lease_ids_are_unique(void **state) {
     (void)state;
     enum { ROUNDS = 2000 };
     world *w = world_start(100, NULL);
@@ -1274,7 +1274,7 @@ static void no_two_leases_bear_the_same_id(void **state) {
 }
 
 /* S2: expired leases are freed without any request. */
-static void what_has_expired_is_given_back_by_update(void **state) {
+static void update_frees_expired_leases(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     for (int i = 0; i < 100; i++) {
@@ -1296,7 +1296,7 @@ static void what_has_expired_is_given_back_by_update(void **state) {
 
 /* S2: each update frees a part of many expired leases, so that no request waits for all of them.
  * Responses do not depend on the rest. */
-static void an_update_does_a_part_of_much_work_and_is_due_again_at_once(void **state) {
+static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) {
     (void)state;
     enum { HOLDERS = 25000 };
     world *w = world_start(100, NULL);
@@ -1342,7 +1342,7 @@ static void walk_on(world *w, doorman_cursor *walk, int steps, int *seen) {
 
 /* While an iteration is at any position, every other resource is removed and a new one is added. A
  * second iteration runs at another position. */
-static void a_walk_sees_what_stays_once_whatever_comes_and_goes(void **state) {
+static void an_iteration_visits_each_lasting_resource_exactly_once(void **state) {
     (void)state;
     enum { COUNT = 9 };
     for (int place = 0; place <= COUNT; place++) {
@@ -1372,7 +1372,7 @@ static void a_walk_sees_what_stays_once_whatever_comes_and_goes(void **state) {
 }
 
 /* A server that is no longer master has nothing to iterate over. */
-static void a_walk_ends_with_the_mastership(void **state) {
+static void an_iteration_over_resources_ends_with_the_mastership(void **state) {
     (void)state;
     doorman_cursor walk;
     doorman_server_resource resource;
@@ -1433,62 +1433,62 @@ static void sums_equal_a_recount_over_random_histories(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(capacity_is_shared_as_holders_come),
-        cmocka_unit_test(immediate_handover_gives_at_once),
-        cmocka_unit_test(who_is_not_master_says_who_is),
-        cmocka_unit_test(a_mastership_ends_by_itself_exactly_at_its_end),
-        cmocka_unit_test(a_lease_is_counted_until_its_end_with_the_drift),
-        cmocka_unit_test(asked_again_soon_the_lease_in_force_is_repeated),
-        cmocka_unit_test(a_holder_whose_wants_were_met_grows_within_the_interval),
-        cmocka_unit_test(a_holder_whose_wants_were_not_met_is_held_back),
-        cmocka_unit_test(a_holder_that_could_not_grow_is_given_its_lease_again),
-        cmocka_unit_test(what_was_given_back_grows_again_only_from_what_is_free),
-        cmocka_unit_test(what_was_given_back_is_not_repeated),
-        cmocka_unit_test(who_lost_its_lease_is_not_held_back),
+        cmocka_unit_test(new_holders_get_a_share_of_the_capacity),
+        cmocka_unit_test(immediate_handover_grants_at_once),
+        cmocka_unit_test(a_server_that_is_not_master_names_the_master),
+        cmocka_unit_test(mastership_ends_exactly_at_its_time_without_a_call),
+        cmocka_unit_test(a_lease_is_committed_until_its_end_plus_drift),
+        cmocka_unit_test(a_request_within_the_minimum_interval_gets_the_same_lease),
+        cmocka_unit_test(a_satisfied_holder_can_grow_within_the_minimum_interval),
+        cmocka_unit_test(an_unsatisfied_holder_waits_for_the_minimum_interval),
+        cmocka_unit_test(a_holder_that_cannot_grow_gets_the_same_lease),
+        cmocka_unit_test(a_holder_that_gave_capacity_back_grows_only_from_free_capacity),
+        cmocka_unit_test(a_returned_amount_is_not_granted_again_within_the_minimum_interval),
+        cmocka_unit_test(a_holder_that_lost_its_lease_need_not_wait),
         cmocka_unit_test(the_minimum_interval_is_at_most_half_the_refresh_interval),
-        cmocka_unit_test(a_new_master_gives_back_what_holders_say_they_have),
-        cmocka_unit_test(a_holder_of_nothing_is_put_off_until_the_learning_ends),
-        cmocka_unit_test(a_holder_that_is_put_off_is_known_and_forgotten),
-        cmocka_unit_test(a_holder_that_is_put_off_keeps_its_share_from_others_for_a_lease_length),
-        cmocka_unit_test(a_claim_without_room_is_answered_with_0),
-        cmocka_unit_test(a_holder_that_gave_everything_back_may_have_it_again),
-        cmocka_unit_test(a_holder_that_forgot_its_lease_is_put_off_and_counted),
-        cmocka_unit_test(where_there_is_nothing_to_learn_nobody_is_put_off),
-        cmocka_unit_test(while_learning_no_claim_is_believed_beyond_the_capacity),
-        cmocka_unit_test(while_learning_leases_of_other_nodes_are_not_believed),
-        cmocka_unit_test(a_longer_lease_that_is_loaded_late_is_learned_of_too),
-        cmocka_unit_test(learning_counts_from_when_the_predecessor_went),
-        cmocka_unit_test(two_processes_under_one_id_are_found),
-        cmocka_unit_test(two_processes_need_not_ask_by_turns),
-        cmocka_unit_test(one_process_is_not_taken_for_two),
-        cmocka_unit_test(a_late_copy_of_a_request_frees_nothing),
-        cmocka_unit_test(what_is_in_flight_stays_counted),
+        cmocka_unit_test(a_new_master_grants_holders_what_they_claim),
+        cmocka_unit_test(a_holder_without_a_lease_is_refused_until_learning_ends),
+        cmocka_unit_test(the_wants_of_a_refused_holder_count_while_it_keeps_asking),
+        cmocka_unit_test(a_refused_holder_is_forgotten_after_one_lease_length),
+        cmocka_unit_test(a_claim_that_does_not_fit_gets_0),
+        cmocka_unit_test(a_holder_that_returned_everything_can_get_it_again),
+        cmocka_unit_test(a_holder_that_lost_its_lease_is_refused_and_stays_committed),
+        cmocka_unit_test(a_kind_that_does_not_divide_the_capacity_needs_no_learning),
+        cmocka_unit_test(while_learning_claims_are_limited_to_the_capacity),
+        cmocka_unit_test(while_learning_claims_to_leases_of_other_nodes_are_ignored),
+        cmocka_unit_test(longer_leases_that_are_loaded_while_learning_extend_it),
+        cmocka_unit_test(learning_starts_when_the_predecessor_was_gone),
+        cmocka_unit_test(two_processes_with_one_id_are_detected),
+        cmocka_unit_test(two_processes_with_one_id_are_detected_at_different_request_rates),
+        cmocka_unit_test(one_process_on_a_bad_network_is_not_reported_as_two),
+        cmocka_unit_test(a_delayed_duplicate_of_a_request_frees_nothing),
+        cmocka_unit_test(units_in_flight_stay_committed),
         cmocka_unit_test(a_release_names_its_lease),
         cmocka_unit_test(the_refresh_interval_is_at_most_a_third_of_the_lease),
-        cmocka_unit_test(who_got_less_than_its_target_comes_back_sooner),
-        cmocka_unit_test(the_safe_capacity_is_an_equal_part_or_the_templates),
-        cmocka_unit_test(a_claim_without_a_record_is_told_and_taken_for_nothing),
-        cmocka_unit_test(static_amounts_are_for_each_client),
-        cmocka_unit_test(after_a_cut_nobody_is_given_more_until_the_sum_fits),
+        cmocka_unit_test(a_holder_below_its_share_renews_sooner),
+        cmocka_unit_test(the_safe_capacity_is_the_configured_one_or_an_equal_part),
+        cmocka_unit_test(an_unknown_claim_is_reported_and_ignored),
+        cmocka_unit_test(static_amounts_are_per_client),
+        cmocka_unit_test(after_a_cut_no_holder_grows_until_the_sum_fits),
         cmocka_unit_test(a_resource_that_gains_a_template_learns_first),
-        cmocka_unit_test(long_leases_of_a_template_that_was_gone_are_not_forgotten),
-        cmocka_unit_test(who_comes_when_told_is_not_held_back),
+        cmocka_unit_test(long_leases_of_a_removed_template_are_learned_when_it_returns),
+        cmocka_unit_test(a_holder_that_renews_on_time_gets_a_new_lease),
         cmocka_unit_test(unmatched_resources_can_be_refused),
-        cmocka_unit_test(a_reload_that_shortens_leases_forgets_none),
-        cmocka_unit_test(bounds_refuse_the_newcomer_and_take_nothing_from_others),
+        cmocka_unit_test(a_reload_that_shortens_leases_keeps_the_earlier_ones),
+        cmocka_unit_test(a_bound_refuses_only_the_new_holder),
         cmocka_unit_test(a_refused_resource_leaves_nothing_behind),
-        cmocka_unit_test(a_wrong_message_changes_nothing),
-        cmocka_unit_test(a_wrong_request_changes_nothing),
-        cmocka_unit_test(a_server_that_makes_no_sense_is_refused),
-        cmocka_unit_test(a_drift_of_ones_own_is_kept_to),
-        cmocka_unit_test(a_list_ends_with_the_mastership),
-        cmocka_unit_test(ids_may_hold_slashes_stars_and_brackets),
-        cmocka_unit_test(time_that_goes_back_stands_still),
-        cmocka_unit_test(no_two_leases_bear_the_same_id),
-        cmocka_unit_test(what_has_expired_is_given_back_by_update),
-        cmocka_unit_test(an_update_does_a_part_of_much_work_and_is_due_again_at_once),
-        cmocka_unit_test(a_walk_sees_what_stays_once_whatever_comes_and_goes),
-        cmocka_unit_test(a_walk_ends_with_the_mastership),
+        cmocka_unit_test(an_invalid_message_changes_nothing),
+        cmocka_unit_test(an_invalid_request_changes_nothing),
+        cmocka_unit_test(invalid_server_options_are_refused),
+        cmocka_unit_test(a_configured_drift_is_applied),
+        cmocka_unit_test(an_iteration_over_leases_ends_with_the_mastership),
+        cmocka_unit_test(ids_can_contain_slashes_stars_and_brackets),
+        cmocka_unit_test(a_clock_that_goes_back_stands_still),
+        cmocka_unit_test(lease_ids_are_unique),
+        cmocka_unit_test(update_frees_expired_leases),
+        cmocka_unit_test(an_update_with_much_work_does_a_part_and_is_due_again),
+        cmocka_unit_test(an_iteration_visits_each_lasting_resource_exactly_once),
+        cmocka_unit_test(an_iteration_over_resources_ends_with_the_mastership),
         cmocka_unit_test(sums_equal_a_recount_over_random_histories),
     };
     return run_all(tests);

@@ -50,21 +50,21 @@ static void proportional_shares_of_90_between_100_and_50_and_10(void **state) {
 
 /* The demand of 10 leaves 30 of its equal part of 40. Then the 45 leaves 5 of its 50, which go to
  * the 100. */
-static void fair_shares_go_on_until_nothing_is_left_over(void **state) {
+static void fair_share_distributes_the_whole_capacity(void **state) {
     (void)state;
     const doorman_demand demands[] = {{100, 1, 1}, {50, 1, 1}, {45, 1, 1}, {10, 1, 1}};
     const double expected[] = {55, 50, 45, 10};
     assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 160, demands, expected, 4);
 }
 
-static void fair_shares_of_the_insatiable_are_as_their_weights(void **state) {
+static void fair_shares_of_unlimited_wants_are_proportional_to_weights(void **state) {
     (void)state;
     const doorman_demand demands[] = {{1000, 6, 1}, {500, 4, 1}, {200, 2, 1}};
     const double expected[] = {60, 40, 20};
     assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 120, demands, expected, 3);
 }
 
-static void bands_take_all_that_they_want_from_the_highest_priority_down(void **state) {
+static void priority_bands_are_served_from_the_highest_down(void **state) {
     (void)state;
     const doorman_demand demands[] = {{100, 1, 2}, {50, 1, 1}, {50, 1, 1}};
     const double expected[] = {100, 10, 10};
@@ -73,7 +73,7 @@ static void bands_take_all_that_they_want_from_the_highest_priority_down(void **
     assert_shares(ALGORITHM(.kind = DOORMAN_PRIORITY_SHARE), 90, demands, of_nothing_left, 3);
 }
 
-static void a_reserve_is_shared_by_all_before_the_bands(void **state) {
+static void a_reserve_is_shared_by_all_before_the_priority_bands(void **state) {
     (void)state;
     const doorman_demand demands[] = {{100, 1, 2}, {50, 1, 1}, {50, 1, 1}};
     const double half[] = {80, 20, 20}, whole[] = {40, 40, 40};
@@ -81,14 +81,14 @@ static void a_reserve_is_shared_by_all_before_the_bands(void **state) {
     assert_shares(ALGORITHM(.kind = DOORMAN_PRIORITY_SHARE, .reserve = 1), 120, demands, whole, 3);
 }
 
-static void static_shares_are_per_client_and_no_parts_of_a_whole(void **state) {
+static void static_shares_are_per_client_and_do_not_divide_the_capacity(void **state) {
     (void)state;
     const doorman_demand demands[] = {{1000, 1, 1}, {1000, 3, 1}, {10, 1, 1}};
     const double expected[] = {120, 360, 10};
     assert_shares(ALGORITHM(.kind = DOORMAN_STATIC_SHARE), 120, demands, expected, 3);
 }
 
-static void no_algorithm_gives_what_is_asked_for(void **state) {
+static void no_algorithm_grants_the_wants(void **state) {
     (void)state;
     const doorman_demand demands[] = {{1e15, 1, 1}, {1000, 3, 0}, {0, 1, 15}};
     const double expected[] = {1e15, 1000, 0};
@@ -98,7 +98,7 @@ static void no_algorithm_gives_what_is_asked_for(void **state) {
 /* ---- known faults of the Go Doorman -------------------------------------------------------- */
 
 /* A4 */
-static void fair_shares_never_give_more_than_was_wanted(void **state) {
+static void fair_shares_never_exceed_the_wants(void **state) {
     (void)state;
     const doorman_demand demands[] = {{1, 10, 1}, {20, 1, 1}, {5, 1, 1}};
     const double expected[] = {1, 6, 5};
@@ -298,22 +298,22 @@ static void check_kind(doorman_kind kind) {
     }
 }
 
-static void fair_shares_are_what_pouring_water_gives(void **state) {
+static void fair_shares_equal_a_simulation_of_water_filling(void **state) {
     (void)state;
     check_kind(DOORMAN_FAIR_SHARE);
 }
 
-static void proportional_shares_are_what_the_definition_gives(void **state) {
+static void proportional_shares_equal_the_definition(void **state) {
     (void)state;
     check_kind(DOORMAN_PROPORTIONAL_SHARE);
 }
 
-static void priority_shares_are_what_pouring_band_by_band_gives(void **state) {
+static void priority_shares_equal_water_filling_band_by_band(void **state) {
     (void)state;
     check_kind(DOORMAN_PRIORITY_SHARE);
 }
 
-static void static_shares_and_no_algorithm_look_at_one_demand_alone(void **state) {
+static void static_share_and_no_algorithm_depend_on_one_demand_only(void **state) {
     (void)state;
     check_kind(DOORMAN_STATIC_SHARE);
     check_kind(DOORMAN_NO_ALGORITHM);
@@ -323,7 +323,7 @@ static void static_shares_and_no_algorithm_look_at_one_demand_alone(void **state
 
 /* As doubles, 1 + 0.1 + 0.1 is a little more than 1.2. No holder may lose more than that
  * difference. */
-static void a_capacity_that_is_short_by_a_last_bit_is_shared_whole(void **state) {
+static void a_capacity_that_is_short_by_the_last_bit_is_shared_completely(void **state) {
     (void)state;
     const doorman_demand demands[] = {{1, 1, 1}, {0.1, 1, 1}, {0.1, 1, 1}};
     const double expected[] = {1, 0.1, 0.1};
@@ -345,7 +345,7 @@ static void a_capacity_that_is_short_by_a_last_bit_is_shared_whole(void **state)
     }
 }
 
-static void of_no_capacity_everybody_gets_nothing(void **state) {
+static void without_capacity_every_share_is_0(void **state) {
     (void)state;
     const double expected[] = {0, 0, 0};
     for (int kind = 0; kind <= DOORMAN_STATIC_SHARE; kind++) {
@@ -353,7 +353,7 @@ static void of_no_capacity_everybody_gets_nothing(void **state) {
     }
 }
 
-static void terms_are_one_for_all_or_one_for_each_priority_highest_first(void **state) {
+static void terms_are_common_or_per_priority_from_the_highest(void **state) {
     (void)state;
     const doorman_demand demands[] = {{5, 1, 3}, {5, 1, 15}, {5, 1, 0}, {5, 1, 3}};
     doorman_terms terms[DOORMAN_TERMS_MAX];
@@ -375,7 +375,7 @@ static void terms_are_one_for_all_or_one_for_each_priority_highest_first(void **
     assert_exact(doorman__terms_target(terms, count, &demands[0]), 5); /* this demand alone fits */
 }
 
-static void no_algorithm_given_is_fair_share_and_no_subclients_are_one(void **state) {
+static void the_default_algorithm_is_fair_share_and_subclients_default_to_1(void **state) {
     (void)state;
     const doorman_demand demands[] = {{1000, 0, 1}, {50, 1, 1}, {10, 0, 1}};
     double amounts[3];
@@ -562,7 +562,7 @@ static void check_between(const doorman__index *index, const kept *list, size_t 
 }
 
 /* C9. Random insertions and removals, in any order. */
-static void the_index_sums_what_is_in_it_and_in_the_end_exactly_nothing(void **state) {
+static void the_index_keeps_exact_sums(void **state) {
     (void)state;
     static kept list[KEPT_MAX];
     size_t blocks = memory_blocks(), in = 0;
@@ -597,7 +597,7 @@ static void the_index_sums_what_is_in_it_and_in_the_end_exactly_nothing(void **s
 }
 
 /* C9. A sum kept by adding and subtracting would be 0 here. */
-static void what_was_beside_a_large_demand_is_not_lost_when_it_leaves(void **state) {
+static void a_small_demand_survives_the_removal_of_a_large_one(void **state) {
     (void)state;
     const doorman__demand small = {0.1, 1, 1}, large = {1e15, 1000000000, 1};
     doorman__index index = {.spare_leaf = NULL};
@@ -610,7 +610,7 @@ static void what_was_beside_a_large_demand_is_not_lost_when_it_leaves(void **sta
 }
 
 /* C4. For every allocation that can fail, and however full the nodes are. */
-static void without_memory_the_index_is_as_it_was(void **state) {
+static void without_memory_the_index_stays_unchanged(void **state) {
     (void)state;
     size_t blocks = memory_blocks();
     doorman__index index = {.spare_leaf = NULL};
@@ -680,7 +680,7 @@ static doorman__demand ordered_demand(int order, size_t i) {
 
 /* A2. Even if holders choose their wants to harm the index: demands come in order, and leave so
  * that each node keeps as few as possible. */
-static void the_index_is_shallow_in_whatever_order_demands_come_and_go(void **state) {
+static void the_index_stays_shallow_in_any_order_of_changes(void **state) {
     (void)state;
     static doorman__demand demands[MANY];
     for (int order = 0; order < 4; order++) {
@@ -705,7 +705,7 @@ static void the_index_is_shallow_in_whatever_order_demands_come_and_go(void **st
 }
 
 /* Any number of equal demands is one entry. */
-static void demands_that_are_equal_take_the_place_of_one(void **state) {
+static void equal_demands_share_one_entry(void **state) {
     (void)state;
     const doorman__demand demand = {5, 3, 1}, other = {5, 4, 1}, of_equal_ratio = {10, 6, 1};
     doorman__index index = {.spare_leaf = NULL};
@@ -751,7 +751,7 @@ static void change_problem(problem *it, doorman__index *index, size_t most) {
 }
 
 /* A1, A4. Checks every kind on one index, after random insertions, changes and removals. */
-static void shares_are_right_whatever_has_come_and_gone(void **state) {
+static void shares_are_right_after_random_changes(void **state) {
     (void)state;
     static problem it;
     doorman__index index = {.spare_leaf = NULL};
@@ -778,31 +778,31 @@ int main(void) {
         cmocka_unit_test(fair_shares_of_120_between_1000_and_50_and_10_are_60_and_50_and_10),
         cmocka_unit_test(proportional_shares_of_120_are_equal_parts_and_a_part_of_the_rest),
         cmocka_unit_test(proportional_shares_of_90_between_100_and_50_and_10),
-        cmocka_unit_test(fair_shares_go_on_until_nothing_is_left_over),
-        cmocka_unit_test(fair_shares_of_the_insatiable_are_as_their_weights),
-        cmocka_unit_test(bands_take_all_that_they_want_from_the_highest_priority_down),
-        cmocka_unit_test(a_reserve_is_shared_by_all_before_the_bands),
-        cmocka_unit_test(static_shares_are_per_client_and_no_parts_of_a_whole),
-        cmocka_unit_test(no_algorithm_gives_what_is_asked_for),
-        cmocka_unit_test(fair_shares_never_give_more_than_was_wanted),
+        cmocka_unit_test(fair_share_distributes_the_whole_capacity),
+        cmocka_unit_test(fair_shares_of_unlimited_wants_are_proportional_to_weights),
+        cmocka_unit_test(priority_bands_are_served_from_the_highest_down),
+        cmocka_unit_test(a_reserve_is_shared_by_all_before_the_priority_bands),
+        cmocka_unit_test(static_shares_are_per_client_and_do_not_divide_the_capacity),
+        cmocka_unit_test(no_algorithm_grants_the_wants),
+        cmocka_unit_test(fair_shares_never_exceed_the_wants),
         cmocka_unit_test(a_guaranteed_share_is_not_starved_where_weights_differ),
-        cmocka_unit_test(fair_shares_are_what_pouring_water_gives),
-        cmocka_unit_test(proportional_shares_are_what_the_definition_gives),
-        cmocka_unit_test(priority_shares_are_what_pouring_band_by_band_gives),
-        cmocka_unit_test(static_shares_and_no_algorithm_look_at_one_demand_alone),
-        cmocka_unit_test(a_capacity_that_is_short_by_a_last_bit_is_shared_whole),
-        cmocka_unit_test(of_no_capacity_everybody_gets_nothing),
-        cmocka_unit_test(terms_are_one_for_all_or_one_for_each_priority_highest_first),
-        cmocka_unit_test(no_algorithm_given_is_fair_share_and_no_subclients_are_one),
+        cmocka_unit_test(fair_shares_equal_a_simulation_of_water_filling),
+        cmocka_unit_test(proportional_shares_equal_the_definition),
+        cmocka_unit_test(priority_shares_equal_water_filling_band_by_band),
+        cmocka_unit_test(static_share_and_no_algorithm_depend_on_one_demand_only),
+        cmocka_unit_test(a_capacity_that_is_short_by_the_last_bit_is_shared_completely),
+        cmocka_unit_test(without_capacity_every_share_is_0),
+        cmocka_unit_test(terms_are_common_or_per_priority_from_the_highest),
+        cmocka_unit_test(the_default_algorithm_is_fair_share_and_subclients_default_to_1),
         cmocka_unit_test(what_is_no_demand_is_refused_by_its_path_and_writes_nothing),
         cmocka_unit_test(a_caller_takes_amounts_or_terms_or_both_or_neither),
-        cmocka_unit_test(the_index_sums_what_is_in_it_and_in_the_end_exactly_nothing),
-        cmocka_unit_test(what_was_beside_a_large_demand_is_not_lost_when_it_leaves),
-        cmocka_unit_test(without_memory_the_index_is_as_it_was),
+        cmocka_unit_test(the_index_keeps_exact_sums),
+        cmocka_unit_test(a_small_demand_survives_the_removal_of_a_large_one),
+        cmocka_unit_test(without_memory_the_index_stays_unchanged),
         cmocka_unit_test(a_node_between_full_ones_can_be_emptied),
-        cmocka_unit_test(the_index_is_shallow_in_whatever_order_demands_come_and_go),
-        cmocka_unit_test(demands_that_are_equal_take_the_place_of_one),
-        cmocka_unit_test(shares_are_right_whatever_has_come_and_gone),
+        cmocka_unit_test(the_index_stays_shallow_in_any_order_of_changes),
+        cmocka_unit_test(equal_demands_share_one_entry),
+        cmocka_unit_test(shares_are_right_after_random_changes),
     };
     return run_all(tests);
 }

@@ -276,7 +276,7 @@ static void hold_against_one_server(const forest *f, const doorman_algorithm *al
 
 /* T1, T4: at the first request for a resource a node asks its parent at once. The holder asks again
  * one second later, and gets its share. */
-static void a_first_request_has_its_share_seconds_later(void **state) {
+static void a_first_request_through_a_node_gets_its_share_within_seconds(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int leaf = add_node(f, add_node(f, 0));
@@ -296,7 +296,7 @@ static void a_first_request_has_its_share_seconds_later(void **state) {
 }
 
 /* T1: a spike under one leaf is met within seconds, although nodes ask every 8 s. */
-static void demand_that_cannot_be_met_is_asked_for_early(void **state) {
+static void unmet_demand_is_sent_to_the_parent_early(void **state) {
     (void)state;
     forest *f = plant_one(1000, fair);
     int leaf = add_node(f, add_node(f, 0));
@@ -345,7 +345,7 @@ static void the_refresh_interval_falls_by_half_a_level(void **state) {
 
 /* R7, R8: a leaf that restarts gets its last lease again at once, and its clients keep their
  * leases. It learns until the leases of its predecessor have ended. */
-static void a_leaf_that_restarts_costs_nobody_anything(void **state) {
+static void a_leaf_that_restarts_keeps_the_leases_of_its_clients(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int region = add_node(f, 0), one = add_node(f, region), two = add_node(f, region);
@@ -364,7 +364,7 @@ static void a_leaf_that_restarts_costs_nobody_anything(void **state) {
 
 /* R7, R8: the same after the leaf has been away for 3 s, with leases of 7 s. A client that has lost
  * its lease meanwhile gets its share when the leaf has finished learning. */
-static void a_leaf_that_was_gone_gives_back_what_was_held(void **state) {
+static void a_leaf_that_was_away_grants_the_old_leases_again(void **state) {
     (void)state;
     doorman_algorithm algorithm = {.lease_length = 7 * SECOND, .refresh_interval = SECOND};
     forest *f = plant_one(1200, algorithm);
@@ -384,7 +384,7 @@ static void a_leaf_that_was_gone_gives_back_what_was_held(void **state) {
 
 /* R6, R8: no holder grows while a leaf learns, because the leaf may not have heard of all old
  * leases. */
-static void a_leaf_that_learns_gives_nobody_more_than_it_had(void **state) {
+static void no_holder_grows_while_a_leaf_learns(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int leaf = add_node(f, 0);
@@ -427,7 +427,7 @@ static double in_force(const forest *f, const member *m) {
 
 /* S4, T4: a new node below a root that learns has no lease. Its clients are answered TRY_LATER,
  * with the reason, and do not ask more often. The configured safe capacity reaches them. */
-static void below_a_root_that_learns_clients_are_put_off(void **state) {
+static void clients_below_a_learning_root_are_answered_try_later(void **state) {
     (void)state;
     const doorman_template all = {
         .identifier_glob = "*", .capacity = 100, .has_safe_capacity = true, .safe_capacity = 7};
@@ -461,7 +461,7 @@ static void below_a_root_that_learns_clients_are_put_off(void **state) {
 /* S4, R7: a root restarts, and a leaf restarts while the root learns. Then the leaf has no lease.
  * Its clients keep their leases until these end. Then they are answered TRY_LATER, and not given a
  * capacity of 0. */
-static void a_leaf_that_restarts_below_a_root_that_learns_tells_nobody_0(void **state) {
+static void a_leaf_that_restarts_below_a_learning_root_answers_try_later_and_never_0(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int leaf = add_node(f, 0);
@@ -481,7 +481,7 @@ static void a_leaf_that_restarts_below_a_root_that_learns_tells_nobody_0(void **
 
 /* T7: all servers restart at once. The clients keep their leases until these end, and the capacity
  * is not exceeded. */
-static void all_servers_may_restart_at_once(void **state) {
+static void all_servers_can_restart_at_once(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int region = add_node(f, 0), one = add_node(f, region), two = add_node(f, region);
@@ -498,7 +498,7 @@ static void all_servers_may_restart_at_once(void **state) {
 
 /* T4, S6: a node that is cut off from its parent grants leases until its own lease ends, and no
  * lease of its holders ends later. Then it answers TRY_LATER, and not a capacity of 0. */
-static void a_node_without_a_lease_puts_its_holders_off(void **state) {
+static void a_node_without_a_lease_answers_try_later(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int leaf = add_node(f, 0);
@@ -523,7 +523,7 @@ static void a_node_without_a_lease_puts_its_holders_off(void **state) {
 }
 
 /* R10: a node stops asking for clients that have left, and then releases its lease. */
-static void what_nobody_wants_any_more_is_given_back(void **state) {
+static void a_node_releases_the_lease_that_no_client_wants(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int region = add_node(f, 0), leaf = add_node(f, region);
@@ -542,7 +542,7 @@ static void what_nobody_wants_any_more_is_given_back(void **state) {
 
 /* R10: a node that learns does not release its lease, because it does not know yet which holders
  * use it, even if no holder has asked it. */
-static void a_node_that_learns_releases_nothing(void **state) {
+static void a_learning_node_releases_nothing(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int leaf = add_node(f, 0);
@@ -589,7 +589,7 @@ static void a_short_lease_is_renewed_in_time(void **state) {
 
 /* S7: if the configuration has no safe capacity, each level divides its capacity, and the result
  * does not become 0. A configured safe capacity is passed down the tree. */
-static void safe_capacities_go_down_the_tree(void **state) {
+static void safe_capacities_are_passed_down_the_tree(void **state) {
     (void)state;
     for (int given = 0; given < 2; given++) {
         doorman_template all = {.identifier_glob = "*",
@@ -616,7 +616,7 @@ static void safe_capacities_go_down_the_tree(void **state) {
 }
 
 /* Ids that look like globs are plain ids. A subtree that wants nothing keeps its template. */
-static void odd_resources_are_resources(void **state) {
+static void resource_ids_that_look_like_globs_are_plain_ids(void **state) {
     (void)state;
     static const char *const ids[] = {"*", "[", "db/[a-z]*"};
     doorman_template templates[] = {
@@ -646,7 +646,7 @@ static void odd_resources_are_resources(void **state) {
 
 /* G2: unmatched resources are granted in full, also through a tree, or are refused if so
  * configured. */
-static void unmatched_resources_go_through_the_tree(void **state) {
+static void unmatched_resources_are_refused_or_granted_through_the_tree(void **state) {
     (void)state;
     for (int reject = 0; reject < 2; reject++) {
         forest *f = plant(NULL, 0);
@@ -668,7 +668,7 @@ static void unmatched_resources_go_through_the_tree(void **state) {
 }
 
 /* STATIC and NO_ALGORITHM do not divide the capacity, at any level. */
-static void amounts_that_are_no_parts_go_through_the_tree(void **state) {
+static void amounts_of_kinds_that_do_not_divide_are_passed_through_the_tree(void **state) {
     (void)state;
     for (int kind = DOORMAN_STATIC_SHARE; kind <= DOORMAN_NO_ALGORITHM; kind++) {
         doorman_algorithm algorithm = fair;
@@ -702,7 +702,7 @@ static void a_loop_is_refused(void **state) {
 }
 
 /* T5: the parent knows the node by its name, so all its servers are one holder. */
-static void a_new_master_is_the_same_holder(void **state) {
+static void a_new_master_of_a_node_is_the_same_holder(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int leaf = add_node(f, 0);
@@ -738,7 +738,7 @@ static void a_reserve_is_shared_fairly_across_nodes(void **state) {
 
 /* Immediate handover reaches the same shares, one step sooner. The sums are not asserted, because
  * they may exceed the capacity for a while. */
-static void immediate_handover_comes_to_the_same_shares(void **state) {
+static void immediate_handover_reaches_the_same_shares(void **state) {
     (void)state;
     doorman_algorithm algorithm = fair;
     algorithm.handover = DOORMAN_IMMEDIATE;
@@ -795,7 +795,7 @@ static void renew_gauge(forest *f, int at, gauge_client *gauge, double wants) {
 /* T7, R5: the lease of a node falls from 300 to 100 while two gauges below it have 150 units in
  * flight each. Their wants alternate, so that each has a large target when it renews. One lease
  * length with drift after the cut, their leases fit the capacity. */
-static void after_a_cut_the_leases_below_a_node_fit_whatever_they_want(void **state) {
+static void after_a_cut_the_leases_below_a_node_fit_for_any_wants(void **state) {
     (void)state;
     doorman_algorithm algorithm = {
         .lease_length = 20 * SECOND, .refresh_interval = 4 * SECOND, .has_minimum_interval = true};
@@ -832,7 +832,7 @@ static void after_a_cut_the_leases_below_a_node_fit_whatever_they_want(void **st
 
 /* A holder claims a lease that lasts for years, while the node has no lease yet. The claim counts
  * no longer than a lease lasts, so it does not take capacity from others for ever. */
-static void a_claim_without_end_ends(void **state) {
+static void a_claim_lasts_no_longer_than_a_lease(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int leaf = add_node(f, 0);
@@ -847,7 +847,7 @@ static void a_claim_without_end_ends(void **state) {
 
 /* T8: one message from a child with the root's name does not stop its parent for ever. A message
  * with the name of the parent's parent is refused at once. */
-static void a_wrong_name_is_no_lasting_harm(void **state) {
+static void a_wrong_node_name_does_no_lasting_harm(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int middle = add_node(f, add_node(f, 0));
@@ -877,7 +877,7 @@ static void a_wrong_name_is_no_lasting_harm(void **state) {
 
 /* Sums larger than the largest amount: 20,000 holders want the largest amount, of a resource whose
  * algorithm does not divide the capacity. */
-static void the_largest_sums_come_to_an_end(void **state) {
+static void sums_above_the_largest_amount_cause_no_endless_requests(void **state) {
     (void)state;
     doorman_algorithm algorithm = fair;
     algorithm.kind = DOORMAN_NO_ALGORITHM;
@@ -901,7 +901,7 @@ static void the_largest_sums_come_to_an_end(void **state) {
 }
 
 /* C7: if the parent answers FULL, because of one of its bounds, the node answers FULL too. */
-static void what_is_full_above_is_full_below(void **state) {
+static void full_at_the_parent_is_full_at_the_node(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int leaf = add_node(f, 0);
@@ -922,7 +922,7 @@ static void what_is_full_above_is_full_below(void **state) {
 }
 
 /* K2: a node's request also fails when it is not answered within the time-out. */
-static void a_node_gives_up_a_request_after_its_time_out(void **state) {
+static void a_nodes_request_fails_after_its_timeout(void **state) {
     (void)state;
     const char *parents[] = {"n0"};
     const doorman_server_options options = {
@@ -946,7 +946,7 @@ static void a_node_gives_up_a_request_after_its_time_out(void **state) {
 /* A node forgets a resource that nobody asks for, even while it learns. Here a request for the
  * resource is under way when its last entry ends; it is never answered, and the next one is
  * refused. */
-static void what_is_refused_above_is_forgotten(void **state) {
+static void a_node_forgets_a_resource_that_its_parent_refuses(void **state) {
     (void)state;
     forest *f = plant(NULL, 0);
     doorman_config *config = NULL;
@@ -971,7 +971,7 @@ static void what_is_refused_above_is_forgotten(void **state) {
 }
 
 /* Releases of many resources, one after the other, do not delay the renewal of others. */
-static void releases_and_renewals_take_turns(void **state) {
+static void releases_do_not_delay_renewals(void **state) {
     (void)state;
     forest *f = plant_one(1e6, fair);
     member *m = add_member(f, 0, 10, 1);
@@ -1031,7 +1031,7 @@ static doorman_status send(forest *f, exchange *x, const doorman_demand *wants, 
 
 /* Each group is a separate demand. A capacity of 120 for one client that wants 1000, and two that
  * want 60 together, gives level 60, wherever the clients are. */
-static void groups_are_demands_of_their_own(void **state) {
+static void demand_groups_are_separate_demands(void **state) {
     (void)state;
     forest *f = plant_one(120, fair);
     const doorman_demand wants[] = {{1000, 1, 1}, {60, 2, 1}, {0, 3, 1}};
@@ -1048,7 +1048,7 @@ static void groups_are_demands_of_their_own(void **state) {
 
 /* R7: a child that learns and has a lease entry gets its last lease again, and learns until that
  * entry ends. Without an entry it is a new holder. */
-static void a_child_that_learns_is_told_for_how_long(void **state) {
+static void a_learning_child_gets_its_last_lease_and_when_learning_ends(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     const doorman_demand wants[] = {{80, 4, 1}}, less[] = {{10, 1, 1}};
@@ -1073,7 +1073,7 @@ static void a_child_that_learns_is_told_for_how_long(void **state) {
 }
 
 /* C5: the error names the wrong field, and the request has no effect. */
-static void wrong_groups_are_named(void **state) {
+static void an_error_names_the_invalid_group(void **state) {
     (void)state;
     static const struct {
         doorman_demand wants;
@@ -1106,7 +1106,7 @@ static void wrong_groups_are_named(void **state) {
 }
 
 /* A claim above what was granted causes an event, and only what was granted counts. */
-static void a_claim_beyond_what_was_given_is_told(void **state) {
+static void a_claim_above_the_grant_is_reported(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     const doorman_demand wants[] = {{100, 4, 1}};
@@ -1142,7 +1142,7 @@ static void wrong_algorithm(told *t) { t->algorithm.decay_factor = 2; }
 static void for_a_client(told *t) { t->response.is_server = false; }
 
 /* C5: an invalid response is a failure, and no part of it is accepted. */
-static void wrong_terms_are_not_taken(void **state) {
+static void invalid_terms_are_refused(void **state) {
     (void)state;
     static void (*const wrongs[])(told *) = {
         too_many_terms, no_time_to_learn, less_than_no_time, low_priority,    high_priority,
@@ -1178,7 +1178,7 @@ static void wrong_terms_are_not_taken(void **state) {
 
 /* T2: a parent may send 16 levels of its own choice. The child's groups end at some of them, and
  * their number stays within the bound. The groups together want what all clients want. */
-static void more_levels_than_groups_can_end_at_do_no_harm(void **state) {
+static void more_levels_than_groups_do_no_harm(void **state) {
     (void)state;
     forest *f = plant_one(1e6, fair);
     int leaf = add_node(f, 0);
@@ -1204,7 +1204,7 @@ static void more_levels_than_groups_can_end_at_do_no_harm(void **state) {
 
 /* An algorithm of a newer parent is unknown to the child. The terms still apply, no lease is lost,
  * and the child reports an event. */
-static void an_unknown_algorithm_costs_no_lease(void **state) {
+static void an_unknown_algorithm_keeps_the_lease(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int leaf = add_node(f, 0);
@@ -1217,7 +1217,7 @@ static void an_unknown_algorithm_costs_no_lease(void **state) {
 }
 
 /* T1: resources that do not fit into one message are sent in several. */
-static void many_resources_are_asked_for_in_parts(void **state) {
+static void many_resources_are_split_into_several_messages(void **state) {
     (void)state;
     enum { COUNT = 2500 };
     forest *f = plant_one(100, fair);
@@ -1244,7 +1244,7 @@ static void many_resources_are_asked_for_in_parts(void **state) {
 }
 
 /* T1: demands that do not fit into one message are also sent in several. */
-static void many_groups_are_asked_for_in_parts(void **state) {
+static void many_groups_are_split_into_several_messages(void **state) {
     (void)state;
     enum { COUNT = 150 };
     forest *f = plant_one(1e6, fair);
@@ -1299,7 +1299,7 @@ static void a_node_has_a_configuration_or_a_parent(void **state) {
 }
 
 /* A server that loses mastership deletes its state, and a later response is ignored. */
-static void a_lost_mastership_voids_what_is_under_way(void **state) {
+static void a_lost_mastership_cancels_the_request_in_progress(void **state) {
     (void)state;
     forest *f = plant_one(100, fair);
     int leaf = add_node(f, 0);
@@ -1487,7 +1487,7 @@ static void audit_turns(forest *f, int at) {
 }
 
 /* A5: 25 clients, 20 units. Those that wait for their turn do not ask more often for it. */
-static void units_that_do_not_divide_go_round(void **state) {
+static void units_that_cannot_be_divided_rotate_among_holders(void **state) {
     (void)state;
     forest *f = plant_whole(20, usual);
     for (int i = 0; i < 25; i++) add_member(f, 0, 1, 1);
@@ -1532,7 +1532,7 @@ static void every_kind_gives_whole_units(void **state) {
 }
 
 /* A5: in a tree the turns of clients below different nodes come to the same shares. */
-static void units_go_round_through_a_tree(void **state) {
+static void units_rotate_through_a_tree(void **state) {
     (void)state;
     forest *f = plant_whole(20, usual);
     int one = add_node(f, 0), two = add_node(f, 0), three = add_node(f, one);
@@ -1561,7 +1561,7 @@ static void a_newcomer_has_its_first_unit_soon(void **state) {
 }
 
 /* Clients come and go: all sums stay, and with the last client go to 0. */
-static void turns_pass_on_when_holders_go(void **state) {
+static void the_rotation_continues_when_holders_leave(void **state) {
     (void)state;
     forest *f = plant_whole(7, usual);
     for (int i = 0; i < 12; i++) add_member(f, 0, 1 + i % 3, 1);
@@ -1583,7 +1583,7 @@ static void turns_pass_on_when_holders_go(void **state) {
 }
 
 /* A5, G5: leases are whole within a lease length of a configuration that says so. */
-static void whole_units_can_be_turned_on_and_off(void **state) {
+static void whole_units_can_be_switched_on_and_off(void **state) {
     (void)state;
     forest *f = plant_one(20, usual);
     int leaf = add_node(f, 0);
@@ -1615,7 +1615,7 @@ static void whole_units_can_be_turned_on_and_off(void **state) {
 }
 
 /* A child rounds down what an older parent grants it. */
-static void a_lease_that_is_not_whole_is_rounded_down(void **state) {
+static void a_fractional_lease_from_the_parent_is_rounded_down(void **state) {
     (void)state;
     forest *f = plant_whole(20, usual);
     int leaf = add_node(f, 0);
@@ -1632,56 +1632,56 @@ static void a_lease_that_is_not_whole_is_rounded_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_first_request_has_its_share_seconds_later),
-        cmocka_unit_test(demand_that_cannot_be_met_is_asked_for_early),
+        cmocka_unit_test(a_first_request_through_a_node_gets_its_share_within_seconds),
+        cmocka_unit_test(unmet_demand_is_sent_to_the_parent_early),
         cmocka_unit_test(a_share_moves_from_leaf_to_leaf),
         cmocka_unit_test(the_refresh_interval_falls_by_half_a_level),
-        cmocka_unit_test(a_leaf_that_restarts_costs_nobody_anything),
-        cmocka_unit_test(a_leaf_that_was_gone_gives_back_what_was_held),
-        cmocka_unit_test(a_leaf_that_learns_gives_nobody_more_than_it_had),
+        cmocka_unit_test(a_leaf_that_restarts_keeps_the_leases_of_its_clients),
+        cmocka_unit_test(a_leaf_that_was_away_grants_the_old_leases_again),
+        cmocka_unit_test(no_holder_grows_while_a_leaf_learns),
         cmocka_unit_test(a_root_that_restarts_learns_from_its_children),
-        cmocka_unit_test(below_a_root_that_learns_clients_are_put_off),
-        cmocka_unit_test(a_leaf_that_restarts_below_a_root_that_learns_tells_nobody_0),
-        cmocka_unit_test(all_servers_may_restart_at_once),
-        cmocka_unit_test(a_node_without_a_lease_puts_its_holders_off),
-        cmocka_unit_test(what_nobody_wants_any_more_is_given_back),
-        cmocka_unit_test(a_node_that_learns_releases_nothing),
+        cmocka_unit_test(clients_below_a_learning_root_are_answered_try_later),
+        cmocka_unit_test(a_leaf_that_restarts_below_a_learning_root_answers_try_later_and_never_0),
+        cmocka_unit_test(all_servers_can_restart_at_once),
+        cmocka_unit_test(a_node_without_a_lease_answers_try_later),
+        cmocka_unit_test(a_node_releases_the_lease_that_no_client_wants),
+        cmocka_unit_test(a_learning_node_releases_nothing),
         cmocka_unit_test(a_short_lease_is_renewed_in_time),
-        cmocka_unit_test(safe_capacities_go_down_the_tree),
-        cmocka_unit_test(odd_resources_are_resources),
-        cmocka_unit_test(unmatched_resources_go_through_the_tree),
-        cmocka_unit_test(amounts_that_are_no_parts_go_through_the_tree),
+        cmocka_unit_test(safe_capacities_are_passed_down_the_tree),
+        cmocka_unit_test(resource_ids_that_look_like_globs_are_plain_ids),
+        cmocka_unit_test(unmatched_resources_are_refused_or_granted_through_the_tree),
+        cmocka_unit_test(amounts_of_kinds_that_do_not_divide_are_passed_through_the_tree),
         cmocka_unit_test(a_loop_is_refused),
-        cmocka_unit_test(a_new_master_is_the_same_holder),
+        cmocka_unit_test(a_new_master_of_a_node_is_the_same_holder),
         cmocka_unit_test(a_reserve_is_shared_fairly_across_nodes),
-        cmocka_unit_test(immediate_handover_comes_to_the_same_shares),
-        cmocka_unit_test(after_a_cut_the_leases_below_a_node_fit_whatever_they_want),
-        cmocka_unit_test(a_claim_without_end_ends),
-        cmocka_unit_test(a_wrong_name_is_no_lasting_harm),
-        cmocka_unit_test(the_largest_sums_come_to_an_end),
-        cmocka_unit_test(what_is_full_above_is_full_below),
-        cmocka_unit_test(a_node_gives_up_a_request_after_its_time_out),
-        cmocka_unit_test(what_is_refused_above_is_forgotten),
-        cmocka_unit_test(releases_and_renewals_take_turns),
-        cmocka_unit_test(groups_are_demands_of_their_own),
-        cmocka_unit_test(a_child_that_learns_is_told_for_how_long),
-        cmocka_unit_test(wrong_groups_are_named),
-        cmocka_unit_test(a_claim_beyond_what_was_given_is_told),
-        cmocka_unit_test(wrong_terms_are_not_taken),
-        cmocka_unit_test(more_levels_than_groups_can_end_at_do_no_harm),
-        cmocka_unit_test(an_unknown_algorithm_costs_no_lease),
-        cmocka_unit_test(many_resources_are_asked_for_in_parts),
-        cmocka_unit_test(many_groups_are_asked_for_in_parts),
+        cmocka_unit_test(immediate_handover_reaches_the_same_shares),
+        cmocka_unit_test(after_a_cut_the_leases_below_a_node_fit_for_any_wants),
+        cmocka_unit_test(a_claim_lasts_no_longer_than_a_lease),
+        cmocka_unit_test(a_wrong_node_name_does_no_lasting_harm),
+        cmocka_unit_test(sums_above_the_largest_amount_cause_no_endless_requests),
+        cmocka_unit_test(full_at_the_parent_is_full_at_the_node),
+        cmocka_unit_test(a_nodes_request_fails_after_its_timeout),
+        cmocka_unit_test(a_node_forgets_a_resource_that_its_parent_refuses),
+        cmocka_unit_test(releases_do_not_delay_renewals),
+        cmocka_unit_test(demand_groups_are_separate_demands),
+        cmocka_unit_test(a_learning_child_gets_its_last_lease_and_when_learning_ends),
+        cmocka_unit_test(an_error_names_the_invalid_group),
+        cmocka_unit_test(a_claim_above_the_grant_is_reported),
+        cmocka_unit_test(invalid_terms_are_refused),
+        cmocka_unit_test(more_levels_than_groups_do_no_harm),
+        cmocka_unit_test(an_unknown_algorithm_keeps_the_lease),
+        cmocka_unit_test(many_resources_are_split_into_several_messages),
+        cmocka_unit_test(many_groups_are_split_into_several_messages),
         cmocka_unit_test(a_node_has_a_configuration_or_a_parent),
-        cmocka_unit_test(a_lost_mastership_voids_what_is_under_way),
+        cmocka_unit_test(a_lost_mastership_cancels_the_request_in_progress),
         cmocka_unit_test(a_tree_shares_as_one_server_would),
-        cmocka_unit_test(units_that_do_not_divide_go_round),
+        cmocka_unit_test(units_that_cannot_be_divided_rotate_among_holders),
         cmocka_unit_test(every_kind_gives_whole_units),
-        cmocka_unit_test(units_go_round_through_a_tree),
+        cmocka_unit_test(units_rotate_through_a_tree),
         cmocka_unit_test(a_newcomer_has_its_first_unit_soon),
-        cmocka_unit_test(turns_pass_on_when_holders_go),
-        cmocka_unit_test(whole_units_can_be_turned_on_and_off),
-        cmocka_unit_test(a_lease_that_is_not_whole_is_rounded_down),
+        cmocka_unit_test(the_rotation_continues_when_holders_leave),
+        cmocka_unit_test(whole_units_can_be_switched_on_and_off),
+        cmocka_unit_test(a_fractional_lease_from_the_parent_is_rounded_down),
     };
     return run_all(tests);
 }

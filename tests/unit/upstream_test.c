@@ -163,7 +163,7 @@ static doorman_resource *start_with_lease(world *w, double wants, double capacit
 /* ---- when to ask ---- */
 
 /* K1 */
-static void a_new_resource_asks_at_once(void **state) {
+static void a_new_resource_is_requested_at_once(void **state) {
     (void)state;
     world w = world_start();
     assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
@@ -185,7 +185,7 @@ static void a_new_resource_asks_at_once(void **state) {
 }
 
 /* K1 */
-static void nothing_is_asked_while_an_answer_is_awaited(void **state) {
+static void no_request_is_sent_while_another_is_under_way(void **state) {
     (void)state;
     world w = world_start();
     open_resource(&w, "db", 120);
@@ -198,7 +198,7 @@ static void nothing_is_asked_while_an_answer_is_awaited(void **state) {
 }
 
 /* K1 */
-static void one_request_renews_all_that_is_past_half_its_interval(void **state) {
+static void one_request_renews_all_leases_past_half_their_interval(void **state) {
     (void)state;
     world w = world_start();
     doorman_time start = w.now;
@@ -223,7 +223,7 @@ static void one_request_renews_all_that_is_past_half_its_interval(void **state) 
 }
 
 /* K1 */
-static void a_client_comes_up_to_a_twentieth_late_and_never_early(void **state) {
+static void a_renewal_is_up_to_a_twentieth_late_and_never_early(void **state) {
     (void)state;
     double least = 1, most = 0;
     for (int i = 0; i < 300; i++) {
@@ -242,7 +242,7 @@ static void a_client_comes_up_to_a_twentieth_late_and_never_early(void **state) 
 }
 
 /* K1 */
-static void wants_that_change_by_a_tenth_or_less_do_not_ask(void **state) {
+static void a_change_of_wants_by_a_tenth_or_less_causes_no_request(void **state) {
     (void)state;
     static const double quiet[] = {110, 90, 100, 101}, loud[] = {110.1, 89.9, 0, 1e15};
     for (size_t i = 0; i < 4; i++) {
@@ -283,7 +283,7 @@ static void changed_wants_wait_for_the_minimum_interval(void **state) {
 }
 
 /* K1 */
-static void wants_that_change_while_it_asks_are_not_forgotten(void **state) {
+static void wants_that_change_during_a_request_are_sent_next(void **state) {
     (void)state;
     world w = world_start();
     doorman_resource *resource = open_resource(&w, "db", 100);
@@ -297,7 +297,7 @@ static void wants_that_change_while_it_asks_are_not_forgotten(void **state) {
 }
 
 /* K1, R12: new wants are reported even if units in flight still prevent a confirmation. */
-static void wants_that_change_while_a_gauge_holds_more_are_told(void **state) {
+static void wants_that_change_while_a_gauge_is_above_its_lease_are_sent(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 100);
@@ -347,7 +347,7 @@ static void a_larger_or_equal_lease_needs_no_confirmation(void **state) {
 }
 
 /* R12 */
-static void a_confirmation_that_failed_is_repeated(void **state) {
+static void a_failed_confirmation_is_repeated(void **state) {
     (void)state;
     world w;
     start_with_lease(&w, 100, 100);
@@ -362,7 +362,7 @@ static void a_confirmation_that_failed_is_repeated(void **state) {
 }
 
 /* R12, R3 */
-static void a_gauge_that_holds_more_confirms_as_it_falls_once_a_second_at_most(void **state) {
+static void a_gauge_above_its_lease_confirms_as_it_falls_at_most_once_a_second(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 100);
@@ -393,7 +393,7 @@ static void a_gauge_that_holds_more_confirms_as_it_falls_once_a_second_at_most(v
 
 /* K1: the client asks when the first resource is due. A confirmation that units in flight prevent
  * is not due. */
-static void a_gauge_that_holds_more_does_not_hasten_the_others(void **state) {
+static void a_gauge_above_its_lease_does_not_speed_up_other_resources(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 100);
@@ -413,7 +413,7 @@ static void a_gauge_that_holds_more_does_not_hasten_the_others(void **state) {
 /* ---- what to ask ---- */
 
 /* R3, R9 */
-static void a_request_reports_the_lease_with_what_is_left_of_its_time(void **state) {
+static void a_request_reports_the_lease_and_its_remaining_time(void **state) {
     (void)state;
     world w;
     start_with_lease(&w, 100, 80);
@@ -441,7 +441,7 @@ static void a_lease_that_has_ended_is_not_reported(void **state) {
 }
 
 /* R3 */
-static void who_wants_less_gives_back_before_it_says_so(void **state) {
+static void a_holder_that_wants_less_lowers_its_limit_before_it_reports_it(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 100);
@@ -460,7 +460,7 @@ static void who_wants_less_gives_back_before_it_says_so(void **state) {
 }
 
 /* R3 */
-static void units_in_flight_are_told_whatever_is_wanted(void **state) {
+static void units_in_flight_are_reported_with_any_wants(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 100);
@@ -475,7 +475,7 @@ static void units_in_flight_are_told_whatever_is_wanted(void **state) {
 
 /* R3: nothing is committed for units in flight under a lease that has ended, so a new master must
  * not believe a claim to them. */
-static void units_in_flight_since_an_ended_lease_are_told_and_not_claimed(void **state) {
+static void units_in_flight_after_the_lease_has_ended_are_reported_but_not_claimed(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 100);
@@ -493,7 +493,7 @@ static void units_in_flight_since_an_ended_lease_are_told_and_not_claimed(void *
 
 /* R3: units in flight beyond the lease are told for as long as they are in use, and never claimed
  * as a lease. */
-static void units_beyond_the_lease_are_told_and_not_claimed(void **state) {
+static void units_above_the_lease_are_reported_but_not_claimed(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 100);
@@ -511,7 +511,7 @@ static void units_beyond_the_lease_are_told_and_not_claimed(void **state) {
 }
 
 /* K1, V5: a request stays within its bounds. */
-static void many_resources_go_in_several_requests(void **state) {
+static void many_resources_are_split_into_several_requests(void **state) {
     (void)state;
     enum { count = 2500 };
     world w = world_start();
@@ -543,7 +543,7 @@ static void many_resources_go_in_several_requests(void **state) {
 
 /* K1: each resource is renewed often enough, even if responses are slow and one request cannot
  * contain all resources. */
-static void none_of_many_resources_is_left_out(void **state) {
+static void every_one_of_many_resources_is_renewed(void **state) {
     (void)state;
     enum { count = 2500, ROUNDS = 60 };
     static unsigned asked[count];
@@ -574,7 +574,7 @@ static void none_of_many_resources_is_left_out(void **state) {
 /* ---- failures ---- */
 
 /* K2 */
-static void failures_back_off_from_one_second_to_a_minute(void **state) {
+static void retries_back_off_from_one_second_to_one_minute(void **state) {
     (void)state;
     double least[10], most[10];
     for (size_t i = 0; i < 10; i++) least[i] = 1e9, most[i] = 0;
@@ -599,7 +599,7 @@ static void failures_back_off_from_one_second_to_a_minute(void **state) {
 }
 
 /* K2 */
-static void an_answer_ends_the_back_off(void **state) {
+static void a_response_ends_the_back_off(void **state) {
     (void)state;
     world w = world_start();
     open_resource(&w, "db", 10);
@@ -618,7 +618,7 @@ static void an_answer_ends_the_back_off(void **state) {
 
 /* K2. After each failure with at least 4 s left there are three more tries before the lease ends,
  * and at least 1 s between two tries. */
-static void failures_leave_time_for_three_tries_before_the_first_lease_ends(void **state) {
+static void retries_fit_three_times_before_the_first_lease_ends(void **state) {
     (void)state;
     for (int round = 0; round < 500; round++) {
         world w = world_start();
@@ -645,7 +645,7 @@ static void failures_leave_time_for_three_tries_before_the_first_lease_ends(void
 }
 
 /* K2: the lease that ends first counts, even if the request was for another resource. */
-static void the_lease_of_any_resource_hastens_the_retries(void **state) {
+static void a_lease_of_any_resource_speeds_up_the_retries(void **state) {
     (void)state;
     for (int round = 0; round < 100; round++) {
         world w = world_start();
@@ -668,7 +668,7 @@ static void the_lease_of_any_resource_hastens_the_retries(void **state) {
 }
 
 /* K2 */
-static void a_time_out_counts_as_a_failure(void **state) {
+static void a_timeout_counts_as_a_failure(void **state) {
     (void)state;
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1"};
     for (doorman_time timeout = 0; timeout < 3; timeout++) {
@@ -714,7 +714,7 @@ static void addresses_are_tried_in_turn(void **state) {
 }
 
 /* R2 */
-static void only_the_request_under_way_can_fail(void **state) {
+static void only_the_request_in_progress_can_fail(void **state) {
     (void)state;
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1"};
     world w = world_start_at(addresses, 2);
@@ -730,7 +730,7 @@ static void only_the_request_under_way_can_fail(void **state) {
 }
 
 /* K7, C1: if the clock goes back, time stands still. */
-static void time_that_goes_back_stands_still(void **state) {
+static void a_clock_that_goes_back_stands_still(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 10, 10);
@@ -784,7 +784,7 @@ static void five_redirects_are_followed_and_the_sixth_is_a_failure(void **state)
 }
 
 /* K3 */
-static void an_answer_starts_the_count_of_redirects_anew(void **state) {
+static void a_response_resets_the_count_of_redirects(void **state) {
     (void)state;
     world w = world_start();
     open_resource(&w, "db", 10);
@@ -798,7 +798,7 @@ static void an_answer_starts_the_count_of_redirects_anew(void **state) {
 }
 
 /* K3 */
-static void no_redirect_leads_from_tls_to_plain_text(void **state) {
+static void no_redirect_is_followed_from_tls_to_plain_text(void **state) {
     (void)state;
     static const struct {
         const char *from, *to;
@@ -829,7 +829,7 @@ static void no_redirect_leads_from_tls_to_plain_text(void **state) {
 }
 
 /* K3: a redirect to TLS cannot be followed by one to plain text. */
-static void a_redirect_to_tls_is_no_way_back_to_plain_text(void **state) {
+static void after_a_redirect_to_tls_none_to_plain_text_is_followed(void **state) {
     (void)state;
     world w = world_start();
     open_resource(&w, "db", 10);
@@ -842,7 +842,7 @@ static void a_redirect_to_tls_is_no_way_back_to_plain_text(void **state) {
 }
 
 /* K2, K3 */
-static void a_master_that_nobody_knows_is_a_failure(void **state) {
+static void an_unknown_master_is_a_failure(void **state) {
     (void)state;
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1"};
     char too_long[DOORMAN_ID_BYTES_MAX + 2] = {0};
@@ -860,7 +860,7 @@ static void a_master_that_nobody_knows_is_a_failure(void **state) {
 }
 
 /* K2: an election does not take long, so the client asks again after 1 to 4 s. */
-static void a_master_that_nobody_knows_is_asked_for_every_four_seconds_at_least(void **state) {
+static void an_unknown_master_is_retried_within_four_seconds(void **state) {
     (void)state;
     world w = world_start();
     open_resource(&w, "db", 10);
@@ -877,7 +877,7 @@ static void a_master_that_nobody_knows_is_asked_for_every_four_seconds_at_least(
 /* ---- answers ---- */
 
 /* R2 */
-static void only_the_last_request_can_be_answered_and_once(void **state) {
+static void only_the_last_request_accepts_a_response_and_only_once(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 10);
@@ -901,7 +901,7 @@ static void only_the_last_request_can_be_answered_and_once(void **state) {
 }
 
 /* R2: a response just before, at, and just after the end of the lease that the request reported. */
-static void an_answer_after_the_reported_lease_has_ended_is_dropped(void **state) {
+static void a_response_after_the_reported_lease_has_ended_is_dropped(void **state) {
     (void)state;
     for (doorman_time late = -1; late <= 1; late++) {
         world w;
@@ -920,7 +920,7 @@ static void an_answer_after_the_reported_lease_has_ended_is_dropped(void **state
 }
 
 /* R2: a request that reported no lease can be answered at any time. */
-static void an_answer_to_a_request_without_a_lease_is_taken_however_late(void **state) {
+static void a_late_response_to_a_request_without_a_lease_is_accepted(void **state) {
     (void)state;
     world w = world_start();
     doorman_resource *resource = open_resource(&w, "db", 10);
@@ -967,7 +967,7 @@ static void refused_without_refresh(doorman_capacity_response *a) {
 }
 
 /* C5: two resources; the second answer is invalid, so the first is not accepted either. */
-static void an_answer_that_makes_no_sense_changes_nothing(void **state) {
+static void an_invalid_response_changes_nothing(void **state) {
     (void)state;
     static void (*const wrongs[])(doorman_capacity_response *) = {wrong_resource,
                                                                   no_resource,
@@ -1015,7 +1015,7 @@ static void an_answer_that_makes_no_sense_changes_nothing(void **state) {
 }
 
 /* C5 */
-static void answers_that_do_not_match_the_asks_make_no_sense(void **state) {
+static void a_response_that_does_not_match_its_request_is_invalid(void **state) {
     (void)state;
     for (size_t count = 0; count <= 3; count++) {
         world w = world_start();
@@ -1032,7 +1032,7 @@ static void answers_that_do_not_match_the_asks_make_no_sense(void **state) {
 }
 
 /* C5 */
-static void an_answer_of_another_method_makes_no_sense(void **state) {
+static void a_response_to_another_method_is_invalid(void **state) {
     (void)state;
     static const doorman_method methods[] = {DOORMAN_DISCOVERY, DOORMAN_RELEASE_CAPACITY};
     for (size_t i = 0; i < 2; i++) {
@@ -1048,7 +1048,7 @@ static void an_answer_of_another_method_makes_no_sense(void **state) {
 }
 
 /* C5: values exactly at the bounds are accepted. */
-static void answers_at_the_bounds_are_taken(void **state) {
+static void response_values_at_their_bounds_are_accepted(void **state) {
     (void)state;
     world w = world_start();
     doorman_resource *db = open_resource(&w, "db", 100);
@@ -1078,7 +1078,7 @@ static void a_lease_is_renewed_before_it_ends(void **state) {
 }
 
 /* R9, S8 */
-static void a_lease_counts_from_the_sending(void **state) {
+static void a_lease_starts_when_its_request_is_sent(void **state) {
     (void)state;
     world w = world_start();
     doorman_resource *db = open_resource(&w, "db", 100);
@@ -1093,7 +1093,7 @@ static void a_lease_counts_from_the_sending(void **state) {
 /* K1: after a response the client waits for a whole interval, which also keeps the server's minimum
  * interval. A slow response delays the renewal by at most half an interval, because otherwise the
  * lease could end first. */
-static void an_interval_counts_from_the_answer(void **state) {
+static void a_refresh_interval_starts_at_the_response(void **state) {
     (void)state;
     static const doorman_time intervals[] = {16, 6}, starts[] = {4, 3};
     for (size_t i = 0; i < 2; i++) {
@@ -1127,7 +1127,7 @@ static void the_end_of_a_lease_never_moves_back(void **state) {
 }
 
 /* S4, K4: a holder that is refused keeps its lease, and the outcome is reported. */
-static void who_is_refused_keeps_what_it_has_and_is_told(void **state) {
+static void a_refused_holder_keeps_its_lease_and_learns_why(void **state) {
     (void)state;
     static const doorman_outcome grants[] = {DOORMAN_TRY_LATER, DOORMAN_UNMATCHED, DOORMAN_FULL};
     for (size_t i = 0; i < 3; i++) {
@@ -1173,7 +1173,7 @@ static void a_release_names_the_newest_lease(void **state) {
 }
 
 /* R10: a release is sent once, and never repeated to a new master. */
-static void a_release_is_tried_once(void **state) {
+static void a_release_is_sent_once(void **state) {
     (void)state;
     enum { FAILS, TIMES_OUT, REDIRECTED, WAYS };
     for (int way = 0; way < WAYS; way++) {
@@ -1191,7 +1191,7 @@ static void a_release_is_tried_once(void **state) {
 }
 
 /* C5, R10 */
-static void an_answer_to_a_release_gives_no_lease(void **state) {
+static void a_response_to_a_release_grants_no_lease(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 40);
@@ -1204,7 +1204,7 @@ static void an_answer_to_a_release_gives_no_lease(void **state) {
     world_stop(&w);
 }
 
-static void what_never_had_a_lease_is_closed_without_a_word(void **state) {
+static void a_resource_without_a_lease_is_closed_without_a_request(void **state) {
     (void)state;
     world w = world_start();
     doorman_resource_close(open_resource(&w, "db", 100), w.now);
@@ -1214,7 +1214,7 @@ static void what_never_had_a_lease_is_closed_without_a_word(void **state) {
 }
 
 /* R10 */
-static void a_close_while_it_asks_releases_what_the_answer_brings(void **state) {
+static void a_close_during_a_request_releases_the_lease_of_its_response(void **state) {
     (void)state;
     world w = world_start();
     doorman_resource *resource = open_resource(&w, "db", 100);
@@ -1231,7 +1231,7 @@ static void a_close_while_it_asks_releases_what_the_answer_brings(void **state) 
     world_stop(&w);
 }
 
-static void a_close_while_it_asks_in_vain_ends_quietly(void **state) {
+static void a_close_during_a_request_that_grants_nothing_sends_no_release(void **state) {
     (void)state;
     for (int refused = 0; refused < 2; refused++) {
         world w = world_start();
@@ -1259,7 +1259,7 @@ static void a_resource_reopened_before_its_release_keeps_its_lease(void **state)
 }
 
 /* R10. The Go client has a race between a release and later requests. */
-static void a_resource_reopened_while_it_is_released_asks_anew(void **state) {
+static void a_resource_reopened_during_its_release_is_requested_again(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 40);
@@ -1278,7 +1278,7 @@ static void a_resource_reopened_while_it_is_released_asks_anew(void **state) {
 
 /* R9, S8: the server has no entry for a lease that was released, so the end of a new lease may be
  * earlier. */
-static void a_lease_after_a_release_has_an_end_of_its_own(void **state) {
+static void a_lease_after_a_release_can_end_earlier_than_the_released_one(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 40);
@@ -1294,7 +1294,7 @@ static void a_lease_after_a_release_has_an_end_of_its_own(void **state) {
     world_stop(&w);
 }
 
-static void a_resource_closed_again_while_it_is_released_is_gone(void **state) {
+static void a_resource_reopened_and_closed_during_its_release_is_removed(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 40);
@@ -1342,7 +1342,7 @@ static void a_close_with_units_in_flight_releases_nothing(void **state) {
 }
 
 /* R3 */
-static void units_in_flight_are_not_forgotten_by_closing_and_opening(void **state) {
+static void units_in_flight_survive_close_and_reopen(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 40);
@@ -1358,7 +1358,7 @@ static void units_in_flight_are_not_forgotten_by_closing_and_opening(void **stat
 
 /* K2: a release waits for the back-off like any other request, and is dropped when its lease
  * ends. */
-static void a_release_does_not_hammer_a_server_that_fails(void **state) {
+static void releases_to_a_failing_server_back_off(void **state) {
     (void)state;
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 40);
@@ -1373,7 +1373,7 @@ static void a_release_does_not_hammer_a_server_that_fails(void **state) {
 }
 
 /* C3: a client can be destroyed in any state; world_stop checks for leaks. */
-static void a_client_is_destroyed_with_all_it_has(void **state) {
+static void a_client_can_be_destroyed_in_any_state(void **state) {
     (void)state;
     enum { IDLE, ASKING, HOLDING, RELEASING, MOMENTS };
     for (int moment = 0; moment < MOMENTS; moment++) {
@@ -1389,7 +1389,7 @@ static void a_client_is_destroyed_with_all_it_has(void **state) {
 }
 
 /* C1: the same calls with the same seed make the same requests at the same times. */
-static void the_same_seed_tells_the_same_story(void **state) {
+static void the_same_seed_makes_the_same_requests(void **state) {
     (void)state;
     doorman_time times[2][30];
     const doorman_client_options options = {
@@ -1408,7 +1408,7 @@ static void the_same_seed_tells_the_same_story(void **state) {
     assert_memory_equal(times[0], times[1], sizeof times[0]);
 }
 
-static void every_method_has_the_name_that_it_has_on_the_wire(void **state) {
+static void every_method_has_its_wire_name(void **state) {
     (void)state;
     assert_string_equal(doorman_method_name(DOORMAN_DISCOVERY, false), "discovery");
     assert_string_equal(doorman_method_name(DOORMAN_DISCOVERY, true), "discovery");
@@ -1421,71 +1421,71 @@ static void every_method_has_the_name_that_it_has_on_the_wire(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_method_has_the_name_that_it_has_on_the_wire),
-        cmocka_unit_test(a_new_resource_asks_at_once),
-        cmocka_unit_test(nothing_is_asked_while_an_answer_is_awaited),
-        cmocka_unit_test(one_request_renews_all_that_is_past_half_its_interval),
-        cmocka_unit_test(a_client_comes_up_to_a_twentieth_late_and_never_early),
-        cmocka_unit_test(wants_that_change_by_a_tenth_or_less_do_not_ask),
+        cmocka_unit_test(every_method_has_its_wire_name),
+        cmocka_unit_test(a_new_resource_is_requested_at_once),
+        cmocka_unit_test(no_request_is_sent_while_another_is_under_way),
+        cmocka_unit_test(one_request_renews_all_leases_past_half_their_interval),
+        cmocka_unit_test(a_renewal_is_up_to_a_twentieth_late_and_never_early),
+        cmocka_unit_test(a_change_of_wants_by_a_tenth_or_less_causes_no_request),
         cmocka_unit_test(changed_wants_wait_for_the_minimum_interval),
-        cmocka_unit_test(wants_that_change_while_it_asks_are_not_forgotten),
-        cmocka_unit_test(wants_that_change_while_a_gauge_holds_more_are_told),
+        cmocka_unit_test(wants_that_change_during_a_request_are_sent_next),
+        cmocka_unit_test(wants_that_change_while_a_gauge_is_above_its_lease_are_sent),
         cmocka_unit_test(a_smaller_lease_is_confirmed_at_once),
         cmocka_unit_test(a_larger_or_equal_lease_needs_no_confirmation),
-        cmocka_unit_test(a_confirmation_that_failed_is_repeated),
-        cmocka_unit_test(a_gauge_that_holds_more_confirms_as_it_falls_once_a_second_at_most),
-        cmocka_unit_test(a_gauge_that_holds_more_does_not_hasten_the_others),
-        cmocka_unit_test(a_request_reports_the_lease_with_what_is_left_of_its_time),
+        cmocka_unit_test(a_failed_confirmation_is_repeated),
+        cmocka_unit_test(a_gauge_above_its_lease_confirms_as_it_falls_at_most_once_a_second),
+        cmocka_unit_test(a_gauge_above_its_lease_does_not_speed_up_other_resources),
+        cmocka_unit_test(a_request_reports_the_lease_and_its_remaining_time),
         cmocka_unit_test(a_lease_that_has_ended_is_not_reported),
-        cmocka_unit_test(who_wants_less_gives_back_before_it_says_so),
-        cmocka_unit_test(units_in_flight_are_told_whatever_is_wanted),
-        cmocka_unit_test(units_in_flight_since_an_ended_lease_are_told_and_not_claimed),
-        cmocka_unit_test(units_beyond_the_lease_are_told_and_not_claimed),
-        cmocka_unit_test(many_resources_go_in_several_requests),
-        cmocka_unit_test(none_of_many_resources_is_left_out),
-        cmocka_unit_test(failures_back_off_from_one_second_to_a_minute),
-        cmocka_unit_test(an_answer_ends_the_back_off),
-        cmocka_unit_test(failures_leave_time_for_three_tries_before_the_first_lease_ends),
-        cmocka_unit_test(the_lease_of_any_resource_hastens_the_retries),
-        cmocka_unit_test(a_time_out_counts_as_a_failure),
+        cmocka_unit_test(a_holder_that_wants_less_lowers_its_limit_before_it_reports_it),
+        cmocka_unit_test(units_in_flight_are_reported_with_any_wants),
+        cmocka_unit_test(units_in_flight_after_the_lease_has_ended_are_reported_but_not_claimed),
+        cmocka_unit_test(units_above_the_lease_are_reported_but_not_claimed),
+        cmocka_unit_test(many_resources_are_split_into_several_requests),
+        cmocka_unit_test(every_one_of_many_resources_is_renewed),
+        cmocka_unit_test(retries_back_off_from_one_second_to_one_minute),
+        cmocka_unit_test(a_response_ends_the_back_off),
+        cmocka_unit_test(retries_fit_three_times_before_the_first_lease_ends),
+        cmocka_unit_test(a_lease_of_any_resource_speeds_up_the_retries),
+        cmocka_unit_test(a_timeout_counts_as_a_failure),
         cmocka_unit_test(addresses_are_tried_in_turn),
-        cmocka_unit_test(only_the_request_under_way_can_fail),
-        cmocka_unit_test(time_that_goes_back_stands_still),
+        cmocka_unit_test(only_the_request_in_progress_can_fail),
+        cmocka_unit_test(a_clock_that_goes_back_stands_still),
         cmocka_unit_test(a_redirect_is_followed_at_once),
         cmocka_unit_test(five_redirects_are_followed_and_the_sixth_is_a_failure),
-        cmocka_unit_test(an_answer_starts_the_count_of_redirects_anew),
-        cmocka_unit_test(no_redirect_leads_from_tls_to_plain_text),
-        cmocka_unit_test(a_redirect_to_tls_is_no_way_back_to_plain_text),
-        cmocka_unit_test(a_master_that_nobody_knows_is_a_failure),
-        cmocka_unit_test(a_master_that_nobody_knows_is_asked_for_every_four_seconds_at_least),
-        cmocka_unit_test(only_the_last_request_can_be_answered_and_once),
-        cmocka_unit_test(an_answer_after_the_reported_lease_has_ended_is_dropped),
-        cmocka_unit_test(an_answer_to_a_request_without_a_lease_is_taken_however_late),
-        cmocka_unit_test(an_answer_that_makes_no_sense_changes_nothing),
-        cmocka_unit_test(answers_that_do_not_match_the_asks_make_no_sense),
-        cmocka_unit_test(an_answer_of_another_method_makes_no_sense),
-        cmocka_unit_test(answers_at_the_bounds_are_taken),
+        cmocka_unit_test(a_response_resets_the_count_of_redirects),
+        cmocka_unit_test(no_redirect_is_followed_from_tls_to_plain_text),
+        cmocka_unit_test(after_a_redirect_to_tls_none_to_plain_text_is_followed),
+        cmocka_unit_test(an_unknown_master_is_a_failure),
+        cmocka_unit_test(an_unknown_master_is_retried_within_four_seconds),
+        cmocka_unit_test(only_the_last_request_accepts_a_response_and_only_once),
+        cmocka_unit_test(a_response_after_the_reported_lease_has_ended_is_dropped),
+        cmocka_unit_test(a_late_response_to_a_request_without_a_lease_is_accepted),
+        cmocka_unit_test(an_invalid_response_changes_nothing),
+        cmocka_unit_test(a_response_that_does_not_match_its_request_is_invalid),
+        cmocka_unit_test(a_response_to_another_method_is_invalid),
+        cmocka_unit_test(response_values_at_their_bounds_are_accepted),
         cmocka_unit_test(a_lease_is_renewed_before_it_ends),
-        cmocka_unit_test(a_lease_counts_from_the_sending),
-        cmocka_unit_test(an_interval_counts_from_the_answer),
+        cmocka_unit_test(a_lease_starts_when_its_request_is_sent),
+        cmocka_unit_test(a_refresh_interval_starts_at_the_response),
         cmocka_unit_test(the_end_of_a_lease_never_moves_back),
-        cmocka_unit_test(who_is_refused_keeps_what_it_has_and_is_told),
+        cmocka_unit_test(a_refused_holder_keeps_its_lease_and_learns_why),
         cmocka_unit_test(a_release_names_the_newest_lease),
-        cmocka_unit_test(a_release_is_tried_once),
-        cmocka_unit_test(an_answer_to_a_release_gives_no_lease),
-        cmocka_unit_test(what_never_had_a_lease_is_closed_without_a_word),
-        cmocka_unit_test(a_close_while_it_asks_releases_what_the_answer_brings),
-        cmocka_unit_test(a_close_while_it_asks_in_vain_ends_quietly),
+        cmocka_unit_test(a_release_is_sent_once),
+        cmocka_unit_test(a_response_to_a_release_grants_no_lease),
+        cmocka_unit_test(a_resource_without_a_lease_is_closed_without_a_request),
+        cmocka_unit_test(a_close_during_a_request_releases_the_lease_of_its_response),
+        cmocka_unit_test(a_close_during_a_request_that_grants_nothing_sends_no_release),
         cmocka_unit_test(a_resource_reopened_before_its_release_keeps_its_lease),
-        cmocka_unit_test(a_resource_reopened_while_it_is_released_asks_anew),
-        cmocka_unit_test(a_lease_after_a_release_has_an_end_of_its_own),
-        cmocka_unit_test(a_resource_closed_again_while_it_is_released_is_gone),
+        cmocka_unit_test(a_resource_reopened_during_its_release_is_requested_again),
+        cmocka_unit_test(a_lease_after_a_release_can_end_earlier_than_the_released_one),
+        cmocka_unit_test(a_resource_reopened_and_closed_during_its_release_is_removed),
         cmocka_unit_test(a_resource_reopened_after_its_release_is_a_new_one),
         cmocka_unit_test(a_close_with_units_in_flight_releases_nothing),
-        cmocka_unit_test(units_in_flight_are_not_forgotten_by_closing_and_opening),
-        cmocka_unit_test(a_release_does_not_hammer_a_server_that_fails),
-        cmocka_unit_test(a_client_is_destroyed_with_all_it_has),
-        cmocka_unit_test(the_same_seed_tells_the_same_story),
+        cmocka_unit_test(units_in_flight_survive_close_and_reopen),
+        cmocka_unit_test(releases_to_a_failing_server_back_off),
+        cmocka_unit_test(a_client_can_be_destroyed_in_any_state),
+        cmocka_unit_test(the_same_seed_makes_the_same_requests),
     };
     return run_all(tests);
 }
