@@ -103,8 +103,8 @@
  *                    _walk_end
  *     client         doorman_client_create  _destroy  _asker  _due  _update  _kill_switch
  *                    doorman_resource_open  _close  _set_wants  _read  _rate  _gauge
- *     limiters       doorman_rate_init  _init_units  _try  _decide  _delay  _shadow  _count
- *                    doorman_gauge_init  _try  _decide  _release  _shadow  _count
+ *     limiters       doorman_rate_init  _init_units  _try  _decide  _delay  _shadow
+ *                    doorman_gauge_init  _try  _decide  _release  _shadow
  *                    doorman_limit_init    doorman_limiter_init  _try  _delay
  *     JSON           doorman_json_config  _serve  _error  _request  _response
  *                    doorman_json_exchange_read  _decide  _write  _uninit
@@ -746,7 +746,7 @@ typedef struct doorman_resource_options {
     bool shadow;          /* see doorman_rate_shadow */
     /* Called when `leased`, `grant` or `capacity` has changed; info says what they are now, and is
      * borrowed for the call. The call comes from within a call on the client or the agent, which
-     * waits for it, so it should return soon. It may use limiters (try, delay, release, count). It
+     * waits for it, so it should return soon. It may use limiters (try, delay, release). It
      * must not call the client; a call of the agent does nothing and returns DEADLOCK. Nor may it
      * wait for a thread that calls either of them. */
     void (*on_change)(void *context, const doorman_resource_info *info);
@@ -890,17 +890,6 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     uint8_t bypass;           /* DOORMAN__SHADOW, DOORMAN__KILLED */
 } doorman__usage;
 
-/* Private: who waits for a limiter. `units` is atomic; the rest is guarded by the agent's mutex. */
-typedef struct DOORMAN__ALIGNED doorman__queue {
-    uint64_t units;      /* in units / 4096 */
-    uint64_t units_peak; /* the most there were, for the wants; and in all, in units * seconds, */
-    double area;         /* up to the last change */
-    doorman_time changed_at;
-    uint64_t waits; /* who has gone, and how long they were there; atomic, too */
-    doorman_time waited;
-    doorman_time paced; /* of a rate: when the last one was due who stood in line; atomic, too */
-} doorman__queue;
-
 /* A rate limiter, and a gauge of what is in flight. The fields are private. Any number of threads;
  * the memory is the caller's, and must not be copied or moved while in use. */
 typedef struct doorman__rate {
@@ -909,7 +898,6 @@ typedef struct doorman__rate {
     double burst_units;  /* in its place, where it is not 0 */
     uint64_t paid_until; /* 1/256 ns: all units up to then are spent */
     doorman__usage usage;
-    doorman__queue queue;
 } doorman__rate;
 
 typedef struct doorman__gauge {
@@ -917,7 +905,6 @@ typedef struct doorman__gauge {
     int64_t in_flight; /* units / 4096, as all here */
     int64_t peak;
     doorman__usage usage;
-    doorman__queue queue;
 } doorman__gauge;
 
 /* The public names of both. */
@@ -982,9 +969,6 @@ DOORMAN_API void doorman_gauge_release(doorman_gauge *gauge, double n);
  * within a second, and delays are 0. Any thread, at any time. */
 DOORMAN_API void doorman_rate_shadow(doorman_rate *rate, bool on);
 DOORMAN_API void doorman_gauge_shadow(doorman_gauge *gauge, bool on);
-
-DOORMAN_API void doorman_rate_count(const doorman_rate *rate, doorman_counts *out);
-DOORMAN_API void doorman_gauge_count(const doorman_gauge *gauge, doorman_counts *out);
 
 /* The limiters of a resource: as many threads and callers as like share them. They end with the
  * last close of the resource. A gauge needs leases of whole units, as a template with "whole": true
@@ -6613,14 +6597,12 @@ static void doorman__usage_fix(doorman__usage *usage, double amount) {
     usage->refresh_at = DOORMAN_NEVER;
 }
 
-static void doorman__counts_read(const doorman__usage *usage, const doorman__queue *queue,
-                                 doorman_counts *out) {
+/* What the limiter has counted. Waiting calls are counted by >>nng. */
+static void doorman__usage_read(const doorman__usage *usage, doorman_counts *out) {
     *out = (doorman_counts){
         .allowed = (double)__atomic_load_n(&usage->allowed, __ATOMIC_RELAXED) / DOORMAN__UNIT,
         .refused = (double)__atomic_load_n(&usage->refused, __ATOMIC_RELAXED) / DOORMAN__UNIT,
-        .excess = (double)__atomic_load_n(&usage->excess, __ATOMIC_RELAXED) / DOORMAN__UNIT,
-        .waits = __atomic_load_n(&queue->waits, __ATOMIC_RELAXED),
-        .waited = __atomic_load_n(&queue->waited, __ATOMIC_RELAXED)};
+        .excess = (double)__atomic_load_n(&usage->excess, __ATOMIC_RELAXED) / DOORMAN__UNIT};
 }
 
 /* ---- limiters: the rate */
@@ -6792,10 +6774,6 @@ static void doorman__rate_shadow(doorman__rate *rate, bool on) {
     doorman__usage_bypass(&rate->usage, DOORMAN__SHADOW, on);
 }
 
-static void doorman__rate_count(const doorman__rate *rate, doorman_counts *out) {
-    doorman__counts_read(&rate->usage, &rate->queue, out);
-}
-
 /* ---- limiters: the gauge */
 
 static double doorman__gauge_in_flight(const doorman__gauge *gauge) {
@@ -6902,10 +6880,6 @@ static void doorman__gauge_shadow(doorman__gauge *gauge, bool on) {
     doorman__usage_bypass(&gauge->usage, DOORMAN__SHADOW, on);
 }
 
-static void doorman__gauge_count(const doorman__gauge *gauge, doorman_counts *out) {
-    doorman__counts_read(&gauge->usage, &gauge->queue, out);
-}
-
 /* ---- limiters: the public calls */
 
 doorman_status doorman_rate_init(doorman_rate *rate, double units_per_second, doorman_time burst,
@@ -6933,10 +6907,6 @@ doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time
 
 void doorman_rate_shadow(doorman_rate *rate, bool on) { doorman__rate_shadow(rate, on); }
 
-void doorman_rate_count(const doorman_rate *rate, doorman_counts *out) {
-    doorman__rate_count(rate, out);
-}
-
 doorman_status doorman_gauge_init(doorman_gauge *gauge, double capacity) {
     return doorman__gauge_init(gauge, capacity);
 }
@@ -6953,10 +6923,6 @@ doorman_decision doorman_gauge_decide(doorman_gauge *gauge, double n, doorman_re
 void doorman_gauge_release(doorman_gauge *gauge, double n) { doorman__gauge_release(gauge, n); }
 
 void doorman_gauge_shadow(doorman_gauge *gauge, bool on) { doorman__gauge_shadow(gauge, on); }
-
-void doorman_gauge_count(const doorman_gauge *gauge, doorman_counts *out) {
-    doorman__gauge_count(gauge, out);
-}
 
 /* ---- limiters without a server: the arithmetic of each kind */
 
@@ -7357,6 +7323,41 @@ typedef struct doorman__sample {
     doorman__use use; /* since the sample before */
 } doorman__sample;
 
+/* The units that callers wait for, in units / 4096, and for how long. Time goes forward. */
+typedef struct doorman__waiting {
+    uint64_t units;          /* now */
+    uint64_t units_peak;     /* the largest value of `units` since the last sample */
+    double area;             /* the integral of `units` over time up to changed_at, in */
+    doorman_time changed_at; /* units * seconds */
+    uint64_t call_count;     /* waits that have ended */
+    doorman_time waited;     /* how long they took in all */
+} doorman__waiting;
+
+static double doorman__waiting_units(const doorman__waiting *waiting) {
+    return (double)waiting->units / DOORMAN__UNIT;
+}
+
+static double doorman__waiting_area(const doorman__waiting *waiting, doorman_time now) {
+    double seconds = (double)(now - waiting->changed_at) / (double)DOORMAN_SECOND;
+    return waiting->area + doorman__waiting_units(waiting) * seconds;
+}
+
+/* From now on callers wait for so many units. (Only >>nng calls this; inline, so that a compiler does
+ * not report it as unused.) */
+static inline void doorman__waiting_set(doorman__waiting *waiting, uint64_t units,
+                                        doorman_time now) {
+    assert(waiting->units <= waiting->units_peak);
+    waiting->area = doorman__waiting_area(waiting, now);
+    waiting->changed_at = now;
+    waiting->units = units;
+    if (units > waiting->units_peak) waiting->units_peak = units;
+}
+
+static void doorman__waiting_read(const doorman__waiting *waiting, doorman_counts *out) {
+    out->waits = waiting->call_count;
+    out->waited = waiting->waited;
+}
+
 typedef struct doorman__estimator {
     double minimum, maximum;
     double initial; /* the minimum until then */
@@ -7626,6 +7627,8 @@ struct doorman_resource {
     doorman_resource_info parent_terms; /* what the application knows */
     doorman__rate rate;
     doorman__gauge gauge;
+    doorman__waiting rate_waiting, gauge_waiting; /* as >>nng says */
+    struct doorman__queue *queues; /* an agent's, see >>nng; NULL: the client has no thread */
     char resource_id[];
 };
 
@@ -7658,8 +7661,10 @@ void doorman_resource_read(const doorman_resource *resource, doorman_resource_in
                                    .refresh_failures = resource->client->upstream.failure_count};
     bool has_gauge = __atomic_load_n(&resource->has_gauge, __ATOMIC_RELAXED);
     out->gauge_is_divided = has_gauge && leased && !held->whole;
-    doorman__rate_count(&resource->rate, &out->rate);
-    doorman__gauge_count(&resource->gauge, &out->gauge);
+    doorman__usage_read(&resource->rate.usage, &out->rate);
+    doorman__waiting_read(&resource->rate_waiting, &out->rate);
+    doorman__usage_read(&resource->gauge.usage, &out->gauge);
+    doorman__waiting_read(&resource->gauge_waiting, &out->gauge);
 }
 
 static doorman_time doorman__resource_follow_due(const doorman_resource *resource);
@@ -7727,16 +7732,6 @@ static void doorman__resource_disable(doorman_resource *resource) {
 
 /* ---- client: wants that follow use */
 
-static double doorman__queue_units(const doorman__queue *queue) {
-    return (double)__atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) / DOORMAN__UNIT;
-}
-
-/* How much was waited, in units * seconds. */
-static double doorman__queue_area(const doorman__queue *queue, doorman_time now) {
-    doorman_time last = now - queue->changed_at;
-    return queue->area + doorman__queue_units(queue) * (double)last / (double)DOORMAN_SECOND;
-}
-
 /* What shadow mode lets through counts as it would in earnest. */
 static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
     return __atomic_load_n(&usage->refused, __ATOMIC_RELAXED) +
@@ -7756,19 +7751,19 @@ static doorman__reading doorman__resource_reading(const doorman_resource *resour
     const doorman__gauge *gauge = &resource->gauge;
     double largest = (double)__atomic_load_n(&rate->usage.largest, __ATOMIC_RELAXED);
     double gauge_largest = (double)__atomic_load_n(&gauge->usage.largest, __ATOMIC_RELAXED);
-    return (doorman__reading){.at = now,
-                              .unmet_since = doorman__resource_unmet_since(resource),
-                              .allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED),
-                              .refused = doorman__usage_unmet(&rate->usage),
-                              .gauge_refused = doorman__usage_unmet(&gauge->usage),
-                              .largest = largest / DOORMAN__UNIT,
-                              .gauge_largest = gauge_largest / DOORMAN__UNIT,
-                              .waited = doorman__queue_area(&rate->queue, now),
-                              .waiting = doorman__queue_units(&rate->queue),
-                              .waiting_peak = (double)rate->queue.units_peak / DOORMAN__UNIT,
-                              .peak = (double)__atomic_load_n(&gauge->peak, __ATOMIC_RELAXED) /
-                                      DOORMAN__UNIT,
-                              .gauge_waiting = doorman__queue_units(&gauge->queue)};
+    return (doorman__reading){
+        .at = now,
+        .unmet_since = doorman__resource_unmet_since(resource),
+        .allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED),
+        .refused = doorman__usage_unmet(&rate->usage),
+        .gauge_refused = doorman__usage_unmet(&gauge->usage),
+        .largest = largest / DOORMAN__UNIT,
+        .gauge_largest = gauge_largest / DOORMAN__UNIT,
+        .waited = doorman__waiting_area(&resource->rate_waiting, now),
+        .waiting = doorman__waiting_units(&resource->rate_waiting),
+        .waiting_peak = (double)resource->rate_waiting.units_peak / DOORMAN__UNIT,
+        .peak = (double)__atomic_load_n(&gauge->peak, __ATOMIC_RELAXED) / DOORMAN__UNIT,
+        .gauge_waiting = doorman__waiting_units(&resource->gauge_waiting)};
 }
 
 /* The first refusal from here on is the first again. */
@@ -7788,7 +7783,7 @@ static void doorman__resource_sampled(doorman_resource *resource, doorman__readi
     reading->peak = (double)peak / DOORMAN__UNIT;
     reading->largest = (double)largest / DOORMAN__UNIT;
     reading->gauge_largest = (double)gauge_largest / DOORMAN__UNIT;
-    rate->queue.units_peak = __atomic_load_n(&rate->queue.units, __ATOMIC_RELAXED);
+    resource->rate_waiting.units_peak = resource->rate_waiting.units;
 }
 
 static doorman__supply doorman__resource_supply(const doorman_resource *resource,
@@ -7888,6 +7883,7 @@ static void doorman__client_closed(doorman__held_lease *held) {
     doorman__table_remove(&resource->client->resources, &resource->link);
     doorman__timer_clear(&resource->client->wakes, &resource->wake);
     if (resource->follows) resource->client->following_count--;
+    DOORMAN_FREE(resource->queues);
     DOORMAN_FREE(resource);
 }
 
@@ -9745,15 +9741,24 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
 #error "doorman.h: with -std=c11, put #define _DEFAULT_SOURCE before the first #include"
 #endif
 
-/* Somebody in the line, on the stack of the thread that waits. */
+/* The calls that wait for one limiter of a resource. Any thread may read the fields without the
+ * mutex, so they are atomic. */
+typedef struct DOORMAN__ALIGNED doorman__queue {
+    uint64_t units;     /* what the calls wait for, in units / 4096; 0: nobody waits */
+    doorman_time paced; /* rate: when the pace let the last waiter pass; see Pacing */
+} doorman__queue;
+
+enum { DOORMAN__RATE_QUEUE, DOORMAN__GAUGE_QUEUE, DOORMAN__QUEUE_COUNT };
+
+/* A call that waits for units. It is on the stack of its thread. */
 typedef struct doorman__waiter {
     struct doorman__waiter *previous, *next;
     doorman_agent *agent;
-    doorman_resource *resource; /* NULL: sent away */
+    doorman_resource *resource; /* NULL: the wait has ended, because the resource is closed */
     bool gauge;                 /* else the rate */
-    doorman__queue *queue;      /* the limiter's; in the line it stands for the limiter */
+    doorman__queue *queue;      /* of that limiter */
     double n;
-    bool first; /* of those who wait for this limiter */
+    bool first; /* in its queue */
     doorman_time since;
     pthread_cond_t turn;
 } doorman__waiter;
@@ -9902,21 +9907,32 @@ static void doorman__agent_notify(doorman_agent *agent) {
 
 /* ---- nng: the line */
 
-/* One more in the queue of a limiter, and one less. */
-static void doorman__queue_join(doorman__queue *queue, double n, doorman_time now) {
-    queue->area = doorman__queue_area(queue, now);
-    queue->changed_at = now;
-    uint64_t units = __atomic_add_fetch(&queue->units, doorman__units(n), __ATOMIC_SEQ_CST);
-    if (units > queue->units_peak) queue->units_peak = units;
+static bool doorman__queue_is_empty(const doorman__queue *queue) {
+    return __atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) == 0;
+}
+
+/* What the client knows of the queue that the waiter is in. */
+static doorman__waiting *doorman__waiter_waiting(const doorman__waiter *waiter) {
+    doorman_resource *resource = waiter->resource;
+    return waiter->gauge ? &resource->gauge_waiting : &resource->rate_waiting;
+}
+
+/* The units of a waiter are added to its queue, and subtracted again. The mutex is locked. */
+static void doorman__queue_join(const doorman__waiter *waiter, doorman_time now) {
+    uint64_t units = doorman__units(waiter->n);
+    assert(units > 0);
+    units = __atomic_add_fetch(&waiter->queue->units, units, __ATOMIC_SEQ_CST);
+    doorman__waiting_set(doorman__waiter_waiting(waiter), units, now);
 }
 
 static void doorman__queue_leave(const doorman__waiter *waiter, doorman_time now) {
-    doorman__queue *queue = waiter->queue;
-    queue->area = doorman__queue_area(queue, now);
-    queue->changed_at = now;
-    __atomic_fetch_sub(&queue->units, doorman__units(waiter->n), __ATOMIC_SEQ_CST);
-    __atomic_fetch_add(&queue->waits, 1, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&queue->waited, now - waiter->since, __ATOMIC_RELAXED);
+    doorman__waiting *waiting = doorman__waiter_waiting(waiter);
+    uint64_t units = doorman__units(waiter->n);
+    assert(waiting->units >= units);
+    units = __atomic_sub_fetch(&waiter->queue->units, units, __ATOMIC_SEQ_CST);
+    doorman__waiting_set(waiting, units, now);
+    waiting->call_count++;
+    waiting->waited += now - waiter->since;
 }
 
 /* Who joins is counted first and tries then, who releases looks at the count last: one of the two
@@ -9929,7 +9945,7 @@ static void doorman__line_join(doorman_agent *agent, doorman__waiter *waiter) {
     *(agent->last ? &agent->last->next : &agent->first) = waiter;
     agent->last = waiter;
     waiter->since = doorman_clock();
-    doorman__queue_join(waiter->queue, waiter->n, waiter->since);
+    doorman__queue_join(waiter, waiter->since);
 }
 
 /* It is the turn of the next one from here on who waits for this limiter. */
@@ -9975,7 +9991,7 @@ static void doorman__line_dismiss(doorman_agent *agent, const doorman_resource *
 static doorman_time doorman__pace_due(const doorman__waiter *waiter, const doorman__quota *limit,
                                       doorman_time now) {
     const doorman__rate *rate = &waiter->resource->rate;
-    doorman_time paced = __atomic_load_n(&rate->queue.paced, __ATOMIC_RELAXED);
+    doorman_time paced = __atomic_load_n(&waiter->queue->paced, __ATOMIC_RELAXED);
     bool of_late = now - paced < limit->most / 512;
     if (!(limit->amount > 0) || !(waiter->first || of_late)) return 0;
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
@@ -10013,7 +10029,7 @@ static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, do
     if (doorman__rate_try(rate, waiter->n, now) != DOORMAN_ALLOWED) return DOORMAN_UNAVAILABLE;
     if (due == 0) return DOORMAN_OK;
     due = doorman__later(due, now - DOORMAN__WAKE_MAX);
-    __atomic_store_n(&rate->queue.paced, due, __ATOMIC_RELAXED);
+    __atomic_store_n(&waiter->queue->paced, due, __ATOMIC_RELAXED);
     return DOORMAN_OK;
 }
 
@@ -10105,9 +10121,9 @@ static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter 
     if (__atomic_load_n(&agent->closed, __ATOMIC_RELAXED)) return DOORMAN_UNAVAILABLE;
     if (!doorman__amount_valid(waiter->n)) return DOORMAN_INVALID_ARGUMENT;
     if (waiter->n <= 0) return DOORMAN_OK;
-    bool line = doorman__queue_units(waiter->queue) > 0;
     status = DOORMAN_UNAVAILABLE;
-    if (!line) status = doorman__waiter_try(waiter, &delay, timeout <= 0, now);
+    if (doorman__queue_is_empty(waiter->queue))
+        status = doorman__waiter_try(waiter, &delay, timeout <= 0, now);
     if (status == DOORMAN_UNAVAILABLE && timeout > 0) {
         return doorman__waiter_stand(agent, waiter, doorman__after(now, timeout));
     }
@@ -10118,15 +10134,16 @@ static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter 
 
 doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman_resource *resource, double n,
                                        doorman_time timeout) {
-    doorman__waiter waiter = {.resource = resource, .queue = &resource->rate.queue, .n = n};
+    doorman__waiter waiter = {
+        .resource = resource, .queue = &resource->queues[DOORMAN__RATE_QUEUE], .n = n};
     return doorman__agent_wait(agent, &waiter, timeout);
 }
 
 doorman_status doorman_agent_gauge_wait(doorman_agent *agent, doorman_resource *resource, double n,
                                         doorman_time timeout) {
-    doorman__waiter waiter = {
-        .resource = resource, .queue = &doorman_resource_gauge(resource)->queue, .n = n};
-    waiter.gauge = true;
+    doorman__waiter waiter = {.resource = resource, .gauge = true, .n = n};
+    waiter.queue = &resource->queues[DOORMAN__GAUGE_QUEUE];
+    (void)doorman_resource_gauge(resource); /* the application uses the gauge */
     return doorman__agent_wait(agent, &waiter, timeout);
 }
 
@@ -10135,10 +10152,11 @@ doorman_status doorman_agent_gauge_release(doorman_agent *agent, doorman_resourc
     doorman_status status = doorman__agent_admit(agent);
     if (status != DOORMAN_OK) return status;
     doorman__gauge_release(&resource->gauge, n);
-    if (doorman__queue_units(&resource->gauge.queue) <= 0) return DOORMAN_OK;
+    const doorman__queue *queue = &resource->queues[DOORMAN__GAUGE_QUEUE];
+    if (doorman__queue_is_empty(queue)) return DOORMAN_OK;
     status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
-    doorman__line_serve(agent->first, &resource->gauge.queue);
+    doorman__line_serve(agent->first, queue);
     pthread_mutex_unlock(&agent->mutex);
     return DOORMAN_OK;
 }
@@ -10696,7 +10714,20 @@ doorman_status doorman_agent_open(doorman_resource **out, doorman_agent *agent,
                                   const doorman_resource_options *options, doorman_error *error) {
     doorman_status status = doorman__agent_enter(agent, error);
     if (status != DOORMAN_OK) return status;
-    status = doorman_resource_open(out, agent->client, options, error, doorman_clock());
+    size_t bytes = DOORMAN__QUEUE_COUNT * sizeof(doorman__queue);
+    doorman__queue *queues = (doorman__queue *)doorman__zalloc(bytes);
+    doorman_resource *resource = NULL;
+    status = queues
+                 ? doorman_resource_open(&resource, agent->client, options, error, doorman_clock())
+                 : doorman__no_memory(error);
+    if (status == DOORMAN_OK) {
+        *out = resource;
+        if (!resource->queues) { /* else it was open already */
+            resource->queues = queues;
+            queues = NULL;
+        }
+    }
+    DOORMAN_FREE(queues);
     doorman__agent_notify(agent);
     pthread_mutex_unlock(&agent->mutex);
     return status;

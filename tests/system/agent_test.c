@@ -996,7 +996,7 @@ static doorman_time line_served(void) {
     }
     doorman_time took = doorman_clock() - from;
     assert_true(read_info(agent, resource).in_flight == 0);
-    assert_true(doorman_resource_gauge(resource)->queue.units == 0);
+    assert_true(doorman__queue_is_empty(&resource->queues[DOORMAN__GAUGE_QUEUE]));
     doorman_agent_stop(agent);
     return took;
 }
@@ -1150,7 +1150,8 @@ static void every_wait_counts_once_as_demand(void **state) {
     assert_true(rate->usage.allowed == doorman__units(3) &&
                 rate->usage.refused == doorman__units(0.75));
     assert_true(gauge->usage.refused == doorman__units(0.75));
-    assert_true(rate->queue.units == 0 && gauge->queue.units == 0);
+    assert_true(doorman__queue_is_empty(&resource->queues[DOORMAN__RATE_QUEUE]) &&
+                doorman__queue_is_empty(&resource->queues[DOORMAN__GAUGE_QUEUE]));
     doorman_counts counts = read_info(agent, resource).gauge; /* of two calls; one of them waited */
     assert_true(counts.refused >= 0.75 && counts.refused <= 0.75);
     assert_true(counts.waits == 1 && counts.waited >= 100 * MILLISECOND);
@@ -1167,7 +1168,7 @@ static void a_waiter_that_left_the_queue_does_not_use_the_resource(void **state)
     doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_PESSIMISTIC, 0);
     for (int gauge = 0; gauge < 2; gauge++) {
         doorman__waiter waiter = {.resource = resource, .gauge = gauge, .n = 0.5};
-        waiter.queue = gauge ? &resource->gauge.queue : &resource->rate.queue;
+        waiter.queue = &resource->queues[gauge ? DOORMAN__GAUGE_QUEUE : DOORMAN__RATE_QUEUE];
         const doorman__usage *usage = gauge ? &resource->gauge.usage : &resource->rate.usage;
         assert_int_equal(doorman__waiter_stand(agent, &waiter, doorman_clock() + MILLISECOND),
                          DOORMAN_TIMED_OUT);
@@ -1377,7 +1378,8 @@ static size_t pass_on_a_busy_machine(doorman_resource *resource, double *passed,
     uint64_t random = 1;
     size_t count = 0;
     doorman_time now = START, delay = 0;
-    doorman__waiter waiter = {.resource = resource, .n = 1};
+    doorman__queue queue = {.units = 0};
+    doorman__waiter waiter = {.resource = resource, .queue = &queue, .n = 1};
     while (now < end && count < max) {
         waiter.first = delay > 0;
         delay = 0;

@@ -1657,11 +1657,8 @@ typedef struct application {
 } application;
 
 static void application_join_line(application *a, size_t count, doorman_time now) {
-    doorman__queue *queue = &doorman_resource_rate(a->resource)->queue;
-    queue->area = doorman__queue_area(queue, now);
-    queue->changed_at = now;
-    queue->units = (a->waiting = count) * 4096;
-    if (queue->units > queue->units_peak) queue->units_peak = queue->units;
+    a->waiting = count;
+    doorman__waiting_set(&a->resource->rate_waiting, count * 4096, now);
 }
 
 /* Simulates one millisecond, at a demand of `demand` requests a second. */

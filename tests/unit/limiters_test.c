@@ -663,7 +663,7 @@ static void shadow_mode_allows_above_a_rate_and_counts_it(void **state) {
     assert_int_equal(doorman_rate_delay(&rate, 100, MINUTE), 0);
     assert_int_equal(doorman_rate_try(&rate, (double)NAN, MINUTE), DOORMAN_IMPOSSIBLE);
     assert_int_equal(count_allowed(&rate, 5, 2 * MINUTE), 5); /* one of them fits the rate */
-    doorman_rate_count(&rate, &counts);
+    doorman__usage_read(&rate.usage, &counts);
     assert_counts(&counts, 2, 4 + 2.5, 5 + 2.5 + 4);
     doorman_rate_shadow(&rate, false);
     /* The excess is not paid back later. */
@@ -691,7 +691,7 @@ static void shadow_mode_allows_above_a_gauge_and_counts_it(void **state) {
     assert_int_equal(doorman_gauge_try(&gauge, 1, 0), DOORMAN_REFUSED);
     doorman_gauge_release(&gauge, 1);
     assert_int_equal(doorman_gauge_try(&gauge, 1, 0), DOORMAN_ALLOWED);
-    doorman_gauge_count(&gauge, &counts);
+    doorman__usage_read(&gauge.usage, &counts);
     assert_counts(&counts, 3, 1, 3 + 3);
 }
 
@@ -1312,7 +1312,7 @@ static void sixteen_threads_share_one_burst_exactly(void **state) {
         crowd_join(threads);
         assert_int_equal(atomic_load(&c.allowed), 10000);
         doorman_counts counts;
-        doorman_rate_count(&rate, &counts);
+        doorman__usage_read(&rate.usage, &counts);
         assert_exact(counts.allowed, 10000);
         assert_true(counts.refused > 0 && counts.refused <= THREADS * 2000 - 10000);
     }
