@@ -12,25 +12,25 @@ static struct {
     const uint8_t *data;
     size_t left;
     uint64_t state;
-} dice;
+} random_input;
 
 uint64_t sim_random(uint64_t *ignored) {
     (void)ignored;
-    if (dice.left < 2) return doorman__random(&dice.state);
-    uint64_t number = (uint64_t)dice.data[0] << 8 | dice.data[1];
-    dice.data += 2;
-    dice.left -= 2;
+    if (random_input.left < 2) return doorman__random(&random_input.state);
+    uint64_t number = (uint64_t)random_input.data[0] << 8 | random_input.data[1];
+    random_input.data += 2;
+    random_input.left -= 2;
     /* Both the highest bits, which sim_unit turns into a fraction, and the lowest bits are
      * random. */
     return number * UINT64_C(0x0001000100010001);
 }
 
-static void must_go_on(const sim_world *run) {
+static void check_failure(const sim_world *run) {
     if (!run->failure[0]) return;
-    uint64_t count = run->note_count < SIM_NOTES ? run->note_count : SIM_NOTES;
-    fprintf(stderr, "event %" PRIu64 ": %s\n", run->happened, run->failure);
-    for (uint64_t i = run->note_count - count; i < run->note_count; i++) {
-        fprintf(stderr, "%s\n", run->notes[i % SIM_NOTES]);
+    uint64_t count = run->log_count < SIM_LOG_LINES ? run->log_count : SIM_LOG_LINES;
+    fprintf(stderr, "event %" PRIu64 ": %s\n", run->handled_count, run->failure);
+    for (uint64_t i = run->log_count - count; i < run->log_count; i++) {
+        fprintf(stderr, "%s\n", run->log_lines[i % SIM_LOG_LINES]);
     }
     abort();
 }
@@ -38,7 +38,7 @@ static void must_go_on(const sim_world *run) {
 static void close_all(sim_world *run) {
     for (size_t i = 0; i < run->client_count; i++) {
         for (size_t k = 0; k < run->resource_count; k++) {
-            if (run->clients[i].client && run->clients[i].uses[k].resource) sim_close(run, i, k);
+            if (run->clients[i].client && run->clients[i].usages[k].resource) sim_close(run, i, k);
         }
     }
 }
@@ -52,30 +52,30 @@ static void check_empty(sim_world *run) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    sim_story story = {.seed = 1};
-    size_t most[SIM_BOUND_COUNT] = {[SIM_MOST_LEVELS] = 3,
-                                    [SIM_MOST_NODES] = 3,
-                                    [SIM_MOST_CLIENTS] = 4,
-                                    [SIM_MOST_RESOURCES] = 2,
-                                    [SIM_MOST_SECONDS] = 100};
-    memcpy(story.most, most, sizeof most);
-    for (size_t i = 0; i < SIM_FAULT_COUNT; i++) story.allowed[i] = true;
-    dice.data = data;
-    dice.left = bytes;
-    dice.state = 1;
+    sim_run_options options = {.seed = 1};
+    size_t maximum[SIM_BOUND_COUNT] = {[SIM_MAX_LEVELS] = 3,
+                                       [SIM_MAX_NODES] = 3,
+                                       [SIM_MAX_CLIENTS] = 4,
+                                       [SIM_MAX_RESOURCES] = 2,
+                                       [SIM_MAX_SECONDS] = 100};
+    memcpy(options.maximum, maximum, sizeof maximum);
+    for (size_t i = 0; i < SIM_FAULT_COUNT; i++) options.allowed[i] = true;
+    random_input.data = data;
+    random_input.left = bytes;
+    random_input.state = 1;
 
-    sim_init(&world, story.seed);
-    set_up(&world, &story);
+    sim_init(&world, options.seed);
+    set_up(&world, &options);
     sim_run(&world, world.end);
-    must_go_on(&world);
-    heal(&world);
+    check_failure(&world);
+    end_faults(&world);
     sim_run(&world, world.now + settling_time(&world));
-    must_go_on(&world);
+    check_failure(&world);
     sim_check_settled(&world);
-    must_go_on(&world);
+    check_failure(&world);
     close_all(&world);
     sim_run(&world, world.now + settling_time(&world));
-    must_go_on(&world);
+    check_failure(&world);
     check_empty(&world);
     sim_uninit(&world);
     return 0;

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int wrong_use(const char *what) {
+static int usage_error(const char *what) {
     fprintf(stderr,
             "%s\n"
             "usage: sim scenarios [--seeds N] [--output FOLDER] [--jobs N]\n"
@@ -35,10 +35,10 @@ static int wrong_use(const char *what) {
     return 2;
 }
 
-static bool read_number(const char *text, uint64_t least, uint64_t most, uint64_t *out) {
+static bool read_number(const char *text, uint64_t minimum, uint64_t maximum, uint64_t *out) {
     char *end = NULL;
     *out = strtoull(text, &end, 10);
-    return *text >= '0' && *text <= '9' && !*end && *out >= least && *out <= most;
+    return *text >= '0' && *text <= '9' && !*end && *out >= minimum && *out <= maximum;
 }
 
 /* Reads a list of faults such as "loss,double". */
@@ -59,19 +59,19 @@ static bool read_faults(const char *list, bool *out) {
 }
 
 typedef struct sim_command {
-    sim_story story;
+    sim_run_options options;
     uint64_t seeds, jobs;
     const char *folder;
 } sim_command;
 
 /* Reads one option and its value. */
 static bool read_option(const char *name, const char *value, sim_command *out) {
-    sim_story *story = &out->story;
+    sim_run_options *options = &out->options;
     uint64_t number = 0;
     if (strcmp(name, "--seeds") == 0) return read_number(value, 1, 1000000000, &out->seeds);
-    if (strcmp(name, "--seed") == 0) return read_number(value, 1, UINT64_MAX, &story->seed);
-    if (strcmp(name, "--faults") == 0) return read_faults(value, story->allowed);
-    if (strcmp(name, "--favour") == 0) return read_faults(value, story->favoured);
+    if (strcmp(name, "--seed") == 0) return read_number(value, 1, UINT64_MAX, &options->seed);
+    if (strcmp(name, "--faults") == 0) return read_faults(value, options->allowed);
+    if (strcmp(name, "--favour") == 0) return read_faults(value, options->favoured);
     if (strcmp(name, "--output") == 0) {
         out->folder = value;
         return true;
@@ -79,8 +79,8 @@ static bool read_option(const char *name, const char *value, sim_command *out) {
     if (strcmp(name, "--jobs") == 0) return read_number(value, 1, SIM_JOBS, &out->jobs);
     for (size_t i = 0; i < SIM_BOUND_COUNT; i++) {
         if (strcmp(name, sim_bound_option(i)) != 0) continue;
-        bool read = read_number(value, sim_bound_least(i), 100000, &number);
-        story->most[i] = (size_t)number;
+        bool read = read_number(value, sim_bound_minimum(i), 100000, &number);
+        options->maximum[i] = (size_t)number;
         return read;
     }
     return false;
@@ -88,27 +88,27 @@ static bool read_option(const char *name, const char *value, sim_command *out) {
 
 int main(int argc, char **argv) {
     sim_command command = {.jobs = 1, .folder = "build/sim"};
-    command.story = (sim_story){.program = argv[0], .shrink = true};
-    for (size_t i = 0; i < SIM_BOUND_COUNT; i++) command.story.most[i] = 100000;
-    (void)read_faults("all", command.story.allowed);
-    if (argc < 2) return wrong_use("missing command: scenarios or faults");
+    command.options = (sim_run_options){.program = argv[0], .shrink = true};
+    for (size_t i = 0; i < SIM_BOUND_COUNT; i++) command.options.maximum[i] = 100000;
+    (void)read_faults("all", command.options.allowed);
+    if (argc < 2) return usage_error("missing command: scenarios or faults");
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) {
-            command.story.verbose = true;
-            command.story.shrink = false;
+            command.options.verbose = true;
+            command.options.shrink = false;
         } else if (strcmp(argv[i], "--no-shrink") == 0) {
-            command.story.shrink = false;
+            command.options.shrink = false;
         } else if (i + 1 < argc && read_option(argv[i], argv[i + 1], &command)) {
             i++;
         } else {
-            return wrong_use(argv[i]);
+            return usage_error(argv[i]);
         }
     }
     if (strcmp(argv[1], "scenarios") == 0) {
         return sim_scenarios(command.seeds ? command.seeds : 10, command.folder, command.jobs);
     }
-    if (strcmp(argv[1], "faults") != 0) return wrong_use(argv[1]);
-    if (!command.seeds) command.seeds = command.story.seed ? 1 : 1000;
-    if (!command.story.seed) command.story.seed = 1;
-    return sim_faults(&command.story, command.seeds, command.jobs);
+    if (strcmp(argv[1], "faults") != 0) return usage_error(argv[1]);
+    if (!command.seeds) command.seeds = command.options.seed ? 1 : 1000;
+    if (!command.options.seed) command.options.seed = 1;
+    return sim_faults(&command.options, command.seeds, command.jobs);
 }

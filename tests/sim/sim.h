@@ -3,7 +3,7 @@
  * Servers and clients are the real state machines; clocks, network, processes and elections are
  * simulated in one thread. The same seed gives the same run, to the last bit.
  *
- *   sim_dice.c       random numbers; tests/fuzz replaces this file with its own
+ *   sim_random.c       random numbers; tests/fuzz replaces this file with its own
  *   sim_world.c      time, clocks, processes and their elections, clients
  *   sim_network.c    messages between clients or child nodes and the processes that they ask
  *   sim_check.c      invariants checked at every event, and the exact shares expected at the end
@@ -30,12 +30,13 @@
 #define SIM_PROCESSES 39 /* in all nodes together */
 #define SIM_CLIENTS 45
 #define SIM_RESOURCES 3
-#define SIM_LEVELS 4    /* levels of a tree */
-#define SIM_VERSIONS 32 /* configurations in one run */
-#define SIM_NOTES 30    /* the last notes before a failure, which are printed with it */
-#define SIM_JOBS 64     /* processes that share the runs */
-#define SIM_COVERS 96   /* live leases of one holder, each larger than the newer ones */
-#define SIM_RECOUNT 64  /* events between two comparisons of cached checks with a full recount */
+#define SIM_LEVELS 4       /* levels of a tree */
+#define SIM_VERSIONS 32    /* configurations in one run */
+#define SIM_LOG_LINES 30   /* the last notes before a failure, which are printed with it */
+#define SIM_JOBS 64        /* processes that share the runs */
+#define SIM_COMMITMENTS 96 /* live leases of one holder, each larger than the newer ones */
+#define SIM_RECOUNT_INTERVAL                                                                       \
+    64 /* events between two comparisons of cached checks with a full recount */
 #define SIM_NONE SIZE_MAX
 #define SIM_BURST (5 * DOORMAN_SECOND) /* burst of every rate */
 
@@ -76,25 +77,25 @@ typedef struct sim_event sim_event;
 typedef void (*sim_handler)(sim_world *world, const sim_event *event);
 
 /* The sender of a request: a client, or a process of a node that has a parent. */
-typedef struct sim_party {
+typedef struct sim_sender {
     bool is_process;
     size_t index;
-} sim_party;
+} sim_sender;
 
 /* A message, copied deeply: its pointers lead into the message itself, or to names that the world
  * owns. It is immutable, so that a copy on the network only adds a reference. */
 typedef struct sim_message {
     size_t references;
-    sim_party asker; /* the sender of the request */
-    uint64_t life;   /* the life of the sender's machine */
-    size_t process;  /* the receiver of the request */
+    sim_sender sender;    /* the sender of the request */
+    uint64_t incarnation; /* the life of the sender's machine */
+    size_t process;       /* the receiver of the request */
     uint64_t sequence;
     doorman_time sent_at; /* by the sender's clock */
     doorman_request request;
     doorman_response response;
     const char *path[SIM_LEVELS];
-    doorman_capacity_request asks[SIM_RESOURCES];
-    doorman_capacity_response answers[SIM_RESOURCES];
+    doorman_capacity_request request_items[SIM_RESOURCES];
+    doorman_capacity_response response_items[SIM_RESOURCES];
     doorman_algorithm algorithms[SIM_RESOURCES];
     doorman_demand *demands; /* of all asks */
     doorman_terms *terms;    /* of all answers */
@@ -104,8 +105,8 @@ struct sim_event {
     doorman_time at;
     uint64_t sequence; /* events at the same time run in the order of planning */
     sim_handler handler;
-    size_t who, what; /* index of a process or client; index of a resource or a kind of fault */
-    uint64_t life;    /* the life that the event is for; it is dropped when that life is over */
+    size_t actor, target; /* index of a process or client; index of a resource or a kind of fault */
+    uint64_t incarnation; /* the life that the event is for; it is dropped when that life is over */
     double amount;
     sim_message *message;
 };
@@ -119,10 +120,10 @@ typedef struct sim_clock {
 /* The machine that a client or a process runs on. */
 typedef struct sim_machine {
     sim_clock clock;
-    uint64_t life; /* how often its client or process has been started */
-    uint64_t wake; /* number of the last wake-up that was planned; earlier ones are ignored */
-    doorman_time still_until; /* 0: it is running; otherwise it stands still until then */
-    bool aside;               /* on the other side of a partition */
+    uint64_t incarnation; /* how often its client or process has been started */
+    uint64_t wakeup; /* number of the last wake-up that was planned; earlier ones are ignored */
+    doorman_time paused_until; /* 0: it is running; otherwise it stands still until then */
+    bool other_side;           /* on the other side of a partition */
 } sim_machine;
 
 /* The rules of one configuration for one resource. */
@@ -143,11 +144,12 @@ typedef struct sim_version {
 /* The largest sums that are right for one resource, and how long they stay valid: see
  * sim_check.c. */
 typedef struct sim_limit {
-    double leases, amount;         /* of leases; of units in use */
-    bool fresh;                    /* the amounts are valid while all of the following holds */
-    size_t version;                /* this configuration is in force */
-    doorman_time until, pause_max; /* now <= until; the last check is at most pause_max ago */
-    uint32_t used, kept; /* as bits: versions that each check until then marks as used, kept */
+    double leases, amount; /* of leases; of units in use */
+    bool valid;            /* the amounts are valid while all of the following holds */
+    size_t version;        /* this configuration is in force */
+    doorman_time until,
+        check_interval_max; /* now <= until; the last check is at most check_interval_max ago */
+    uint32_t used, kept;    /* as bits: versions that each check until then marks as used, kept */
 } sim_limit;
 
 typedef struct sim_process {
@@ -157,8 +159,8 @@ typedef struct sim_process {
     doorman_server *server;                 /* NULL: the process is dead */
     size_t version;                         /* of its configuration; root only */
     bool exiled;                            /* it cannot reach the election */
-    uint64_t seen_term;                     /* the last mastership whose end it saw */
-    doorman_time seen_gone;                 /* when it saw that end, by its clock */
+    uint64_t observed_term;                 /* the last mastership whose end it saw */
+    doorman_time observed_end;              /* when it saw that end, by its clock */
     doorman_time learned_at[SIM_RESOURCES]; /* by its clock, when last observed */
 } sim_process;
 
@@ -172,61 +174,62 @@ typedef struct sim_node {
     doorman_time key_until;       /* when the key expires unless it is renewed */
     doorman_time vacant_until;    /* nobody is elected before this time */
     uint64_t term;                /* number of masterships so far */
-    double held[SIM_RESOURCES];   /* in use under leases of this node and of the nodes below it */
+    double in_use[SIM_RESOURCES]; /* in use under leases of this node and of the nodes below it */
     double leases[SIM_RESOURCES]; /* the sum of these leases */
 } sim_node;
 
 /* An amount that a granter has committed for a holder, and its end by the holder's clock. */
-typedef struct sim_cover {
+typedef struct sim_commitment {
     double amount;
     doorman_time end;
-} sim_cover;
+} sim_commitment;
 
 /* One resource of a client. */
-typedef struct sim_use {
+typedef struct sim_usage {
     doorman_resource *resource; /* NULL: closed */
     uint64_t named_lease;       /* the lease named by the last request that named one */
     uint64_t earlier_lease;     /* the lease named before that */
     bool gauge;                 /* a gauge; otherwise a rate */
     size_t node;                /* the node that gave the last lease */
     double wants;
-    bool follows; /* of a rate: until the faults end, wants follow use, not `wants` */
+    bool follows_use; /* of a rate: until the faults end, wants follow use, not `wants` */
     int priority;
-    uint64_t opening; /* counts the gauges opened so far; units in flight belong to one of them */
-    bool leased;      /* when last observed */
-    sim_cover covers[SIM_COVERS]; /* of its leases, newest first */
-    size_t cover_count;
+    uint64_t
+        generation; /* counts the gauges opened so far; units in flight belong to one of them */
+    bool leased;    /* when last observed */
+    sim_commitment commitments[SIM_COMMITMENTS]; /* of its leases, newest first */
+    size_t commitment_count;
     double abandoned;             /* units in flight when it was closed and not back yet */
     doorman_time abandoned_until; /* the end of the lease that covers them */
-    double owed;  /* units that came back while it was closed; released after it is opened again */
-    double held;  /* units in use, when last observed */
-    double lease; /* the capacity of its lease, when last observed */
-    size_t held_of;        /* the node of that lease */
-    doorman_time seen_at;  /* when last observed, by the client's clock */
-    double capacity, peak; /* the capacity since then; the largest since it was opened */
-    double budget, passed; /* of a rate: units it may have granted since then, and has granted */
-} sim_use;
+    double returned_units;        /* while it was closed; released after it is opened again */
+    double in_use;                /* units in use, when last observed */
+    double lease;                 /* the capacity of its lease, when last observed */
+    size_t in_use_node;           /* the node of that lease */
+    doorman_time observed_at;     /* when last observed, by the client's clock */
+    double capacity, peak;        /* the capacity since then; the largest since it was opened */
+    double budget, granted; /* of a rate: units it may have granted since then, and has granted */
+} sim_usage;
 
 typedef struct sim_client {
     char id[32];
     size_t node;  /* the node that it asks */
     size_t other; /* a second node, for clients that roam; otherwise the same node */
     sim_machine machine;
-    double careless;        /* probability that a request names a wrong lease */
-    bool names_earlier;     /* it names the lease before the last; otherwise it names none */
-    doorman_client *client; /* NULL: the client is dead */
-    sim_use uses[SIM_RESOURCES];
+    double careless;          /* probability that a request names a wrong lease */
+    bool names_earlier_lease; /* it names the lease before the last; otherwise it names none */
+    doorman_client *client;   /* NULL: the client is dead */
+    sim_usage usages[SIM_RESOURCES];
 } sim_client;
 
 struct sim_world {
     doorman_time now, end; /* end: when the faults end */
     sim_event *heap;
     size_t event_count, event_capacity;
-    uint64_t planned, happened;
-    uint64_t hash;                        /* of everything that has happened */
-    uint64_t dice, seed;                  /* random numbers for everything except faults */
-    uint64_t fault_dice[SIM_FAULT_COUNT]; /* random numbers for each kind of fault */
-    double intensity[SIM_FAULT_COUNT];    /* in [0, 1]; 0: the fault does not happen */
+    uint64_t scheduled_count, handled_count;
+    uint64_t hash;                          /* of everything that has happened */
+    uint64_t random, seed;                  /* random numbers for everything except faults */
+    uint64_t fault_random[SIM_FAULT_COUNT]; /* random numbers for each kind of fault */
+    double intensity[SIM_FAULT_COUNT];      /* in [0, 1]; 0: the fault does not happen */
 
     doorman_time latency; /* the longest time a message takes when no fault delays it */
     doorman_time ttl;     /* of the election key */
@@ -247,84 +250,84 @@ struct sim_world {
      * observation is due, and the limits when the state of a process has changed. */
     doorman_time checked_at; /* when the last check was made */
     sim_limit limits[SIM_RESOURCES];
-    doorman_time look_at[SIM_RESOURCES][SIM_CLIENTS]; /* next observation; 0: touched */
-    doorman_time first_look_at[SIM_RESOURCES];        /* at or before the earliest of them */
+    doorman_time observe_at[SIM_RESOURCES][SIM_CLIENTS]; /* next observation; 0: touched */
+    doorman_time first_observe_at[SIM_RESOURCES];        /* at or before the earliest of them */
 
     bool cuts;           /* this run has a schedule of cuts: see sim_faults.c */
     doorman_time hold;   /* the longest time for which a gauge's units are held */
     bool verbose, quiet; /* verbose: prints all notes; quiet: takes none */
-    char notes[SIM_NOTES][200];
-    uint64_t note_count;
+    char log_lines[SIM_LOG_LINES][200];
+    uint64_t log_count;
     char failure[300]; /* "": no failure */
 };
 
-/* ---- sim_dice.c */
+/* ---- sim_random.c */
 
-uint64_t sim_random(uint64_t *dice);
+uint64_t sim_random(uint64_t *state);
 
 /* ---- sim_world.c */
 
-double sim_unit(uint64_t *dice);                    /* in [0, 1) */
-uint64_t sim_below(uint64_t *dice, uint64_t count); /* in [0, count) */
-size_t sim_pick(uint64_t *dice, size_t count);      /* an index in [0, count) */
-double sim_between(uint64_t *dice, double low, double high);
-doorman_time sim_time_between(uint64_t *dice, doorman_time low, doorman_time high);
-bool sim_strikes(sim_world *world, sim_fault fault, double probability);
+double sim_unit(uint64_t *random);                    /* in [0, 1) */
+uint64_t sim_below(uint64_t *random, uint64_t count); /* in [0, count) */
+size_t sim_pick(uint64_t *random, size_t count);      /* an index in [0, count) */
+double sim_between(uint64_t *random, double low, double high);
+doorman_time sim_time_between(uint64_t *random, doorman_time low, doorman_time high);
+bool sim_fault_occurs(sim_world *world, sim_fault fault, double probability);
 
 doorman_time sim_local(const sim_clock *clock, doorman_time at);
 doorman_time sim_global(const sim_clock *clock, doorman_time local);
 
 void sim_init(sim_world *world, uint64_t seed);
 void sim_uninit(sim_world *world);
-void sim_plan(sim_world *world, doorman_time at, sim_event event);
+void sim_schedule(sim_world *world, doorman_time at, sim_event event);
 void sim_run(sim_world *world, doorman_time end);
 #define SIM_FORMAT(at) __attribute__((format(printf, at, at + 1)))
-void sim_note(sim_world *world, const char *format, ...) SIM_FORMAT(2);
+void sim_log(sim_world *world, const char *format, ...) SIM_FORMAT(2);
 void sim_fail(sim_world *world, const char *format, ...) SIM_FORMAT(2);
-void sim_mix(sim_world *world, uint64_t bits);
-void sim_mix_amount(sim_world *world, double amount);
+void sim_hash(sim_world *world, uint64_t bits);
+void sim_hash_amount(sim_world *world, double amount);
 
 size_t sim_add_node(sim_world *world, size_t parent, size_t process_count);
 void sim_add_resource(sim_world *world);
 size_t sim_resource_index(const sim_world *world, const char *resource_id);
 sim_client *sim_add_client(sim_world *world, size_t node, sim_clock clock);
 void sim_add_version(sim_world *world, const sim_rules *rules);
-void sim_load(sim_world *world, size_t process); /* loads the configuration in force */
+void sim_load_config(sim_world *world, size_t process); /* loads the configuration in force */
 void sim_start_process(sim_world *world, size_t process);
 void sim_kill_process(sim_world *world, size_t process);
-void sim_freeze_process(sim_world *world, size_t process, doorman_time until);
+void sim_pause_process(sim_world *world, size_t process, doorman_time until);
 void sim_resign(sim_world *world, size_t node, doorman_time vacant_until);
 void sim_start_client(sim_world *world, size_t client);
 void sim_kill_client(sim_world *world, size_t client);
-void sim_stall_client(sim_world *world, size_t client, doorman_time until);
+void sim_pause_client(sim_world *world, size_t client, doorman_time until);
 void sim_open(sim_world *world, size_t client, size_t resource);
 void sim_close(sim_world *world, size_t client, size_t resource);
-void sim_want(sim_world *world, size_t client, size_t resource, double wants);
+void sim_set_wants(sim_world *world, size_t client, size_t resource, double wants);
 bool sim_leased(const sim_world *world, size_t client, size_t resource,
                 doorman_resource_info *info);
 bool sim_is_root(const sim_world *world, const sim_process *process);
 
 /* ---- sim_network.c */
 
-sim_message *sim_message_keep(sim_message *message); /* adds a reference; NULL is allowed */
-void sim_message_drop(sim_message *message);
-void sim_carry_client(sim_world *world, size_t client);
-void sim_carry_process(sim_world *world, size_t process);
+sim_message *sim_message_retain(sim_message *message); /* adds a reference; NULL is allowed */
+void sim_message_release(sim_message *message);
+void sim_step_client(sim_world *world, size_t client);
+void sim_step_process(sim_world *world, size_t process);
 
 /* ---- sim_check.c */
 
-void sim_take_lease(sim_world *world, size_t client, size_t resource, const doorman_lease *lease,
-                    doorman_time sent_at, bool renewed);
-void sim_check_answers(sim_world *world, const sim_message *asked, const sim_message *answered);
-void sim_look(sim_world *world, size_t process);
-void sim_check_books(sim_world *world, size_t process);
+void sim_record_lease(sim_world *world, size_t client, size_t resource, const doorman_lease *lease,
+                      doorman_time sent_at, bool renewed);
+void sim_check_response(sim_world *world, const sim_message *request, const sim_message *reply);
+void sim_observe_learning(sim_world *world, size_t process);
+void sim_check_resources(sim_world *world, size_t process);
 void sim_check_sums(sim_world *world);
 void sim_check_settled(sim_world *world);
 size_t sim_first_version(sim_world *world);
 /* Must be called after any call to the client or its limiters, and after any change to its uses. */
-void sim_touch_client(sim_world *world, size_t client);
+void sim_invalidate_client(sim_world *world, size_t client);
 /* Must be called whenever a process starts, dies, freezes, thaws or loads a configuration. */
-void sim_touch_processes(sim_world *world);
+void sim_invalidate_processes(sim_world *world);
 
 /* ---- sim_scenarios.c and sim_faults.c */
 
@@ -338,22 +341,22 @@ int sim_scenarios(uint64_t seeds, const char *folder, uint64_t jobs);
     X(RESOURCES, "--resources", 1)                                                                 \
     X(SECONDS, "--seconds", 1) /* of the part with faults */
 
-#define SIM_BOUND_CODE(code, option, least) SIM_MOST_##code,
+#define SIM_BOUND_CODE(code, option, minimum) SIM_MAX_##code,
 typedef enum sim_bound { SIM_BOUNDS(SIM_BOUND_CODE) SIM_BOUND_COUNT } sim_bound;
 
-typedef struct sim_story {
+typedef struct sim_run_options {
     const char *program; /* printed in the command that replays the run */
     uint64_t seed;
     bool allowed[SIM_FAULT_COUNT];  /* faults that may happen */
     bool favoured[SIM_FAULT_COUNT]; /* faults that happen at full intensity */
-    size_t most[SIM_BOUND_COUNT];
+    size_t maximum[SIM_BOUND_COUNT];
     bool verbose, shrink;
     bool quiet; /* takes no notes, which is faster; a run that fails is repeated with notes */
-} sim_story;
+} sim_run_options;
 
-int sim_faults(const sim_story *story, uint64_t seeds, uint64_t jobs);
+int sim_faults(const sim_run_options *options, uint64_t seeds, uint64_t jobs);
 const char *sim_fault_name(size_t fault);
 const char *sim_bound_option(size_t bound);
-size_t sim_bound_least(size_t bound);
+size_t sim_bound_minimum(size_t bound);
 
 #endif

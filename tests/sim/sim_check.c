@@ -7,33 +7,33 @@
 #include <string.h>
 
 /* Relative tolerance when amounts are compared: leases are exact, but sums of doubles are not. */
-#define SLACK 1e-9
+#define TOLERANCE 1e-9
 
 static bool exceeds(double amount, double bound) {
-    return amount > bound + SLACK * fmax(1, fmax(fabs(amount), fabs(bound)));
+    return amount > bound + TOLERANCE * fmax(1, fmax(fabs(amount), fabs(bound)));
 }
 
 static bool differs(double a, double b) { return exceeds(a, b) || exceeds(b, a); }
 
 /* Returns whether the algorithm divides the capacity, so that all amounts together fit into it. */
-static bool whole(const doorman_algorithm *algorithm) {
+static bool divides_capacity(const doorman_algorithm *algorithm) {
     return algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
 }
 
 /* Returns whether an algorithm promises that the leases never exceed the capacity (T7). It does not
  * where it does not divide the capacity, where handover is immediate, or where learning is shorter
  * than the longest lease with drift. */
-static bool promises(const doorman_algorithm *algorithm) {
+static bool guarantees_capacity(const doorman_algorithm *algorithm) {
     doorman_time length = algorithm->lease_length;
     bool learns = !algorithm->has_learning_mode_duration ||
                   algorithm->learning_mode_duration >= length + length / 20;
-    return whole(algorithm) && learns && algorithm->handover == DOORMAN_CONFIRMED;
+    return divides_capacity(algorithm) && learns && algorithm->handover == DOORMAN_CONFIRMED;
 }
 
 /* Returns how long, in simulated time, leases of a configuration can last after it is no longer in
  * force: the lease length with drift, by the slowest clock. Where no template matches, leases have
  * the default length. */
-static doorman_time drains_in(const sim_rules *rules) {
+static doorman_time drain_time(const sim_rules *rules) {
     doorman_time length = rules->matched ? rules->algorithm.lease_length : 60 * DOORMAN_SECOND;
     return (length + length / 20) * 1000 / SIM_RATE_MIN;
 }
@@ -47,12 +47,12 @@ static doorman_time drains_in(const sim_rules *rules) {
 static void find_ends(const sim_world *world, size_t resource, doorman_time *ends) {
     doorman_time last = 0, longest = 0;
     for (size_t i = 0; i <= world->version; i++) {
-        doorman_time length = drains_in(&world->versions[i].rules[resource]);
+        doorman_time length = drain_time(&world->versions[i].rules[resource]);
         if (length > longest) longest = length;
     }
     for (size_t i = 0; i <= world->version; i++) {
         const sim_version *version = &world->versions[i];
-        doorman_time end = version->used_at[resource] + drains_in(&version->rules[resource]);
+        doorman_time end = version->used_at[resource] + drain_time(&version->rules[resource]);
         if (end > last) last = end;
         if (version->kept_at[resource] + longest > last) {
             last = version->kept_at[resource] + longest;
@@ -62,7 +62,7 @@ static void find_ends(const sim_world *world, size_t resource, doorman_time *end
 }
 
 /* Stores until when a process learns. */
-void sim_look(sim_world *world, size_t index) {
+void sim_observe_learning(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);
     const void *cursor = NULL;
@@ -74,7 +74,7 @@ void sim_look(sim_world *world, size_t index) {
     }
     if (memcmp(learned_at, process->learned_at, sizeof learned_at) == 0) return;
     memcpy(process->learned_at, learned_at, sizeof learned_at);
-    sim_touch_processes(world);
+    sim_invalidate_processes(world);
 }
 
 /* ---- limits */
@@ -89,8 +89,8 @@ void sim_look(sim_world *world, size_t index) {
  * Most events change none of this, so a limit stores how long it stays valid. While it is valid,
  * each check marks the same configurations as used and kept; these marks are stored only when they
  * are read. A limit is valid until
- *   - the state of a process changes (sim_touch_processes), or another configuration comes into
- *     force;
+ *   - the state of a process changes (sim_invalidate_processes), or another configuration comes
+ *     into force;
  *   - a child that learns has its lease repeated (`kept`);
  *   - the last server ends its learning, where some configuration is kept until then;
  *   - the leases of an older configuration that is no longer marked have ended.
@@ -98,18 +98,19 @@ void sim_look(sim_world *world, size_t index) {
  * ended in between. So the time between two checks must not exceed the shortest time in which
  * leases of a configuration end. */
 
-void sim_touch_processes(sim_world *world) {
-    for (size_t i = 0; i < world->resource_count; i++) world->limits[i].fresh = false;
+void sim_invalidate_processes(sim_world *world) {
+    for (size_t i = 0; i < world->resource_count; i++) world->limits[i].valid = false;
 }
 
-static bool limit_holds(const sim_world *world, size_t resource) {
+static bool limit_is_valid(const sim_world *world, size_t resource) {
     const sim_limit *limit = &world->limits[resource];
-    return limit->fresh && !world->kept[resource] && limit->version == world->version &&
-           world->now <= limit->until && world->now - world->checked_at <= limit->pause_max;
+    return limit->valid && !world->kept[resource] && limit->version == world->version &&
+           world->now <= limit->until &&
+           world->now - world->checked_at <= limit->check_interval_max;
 }
 
 /* Stores the marks of all checks up to the last one. */
-static void write_noted(sim_world *world, size_t resource) {
+static void store_marks(sim_world *world, size_t resource) {
     const sim_limit *limit = &world->limits[resource];
     for (size_t i = 0; i < world->version_count; i++) {
         sim_version *version = &world->versions[i];
@@ -119,11 +120,11 @@ static void write_noted(sim_world *world, size_t resource) {
 }
 
 /* Marks the configurations that are used. Returns the time until which some server learns. */
-static doorman_time note_used(sim_world *world, size_t resource, uint32_t *used) {
+static doorman_time mark_used(sim_world *world, size_t resource, uint32_t *used) {
     doorman_time learns_until = 0;
     for (size_t i = 0; i < world->process_count; i++) {
         const sim_process *process = &world->processes[i];
-        if (!process->server || process->machine.still_until) continue;
+        if (!process->server || process->machine.paused_until) continue;
         if (sim_is_root(world, process)) {
             world->versions[process->version].used_at[resource] = world->now;
             *used |= UINT32_C(1) << process->version;
@@ -135,7 +136,7 @@ static doorman_time note_used(sim_world *world, size_t resource, uint32_t *used)
     return learns_until;
 }
 
-static void note_kept(sim_world *world, size_t resource, uint32_t *kept) {
+static void mark_kept(sim_world *world, size_t resource, uint32_t *kept) {
     doorman_time ends[SIM_VERSIONS];
     find_ends(world, resource, ends);
     for (size_t i = 0; i < world->version; i++) {
@@ -150,7 +151,7 @@ size_t sim_first_version(sim_world *world) {
     size_t first = world->version;
     for (size_t resource = 0; resource < world->resource_count; resource++) {
         doorman_time ends[SIM_VERSIONS];
-        write_noted(world, resource);
+        store_marks(world, resource);
         find_ends(world, resource, ends);
         for (size_t i = 0; i < first; i++) {
             if (world->now <= ends[i]) first = i;
@@ -171,7 +172,8 @@ static double find_limit(const sim_world *world, size_t resource, const doorman_
         const doorman_algorithm *algorithm = &rules->algorithm;
         doorman_time given = algorithm->learning_mode_duration;
         if (world->now > ends[i] - early) continue;
-        limit = fmax(limit, rules->matched && promises(algorithm) ? rules->capacity : INFINITY);
+        limit = fmax(limit,
+                     rules->matched && guarantees_capacity(algorithm) ? rules->capacity : INFINITY);
         if (algorithm->lease_length > longest) longest = algorithm->lease_length;
         if (algorithm->has_learning_mode_duration && given < learning_for) learning_for = given;
     }
@@ -181,8 +183,8 @@ static double find_limit(const sim_world *world, size_t resource, const doorman_
 /* Returns the limit according to the marks up to the last check. */
 static double capacity_limit(sim_world *world, size_t resource) {
     doorman_time ends[SIM_VERSIONS];
-    if (limit_holds(world, resource)) return world->limits[resource].amount;
-    write_noted(world, resource);
+    if (limit_is_valid(world, resource)) return world->limits[resource].amount;
+    store_marks(world, resource);
     find_ends(world, resource, ends);
     return find_limit(world, resource, ends, 0);
 }
@@ -193,22 +195,22 @@ static double capacity_limit(sim_world *world, size_t resource) {
 static void renew_limit(sim_world *world, size_t resource) {
     sim_limit *limit = &world->limits[resource];
     doorman_time ends[SIM_VERSIONS];
-    write_noted(world, resource);
-    *limit = (sim_limit){.fresh = !world->kept[resource], .version = world->version};
-    limit->until = limit->pause_max = DOORMAN_NEVER;
-    doorman_time learns_until = note_used(world, resource, &limit->used);
+    store_marks(world, resource);
+    *limit = (sim_limit){.valid = !world->kept[resource], .version = world->version};
+    limit->until = limit->check_interval_max = DOORMAN_NEVER;
+    doorman_time learns_until = mark_used(world, resource, &limit->used);
     bool learns = world->kept[resource] || world->now < learns_until;
-    if (learns && world->version) note_kept(world, resource, &limit->kept);
+    if (learns && world->version) mark_kept(world, resource, &limit->kept);
     if (learns && world->version) limit->until = learns_until - 1;
     world->kept[resource] = false;
     find_ends(world, resource, ends);
     limit->amount = find_limit(world, resource, ends, 0);
     limit->leases = find_limit(world, resource, ends, world->hold);
     for (size_t i = 0; i <= world->version; i++) {
-        doorman_time drained = drains_in(&world->versions[i].rules[resource]);
-        bool noted = (limit->used | limit->kept) & ((UINT64_C(2) << i) - 1);
-        if (drained < limit->pause_max) limit->pause_max = drained;
-        if (noted) continue;
+        doorman_time drained = drain_time(&world->versions[i].rules[resource]);
+        bool marked = (limit->used | limit->kept) & ((UINT64_C(2) << i) - 1);
+        if (drained < limit->check_interval_max) limit->check_interval_max = drained;
+        if (marked) continue;
         if (world->now <= ends[i] && ends[i] < limit->until) limit->until = ends[i];
         doorman_time early = ends[i] - world->hold;
         if (world->now <= early && early < limit->until) limit->until = early;
@@ -217,13 +219,14 @@ static void renew_limit(sim_world *world, size_t resource) {
 
 /* ---- responses */
 
-typedef struct sim_book {
+typedef struct sim_resource_state {
     doorman_server_resource resource;
     double others; /* committed for the other holders */
-} sim_book;
+} sim_resource_state;
 
-static bool read_book(const sim_process *process, const char *resource_id, const char *holder_id,
-                      doorman_time local, sim_book *out) {
+static bool read_resource_state(const sim_process *process, const char *resource_id,
+                                const char *holder_id, doorman_time local,
+                                sim_resource_state *out) {
     const void *cursor = NULL;
     while (doorman_server_next_resource(process->server, &cursor, &out->resource, local)) {
         if (strcmp(out->resource.resource_id, resource_id) == 0) break;
@@ -249,130 +252,138 @@ static bool read_book(const sim_process *process, const char *resource_id, const
  *     server that learns it fits, except when the last lease is repeated.
  *
  * A child that learns keeps what it has, which may be more than all of these (R7). */
-static void check_lease(sim_world *world, const sim_book *book, const doorman_capacity_request *ask,
-                        const doorman_capacity_response *answer, const char *holder, bool ours,
-                        bool learns) {
-    const doorman_lease *lease = &answer->gets;
-    double has = ask->has.id ? ask->has.capacity : 0, wants = 0;
-    for (size_t i = 0; i < ask->wants_count; i++) {
-        wants += answer->whole ? ceil(ask->wants[i].wants) : ask->wants[i].wants;
+static void check_lease(sim_world *world, const sim_resource_state *state,
+                        const doorman_capacity_request *request_item,
+                        const doorman_capacity_response *response_item, const char *holder,
+                        bool same_node, bool learns) {
+    const doorman_lease *lease = &response_item->gets;
+    double has = request_item->has.id ? request_item->has.capacity : 0, wants = 0;
+    for (size_t i = 0; i < request_item->wants_count; i++) {
+        wants += response_item->whole ? ceil(request_item->wants[i].wants)
+                                      : request_item->wants[i].wants;
     }
-    double most = !learns ? wants : ours ? fmax(wants, has) : 0;
-    if (exceeds(lease->capacity, most)) {
+    double maximum = !learns ? wants : same_node ? fmax(wants, has) : 0;
+    if (exceeds(lease->capacity, maximum)) {
         sim_fail(world, "%s gets %.9g of %s, but wants %.9g and has %.9g%s", holder,
-                 lease->capacity, ask->resource_id, wants, has, ours ? "" : " from another node");
+                 lease->capacity, request_item->resource_id, wants, has,
+                 same_node ? "" : " from another node");
     }
-    if (learns && !(lease->committed > 0) && !(ours && fmax(has, ask->outstanding) > 0)) {
-        sim_fail(world, "a server that learns grants %s 0 of %s", holder, ask->resource_id);
+    if (learns && !(lease->committed > 0) &&
+        !(same_node && fmax(has, request_item->outstanding) > 0)) {
+        sim_fail(world, "a server that learns grants %s 0 of %s", holder,
+                 request_item->resource_id);
     }
-    if (!book || !promises(&book->resource.settings->algorithm)) return;
-    double claim = fmax(has, ask->outstanding), capacity = book->resource.capacity;
-    if (answer->whole) claim = ceil(claim); /* all that is committed is whole */
-    bool more = exceeds(lease->capacity, learns && lease->id != ask->has.id ? 0 : claim);
-    if (more && exceeds(lease->capacity + book->others, capacity)) {
-        sim_fail(world,
-                 "%s claims %.9g of %s and gets %.9g; others: %.9g committed, capacity: %.9g",
-                 holder, claim, ask->resource_id, lease->capacity, book->others, capacity);
+    if (!state || !guarantees_capacity(&state->resource.settings->algorithm)) return;
+    double claim = fmax(has, request_item->outstanding), capacity = state->resource.capacity;
+    if (response_item->whole) claim = ceil(claim); /* all that is committed is whole */
+    bool more = exceeds(lease->capacity, learns && lease->id != request_item->has.id ? 0 : claim);
+    if (more && exceeds(lease->capacity + state->others, capacity)) {
+        sim_fail(
+            world, "%s claims %.9g of %s and gets %.9g; others: %.9g committed, capacity: %.9g",
+            holder, claim, request_item->resource_id, lease->capacity, state->others, capacity);
     }
 }
 
 static void check_answer(sim_world *world, const sim_process *process,
-                         const doorman_capacity_request *ask,
-                         const doorman_capacity_response *answer, const char *holder,
+                         const doorman_capacity_request *request_item,
+                         const doorman_capacity_response *response_item, const char *holder,
                          size_t resource) {
     const sim_rules *rules = &world->versions[process->version].rules[resource];
-    const doorman_lease *lease = &answer->gets;
+    const doorman_lease *lease = &response_item->gets;
     doorman_time local = sim_local(&process->machine.clock, world->now);
-    bool ours = ask->has.id && strcmp(ask->has.node, world->nodes[process->node].name) == 0;
+    bool same_node = request_item->has.id &&
+                     strcmp(request_item->has.node, world->nodes[process->node].name) == 0;
     if (!(lease->capacity >= 0) || isinf(lease->capacity) || lease->expires_in < 0) {
-        sim_fail(world, "%s gets %g of %s", holder, lease->capacity, ask->resource_id);
+        sim_fail(world, "%s gets %g of %s", holder, lease->capacity, request_item->resource_id);
         return;
     }
-    sim_book book = {.others = 0};
-    bool known = read_book(process, ask->resource_id, holder, local, &book);
+    sim_resource_state state = {.others = 0};
+    bool known = read_resource_state(process, request_item->resource_id, holder, local, &state);
     bool root = sim_is_root(world, process);
-    if (root && known && differs(book.resource.capacity, rules->capacity)) {
+    if (root && known && differs(state.resource.capacity, rules->capacity)) {
         sim_fail(world, "%s has a capacity of %.9g of %s, its configuration has %.9g",
-                 process->address, book.resource.capacity, ask->resource_id, rules->capacity);
+                 process->address, state.resource.capacity, request_item->resource_id,
+                 rules->capacity);
     }
-    if (answer->whole && lease->capacity > floor(lease->capacity)) {
+    if (response_item->whole && lease->capacity > floor(lease->capacity)) {
         sim_fail(world, "%s is given %.17g of %s, which is in whole units", holder, lease->capacity,
-                 ask->resource_id);
+                 request_item->resource_id);
     }
-    if (ask->learning) return;
-    bool learns =
-        known && whole(&book.resource.settings->algorithm) && local < book.resource.learned_at;
-    check_lease(world, known ? &book : NULL, ask, answer, holder, ours, learns);
+    if (request_item->learning) return;
+    bool learns = known && divides_capacity(&state.resource.settings->algorithm) &&
+                  local < state.resource.learned_at;
+    check_lease(world, known ? &state : NULL, request_item, response_item, holder, same_node,
+                learns);
 }
 
-void sim_check_answers(sim_world *world, const sim_message *asked, const sim_message *answered) {
-    const sim_process *process = &world->processes[asked->process];
-    for (size_t i = 0; i < answered->response.item_count; i++) {
-        const doorman_capacity_request *ask = &asked->asks[i];
-        size_t resource = sim_resource_index(world, ask->resource_id);
-        if (ask->learning) world->kept[resource] = true;
-        if (answered->answers[i].outcome != DOORMAN_GRANTED) continue;
-        check_answer(world, process, ask, &answered->answers[i], asked->request.holder_id,
-                     resource);
+void sim_check_response(sim_world *world, const sim_message *request, const sim_message *reply) {
+    const sim_process *process = &world->processes[request->process];
+    for (size_t i = 0; i < reply->response.item_count; i++) {
+        const doorman_capacity_request *request_item = &request->request_items[i];
+        size_t resource = sim_resource_index(world, request_item->resource_id);
+        if (request_item->learning) world->kept[resource] = true;
+        if (reply->response_items[i].outcome != DOORMAN_GRANTED) continue;
+        check_answer(world, process, request_item, &reply->response_items[i],
+                     request->request.holder_id, resource);
     }
 }
 
 /* ---- lease tables */
 
 /* What a server has committed for each client and each node that may ask it. */
-typedef struct sim_counts {
+typedef struct sim_committed_amounts {
     double clients[SIM_CLIENTS], nodes[SIM_NODES];
-} sim_counts;
+} sim_committed_amounts;
 
 /* The fast sums of a resource equal a recount of its leases, and what is committed for a holder is
  * at least what it has. */
-static void check_book(sim_world *world, const sim_process *process,
-                       const doorman_server_resource *resource, doorman_time local,
-                       sim_counts *counts) {
-    double has = 0, counted = 0, wants = 0, subclients = 0;
+static void check_resource(sim_world *world, const sim_process *process,
+                           const doorman_server_resource *resource, doorman_time local,
+                           sim_committed_amounts *amounts) {
+    double has = 0, committed = 0, wants = 0, subclients = 0;
     size_t count = 0;
     const char *id = resource->resource_id;
     const void *cursor = NULL;
     doorman_server_lease lease;
     while (doorman_server_next_lease(process->server, id, &cursor, &lease, local)) {
         has += lease.has;
-        counted += lease.committed;
+        committed += lease.committed;
         wants += lease.wants;
         subclients += lease.subclients;
         count++;
         size_t holder = strtoul(lease.holder_id + 1, NULL, 10); /* "c12" or "n3" */
-        *(lease.is_server ? &counts->nodes[holder] : &counts->clients[holder]) = lease.committed;
+        *(lease.is_server ? &amounts->nodes[holder] : &amounts->clients[holder]) = lease.committed;
         if (!(lease.has >= 0) || !(lease.committed >= lease.has) || isinf(lease.committed)) {
             sim_fail(world, "%s has %g committed for %s, which has %g of %s", process->address,
                      lease.committed, lease.holder_id, lease.has, id);
         }
     }
-    if (differs(has, resource->has) || differs(counted, resource->committed) ||
+    if (differs(has, resource->has) || differs(committed, resource->committed) ||
         differs(wants, resource->wants) || differs(subclients, resource->subclients) ||
         count != resource->holder_count) {
         sim_fail(world,
                  "%s has for %s the sums has %.17g committed %.17g wants %.17g of %zu holders; a "
                  "recount gives %.17g, %.17g, %.17g of %zu",
                  process->address, id, resource->has, resource->committed, resource->wants,
-                 resource->holder_count, has, counted, wants, count);
+                 resource->holder_count, has, committed, wants, count);
     }
 }
 
 /* Returns whether a holder uses more than this node has committed for it, and which one. */
 static bool overdrawn(const sim_world *world, size_t node, size_t resource,
-                      const sim_counts *counts, const char **holder, double *held) {
+                      const sim_committed_amounts *amounts, const char **holder, double *used) {
     for (size_t i = 0; i < world->client_count; i++) {
-        const sim_use *use = &world->clients[i].uses[resource];
-        if (use->node != node || !exceeds(use->held, counts->clients[i])) continue;
+        const sim_usage *usage = &world->clients[i].usages[resource];
+        if (usage->node != node || !exceeds(usage->in_use, amounts->clients[i])) continue;
         *holder = world->clients[i].id;
-        *held = use->held;
+        *used = usage->in_use;
         return true;
     }
     for (size_t i = 0; i < world->node_count; i++) {
-        double below = world->nodes[i].held[resource];
-        if (world->nodes[i].parent != node || !exceeds(below, counts->nodes[i])) continue;
+        double below = world->nodes[i].in_use[resource];
+        if (world->nodes[i].parent != node || !exceeds(below, amounts->nodes[i])) continue;
         *holder = world->nodes[i].name;
-        *held = below;
+        *used = below;
         return true;
     }
     return false;
@@ -383,28 +394,28 @@ static bool overdrawn(const sim_world *world, size_t node, size_t resource,
  * leases that have ended since, so a violation counts only if new sums confirm it. */
 static void check_holders(sim_world *world, const sim_process *process,
                           const doorman_server_resource *resource, doorman_time local,
-                          const sim_counts *counts) {
+                          const sim_committed_amounts *amounts) {
     size_t index = sim_resource_index(world, resource->resource_id);
     const char *holder = NULL;
-    double held = 0;
+    double used = 0;
     if (local < resource->learned_at || isinf(capacity_limit(world, index))) return;
-    if (!overdrawn(world, process->node, index, counts, &holder, &held)) return;
+    if (!overdrawn(world, process->node, index, amounts, &holder, &used)) return;
     sim_check_sums(world);
-    if (!overdrawn(world, process->node, index, counts, &holder, &held)) return;
-    sim_fail(world, "%s uses %.9g of %s, more than %s has committed for it", holder, held,
+    if (!overdrawn(world, process->node, index, amounts, &holder, &used)) return;
+    sim_fail(world, "%s uses %.9g of %s, more than %s has committed for it", holder, used,
              resource->resource_id, process->address);
 }
 
-void sim_check_books(sim_world *world, size_t index) {
+void sim_check_resources(sim_world *world, size_t index) {
     const sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);
     const void *cursor = NULL;
     doorman_server_resource resource;
-    sim_look(world, index);
+    sim_observe_learning(world, index);
     while (doorman_server_next_resource(process->server, &cursor, &resource, local)) {
-        sim_counts counts = {.clients = {0}};
-        check_book(world, process, &resource, local, &counts);
-        check_holders(world, process, &resource, local, &counts);
+        sim_committed_amounts amounts = {.clients = {0}};
+        check_resource(world, process, &resource, local, &amounts);
+        check_holders(world, process, &resource, local, &amounts);
     }
 }
 
@@ -413,32 +424,36 @@ void sim_check_books(sim_world *world, size_t index) {
 /* Stores what a lease covers: units in flight, up to the amount that its granter has committed for
  * it. A lease covers them until it ends, even if a smaller lease replaces it (R9). A lease that
  * renews nothing, or that another node gave, covers nothing of what was there before. */
-void sim_take_lease(sim_world *world, size_t index, size_t resource, const doorman_lease *lease,
-                    doorman_time sent_at, bool renewed) {
+void sim_record_lease(sim_world *world, size_t index, size_t resource, const doorman_lease *lease,
+                      doorman_time sent_at, bool renewed) {
     sim_client *client = &world->clients[index];
-    sim_use *use = &client->uses[resource];
+    sim_usage *usage = &client->usages[resource];
     doorman_time local = sim_local(&client->machine.clock, world->now);
-    sim_cover covers[SIM_COVERS] = {
+    sim_commitment commitments[SIM_COMMITMENTS] = {
         {fmax(lease->committed, lease->capacity), sent_at + lease->expires_in}};
     size_t count = 1;
-    if (!renewed) use->cover_count = 0;
-    if (use->cover_count && use->covers[0].end > covers[0].end) covers[0].end = use->covers[0].end;
-    for (size_t i = 0; i < use->cover_count; i++) {
-        bool more = use->covers[i].amount > covers[count - 1].amount;
-        if (!more || local >= use->covers[i].end) continue;
-        if (count == SIM_COVERS) abort();
-        covers[count++] = use->covers[i];
+    if (!renewed) usage->commitment_count = 0;
+    if (usage->commitment_count && usage->commitments[0].end > commitments[0].end) {
+        commitments[0].end = usage->commitments[0].end;
     }
-    memcpy(use->covers, covers, sizeof covers);
-    use->cover_count = count;
+    for (size_t i = 0; i < usage->commitment_count; i++) {
+        bool more = usage->commitments[i].amount > commitments[count - 1].amount;
+        if (!more || local >= usage->commitments[i].end) continue;
+        if (count == SIM_COMMITMENTS) abort();
+        commitments[count++] = usage->commitments[i];
+    }
+    memcpy(usage->commitments, commitments, sizeof commitments);
+    usage->commitment_count = count;
 }
 
-static double covered(const sim_use *use, doorman_time local) {
-    double most = 0;
-    for (size_t i = 0; i < use->cover_count; i++) {
-        if (local < use->covers[i].end) most = fmax(most, use->covers[i].amount);
+static double committed_amount(const sim_usage *usage, doorman_time local) {
+    double maximum = 0;
+    for (size_t i = 0; i < usage->commitment_count; i++) {
+        if (local < usage->commitments[i].end) {
+            maximum = fmax(maximum, usage->commitments[i].amount);
+        }
     }
-    return most;
+    return maximum;
 }
 
 /* Returns the units that a client may use under its lease, or does use if that is more.
@@ -446,21 +461,22 @@ static double covered(const sim_use *use, doorman_time local) {
  * Units in flight count as far as leases that have not ended cover them. Other units in flight are
  * outside of T7: the fallback allowed them, or a lease that has ended. Units that are in flight
  * when a resource is closed count until the end of that lease. */
-static double in_use(const sim_use *use, const doorman_resource_info *info, doorman_time local) {
-    double most = covered(use, local);
-    if (info->leased) return fmax(info->capacity, fmin(info->in_flight, most));
-    return local < use->abandoned_until ? fmin(use->abandoned, most) : 0;
+static double in_use(const sim_usage *usage, const doorman_resource_info *info,
+                     doorman_time local) {
+    double maximum = committed_amount(usage, local);
+    if (info->leased) return fmax(info->capacity, fmin(info->in_flight, maximum));
+    return local < usage->abandoned_until ? fmin(usage->abandoned, maximum) : 0;
 }
 
 /* Returns until when, by the client's clock, a use stays unchanged if nothing touches the
  * client. */
-static doorman_time unchanged_until(const sim_use *use, const doorman_resource_info *info,
+static doorman_time unchanged_until(const sim_usage *usage, const doorman_resource_info *info,
                                     doorman_time local) {
     doorman_time until = info->leased ? info->expires_at : DOORMAN_NEVER;
-    if (use->abandoned > 0 && use->abandoned_until < until) until = use->abandoned_until;
-    if (info->in_flight <= 0 && use->abandoned <= 0) return until;
-    for (size_t i = 0; i < use->cover_count; i++) {
-        doorman_time end = use->covers[i].end;
+    if (usage->abandoned > 0 && usage->abandoned_until < until) until = usage->abandoned_until;
+    if (info->in_flight <= 0 && usage->abandoned <= 0) return until;
+    for (size_t i = 0; i < usage->commitment_count; i++) {
+        doorman_time end = usage->commitments[i].end;
         if (local < end && end < until) until = end;
     }
     return until;
@@ -474,70 +490,70 @@ static doorman_time unchanged_until(const sim_use *use, const doorman_resource_i
 static void check_rate(sim_world *world, size_t index, size_t resource,
                        const doorman_resource_info *info, doorman_time local) {
     sim_client *client = &world->clients[index];
-    sim_use *use = &client->uses[resource];
-    if (!use->resource || use->gauge) return;
+    sim_usage *usage = &client->usages[resource];
+    if (!usage->resource || usage->gauge) return;
     doorman_time checked_at = sim_local(&client->machine.clock, world->checked_at);
     double burst = (double)SIM_BURST / (double)DOORMAN_SECOND;
-    if (checked_at > use->seen_at) {
-        double since = (double)(checked_at - use->seen_at) / (double)DOORMAN_SECOND;
-        use->budget += since * use->capacity;
-        use->seen_at = checked_at;
+    if (checked_at > usage->observed_at) {
+        double since = (double)(checked_at - usage->observed_at) / (double)DOORMAN_SECOND;
+        usage->budget += since * usage->capacity;
+        usage->observed_at = checked_at;
     }
-    double time = (double)(local - use->seen_at) / (double)DOORMAN_SECOND;
-    use->budget += time * fmax(use->capacity, info->capacity);
-    if (use->leased && !info->leased) use->budget += fmax(burst * info->capacity, 1);
-    use->peak = fmax(use->peak, info->capacity);
-    use->capacity = info->capacity;
-    use->seen_at = local;
-    double most = use->budget + fmax(burst * use->peak, 1);
-    if (exceeds(use->passed, most)) {
-        sim_fail(world, "%s granted %.9g of %s, and may grant %.9g", client->id, use->passed,
-                 world->resources[resource], most);
+    double time = (double)(local - usage->observed_at) / (double)DOORMAN_SECOND;
+    usage->budget += time * fmax(usage->capacity, info->capacity);
+    if (usage->leased && !info->leased) usage->budget += fmax(burst * info->capacity, 1);
+    usage->peak = fmax(usage->peak, info->capacity);
+    usage->capacity = info->capacity;
+    usage->observed_at = local;
+    double maximum = usage->budget + fmax(burst * usage->peak, 1);
+    if (exceeds(usage->granted, maximum)) {
+        sim_fail(world, "%s granted %.9g of %s, and may grant %.9g", client->id, usage->granted,
+                 world->resources[resource], maximum);
     }
 }
 
-void sim_touch_client(sim_world *world, size_t client) {
+void sim_invalidate_client(sim_world *world, size_t client) {
     for (size_t i = 0; i < world->resource_count; i++) {
-        world->look_at[i][client] = world->first_look_at[i] = 0;
+        world->observe_at[i][client] = world->first_observe_at[i] = 0;
     }
 }
 
 /* Observes a use again. Returns whether that changes the sums. */
-static bool look_at_use(sim_world *world, size_t index, size_t resource) {
+static bool observe_usage(sim_world *world, size_t index, size_t resource) {
     sim_client *client = &world->clients[index];
-    sim_use *use = &client->uses[resource];
+    sim_usage *usage = &client->usages[resource];
     doorman_resource_info info = {0};
     bool live = sim_leased(world, index, resource, &info);
     doorman_time local = sim_local(&client->machine.clock, world->now);
     check_rate(world, index, resource, &info, local);
-    if (use->resource) use->leased = live;
-    if (local >= use->abandoned_until) use->abandoned = 0;
+    if (usage->resource) usage->leased = live;
+    if (local >= usage->abandoned_until) usage->abandoned = 0;
     if (live && (!(info.capacity >= 0) || isinf(info.capacity))) {
         sim_fail(world, "%s has %g of %s", client->id, info.capacity, info.resource_id);
     }
-    double held = in_use(use, &info, local);
+    double units = in_use(usage, &info, local);
     double lease = live ? info.capacity : 0;
-    bool same = held <= use->held && held >= use->held && use->held_of == use->node &&
-                lease <= use->lease && lease >= use->lease;
-    use->held = held;
-    use->lease = lease;
-    use->held_of = use->node;
-    doorman_time until = unchanged_until(use, &info, local);
-    world->look_at[resource][index] = sim_global(&client->machine.clock, until);
+    bool same = units <= usage->in_use && units >= usage->in_use &&
+                usage->in_use_node == usage->node && lease <= usage->lease && lease >= usage->lease;
+    usage->in_use = units;
+    usage->lease = lease;
+    usage->in_use_node = usage->node;
+    doorman_time until = unchanged_until(usage, &info, local);
+    world->observe_at[resource][index] = sim_global(&client->machine.clock, until);
     return !same;
 }
 
 /* Observes the uses that were touched or whose observation is due. Returns whether that changes the
  * sums. */
-static bool look_at_uses(sim_world *world, size_t resource) {
-    doorman_time *look_at = world->look_at[resource], first = DOORMAN_NEVER;
+static bool observe_usages(sim_world *world, size_t resource) {
+    doorman_time *observe_at = world->observe_at[resource], first = DOORMAN_NEVER;
     bool changed = false;
-    if (world->now < world->first_look_at[resource]) return false;
+    if (world->now < world->first_observe_at[resource]) return false;
     for (size_t i = 0; i < world->client_count; i++) {
-        if (world->now >= look_at[i]) changed = look_at_use(world, i, resource) || changed;
-        if (look_at[i] < first) first = look_at[i];
+        if (world->now >= observe_at[i]) changed = observe_usage(world, i, resource) || changed;
+        if (observe_at[i] < first) first = observe_at[i];
     }
-    world->first_look_at[resource] = first;
+    world->first_observe_at[resource] = first;
     return changed;
 }
 
@@ -545,41 +561,41 @@ static bool look_at_uses(sim_world *world, size_t resource) {
 static void recount(sim_world *world, size_t resource) {
     sim_limit *limit = &world->limits[resource];
     double before = limit->amount, leases = limit->leases;
-    bool held = limit->fresh;
+    bool was_valid = limit->valid;
     renew_limit(world, resource);
-    if (held && (limit->amount < before || limit->amount > before || limit->leases < leases ||
-                 limit->leases > leases)) {
+    if (was_valid && (limit->amount < before || limit->amount > before || limit->leases < leases ||
+                      limit->leases > leases)) {
         sim_fail(world, "the simulator missed a change of the limit of %s from %g to %g",
                  world->resources[resource], before, limit->amount);
     }
     for (size_t i = 0; i < world->client_count; i++) {
-        const sim_use *use = &world->clients[i].uses[resource];
+        const sim_usage *usage = &world->clients[i].usages[resource];
         doorman_resource_info info = {0};
         (void)sim_leased(world, i, resource, &info);
         doorman_time local = sim_local(&world->clients[i].machine.clock, world->now);
-        double now = in_use(use, &info, local);
-        bool rate = use->resource && !use->gauge;
+        double now = in_use(usage, &info, local);
+        bool rate = usage->resource && !usage->gauge;
         double lease = info.leased ? info.capacity : 0;
-        if (now <= use->held && now >= use->held && use->held_of == use->node &&
-            lease <= use->lease && lease >= use->lease &&
-            (!use->resource || info.leased == use->leased) &&
-            (!rate || (info.capacity <= use->capacity && info.capacity >= use->capacity))) {
+        if (now <= usage->in_use && now >= usage->in_use && usage->in_use_node == usage->node &&
+            lease <= usage->lease && lease >= usage->lease &&
+            (!usage->resource || info.leased == usage->leased) &&
+            (!rate || (info.capacity <= usage->capacity && info.capacity >= usage->capacity))) {
             continue;
         }
         sim_fail(world, "the simulator missed that %s uses %g of %s, not %g", world->clients[i].id,
-                 now, world->resources[resource], use->held);
+                 now, world->resources[resource], usage->in_use);
     }
 }
 
 static void add_up(sim_world *world, size_t resource) {
     for (size_t i = 0; i < world->node_count; i++) {
-        world->nodes[i].held[resource] = world->nodes[i].leases[resource] = 0;
+        world->nodes[i].in_use[resource] = world->nodes[i].leases[resource] = 0;
     }
     for (size_t i = 0; i < world->client_count; i++) {
-        const sim_use *use = &world->clients[i].uses[resource];
-        for (size_t node = use->node; node != SIM_NONE; node = world->nodes[node].parent) {
-            world->nodes[node].held[resource] += use->held;
-            world->nodes[node].leases[resource] += use->lease;
+        const sim_usage *usage = &world->clients[i].usages[resource];
+        for (size_t node = usage->node; node != SIM_NONE; node = world->nodes[node].parent) {
+            world->nodes[node].in_use[resource] += usage->in_use;
+            world->nodes[node].leases[resource] += usage->lease;
         }
     }
 }
@@ -590,11 +606,11 @@ static void add_up(sim_world *world, size_t resource) {
  * which the holder continues to claim until they come back. Where nothing has changed since the
  * last check, its result still holds. */
 static void check_sums(sim_world *world, size_t resource) {
-    bool same_limit = limit_holds(world, resource);
+    bool same_limit = limit_is_valid(world, resource);
     if (!same_limit) renew_limit(world, resource);
-    bool changed = look_at_uses(world, resource);
+    bool changed = observe_usages(world, resource);
     if (changed) add_up(world, resource);
-    if (world->happened % SIM_RECOUNT == 0) recount(world, resource);
+    if (world->handled_count % SIM_RECOUNT_INTERVAL == 0) recount(world, resource);
     if (same_limit && !changed) return;
     const sim_limit *limit = &world->limits[resource];
     for (size_t i = 0; i < world->node_count; i++) {
@@ -604,9 +620,9 @@ static void check_sums(sim_world *world, size_t resource) {
             sim_fail(world, "the leases of %s in force add up to %.9g of %.9g",
                      world->resources[resource], node->leases[resource], limit->leases);
         }
-        if (exceeds(node->held[resource], limit->amount)) {
+        if (exceeds(node->in_use[resource], limit->amount)) {
             sim_fail(world, "the units of %s in use under leases add up to %.9g of %.9g",
-                     world->resources[resource], node->held[resource], limit->amount);
+                     world->resources[resource], node->in_use[resource], limit->amount);
         }
     }
 }
@@ -720,10 +736,10 @@ static void check_settled(sim_world *world, size_t root, size_t resource) {
     size_t count = 0;
     double wanted = 0, sum = 0;
     for (size_t i = 0; i < world->client_count; i++) {
-        const sim_use *use = &world->clients[i].uses[resource];
-        if (!use->resource || world->nodes[use->node].root != root) continue;
-        double wants = units ? ceil(use->wants) : use->wants;
-        demands[count++] = (demand){i, wants, 0, use->priority};
+        const sim_usage *usage = &world->clients[i].usages[resource];
+        if (!usage->resource || world->nodes[usage->node].root != root) continue;
+        double wants = units ? ceil(usage->wants) : usage->wants;
+        demands[count++] = (demand){i, wants, 0, usage->priority};
     }
     share(demands, count, rules);
     for (size_t i = 0; i < count; i++) {
@@ -736,12 +752,12 @@ static void check_settled(sim_world *world, size_t root, size_t resource) {
             sim_fail(world, "%s has %.6g of %s, but leases of it must be whole units",
                      world->clients[demands[i].client].id, has, world->resources[resource]);
         }
-        if (!leased || fabs(has - exact) > 0.05 * exact + (units ? SIM_LEVELS : SLACK)) {
+        if (!leased || fabs(has - exact) > 0.05 * exact + (units ? SIM_LEVELS : TOLERANCE)) {
             sim_fail(world, "long after the last fault %s has %.6g of %s, but its share is %.6g",
                      world->clients[demands[i].client].id, has, world->resources[resource], exact);
         }
     }
-    if (fabs(sum - wanted) > 0.001 * wanted + (units ? 2 + 0.1 * wanted : SLACK)) {
+    if (fabs(sum - wanted) > 0.001 * wanted + (units ? 2 + 0.1 * wanted : TOLERANCE)) {
         sim_fail(world,
                  "long after the last fault %.6g of %s is in use, but the shares sum to %.6g", sum,
                  world->resources[resource], wanted);

@@ -29,60 +29,60 @@ const char *sim_fault_name(size_t fault) {
 }
 
 const char *sim_bound_option(size_t bound) {
-#define BOUND_OPTION(code, option, least) option,
+#define BOUND_OPTION(code, option, minimum) option,
     static const char *const options[] = {SIM_BOUNDS(BOUND_OPTION)};
     return options[bound];
 }
 
-size_t sim_bound_least(size_t bound) {
-#define BOUND_LEAST(code, option, least) least,
-    static const size_t leasts[] = {SIM_BOUNDS(BOUND_LEAST)};
-    return leasts[bound];
+size_t sim_bound_minimum(size_t bound) {
+#define BOUND_MINIMUM(code, option, minimum) minimum,
+    static const size_t minimums[] = {SIM_BOUNDS(BOUND_MINIMUM)};
+    return minimums[bound];
 }
 
 /* ---- random configurations */
 
-static doorman_algorithm random_algorithm(uint64_t *dice) {
+static doorman_algorithm random_algorithm(uint64_t *random) {
     static const doorman_time lengths[] = {12 * SECOND, 20 * SECOND, 30 * SECOND, 60 * SECOND};
-    doorman_algorithm algorithm = {.lease_length = lengths[sim_below(dice, 4)]};
-    uint64_t kind = sim_below(dice, 32);
+    doorman_algorithm algorithm = {.lease_length = lengths[sim_below(random, 4)]};
+    uint64_t kind = sim_below(random, 32);
     algorithm.kind = kind < 16   ? DOORMAN_FAIR_SHARE
                      : kind < 23 ? DOORMAN_PROPORTIONAL_SHARE
                      : kind < 30 ? DOORMAN_PRIORITY_SHARE
                      : kind < 31 ? DOORMAN_STATIC_SHARE
                                  : DOORMAN_NO_ALGORITHM;
-    if (sim_below(dice, 16) == 0) algorithm.handover = DOORMAN_IMMEDIATE;
+    if (sim_below(random, 16) == 0) algorithm.handover = DOORMAN_IMMEDIATE;
     algorithm.refresh_interval =
-        sim_time_between(dice, algorithm.lease_length / 12, algorithm.lease_length);
-    algorithm.has_minimum_interval = sim_below(dice, 2);
-    algorithm.minimum_interval = sim_time_between(dice, 0, 5 * SECOND);
+        sim_time_between(random, algorithm.lease_length / 12, algorithm.lease_length);
+    algorithm.has_minimum_interval = sim_below(random, 2);
+    algorithm.minimum_interval = sim_time_between(random, 0, 5 * SECOND);
     if (!algorithm.has_minimum_interval) algorithm.minimum_interval = 0;
-    algorithm.has_learning_mode_duration = sim_below(dice, 16) == 0;
-    algorithm.learning_mode_duration = sim_time_between(dice, 0, 2 * algorithm.lease_length);
+    algorithm.has_learning_mode_duration = sim_below(random, 16) == 0;
+    algorithm.learning_mode_duration = sim_time_between(random, 0, 2 * algorithm.lease_length);
     if (!algorithm.has_learning_mode_duration) algorithm.learning_mode_duration = 0;
-    if (algorithm.kind == DOORMAN_PRIORITY_SHARE) algorithm.reserve = sim_unit(dice);
-    if (sim_below(dice, 2)) algorithm.decay_factor = sim_between(dice, 0.25, 1);
+    if (algorithm.kind == DOORMAN_PRIORITY_SHARE) algorithm.reserve = sim_unit(random);
+    if (sim_below(random, 2)) algorithm.decay_factor = sim_between(random, 0.25, 1);
     return algorithm;
 }
 
-static double random_capacity(uint64_t *dice) {
-    uint64_t choice = sim_below(dice, 8);
+static double random_capacity(uint64_t *random) {
+    uint64_t choice = sim_below(random, 8);
     if (choice == 0) return 0;
-    if (choice == 1) return sim_between(dice, 0, 1);
-    return sim_between(dice, 50, 500);
+    if (choice == 1) return sim_between(random, 0, 1);
+    return sim_between(random, 50, 500);
 }
 
-static double random_wants(uint64_t *dice) {
-    uint64_t choice = sim_below(dice, 6);
-    if (choice == 0) return (double)sim_below(dice, 2);
-    return sim_between(dice, 1, choice < 3 ? 150 : 1000);
+static double random_wants(uint64_t *random) {
+    uint64_t choice = sim_below(random, 6);
+    if (choice == 0) return (double)sim_below(random, 2);
+    return sim_between(random, 1, choice < 3 ? 150 : 1000);
 }
 
 /* Some resources have leases of whole units, often with a small capacity, so that most shares are
  * not integers. */
 static void draw_whole(sim_world *world, sim_rules *rules, bool first) {
-    uint64_t *dice = &world->fault_dice[SIM_WHOLE];
-    bool few = sim_below(dice, 2), change = sim_below(dice, first ? 2 : 8) == 0;
+    uint64_t *random = &world->fault_random[SIM_WHOLE];
+    bool few = sim_below(random, 2), change = sim_below(random, first ? 2 : 8) == 0;
     if (world->intensity[SIM_WHOLE] <= 0 || !change) return;
     rules->whole = !rules->whole;
     if (rules->whole && few) rules->capacity /= 16;
@@ -90,18 +90,18 @@ static void draw_whole(sim_world *world, sim_rules *rules, bool first) {
 
 /* Adds the next configuration. For each resource it keeps the rules, changes one of them, or
  * changes all. */
-static void add_version(sim_world *world, uint64_t *dice, bool first) {
+static void add_version(sim_world *world, uint64_t *random, bool first) {
     sim_rules rules[SIM_RESOURCES];
     for (size_t i = 0; i < world->resource_count; i++) {
         if (!first) rules[i] = world->versions[world->version_count - 1].rules[i];
-        uint64_t choice = sim_below(dice, 8);
+        uint64_t choice = sim_below(random, 8);
         if (first || choice == 0) {
             bool units = !first && rules[i].whole;
             rules[i] = (sim_rules){.matched = true, .whole = units};
-            rules[i].capacity = random_capacity(dice);
-            rules[i].algorithm = random_algorithm(dice);
+            rules[i].capacity = random_capacity(random);
+            rules[i].algorithm = random_algorithm(random);
         } else if (choice < 4) {
-            rules[i].capacity = random_capacity(dice);
+            rules[i].capacity = random_capacity(random);
         } else if (choice == 4 || !rules[i].matched) {
             rules[i].matched = !rules[i].matched;
         }
@@ -111,10 +111,10 @@ static void add_version(sim_world *world, uint64_t *dice, bool first) {
 }
 
 static sim_clock random_clock(sim_world *world) {
-    uint64_t *dice = &world->fault_dice[SIM_CLOCK];
-    sim_clock clock = {sim_time_between(dice, 1000 * SECOND, 2000 * SECOND), 1000};
-    int64_t rate = SIM_RATE_MIN + (int64_t)sim_below(dice, SIM_RATE_MAX - SIM_RATE_MIN + 1);
-    if (sim_below(dice, 2)) rate = sim_below(dice, 2) ? SIM_RATE_MIN : SIM_RATE_MAX;
+    uint64_t *random = &world->fault_random[SIM_CLOCK];
+    sim_clock clock = {sim_time_between(random, 1000 * SECOND, 2000 * SECOND), 1000};
+    int64_t rate = SIM_RATE_MIN + (int64_t)sim_below(random, SIM_RATE_MAX - SIM_RATE_MIN + 1);
+    if (sim_below(random, 2)) rate = sim_below(random, 2) ? SIM_RATE_MIN : SIM_RATE_MAX;
     if (world->intensity[SIM_CLOCK] > 0) clock.rate = rate;
     return clock;
 }
@@ -122,201 +122,204 @@ static sim_clock random_clock(sim_world *world) {
 /* ---- load: gauges take units and give them back, rates take units */
 
 /* Gives back the units that an event took. If the resource is closed, the units were abandoned. */
-static void give_back(sim_world *world, const sim_event *event) {
-    sim_use *use = &world->clients[event->who].uses[event->what];
+static void release_units(sim_world *world, const sim_event *event) {
+    sim_usage *usage = &world->clients[event->actor].usages[event->target];
     double amount = event->amount;
-    if (use->opening != event->life) return;
-    sim_touch_client(world, event->who);
-    if (use->resource) {
-        doorman_gauge_release(doorman_resource_gauge(use->resource), amount);
-        sim_note(world, "c%zu gives %.6g of r%zu back", event->who, amount, event->what);
+    if (usage->generation != event->incarnation) return;
+    sim_invalidate_client(world, event->actor);
+    if (usage->resource) {
+        doorman_gauge_release(doorman_resource_gauge(usage->resource), amount);
+        sim_log(world, "c%zu gives %.6g of r%zu back", event->actor, amount, event->target);
     } else {
-        use->abandoned = use->abandoned > amount ? use->abandoned - amount : 0;
-        use->owed += amount;
+        usage->abandoned = usage->abandoned > amount ? usage->abandoned - amount : 0;
+        usage->returned_units += amount;
     }
 }
 
 /* Takes everything that a gauge has left, or a part of it, for some time. */
 static void use_gauge(sim_world *world, const sim_event *event) {
-    sim_client *client = &world->clients[event->who];
-    sim_use *use = &client->uses[event->what];
-    uint64_t *dice = &world->fault_dice[SIM_HOLD];
+    sim_client *client = &world->clients[event->actor];
+    sim_usage *usage = &client->usages[event->target];
+    uint64_t *random = &world->fault_random[SIM_HOLD];
     doorman_time local = sim_local(&client->machine.clock, world->now);
-    doorman_time hold = sim_time_between(dice, SECOND / 10, world->hold);
-    double part = sim_below(dice, 2) ? 1 : sim_unit(dice);
+    doorman_time hold = sim_time_between(random, SECOND / 10, world->hold);
+    double part = sim_below(random, 2) ? 1 : sim_unit(random);
     doorman_resource_info info;
     if (world->now < world->end) {
-        sim_plan(world, world->now + sim_time_between(dice, SECOND / 10, 10 * SECOND), *event);
+        sim_schedule(world, world->now + sim_time_between(random, SECOND / 10, 10 * SECOND),
+                     *event);
     }
-    if (world->now >= world->end || client->machine.still_until) return;
-    if (!sim_leased(world, event->who, event->what, &info)) return;
+    if (world->now >= world->end || client->machine.paused_until) return;
+    if (!sim_leased(world, event->actor, event->target, &info)) return;
     double amount = (double)(int64_t)((info.capacity - info.in_flight) * part * 16) / 16;
     if (amount <= 0) return;
-    doorman_gauge *gauge = doorman_resource_gauge(use->resource);
-    sim_touch_client(world, event->who);
+    doorman_gauge *gauge = doorman_resource_gauge(usage->resource);
+    sim_invalidate_client(world, event->actor);
     if (doorman_gauge_try(gauge, amount, local) != DOORMAN_ALLOWED) {
         sim_fail(world, "%s has %g of r%zu with %g in flight, but is refused %g", client->id,
-                 info.capacity, event->what, info.in_flight, amount);
+                 info.capacity, event->target, info.in_flight, amount);
         return;
     }
-    sim_note(world, "%s uses %.6g of r%zu for %.3f s", client->id, amount, event->what,
-             (double)hold / SECOND);
-    sim_event back = {.handler = give_back, .who = event->who, .what = event->what};
-    back.life = use->opening;
+    sim_log(world, "%s uses %.6g of r%zu for %.3f s", client->id, amount, event->target,
+            (double)hold / SECOND);
+    sim_event back = {.handler = release_units, .actor = event->actor, .target = event->target};
+    back.incarnation = usage->generation;
     back.amount = amount;
-    sim_plan(world, world->now + hold, back);
+    sim_schedule(world, world->now + hold, back);
 }
 
 /* Tries to take what the capacity gives in up to 10 s, which is more than there is, in one or
  * several parts. */
 static void use_rate(sim_world *world, const sim_event *event) {
-    sim_client *client = &world->clients[event->who];
-    sim_use *use = &client->uses[event->what];
-    uint64_t *dice = &world->dice;
-    doorman_time next = world->now + sim_time_between(dice, SECOND / 100, 4 * SECOND);
-    double amount = use->capacity * sim_between(dice, 0, 10);
-    size_t parts = 1 + sim_pick(dice, 8);
-    if (world->now < world->end) sim_plan(world, next, *event);
-    if (!use->resource || client->machine.still_until || amount <= 0) return;
+    sim_client *client = &world->clients[event->actor];
+    sim_usage *usage = &client->usages[event->target];
+    uint64_t *random = &world->random;
+    doorman_time next = world->now + sim_time_between(random, SECOND / 100, 4 * SECOND);
+    double amount = usage->capacity * sim_between(random, 0, 10);
+    size_t parts = 1 + sim_pick(random, 8);
+    if (world->now < world->end) sim_schedule(world, next, *event);
+    if (!usage->resource || client->machine.paused_until || amount <= 0) return;
     doorman_time local = sim_local(&client->machine.clock, world->now);
-    double before = use->passed;
+    double before = usage->granted;
     for (size_t i = 0; i < parts; i++) {
-        doorman_rate *rate = doorman_resource_rate(use->resource);
+        doorman_rate *rate = doorman_resource_rate(usage->resource);
         doorman_decision decision = doorman_rate_try(rate, amount / (double)parts, local);
-        if (decision == DOORMAN_ALLOWED) use->passed += amount / (double)parts;
+        if (decision == DOORMAN_ALLOWED) usage->granted += amount / (double)parts;
     }
-    sim_touch_client(world, event->who);
-    if (use->passed <= before) return;
-    sim_note(world, "%s grants %.6g of r%zu", client->id, use->passed - before, event->what);
+    sim_invalidate_client(world, event->actor);
+    if (usage->granted <= before) return;
+    sim_log(world, "%s grants %.6g of r%zu", client->id, usage->granted - before, event->target);
 }
 
 /* ---- faults that strike from time to time */
 
 /* Returns whether a node is `top` or below it. */
-static bool belongs(const sim_world *world, size_t node, size_t top) {
+static bool is_below(const sim_world *world, size_t node, size_t top) {
     while (node != top && node != SIM_NONE) node = world->nodes[node].parent;
     return node == top;
 }
 
 /* Starts or ends a partition. It separates one node and everything below it, or a random half. */
-static void strike_partition(sim_world *world, uint64_t *dice) {
-    bool below = sim_below(dice, 2);
-    size_t top = sim_pick(dice, world->node_count);
+static void inject_partition(sim_world *world, uint64_t *random) {
+    bool below = sim_below(random, 2);
+    size_t top = sim_pick(random, world->node_count);
     world->partitioned = !world->partitioned;
     for (size_t i = 0; i < world->client_count; i++) {
         sim_client *client = &world->clients[i];
-        bool aside = sim_below(dice, 2);
-        client->machine.aside = below ? belongs(world, client->node, top) : aside;
+        bool other_side = sim_below(random, 2);
+        client->machine.other_side = below ? is_below(world, client->node, top) : other_side;
     }
     for (size_t i = 0; i < world->process_count; i++) {
         sim_process *process = &world->processes[i];
-        bool aside = sim_below(dice, 2);
-        process->machine.aside = below ? belongs(world, process->node, top) : aside;
+        bool other_side = sim_below(random, 2);
+        process->machine.other_side = below ? is_below(world, process->node, top) : other_side;
     }
-    sim_note(world, "%s", world->partitioned ? "a partition begins" : "the partition ends");
+    sim_log(world, "%s", world->partitioned ? "a partition begins" : "the partition ends");
 }
 
-static void revive(sim_world *world, const sim_event *event) {
-    const sim_process *process = &world->processes[event->who];
-    if (!process->server && process->machine.life == event->life) {
-        sim_start_process(world, event->who);
+static void restart(sim_world *world, const sim_event *event) {
+    const sim_process *process = &world->processes[event->actor];
+    if (!process->server && process->machine.incarnation == event->incarnation) {
+        sim_start_process(world, event->actor);
     }
 }
 
-static void strike_kill(sim_world *world, uint64_t *dice) {
-    size_t process = sim_pick(dice, world->process_count);
-    doorman_time back = world->now + sim_time_between(dice, 0, 60 * SECOND);
+static void inject_kill(sim_world *world, uint64_t *random) {
+    size_t process = sim_pick(random, world->process_count);
+    doorman_time back = world->now + sim_time_between(random, 0, 60 * SECOND);
     if (!world->processes[process].server) return;
     sim_kill_process(world, process);
-    uint64_t life = world->processes[process].machine.life;
-    sim_plan(world, back, (sim_event){.handler = revive, .who = process, .life = life});
+    uint64_t incarnation = world->processes[process].machine.incarnation;
+    sim_schedule(world, back,
+                 (sim_event){.handler = restart, .actor = process, .incarnation = incarnation});
 }
 
-static void strike_freeze(sim_world *world, uint64_t *dice) {
-    size_t process = sim_pick(dice, world->process_count);
-    const sim_process *struck = &world->processes[process];
-    doorman_time until = world->now + sim_time_between(dice, 0, 60 * SECOND);
-    if (struck->server && !struck->machine.still_until) sim_freeze_process(world, process, until);
+static void inject_freeze(sim_world *world, uint64_t *random) {
+    size_t process = sim_pick(random, world->process_count);
+    const sim_process *chosen = &world->processes[process];
+    doorman_time until = world->now + sim_time_between(random, 0, 60 * SECOND);
+    if (chosen->server && !chosen->machine.paused_until) sim_pause_process(world, process, until);
 }
 
-static void strike_stall(sim_world *world, uint64_t *dice) {
-    size_t client = sim_pick(dice, world->client_count);
-    const sim_client *struck = &world->clients[client];
-    doorman_time until = world->now + sim_time_between(dice, 0, 60 * SECOND);
-    if (struck->client && !struck->machine.still_until) sim_stall_client(world, client, until);
+static void inject_stall(sim_world *world, uint64_t *random) {
+    size_t client = sim_pick(random, world->client_count);
+    const sim_client *chosen = &world->clients[client];
+    doorman_time until = world->now + sim_time_between(random, 0, 60 * SECOND);
+    if (chosen->client && !chosen->machine.paused_until) sim_pause_client(world, client, until);
 }
 
 /* Makes the master of a node resign, and a third of the time that of its parent too: both learn. */
-static void resign(sim_world *world, uint64_t *dice, doorman_time longest) {
-    size_t node = sim_pick(dice, world->node_count), parent = world->nodes[node].parent;
-    sim_resign(world, node, world->now + sim_time_between(dice, 0, longest));
-    if (parent == SIM_NONE || sim_below(dice, 3)) return;
-    sim_resign(world, parent, world->now + sim_time_between(dice, 0, longest));
+static void resign(sim_world *world, uint64_t *random, doorman_time longest) {
+    size_t node = sim_pick(random, world->node_count), parent = world->nodes[node].parent;
+    sim_resign(world, node, world->now + sim_time_between(random, 0, longest));
+    if (parent == SIM_NONE || sim_below(random, 3)) return;
+    sim_resign(world, parent, world->now + sim_time_between(random, 0, longest));
 }
 
-static void strike_resign(sim_world *world, uint64_t *dice) { resign(world, dice, 0); }
+static void inject_resign(sim_world *world, uint64_t *random) { resign(world, random, 0); }
 
 /* A gap of up to 1.2 times a lease length of 60 s. */
-static void strike_gap(sim_world *world, uint64_t *dice) { resign(world, dice, 72 * SECOND); }
+static void inject_gap(sim_world *world, uint64_t *random) { resign(world, random, 72 * SECOND); }
 
 static void end_exile(sim_world *world, const sim_event *event) {
-    sim_process *process = &world->processes[event->who];
+    sim_process *process = &world->processes[event->actor];
     process->exiled = false;
-    sim_note(world, "%s reaches the election again", process->address);
+    sim_log(world, "%s reaches the election again", process->address);
 }
 
-static void strike_exile(sim_world *world, uint64_t *dice) {
-    size_t index = sim_pick(dice, world->process_count);
+static void inject_exile(sim_world *world, uint64_t *random) {
+    size_t index = sim_pick(random, world->process_count);
     sim_process *process = &world->processes[index];
-    doorman_time back = world->now + sim_time_between(dice, 0, 60 * SECOND);
+    doorman_time back = world->now + sim_time_between(random, 0, 60 * SECOND);
     if (process->exiled) return;
     process->exiled = true;
-    sim_note(world, "%s cannot reach the election", process->address);
-    sim_plan(world, back, (sim_event){.handler = end_exile, .who = index});
+    sim_log(world, "%s cannot reach the election", process->address);
+    sim_schedule(world, back, (sim_event){.handler = end_exile, .actor = index});
 }
 
 static void load(sim_world *world, const sim_event *event) {
-    if (!world->processes[event->who].machine.still_until) sim_load(world, event->who);
+    if (!world->processes[event->actor].machine.paused_until) sim_load_config(world, event->actor);
 }
 
 /* All processes load a new configuration, each at its own time within 5 s. */
-static void roll_out(sim_world *world, uint64_t *dice) {
+static void roll_out(sim_world *world, uint64_t *random) {
     world->version++;
     for (size_t i = 0; i < world->process_count; i++) {
-        sim_event event = {.handler = load, .who = i};
-        sim_plan(world, world->now + sim_time_between(dice, 0, 5 * SECOND), event);
+        sim_event event = {.handler = load, .actor = i};
+        sim_schedule(world, world->now + sim_time_between(random, 0, 5 * SECOND), event);
     }
 }
 
-static void strike_reload(sim_world *world, uint64_t *dice) {
+static void inject_reload(sim_world *world, uint64_t *random) {
     if (world->version_count == SIM_VERSIONS) return;
-    add_version(world, dice, false);
-    roll_out(world, dice);
+    add_version(world, random, false);
+    roll_out(world, random);
 }
 
 /* Strikes only in the first third of a run, so that the sums have time to fit again. */
-static void strike_cut(sim_world *world, uint64_t *dice) {
+static void inject_cut(sim_world *world, uint64_t *random) {
     if (world->version_count == SIM_VERSIONS || world->now > world->end / 3) return;
     sim_rules rules[SIM_RESOURCES];
-    double factor = sim_below(dice, 5) ? sim_between(dice, 0.2, 0.9) : sim_between(dice, 1, 3);
+    double factor =
+        sim_below(random, 5) ? sim_between(random, 0.2, 0.9) : sim_between(random, 1, 3);
     for (size_t i = 0; i < world->resource_count; i++) {
         rules[i] = world->versions[world->version].rules[i];
         rules[i].capacity *= factor;
     }
     sim_add_version(world, rules);
-    roll_out(world, dice);
+    roll_out(world, random);
 }
 
-static void strike_spike(sim_world *world, uint64_t *dice) {
-    size_t client = sim_pick(dice, world->client_count);
-    size_t resource = sim_pick(dice, world->resource_count);
-    double wants = random_wants(dice);
-    if (sim_below(dice, 2)) wants = world->clients[client].uses[resource].wants * 0.95;
-    if (!world->clients[client].machine.still_until) sim_want(world, client, resource, wants);
+static void inject_spike(sim_world *world, uint64_t *random) {
+    size_t client = sim_pick(random, world->client_count);
+    size_t resource = sim_pick(random, world->resource_count);
+    double wants = random_wants(random);
+    if (sim_below(random, 2)) wants = world->clients[client].usages[resource].wants * 0.95;
+    if (!world->clients[client].machine.paused_until) sim_set_wants(world, client, resource, wants);
 }
 
-static void strike_die(sim_world *world, uint64_t *dice) {
-    size_t client = sim_pick(dice, world->client_count);
+static void inject_die(sim_world *world, uint64_t *random) {
+    size_t client = sim_pick(random, world->client_count);
     if (world->clients[client].client) {
         sim_kill_client(world, client);
         return;
@@ -326,60 +329,64 @@ static void strike_die(sim_world *world, uint64_t *dice) {
 }
 
 static void reopen(sim_world *world, const sim_event *event) {
-    const sim_client *client = &world->clients[event->who];
-    if (!client->client || client->machine.life != event->life || client->machine.still_until)
+    const sim_client *client = &world->clients[event->actor];
+    if (!client->client || client->machine.incarnation != event->incarnation ||
+        client->machine.paused_until) {
         return;
-    if (!client->uses[event->what].resource) sim_open(world, event->who, event->what);
+    }
+    if (!client->usages[event->target].resource) sim_open(world, event->actor, event->target);
 }
 
 /* Closes a resource. Half of the resources are opened again within 10 s, while the release may
  * still be on its way. */
-static void strike_close(sim_world *world, uint64_t *dice) {
-    size_t client = sim_pick(dice, world->client_count);
-    size_t resource = sim_pick(dice, world->resource_count);
-    sim_client *struck = &world->clients[client];
-    sim_use *use = &struck->uses[resource];
+static void inject_close(sim_world *world, uint64_t *random) {
+    size_t client = sim_pick(random, world->client_count);
+    size_t resource = sim_pick(random, world->resource_count);
+    sim_client *chosen = &world->clients[client];
+    sim_usage *usage = &chosen->usages[resource];
     doorman_resource_info info;
-    if (!struck->client || struck->machine.still_until) return;
-    if (!use->resource) {
+    if (!chosen->client || chosen->machine.paused_until) return;
+    if (!usage->resource) {
         sim_open(world, client, resource);
         return;
     }
-    doorman_resource_read(use->resource, &info, sim_local(&struck->machine.clock, world->now));
-    bool abandons = sim_strikes(world, SIM_ABANDON, 1), soon = sim_below(dice, 2);
-    doorman_time later = world->now + sim_time_between(dice, 0, 10 * SECOND);
+    doorman_resource_read(usage->resource, &info, sim_local(&chosen->machine.clock, world->now));
+    bool abandons = sim_fault_occurs(world, SIM_ABANDON, 1), soon = sim_below(random, 2);
+    doorman_time later = world->now + sim_time_between(random, 0, 10 * SECOND);
     if (info.in_flight > 0 && !abandons) return;
     sim_close(world, client, resource);
-    sim_event event = {
-        .handler = reopen, .who = client, .what = resource, .life = struck->machine.life};
-    if (soon) sim_plan(world, later, event);
+    sim_event event = {.handler = reopen,
+                       .actor = client,
+                       .target = resource,
+                       .incarnation = chosen->machine.incarnation};
+    if (soon) sim_schedule(world, later, event);
 }
 
 /* A kind of fault, and the mean number of seconds between two strikes at full intensity. */
-typedef struct sim_striker {
-    void (*strike)(sim_world *world, uint64_t *dice);
+typedef struct sim_injector {
+    void (*inject)(sim_world *world, uint64_t *random);
     double interval;
-} sim_striker;
+} sim_injector;
 
-static const sim_striker strikers[SIM_FAULT_COUNT] = {
-    [SIM_PARTITION] = {strike_partition, 20}, [SIM_KILL] = {strike_kill, 15},
-    [SIM_FREEZE] = {strike_freeze, 30},       [SIM_STALL] = {strike_stall, 15},
-    [SIM_RESIGN] = {strike_resign, 20},       [SIM_GAP] = {strike_gap, 60},
-    [SIM_EXILE] = {strike_exile, 20},         [SIM_RELOAD] = {strike_reload, 30},
-    [SIM_SPIKE] = {strike_spike, 2},          [SIM_DIE] = {strike_die, 10},
-    [SIM_CLOSE] = {strike_close, 5},          [SIM_CUT] = {strike_cut, 12},
+static const sim_injector injectors[SIM_FAULT_COUNT] = {
+    [SIM_PARTITION] = {inject_partition, 20}, [SIM_KILL] = {inject_kill, 15},
+    [SIM_FREEZE] = {inject_freeze, 30},       [SIM_STALL] = {inject_stall, 15},
+    [SIM_RESIGN] = {inject_resign, 20},       [SIM_GAP] = {inject_gap, 60},
+    [SIM_EXILE] = {inject_exile, 20},         [SIM_RELOAD] = {inject_reload, 30},
+    [SIM_SPIKE] = {inject_spike, 2},          [SIM_DIE] = {inject_die, 10},
+    [SIM_CLOSE] = {inject_close, 5},          [SIM_CUT] = {inject_cut, 12},
 };
 
-static void strike(sim_world *world, const sim_event *event) {
-    const sim_striker *striker = &strikers[event->what];
-    uint64_t *dice = &world->fault_dice[event->what];
-    double interval = striker->interval / world->intensity[event->what];
+static void inject_fault(sim_world *world, const sim_event *event) {
+    const sim_injector *injector = &injectors[event->target];
+    uint64_t *random = &world->fault_random[event->target];
+    double interval = injector->interval / world->intensity[event->target];
     if (world->now >= world->end) return;
-    if (event->amount > 0) striker->strike(world, dice);
+    if (event->amount > 0) injector->inject(world, random);
     sim_event next = *event;
     next.amount = 1;
-    doorman_time wait = (doorman_time)(sim_between(dice, 0, 2 * interval) * SECOND);
-    sim_plan(world, world->now + wait, next);
+    doorman_time wait = (doorman_time)(sim_between(random, 0, 2 * interval) * SECOND);
+    sim_schedule(world, world->now + wait, next);
 }
 
 /* ---- one run */
@@ -398,116 +405,121 @@ static doorman_time longest_lease(const sim_world *world) {
 
 /* Sets wants that followed use to fixed values. Otherwise they could exceed the capacity at any
  * time. */
-static void settle_wants(sim_world *world, size_t client) {
+static void fix_wants(sim_world *world, size_t client) {
     for (size_t i = 0; i < world->resource_count; i++) {
-        sim_use *use = &world->clients[client].uses[i];
-        if (!use->follows) continue;
-        use->follows = false;
-        sim_want(world, client, i, use->wants);
+        sim_usage *usage = &world->clients[client].usages[i];
+        if (!usage->follows_use) continue;
+        usage->follows_use = false;
+        sim_set_wants(world, client, i, usage->wants);
     }
 }
 
 /* Ends the faults: repairs everything, and makes messages fast. (Each level renews its lease after
  * a third of it, and loses the time of a round trip: where a round trip takes 2 s, four levels
  * leave nothing of a lease of 12 s.) */
-static void heal(sim_world *world) {
+static void end_faults(sim_world *world) {
     if (world->latency > SECOND / 10) world->latency = SECOND / 10;
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) world->intensity[i] = 0;
     world->partitioned = false;
     for (size_t i = 0; i < world->process_count; i++) {
         world->processes[i].exiled = false;
-        if (world->processes[i].machine.still_until) sim_kill_process(world, i);
+        if (world->processes[i].machine.paused_until) sim_kill_process(world, i);
         if (!world->processes[i].server) sim_start_process(world, i);
-        sim_load(world, i);
+        sim_load_config(world, i);
     }
     for (size_t i = 0; i < world->node_count; i++) world->nodes[i].vacant_until = world->now;
     for (size_t i = 0; i < world->client_count; i++) {
-        if (world->clients[i].machine.still_until) sim_kill_client(world, i);
-        settle_wants(world, i);
+        if (world->clients[i].machine.paused_until) sim_kill_client(world, i);
+        fix_wants(world, i);
     }
-    sim_note(world, "the faults end");
+    sim_log(world, "the faults end");
 }
 
 /* Decides whether this run has a schedule of cuts, as described above. */
-static void set_up_cuts(sim_world *world, const sim_story *story) {
-    uint64_t dice = world->seed * 41 + 7;
-    world->cuts = sim_below(&dice, 4) == 0 && story->allowed[SIM_CUT];
+static void set_up_cuts(sim_world *world, const sim_run_options *options) {
+    uint64_t random = world->seed * 41 + 7;
+    world->cuts = sim_below(&random, 4) == 0 && options->allowed[SIM_CUT];
     if (!world->cuts) return;
-    bool alone = sim_below(&dice, 2);
+    bool alone = sim_below(&random, 2);
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
-        bool favoured = i == SIM_CUT || i == SIM_SPIKE || i == SIM_HOLD || story->favoured[i];
+        bool favoured = i == SIM_CUT || i == SIM_SPIKE || i == SIM_HOLD || options->favoured[i];
         if (alone && i != SIM_CLOCK) world->intensity[i] = 0;
-        if (favoured && story->allowed[i]) world->intensity[i] = 1;
+        if (favoured && options->allowed[i]) world->intensity[i] = 1;
     }
 }
 
 /* Kinds of faults that were added later draw from their own random numbers, so that earlier seeds
  * give the same runs where these kinds do not happen. */
-static void set_up_faults(sim_world *world, const sim_story *story) {
+static void set_up_faults(sim_world *world, const sim_run_options *options) {
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
         bool later = i == SIM_CARELESS || i == SIM_CUT || i == SIM_WHOLE;
-        uint64_t *dice = later ? &world->fault_dice[i] : &world->dice;
-        double intensity = sim_below(dice, later ? 4 : 3) ? sim_unit(dice) : 0;
+        uint64_t *random = later ? &world->fault_random[i] : &world->random;
+        double intensity = sim_below(random, later ? 4 : 3) ? sim_unit(random) : 0;
         if (later && intensity < 0.7) intensity = 0;
-        if (story->favoured[i]) intensity = 1;
-        world->intensity[i] = story->allowed[i] ? intensity : 0;
+        if (options->favoured[i]) intensity = 1;
+        world->intensity[i] = options->allowed[i] ? intensity : 0;
     }
-    set_up_cuts(world, story);
+    set_up_cuts(world, options);
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
-        if (!strikers[i].strike || world->intensity[i] <= 0) continue;
-        sim_plan(world, 0, (sim_event){.handler = strike, .what = i});
+        if (!injectors[i].inject || world->intensity[i] <= 0) continue;
+        sim_schedule(world, 0, (sim_event){.handler = inject_fault, .target = i});
     }
 }
 
 /* Returns a leaf for most clients. A client that roams changes between two nodes. */
-static size_t random_node(const sim_world *world, uint64_t *dice) {
+static size_t random_node(const sim_world *world, uint64_t *random) {
     size_t leaves[SIM_NODES] = {0}, count = 0;
     for (size_t i = 0; i < world->node_count; i++) {
         bool leaf = true;
         for (size_t j = 0; j < world->node_count; j++) leaf = leaf && world->nodes[j].parent != i;
         if (leaf) leaves[count++] = i;
     }
-    size_t any = sim_pick(dice, world->node_count), leaf = leaves[sim_pick(dice, count)];
-    return sim_below(dice, 4) ? leaf : any;
+    size_t any = sim_pick(random, world->node_count), leaf = leaves[sim_pick(random, count)];
+    return sim_below(random, 4) ? leaf : any;
 }
 
 static void set_up_client(sim_world *world, size_t index) {
-    uint64_t dice = world->seed * 31 + index;
-    size_t node = random_node(world, &dice), other = random_node(world, &dice);
+    uint64_t random = world->seed * 31 + index;
+    size_t node = random_node(world, &random), other = random_node(world, &random);
     sim_client *client = sim_add_client(world, node, random_clock(world));
     if (world->intensity[SIM_ROAM] > 0) client->other = other;
-    uint64_t *careless = &world->fault_dice[SIM_CARELESS];
+    uint64_t *careless = &world->fault_random[SIM_CARELESS];
     uint64_t habit = sim_below(careless, 4);
-    client->names_earlier = sim_below(careless, 2);
+    client->names_earlier_lease = sim_below(careless, 2);
     client->careless = habit == 0 ? 1 : habit == 1 ? sim_unit(careless) : 0;
     for (size_t i = 0; i < world->resource_count; i++) {
-        sim_use *use = &client->uses[i];
-        *use = (sim_use){.wants = random_wants(&dice), .priority = (int)sim_below(&dice, 4)};
-        use->gauge = sim_below(&dice, 2) || world->cuts;
-        use->follows = !use->gauge && world->seed / 4 % 4 == 0;
-        use->node = client->node;
+        sim_usage *usage = &client->usages[i];
+        *usage =
+            (sim_usage){.wants = random_wants(&random), .priority = (int)sim_below(&random, 4)};
+        usage->gauge = sim_below(&random, 2) || world->cuts;
+        usage->follows_use = !usage->gauge && world->seed / 4 % 4 == 0;
+        usage->node = client->node;
     }
     sim_start_client(world, index);
     for (size_t i = 0; i < world->resource_count; i++) {
         sim_open(world, index, i);
-        bool gauge = client->uses[i].gauge;
-        sim_event event = {.handler = gauge ? use_gauge : use_rate, .who = index, .what = i};
-        if (!gauge || world->intensity[SIM_HOLD] > 0) sim_plan(world, 0, event);
+        bool gauge = client->usages[i].gauge;
+        sim_event event = {.handler = gauge ? use_gauge : use_rate, .actor = index, .target = i};
+        if (!gauge || world->intensity[SIM_HOLD] > 0) sim_schedule(world, 0, event);
     }
 }
 
-static size_t at_most(uint64_t drawn, size_t most) { return drawn < most ? (size_t)drawn : most; }
+static size_t at_most(uint64_t drawn, size_t maximum) {
+    return drawn < maximum ? (size_t)drawn : maximum;
+}
 
 /* A quarter of all systems are flat: one root, or two if clients roam. The others are trees: first
  * a chain with one node for each level, then further nodes at random places in it. */
-static void set_up_nodes(sim_world *world, const sim_story *story) {
-    uint64_t dice = world->seed * 17 + 1;
-    size_t levels = 1 + at_most(sim_below(&dice, SIM_LEVELS), story->most[SIM_MOST_LEVELS] - 1);
-    size_t more = at_most(sim_below(&dice, NODES - levels + 1), story->most[SIM_MOST_NODES] - 1);
+static void set_up_nodes(sim_world *world, const sim_run_options *options) {
+    uint64_t random = world->seed * 17 + 1;
+    size_t levels =
+        1 + at_most(sim_below(&random, SIM_LEVELS), options->maximum[SIM_MAX_LEVELS] - 1);
+    size_t more =
+        at_most(sim_below(&random, NODES - levels + 1), options->maximum[SIM_MAX_NODES] - 1);
     if (levels == 1) more = world->intensity[SIM_ROAM] > 0;
-    for (size_t i = 0; i < levels + more && i < story->most[SIM_MOST_NODES]; i++) {
-        size_t parent = i ? i - 1 : SIM_NONE, processes = 1 + sim_pick(&dice, 3);
-        if (i >= levels) parent = levels > 1 ? sim_pick(&dice, i) : SIM_NONE;
+    for (size_t i = 0; i < levels + more && i < options->maximum[SIM_MAX_NODES]; i++) {
+        size_t parent = i ? i - 1 : SIM_NONE, processes = 1 + sim_pick(&random, 3);
+        if (i >= levels) parent = levels > 1 ? sim_pick(&random, i) : SIM_NONE;
         while (i >= levels && levels > 1 && world->nodes[parent].level + 1 >= levels) {
             parent = world->nodes[parent].parent;
         }
@@ -519,25 +531,26 @@ static void set_up_nodes(sim_world *world, const sim_story *story) {
     }
 }
 
-static void set_up(sim_world *world, const sim_story *story) {
+static void set_up(sim_world *world, const sim_run_options *options) {
     static const doorman_time latencies[] = {SECOND / 1000, SECOND / 10, SECOND};
     static const doorman_time ttls[] = {3 * SECOND, 6 * SECOND, 15 * SECOND};
-    uint64_t *dice = &world->dice;
-    set_up_faults(world, story);
-    world->end = sim_time_between(dice, 60 * SECOND, 400 * SECOND);
-    doorman_time longest = (doorman_time)story->most[SIM_MOST_SECONDS] * SECOND;
+    uint64_t *random = &world->random;
+    set_up_faults(world, options);
+    world->end = sim_time_between(random, 60 * SECOND, 400 * SECOND);
+    doorman_time longest = (doorman_time)options->maximum[SIM_MAX_SECONDS] * SECOND;
     if (world->end > longest) world->end = longest;
-    world->verbose = story->verbose;
-    world->quiet = story->quiet;
-    world->latency = latencies[sim_below(dice, 3)];
-    world->ttl = ttls[sim_below(dice, 3)];
+    world->verbose = options->verbose;
+    world->quiet = options->quiet;
+    world->latency = latencies[sim_below(random, 3)];
+    world->ttl = ttls[sim_below(random, 3)];
     world->hold = (doorman_time)(world->intensity[SIM_HOLD] * 60 * SECOND);
     size_t resources =
-        1 + at_most(sim_below(dice, SIM_RESOURCES), story->most[SIM_MOST_RESOURCES] - 1);
-    size_t clients = 2 + at_most(sim_below(dice, CLIENTS - 1), story->most[SIM_MOST_CLIENTS] - 2);
+        1 + at_most(sim_below(random, SIM_RESOURCES), options->maximum[SIM_MAX_RESOURCES] - 1);
+    size_t clients =
+        2 + at_most(sim_below(random, CLIENTS - 1), options->maximum[SIM_MAX_CLIENTS] - 2);
     for (size_t i = 0; i < resources; i++) sim_add_resource(world);
-    add_version(world, dice, true);
-    set_up_nodes(world, story);
+    add_version(world, random, true);
+    set_up_nodes(world, options);
     for (size_t i = 0; i < clients; i++) set_up_client(world, i);
 }
 
@@ -557,11 +570,11 @@ static doorman_time settling_time(const sim_world *world) {
 
 static sim_world world; /* one at a time; the SIGABRT handler reads it */
 
-static bool run(const sim_story *story) {
-    sim_init(&world, story->seed);
-    set_up(&world, story);
+static bool run(const sim_run_options *options) {
+    sim_init(&world, options->seed);
+    set_up(&world, options);
     sim_run(&world, world.end);
-    if (!world.failure[0]) heal(&world);
+    if (!world.failure[0]) end_faults(&world);
     if (!world.failure[0]) sim_run(&world, world.end + settling_time(&world));
     if (!world.failure[0]) sim_check_settled(&world);
     sim_uninit(&world);
@@ -570,144 +583,146 @@ static bool run(const sim_story *story) {
 
 /* ---- reporting a failure, and shrinking it */
 
-static void tell_command(const sim_story *story) {
+static void report_command(const sim_run_options *options) {
     bool first = true;
-    printf("replay: %s faults --seed %" PRIu64, story->program, story->seed);
+    printf("replay: %s faults --seed %" PRIu64, options->program, options->seed);
     for (size_t i = 0; i < SIM_BOUND_COUNT; i++) {
-        printf(" %s %zu", sim_bound_option(i), story->most[i]);
+        printf(" %s %zu", sim_bound_option(i), options->maximum[i]);
     }
     fputs(" --faults ", stdout);
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
-        if (!story->allowed[i]) continue;
+        if (!options->allowed[i]) continue;
         printf("%s%s", first ? "" : ",", sim_fault_name(i));
         first = false;
     }
     if (first) fputs("none", stdout);
     first = true;
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
-        if (!story->allowed[i] || !story->favoured[i]) continue;
+        if (!options->allowed[i] || !options->favoured[i]) continue;
         printf("%s%s", first ? " --favour " : ",", sim_fault_name(i));
         first = false;
     }
     putchar('\n');
 }
 
-static void tell(const sim_story *story) {
-    uint64_t count = world.note_count < SIM_NOTES ? world.note_count : SIM_NOTES;
-    printf("FAILED: seed %" PRIu64 ", event %" PRIu64 ": %s\n", story->seed, world.happened,
+static void report(const sim_run_options *options) {
+    uint64_t count = world.log_count < SIM_LOG_LINES ? world.log_count : SIM_LOG_LINES;
+    printf("FAILED: seed %" PRIu64 ", event %" PRIu64 ": %s\n", options->seed, world.handled_count,
            world.failure);
-    for (uint64_t i = world.note_count - count; i < world.note_count; i++) {
-        puts(world.notes[i % SIM_NOTES]);
+    for (uint64_t i = world.log_count - count; i < world.log_count; i++) {
+        puts(world.log_lines[i % SIM_LOG_LINES]);
     }
-    tell_command(story);
+    report_command(options);
 }
 
 /* Makes the story smaller if it still fails. */
-static bool try_smaller(sim_story *story, const sim_story *smaller) {
+static bool try_smaller(sim_run_options *options, const sim_run_options *smaller) {
     if (run(smaller)) return false;
-    *story = *smaller;
+    *options = *smaller;
     return true;
 }
 
 /* Shrinks one bound to the smallest value that still fails: first to the least value, then in
  * smaller and smaller steps. */
-static bool shrink_bound(sim_story *story, size_t bound) {
-    size_t before = story->most[bound], least = sim_bound_least(bound);
-    for (size_t step = before - least; step; step = step > 2 ? step / 2 : step - 1) {
-        sim_story next = *story;
-        if (next.most[bound] < least + step) continue;
-        next.most[bound] -= step;
-        (void)try_smaller(story, &next);
+static bool shrink_bound(sim_run_options *options, size_t bound) {
+    size_t before = options->maximum[bound], minimum = sim_bound_minimum(bound);
+    for (size_t step = before - minimum; step; step = step > 2 ? step / 2 : step - 1) {
+        sim_run_options next = *options;
+        if (next.maximum[bound] < minimum + step) continue;
+        next.maximum[bound] -= step;
+        (void)try_smaller(options, &next);
     }
-    return story->most[bound] < before;
+    return options->maximum[bound] < before;
 }
 
 /* Shrinks a story for as long as it still fails: fewer kinds of faults, then a smaller system, then
  * less time. */
-static void shrink(sim_story *story) {
+static void shrink(sim_run_options *options) {
     for (bool smaller = true; smaller;) {
         smaller = false;
         for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
-            sim_story next = *story;
+            sim_run_options next = *options;
             next.allowed[i] = false;
-            if (story->allowed[i]) smaller = try_smaller(story, &next) || smaller;
+            if (options->allowed[i]) smaller = try_smaller(options, &next) || smaller;
         }
-        for (size_t i = 0; i < SIM_BOUND_COUNT; i++) smaller = shrink_bound(story, i) || smaller;
+        for (size_t i = 0; i < SIM_BOUND_COUNT; i++) smaller = shrink_bound(options, i) || smaller;
     }
 }
 
-static const sim_story *under_way;
+static const sim_run_options *current;
 
 /* An assertion of the header has failed. If the run took no notes, it is repeated with notes and
  * ends up here again; the state of the first run is not used any more. */
 static void on_abort(int number) {
     (void)number;
     if (world.quiet) {
-        sim_story again = *under_way;
+        sim_run_options again = *current;
         again.quiet = false;
         (void)run(&again);
     }
     snprintf(world.failure, sizeof world.failure, "an assertion failed");
-    tell(under_way);
+    report(current);
     fflush(stdout);
     _Exit(1);
 }
 
 /* Runs one seed. Reports a failure, and shrinks it. */
-static bool fails(const sim_story *first) {
-    sim_story story = *first;
-    under_way = &story;
-    story.quiet = !story.verbose;
-    if (run(&story)) return false;
-    story.quiet = false;
-    if (!story.verbose) (void)run(&story);
-    tell(&story);
-    if (!story.shrink) return true;
+static bool run_fails(const sim_run_options *first) {
+    sim_run_options options = *first;
+    current = &options;
+    options.quiet = !options.verbose;
+    if (run(&options)) return false;
+    options.quiet = false;
+    if (!options.verbose) (void)run(&options);
+    report(&options);
+    if (!options.shrink) return true;
     puts("\nThe smallest failing run:");
-    shrink(&story);
-    run(&story);
-    tell(&story);
+    shrink(&options);
+    run(&options);
+    report(&options);
     return true;
 }
 
 /* C1: the same seed gives the same run, with notes and without. */
-static bool repeats(const sim_story *story) {
-    sim_story quiet = *story;
+static bool is_repeatable(const sim_run_options *options) {
+    sim_run_options quiet = *options;
     quiet.quiet = true;
     (void)run(&quiet);
     uint64_t hash = world.hash;
-    (void)run(story);
+    (void)run(options);
     if (hash == world.hash) return true;
-    printf("FAILED: seed %" PRIu64 ": two runs differ\n", story->seed);
+    printf("FAILED: seed %" PRIu64 ": two runs differ\n", options->seed);
     return false;
 }
 
-typedef struct sim_tally {
+typedef struct sim_totals {
     uint64_t runs, events, hash; /* hash: of the last run */
     bool failed;
-} sim_tally;
+} sim_totals;
 
 /* Runs every `step`-th seed, starting with number `first`. */
-static sim_tally run_seeds(const sim_story *story, uint64_t first, uint64_t seeds, uint64_t step) {
-    sim_tally tally = {.runs = 0};
-    time_t told_at = time(NULL);
-    for (uint64_t i = first; i < seeds && !tally.failed; i += step) {
-        sim_story next = *story;
-        next.seed = story->seed + i;
-        tally.failed = fails(&next);
-        tally.runs++;
-        tally.events += world.happened;
-        tally.hash = world.hash;
-        if (tally.failed) printf("found in run %" PRIu64 " of %" PRIu64 "\n", i + 1, seeds);
-        if (time(NULL) - told_at < 2 || first) continue;
-        told_at = time(NULL);
+static sim_totals run_seeds(const sim_run_options *options, uint64_t first, uint64_t seeds,
+                            uint64_t step) {
+    sim_totals totals = {.runs = 0};
+    time_t reported_at = time(NULL);
+    for (uint64_t i = first; i < seeds && !totals.failed; i += step) {
+        sim_run_options next = *options;
+        next.seed = options->seed + i;
+        totals.failed = run_fails(&next);
+        totals.runs++;
+        totals.events += world.handled_count;
+        totals.hash = world.hash;
+        if (totals.failed) printf("found in run %" PRIu64 " of %" PRIu64 "\n", i + 1, seeds);
+        if (time(NULL) - reported_at < 2 || first) continue;
+        reported_at = time(NULL);
         fprintf(stderr, "about %" PRIu64 " of %" PRIu64 " runs\n", i + 1, seeds);
     }
-    return tally;
+    return totals;
 }
 
 /* Runs the seeds in a separate process. Returns the pipe from which its tally can be read. */
-static int run_apart(const sim_story *story, uint64_t first, uint64_t seeds, uint64_t step) {
+static int run_in_child(const sim_run_options *options, uint64_t first, uint64_t seeds,
+                        uint64_t step) {
     int ends[2] = {-1, -1};
     if (pipe(ends) != 0) abort();
     pid_t child = fork();
@@ -716,31 +731,31 @@ static int run_apart(const sim_story *story, uint64_t first, uint64_t seeds, uin
         close(ends[1]);
         return ends[0];
     }
-    sim_tally tally = run_seeds(story, first, seeds, step);
+    sim_totals totals = run_seeds(options, first, seeds, step);
     fflush(stdout);
-    bool told = write(ends[1], &tally, sizeof tally) == (ssize_t)sizeof tally;
-    _Exit(told ? 0 : 1);
+    bool written = write(ends[1], &totals, sizeof totals) == (ssize_t)sizeof totals;
+    _Exit(written ? 0 : 1);
 }
 
-int sim_faults(const sim_story *story, uint64_t seeds, uint64_t jobs) {
-    sim_tally sum = {.runs = 0};
-    int tallies[SIM_JOBS];
-    under_way = story;
+int sim_faults(const sim_run_options *options, uint64_t seeds, uint64_t jobs) {
+    sim_totals sum = {.runs = 0};
+    int pipes[SIM_JOBS];
+    current = options;
     signal(SIGABRT, on_abort);
-    if (!story->verbose && !repeats(story)) return 1;
+    if (!options->verbose && !is_repeatable(options)) return 1;
     fflush(stdout);
-    for (uint64_t i = 1; i < jobs; i++) tallies[i] = run_apart(story, i, seeds, jobs);
+    for (uint64_t i = 1; i < jobs; i++) pipes[i] = run_in_child(options, i, seeds, jobs);
     for (uint64_t i = 0; i < jobs; i++) {
-        sim_tally tally = {.failed = true};
+        sim_totals totals = {.failed = true};
         if (i == 0) {
-            tally = run_seeds(story, 0, seeds, jobs);
-        } else if (read(tallies[i], &tally, sizeof tally) != (ssize_t)sizeof tally) {
-            tally.failed = true;
+            totals = run_seeds(options, 0, seeds, jobs);
+        } else if (read(pipes[i], &totals, sizeof totals) != (ssize_t)sizeof totals) {
+            totals.failed = true;
         }
-        sum.runs += tally.runs;
-        sum.events += tally.events;
-        sum.hash ^= tally.hash;
-        sum.failed = sum.failed || tally.failed;
+        sum.runs += totals.runs;
+        sum.events += totals.events;
+        sum.hash ^= totals.hash;
+        sum.failed = sum.failed || totals.failed;
     }
     if (sum.failed) return 1;
     printf("%" PRIu64 " runs, %" PRIu64 " events: nothing found; the last runs' hash is %016" PRIx64

@@ -9,24 +9,26 @@
 
 /* ---- random numbers */
 
-double sim_unit(uint64_t *dice) { return (double)(sim_random(dice) >> 11) / 9007199254740992.0; }
-
-uint64_t sim_below(uint64_t *dice, uint64_t count) { return sim_random(dice) % count; }
-
-size_t sim_pick(uint64_t *dice, size_t count) { return (size_t)sim_below(dice, count); }
-
-double sim_between(uint64_t *dice, double low, double high) {
-    return low + (high - low) * sim_unit(dice);
+double sim_unit(uint64_t *random) {
+    return (double)(sim_random(random) >> 11) / 9007199254740992.0;
 }
 
-doorman_time sim_time_between(uint64_t *dice, doorman_time low, doorman_time high) {
-    return low + (doorman_time)((double)(high - low) * sim_unit(dice));
+uint64_t sim_below(uint64_t *random, uint64_t count) { return sim_random(random) % count; }
+
+size_t sim_pick(uint64_t *random, size_t count) { return (size_t)sim_below(random, count); }
+
+double sim_between(uint64_t *random, double low, double high) {
+    return low + (high - low) * sim_unit(random);
+}
+
+doorman_time sim_time_between(uint64_t *random, doorman_time low, doorman_time high) {
+    return low + (doorman_time)((double)(high - low) * sim_unit(random));
 }
 
 /* Draws from this fault's random numbers even where the fault cannot happen. So leaving out one
  * kind of fault does not change the others. */
-bool sim_strikes(sim_world *world, sim_fault fault, double probability) {
-    return sim_unit(&world->fault_dice[fault]) < probability * world->intensity[fault];
+bool sim_fault_occurs(sim_world *world, sim_fault fault, double probability) {
+    return sim_unit(&world->fault_random[fault]) < probability * world->intensity[fault];
 }
 
 /* ---- clocks */
@@ -38,8 +40,8 @@ doorman_time sim_local(const sim_clock *clock, doorman_time at) {
 /* The first simulated time at which the clock shows `local`. */
 doorman_time sim_global(const sim_clock *clock, doorman_time local) {
     if (local > DOORMAN_NEVER / 1000) return DOORMAN_NEVER;
-    doorman_time passed = local - clock->offset;
-    return passed <= 0 ? 0 : (passed * 1000 + clock->rate - 1) / clock->rate;
+    doorman_time elapsed = local - clock->offset;
+    return elapsed <= 0 ? 0 : (elapsed * 1000 + clock->rate - 1) / clock->rate;
 }
 
 /* ---- events: a binary heap, ordered by time and then by the order of planning */
@@ -54,7 +56,7 @@ static void heap_swap(sim_event *a, sim_event *b) {
     *b = kept;
 }
 
-void sim_plan(sim_world *world, doorman_time at, sim_event event) {
+void sim_schedule(sim_world *world, doorman_time at, sim_event event) {
     if (at >= DOORMAN_NEVER / 1000) return;
     if (world->event_count == world->event_capacity) {
         world->event_capacity = world->event_capacity ? 2 * world->event_capacity : 256;
@@ -62,8 +64,8 @@ void sim_plan(sim_world *world, doorman_time at, sim_event event) {
         if (!world->heap) abort();
     }
     event.at = at > world->now ? at : world->now;
-    event.sequence = ++world->planned;
-    event.message = sim_message_keep(event.message);
+    event.sequence = ++world->scheduled_count;
+    event.message = sim_message_retain(event.message);
     size_t place = world->event_count++;
     world->heap[place] = event;
     while (place && event_before(&world->heap[place], &world->heap[(place - 1) / 2])) {
@@ -78,12 +80,12 @@ static sim_event heap_pop(sim_world *world) {
     size_t count = --world->event_count, place = 0;
     heap[0] = heap[count];
     for (;;) {
-        size_t least = 2 * place + 1;
-        if (least >= count) return first;
-        if (least + 1 < count && event_before(&heap[least + 1], &heap[least])) least++;
-        if (!event_before(&heap[least], &heap[place])) return first;
-        heap_swap(&heap[least], &heap[place]);
-        place = least;
+        size_t child = 2 * place + 1;
+        if (child >= count) return first;
+        if (child + 1 < count && event_before(&heap[child + 1], &heap[child])) child++;
+        if (!event_before(&heap[child], &heap[place])) return first;
+        heap_swap(&heap[child], &heap[place]);
+        place = child;
     }
 }
 
@@ -92,11 +94,11 @@ void sim_run(sim_world *world, doorman_time end) {
     while (world->event_count && world->heap[0].at <= end && !world->failure[0]) {
         sim_event event = heap_pop(world);
         world->now = event.at;
-        world->happened++;
-        sim_mix(world, (uint64_t)event.at);
-        sim_mix(world, event.who << 8 | event.what);
+        world->handled_count++;
+        sim_hash(world, (uint64_t)event.at);
+        sim_hash(world, event.actor << 8 | event.target);
         event.handler(world, &event);
-        sim_message_drop(event.message);
+        sim_message_release(event.message);
         if (!world->failure[0]) sim_check_sums(world);
     }
     if (!world->failure[0]) world->now = end;
@@ -106,12 +108,12 @@ void sim_run(sim_world *world, doorman_time end) {
 
 static double seconds(doorman_time time) { return (double)time / (double)DOORMAN_SECOND; }
 
-void sim_note(sim_world *world, const char *format, ...) {
+void sim_log(sim_world *world, const char *format, ...) {
     if (world->quiet) return;
-    char *line = world->notes[world->note_count++ % SIM_NOTES];
-    size_t bytes = sizeof world->notes[0];
+    char *line = world->log_lines[world->log_count++ % SIM_LOG_LINES];
+    size_t bytes = sizeof world->log_lines[0];
     int written = snprintf(line, bytes, "%10.3f s  #%-6llu ", seconds(world->now),
-                           (unsigned long long)world->happened);
+                           (unsigned long long)world->handled_count);
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(line + written, bytes - (size_t)written, format, arguments);
@@ -129,15 +131,15 @@ void sim_fail(sim_world *world, const char *format, ...) {
 
 /* FNV-1a over words. Two runs have the same hash if their events and all amounts in them are the
  * same. */
-void sim_mix(sim_world *world, uint64_t bits) {
+void sim_hash(sim_world *world, uint64_t bits) {
     world->hash = (world->hash ^ bits) * UINT64_C(0x100000001b3);
     world->hash ^= world->hash >> 29;
 }
 
-void sim_mix_amount(sim_world *world, double amount) {
+void sim_hash_amount(sim_world *world, double amount) {
     uint64_t bits = 0;
     memcpy(&bits, &amount, sizeof bits);
-    sim_mix(world, bits);
+    sim_hash(world, bits);
 }
 
 /* ---- the world */
@@ -145,16 +147,16 @@ void sim_mix_amount(sim_world *world, double amount) {
 void sim_init(sim_world *world, uint64_t seed) {
     memset(world, 0, sizeof *world);
     world->seed = seed;
-    world->dice = seed;
+    world->random = seed;
     world->hash = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
-        uint64_t dice = seed + (i + 1) * UINT64_C(0x9e3779b97f4a7c15);
-        world->fault_dice[i] = sim_random(&dice);
+        uint64_t random = seed + (i + 1) * UINT64_C(0x9e3779b97f4a7c15);
+        world->fault_random[i] = sim_random(&random);
     }
 }
 
 void sim_uninit(sim_world *world) {
-    for (size_t i = 0; i < world->event_count; i++) sim_message_drop(world->heap[i].message);
+    for (size_t i = 0; i < world->event_count; i++) sim_message_release(world->heap[i].message);
     for (size_t i = 0; i < world->client_count; i++) {
         doorman_client_destroy(world->clients[i].client);
     }
@@ -215,57 +217,60 @@ bool sim_is_root(const sim_world *world, const sim_process *process) {
 }
 
 static void set_master(sim_world *world, sim_process *process, const char *address,
-                       doorman_time until, doorman_time gone) {
-    doorman_mastership mastership = {.address = address, .until = until, .predecessor_gone = gone};
+                       doorman_time until, doorman_time predecessor_gone_at) {
+    doorman_mastership mastership = {
+        .address = address, .until = until, .predecessor_gone = predecessor_gone_at};
     doorman_time local = sim_local(&process->machine.clock, world->now);
     if (doorman_server_set_master(process->server, &mastership, local) != DOORMAN_OK) {
         sim_fail(world, "%s refuses a mastership", process->address);
     }
     size_t index = (size_t)(process - world->processes);
-    sim_look(world, index);
-    if (!sim_is_root(world, process)) sim_carry_process(world, index);
+    sim_observe_learning(world, index);
+    if (!sim_is_root(world, process)) sim_step_process(world, index);
 }
 
-static bool votes(const sim_process *process) {
-    return process->server && !process->machine.still_until && !process->exiled;
+static bool can_vote(const sim_process *process) {
+    return process->server && !process->machine.paused_until && !process->exiled;
 }
 
 /* The election key expires. Every process that watches the election sees it. */
-static void key_falls(sim_world *world, sim_node *node) {
+static void key_expires(sim_world *world, sim_node *node) {
     node->master = SIM_NONE;
     for (size_t i = 0; i < node->process_count; i++) {
         sim_process *process = &world->processes[node->first_process + i];
-        if (!votes(process)) continue;
-        process->seen_term = node->term;
-        process->seen_gone = sim_local(&process->machine.clock, world->now);
+        if (!can_vote(process)) continue;
+        process->observed_term = node->term;
+        process->observed_end = sim_local(&process->machine.clock, world->now);
     }
 }
 
 /* The time at which a process saw the last master go counts as the end of its predecessor only if
  * no other master has been elected since then. */
-static void win(sim_world *world, sim_node *node, size_t winner) {
+static void become_master(sim_world *world, sim_node *node, size_t winner) {
     sim_process *process = &world->processes[winner];
-    bool seen = node->term && process->seen_term == node->term;
+    bool observed = node->term && process->observed_term == node->term;
     node->term++;
     node->master = winner;
-    sim_note(world, "%s is elected%s", process->address,
-             seen ? ", and saw its predecessor go" : "");
+    sim_log(world, "%s is elected%s", process->address,
+            observed ? ", and saw its predecessor go" : "");
     doorman_time until = sim_local(&process->machine.clock, world->now) + world->ttl * 95 / 100;
-    set_master(world, process, process->address, until, seen ? process->seen_gone : 0);
+    set_master(world, process, process->address, until, observed ? process->observed_end : 0);
 }
 
 /* A process checks the election every third of the key's time to live (TTL). A master claims
  * mastership for only 95 % of the TTL, by its own clock. So even with the slowest clock it stops
  * before another process can win (V2). */
 static void on_election(sim_world *world, const sim_event *event) {
-    sim_process *process = &world->processes[event->who];
+    sim_process *process = &world->processes[event->actor];
     sim_node *node = &world->nodes[process->node];
-    if (!process->server || process->machine.life != event->life) return;
-    sim_plan(world, world->now + world->ttl / 3, *event);
-    if (!votes(process)) return;
-    if (node->master != SIM_NONE && world->now >= node->key_until) key_falls(world, node);
-    if (node->master == SIM_NONE && world->now >= node->vacant_until) win(world, node, event->who);
-    if (node->master == event->who) {
+    if (!process->server || process->machine.incarnation != event->incarnation) return;
+    sim_schedule(world, world->now + world->ttl / 3, *event);
+    if (!can_vote(process)) return;
+    if (node->master != SIM_NONE && world->now >= node->key_until) key_expires(world, node);
+    if (node->master == SIM_NONE && world->now >= node->vacant_until) {
+        become_master(world, node, event->actor);
+    }
+    if (node->master == event->actor) {
         node->key_until = world->now + world->ttl;
         doorman_time until = sim_local(&process->machine.clock, world->now) + world->ttl * 95 / 100;
         set_master(world, process, process->address, until, 0);
@@ -280,22 +285,22 @@ void sim_resign(sim_world *world, size_t index, doorman_time vacant_until) {
     if (node->master == SIM_NONE) return;
     size_t master = node->master - node->first_process;
     sim_process *process = &world->processes[node->master];
-    if (!votes(process)) return;
-    sim_note(world, "%s resigns", process->address);
+    if (!can_vote(process)) return;
+    sim_log(world, "%s resigns", process->address);
     set_master(world, process, NULL, 0, 0);
     node->vacant_until = vacant_until;
-    key_falls(world, node);
+    key_expires(world, node);
     for (size_t i = 1; i <= node->process_count; i++) { /* the others come first */
         size_t other = node->first_process + (master + i) % node->process_count;
-        sim_event look = {.handler = on_election, .who = other};
-        look.life = world->processes[other].machine.life;
-        doorman_time late = sim_time_between(&world->dice, 0, world->latency);
-        sim_plan(world, vacant_until + late, look);
+        sim_event sample = {.handler = on_election, .actor = other};
+        sample.incarnation = world->processes[other].machine.incarnation;
+        doorman_time late = sim_time_between(&world->random, 0, world->latency);
+        sim_schedule(world, vacant_until + late, sample);
     }
 }
 
 /* Loads all configurations up to the one in force, one after the other. */
-void sim_load(sim_world *world, size_t index) {
+void sim_load_config(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);
     if (!process->server || !sim_is_root(world, process)) return;
@@ -304,17 +309,17 @@ void sim_load(sim_world *world, size_t index) {
         if (doorman_server_configure(process->server, config, local) != DOORMAN_OK) {
             sim_fail(world, "%s refuses a configuration", process->address);
         }
-        sim_touch_processes(world);
-        sim_note(world, "%s loads configuration %zu", process->address, process->version);
-        sim_check_books(world, index);
+        sim_invalidate_processes(world);
+        sim_log(world, "%s loads configuration %zu", process->address, process->version);
+        sim_check_resources(world, index);
     }
 }
 
 /* Lists the addresses of all processes of a node, starting at a random one. */
-static size_t addresses_of(const sim_world *world, size_t node_index, uint64_t *dice,
+static size_t addresses_of(const sim_world *world, size_t node_index, uint64_t *random,
                            const char **out) {
     const sim_node *node = &world->nodes[node_index];
-    size_t first = sim_pick(dice, node->process_count);
+    size_t first = sim_pick(random, node->process_count);
     for (size_t i = 0; i < node->process_count; i++) {
         size_t place = (first + i) % node->process_count;
         out[i] = world->processes[node->first_process + place].address;
@@ -330,57 +335,61 @@ void sim_start_process(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     sim_node *node = &world->nodes[process->node];
     assert(!process->server);
-    process->machine.life++;
-    process->machine.still_until = 0;
-    process->seen_term = 0;
-    uint64_t dice = world->seed ^ ((uint64_t)index << 32 | process->machine.life);
+    process->machine.incarnation++;
+    process->machine.paused_until = 0;
+    process->observed_term = 0;
+    uint64_t random = world->seed ^ ((uint64_t)index << 32 | process->machine.incarnation);
     const char *parents[SIM_PROCESSES];
     doorman_server_options options = {.node = node->name};
-    options.seed[0] = sim_random(&dice);
-    options.seed[1] = sim_random(&dice);
+    options.seed[0] = sim_random(&random);
+    options.seed[1] = sim_random(&random);
     if (node->parent == SIM_NONE) {
         process->version = sim_first_version(world);
         options.config = world->versions[process->version].config;
     } else {
         options.parents = parents;
-        options.parent_count = addresses_of(world, node->parent, &dice, parents);
+        options.parent_count = addresses_of(world, node->parent, &random, parents);
     }
     doorman_time local = sim_local(&process->machine.clock, world->now);
     if (doorman_server_create(&process->server, &options, NULL, local) != DOORMAN_OK) abort();
-    sim_touch_processes(world);
-    sim_note(world, "%s starts", process->address);
-    sim_load(world, index);
-    sim_event event = {.handler = on_election, .who = index, .life = process->machine.life};
-    sim_plan(world, world->now, event);
-    sim_carry_process(world, index);
+    sim_invalidate_processes(world);
+    sim_log(world, "%s starts", process->address);
+    sim_load_config(world, index);
+    sim_event event = {
+        .handler = on_election, .actor = index, .incarnation = process->machine.incarnation};
+    sim_schedule(world, world->now, event);
+    sim_step_process(world, index);
 }
 
 void sim_kill_process(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     doorman_server_destroy(process->server);
     process->server = NULL;
-    process->machine.still_until = 0;
-    sim_touch_processes(world);
-    sim_note(world, "%s dies", process->address);
+    process->machine.paused_until = 0;
+    sim_invalidate_processes(world);
+    sim_log(world, "%s dies", process->address);
 }
 
-static void on_thaw(sim_world *world, const sim_event *event) {
-    sim_process *process = &world->processes[event->who];
-    if (process->machine.life != event->life || !process->machine.still_until) return;
-    process->machine.still_until = 0;
-    sim_touch_processes(world);
-    sim_note(world, "%s runs again", process->address);
-    sim_load(world, event->who);
-    sim_carry_process(world, event->who);
+static void on_process_resumed(sim_world *world, const sim_event *event) {
+    sim_process *process = &world->processes[event->actor];
+    if (process->machine.incarnation != event->incarnation || !process->machine.paused_until) {
+        return;
+    }
+    process->machine.paused_until = 0;
+    sim_invalidate_processes(world);
+    sim_log(world, "%s runs again", process->address);
+    sim_load_config(world, event->actor);
+    sim_step_process(world, event->actor);
 }
 
-void sim_freeze_process(sim_world *world, size_t index, doorman_time until) {
+void sim_pause_process(sim_world *world, size_t index, doorman_time until) {
     sim_process *process = &world->processes[index];
-    process->machine.still_until = until;
-    sim_touch_processes(world);
-    sim_note(world, "%s stands still for %.3f s", process->address, seconds(until - world->now));
-    sim_event event = {.handler = on_thaw, .who = index, .life = process->machine.life};
-    sim_plan(world, until, event);
+    process->machine.paused_until = until;
+    sim_invalidate_processes(world);
+    sim_log(world, "%s stands still for %.3f s", process->address, seconds(until - world->now));
+    sim_event event = {
+        .handler = on_process_resumed, .actor = index, .incarnation = process->machine.incarnation};
+    sim_schedule(world, until, event);
 }
 
 /* Adds a root, or a child of a node that exists already. */
@@ -410,10 +419,10 @@ size_t sim_add_node(sim_world *world, size_t parent, size_t process_count) {
 
 bool sim_leased(const sim_world *world, size_t client, size_t resource,
                 doorman_resource_info *info) {
-    const sim_client *who = &world->clients[client];
-    if (!who->client || !who->uses[resource].resource) return false;
-    doorman_resource_read(who->uses[resource].resource, info,
-                          sim_local(&who->machine.clock, world->now));
+    const sim_client *holder = &world->clients[client];
+    if (!holder->client || !holder->usages[resource].resource) return false;
+    doorman_resource_read(holder->usages[resource].resource, info,
+                          sim_local(&holder->machine.clock, world->now));
     return info->leased;
 }
 
@@ -422,109 +431,113 @@ bool sim_leased(const sim_world *world, size_t client, size_t resource,
 void sim_start_client(sim_world *world, size_t index) {
     sim_client *client = &world->clients[index];
     const char *addresses[2 * SIM_PROCESSES];
-    uint64_t dice = world->seed ^ ~(uint64_t)index ^ ++client->machine.life << 32;
-    size_t count = addresses_of(world, client->node, &dice, addresses);
+    uint64_t random = world->seed ^ ~(uint64_t)index ^ ++client->machine.incarnation << 32;
+    size_t count = addresses_of(world, client->node, &random, addresses);
     if (client->other != client->node) {
-        count += addresses_of(world, client->other, &dice, addresses + count);
+        count += addresses_of(world, client->other, &random, addresses + count);
     }
     doorman_client_options options = {.client_id = client->id,
                                       .addresses = addresses,
                                       .address_count = count,
-                                      .seed = sim_random(&dice)};
+                                      .seed = sim_random(&random)};
     doorman_time local = sim_local(&client->machine.clock, world->now);
     if (doorman_client_create(&client->client, &options, NULL, local) != DOORMAN_OK) abort();
-    sim_note(world, "%s starts", client->id);
+    sim_log(world, "%s starts", client->id);
 }
 
 void sim_kill_client(sim_world *world, size_t index) {
     sim_client *client = &world->clients[index];
     doorman_client_destroy(client->client);
     client->client = NULL;
-    client->machine.still_until = 0;
+    client->machine.paused_until = 0;
     for (size_t i = 0; i < world->resource_count; i++) {
-        sim_use *use = &client->uses[i];
-        use->resource = NULL;
-        use->leased = false;
-        use->abandoned = use->owed = 0;
-        use->opening++;
+        sim_usage *usage = &client->usages[i];
+        usage->resource = NULL;
+        usage->leased = false;
+        usage->abandoned = usage->returned_units = 0;
+        usage->generation++;
     }
-    sim_touch_client(world, index);
-    sim_note(world, "%s dies", client->id);
+    sim_invalidate_client(world, index);
+    sim_log(world, "%s dies", client->id);
 }
 
-static void on_wake_up(sim_world *world, const sim_event *event) {
-    sim_client *client = &world->clients[event->who];
-    if (client->machine.life != event->life || !client->machine.still_until) return;
-    client->machine.still_until = 0;
-    sim_note(world, "%s runs again", client->id);
-    sim_carry_client(world, event->who);
+static void on_client_resumed(sim_world *world, const sim_event *event) {
+    sim_client *client = &world->clients[event->actor];
+    if (client->machine.incarnation != event->incarnation || !client->machine.paused_until) return;
+    client->machine.paused_until = 0;
+    sim_log(world, "%s runs again", client->id);
+    sim_step_client(world, event->actor);
 }
 
-void sim_stall_client(sim_world *world, size_t index, doorman_time until) {
+void sim_pause_client(sim_world *world, size_t index, doorman_time until) {
     sim_client *client = &world->clients[index];
-    client->machine.still_until = until;
-    sim_note(world, "%s stands still for %.3f s", client->id, seconds(until - world->now));
-    sim_event event = {.handler = on_wake_up, .who = index, .life = client->machine.life};
-    sim_plan(world, until, event);
+    client->machine.paused_until = until;
+    sim_log(world, "%s stands still for %.3f s", client->id, seconds(until - world->now));
+    sim_event event = {
+        .handler = on_client_resumed, .actor = index, .incarnation = client->machine.incarnation};
+    sim_schedule(world, until, event);
 }
 
 /* A gauge that is opened again soon still knows its units in flight. Units that came back while it
  * was closed are released now. Otherwise the gauge is a new one. */
 void sim_open(sim_world *world, size_t index, size_t resource) {
     sim_client *client = &world->clients[index];
-    sim_use *use = &client->uses[resource];
-    doorman_resource_options options = {
-        .resource_id = world->resources[resource], .has_priority = true, .priority = use->priority};
+    sim_usage *usage = &client->usages[resource];
+    doorman_resource_options options = {.resource_id = world->resources[resource],
+                                        .has_priority = true,
+                                        .priority = usage->priority};
     options.wants_maximum = 1e6; /* if wants follow use: some use 10 times their lease */
     doorman_time local = sim_local(&client->machine.clock, world->now);
     doorman_status status =
-        doorman_resource_open(&use->resource, client->client, &options, NULL, local);
+        doorman_resource_open(&usage->resource, client->client, &options, NULL, local);
     if (status != DOORMAN_OK) abort();
-    if (!use->follows && doorman_resource_set_wants(use->resource, use->wants, local) != DOORMAN_OK)
+    if (!usage->follows_use &&
+        doorman_resource_set_wants(usage->resource, usage->wants, local) != DOORMAN_OK) {
         abort();
+    }
     doorman_resource_info info;
     (void)sim_leased(world, index, resource, &info);
     if (info.in_flight > 0) {
-        doorman_gauge_release(doorman_resource_gauge(use->resource), use->owed);
+        doorman_gauge_release(doorman_resource_gauge(usage->resource), usage->returned_units);
     } else {
-        use->opening++;
-        use->leased = false;
+        usage->generation++;
+        usage->leased = false;
     }
-    use->abandoned = use->owed = 0;
-    use->seen_at = local;
-    use->capacity = use->peak = use->budget = use->passed = 0;
-    sim_touch_client(world, index);
-    sim_note(world, "%s opens %s, wants %.6g", client->id, options.resource_id, use->wants);
-    sim_carry_client(world, index);
+    usage->abandoned = usage->returned_units = 0;
+    usage->observed_at = local;
+    usage->capacity = usage->peak = usage->budget = usage->granted = 0;
+    sim_invalidate_client(world, index);
+    sim_log(world, "%s opens %s, wants %.6g", client->id, options.resource_id, usage->wants);
+    sim_step_client(world, index);
 }
 
 /* Units in flight stay in flight. */
 void sim_close(sim_world *world, size_t index, size_t resource) {
     sim_client *client = &world->clients[index];
-    sim_use *use = &client->uses[resource];
+    sim_usage *usage = &client->usages[resource];
     doorman_resource_info info;
     if (sim_leased(world, index, resource, &info)) {
-        use->abandoned = info.in_flight;
-        use->abandoned_until = info.expires_at;
+        usage->abandoned = info.in_flight;
+        usage->abandoned_until = info.expires_at;
     }
-    doorman_resource_close(use->resource, sim_local(&client->machine.clock, world->now));
-    use->resource = NULL;
-    sim_touch_client(world, index);
-    sim_note(world, "%s closes %s with %.6g in flight", client->id, world->resources[resource],
-             info.in_flight);
-    sim_carry_client(world, index);
+    doorman_resource_close(usage->resource, sim_local(&client->machine.clock, world->now));
+    usage->resource = NULL;
+    sim_invalidate_client(world, index);
+    sim_log(world, "%s closes %s with %.6g in flight", client->id, world->resources[resource],
+            info.in_flight);
+    sim_step_client(world, index);
 }
 
-void sim_want(sim_world *world, size_t index, size_t resource, double wants) {
+void sim_set_wants(sim_world *world, size_t index, size_t resource, double wants) {
     sim_client *client = &world->clients[index];
-    sim_use *use = &client->uses[resource];
-    use->wants = wants;
-    if (!client->client || !use->resource || use->follows) return;
+    sim_usage *usage = &client->usages[resource];
+    usage->wants = wants;
+    if (!client->client || !usage->resource || usage->follows_use) return;
     doorman_time local = sim_local(&client->machine.clock, world->now);
-    if (doorman_resource_set_wants(use->resource, wants, local) != DOORMAN_OK) abort();
-    sim_touch_client(world, index);
-    sim_note(world, "%s wants %.6g of %s", client->id, wants, world->resources[resource]);
-    sim_carry_client(world, index);
+    if (doorman_resource_set_wants(usage->resource, wants, local) != DOORMAN_OK) abort();
+    sim_invalidate_client(world, index);
+    sim_log(world, "%s wants %.6g of %s", client->id, wants, world->resources[resource]);
+    sim_step_client(world, index);
 }
 
 sim_client *sim_add_client(sim_world *world, size_t node, sim_clock clock) {
