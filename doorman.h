@@ -196,8 +196,8 @@
  * comment that opens a section states its rules. A section uses only the sections before it.
  *
  *     (the API)         from here to "the API ends here"
- *     >>basics          status, memory, random numbers, ids, globs, hash table, exact sums
- *     >>configuration   templates, and which one a resource gets
+ *     >>basics          status, memory, random numbers, ids, hash table, timers, exact sums
+ *     >>configuration   globs, templates, and which template a resource gets
  *     >>shares          the algorithms, and the index that makes them cheap
  *     >>leases          the leases of one resource; how capacity moves between holders, and why
  *     >>upstream        the upward half: what to ask for, when, at which address
@@ -1421,8 +1421,8 @@ DOORMAN_API const char *doorman_transport_address(const doorman_transport *trans
 
 /* ---- >>basics ------------------------------------------------------------------------------- */
 /*
- * What every other section uses: status codes, time, memory, random numbers, ids, globs, the hash
- * table and the exact sum. Nothing here knows about leases.
+ * What every other section uses: status codes, time, memory, random numbers, ids, the hash table,
+ * timers and the exact sum. Nothing here knows about leases.
  *
  * C1 A function that depends on time takes `now`. No section before >>nng reads a clock, does I/O,
  *    starts a thread or has global state, and random numbers come only from a seed. So the same
@@ -1482,13 +1482,6 @@ static doorman_time doorman__scale(doorman_time duration, double factor) {
 static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
-
-static bool doorman__safe_capacity_valid(double amount) {
-    return doorman__amount_valid(amount) ||
-           (amount >= DOORMAN_UNLIMITED && amount <= DOORMAN_UNLIMITED);
-}
-
-static bool doorman__unlimited(double amount) { return amount < 0; }
 
 /* Makes room for `count` items in a growing array. The capacity doubles, so appending costs O(1)
  * amortised. When memory runs out, returns false and leaves the array as it was. */
@@ -1574,83 +1567,6 @@ static bool doorman__id_valid(const char *id) {
 }
 #define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 #define DOORMAN__AMOUNT_RULE "must be a finite number from 0 to 1e15"
-
-/* Decodes one character of a glob or id, which is known to be valid UTF-8, and moves *text past
- * it. */
-static uint32_t doorman__character(const char **text) {
-    uint32_t code = 0;
-    size_t bytes = 1;
-    while (bytes < 4 && (*text)[bytes]) bytes++;
-    (void)doorman__utf8_next(text, *text + bytes, &code);
-    return code;
-}
-
-/* Returns 1 if a bracket of a glob, `[a-z]` or `[!a]`, contains a character, else 0. *glob is
- * behind the `[` and is moved behind the `]`. Returns -1 if there is no `]`: then the `[` is an
- * ordinary character, as in the shell. */
-static int doorman__glob_bracket(const char **glob, uint32_t character) {
-    const char *at = *glob;
-    bool negated = *at == '!' || *at == '^', found = false;
-    if (negated) at++;
-    for (bool first = true; *at && (first || *at != ']'); first = false) {
-        if (*at == '\\' && at[1]) at++;
-        uint32_t low = doorman__character(&at), high = low;
-        if (*at == '-' && at[1] && at[1] != ']') {
-            at++;
-            if (*at == '\\' && at[1]) at++;
-            high = doorman__character(&at);
-        }
-        found = found || (low <= character && character <= high);
-    }
-    if (!*at) return -1;
-    *glob = at + 1;
-    return found != negated;
-}
-
-/* Returns whether one element of a glob, other than `*`, matches the character at *id. If it does,
- * moves both pointers past what matched. *open starts as NULL and is set to the first bracket that
- * has no end. Brackets behind it have no end either, so they are not searched again. */
-static bool doorman__glob_step(const char **glob, const char **id, const char **open) {
-    const char *pattern = *glob, *text = *id;
-    if (!*text || !*pattern) return false;
-    uint32_t character = doorman__character(&text);
-    uint32_t element = doorman__character(&pattern);
-    bool matches = false;
-    if (element == '?') {
-        matches = true;
-    } else if (element == '[' && (!*open || pattern < *open)) {
-        int inside = doorman__glob_bracket(&pattern, character);
-        if (inside < 0) *open = pattern;
-        matches = inside < 0 ? character == '[' : inside;
-    } else {
-        if (element == '\\' && *pattern) element = doorman__character(&pattern);
-        matches = element == character;
-    }
-    if (!matches) return false;
-    *glob = pattern;
-    *id = text;
-    return true;
-}
-
-/* Returns whether a shell glob matches a whole id. `*` matches `/` too. Only the last `*` needs a
- * second try: whatever more an earlier `*` could match, the last one can match instead. So this
- * costs O(glob * id), without recursion. */
-static bool doorman__glob_match(const char *glob, const char *id) {
-    const char *star = NULL, *resume = NULL, *open = NULL;
-    for (;;) {
-        if (*glob == '*') {
-            star = ++glob;
-            resume = id;
-        } else if (!*glob && !*id) {
-            return true;
-        } else if (!doorman__glob_step(&glob, &id, &open)) {
-            if (!star || !*resume) return false;
-            (void)doorman__character(&resume);
-            glob = star;
-            id = resume;
-        }
-    }
-}
 
 /* SipHash-1-3 (Aumasson and Bernstein 2012). Without the key nobody can choose ids that collide, so
  * hash tables of ids from the network stay fast (C8). */
@@ -1965,8 +1881,8 @@ static double doorman__total_left(doorman__total total, double capacity) {
 /* ---- >>configuration ------------------------------------------------------------------------ */
 /*
  * Templates, and which template a resource gets. A configuration is checked once, when it is made,
- * and never changes after that. So code that has one can rely on this: every field is in its range,
- * and the defaults are filled in.
+ * and never changes after that. So code that has a configuration can rely on two things: every
+ * field is in its range, and the defaults are filled in.
  *
  * G1 A resource takes the first template whose glob equals its id, else the first that matches.
  * G2 A resource that matches no template gets what it asks for, or is refused (reject_unmatched).
@@ -1974,32 +1890,109 @@ static double doorman__total_left(doorman__total total, double capacity) {
  * G4 One error refuses the whole configuration. The error text names the field.
  * G6 lease length >= refresh interval > 0; the template `*`, if there is one, is the last.
  *
- * G5 (reloading) is in >>server, G7 (named parameters) is in >>json. Of C7 (limits) this section
- *    has the maximum number of templates.
+ * >>server defines G5 (reloading) and C7 (limits; here the number of templates), >>json defines G7
+ * (named parameters).
  */
 
-/* A template is found by its whole glob, or by the literal start of the glob: the part before the
- * first of the characters * ? [ \. There may be 10,000 templates and a million resources, and most
- * globs start differently from a given id, so comparing all of them would cost too much. The tables
- * hold nothing that comes from the network, so they need no seed. */
-struct doorman_config {
-    doorman_template *templates;
-    size_t template_count;
-    char *strings; /* all globs and descriptions, each ended by a NUL */
-    bool reject_unmatched;
-    doorman__link *links; /* two for each template: for its glob and for its literal start */
-    doorman__table globs, starts;
-    bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* whether a literal start of this length exists */
-};
+/* ---- configuration: globs */
+
+/* Decodes one character of a glob or id, which is known to be valid UTF-8, and moves *text past
+ * it. */
+static uint32_t doorman__character(const char **text) {
+    uint32_t code = 0;
+    size_t bytes = 1;
+    while (bytes < 4 && (*text)[bytes]) bytes++;
+    (void)doorman__utf8_next(text, *text + bytes, &code);
+    return code;
+}
+
+/* Returns 1 if a bracket of a glob, `[a-z]` or `[!a]`, contains a character, else 0. *glob is
+ * behind the `[` and is moved behind the `]`. Returns -1 if there is no `]`: then the `[` is an
+ * ordinary character, as in the shell. */
+static int doorman__glob_bracket(const char **glob, uint32_t character) {
+    const char *at = *glob;
+    bool negated = *at == '!' || *at == '^', found = false;
+    if (negated) at++;
+    for (bool first = true; *at && (first || *at != ']'); first = false) {
+        if (*at == '\\' && at[1]) at++;
+        uint32_t low = doorman__character(&at), high = low;
+        if (*at == '-' && at[1] && at[1] != ']') {
+            at++;
+            if (*at == '\\' && at[1]) at++;
+            high = doorman__character(&at);
+        }
+        found = found || (low <= character && character <= high);
+    }
+    if (!*at) return -1;
+    *glob = at + 1;
+    return found != negated;
+}
+
+/* Returns whether one element of a glob, other than `*`, matches the character at *id. If it does,
+ * moves both pointers past what matched. *open starts as NULL and is set to the first bracket that
+ * has no end. Brackets behind it have no end either, so they are not searched again. */
+static bool doorman__glob_step(const char **glob, const char **id, const char **open) {
+    const char *pattern = *glob, *text = *id;
+    if (!*text || !*pattern) return false;
+    uint32_t character = doorman__character(&text);
+    uint32_t element = doorman__character(&pattern);
+    bool matches = false;
+    if (element == '?') {
+        matches = true;
+    } else if (element == '[' && (!*open || pattern < *open)) {
+        int inside = doorman__glob_bracket(&pattern, character);
+        if (inside < 0) *open = pattern;
+        matches = inside < 0 ? character == '[' : inside;
+    } else {
+        if (element == '\\' && *pattern) element = doorman__character(&pattern);
+        matches = element == character;
+    }
+    if (!matches) return false;
+    *glob = pattern;
+    *id = text;
+    return true;
+}
+
+/* Returns whether a shell glob matches a whole id. `*` matches `/` too. Only the last `*` needs a
+ * second try: whatever more an earlier `*` could match, the last one can match instead. So this
+ * costs O(glob * id), without recursion. */
+static bool doorman__glob_match(const char *glob, const char *id) {
+    const char *star = NULL, *resume = NULL, *open = NULL;
+    for (;;) {
+        if (*glob == '*') {
+            star = ++glob;
+            resume = id;
+        } else if (!*glob && !*id) {
+            return true;
+        } else if (!doorman__glob_step(&glob, &id, &open)) {
+            if (!star || !*resume) return false;
+            (void)doorman__character(&resume);
+            glob = star;
+            id = resume;
+        }
+    }
+}
+
+/* ---- configuration: what is valid */
+
+/* Accepts an amount, or DOORMAN_UNLIMITED. */
+static bool doorman__safe_capacity_valid(double amount) {
+    return doorman__amount_valid(amount) ||
+           (amount >= DOORMAN_UNLIMITED && amount <= DOORMAN_UNLIMITED);
+}
+
+static bool doorman__unlimited(double amount) { return amount < 0; }
 
 static bool doorman__duration_valid(doorman_time duration) {
     return duration >= 0 && duration <= DOORMAN_DURATION_MAX;
 }
 
+#define DOORMAN__LEASE_LENGTH (60 * DOORMAN_SECOND) /* the default */
+
 /* Returns an algorithm with its zeros replaced by the defaults. */
 static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *given) {
     doorman_algorithm all = *given;
-    if (!all.lease_length) all.lease_length = 60 * DOORMAN_SECOND;
+    if (!all.lease_length) all.lease_length = DOORMAN__LEASE_LENGTH;
     if (!all.refresh_interval) {
         all.refresh_interval = doorman__earlier(16 * DOORMAN_SECOND,
                                                 all.lease_length / 3 + (all.lease_length % 3 != 0));
@@ -2075,7 +2068,7 @@ static const char *doorman__template_unused(const doorman_template *template_) {
     return NULL;
 }
 
-/* Is an amount not an integer? DOORMAN_UNLIMITED is one. */
+/* Returns whether an amount is not an integer. DOORMAN_UNLIMITED is an integer. */
 static bool doorman__divides(double amount) { return amount > (double)(int64_t)amount; }
 
 static doorman_status doorman__template_check(const doorman_template *template_, size_t index,
@@ -2107,6 +2100,19 @@ static doorman_status doorman__template_check(const doorman_template *template_,
                          wrong ? "algorithm." : "", wrong ? wrong : unused);
 }
 
+/* Checks that no earlier template has the same glob as the template with this index. */
+static doorman_status doorman__config_check_glob(const doorman_template *templates, size_t index,
+                                                 doorman_error *error) {
+    for (size_t i = 0; i < index; i++) {
+        if (strcmp(templates[i].identifier_glob, templates[index].identifier_glob) != 0) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "resources[%zu].identifier_glob: equals that of resources[%zu], so it "
+                             "would never be used",
+                             index, i);
+    }
+    return DOORMAN_OK;
+}
+
 static doorman_status doorman__config_check(const doorman_config_options *options,
                                             doorman_error *error) {
     size_t most = options->template_max ? options->template_max : 10000;
@@ -2118,20 +2124,31 @@ static doorman_status doorman__config_check(const doorman_config_options *option
                              most, options->template_count);
     }
     for (size_t i = 0; i < options->template_count; i++) {
-        doorman_status status = doorman__template_check(&options->templates[i], i,
-                                                        i + 1 == options->template_count, error);
-        if (status != DOORMAN_OK) return status;
-        for (size_t k = 0; k < i; k++) {
-            const char *glob = options->templates[k].identifier_glob;
-            if (strcmp(glob, options->templates[i].identifier_glob) != 0) continue;
-            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                                 "resources[%zu].identifier_glob: equals that of "
-                                 "resources[%zu], so it would never be used",
-                                 i, k);
+        bool last = i + 1 == options->template_count;
+        doorman_status status = doorman__template_check(&options->templates[i], i, last, error);
+        if (status == DOORMAN_OK) {
+            status = doorman__config_check_glob(options->templates, i, error);
         }
+        if (status != DOORMAN_OK) return status;
     }
     return DOORMAN_OK;
 }
+
+/* ---- configuration: making one, and finding a template in it */
+
+/* A template is found by its whole glob, or by the literal start of the glob: the part before the
+ * first of the characters * ? [ \. There may be 10,000 templates and a million resources, and most
+ * globs start differently from a given id, so comparing all of them would cost too much. The tables
+ * hold nothing that comes from the network, so they need no seed. */
+struct doorman_config {
+    doorman_template *templates;
+    size_t template_count;
+    char *strings; /* all globs and descriptions, each ended by a NUL */
+    bool reject_unmatched;
+    doorman__link *links; /* two for each template: for its glob and for its literal start */
+    doorman__table globs, starts;
+    bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* whether a literal start of this length exists */
+};
 
 /* Copies a string (NULL: "") to *at and moves *at behind the copy. */
 static const char *doorman__config_string(char **at, const char *text) {
@@ -2158,43 +2175,60 @@ static void doorman__config_index(doorman_config *config) {
     }
 }
 
-doorman_status doorman_config_create(doorman_config **out, const doorman_config_options *options,
-                                     doorman_error *error) {
-    doorman_status status = doorman__config_check(options, error);
-    if (status != DOORMAN_OK) return status;
-    size_t count = options->template_count, bytes = 1;
-    for (size_t i = 0; i < count; i++) {
+/* Returns the number of bytes that the copies of all strings need. */
+static size_t doorman__config_string_bytes(const doorman_config_options *options) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < options->template_count; i++) {
         const char *description = options->templates[i].description;
         bytes += strlen(options->templates[i].identifier_glob) + 1;
         bytes += strlen(description ? description : "") + 1;
     }
-    doorman_config *config = (doorman_config *)doorman__zalloc(sizeof *config);
-    if (!config) return doorman__no_memory(error);
-    config->template_count = count;
-    config->reject_unmatched = options->reject_unmatched;
-    config->templates =
-        (doorman_template *)doorman__zalloc((count + 1) * sizeof *config->templates);
-    config->strings = (char *)doorman__zalloc(bytes);
-    config->links = (doorman__link *)doorman__zalloc((2 * count + 1) * sizeof *config->links);
-    if (!config->templates || !config->strings || !config->links) {
-        doorman_config_destroy(config);
-        return doorman__no_memory(error);
-    }
-    const doorman_algorithm defaults = {0}, *common = &defaults;
-    const doorman_template *last = count ? &options->templates[count - 1] : NULL;
-    if (last && last->has_algorithm && strcmp(last->identifier_glob, "*") == 0) {
-        common = &last->algorithm;
-    }
+    return bytes;
+}
+
+/* Returns the algorithm of templates without one (G3). */
+static doorman_algorithm doorman__config_common_algorithm(const doorman_config_options *options) {
+    doorman_algorithm defaults = {.reserve = 0};
+    if (!options->template_count) return defaults;
+    const doorman_template *last = &options->templates[options->template_count - 1];
+    bool matches_all = strcmp(last->identifier_glob, "*") == 0;
+    return last->has_algorithm && matches_all ? last->algorithm : defaults;
+}
+
+/* Copies all templates and their strings, and fills in the defaults. */
+static void doorman__config_copy(doorman_config *config, const doorman_config_options *options) {
+    const doorman_algorithm common = doorman__config_common_algorithm(options);
     char *at = config->strings;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < config->template_count; i++) {
         doorman_template *copy = &config->templates[i];
         *copy = options->templates[i];
         copy->identifier_glob = doorman__config_string(&at, copy->identifier_glob);
         copy->description = doorman__config_string(&at, copy->description);
         copy->algorithm =
-            doorman__algorithm_resolve(copy->has_algorithm ? &copy->algorithm : common);
+            doorman__algorithm_resolve(copy->has_algorithm ? &copy->algorithm : &common);
         copy->has_algorithm = true;
     }
+}
+
+doorman_status doorman_config_create(doorman_config **out, const doorman_config_options *options,
+                                     doorman_error *error) {
+    doorman_status status = doorman__config_check(options, error);
+    if (status != DOORMAN_OK) return status;
+    size_t count = options->template_count;
+    doorman_config *config = (doorman_config *)doorman__zalloc(sizeof *config);
+    if (!config) return doorman__no_memory(error);
+    config->template_count = count;
+    config->reject_unmatched = options->reject_unmatched;
+    /* One more of each, because the result of an allocation of 0 bytes may be NULL. */
+    config->templates =
+        (doorman_template *)doorman__zalloc((count + 1) * sizeof *config->templates);
+    config->strings = (char *)doorman__zalloc(doorman__config_string_bytes(options) + 1);
+    config->links = (doorman__link *)doorman__zalloc((2 * count + 1) * sizeof *config->links);
+    if (!config->templates || !config->strings || !config->links) {
+        doorman_config_destroy(config);
+        return doorman__no_memory(error);
+    }
+    doorman__config_copy(config, options);
     doorman__config_index(config);
     *out = config;
     return DOORMAN_OK;
@@ -2254,6 +2288,42 @@ static const doorman_template *doorman__config_find(const doorman_config *config
 const doorman_template *doorman_config_templates(const doorman_config *config, size_t *count) {
     *count = config->template_count;
     return config->templates;
+}
+
+/* The algorithm for a resource that no template matches (G2). */
+static const doorman_algorithm doorman__unmatched = {.kind = DOORMAN_NO_ALGORITHM,
+                                                     .lease_length = DOORMAN__LEASE_LENGTH,
+                                                     .refresh_interval = 16 * DOORMAN_SECOND,
+                                                     .has_minimum_interval = true,
+                                                     .minimum_interval = 5 * DOORMAN_SECOND,
+                                                     .minimum_refresh_interval = DOORMAN_SECOND,
+                                                     .decay_factor = 0.5};
+
+/* Returns whether the last template matches every resource. No other template can (G6). */
+static bool doorman__config_matches_all(const doorman_config *config) {
+    size_t count = config->template_count;
+    return count && strcmp(config->templates[count - 1].identifier_glob, "*") == 0;
+}
+
+/* Returns the longest lease that a configuration allows. A resource that no template matches has
+ * the default lease length. */
+static doorman_time doorman__config_longest_lease(const doorman_config *config) {
+    doorman_time longest = doorman__config_matches_all(config) ? 0 : DOORMAN__LEASE_LENGTH;
+    for (size_t i = 0; i < config->template_count; i++) {
+        longest = doorman__later(longest, config->templates[i].algorithm.lease_length);
+    }
+    return longest;
+}
+
+/* Returns the index of the template with this glob; template_count if there is none. It tries
+ * `place` first, because templates seldom move. */
+static size_t doorman__config_same(const doorman_config *config, const char *glob, size_t place) {
+    size_t count = config->template_count;
+    if (place < count && strcmp(config->templates[place].identifier_glob, glob) == 0) return place;
+    for (place = 0; place < count; place++) {
+        if (strcmp(config->templates[place].identifier_glob, glob) == 0) break;
+    }
+    return place;
 }
 
 /* ---- >>shares ------------------------------------------------------------------------------- */
@@ -5075,32 +5145,6 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
     return doorman__later(last, server->drains_at);
 }
 
-/* Whether some template matches every resource. It is the last one. */
-static bool doorman__config_matches_all(const doorman_config *config) {
-    size_t count = config->template_count;
-    return count && strcmp(config->templates[count - 1].identifier_glob, "*") == 0;
-}
-
-/* The longest lease that a configuration allows, also for a resource that no template matches. */
-static doorman_time doorman__config_longest_lease(const doorman_config *config) {
-    doorman_time longest = doorman__config_matches_all(config) ? 0 : 60 * DOORMAN_SECOND;
-    for (size_t i = 0; i < config->template_count; i++) {
-        longest = doorman__later(longest, config->templates[i].algorithm.lease_length);
-    }
-    return longest;
-}
-
-/* The index of the template with this glob in the last configuration. It tries the same index
- * first, because templates seldom move. */
-static size_t doorman__config_same(const doorman_config *config, const char *glob, size_t place) {
-    size_t count = config->template_count;
-    if (place < count && strcmp(config->templates[place].identifier_glob, glob) == 0) return place;
-    for (place = 0; place < count; place++) {
-        if (strcmp(config->templates[place].identifier_glob, glob) == 0) break;
-    }
-    return place;
-}
-
 /* When new resources of a template will have learned, for a configuration that is about to replace
  * the last one. If that had a template with the same glob, the time stays as it was; but a
  * predecessor that the server still learns about may already have had the new configuration, with
@@ -5793,15 +5837,6 @@ static void doorman__server_note_path(doorman_server *server, const doorman_requ
 }
 
 /* ---- server: answering */
-
-/* The algorithm for a resource that no template matches (G2). */
-static const doorman_algorithm doorman__unmatched = {.kind = DOORMAN_NO_ALGORITHM,
-                                                     .lease_length = 60 * DOORMAN_SECOND,
-                                                     .refresh_interval = 16 * DOORMAN_SECOND,
-                                                     .has_minimum_interval = true,
-                                                     .minimum_interval = 5 * DOORMAN_SECOND,
-                                                     .minimum_refresh_interval = DOORMAN_SECOND,
-                                                     .decay_factor = 0.5};
 
 /* R1. 2^53 is the largest integer that JSON carries safely; 0 means no id. The id is a keyed hash,
  * so a holder can neither guess the lease id of another holder nor derive the seed from its own. */

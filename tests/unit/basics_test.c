@@ -1,4 +1,4 @@
-/* Section basics: statuses, memory, ids, globs, the keyed hash table and the exact sum. */
+/* Section basics: statuses, memory, ids, the keyed hash table, timers and the exact sum. */
 #include "unit.h"
 
 #define DOORMAN_IMPLEMENTATION
@@ -213,148 +213,6 @@ static void overlong_encodings_are_refused_in_an_id(void **state) {
     }
     assert_int_equal(of_two, 95 * 95 + 0x800 - 0xa0);
     assert_int_equal(of_three, 0x10000 - 0x800 - 0x800);
-}
-
-/* ---- globs --------------------------------------------------------------------------------- */
-
-/* Returns whether a resource takes the template of a glob. */
-static bool matches(const char *glob, const char *id) {
-    const doorman_template template_ = {.identifier_glob = glob};
-    const doorman_config_options options = {.templates = &template_, .template_count = 1};
-    doorman_config *config = NULL;
-    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
-    bool found = doorman__config_find(config, id) != NULL;
-    doorman_config_destroy(config);
-    return found;
-}
-
-static const struct {
-    const char *glob, *matches[4], *others[4];
-} globs[] = {
-    {"a", {"a"}, {"b", "A", "aa"}},
-    {"*", {"a", "*", "[", "a/b"}, {NULL}},
-    {"db*", {"db", "db/7/read"}, {"d", "xdb"}},
-    {"*/read", {"/read", "db/7/read"}, {"db/write", "db/read/"}},
-    {"d*7*d", {"d7d", "db/7/read"}, {"d7", "db/7/reads"}},
-    {"a*b*b", {"abb", "abbbb"}, {"ab", "abba"}},
-    {"**", {"x"}, {NULL}},
-    {"a?*", {"ab", "abc"}, {"a"}},
-    {"?", {"a", "/", "\xe2\x82\xac"}, {"ab", "\xc3\xa9\xc3\xa9"}},
-    {"??", {"ab", "\xc3\xa9\xc3\xa9"}, {"a", "\xc3\xa9", "abc"}},
-    {"[a-c]", {"a", "b", "c"}, {"d", "-", "ab"}},
-    {"[c-a]", {NULL}, {"a", "b", "c", "-"}},
-    {"[a-cx-z]", {"b", "x", "z"}, {"d", "w"}},
-    {"db[0-9]*", {"db7", "db7/r"}, {"db", "dbx7"}},
-    {"[!a]", {"b", "/", "!"}, {"a", "bb"}},
-    {"[^a]", {"b", "^"}, {"a"}},
-    {"[!a-c]", {"d", "-"}, {"a", "b", "c"}},
-    {"[a-]", {"a", "-"}, {"b"}},
-    {"[-a]", {"a", "-"}, {"b"}},
-    {"[]a]", {"]", "a"}, {"[", "[]a]x"}},
-    {"[!]]", {"a", "["}, {"]"}},
-    {"[\\]a]", {"]", "a"}, {"\\"}},
-    {"[a\\-c]", {"a", "-", "c"}, {"b", "\\"}},
-    {"[\\!a]", {"!", "a"}, {"b", "\\"}},
-    {"[a!^]", {"a", "!", "^"}, {"b"}},
-    {"[*?]", {"*", "?"}, {"a"}},
-    {"[\xc3\xa0-\xc3\xbf]", {"\xc3\xa0", "\xc3\xa9", "\xc3\xbf"}, {"e", "\xc4\x80"}},
-    {"\\*", {"*"}, {"a", "\\a", "**"}},
-    {"*\\*", {"*", "a*"}, {"a"}},
-    {"\\?", {"?"}, {"a"}},
-    {"\\[a]", {"[a]"}, {"a", "\\a"}},
-    {"\\\\", {"\\"}, {"\\\\\\"}},
-    {"\\a", {"a"}, {"b"}},
-    {"\\", {"\\"}, {"a"}},
-    {"[", {"["}, {"a"}},
-    {"[a", {"[a"}, {"a", "["}},
-    {"[]", {"[]"}, {"[", "]"}},
-    {"[!", {"[!"}, {"a"}},
-    {"[a-", {"[a-"}, {"a", "-"}},
-    {"[*", {"[", "[abc"}, {"a", "*["}},
-    {"*[", {"[", "a["}, {"[a"}},
-};
-
-/* G1 */
-static void globs_match_as_in_the_shell(void **state) {
-    (void)state;
-    for (size_t i = 0; i < sizeof globs / sizeof *globs; i++) {
-        for (size_t j = 0; j < 4; j++) {
-            const char *glob = globs[i].glob, *good = globs[i].matches[j];
-            const char *other = globs[i].others[j];
-            if (good && !matches(glob, good)) fail_msg("%s should match %s", glob, good);
-            if (other && matches(glob, other)) fail_msg("%s should not match %s", glob, other);
-        }
-    }
-}
-
-/* Sets members[c] for each ASCII character c that a bracket matches. Returns what is behind it;
- * NULL if it has no end. */
-static const char *slow_bracket(const char *glob, bool members[128]) {
-    bool negated = *glob == '!' || *glob == '^';
-    const char *first = glob += negated;
-    memset(members, negated, 128);
-    while (*glob && (glob == first || *glob != ']')) {
-        if (*glob == '\\' && glob[1]) glob++;
-        int low = *glob++, high = low;
-        if (glob[0] == '-' && glob[1] && glob[1] != ']') {
-            glob += 1 + (glob[1] == '\\' && glob[2]);
-            high = *glob++;
-        }
-        for (int c = low; c <= high; c++) members[c] = !negated;
-    }
-    return *glob ? glob + 1 : NULL;
-}
-
-/* The shell's rules as they are documented: tries every way. Only for ASCII. */
-static bool slow_match(const char *glob, const char *id) {
-    if (!*glob) return !*id;
-    if (*glob == '*') return slow_match(glob + 1, id) || (*id && slow_match(glob, id + 1));
-    if (!*id) return false;
-    if (*glob == '?') return slow_match(glob + 1, id + 1);
-    if (*glob == '[') {
-        bool members[128];
-        const char *rest = slow_bracket(glob + 1, members);
-        if (rest) return members[(int)*id] && slow_match(rest, id + 1);
-    }
-    if (*glob == '\\' && glob[1]) glob++;
-    return *glob == *id && slow_match(glob + 1, id + 1);
-}
-
-static void random_text(char *out, size_t most, const char *alphabet) {
-    size_t length = 1 + random_below(most);
-    for (size_t i = 0; i < length; i++) out[i] = alphabet[random_below(strlen(alphabet))];
-    out[length] = 0;
-}
-
-/* G1 */
-static void globs_match_as_an_exhaustive_search_does(void **state) {
-    (void)state;
-    size_t matched = 0;
-    for (int i = 0; i < 300000; i++) {
-        char glob[16], id[16];
-        random_text(glob, 1 + random_below(12), i % 2 ? "ab*?" : "abc*?[]!^-\\");
-        random_text(id, 1 + random_below(8), i % 2 ? "ab" : "abc[]-\\^");
-        bool expected = slow_match(glob, id);
-        matched += expected;
-        if (doorman__glob_match(glob, id) != expected) {
-            fail_msg("%s should%s match %s", glob, expected ? "" : " not", id);
-        }
-    }
-    assert_true(matched > 3000);
-}
-
-/* G1. A matcher that tries every way would never finish here. */
-static void a_glob_takes_time_proportional_to_its_length_times_the_ids(void **state) {
-    (void)state;
-    char glob[DOORMAN_ID_BYTES_MAX + 1] = "", id[DOORMAN_ID_BYTES_MAX + 1];
-    for (size_t i = 0; i < DOORMAN_ID_BYTES_MAX - 2; i += 2) memcpy(glob + i, "a*", 3);
-    memset(id, 'a', DOORMAN_ID_BYTES_MAX);
-    id[DOORMAN_ID_BYTES_MAX] = 0;
-    assert_true(matches(glob, id));
-    strcat(glob, "b");
-    assert_false(matches(glob, id));
-    id[DOORMAN_ID_BYTES_MAX - 1] = 'b';
-    assert_true(matches(glob, id));
 }
 
 /* ---- the hash and the table ---------------------------------------------------------------- */
@@ -627,9 +485,6 @@ int main(void) {
         cmocka_unit_test(an_id_has_at_most_256_bytes),
         cmocka_unit_test(every_character_except_controls_is_allowed_in_an_id),
         cmocka_unit_test(overlong_encodings_are_refused_in_an_id),
-        cmocka_unit_test(globs_match_as_in_the_shell),
-        cmocka_unit_test(globs_match_as_an_exhaustive_search_does),
-        cmocka_unit_test(a_glob_takes_time_proportional_to_its_length_times_the_ids),
         cmocka_unit_test(the_hash_is_siphash_1_3),
         cmocka_unit_test(a_table_equals_a_plain_array_even_when_memory_fails),
         cmocka_unit_test(a_table_keeps_its_chains_short_and_frees_memory),
