@@ -99,8 +99,7 @@
  *     messages       doorman_method_name
  *     upstream       doorman_upstream_address  _request  _response  _failed  _due
  *     server         doorman_server_create  _destroy  _configure  _set_master  _handle  _due
- *                    _update  _asker  _next_resource  _next_lease  _walk_start  _walk_next
- *                    _walk_end
+ *                    _update  _asker  _next_resource  _next_lease  _find
  *     client         doorman_client_create  _destroy  _asker  _due  _update  _kill_switch
  *                    doorman_resource_open  _close  _set_wants  _read  _rate  _gauge
  *     limiters       doorman_rate_init  _init_units  _try  _decide  _delay  _shadow
@@ -659,43 +658,44 @@ typedef struct doorman_server_resource {
 typedef struct doorman_server_lease {
     const char *holder_id;
     bool is_server;
-    bool shared; /* two processes seem to use the id: see DOORMAN_EVENT_SHARED_ID */
-    double has, committed, wants; /* in the resource's units; counted: what is committed */
+    bool shared;      /* two processes seem to use the id: see DOORMAN_EVENT_SHARED_ID */
+    double has;       /* the amount of the lease, in the resource's units, as the next two */
+    double committed; /* what is committed for the holder: at least has */
+    double wants;
     double subclients;
     int priority;
-    doorman_time granted_at, expires_at; /* the latter is the end of the server's record */
+    doorman_time granted_at; /* the last lease */
+    doorman_time expires_at; /* until then the server keeps `committed` for the holder */
 } doorman_server_lease;
 
-/* Iterate over the resources, and over the leases of one resource, without expired leases. No other
- * call on the server is allowed between the steps.
- *   cursor    in/out; *cursor is NULL before the first step
- *   out       written on true; pointers in it are valid until the next call on the server
- *   returns   false: there are no more
- *   cost      O(1) for each step */
-DOORMAN_API bool doorman_server_next_resource(doorman_server *server, const void **cursor,
-                                              doorman_server_resource *out, doorman_time now);
-DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
-                                           const void **cursor, doorman_server_lease *out,
-                                           doorman_time now);
-
-/* The position of an iteration over the resources that allows other calls on the server between its
- * steps. It is for callers that release the lock between steps. Its fields are private. */
+/* The position of an iteration. It starts as {0}, and nothing needs to be ended or freed. Its
+ * fields are private. */
 typedef struct doorman_cursor {
-    void *next;
-    struct doorman_cursor *other;
+    uint64_t position;
+    bool at_end;
 } doorman_cursor;
 
-/* Start such an iteration, get its next resource, and end it. A resource that is added or removed
- * in the meantime may or may not be included. Every other resource is included once.
- *   walk      the caller's memory; the server uses it from start to end. The end must come before
- *             the server is destroyed
+/* Iterate over the resources, or over the leases of one resource, without expired leases. Between
+ * the steps any other call on the server is allowed, so a caller can release its lock there. An
+ * element that exists during the whole iteration is visited exactly once, and one that is added or
+ * removed meanwhile at most once. The order is that of keyed hashes of the ids: it seems random,
+ * and is the same in each iteration. (Two ids with the same 64 bits would be visited as one.)
+ *   cursor    in/out
  *   out       written on true; pointers in it are valid until the next call on the server
  *   returns   false: there are no more
- *   cost      O(1) for each step */
-DOORMAN_API void doorman_server_walk_start(doorman_server *server, doorman_cursor *cursor);
-DOORMAN_API bool doorman_server_walk_next(doorman_server *server, doorman_cursor *cursor,
-                                          doorman_server_resource *out, doorman_time now);
-DOORMAN_API void doorman_server_walk_end(doorman_server *server, doorman_cursor *cursor);
+ *   cost      O(1) for each step, on average */
+DOORMAN_API bool doorman_server_next_resource(doorman_server *server, doorman_cursor *cursor,
+                                              doorman_server_resource *out, doorman_time now);
+DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
+                                           doorman_cursor *cursor, doorman_server_lease *out,
+                                           doorman_time now);
+
+/* Describes one resource.
+ *   out       as above
+ *   returns   false: no holder has asked for this resource, or all of them are gone
+ *   cost      O(1) */
+DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resource_id,
+                                     doorman_server_resource *out, doorman_time now);
 
 /* ---- client, the public part --------------------------------------------------------------- */
 
@@ -1629,7 +1629,9 @@ static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
  * (Without memory for a larger array of buckets, only the chains get longer.) A growing table has
  * two to four buckets for each entry, a shrinking one up to eight. So about three of four entries
  * that are looked up are the first of their chain. This matters because in a large table each link
- * costs a wait for memory. */
+ * costs a wait for memory. The upper bits of a hash choose the bucket. So the buckets are in the
+ * order of the hashes, however many there are, and a hash is a position that stays valid while the
+ * table changes. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -1638,12 +1640,13 @@ typedef struct doorman__link {
 typedef struct doorman__table {
     doorman__link **buckets;
     size_t bucket_count; /* a power of two; 0: `buckets` is NULL, `single` is used */
+    unsigned shift;      /* bucket_count is 2^(64 - shift) */
     size_t count;
     doorman__link *single;
 } doorman__table;
 
 static doorman__link **doorman__table_bucket(doorman__table *table, uint64_t hash) {
-    return table->buckets ? &table->buckets[hash & (table->bucket_count - 1)] : &table->single;
+    return table->buckets ? &table->buckets[hash >> table->shift] : &table->single;
 }
 
 static void doorman__table_resize(doorman__table *table, size_t bucket_count) {
@@ -1651,11 +1654,13 @@ static void doorman__table_resize(doorman__table *table, size_t bucket_count) {
     doorman__link **buckets = (doorman__link **)doorman__zalloc(bytes);
     if (!buckets) return;
     size_t old_count = table->buckets ? table->bucket_count : 1;
+    unsigned shift = 64;
+    for (size_t count = bucket_count; count > 1; count /= 2) shift--;
     for (size_t i = 0; i < old_count; i++) {
         doorman__link *link = table->buckets ? table->buckets[i] : table->single;
         while (link) {
             doorman__link *next = link->next;
-            doorman__link **bucket = &buckets[link->hash & (bucket_count - 1)];
+            doorman__link **bucket = &buckets[link->hash >> shift];
             link->next = *bucket;
             *bucket = link;
             link = next;
@@ -1664,6 +1669,7 @@ static void doorman__table_resize(doorman__table *table, size_t bucket_count) {
     DOORMAN_FREE(table->buckets);
     table->buckets = buckets;
     table->bucket_count = bucket_count;
+    table->shift = shift;
     table->single = NULL;
 }
 
@@ -1696,8 +1702,22 @@ static doorman__link *doorman__table_same(doorman__link *link, uint64_t hash) {
 }
 
 static doorman__link *doorman__table_first(const doorman__table *table, uint64_t hash) {
-    size_t place = (size_t)hash & (table->bucket_count - 1);
-    return doorman__table_same(table->buckets ? table->buckets[place] : table->single, hash);
+    return doorman__table_same(
+        table->buckets ? table->buckets[hash >> table->shift] : table->single, hash);
+}
+
+/* Returns the link with the smallest hash that is at least `hash`; NULL: there is none. On average
+ * it takes O(1), since there are at most eight buckets for each link. */
+static doorman__link *doorman__table_from(const doorman__table *table, uint64_t hash) {
+    size_t count = table->buckets ? table->bucket_count : 1;
+    doorman__link *first = NULL;
+    for (size_t i = table->buckets ? hash >> table->shift : 0; i < count && !first; i++) {
+        doorman__link *link = table->buckets ? table->buckets[i] : table->single;
+        for (; link; link = link->next) {
+            if (link->hash >= hash && (!first || link->hash < first->hash)) first = link;
+        }
+    }
+    return first;
 }
 
 /* Prefetches what doorman__table_first reads first. */
@@ -3362,13 +3382,6 @@ static doorman__lease_entry *doorman__leases_first(const doorman__lease_table *l
     return leases->draining->end <= leases->oldest->end ? leases->draining : leases->oldest;
 }
 
-/* Iterates over all records; NULL gets the first one. */
-static doorman__lease_entry *doorman__leases_next(const doorman__lease_table *leases,
-                                                  const doorman__lease_entry *entry) {
-    if (!entry && leases->draining) return leases->draining;
-    return entry && (entry->newer || entry == leases->newest) ? entry->newer : leases->oldest;
-}
-
 /* R9: an end never moves back. */
 static void doorman__leases_set_end(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     doorman_time end) {
@@ -4923,8 +4936,7 @@ struct doorman_server {
     doorman_time drains_at;   /* leases under earlier configurations have ended by then */
     doorman__table resources, usages;
     doorman__resource_state *first, *last;
-    doorman_cursor *cursors; /* all walks that have not ended */
-    doorman_cursor sweep;    /* of an update that has more to do; it is in `walks` meanwhile */
+    doorman__resource_state *sweep; /* the next resource of an update that has more to do */
     bool sweeping;
     doorman_time sweep_due; /* the earliest time of what the sweep has visited */
     uint64_t lease_count;
@@ -4987,9 +4999,7 @@ static void doorman__server_free_resource(doorman_server *server,
     for (doorman__lease_entry *entry = NULL; (entry = doorman__leases_first(leases));) {
         doorman__server_remove_entry(server, leases, entry);
     }
-    for (doorman_cursor *cursor = server->cursors; cursor; cursor = cursor->other) {
-        if (cursor->next == resource) cursor->next = resource->next;
-    }
+    if (server->sweep == resource) server->sweep = resource->next;
     *(resource->previous ? &resource->previous->next : &server->first) = resource->next;
     *(resource->next ? &resource->next->previous : &server->last) = resource->previous;
     doorman__table_remove(&server->resources, &resource->link);
@@ -6268,17 +6278,6 @@ doorman_upstream *doorman_server_upstream(doorman_server *server) {
     return doorman__server_is_root(server) ? NULL : &server->upstream;
 }
 
-void doorman_server_walk_start(doorman_server *server, doorman_cursor *cursor) {
-    *cursor = (doorman_cursor){server->first, server->cursors};
-    server->cursors = cursor;
-}
-
-void doorman_server_walk_end(doorman_server *server, doorman_cursor *cursor) {
-    doorman_cursor **at = &server->cursors;
-    while (*at != cursor) at = &(*at)->other;
-    *at = cursor->other;
-}
-
 /* The part of a sweep for one resource: removes its expired leases, up to a limit, and the resource
  * itself if no holder is left. Returns how much of the limit it used. */
 static size_t doorman__server_sweep_resource(doorman_server *server,
@@ -6286,7 +6285,7 @@ static size_t doorman__server_sweep_resource(doorman_server *server,
     size_t count = doorman__server_expire_some(server, resource, most);
     if (count == most) return count;
     const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
-    server->sweep.next = resource->next;
+    server->sweep = resource->next;
     if (first) {
         server->sweep_due = doorman__earlier(server->sweep_due, first->end);
     } else {
@@ -6305,17 +6304,15 @@ bool doorman_server_update(doorman_server *server, doorman_time now) {
     doorman__server_check_mastership(server);
     if (!server->sweeping && now < server->due) return false;
     if (!server->sweeping) {
-        doorman_server_walk_start(server, &server->sweep);
+        server->sweep = server->first;
         server->sweeping = true;
         server->due = server->sweep_due = DOORMAN_NEVER;
     }
-    for (size_t left = DOORMAN__SWEEP_MAX; left > 0 && server->sweep.next;) {
-        doorman__resource_state *resource = (doorman__resource_state *)server->sweep.next;
-        size_t count = doorman__server_sweep_resource(server, resource, left);
+    for (size_t left = DOORMAN__SWEEP_MAX; left > 0 && server->sweep;) {
+        size_t count = doorman__server_sweep_resource(server, server->sweep, left);
         left = count < left ? left - count : 0;
     }
-    if (server->sweep.next) return true;
-    doorman_server_walk_end(server, &server->sweep);
+    if (server->sweep) return true;
     server->sweeping = false;
     server->due = doorman__earlier(server->due, server->sweep_due);
     if (server->first) {
@@ -6325,15 +6322,11 @@ bool doorman_server_update(doorman_server *server, doorman_time now) {
     return false;
 }
 
-/* Describes a resource, or the next one that this node is not about to release. NULL: there is
- * none. */
-static doorman__resource_state *doorman__server_describe(doorman_server *server,
-                                                         doorman__resource_state *resource,
-                                                         doorman_server_resource *out) {
+/* False: this node is about to release the resource, so it is not shown. */
+static bool doorman__resource_describe(doorman_server *server, doorman__resource_state *resource,
+                                       doorman_server_resource *out) {
     doorman_time now = server->now;
-    while (resource && resource->upward && resource->upward->held.closing)
-        resource = resource->next;
-    if (!resource) return NULL;
+    if (resource->upward && resource->upward->held.closing) return false;
     doorman__server_expire(server, resource);
     const doorman__lease_table *leases = &resource->leases;
     const doorman__held_lease *held = resource->upward ? &resource->upward->held : NULL;
@@ -6352,42 +6345,49 @@ static doorman__resource_state *doorman__server_describe(doorman_server *server,
                                      .expired_count = resource->expired_count,
                                      .learned_at = leases->learned_at};
     out->has_safe_capacity = doorman__resource_safe_capacity(resource, now, &out->safe_capacity);
-    return resource;
+    return true;
 }
 
-bool doorman_server_next_resource(doorman_server *server, const void **cursor,
+/* Moves a cursor behind the next link, and returns that link. NULL: the iteration has ended. */
+static doorman__link *doorman__cursor_next(doorman_cursor *cursor, const doorman__table *table) {
+    doorman__link *link = cursor->at_end ? NULL : doorman__table_from(table, cursor->position);
+    cursor->at_end = !link || link->hash == UINT64_MAX;
+    if (!cursor->at_end) cursor->position = link->hash + 1;
+    return link;
+}
+
+bool doorman_server_next_resource(doorman_server *server, doorman_cursor *cursor,
                                   doorman_server_resource *out, doorman_time now) {
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
-    doorman__resource_state *resource = server->first;
-    if (*cursor && resource) resource = ((const doorman__resource_state *)*cursor)->next;
-    *cursor = resource = doorman__server_describe(server, resource, out);
-    return resource != NULL;
+    for (doorman__link *link; (link = doorman__cursor_next(cursor, &server->resources));) {
+        doorman__resource_state *resource = (doorman__resource_state *)(void *)link;
+        if (doorman__resource_describe(server, resource, out)) return true;
+    }
+    return false;
 }
 
-bool doorman_server_walk_next(doorman_server *server, doorman_cursor *cursor,
-                              doorman_server_resource *out, doorman_time now) {
+bool doorman_server_find(doorman_server *server, const char *resource_id,
+                         doorman_server_resource *out, doorman_time now) {
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
-    doorman__resource_state *resource =
-        doorman__server_describe(server, (doorman__resource_state *)cursor->next, out);
-    cursor->next = resource ? resource->next : NULL;
-    return resource != NULL;
+    uint64_t hash = doorman__hash(server->options.seed, resource_id);
+    doorman__resource_state *resource = doorman__server_find(server, hash, resource_id);
+    return resource && doorman__resource_describe(server, resource, out);
 }
 
-bool doorman_server_next_lease(doorman_server *server, const char *resource_id, const void **cursor,
-                               doorman_server_lease *out, doorman_time now) {
+bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
+                               doorman_cursor *cursor, doorman_server_lease *out,
+                               doorman_time now) {
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     uint64_t hash = doorman__hash(server->options.seed, resource_id);
     doorman__resource_state *resource = doorman__server_find(server, hash, resource_id);
     if (!resource) return false;
-    const doorman__lease_table *leases = &resource->leases;
-    if (!*cursor) doorman__server_expire(server, resource);
-    const doorman__lease_entry *entry =
-        doorman__leases_next(leases, (const doorman__lease_entry *)*cursor);
-    *cursor = entry;
-    if (!entry) return false;
+    doorman__server_expire(server, resource);
+    const doorman__link *link = doorman__cursor_next(cursor, &resource->leases.entries);
+    if (!link) return false;
+    const doorman__lease_entry *entry = (const doorman__lease_entry *)(const void *)link;
     *out = (doorman_server_lease){.holder_id = entry->holder_id,
                                   .is_server = entry->is_server,
                                   .shared = doorman__entry_shared(entry),

@@ -113,7 +113,7 @@ static void go_round(answer_world *world) {
 }
 
 static void check(answer_world *world) {
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_resource resource;
     check_resource(world, world->database);
     check_resource(world, world->gauge);

@@ -97,7 +97,7 @@ static void carry(config_world *world) {
 /* T3: what a node received from its parent is what the configuration says. It is the same to the
  * nanosecond for durations of up to 26 days, which are exact as a number of seconds. */
 static void check_below(config_world *world) {
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_resource below;
     while (doorman_server_next_resource(world->leaf, &cursor, &below, world->now)) {
         const doorman_template *found = doorman__config_find(world->config, below.resource_id);

@@ -54,7 +54,7 @@ static inline void fuzz_recount(doorman_server *server, const doorman_server_res
     double has = 0, counted = 0, wants = 0, subclients = 0;
     size_t count = 0;
     bool whole = true; /* false: some wants are cut to 1e15, so their sum is a lower bound */
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_lease lease;
     while (doorman_server_next_lease(server, resource->resource_id, &cursor, &lease, now)) {
         must(lease.has >= 0 && lease.has <= lease.committed && isfinite(lease.committed));
@@ -82,7 +82,7 @@ static inline bool fuzz_whole(const doorman_algorithm *algorithm) {
  *   bounded   nothing is learning and no capacity was ever reduced, so the sums must be within
  *             it */
 static inline size_t fuzz_check_server(doorman_server *server, bool bounded, doorman_time now) {
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_resource resource;
     size_t count = 0;
     for (; doorman_server_next_resource(server, &cursor, &resource, now); count++) {

@@ -65,7 +65,7 @@ static void find_ends(const sim_world *world, size_t resource, doorman_time *end
 void sim_observe_learning(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_resource resource;
     doorman_time learned_at[SIM_RESOURCES] = {0};
     while (process->server &&
@@ -227,14 +227,10 @@ typedef struct sim_resource_state {
 static bool read_resource_state(const sim_process *process, const char *resource_id,
                                 const char *holder_id, doorman_time local,
                                 sim_resource_state *out) {
-    const void *cursor = NULL;
-    while (doorman_server_next_resource(process->server, &cursor, &out->resource, local)) {
-        if (strcmp(out->resource.resource_id, resource_id) == 0) break;
-    }
-    if (!cursor) return false;
+    doorman_cursor cursor = {0};
     doorman_server_lease lease;
+    if (!doorman_server_find(process->server, resource_id, &out->resource, local)) return false;
     out->others = 0;
-    cursor = NULL;
     while (doorman_server_next_lease(process->server, resource_id, &cursor, &lease, local)) {
         if (strcmp(lease.holder_id, holder_id) != 0) out->others += lease.committed;
     }
@@ -343,7 +339,7 @@ static void check_resource(sim_world *world, const sim_process *process,
     double has = 0, committed = 0, wants = 0, subclients = 0;
     size_t count = 0;
     const char *id = resource->resource_id;
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_lease lease;
     while (doorman_server_next_lease(process->server, id, &cursor, &lease, local)) {
         has += lease.has;
@@ -409,7 +405,7 @@ static void check_holders(sim_world *world, const sim_process *process,
 void sim_check_resources(sim_world *world, size_t index) {
     const sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_resource resource;
     sim_observe_learning(world, index);
     while (doorman_server_next_resource(process->server, &cursor, &resource, local)) {

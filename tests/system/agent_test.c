@@ -144,7 +144,7 @@ static int host_requests(host *self) {
 /* Returns the sums of the only resource; zeros if there is none. */
 static doorman_server_resource host_sums(host *self) {
     doorman_server_resource sums = {0};
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     pthread_mutex_lock(&self->mutex);
     if (!doorman_server_next_resource(self->server, &cursor, &sums, doorman_clock())) {
         memset(&sums, 0, sizeof sums);
@@ -1589,7 +1589,7 @@ static void an_agent_with_many_resources_serves_each_one(void **state) {
     print_message("%d requests meanwhile\n", host_requests(&server) - before);
     for (size_t i = 0; i < RESOURCES; i++) EVENTUALLY(read_info(agent, resources[i]).capacity == 2);
     pthread_mutex_lock(&server.mutex);
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_resource each;
     size_t count = 0;
     while (doorman_server_next_resource(server.server, &cursor, &each, doorman_clock())) {

@@ -225,14 +225,16 @@ static void many_resources_are_paged_and_can_be_filtered(void **state) {
     /* V4: 1,000 resources have series of their own; the rest is summed. */
     page = get(&site, "/metrics", HOST);
     int series = 0;
+    double wants = 0; /* of all resources */
     for (const char *at = page; (at = strstr(at, "\ndoorman_resource_wants{")) != NULL; at++) {
         series++;
+        wants += strtod(strstr(at, "} ") + 2, NULL);
     }
     assert_int_equal(series, 1001);
     free(page);
-    double rest = 0; /* the first 1,000 resources have the first 1,000 ids */
-    for (int i = 1000; i < RESOURCES; i++) rest += i % 100;
-    assert_true(metric(&site, "doorman_resource_wants{resource=\"other\"}") == rest);
+    for (int i = 0; i < RESOURCES; i++) wants -= i % 100;
+    assert_true(wants == 0);
+    assert_true(metric(&site, "doorman_resource_wants{resource=\"other\"}") > 0);
     server_stop(&site.server);
 }
 

@@ -211,7 +211,7 @@ static void look_at_resource(text *seen, doorman_server *server,
     double has = 0, counted = 0, wants = 0, subclients = 0;
     size_t holders = 0;
     doorman_server_lease lease;
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     while (doorman_server_next_lease(server, resource->resource_id, &cursor, &lease, now)) {
         add(seen,
             "    %s %d has %.17g counted %.17g wants %.17g of %.17g, %d, %" PRId64 " to %" PRId64
@@ -233,7 +233,7 @@ static void look_at_resource(text *seen, doorman_server *server,
 
 static void look_at_server(text *seen, doorman_server *server, doorman_time now) {
     doorman_server_resource resource;
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     while (doorman_server_next_resource(server, &cursor, &resource, now)) {
         look_at_resource(seen, server, &resource, now);
     }
@@ -479,7 +479,7 @@ static doorman_status a_known_server_asks(scene *s) { return a_server_asks(s, "n
 static doorman_status a_client_releases(scene *s) {
     static const char *const ids[] = {"db/1", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
     doorman_server_lease lease;
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_capacity_request ask[COUNT_OF(ids)];
     for (size_t i = 0; i < COUNT_OF(ids); i++) {
         ask[i] = (doorman_capacity_request){.resource_id = ids[i], .has.id = 1};

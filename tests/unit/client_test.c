@@ -177,7 +177,7 @@ static void set_wants(world *w, doorman_resource *resource, double wants) {
 }
 
 static size_t holder_count(world *w) {
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_resource resource = {.holder_count = 0};
     (void)doorman_server_next_resource(w->server, &cursor, &resource, w->now);
     return resource.holder_count;

@@ -69,7 +69,7 @@ static const char *say(world *w, const char *text) {
 
 /* Returns how much the server has leased out of its one resource; -1 if it knows none. */
 static double given_out(world *w) {
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_resource resource;
     bool any = doorman_server_next_resource(w->server, &cursor, &resource, w->now);
     return any ? resource.has : -1;

@@ -129,16 +129,13 @@ static void release(world *w, const holder *h, uint64_t id) {
 
 /* Returns what the node shows of "db"; zeros if it does not know it. */
 static doorman_server_resource seen(world *w) {
-    const void *cursor = NULL;
-    doorman_server_resource resource = {.resource_id = NULL}, found = resource;
-    while (doorman_server_next_resource(w->server, &cursor, &resource, w->now)) {
-        if (strcmp(resource.resource_id, "db") == 0) found = resource;
-    }
-    return found;
+    doorman_server_resource resource = {.resource_id = NULL};
+    (void)doorman_server_find(w->server, "db", &resource, w->now);
+    return resource;
 }
 
 static size_t count_resources(world *w, size_t *holders) {
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_resource resource;
     size_t count = 0;
     *holders = 0;
@@ -610,7 +607,7 @@ static void learning_starts_when_the_predecessor_was_gone(void **state) {
 
 /* Returns whether an existing holder is marked as shared. */
 static bool is_shared(world *w, const char *holder_id) {
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_lease lease = {.holder_id = ""};
     do {
         assert_true(doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now));
@@ -981,12 +978,11 @@ static void a_reload_that_shortens_leases_keeps_the_earlier_ones(void **state) {
     doorman_time start = w->now, quick_end = start + 6 * SECOND + 6 * SECOND / 20;
     w->now = quick_end - 1;
     assert_about(seen(w).has, 100);
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_lease lease;
-    assert_true(doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now));
-    assert_string_equal(lease.holder_id, "a");
-    assert_true(doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now));
-    assert_string_equal(lease.holder_id, "b");
+    for (int holders = 0; holders < 2; holders++) {
+        assert_true(doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now));
+    }
     assert_false(doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now));
     w->now = quick_end;
     assert_about(seen(w).has, 50);
@@ -1083,7 +1079,7 @@ static void an_invalid_message_changes_nothing(void **state) {
         const doorman_request request = {
             .method = DOORMAN_GET_CAPACITY, .holder_id = "a", .items = asks, .item_count = 2};
         doorman_response response;
-        const void *cursor = NULL;
+        doorman_cursor cursor = {0};
         doorman_server_resource resource;
         assert_int_equal(doorman_server_handle(w->server, &request, &response, &w->error, w->now),
                          DOORMAN_INVALID_ARGUMENT);
@@ -1209,7 +1205,7 @@ static void an_iteration_over_leases_ends_with_the_mastership(void **state) {
     doorman_capacity_response answer;
     doorman_server_resource resource;
     doorman_server_lease lease;
-    const void *cursor = NULL, *leases = NULL;
+    doorman_cursor cursor = {0}, leases = {0};
     const doorman_mastership brief = {.address = "tcp://here:1", .until = w->now + 5 * SECOND};
     assert_int_equal(doorman_server_set_master(w->server, &brief, w->now), DOORMAN_OK);
     assert_int_equal(ask_for(w, "one", &a, &answer), DOORMAN_OK);
@@ -1331,59 +1327,106 @@ static void ask_number(world *w, int number) {
     assert_int_equal(ask_for(w, id, &(holder){.id = "h", .wants = 1}, &answer), DOORMAN_OK);
 }
 
-/* Takes up to `steps` steps of an iteration, and counts how often each resource is seen. */
-static void walk_on(world *w, doorman_cursor *walk, int steps, int *seen) {
+/* Asks for the resource with this number, or for "db" as the holder with this number. */
+static void ask_as_number(world *w, bool is_holder, int number) {
+    char id[16];
+    holder h = {.id = id, .wants = 1};
+    snprintf(id, sizeof id, "%d", number);
+    if (is_holder) {
+        (void)ask(w, &h);
+    } else {
+        ask_number(w, number);
+    }
+}
+
+/* Takes up to `steps` steps of an iteration over the resources, or over the leases of "db", and
+ * counts how often each element is seen. Returns whether there may be more. */
+static bool iterate(world *w, bool leases, doorman_cursor *cursor, int steps, int *seen) {
     doorman_server_resource resource;
-    for (int i = 0; i < steps; i++) {
-        if (!doorman_server_walk_next(w->server, walk, &resource, w->now)) return;
-        seen[atoi(resource.resource_id)]++;
+    doorman_server_lease lease;
+    bool more = true;
+    for (int i = 0; i < steps && more; i++) {
+        more = leases ? doorman_server_next_lease(w->server, "db", cursor, &lease, w->now)
+                      : doorman_server_next_resource(w->server, cursor, &resource, w->now);
+        if (more) seen[atoi(leases ? lease.holder_id : resource.resource_id)]++;
     }
+    return more;
 }
 
-/* While an iteration is at any position, every other resource is removed and a new one is added. A
- * second iteration runs at another position. */
-static void an_iteration_visits_each_lasting_resource_exactly_once(void **state) {
-    (void)state;
-    enum { COUNT = 9 };
-    for (int place = 0; place <= COUNT; place++) {
-        int seen[2][COUNT + 1] = {{0}};
-        doorman_cursor walks[2];
-        world *w = world_start(100, NULL);
-        for (int i = 0; i < COUNT; i++) ask_number(w, i);
-        w->now += 30 * SECOND;
-        for (int i = 0; i < COUNT; i += 2) ask_number(w, i);
-        for (int i = 0; i < 2; i++) doorman_server_walk_start(w->server, &walks[i]);
-        walk_on(w, &walks[0], place, seen[0]);
-        walk_on(w, &walks[1], COUNT / 2, seen[1]);
-        w->now += 40 * SECOND;
-        doorman_server_update(w->server, w->now);
-        ask_number(w, COUNT);
-        for (int i = 0; i < 2; i++) {
-            walk_on(w, &walks[i], 2 * COUNT, seen[i]);
-            doorman_server_walk_end(w->server, &walks[i]);
-            for (int k = 0; k < COUNT; k++) {
-                bool before = k < (i == 0 ? place : COUNT / 2);
-                assert_int_equal(seen[i][k], k % 2 == 0 || before);
-            }
-            assert_true(seen[i][COUNT] <= 1);
+/* While an iteration is at any position, every other element is removed, and others are added: one,
+ * or so many that the hash table grows. A second iteration runs at another position. */
+static void check_iteration(bool leases, int place, int added) {
+    enum { COUNT = 40, MOST = 1000 };
+    int seen[2][COUNT + MOST] = {{0}};
+    doorman_cursor cursors[2] = {{0}, {0}};
+    world *w = world_start(100, NULL);
+    for (int i = 0; i < COUNT; i++) ask_as_number(w, leases, i);
+    w->now += 30 * SECOND;
+    for (int i = 0; i < COUNT; i += 2) ask_as_number(w, leases, i);
+    iterate(w, leases, &cursors[0], place, seen[0]);
+    iterate(w, leases, &cursors[1], COUNT / 2, seen[1]);
+    w->now += 40 * SECOND;
+    doorman_server_update(w->server, w->now);
+    for (int i = 0; i < added; i++) ask_as_number(w, leases, COUNT + i);
+    for (int i = 0; i < 2; i++) {
+        int before = 0, all = 0;
+        for (int k = 0; k < COUNT; k++) before += seen[i][k];
+        assert_int_equal(before, i == 0 ? place : COUNT / 2);
+        assert_false(iterate(w, leases, &cursors[i], COUNT + MOST, seen[i]));
+        assert_false(iterate(w, leases, &cursors[i], 1, seen[i])); /* it stays at the end */
+        for (int k = 0; k < COUNT + MOST; k++) {
+            if (k < COUNT && k % 2 == 0) assert_int_equal(seen[i][k], 1);
+            assert_true(seen[i][k] <= 1);
+            all += seen[i][k];
         }
-        world_stop(w);
+        assert_true(all >= COUNT / 2 && all <= COUNT + added);
+    }
+    world_stop(w);
+}
+
+static void an_iteration_visits_each_lasting_element_exactly_once(void **state) {
+    (void)state;
+    for (int leases = 0; leases < 2; leases++) {
+        for (int place = 0; place <= 40; place++) check_iteration(leases, place, 1);
+        check_iteration(leases, 13, 1000);
     }
 }
 
-/* A server that is no longer master has nothing to iterate over. */
-static void an_iteration_over_resources_ends_with_the_mastership(void **state) {
+/* The table of a server shrinks between two steps. */
+static void an_iteration_continues_in_a_table_that_shrinks(void **state) {
     (void)state;
-    doorman_cursor walk;
+    enum { COUNT = 1000, KEPT = 10 };
+    int seen[COUNT] = {0};
+    doorman_cursor cursor = {0};
+    world *w = world_start(100, NULL);
+    for (int i = 0; i < COUNT; i++) ask_number(w, i);
+    w->now += 30 * SECOND;
+    for (int i = 0; i < KEPT; i++) ask_number(w, i);
+    assert_true(iterate(w, false, &cursor, COUNT / 2, seen));
+    w->now += 40 * SECOND;
+    doorman_server_update(w->server, w->now);
+    assert_false(iterate(w, false, &cursor, COUNT, seen));
+    for (int i = 0; i < COUNT; i++) assert_true(seen[i] <= 1 && (seen[i] == 1 || i >= KEPT));
+    world_stop(w);
+}
+
+/* A server that is no longer master has nothing to iterate over, and finds nothing. */
+static void an_iteration_ends_with_the_mastership(void **state) {
+    (void)state;
+    doorman_cursor cursor = {0};
     doorman_server_resource resource;
     world *w = world_start(100, NULL);
     for (int i = 0; i < 3; i++) ask_number(w, i);
-    doorman_server_walk_start(w->server, &walk);
-    assert_true(doorman_server_walk_next(w->server, &walk, &resource, w->now));
+    assert_true(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
+    assert_true(doorman_server_find(w->server, "1", &resource, w->now));
+    assert_string_equal(resource.resource_id, "1");
+    assert_int_equal(resource.holder_count, 1);
+    assert_false(doorman_server_find(w->server, "3", &resource, w->now));
+    assert_string_equal(resource.resource_id, "1");
     const doorman_mastership nobody = {.until = 0};
     assert_int_equal(doorman_server_set_master(w->server, &nobody, w->now), DOORMAN_OK);
-    assert_false(doorman_server_walk_next(w->server, &walk, &resource, w->now));
-    doorman_server_walk_end(w->server, &walk);
+    assert_false(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
+    assert_false(doorman_server_find(w->server, "1", &resource, w->now));
     world_stop(w);
 }
 
@@ -1411,7 +1454,7 @@ static void sums_equal_a_recount_over_random_histories(void **state) {
         assert_true(gets(w, one) <= one->wants + 1e-12);
         doorman_server_resource sums = seen(w);
         doorman_server_lease lease;
-        const void *cursor = NULL;
+        doorman_cursor cursor = {0};
         double has = 0, counted = 0, wants = 0;
         size_t count = 0;
         while (doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now)) {
@@ -1487,8 +1530,9 @@ int main(void) {
         cmocka_unit_test(lease_ids_are_unique),
         cmocka_unit_test(update_frees_expired_leases),
         cmocka_unit_test(an_update_with_much_work_does_a_part_and_is_due_again),
-        cmocka_unit_test(an_iteration_visits_each_lasting_resource_exactly_once),
-        cmocka_unit_test(an_iteration_over_resources_ends_with_the_mastership),
+        cmocka_unit_test(an_iteration_visits_each_lasting_element_exactly_once),
+        cmocka_unit_test(an_iteration_continues_in_a_table_that_shrinks),
+        cmocka_unit_test(an_iteration_ends_with_the_mastership),
         cmocka_unit_test(sums_equal_a_recount_over_random_histories),
     };
     return run_all(tests);

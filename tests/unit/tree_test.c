@@ -242,7 +242,7 @@ static void pass(forest *f, double seconds, double capacity) {
 }
 
 static bool resource_of(const forest *f, int at, doorman_server_resource *out) {
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     return doorman_server_next_resource(f->nodes[at].server, &cursor, out, f->now);
 }
 
@@ -287,7 +287,7 @@ static void a_first_request_through_a_node_gets_its_share_within_seconds(void **
     assert_exact(leased(f, m), 40);
     /* The first TRY_LATER does not make any lease entry last longer. */
     for (int i = 0; i <= leaf; i++) {
-        const void *cursor = NULL;
+        doorman_cursor cursor = {0};
         doorman_server_lease lease;
         assert_true(doorman_server_next_lease(f->nodes[i].server, "db", &cursor, &lease, f->now));
         assert_true(lease.expires_at <= f->now + 63 * SECOND);
@@ -633,7 +633,7 @@ static void resource_ids_that_look_like_globs_are_plain_ids(void **state) {
     }
     pass(f, 30, 50);
     doorman_server_resource resource;
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     size_t count = 0;
     while (doorman_server_next_resource(f->nodes[leaf].server, &cursor, &resource, f->now)) {
         assert_exact(resource.wants, strcmp(resource.resource_id, "db") == 0 ? 0 : 10);
@@ -1232,7 +1232,7 @@ static void many_resources_are_split_into_several_messages(void **state) {
                          DOORMAN_OK);
     }
     pass(f, 10, 100);
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_resource resource;
     size_t given = 0;
     while (doorman_server_next_resource(f->nodes[leaf].server, &cursor, &resource, f->now)) {
@@ -1267,7 +1267,7 @@ static void many_groups_are_split_into_several_messages(void **state) {
     assert_int_equal(doorman_server_handle(server, &request, &response, NULL, f->now), DOORMAN_OK);
     settle(f);
     assert_true(f->largest_request < COUNT);
-    const void *cursor = NULL;
+    doorman_cursor cursor = {0};
     doorman_server_resource resource;
     size_t leased = 0;
     while (doorman_server_next_resource(server, &cursor, &resource, f->now)) {
@@ -1463,8 +1463,9 @@ static void audit_turns(forest *f, int at) {
     size_t waiting = 0, pressing = 0, count = 0;
     double lags = 0, largest = 0;
     doorman__leases_tick(leases, false, f->now);
-    for (doorman__lease_entry *r = NULL; count < leases->entries.count; count++) {
-        r = doorman__leases_next(leases, r);
+    doorman_cursor cursor = {0};
+    for (doorman__link *link; (link = doorman__cursor_next(&cursor, &leases->entries)); count++) {
+        const doorman__lease_entry *r = (const doorman__lease_entry *)(const void *)link;
         doorman__rotation *rotation = doorman__leases_rotation(leases, r);
         assert_non_null(rotation);
         doorman__rotation_settle(leases, rotation);
