@@ -5,21 +5,22 @@
  * `make test` runs this in small sizes. `make abuse` runs it at full size: ABUSE_MINUTES of kill
  * -9, and some more minutes for the rest. SEED=N repeats the random choices. */
 #define _GNU_SOURCE
-#include "crowd.h"
+#include "client_fleet.h"
 
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 
-#define ANSWER_WITHIN DOORMAN_SECOND /* for the good client, whatever the others do */
+#define RESPONSE_TIME_MAX DOORMAN_SECOND /* for the good client, whatever the others do */
 
 #define CONFIG(lease_length, refresh_interval, more)                                               \
     "{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":120,\"algorithm\":{"                  \
     "\"kind\":\"FAIR_SHARE\",\"lease_length\":" lease_length                                       \
     ",\"refresh_interval\":" refresh_interval more "}}]}"
 #define NO_LEARNING ",\"learning_mode_duration\":0"
-#define ASK "{\"client_id\":\"good\",\"resource\":[{\"resource_id\":\"good\",\"wants\":1}]}"
+#define CAPACITY_REQUEST                                                                           \
+    "{\"client_id\":\"good\",\"resource\":[{\"resource_id\":\"good\",\"wants\":1}]}"
 
 /* The size of each test. */
 static struct sizes {
@@ -33,7 +34,7 @@ static struct sizes {
            .kills = 3,
            .kill_seconds = 5};
 
-static void sizes_read(void) {
+static void read_sizes(void) {
     const char *minutes = getenv("ABUSE_MINUTES");
     if (!minutes || !*minutes) return;
     sizes = (struct sizes){.whole = true,
@@ -70,29 +71,29 @@ static uint64_t random_start(void) {
 /* ---- servers -------------------------------------------------------------------------------- */
 
 /* A server, and the address of its HTTP. */
-struct site {
+struct fixture {
     struct server server, http;
 };
 
-static struct site site_start(const char *config) {
+static struct fixture fixture_start(const char *config) {
     const char *const more[] = {"--http", "127.0.0.1:0", NULL};
-    struct site site = {.server = server_start(config, more)};
-    char *said = file_read(site.server.process->err);
+    struct fixture fixture = {.server = server_start(config, more)};
+    char *log_text = file_read(fixture.server.process->err);
     unsigned port = 0;
-    const char *at = strstr(said, " http=");
+    const char *at = strstr(log_text, " http=");
     assert_non_null(at);
     assert_int_equal(sscanf(at, " http=http://127.0.0.1:%u", &port), 1);
-    free(said);
-    site.http.process = site.server.process;
-    snprintf(site.http.url, sizeof site.http.url, "tcp://127.0.0.1:%u", port);
-    return site;
+    free(log_text);
+    fixture.http.process = fixture.server.process;
+    snprintf(fixture.http.url, sizeof fixture.http.url, "tcp://127.0.0.1:%u", port);
+    return fixture;
 }
 
 /* Returns the processor time that a server has used, in seconds. */
-static double cpu_seconds(const struct site *site) {
+static double cpu_seconds(const struct fixture *fixture) {
     char path[64], line[1024] = "";
     unsigned long user = 0, kernel = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)site->server.process->pid);
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)fixture->server.process->pid);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     assert_non_null(fgets(line, sizeof line, file));
@@ -108,16 +109,16 @@ static double cpu_seconds(const struct site *site) {
 /* ---- connections ---------------------------------------------------------------------------- */
 /* These functions make no assertions, because only the main thread may fail a test. */
 
-static void set_patience(int fd, int ms) {
-    const struct timeval patience = {ms / 1000, (ms % 1000) * 1000};
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+static void set_timeouts(int fd, int ms) {
+    const struct timeval timeout = {ms / 1000, (ms % 1000) * 1000};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
 }
 
 /* Connects without Nagle's algorithm, so that the second part of a message does not wait for the
  * acknowledgement of the first. Closing resets the connection, so that no port stays in TIME_WAIT.
  * Returns -1 if it cannot connect. */
-static int peer_connect(const struct server *server, int patience_ms) {
+static int peer_connect(const struct server *server, int timeout_ms) {
     const struct linger cut = {.l_onoff = 1, .l_linger = 0};
     const int one = 1;
     struct sockaddr_in address = {.sin_family = AF_INET};
@@ -127,7 +128,7 @@ static int peer_connect(const struct server *server, int patience_ms) {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
-    set_patience(fd, patience_ms);
+    set_timeouts(fd, timeout_ms);
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) return fd;
@@ -136,8 +137,8 @@ static int peer_connect(const struct server *server, int patience_ms) {
 }
 
 static bool peer_greet(int fd) {
-    unsigned char answer[8];
-    return raw_send(fd, "\0SP\0\0\x30\0\0", 8) && recv(fd, answer, 8, MSG_WAITALL) == 8;
+    unsigned char response[8];
+    return raw_send(fd, "\0SP\0\0\x30\0\0", 8) && recv(fd, response, 8, MSG_WAITALL) == 8;
 }
 
 static bool message_send(int fd, const char *text, size_t bytes) {
@@ -170,7 +171,8 @@ static bool message_receive(int fd, char *text, size_t room) {
     "Content-Length: " length "\r\n\r\n"
 
 static size_t http_compose(char *out, size_t room) {
-    return (size_t)snprintf(out, room, HTTP_HEAD("%zu") "%s", strlen(ASK), ASK);
+    return (size_t)snprintf(out, room, HTTP_HEAD("%zu") "%s", strlen(CAPACITY_REQUEST),
+                            CAPACITY_REQUEST);
 }
 
 /* Receives an HTTP response, head and body, which must fit. */
@@ -192,41 +194,43 @@ static bool http_receive(int fd, char *text, size_t room) {
 /* The control is a thread that only sleeps. Its oversleep is time in which the machine was too busy
  * for any process; this time does not count against the server. */
 
-#define CONTROL_NAP (DOORMAN_SECOND / 100)
+#define STALL_MONITOR_INTERVAL (DOORMAN_SECOND / 100)
 
-static struct control {
+static struct stall_monitor {
     pthread_t thread;
-    bool stop;                   /* both this and the two times are atomic */
-    doorman_time woke, too_long; /* when it last woke; the sum of its oversleep */
-} control;
+    bool stop;                       /* both this and the two times are atomic */
+    doorman_time woke_at, oversleep; /* when it last woke; the sum of its oversleep */
+} stall_monitor;
 
-static void *control_main(void *argument) {
+static void *stall_monitor_main(void *argument) {
     (void)argument;
     doorman_time last = doorman_clock();
-    while (!__atomic_load_n(&control.stop, __ATOMIC_RELAXED)) {
-        sleep_ms((int)(CONTROL_NAP / (DOORMAN_SECOND / 1000)));
-        doorman_time now = doorman_clock(), more = now - last - CONTROL_NAP;
-        if (more > 0) __atomic_fetch_add(&control.too_long, more, __ATOMIC_RELAXED);
-        __atomic_store_n(&control.woke, now, __ATOMIC_RELAXED);
+    while (!__atomic_load_n(&stall_monitor.stop, __ATOMIC_RELAXED)) {
+        sleep_ms((int)(STALL_MONITOR_INTERVAL / (DOORMAN_SECOND / 1000)));
+        doorman_time now = doorman_clock(), more = now - last - STALL_MONITOR_INTERVAL;
+        if (more > 0) __atomic_fetch_add(&stall_monitor.oversleep, more, __ATOMIC_RELAXED);
+        __atomic_store_n(&stall_monitor.woke_at, now, __ATOMIC_RELAXED);
         last = now;
     }
     return NULL;
 }
 
-static void control_start(void) {
-    control = (struct control){.woke = doorman_clock()};
-    assert_int_equal(pthread_create(&control.thread, NULL, control_main, NULL), 0);
+static void stall_monitor_start(void) {
+    stall_monitor = (struct stall_monitor){.woke_at = doorman_clock()};
+    assert_int_equal(pthread_create(&stall_monitor.thread, NULL, stall_monitor_main, NULL), 0);
 }
 
-static void control_end(void) {
-    __atomic_store_n(&control.stop, true, __ATOMIC_RELAXED);
-    pthread_join(control.thread, NULL);
+static void stall_monitor_stop(void) {
+    __atomic_store_n(&stall_monitor.stop, true, __ATOMIC_RELAXED);
+    pthread_join(stall_monitor.thread, NULL);
 }
 
 /* Returns the control's oversleep up to now. */
-static doorman_time control_stalls(doorman_time now) {
-    doorman_time going_on = now - __atomic_load_n(&control.woke, __ATOMIC_RELAXED) - CONTROL_NAP;
-    return __atomic_load_n(&control.too_long, __ATOMIC_RELAXED) + (going_on > 0 ? going_on : 0);
+static doorman_time stall_monitor_total(doorman_time now) {
+    doorman_time current =
+        now - __atomic_load_n(&stall_monitor.woke_at, __ATOMIC_RELAXED) - STALL_MONITOR_INTERVAL;
+    return __atomic_load_n(&stall_monitor.oversleep, __ATOMIC_RELAXED) +
+           (current > 0 ? current : 0);
 }
 
 /* ---- the good client ------------------------------------------------------------------------ */
@@ -234,99 +238,101 @@ static doorman_time control_stalls(doorman_time now) {
 /* The good client. It sends requests by nng and HTTP in turn, on connections that it keeps. If
  * `reconnects` is set, every tenth request uses a new nng connection. Such a request may take
  * longer: after a bad greeting from any peer, nng accepts no connection for 100 ms. */
-struct witness {
-    const struct site *site;
+struct probe {
+    const struct fixture *fixture;
     bool reconnects;
     int nng, http; /* file descriptors; http is -1 when it is not connected */
-    int asked, late;
+    int request_count, late_count;
     doorman_time worst, sum;
 };
 
-static struct witness witness_start(const struct site *site) {
-    struct witness witness = {.site = site, .http = -1};
-    witness.nng = peer_connect(&site->server, PATIENCE_MS);
-    assert_true(witness.nng >= 0 && peer_greet(witness.nng));
-    control_start();
-    return witness;
+static struct probe probe_start(const struct fixture *fixture) {
+    struct probe probe = {.fixture = fixture, .http = -1};
+    probe.nng = peer_connect(&fixture->server, TIMEOUT_MS);
+    assert_true(probe.nng >= 0 && peer_greet(probe.nng));
+    stall_monitor_start();
+    return probe;
 }
 
-static bool ask_nng(int fd) {
-    static const char text[] = "{\"get_capacity\":" ASK "}";
-    char answer[1024];
-    return message_send(fd, text, sizeof text - 1) && message_receive(fd, answer, sizeof answer) &&
-           strstr(answer, "\"capacity\":1,") != NULL;
+static bool request_by_nng(int fd) {
+    static const char text[] = "{\"get_capacity\":" CAPACITY_REQUEST "}";
+    char response[1024];
+    return message_send(fd, text, sizeof text - 1) &&
+           message_receive(fd, response, sizeof response) &&
+           strstr(response, "\"capacity\":1,") != NULL;
 }
 
 /* Asks on a new connection. nng 1.5 sometimes loses a new connection and never answers on it, so
  * this tries again soon, as clients do. */
-static bool witness_ask_anew(struct witness *witness) {
+static bool probe_request_reconnecting(struct probe *probe) {
     bool answered = false;
     for (int tries = 0; tries < 10 && !answered; tries++) {
-        close(witness->nng);
-        witness->nng = peer_connect(&witness->site->server, 400);
-        answered = witness->nng >= 0 && peer_greet(witness->nng) && ask_nng(witness->nng);
+        close(probe->nng);
+        probe->nng = peer_connect(&probe->fixture->server, 400);
+        answered = probe->nng >= 0 && peer_greet(probe->nng) && request_by_nng(probe->nng);
     }
-    if (answered) set_patience(witness->nng, PATIENCE_MS);
+    if (answered) set_timeouts(probe->nng, TIMEOUT_MS);
     return answered;
 }
 
-static bool witness_ask_nng(struct witness *witness) {
-    bool anew = witness->reconnects && witness->asked % 10 == 1;
-    return anew ? witness_ask_anew(witness) : ask_nng(witness->nng);
+static bool probe_request_nng(struct probe *probe) {
+    bool reconnects = probe->reconnects && probe->request_count % 10 == 1;
+    return reconnects ? probe_request_reconnecting(probe) : request_by_nng(probe->nng);
 }
 
 /* The server may have closed the HTTP connection since it was last used; then this connects
  * again. */
-static bool witness_ask_http(struct witness *witness) {
-    char request[512], answer[4096];
+static bool probe_request_http(struct probe *probe) {
+    char request[512], response[4096];
     size_t bytes = http_compose(request, sizeof request);
     bool answered = false;
     for (int tries = 0; tries < 2 && !answered; tries++) {
-        if (witness->http < 0) witness->http = peer_connect(&witness->site->http, PATIENCE_MS);
-        answered = witness->http >= 0 && raw_send(witness->http, request, bytes) &&
-                   http_receive(witness->http, answer, sizeof answer);
-        if (!answered && witness->http >= 0) {
-            close(witness->http);
-            witness->http = -1;
+        if (probe->http < 0) probe->http = peer_connect(&probe->fixture->http, TIMEOUT_MS);
+        answered = probe->http >= 0 && raw_send(probe->http, request, bytes) &&
+                   http_receive(probe->http, response, sizeof response);
+        if (!answered && probe->http >= 0) {
+            close(probe->http);
+            probe->http = -1;
         }
     }
-    return answered && strstr(answer, "\"capacity\":1,") != NULL;
+    return answered && strstr(response, "\"capacity\":1,") != NULL;
 }
 
-static void witness_ask(struct witness *witness) {
-    doorman_time began = doorman_clock(), stalls = control_stalls(began);
-    bool over_http = witness->asked++ % 2 == 1;
-    bool answered = over_http ? witness_ask_http(witness) : witness_ask_nng(witness);
-    doorman_time now = doorman_clock(), took = now - began;
+static void probe_request(struct probe *probe) {
+    doorman_time started_at = doorman_clock(), stalls = stall_monitor_total(started_at);
+    bool over_http = probe->request_count++ % 2 == 1;
+    bool answered = over_http ? probe_request_http(probe) : probe_request_nng(probe);
+    doorman_time now = doorman_clock(), took = now - started_at;
     if (!answered) {
-        fail_msg("no answer to request %d over %s", witness->asked, over_http ? "HTTP" : "nng");
+        fail_msg("no answer to request %d over %s", probe->request_count,
+                 over_http ? "HTTP" : "nng");
     }
-    witness->sum += took;
-    if (took > witness->worst) witness->worst = took;
-    if (took - (control_stalls(now) - stalls) > ANSWER_WITHIN) witness->late++;
+    probe->sum += took;
+    if (took > probe->worst) probe->worst = took;
+    if (took - (stall_monitor_total(now) - stalls) > RESPONSE_TIME_MAX) probe->late_count++;
 }
 
-static void witness_for(struct witness *witness, double seconds) {
+static void probe_for(struct probe *probe, double seconds) {
     doorman_time end = doorman_clock() + (doorman_time)(seconds * (double)DOORMAN_SECOND);
     while (doorman_clock() < end) {
-        witness_ask(witness);
+        probe_request(probe);
         sleep_ms(2);
     }
 }
 
-static void witness_end(struct witness *witness, const char *beside) {
+static void probe_end(struct probe *probe, const char *during) {
     const double ms = (double)DOORMAN_SECOND / 1000;
-    control_end();
+    stall_monitor_stop();
     print_message("beside %s: %d responses, %.2f ms on average and %.0f ms at worst, %d "
                   "later than 1 s\n",
-                  beside, witness->asked, (double)witness->sum / witness->asked / ms,
-                  (double)witness->worst / ms, witness->late);
-    assert_int_equal(witness->late, 0);
-    close(witness->nng);
-    if (witness->http >= 0) close(witness->http);
+                  during, probe->request_count, (double)probe->sum / probe->request_count / ms,
+                  (double)probe->worst / ms, probe->late_count);
+    assert_int_equal(probe->late_count, 0);
+    close(probe->nng);
+    if (probe->http >= 0) close(probe->http);
 }
 
-/* ---- crowds --------------------------------------------------------------------------------- */
+/* ---- many connections ----------------------------------------------------------------------- */
 
 /* Connects slowly enough that the system's queue of new connections does not overflow. An overflow
  * delays a connection by one second. */
@@ -335,7 +341,7 @@ static int *peers_connect(const struct server *server, int count) {
     assert_non_null(peers);
     for (int i = 0; i < count; i++) {
         if (i % 50 == 49) sleep_ms(5);
-        peers[i] = peer_connect(server, PATIENCE_MS);
+        peers[i] = peer_connect(server, TIMEOUT_MS);
         assert_true(peers[i] >= 0);
     }
     return peers;
@@ -352,31 +358,32 @@ static void many_silent_connections_do_not_delay_others(void **state) {
     (void)state;
     static const char *const halves[] = {"", "GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\n",
                                          HTTP_HEAD("4000000") "{\"client_id\":"};
-    struct site site = site_start(CONFIG("60", "16", NO_LEARNING));
-    struct witness witness = witness_start(&site);
+    struct fixture fixture = fixture_start(CONFIG("60", "16", NO_LEARNING));
+    struct probe probe = probe_start(&fixture);
     int count = sizes.peers;
-    int *idle = peers_connect(&site.server, count), *half = peers_connect(&site.server, count);
-    witness_for(&witness, 0.1);
+    int *idle = peers_connect(&fixture.server, count),
+        *half = peers_connect(&fixture.server, count);
+    probe_for(&probe, 0.1);
     for (int i = 0; i < count; i++) {
         assert_true(peer_greet(idle[i]));
         if (i % 4 == 1) assert_true(raw_send(half[i], "\0SP", 3));
         if (i % 4 >= 2) assert_true(peer_greet(half[i]));
         if (i % 4 == 2) assert_true(raw_send(half[i], "\0\0\0\0", 4));
         if (i % 4 == 3) assert_true(raw_send_head(half[i], 4000000) && raw_send(half[i], "{", 1));
-        if (i % 50 == 0) witness_ask(&witness);
+        if (i % 50 == 0) probe_request(&probe);
     }
-    int *http = peers_connect(&site.http, 2 * count);
+    int *http = peers_connect(&fixture.http, 2 * count);
     for (int i = 0; i < 2 * count; i++) {
         if (i >= count) raw_send(http[i], halves[i % 4], strlen(halves[i % 4]));
-        if (i % 50 == 0) witness_ask(&witness);
+        if (i % 50 == 0) probe_request(&probe);
     }
-    witness_for(&witness, sizes.whole ? sizes.flood_seconds : 1);
+    probe_for(&probe, sizes.whole ? sizes.flood_seconds : 1);
     peers_close(idle, count);
     peers_close(half, count);
     peers_close(http, 2 * count);
-    witness_for(&witness, 0.1);
-    witness_end(&witness, "connections that send nothing or half a message");
-    server_stop(&site.server);
+    probe_for(&probe, 0.1);
+    probe_end(&probe, "connections that send nothing or half a message");
+    server_stop(&fixture.server);
 }
 
 /* V5: a client that sends one byte at a time is answered (over HTTP if it needs less than 30 s),
@@ -384,10 +391,11 @@ static void many_silent_connections_do_not_delay_others(void **state) {
 static void a_peer_that_sends_single_bytes_is_answered_and_delays_no_other(void **state) {
     (void)state;
     enum { COUNT = 200 }; /* of each kind; the server takes 256 HTTP connections at once */
-    char head[12] = "", text[] = "{\"get_capacity\":" ASK "}", request[512], answer[4096];
-    struct site site = site_start(CONFIG("60", "16", NO_LEARNING));
-    struct witness witness = witness_start(&site);
-    int *nng = peers_connect(&site.server, COUNT), *http = peers_connect(&site.http, COUNT);
+    char head[12] = "", text[] = "{\"get_capacity\":" CAPACITY_REQUEST "}", request[512],
+         response[4096];
+    struct fixture fixture = fixture_start(CONFIG("60", "16", NO_LEARNING));
+    struct probe probe = probe_start(&fixture);
+    int *nng = peers_connect(&fixture.server, COUNT), *http = peers_connect(&fixture.http, COUNT);
     size_t bytes = strlen(text), all = http_compose(request, sizeof request);
     head[7] = (char)(bytes + 4);
     head[8] = (char)0x80;
@@ -400,18 +408,18 @@ static void a_peer_that_sends_single_bytes_is_answered_and_delays_no_other(void 
                 assert_true(raw_send(nng[i], text + at - sizeof head, 1));
             }
         }
-        witness_for(&witness, 0.005);
+        probe_for(&probe, 0.005);
     }
     for (int i = 0; i < COUNT; i++) {
-        assert_true(message_receive(nng[i], answer, sizeof answer));
-        assert_non_null(strstr(answer, "\"gets\""));
-        assert_true(http_receive(http[i], answer, sizeof answer));
-        assert_non_null(strstr(answer, "\"gets\""));
+        assert_true(message_receive(nng[i], response, sizeof response));
+        assert_non_null(strstr(response, "\"gets\""));
+        assert_true(http_receive(http[i], response, sizeof response));
+        assert_non_null(strstr(response, "\"gets\""));
     }
     peers_close(nng, COUNT);
     peers_close(http, COUNT);
-    witness_end(&witness, "400 slow senders");
-    server_stop(&site.server);
+    probe_end(&probe, "400 slow senders");
+    server_stop(&fixture.server);
 }
 
 /* ---- floods --------------------------------------------------------------------------------- */
@@ -455,15 +463,15 @@ static struct blob texts[TEXT_COUNT] = {
     BLOB("{\"conquer\":{}}"),
 };
 
-static void texts_make(void) {
-    static const char ask[] = "{\"get_capacity\":{\"resource\":[],\"client_id\":\"";
-    texts[TEXT_SHORT] = blob_long(ask, 'x', 100000, "\"}}");
+static void make_texts(void) {
+    static const char prefix[] = "{\"get_capacity\":{\"resource\":[],\"client_id\":\"";
+    texts[TEXT_SHORT] = blob_long(prefix, 'x', 100000, "\"}}");
     texts[TEXT_SHORT + 1] = blob_long("", '[', 10000, "");
-    texts[TEXT_SHORT + 2] = blob_long(ask, '\\', 99999, "");
+    texts[TEXT_SHORT + 2] = blob_long(prefix, '\\', 99999, "");
     texts[TEXT_SHORT + 3] = blob_long("{\"discovery\":[0", ',', 1000000, "]}");
 }
 
-static void texts_free(void) {
+static void free_texts(void) {
     for (int i = TEXT_SHORT; i < TEXT_COUNT; i++) free((void *)(uintptr_t)texts[i].text);
 }
 
@@ -497,11 +505,11 @@ static const struct blob requests[] = {
          "Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n"),
 };
 
-#define FLOOD_PATIENCE_MS 50 /* for a response that may not come */
+#define FLOOD_TIMEOUT_MS 50 /* for a response that may not come */
 
 struct flood {
     pthread_t thread;
-    const struct site *site;
+    const struct fixture *fixture;
     uint64_t random;
     bool stop;           /* atomic */
     unsigned long count; /* of the messages sent; atomic */
@@ -510,28 +518,28 @@ struct flood {
 /* Sends bytes on a new connection and reads what comes back. The server closes most of these
  * connections. */
 static void flood_open(const struct server *server, const struct blob *what) {
-    char answer[4096];
-    int fd = peer_connect(server, FLOOD_PATIENCE_MS);
+    char response[4096];
+    int fd = peer_connect(server, FLOOD_TIMEOUT_MS);
     if (fd < 0) return;
     raw_send(fd, what->text, what->bytes);
     shutdown(fd, SHUT_WR);
-    while (recv(fd, answer, sizeof answer, 0) > 0) {
+    while (recv(fd, response, sizeof response, 0) > 0) {
     }
     close(fd);
 }
 
 /* Sends many messages on one connection. Few of them are long, because long ones take time. */
 static void flood_talk(struct flood *flood) {
-    char answer[256];
-    int fd = peer_connect(&flood->site->server, PATIENCE_MS);
-    bool goes_on = fd >= 0 && peer_greet(fd);
-    for (int i = 0; i < 1000 && goes_on; i++) {
+    char response[256];
+    int fd = peer_connect(&flood->fixture->server, TIMEOUT_MS);
+    bool continues = fd >= 0 && peer_greet(fd);
+    for (int i = 0; i < 1000 && continues; i++) {
         bool any = random_below(&flood->random, 20) == 0;
         const struct blob *text =
             &texts[random_below(&flood->random, any ? TEXT_COUNT : TEXT_SHORT)];
-        goes_on = message_send(fd, text->text, text->bytes) &&
-                  message_receive(fd, answer, sizeof answer) && strstr(answer, "\"error\"");
-        __atomic_fetch_add(&flood->count, goes_on, __ATOMIC_RELAXED);
+        continues = message_send(fd, text->text, text->bytes) &&
+                    message_receive(fd, response, sizeof response) && strstr(response, "\"error\"");
+        __atomic_fetch_add(&flood->count, continues, __ATOMIC_RELAXED);
     }
     if (fd >= 0) close(fd);
 }
@@ -542,9 +550,9 @@ static void *flood_main(void *argument) {
         flood_talk(flood);
         for (int i = 0; i < 20; i++) {
             size_t any = random_below(&flood->random, sizeof openings / sizeof *openings);
-            flood_open(&flood->site->server, &openings[any]);
+            flood_open(&flood->fixture->server, &openings[any]);
             any = random_below(&flood->random, sizeof requests / sizeof *requests);
-            flood_open(&flood->site->http, &requests[any]);
+            flood_open(&flood->fixture->http, &requests[any]);
             __atomic_fetch_add(&flood->count, 2, __ATOMIC_RELAXED);
         }
     }
@@ -556,18 +564,18 @@ static void floods_of_invalid_messages_do_not_delay_others(void **state) {
     (void)state;
     enum { THREADS = 4 };
     static struct flood floods[THREADS]; /* static: they outlive a test that fails */
-    static struct site site;
+    static struct fixture fixture;
     uint64_t random = random_start();
     unsigned long count = 0;
-    texts_make();
-    site = site_start(CONFIG("60", "16", NO_LEARNING));
-    struct witness witness = witness_start(&site);
-    witness.reconnects = true;
+    make_texts();
+    fixture = fixture_start(CONFIG("60", "16", NO_LEARNING));
+    struct probe probe = probe_start(&fixture);
+    probe.reconnects = true;
     for (uint64_t i = 0; i < THREADS; i++) {
-        floods[i] = (struct flood){.site = &site, .random = random + i};
+        floods[i] = (struct flood){.fixture = &fixture, .random = random + i};
         assert_int_equal(pthread_create(&floods[i].thread, NULL, flood_main, &floods[i]), 0);
     }
-    witness_for(&witness, sizes.flood_seconds);
+    probe_for(&probe, sizes.flood_seconds);
     for (int i = 0; i < THREADS; i++) {
         __atomic_store_n(&floods[i].stop, true, __ATOMIC_RELAXED);
         pthread_join(floods[i].thread, NULL);
@@ -575,9 +583,9 @@ static void floods_of_invalid_messages_do_not_delay_others(void **state) {
     }
     print_message("%lu bad messages and connections in %d s\n", count, sizes.flood_seconds);
     assert_true(count > 1000);
-    witness_end(&witness, "floods");
-    server_stop(&site.server);
-    texts_free();
+    probe_end(&probe, "floods");
+    server_stop(&fixture.server);
+    free_texts();
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -586,7 +594,7 @@ static void floods_of_invalid_messages_do_not_delay_others(void **state) {
 
 /* One holder asks for one block of resources. */
 static void fill_block(int fd, char *text, size_t room, int holder, int first) {
-    char answer[64];
+    char response[64];
     size_t bytes = (size_t)snprintf(
         text, room, "{\"get_capacity\":{\"client_id\":\"holder-%d\",\"resource\":[", holder);
     for (int i = first; i < first + BLOCK; i++) {
@@ -596,64 +604,65 @@ static void fill_block(int fd, char *text, size_t room, int holder, int first) {
     }
     bytes += (size_t)snprintf(text + bytes, room - bytes, "]}}");
     assert_true(bytes < room);
-    assert_true(message_send(fd, text, bytes) && message_receive(fd, answer, sizeof answer));
-    assert_non_null(strstr(answer, "\"response\""));
+    assert_true(message_send(fd, text, bytes) && message_receive(fd, response, sizeof response));
+    assert_non_null(strstr(response, "\"response\""));
 }
 
 /* Every holder asks for every resource. */
-static void fill(struct witness *witness) {
+static void fill(struct probe *probe) {
     size_t room = BLOCK * 64 + 256;
     char *text = (char *)malloc(room);
-    int fd = peer_connect(&witness->site->server, PATIENCE_MS);
+    int fd = peer_connect(&probe->fixture->server, TIMEOUT_MS);
     assert_true(text && fd >= 0 && peer_greet(fd));
     for (int first = 0; first < sizes.resources; first += BLOCK) {
         for (int i = 0; i < sizes.holders; i++) fill_block(fd, text, room, i, first);
-        witness_ask(witness);
+        probe_request(probe);
     }
     close(fd);
     free(text);
 }
 
 /* Reads the whole status. Returns its size in bytes, or -1 if the connection breaks. */
-static long status_read(const struct site *site) {
+static long status_read(const struct fixture *fixture) {
     static const char request[] =
         "GET /v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     char bytes[65536];
     long sum = 0;
     ssize_t got = 0;
-    int fd = peer_connect(&site->http, PATIENCE_MS);
+    int fd = peer_connect(&fixture->http, TIMEOUT_MS);
     if (fd < 0 || !raw_send(fd, request, sizeof request - 1)) got = -1;
     while (got >= 0 && (got = recv(fd, bytes, sizeof bytes, 0)) > 0) sum += got;
     if (fd >= 0) close(fd);
     return got < 0 ? -1 : sum;
 }
 
-struct reading {
+struct status_reader {
     pthread_t thread;
-    const struct site *site;
+    const struct fixture *fixture;
     long bytes; /* atomic; 0: not finished */
 };
 
-static void *reading_main(void *argument) {
-    struct reading *reading = (struct reading *)argument;
-    __atomic_store_n(&reading->bytes, status_read(reading->site), __ATOMIC_RELAXED);
+static void *status_reader_main(void *argument) {
+    struct status_reader *status_reader = (struct status_reader *)argument;
+    __atomic_store_n(&status_reader->bytes, status_read(status_reader->fixture), __ATOMIC_RELAXED);
     return NULL;
 }
 
 /* Asks while another client reads the whole status. */
-static long witness_beside_status(struct witness *witness) {
-    struct reading reading = {.site = witness->site};
-    assert_int_equal(pthread_create(&reading.thread, NULL, reading_main, &reading), 0);
-    while (__atomic_load_n(&reading.bytes, __ATOMIC_RELAXED) == 0) witness_for(witness, 0.01);
-    pthread_join(reading.thread, NULL);
-    return reading.bytes;
+static long probe_during_status(struct probe *probe) {
+    struct status_reader status_reader = {.fixture = probe->fixture};
+    assert_int_equal(
+        pthread_create(&status_reader.thread, NULL, status_reader_main, &status_reader), 0);
+    while (__atomic_load_n(&status_reader.bytes, __ATOMIC_RELAXED) == 0) probe_for(probe, 0.01);
+    pthread_join(status_reader.thread, NULL);
+    return status_reader.bytes;
 }
 
 /* Asks while the server loads a configuration that has 1,000 more templates before the old one.
  * Each resource must find its template again. */
-static void witness_beside_reload(struct witness *witness, const char *last) {
+static void probe_during_reload(struct probe *probe, const char *last) {
     enum { TEMPLATES = 1000 };
-    const struct process *process = witness->site->server.process;
+    const struct process *process = probe->fixture->server.process;
     const char *list = strchr(last, '[') + 1;
     size_t room = TEMPLATES * 64 + strlen(last) + 64;
     char *config = (char *)malloc(room);
@@ -666,11 +675,11 @@ static void witness_beside_reload(struct witness *witness, const char *last) {
     snprintf(config + bytes, room - bytes, "%s", list);
     file_write(process->config, config);
     process_signal(process, SIGHUP);
-    doorman_time end = doorman_clock() + PATIENCE_MS * (DOORMAN_SECOND / 1000);
-    while (process_said(process, "configuration loaded") == 0 && doorman_clock() < end) {
-        witness_for(witness, 0.05);
+    doorman_time end = doorman_clock() + TIMEOUT_MS * (DOORMAN_SECOND / 1000);
+    while (process_logged(process, "configuration loaded") == 0 && doorman_clock() < end) {
+        probe_for(probe, 0.05);
     }
-    assert_true(process_said(process, "configuration loaded") > 0);
+    assert_true(process_logged(process, "configuration loaded") > 0);
     free(config);
 }
 
@@ -681,45 +690,45 @@ static void witness_beside_reload(struct witness *witness, const char *last) {
 static void memory_is_returned_when_all_leases_have_ended(void **state) {
     (void)state;
     char config[512];
-    struct site site;
+    struct fixture fixture;
     snprintf(config, sizeof config, CONFIG("%d", "1", NO_LEARNING), sizes.lease_seconds);
-    site = site_start(config);
-    struct witness witness = witness_start(&site);
-    witness_for(&witness, 0.2);
-    long before = server_memory(&site.server), after = 0;
-    doorman_time began = doorman_clock();
-    fill(&witness);
-    double seconds = (double)(doorman_clock() - began) / (double)DOORMAN_SECOND;
-    long peak = server_memory(&site.server);
+    fixture = fixture_start(config);
+    struct probe probe = probe_start(&fixture);
+    probe_for(&probe, 0.2);
+    long before = server_memory(&fixture.server), after = 0;
+    doorman_time started_at = doorman_clock();
+    fill(&probe);
+    double seconds = (double)(doorman_clock() - started_at) / (double)DOORMAN_SECOND;
+    long peak = server_memory(&fixture.server);
     assert_true(peak > before);
     print_message("%d leases of %d resources in %.1f s: %ld KiB before, %ld at the peak\n",
                   sizes.resources * sizes.holders, sizes.resources, seconds, before, peak);
-    witness_end(&witness, "a client that takes all leases");
-    witness = witness_start(&site);
-    long bytes = witness_beside_status(&witness);
-    witness_end(&witness, "the status of all resources");
+    probe_end(&probe, "a client that takes all leases");
+    probe = probe_start(&fixture);
+    long bytes = probe_during_status(&probe);
+    probe_end(&probe, "the status of all resources");
     assert_true(bytes > sizes.resources);
-    witness = witness_start(&site);
-    witness_beside_reload(&witness, config);
-    witness_end(&witness, "a new configuration");
-    witness = witness_start(&site);
+    probe = probe_start(&fixture);
+    probe_during_reload(&probe, config);
+    probe_end(&probe, "a new configuration");
+    probe = probe_start(&fixture);
     long wanted = before + (peak - before) / 4;
-    for (int waited = 0; waited < PATIENCE_MS + sizes.lease_seconds * 2000; waited += 100) {
-        witness_for(&witness, 0.1);
-        after = server_memory(&site.server);
-        if ((sanitized() || after <= wanted) && status_read(&site) < 10000) break;
+    for (int waited = 0; waited < TIMEOUT_MS + sizes.lease_seconds * 2000; waited += 100) {
+        probe_for(&probe, 0.1);
+        after = server_memory(&fixture.server);
+        if ((sanitized() || after <= wanted) && status_read(&fixture) < 10000) break;
     }
-    witness_end(&witness, "the end of all leases");
+    probe_end(&probe, "the end of all leases");
     print_message("%ld KiB after all leases have ended: %ld %% of the growth was returned\n", after,
                   100 * (peak - after) / (peak - before));
-    assert_in_range(status_read(&site), 1, 10000);
+    assert_in_range(status_read(&fixture), 1, 10000);
     if (!sanitized()) assert_true(after <= wanted);
-    server_stop(&site.server);
+    server_stop(&fixture.server);
 }
 
 /* ---- a log that cannot be written ----------------------------------------------------------- */
 
-#define CHATTER "exec \"$0\" --config \"$1\" --listen \"$2\" --log-level debug"
+#define NOISY_SERVER "exec \"$0\" --config \"$1\" --listen \"$2\" --log-level debug"
 #define NEARLY_FULL                                                                                \
     (56 << 10) /* of 64 KiB, also the size of a pipe, whose pages are not filled completely */
 #define SMALL_DISK "mount -t tmpfs -o size=64k none \"$3\""
@@ -727,7 +736,7 @@ static void memory_is_returned_when_all_leases_have_ended(void **state) {
 /* Starts a server with a large log: leases last one second, and each end of a lease is one log
  * line. The log goes to `process->err`. The server listens on a socket in its folder.
  *   script   CHATTER, or a script that runs it */
-static void chatter_start(struct process *process, const char *script) {
+static void noisy_server_start(struct process *process, const char *script) {
     char url[96], disk[80];
     const char *program = getenv("DOORMAN_SERVER");
     snprintf(url, sizeof url, "ipc://%s", process->socket);
@@ -740,7 +749,7 @@ static void chatter_start(struct process *process, const char *script) {
 }
 
 /* Takes 1,000 leases at once. Waits if the server is still starting. */
-static void chatter_ask(const struct process *process, int round) {
+static void noisy_server_request(const struct process *process, int round) {
     char url[96], text[BLOCK * 2 * 64 + 256], *reply = NULL;
     size_t bytes = (size_t)snprintf(
         text, sizeof text, "{\"get_capacity\":{\"client_id\":\"holder-%d\",\"resource\":[", round);
@@ -751,8 +760,8 @@ static void chatter_ask(const struct process *process, int round) {
     }
     snprintf(text + bytes, sizeof text - bytes, "]}}");
     snprintf(url, sizeof url, "ipc://%s", process->socket);
-    for (int waited = 0; !reply && waited < PATIENCE_MS; waited += 10) {
-        reply = ask_bytes(url, text, strlen(text));
+    for (int waited = 0; !reply && waited < TIMEOUT_MS; waited += 10) {
+        reply = send_bytes(url, text, strlen(text));
         if (!reply) sleep_ms(10);
     }
     if (!reply) fail_msg("no answer in round %d", round);
@@ -761,13 +770,13 @@ static void chatter_ask(const struct process *process, int round) {
 }
 
 /* Makes the server write some thousand lines of 130 bytes, and checks that it still answers. */
-static void chatter_go_on(const struct process *process) {
+static void noisy_server_continue(const struct process *process) {
     int rounds = sizes.whole ? 10 : 1;
     for (int round = 0; round < rounds; round++) {
-        chatter_ask(process, round);
+        noisy_server_request(process, round);
         sleep_ms(2200); /* the leases end; if that takes longer, the log is smaller */
     }
-    chatter_ask(process, rounds);
+    noisy_server_request(process, rounds);
 }
 
 /* Ends a process as an operator would. */
@@ -781,8 +790,8 @@ static void a_log_on_a_full_disk_neither_blocks_nor_ends_the_server(void **state
     (void)state;
     struct process *process = process_new();
     snprintf(process->err, sizeof process->err, "/dev/full");
-    chatter_start(process, CHATTER);
-    chatter_go_on(process);
+    noisy_server_start(process, NOISY_SERVER);
+    noisy_server_continue(process);
     process_stop(process);
 }
 
@@ -795,19 +804,19 @@ static void a_log_on_a_full_disk_continues_when_there_is_space(void **state) {
         skip();
     }
     struct process *process = process_new();
-    chatter_start(process, "exec unshare -rm sh -c '" SMALL_DISK " && " CHATTER
-                           " 2>>\"$3/log\"' \"$0\" \"$1\" \"$2\" \"$3\"");
-    chatter_ask(process, 0);
+    noisy_server_start(process, "exec unshare -rm sh -c '" SMALL_DISK " && " NOISY_SERVER
+                                " 2>>\"$3/log\"' \"$0\" \"$1\" \"$2\" \"$3\"");
+    noisy_server_request(process, 0);
     struct process seen = *process; /* as seen from outside the namespace */
     snprintf(seen.err, sizeof seen.err, "/proc/%d/root%.40s/disk/log", (int)process->pid,
              process->folder);
     struct stat disk = {.st_size = 0};
-    for (int waited = 0; waited < PATIENCE_MS && disk.st_size < NEARLY_FULL; waited += 10) {
+    for (int waited = 0; waited < TIMEOUT_MS && disk.st_size < NEARLY_FULL; waited += 10) {
         assert_int_equal(stat(seen.err, &disk), 0);
         sleep_ms(10);
     }
     assert_in_range(disk.st_size, NEARLY_FULL, 64 << 10);
-    chatter_go_on(process);
+    noisy_server_continue(process);
     assert_int_equal(truncate(seen.err, 0), 0);
     process_signal(process, SIGHUP);
     process_await(&seen, "standard error did not take them\" count=", 1);
@@ -822,71 +831,72 @@ static void an_unread_log_neither_blocks_nor_ends_the_server(void **state) {
     assert_int_equal(mkfifo(process->err, 0600), 0);
     int reader = open(process->err, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     assert_true(reader >= 0);
-    chatter_start(process, CHATTER);
-    chatter_ask(process, 0);
+    noisy_server_start(process, NOISY_SERVER);
+    noisy_server_request(process, 0);
     int bytes = 0;
-    for (int waited = 0; waited < PATIENCE_MS && bytes < NEARLY_FULL; waited += 10) {
+    for (int waited = 0; waited < TIMEOUT_MS && bytes < NEARLY_FULL; waited += 10) {
         assert_int_equal(ioctl(reader, FIONREAD, &bytes), 0);
         sleep_ms(10);
     }
     assert_true(bytes >= NEARLY_FULL);
-    chatter_go_on(process);
+    noisy_server_continue(process);
     while (read(reader, lines, sizeof lines) > 0) {
     }
     process_signal(process, SIGHUP);
-    bool told = false;
-    for (int waited = 0; waited < PATIENCE_MS && !told; waited += 10) {
+    bool reported = false;
+    for (int waited = 0; waited < TIMEOUT_MS && !reported; waited += 10) {
         ssize_t got = read(reader, lines, sizeof lines - 1);
         lines[got > 0 ? got : 0] = 0;
-        told = strstr(lines, "standard error did not take them\" count=") != NULL;
+        reported = strstr(lines, "standard error did not take them\" count=") != NULL;
         if (got <= 0) sleep_ms(10);
     }
-    assert_true(told);
+    assert_true(reported);
     close(reader);
-    chatter_go_on(process);
+    noisy_server_continue(process);
     process_stop(process);
 }
 
 /* ---- no free file descriptors --------------------------------------------------------------- */
 
 /* V5: a server that may open only a few files lets most new connections wait. */
-static void out_of_files(struct site *site, const struct server *where, const char *what) {
+static void check_without_free_files(struct fixture *fixture, const struct server *where,
+                                     const char *what) {
     enum { COUNT = 120 }; /* fewer than the system's queue of new connections can hold */
     const struct rlimit low = {64, 64};
-    struct witness witness = witness_start(site);
-    witness_for(&witness, 0.1);
-    assert_int_equal(prlimit(site->server.process->pid, RLIMIT_NOFILE, &low, NULL), 0);
+    struct probe probe = probe_start(fixture);
+    probe_for(&probe, 0.1);
+    assert_int_equal(prlimit(fixture->server.process->pid, RLIMIT_NOFILE, &low, NULL), 0);
     int *peers = peers_connect(where, COUNT);
-    witness_for(&witness, 0.5);
-    double cpu = cpu_seconds(site);
-    doorman_time began = doorman_clock();
+    probe_for(&probe, 0.5);
+    double cpu = cpu_seconds(fixture);
+    doorman_time started_at = doorman_clock();
     for (int i = 0; i < 20; i++) {
-        witness_ask(&witness);
+        probe_request(&probe);
         sleep_ms(100);
     }
-    double share =
-        (cpu_seconds(site) - cpu) / ((double)(doorman_clock() - began) / (double)DOORMAN_SECOND);
+    double share = (cpu_seconds(fixture) - cpu) /
+                   ((double)(doorman_clock() - started_at) / (double)DOORMAN_SECOND);
     print_message("out of files, with %d connections of %s: %.1f %% of a processor\n", COUNT, what,
                   100 * share);
     assert_true(share < 0.25);
     peers_close(peers, COUNT);
-    int late = peer_connect(&site->server, PATIENCE_MS);
-    assert_true(late >= 0 && peer_greet(late));
-    close(late);
-    if (witness.http >= 0) close(witness.http);
-    witness.http = -1;
-    witness_for(&witness, 0.1);
-    witness_end(&witness, what);
+    int connection = peer_connect(&fixture->server, TIMEOUT_MS);
+    assert_true(connection >= 0 && peer_greet(connection));
+    close(connection);
+    if (probe.http >= 0) close(probe.http);
+    probe.http = -1;
+    probe_for(&probe, 0.1);
+    probe_end(&probe, what);
 }
 
 static void a_server_without_free_files_serves_open_connections_and_accepts_later(void **state) {
     (void)state;
-    struct site site = site_start(CONFIG("60", "16", NO_LEARNING));
-    out_of_files(&site, &site.server, "nng");
-    server_stop(&site.server);
-    site = site_start(CONFIG("60", "16", NO_LEARNING));
-    out_of_files(&site, &site.http, "HTTP");
-    server_stop(&site.server);
+    struct fixture fixture = fixture_start(CONFIG("60", "16", NO_LEARNING));
+    check_without_free_files(&fixture, &fixture.server, "nng");
+    server_stop(&fixture.server);
+    fixture = fixture_start(CONFIG("60", "16", NO_LEARNING));
+    check_without_free_files(&fixture, &fixture.http, "HTTP");
+    server_stop(&fixture.server);
 }
 
 /* ---- kill -9 -------------------------------------------------------------------------------- */
@@ -933,7 +943,7 @@ static void tree_start(struct node *nodes) {
     }
     for (int i = 0; i < CLIENT_MAX; i++) {
         const char *const addresses[] = {nodes[LEFT + i % 2].url};
-        crowd_add(addresses, 1, 100);
+        fleet_add(addresses, 1, 100);
     }
 }
 
@@ -974,22 +984,22 @@ static void *load_main(void *argument) {
 /* Kills one process, or sometimes two, and starts them again after a random time: before others
  * have noticed it, or after its lease has ended. The wants of one client change each time.
  *   returns   how many were killed */
-static int crowd_suffer(struct node *nodes, uint64_t *random) {
-    size_t victim = random_below(random, NODES), other = random_below(random, 2 * NODES);
-    node_kill(&nodes[victim]);
-    bool two = other < NODES && other != victim;
+static int kill_random_nodes(struct node *nodes, uint64_t *random) {
+    size_t first = random_below(random, NODES), other = random_below(random, 2 * NODES);
+    node_kill(&nodes[first]);
+    bool two = other < NODES && other != first;
     if (two) node_kill(&nodes[other]);
-    crowd_for((doorman_time)random_below(random, 2500) * (DOORMAN_SECOND / 1000));
+    fleet_run_for((doorman_time)random_below(random, 2500) * (DOORMAN_SECOND / 1000));
     for (int i = 0; i < NODES; i++) {
         if (nodes[i].process->pid == 0) node_start(&nodes[i]);
     }
-    crowd_want((int)random_below(random, CLIENT_MAX), (double)random_below(random, 200));
+    fleet_set_wants((int)random_below(random, CLIENT_MAX), (double)random_below(random, 200));
     return two ? 2 : 1;
 }
 
-static void crowd_recover(void) {
-    for (int i = 0; i < CLIENT_MAX; i++) crowd_want(i, 100);
-    crowd_until(ALL(CAPACITY / CLIENT_MAX));
+static void fleet_recover(void) {
+    for (int i = 0; i < CLIENT_MAX; i++) fleet_set_wants(i, 100);
+    fleet_run_until(ALL(CAPACITY / CLIENT_MAX));
 }
 
 /* T7, R8, V2: processes of a tree under load are killed at random moments. The clients' leases are
@@ -1003,25 +1013,26 @@ static void random_kills_never_exceed_the_capacity_and_all_recover(void **state)
     static struct load load; /* static: both outlive a test that fails */
     load = (struct load){.url = nodes[LEFT].url};
     assert_int_equal(pthread_create(&load.thread, NULL, load_main, &load), 0);
-    doorman_time began = doorman_clock(), length = sizes.kill_seconds * DOORMAN_SECOND;
-    crowd_until(ALL(CAPACITY / CLIENT_MAX));
-    int deaths = 0;
-    for (int round = 0; round < sizes.kills || doorman_clock() - began < length; round++) {
-        doorman_time due = began + length / sizes.kills * round;
+    doorman_time started_at = doorman_clock(), length = sizes.kill_seconds * DOORMAN_SECOND;
+    fleet_run_until(ALL(CAPACITY / CLIENT_MAX));
+    int kill_count = 0;
+    for (int round = 0; round < sizes.kills || doorman_clock() - started_at < length; round++) {
+        doorman_time due = started_at + length / sizes.kills * round;
         doorman_time any = (doorman_time)random_below(&random, 1000) * (DOORMAN_SECOND / 1000);
         doorman_time now = doorman_clock();
-        crowd_for(any + (due > now ? due - now : 0));
-        deaths += crowd_suffer(nodes, &random);
+        fleet_run_for(any + (due > now ? due - now : 0));
+        kill_count += kill_random_nodes(nodes, &random);
         if (round % 10 != 9) continue;
-        crowd_recover();
-        print_message("%d kills in %.0f s, and each client has its share\n", deaths,
-                      (double)(doorman_clock() - began) / (double)DOORMAN_SECOND);
+        fleet_recover();
+        print_message("%d kills in %.0f s, and each client has its share\n", kill_count,
+                      (double)(doorman_clock() - started_at) / (double)DOORMAN_SECOND);
     }
-    crowd_recover();
+    fleet_recover();
     __atomic_store_n(&load.stop, true, __ATOMIC_RELAXED);
     pthread_join(load.thread, NULL);
-    print_message("%d kills in %.0f s beside %lu responses: never more than the capacity\n", deaths,
-                  (double)(doorman_clock() - began) / (double)DOORMAN_SECOND, load.count);
+    print_message("%d kills in %.0f s beside %lu responses: never more than the capacity\n",
+                  kill_count, (double)(doorman_clock() - started_at) / (double)DOORMAN_SECOND,
+                  load.count);
     assert_true(load.count > 0);
     for (int i = NODES - 1; i >= 0; i--) process_stop(nodes[i].process);
 }
@@ -1030,7 +1041,7 @@ static void random_kills_never_exceed_the_capacity_and_all_recover(void **state)
 
 /* Raises the limit of open files as far as possible. If that is not enough for 1,000 connections of
  * each kind, there are fewer connections. */
-static void files_raise(void) {
+static void raise_file_limit(void) {
     struct rlimit files;
     const rlim_t kinds = 4, others = 200;
     if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
@@ -1044,8 +1055,8 @@ static void files_raise(void) {
 
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "floods*" */
-    sizes_read();
-    files_raise();
+    read_sizes();
+    raise_file_limit();
     const struct CMUnitTest tests[] = {
         TEST(many_silent_connections_do_not_delay_others),
         TEST(a_peer_that_sends_single_bytes_is_answered_and_delays_no_other),
@@ -1056,13 +1067,13 @@ int main(int argc, char **argv) {
         TEST(an_unread_log_neither_blocks_nor_ends_the_server),
         TEST(a_server_without_free_files_serves_open_connections_and_accepts_later),
         cmocka_unit_test_teardown(random_kills_never_exceed_the_capacity_and_all_recover,
-                                  crowd_clean),
+                                  fleet_clean),
     };
-    doorman_time began = doorman_clock();
+    doorman_time started_at = doorman_clock();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     if (sizes.whole) {
         printf("abuse at full size: %s in %.0f minutes\n", failed ? "FAILED" : "all passed",
-               (double)(doorman_clock() - began) / (60.0 * (double)DOORMAN_SECOND));
+               (double)(doorman_clock() - started_at) / (60.0 * (double)DOORMAN_SECOND));
     }
     return failed;
 }

@@ -18,28 +18,28 @@
 #define MILLISECOND (DOORMAN_SECOND / 1000)
 
 /* Far longer than anything here takes, even on a slow machine. */
-#define PATIENCE (60 * DOORMAN_SECOND)
+#define TEST_TIMEOUT (60 * DOORMAN_SECOND)
 
 /* A test of timing can fail on a busy machine, so it must succeed once in 10 tries. */
 #define TRIES 10
 
 /* Sleeps for less than a second. */
-static void nap(doorman_time duration) {
+static void sleep_for(doorman_time duration) {
     nanosleep(&(struct timespec){.tv_nsec = (long)duration}, NULL);
 }
 
 #define EVENTUALLY(condition)                                                                      \
     do {                                                                                           \
-        doorman_time give_up_ = doorman_clock() + PATIENCE;                                        \
-        while (!(condition) && doorman_clock() < give_up_) nap(2 * MILLISECOND);                   \
+        doorman_time deadline_ = doorman_clock() + TEST_TIMEOUT;                                   \
+        while (!(condition) && doorman_clock() < deadline_) sleep_for(2 * MILLISECOND);            \
         assert_true(condition);                                                                    \
     } while (0)
 
 /* ---- a server in a thread ------------------------------------------------------------------ */
 
-typedef enum behaviour { SERVES, IS_SILENT, TALKS_RUBBISH } behaviour;
+typedef enum behaviour { ANSWERS, SILENT, SENDS_GARBAGE } behaviour;
 
-typedef struct host {
+typedef struct test_server {
     char url[64]; /* kept when the server stops, so that it can start again there */
     double capacity;
     doorman_time lease_length;     /* 0: 2 s */
@@ -52,36 +52,36 @@ typedef struct host {
     doorman_server *server;
     nng_socket socket;
     pthread_t thread;
-} host;
+} test_server;
 
-static void host_answer(host *self, nng_msg *message, doorman_buffer *reply) {
+static void test_server_answer(test_server *self, nng_msg *message, doorman_buffer *reply) {
     const char *text = (const char *)nng_msg_body(message);
     pthread_mutex_lock(&self->mutex);
     doorman_json_serve(self->server, text, nng_msg_len(message), reply, 0, doorman_clock());
     pthread_mutex_unlock(&self->mutex);
     nng_msg_clear(message);
-    if (__atomic_load_n(&self->behaviour, __ATOMIC_SEQ_CST) == TALKS_RUBBISH) {
+    if (__atomic_load_n(&self->behaviour, __ATOMIC_SEQ_CST) == SENDS_GARBAGE) {
         nng_msg_append(message, "{\"get_capacity\": [1e999", 23);
     } else {
         nng_msg_append(message, reply->text, reply->bytes);
     }
 }
 
-static void *host_main(void *context) {
-    host *self = (host *)context;
+static void *test_server_main(void *context) {
+    test_server *self = (test_server *)context;
     doorman_buffer reply = {0};
     nng_msg *message = NULL;
     while (nng_recvmsg(self->socket, &message, 0) == 0) {
         __atomic_fetch_add(&self->request_count, 1, __ATOMIC_SEQ_CST);
-        bool silent = __atomic_load_n(&self->behaviour, __ATOMIC_SEQ_CST) == IS_SILENT;
-        if (!silent) host_answer(self, message, &reply);
+        bool silent = __atomic_load_n(&self->behaviour, __ATOMIC_SEQ_CST) == SILENT;
+        if (!silent) test_server_answer(self, message, &reply);
         if (silent || nng_sendmsg(self->socket, message, 0) != 0) nng_msg_free(message);
     }
     doorman_buffer_uninit(&reply);
     return NULL;
 }
 
-static void host_create_server(host *self) {
+static void test_server_create(test_server *self) {
     doorman_template all = {.identifier_glob = "*", .capacity = self->capacity};
     all.has_algorithm = true;
     all.algorithm.lease_length = self->lease_length ? self->lease_length : 2 * DOORMAN_SECOND;
@@ -101,18 +101,18 @@ static void host_create_server(host *self) {
     assert_int_equal(doorman_server_set_master(self->server, &mastership, now), DOORMAN_OK);
 }
 
-static void host_connected(nng_pipe pipe, nng_pipe_ev event, void *context) {
+static void test_server_on_connect(nng_pipe pipe, nng_pipe_ev event, void *context) {
     (void)pipe;
     (void)event;
-    __atomic_fetch_add(&((host *)context)->connection_count, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&((test_server *)context)->connection_count, 1, __ATOMIC_SEQ_CST);
 }
 
 /* Chooses a free port the first time. */
-static void host_listen(host *self) {
+static void test_server_listen(test_server *self) {
     nng_listener listener;
     int port = 0;
     assert_int_equal(nng_rep0_open(&self->socket), 0);
-    nng_pipe_notify(self->socket, NNG_PIPE_EV_ADD_POST, host_connected, self);
+    nng_pipe_notify(self->socket, NNG_PIPE_EV_ADD_POST, test_server_on_connect, self);
     if (self->url[0]) {
         assert_int_equal(nng_listen(self->socket, self->url, NULL, 0), 0);
         return;
@@ -122,14 +122,14 @@ static void host_listen(host *self) {
     snprintf(self->url, sizeof self->url, "tcp://127.0.0.1:%d", port);
 }
 
-static void host_start(host *self) {
+static void test_server_start(test_server *self) {
     pthread_mutex_init(&self->mutex, NULL);
-    host_listen(self);
-    host_create_server(self);
-    assert_int_equal(pthread_create(&self->thread, NULL, host_main, self), 0);
+    test_server_listen(self);
+    test_server_create(self);
+    assert_int_equal(pthread_create(&self->thread, NULL, test_server_main, self), 0);
 }
 
-static void host_stop(host *self) {
+static void test_server_stop(test_server *self) {
     nng_close(self->socket);
     pthread_join(self->thread, NULL);
     doorman_server_destroy(self->server);
@@ -137,12 +137,12 @@ static void host_stop(host *self) {
     pthread_mutex_destroy(&self->mutex);
 }
 
-static int host_requests(host *self) {
+static int test_server_request_count(test_server *self) {
     return __atomic_load_n(&self->request_count, __ATOMIC_SEQ_CST);
 }
 
 /* Returns the sums of the only resource; zeros if there is none. */
-static doorman_server_resource host_sums(host *self) {
+static doorman_server_resource test_server_read(test_server *self) {
     doorman_server_resource sums = {0};
     doorman_cursor cursor = {0};
     pthread_mutex_lock(&self->mutex);
@@ -155,7 +155,7 @@ static doorman_server_resource host_sums(host *self) {
 
 /* Makes an address at which nobody listens, unless a test starts a server there. It is not a port,
  * because another program could take that. */
-static void nobody(char url[64]) {
+static void unused_address(char url[64]) {
     static int count;
     snprintf(url, 64, "ipc:///tmp/doorman-test-%ld-%d", (long)getpid(), count++);
 }
@@ -174,10 +174,10 @@ static doorman_agent *start_with(const char *url, doorman_time request_timeout) 
 static doorman_agent *start(const char *url) { return start_with(url, 500 * MILLISECOND); }
 
 static doorman_resource *open_as(doorman_agent *agent, const char *id, double wants,
-                                 doorman_fallback mode, double safe_capacity) {
+                                 doorman_fallback fallback, double safe_capacity) {
     doorman_resource *resource = NULL;
     doorman_resource_options options = {
-        .resource_id = id, .wants = wants, .fallback = mode, .safe_capacity = safe_capacity};
+        .resource_id = id, .wants = wants, .fallback = fallback, .safe_capacity = safe_capacity};
     assert_int_equal(doorman_agent_open(&resource, agent, &options, NULL), DOORMAN_OK);
     return resource;
 }
@@ -201,30 +201,32 @@ static size_t waiters(doorman_agent *agent) {
 }
 
 /* A wait in a separate thread. */
-typedef struct errand {
+typedef struct async_wait {
     doorman_agent *agent;
     doorman_resource *resource;
     bool gauge;
     double n;
     doorman_time timeout;
-    int *turns; /* counts the granted waits, to show their order; may be NULL */
-    int turn;
+    int *order_counter; /* counts the granted waits, to show their order; may be NULL */
+    int order;
     bool done; /* atomic */
     doorman_status status;
     pthread_t thread;
-} errand;
+} async_wait;
 
-static void *errand_main(void *context) {
-    errand *self = (errand *)context;
+static void *async_wait_main(void *context) {
+    async_wait *self = (async_wait *)context;
     if (self->gauge) {
         self->status =
             doorman_agent_gauge_wait(self->agent, self->resource, self->n, self->timeout);
     } else {
         self->status = doorman_agent_rate_wait(self->agent, self->resource, self->n, self->timeout);
     }
-    if (self->turns) self->turn = __atomic_fetch_add(self->turns, 1, __ATOMIC_SEQ_CST);
+    if (self->order_counter) {
+        self->order = __atomic_fetch_add(self->order_counter, 1, __ATOMIC_SEQ_CST);
+    }
     if (self->gauge && self->status == DOORMAN_OK) {
-        nap(5 * MILLISECOND);
+        sleep_for(5 * MILLISECOND);
         doorman_agent_gauge_release(self->agent, self->resource, self->n);
     }
     __atomic_store_n(&self->done, true, __ATOMIC_SEQ_CST);
@@ -232,14 +234,14 @@ static void *errand_main(void *context) {
 }
 
 /* Starts the thread. Returns when it is the only new waiter in the queue, or has finished. */
-static void errand_start(errand *self) {
+static void async_wait_start(async_wait *self) {
     size_t before = waiters(self->agent);
-    assert_int_equal(pthread_create(&self->thread, NULL, errand_main, self), 0);
+    assert_int_equal(pthread_create(&self->thread, NULL, async_wait_main, self), 0);
     EVENTUALLY(waiters(self->agent) == before + 1 ||
                __atomic_load_n(&self->done, __ATOMIC_SEQ_CST));
 }
 
-static doorman_status errand_end(errand *self) {
+static doorman_status async_wait_end(async_wait *self) {
     pthread_join(self->thread, NULL);
     return self->status;
 }
@@ -249,34 +251,34 @@ static doorman_status errand_end(errand *self) {
 /* L1, L2. */
 static void an_application_is_limited_to_the_rate_of_its_lease(void **state) {
     (void)state;
-    host server = {.capacity = 500};
-    host_start(&server);
+    test_server server = {.capacity = 500};
+    test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 500, DOORMAN_PESSIMISTIC, 0);
     EVENTUALLY(leased(agent, resource));
     assert_true(read_info(agent, resource).capacity == 500);
     doorman_time from = doorman_clock();
     for (int count = 1; count <= 500; count++) {
-        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
+        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
         double elapsed = (double)(doorman_clock() - from) / 1e9;
         assert_true(count <= 500 * (elapsed + 0.1) + 1);
     }
     doorman_agent_stop(agent);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 /* L2. */
 static void an_invalid_wait_is_refused_at_once(void **state) {
     (void)state;
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_SAFE, 100);
-    const double wrong[] = {-1, -1e-300, 1e16, (double)NAN, (double)INFINITY};
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        assert_int_equal(doorman_agent_rate_wait(agent, resource, wrong[i], PATIENCE),
+    const double invalid[] = {-1, -1e-300, 1e16, (double)NAN, (double)INFINITY};
+    for (size_t i = 0; i < sizeof invalid / sizeof invalid[0]; i++) {
+        assert_int_equal(doorman_agent_rate_wait(agent, resource, invalid[i], TEST_TIMEOUT),
                          DOORMAN_INVALID_ARGUMENT);
-        assert_int_equal(doorman_agent_gauge_wait(agent, resource, wrong[i], PATIENCE),
+        assert_int_equal(doorman_agent_gauge_wait(agent, resource, invalid[i], TEST_TIMEOUT),
                          DOORMAN_INVALID_ARGUMENT);
     }
     assert_int_equal(doorman_agent_rate_wait(agent, resource, 11, DOORMAN_NEVER),
@@ -290,7 +292,7 @@ static void an_invalid_wait_is_refused_at_once(void **state) {
 static void without_a_server_nothing_blocks_and_the_fallback_applies(void **state) {
     (void)state;
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_time from = doorman_clock();
     doorman_agent *agent = start(url);
     doorman_resource *safe = open_as(agent, "safe", 1000, DOORMAN_SAFE, 100);
@@ -301,7 +303,7 @@ static void without_a_server_nothing_blocks_and_the_fallback_applies(void **stat
     assert_true(read_info(agent, all).capacity == 1000);
     assert_int_equal(doorman_agent_set_wants(agent, all, 2000), DOORMAN_OK);
     assert_true(read_info(agent, all).capacity == 2000);
-    assert_int_equal(doorman_agent_rate_wait(agent, safe, 1, PATIENCE), DOORMAN_OK);
+    assert_int_equal(doorman_agent_rate_wait(agent, safe, 1, TEST_TIMEOUT), DOORMAN_OK);
     assert_int_equal(doorman_agent_gauge_wait(agent, all, 2000, 0), DOORMAN_OK);
     doorman_agent_gauge_release(agent, all, 2000);
     doorman_time before = doorman_clock();
@@ -311,32 +313,32 @@ static void without_a_server_nothing_blocks_and_the_fallback_applies(void **stat
     assert_true(doorman_clock() - before >= 100 * MILLISECOND);
     doorman_agent_close(agent, none);
     doorman_agent_stop(agent);
-    assert_true(doorman_clock() - from < PATIENCE);
+    assert_true(doorman_clock() - from < TEST_TIMEOUT);
 }
 
 /* K2, K4: a lease stays in force until its end after its server has gone. Then the fallback
  * decides. When the server is back, all resources have leases again. */
 static void leases_survive_a_server_that_restarts(void **state) {
     (void)state;
-    host server = {.capacity = 90};
-    nobody(server.url);
-    host_start(&server);
+    test_server server = {.capacity = 90};
+    unused_address(server.url);
+    test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *safe = open_as(agent, "safe", 50, DOORMAN_SAFE, 7);
     doorman_resource *none = open_as(agent, "none", 50, DOORMAN_PESSIMISTIC, 0);
     doorman_resource *all = open_as(agent, "all", 70, DOORMAN_OPTIMISTIC, 0);
     doorman_resource_info info = {.leased = false};
     for (int i = 0; i < TRIES && !info.leased; i++) {
-        if (i > 0) host_start(&server);
+        if (i > 0) test_server_start(&server);
         EVENTUALLY(leased(agent, safe) && leased(agent, none) && leased(agent, all));
-        host_stop(&server);
+        test_server_stop(&server);
         info = read_info(agent, none);
     }
     assert_true(info.leased);
     doorman_time end = info.expires_at;
     for (int i = 0; i < 10000 && info.leased; i++) {
         assert_true(info.capacity == 50);
-        nap(MILLISECOND);
+        sleep_for(MILLISECOND);
         info = read_info(agent, none);
     }
     assert_false(info.leased);
@@ -347,63 +349,63 @@ static void leases_survive_a_server_that_restarts(void **state) {
     assert_true(read_info(agent, all).capacity == 70);
     assert_int_equal(doorman_rate_try(doorman_resource_rate(none), 1, doorman_clock()),
                      DOORMAN_REFUSED);
-    host_start(&server);
+    test_server_start(&server);
     EVENTUALLY(leased(agent, safe) && leased(agent, none) && leased(agent, all));
     doorman_agent_stop(agent);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 /* L1: a blocked waiter sees at once that a lease has ended. */
 static void a_waiter_sees_the_end_of_a_lease_of_0(void **state) {
     (void)state;
-    host server = {.capacity = 0};
-    host_start(&server);
+    test_server server = {.capacity = 0};
+    test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 1000, DOORMAN_OPTIMISTIC, 0);
     EVENTUALLY(leased(agent, resource));
-    host_stop(&server);
+    test_server_stop(&server);
     doorman_time end = read_info(agent, resource).expires_at;
-    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
     assert_true(doorman_clock() >= end);
-    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
+    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
     doorman_agent_stop(agent);
 }
 
 /* K2, K7: requests that fail, for any reason, are sent at most once a second, each on a new
  * connection. When the server works again, the client gets a lease. */
-static void endure(behaviour what) {
-    host server = {.capacity = 90, .behaviour = (int)what};
-    host_start(&server);
+static void check_bad_server(behaviour what) {
+    test_server server = {.capacity = 90, .behaviour = (int)what};
+    test_server_start(&server);
     doorman_time from = doorman_clock();
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_SAFE, 1000);
-    EVENTUALLY(host_requests(&server) >= 2);
+    EVENTUALLY(test_server_request_count(&server) >= 2);
     assert_false(leased(agent, resource));
-    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
-    int count = host_requests(&server);
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
+    int count = test_server_request_count(&server);
     assert_true(count <= 1 + (doorman_clock() - from) / DOORMAN_SECOND);
     EVENTUALLY(__atomic_load_n(&server.connection_count, __ATOMIC_SEQ_CST) >= count);
-    __atomic_store_n(&server.behaviour, SERVES, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&server.behaviour, ANSWERS, __ATOMIC_SEQ_CST);
     EVENTUALLY(leased(agent, resource));
     doorman_agent_stop(agent);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 static void a_server_that_never_answers_blocks_nothing(void **state) {
     (void)state;
-    endure(IS_SILENT);
+    check_bad_server(SILENT);
 }
 
 static void a_server_that_sends_garbage_blocks_nothing(void **state) {
     (void)state;
-    endure(TALKS_RUBBISH);
+    check_bad_server(SENDS_GARBAGE);
 }
 
 /* K7: nng accepts the first address, but then cannot dial it. */
 static void an_unreachable_address_counts_as_a_failure(void **state) {
     (void)state;
-    host server = {.capacity = 90};
-    host_start(&server);
+    test_server server = {.capacity = 90};
+    test_server_start(&server);
     const char *addresses[] = {"inproc://nobody", server.url};
     doorman_agent *agent = NULL;
     doorman_client_options options = {
@@ -412,74 +414,74 @@ static void an_unreachable_address_counts_as_a_failure(void **state) {
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
     EVENTUALLY(leased(agent, resource));
     doorman_agent_stop(agent);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 /* K3. */
 static void a_redirect_is_followed(void **state) {
     (void)state;
-    host master = {.capacity = 90}, other = {.capacity = 90};
-    host_start(&master);
+    test_server master = {.capacity = 90}, other = {.capacity = 90};
+    test_server_start(&master);
     memcpy(other.redirect, master.url, sizeof other.redirect);
-    host_start(&other);
-    doorman_agent *agent = start_with(other.url, PATIENCE);
+    test_server_start(&other);
+    doorman_agent *agent = start_with(other.url, TEST_TIMEOUT);
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
     EVENTUALLY(leased(agent, resource));
-    EVENTUALLY(host_requests(&master) >= 3);
-    assert_int_equal(host_requests(&other), 1);
+    EVENTUALLY(test_server_request_count(&master) >= 3);
+    assert_int_equal(test_server_request_count(&other), 1);
     doorman_agent_stop(agent);
-    host_stop(&other);
-    host_stop(&master);
+    test_server_stop(&other);
+    test_server_stop(&master);
 }
 
 /* K3: after one request and five redirects it is a failure, and the next request follows at least 1
  * s later. */
 static void redirects_in_a_circle_end(void **state) {
     (void)state;
-    host left = {.capacity = 90}, right = {.capacity = 90};
-    host_start(&left);
+    test_server left = {.capacity = 90}, right = {.capacity = 90};
+    test_server_start(&left);
     memcpy(right.redirect, left.url, sizeof right.redirect);
-    host_start(&right);
-    doorman_mastership wrong = {.address = right.url};
+    test_server_start(&right);
+    doorman_mastership invalid = {.address = right.url};
     pthread_mutex_lock(&left.mutex);
-    assert_int_equal(doorman_server_set_master(left.server, &wrong, doorman_clock()), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(left.server, &invalid, doorman_clock()), DOORMAN_OK);
     pthread_mutex_unlock(&left.mutex);
     doorman_time from = doorman_clock();
     doorman_agent *agent = start(left.url);
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
-    EVENTUALLY(host_requests(&left) + host_requests(&right) >= 12);
-    int count = host_requests(&left) + host_requests(&right);
+    EVENTUALLY(test_server_request_count(&left) + test_server_request_count(&right) >= 12);
+    int count = test_server_request_count(&left) + test_server_request_count(&right);
     assert_true(count <= 6 * (1 + (doorman_clock() - from) / DOORMAN_SECOND));
     assert_false(leased(agent, resource));
     doorman_agent_stop(agent);
-    host_stop(&left);
-    host_stop(&right);
+    test_server_stop(&left);
+    test_server_stop(&right);
 }
 
 /* K5: opening a resource twice gives one resource. What is closed or stopped is released at the
  * server. */
 static void two_agents_are_two_holders_and_release_when_they_stop(void **state) {
     (void)state;
-    host server = {.capacity = 90, .lease_length = 10 * PATIENCE};
-    host_start(&server);
+    test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
+    test_server_start(&server);
     doorman_agent *a = start(server.url), *b = start(server.url);
     doorman_resource *resource = open_as(a, "db", 80, DOORMAN_PESSIMISTIC, 0);
     assert_ptr_equal(open_as(a, "db", 80, DOORMAN_PESSIMISTIC, 0), resource);
     open_as(b, "db", 80, DOORMAN_PESSIMISTIC, 0);
-    EVENTUALLY(host_sums(&server).holder_count == 2 && host_sums(&server).has == 90);
+    EVENTUALLY(test_server_read(&server).holder_count == 2 && test_server_read(&server).has == 90);
     doorman_agent_stop(b);
-    EVENTUALLY(host_sums(&server).holder_count == 1);
+    EVENTUALLY(test_server_read(&server).holder_count == 1);
     EVENTUALLY(read_info(a, resource).capacity == 80);
     doorman_agent_close(a, resource);
     assert_true(leased(a, resource));
     doorman_agent_close(a, resource);
-    EVENTUALLY(host_sums(&server).holder_count == 0);
+    EVENTUALLY(test_server_read(&server).holder_count == 0);
     open_as(a, "db", 80, DOORMAN_PESSIMISTIC, 0);
-    EVENTUALLY(host_sums(&server).has == 80);
+    EVENTUALLY(test_server_read(&server).has == 80);
     doorman_agent_stop(a);
-    EVENTUALLY(host_sums(&server).holder_count == 0);
-    assert_true(host_sums(&server).has == 0 && host_sums(&server).committed == 0);
-    host_stop(&server);
+    EVENTUALLY(test_server_read(&server).holder_count == 0);
+    assert_true(test_server_read(&server).has == 0 && test_server_read(&server).committed == 0);
+    test_server_stop(&server);
 }
 
 static void a_default_id_is_valid_and_names_the_process(void **state) {
@@ -515,8 +517,8 @@ static doorman_agent_info info_of(doorman_agent *agent) {
 
 static void an_agent_reports_its_state(void **state) {
     (void)state;
-    host server = {.capacity = 90};
-    host_start(&server);
+    test_server server = {.capacity = 90};
+    test_server_start(&server);
     const char *addresses[] = {"inproc://nobody", server.url};
     doorman_agent *agent = NULL;
     doorman_client_options options = {.client_id = "me",
@@ -538,7 +540,7 @@ static void an_agent_reports_its_state(void **state) {
     assert_true(info.connected && !info.failing && info.last_error_at > 0);
     assert_non_null(strstr(info.last_error.text, "inproc://nobody: "));
     assert_true(info.next_refresh < DOORMAN_NEVER);
-    host_stop(&server);
+    test_server_stop(&server);
     EVENTUALLY(!info_of(agent).connected && info_of(agent).failing);
     assert_true(info_of(agent).last_error_at > info.last_error_at);
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
@@ -547,8 +549,8 @@ static void an_agent_reports_its_state(void **state) {
 /* A server that is not master, and knows of none. */
 static void an_agent_reports_that_there_is_no_master(void **state) {
     (void)state;
-    host server = {.capacity = 90};
-    host_start(&server);
+    test_server server = {.capacity = 90};
+    test_server_start(&server);
     pthread_mutex_lock(&server.mutex);
     doorman_mastership lost = {.address = NULL};
     assert_int_equal(doorman_server_set_master(server.server, &lost, doorman_clock()), DOORMAN_OK);
@@ -558,20 +560,20 @@ static void an_agent_reports_that_there_is_no_master(void **state) {
     EVENTUALLY(info_of(agent).failing);
     assert_non_null(strstr(info_of(agent).last_error.text, "it knows no master"));
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 /* ---- from within on_change ---- */
 
-typedef struct meddler {
+typedef struct change_callback {
     doorman_agent *agent;
     doorman_resource *resource;
     int call_count, wrong_count; /* atomic */
     double capacity;
-} meddler;
+} change_callback;
 
-static void meddle(void *context, const doorman_resource_info *info) {
-    meddler *self = (meddler *)context;
+static void call_everything(void *context, const doorman_resource_info *info) {
+    change_callback *self = (change_callback *)context;
     doorman_resource_options options = {.resource_id = "other"};
     doorman_resource *other = NULL;
     doorman_resource_info read = {.resource_id = "as before"};
@@ -580,43 +582,43 @@ static void meddle(void *context, const doorman_resource_info *info) {
     doorman_resource *resource = self->resource;
     doorman_agent *agent = self->agent;
     self->capacity = info->capacity;
-    bool wrong = strcmp(info->resource_id, "db") != 0;
-    wrong |= doorman_agent_open(&other, agent, &options, &error) != DOORMAN_DEADLOCK || other;
-    wrong |= !strstr(error.text, "on_change");
-    wrong |= doorman_agent_read_info(agent, &state) != DOORMAN_DEADLOCK;
-    wrong |= strcmp(state.client_id, "as before") != 0;
-    wrong |= doorman_agent_kill_switch(agent, true) != DOORMAN_DEADLOCK;
-    wrong |= doorman_agent_shutdown(agent) != DOORMAN_DEADLOCK;
-    wrong |= doorman_agent_stop(agent) != DOORMAN_DEADLOCK;
+    bool invalid = strcmp(info->resource_id, "db") != 0;
+    invalid |= doorman_agent_open(&other, agent, &options, &error) != DOORMAN_DEADLOCK || other;
+    invalid |= !strstr(error.text, "on_change");
+    invalid |= doorman_agent_read_info(agent, &state) != DOORMAN_DEADLOCK;
+    invalid |= strcmp(state.client_id, "as before") != 0;
+    invalid |= doorman_agent_kill_switch(agent, true) != DOORMAN_DEADLOCK;
+    invalid |= doorman_agent_shutdown(agent) != DOORMAN_DEADLOCK;
+    invalid |= doorman_agent_stop(agent) != DOORMAN_DEADLOCK;
     if (resource) {
-        wrong |= doorman_agent_read(agent, resource, &read) != DOORMAN_DEADLOCK;
-        wrong |= strcmp(read.resource_id, "as before") != 0;
-        wrong |= doorman_agent_set_wants(agent, resource, 1) != DOORMAN_DEADLOCK;
-        wrong |= doorman_agent_rate_wait(agent, resource, 1, 0) != DOORMAN_DEADLOCK;
-        wrong |= doorman_agent_gauge_wait(agent, resource, 1, DOORMAN_NEVER) != DOORMAN_DEADLOCK;
-        wrong |= doorman_agent_gauge_release(agent, resource, 1) != DOORMAN_DEADLOCK;
-        wrong |= doorman_agent_close(agent, resource) != DOORMAN_DEADLOCK;
+        invalid |= doorman_agent_read(agent, resource, &read) != DOORMAN_DEADLOCK;
+        invalid |= strcmp(read.resource_id, "as before") != 0;
+        invalid |= doorman_agent_set_wants(agent, resource, 1) != DOORMAN_DEADLOCK;
+        invalid |= doorman_agent_rate_wait(agent, resource, 1, 0) != DOORMAN_DEADLOCK;
+        invalid |= doorman_agent_gauge_wait(agent, resource, 1, DOORMAN_NEVER) != DOORMAN_DEADLOCK;
+        invalid |= doorman_agent_gauge_release(agent, resource, 1) != DOORMAN_DEADLOCK;
+        invalid |= doorman_agent_close(agent, resource) != DOORMAN_DEADLOCK;
         doorman_gauge *gauge = doorman_resource_gauge(resource);
         if (doorman_gauge_try(gauge, 1, doorman_clock()) == DOORMAN_ALLOWED) {
             doorman_gauge_release(gauge, 1);
         } else {
-            wrong |= info->capacity >= 1;
+            invalid |= info->capacity >= 1;
         }
     }
-    __atomic_fetch_add(&self->wrong_count, wrong, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&self->wrong_count, invalid, __ATOMIC_SEQ_CST);
     __atomic_fetch_add(&self->call_count, 1, __ATOMIC_SEQ_CST);
 }
 
 /* It comes from within a call, and then from the agent's thread. */
 static void calls_inside_on_change_are_refused_and_do_nothing(void **state) {
     (void)state;
-    host server = {.capacity = 90, .lease_length = 10 * PATIENCE};
-    host_start(&server);
-    meddler self = {.agent = start(server.url)};
+    test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
+    test_server_start(&server);
+    change_callback self = {.agent = start(server.url)};
     doorman_resource_options options = {.resource_id = "db",
                                         .wants = 50,
                                         .safe_capacity = 7,
-                                        .on_change = meddle,
+                                        .on_change = call_everything,
                                         .context = &self};
     doorman_resource *resource = NULL;
     assert_int_equal(doorman_agent_open(&resource, self.agent, &options, NULL), DOORMAN_OK);
@@ -633,9 +635,9 @@ static void calls_inside_on_change_are_refused_and_do_nothing(void **state) {
     EVENTUALLY(read_info(self.agent, resource).capacity == 20);
     assert_true(read_info(self.agent, resource).wants == 20);
     assert_true(read_info(self.agent, resource).in_flight == 0);
-    assert_int_equal(doorman_agent_rate_wait(self.agent, resource, 1, PATIENCE), DOORMAN_OK);
+    assert_int_equal(doorman_agent_rate_wait(self.agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
     assert_int_equal(doorman_agent_stop(self.agent), DOORMAN_OK);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 /* ---- two steps to stop ---- */
@@ -671,13 +673,13 @@ static void *shutdown_main(void *agent) {
 /* The pattern that the comment of doorman_agent_shutdown shows. Several threads call it at once. */
 static void shutdown_ends_endless_waits_without_a_race(void **state) {
     (void)state;
-    enum { WORKERS = 8, STOPPERS = 3, ROUNDS = 5 };
+    enum { WORKERS = 8, SHUTDOWN_THREADS = 3, ROUNDS = 5 };
     for (int round = 0; round < ROUNDS; round++) {
         doorman_agent *agent = start("inproc://nobody");
         doorman_resource *busy = open_as(agent, "busy", 2, DOORMAN_SAFE, 3000);
         doorman_resource *none = open_as(agent, "none", 2, DOORMAN_PESSIMISTIC, 0);
         worker workers[WORKERS];
-        pthread_t stoppers[STOPPERS];
+        pthread_t shutdown_threads[SHUTDOWN_THREADS];
         void *result = NULL;
         for (int i = 0; i < WORKERS; i++) {
             workers[i] =
@@ -687,11 +689,11 @@ static void shutdown_ends_endless_waits_without_a_race(void **state) {
         for (int i = 0; i < 3; i++) {
             EVENTUALLY(__atomic_load_n(&workers[i].done, __ATOMIC_SEQ_CST) > 20);
         }
-        for (int i = 0; i < STOPPERS; i++) {
-            assert_int_equal(pthread_create(&stoppers[i], NULL, shutdown_main, agent), 0);
+        for (int i = 0; i < SHUTDOWN_THREADS; i++) {
+            assert_int_equal(pthread_create(&shutdown_threads[i], NULL, shutdown_main, agent), 0);
         }
-        for (int i = 0; i < STOPPERS; i++) {
-            pthread_join(stoppers[i], &result);
+        for (int i = 0; i < SHUTDOWN_THREADS; i++) {
+            pthread_join(shutdown_threads[i], &result);
             assert_true((uintptr_t)result == DOORMAN_OK);
         }
         for (int i = 0; i < WORKERS; i++) {
@@ -779,11 +781,12 @@ static int child_calls(doorman_agent *agent, doorman_resource *resource) {
     const char *addresses[] = {"inproc://nobody"};
     doorman_client_options own = {.addresses = addresses, .address_count = 1};
     doorman_agent *second = NULL;
-    doorman_transport *carrier = NULL;
-    doorman_transport_options carries = {.upstream = NULL};
+    doorman_transport *transport = NULL;
+    doorman_transport_options transport_options = {.upstream = NULL};
     CHECK(doorman_agent_start(&second, &own, &error) == DOORMAN_UNAVAILABLE && !second);
     CHECK(strstr(error.text, "before the fork"));
-    CHECK(doorman_transport_create(&carrier, &carries) == DOORMAN_UNAVAILABLE && !carrier);
+    CHECK(doorman_transport_create(&transport, &transport_options) == DOORMAN_UNAVAILABLE &&
+          !transport);
     return 0;
 }
 
@@ -802,8 +805,8 @@ static int child_checks(doorman_agent *agent, doorman_resource *resource, bool g
 /* While one thread waits, and with all that lets a limiter allow more than its lease. */
 static void after_a_fork_only_the_parent_can_use_the_agent(void **state) {
     (void)state;
-    host server = {.capacity = 90, .lease_length = 10 * PATIENCE};
-    host_start(&server);
+    test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
+    test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_SAFE, DOORMAN_UNLIMITED);
     for (int how = 0; how < 4; how++) {
@@ -813,18 +816,18 @@ static void after_a_fork_only_the_parent_can_use_the_agent(void **state) {
         pid_t child = fork();
         if (child == 0) _exit(child_checks(agent, resource, true));
         assert_int_equal(child_result(child), 0);
-        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
+        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
     }
     assert_int_equal(doorman_agent_kill_switch(agent, false), DOORMAN_OK);
-    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 50, PATIENCE), DOORMAN_OK);
-    errand waiting = {.agent = agent, .resource = resource, .gauge = true, .n = 1};
+    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 50, TEST_TIMEOUT), DOORMAN_OK);
+    async_wait waiting = {.agent = agent, .resource = resource, .gauge = true, .n = 1};
     waiting.timeout = DOORMAN_NEVER;
-    errand_start(&waiting);
+    async_wait_start(&waiting);
     pid_t child = fork();
     if (child == 0) _exit(child_checks(agent, resource, false));
     assert_int_equal(child_result(child), 0);
     assert_int_equal(doorman_agent_gauge_release(agent, resource, 50), DOORMAN_OK);
-    assert_int_equal(errand_end(&waiting), DOORMAN_OK);
+    assert_int_equal(async_wait_end(&waiting), DOORMAN_OK);
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
     child = fork(); /* nng's threads are still there */
     if (child == 0) {
@@ -833,11 +836,11 @@ static void after_a_fork_only_the_parent_can_use_the_agent(void **state) {
         _exit(doorman_agent_start(&agent, &options, NULL) == DOORMAN_UNAVAILABLE ? 0 : 1);
     }
     assert_int_equal(child_result(child), 0);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 static void fork_on_change(void *context, const doorman_resource_info *info) {
-    meddler *self = (meddler *)context;
+    change_callback *self = (change_callback *)context;
     (void)info;
     if (!self->resource || self->call_count++) return;
     pid_t child = fork();
@@ -847,7 +850,7 @@ static void fork_on_change(void *context, const doorman_resource_info *info) {
 
 static void on_change_can_fork(void **state) {
     (void)state;
-    meddler self = {.agent = start("inproc://nobody")};
+    change_callback self = {.agent = start("inproc://nobody")};
     doorman_resource_options options = {.resource_id = "db",
                                         .wants = 50,
                                         .fallback = DOORMAN_OPTIMISTIC,
@@ -864,7 +867,7 @@ static void on_change_can_fork(void **state) {
 
 /* Other threads open and close resources all the time, so a child that saw half of a change would
  * not end well. */
-static void *restless_main(void *context) {
+static void *load_main(void *context) {
     worker *self = (worker *)context;
     for (int i = 0; !__atomic_load_n(&self->done, __ATOMIC_SEQ_CST); i++) {
         char id[32];
@@ -879,14 +882,14 @@ static void *restless_main(void *context) {
 
 static void a_fork_at_any_moment_leaves_both_processes_working(void **state) {
     (void)state;
-    host server = {.capacity = 90};
-    host_start(&server);
+    test_server server = {.capacity = 90};
+    test_server_start(&server);
     doorman_agent *agent = start(server.url), *other = start("inproc://nobody");
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_SAFE, DOORMAN_UNLIMITED);
     worker workers[4];
     for (int i = 0; i < 4; i++) {
         workers[i] = (worker){.agent = i < 2 ? agent : other, .gauge = i % 2};
-        assert_int_equal(pthread_create(&workers[i].thread, NULL, restless_main, &workers[i]), 0);
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, load_main, &workers[i]), 0);
     }
     for (int i = 0; i < 30; i++) {
         pid_t child = fork();
@@ -899,7 +902,7 @@ static void a_fork_at_any_moment_leaves_both_processes_working(void **state) {
     }
     assert_int_equal(doorman_agent_stop(other), DOORMAN_OK);
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 /* The child: gets an address from its parent, and a lease from there. */
@@ -917,12 +920,12 @@ static int child_starts_an_agent(int from) {
     CHECK(doorman_agent_start(&agent, &options, NULL) == DOORMAN_OK);
     CHECK(doorman_agent_open(&resource, agent, &database, NULL) == DOORMAN_OK);
     for (int i = 0; i < 10000 && !info.leased; i++) {
-        nap(2 * MILLISECOND);
+        sleep_for(2 * MILLISECOND);
         CHECK(doorman_agent_read(agent, resource, &info) == DOORMAN_OK);
         number--;
     }
     CHECK(info.leased);
-    CHECK(doorman_agent_rate_wait(agent, resource, 1, PATIENCE) == DOORMAN_OK);
+    CHECK(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT) == DOORMAN_OK);
     CHECK(doorman_agent_stop(agent) == DOORMAN_OK);
     return 0;
 }
@@ -934,65 +937,70 @@ static void a_child_can_start_an_agent_where_its_parent_had_none(void **state) {
     assert_int_equal(pipe(ends), 0);
     pid_t child = fork();
     if (child == 0) _exit(child_starts_an_agent(ends[0]));
-    host server = {.capacity = 90};
-    host_start(&server);
+    test_server server = {.capacity = 90};
+    test_server_start(&server);
     assert_true(write(ends[1], server.url, sizeof server.url) == (ssize_t)sizeof server.url);
     assert_int_equal(child_result(child), 0);
     close(ends[0]);
     close(ends[1]);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 /* K7. */
 static void stop_and_close_end_waits(void **state) {
     (void)state;
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *a = open_as(agent, "a", 10, DOORMAN_PESSIMISTIC, 0);
     doorman_resource *b = open_as(agent, "b", 10, DOORMAN_PESSIMISTIC, 0);
     assert_ptr_equal(open_as(agent, "a", 10, DOORMAN_PESSIMISTIC, 0), a);
-    errand errands[6];
+    async_wait async_waits[6];
     for (int i = 0; i < 6; i++) {
-        errands[i] = (errand){.agent = agent, .resource = i % 2 ? a : b, .gauge = i > 2, .n = 1};
-        errands[i].timeout = DOORMAN_NEVER;
-        errand_start(&errands[i]);
+        async_waits[i] =
+            (async_wait){.agent = agent, .resource = i % 2 ? a : b, .gauge = i > 2, .n = 1};
+        async_waits[i].timeout = DOORMAN_NEVER;
+        async_wait_start(&async_waits[i]);
     }
     doorman_agent_close(agent, a);
     assert_int_equal(waiters(agent), 6);
     doorman_agent_close(agent, a);
-    for (int i = 1; i < 6; i += 2) assert_int_equal(errand_end(&errands[i]), DOORMAN_UNAVAILABLE);
+    for (int i = 1; i < 6; i += 2) {
+        assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_UNAVAILABLE);
+    }
     assert_int_equal(waiters(agent), 3);
     doorman_agent_stop(agent);
-    for (int i = 0; i < 6; i += 2) assert_int_equal(errand_end(&errands[i]), DOORMAN_UNAVAILABLE);
+    for (int i = 0; i < 6; i += 2) {
+        assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_UNAVAILABLE);
+    }
 }
 
 /* Returns how long it takes until all waiters of a queue have been served, in the order of their
  * arrival. */
-static doorman_time line_served(void) {
+static doorman_time serve_queue(void) {
     enum { COUNT = 10, IMPATIENT = 3 };
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *resource = open_as(agent, "db", 4, DOORMAN_SAFE, 4);
-    errand errands[COUNT];
-    int turns = 0;
+    async_wait async_waits[COUNT];
+    int order_counter = 0;
     assert_int_equal(doorman_agent_gauge_wait(agent, resource, 3, 0), DOORMAN_OK);
     for (int i = 0; i < COUNT; i++) {
-        errands[i] = (errand){.agent = agent, .resource = resource, .gauge = true, .n = 4};
-        errands[i].n = i == IMPATIENT ? 1 : 4;
-        errands[i].timeout = i == IMPATIENT ? 100 * MILLISECOND : PATIENCE;
-        errands[i].turns = i == IMPATIENT ? NULL : &turns;
-        errand_start(&errands[i]);
-        if (i == IMPATIENT) assert_int_equal(errand_end(&errands[i]), DOORMAN_TIMED_OUT);
+        async_waits[i] = (async_wait){.agent = agent, .resource = resource, .gauge = true, .n = 4};
+        async_waits[i].n = i == IMPATIENT ? 1 : 4;
+        async_waits[i].timeout = i == IMPATIENT ? 100 * MILLISECOND : TEST_TIMEOUT;
+        async_waits[i].order_counter = i == IMPATIENT ? NULL : &order_counter;
+        async_wait_start(&async_waits[i]);
+        if (i == IMPATIENT) assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_TIMED_OUT);
     }
     assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1, 0), DOORMAN_TIMED_OUT);
     doorman_time from = doorman_clock();
     doorman_agent_gauge_release(agent, resource, 3);
     for (int i = 0; i < COUNT; i++) {
         if (i == IMPATIENT) continue;
-        assert_int_equal(errand_end(&errands[i]), DOORMAN_OK);
-        assert_int_equal(errands[i].turn, i < IMPATIENT ? i : i - 1);
+        assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_OK);
+        assert_int_equal(async_waits[i].order, i < IMPATIENT ? i : i - 1);
     }
     doorman_time took = doorman_clock() - from;
     assert_true(read_info(agent, resource).in_flight == 0);
@@ -1006,32 +1014,33 @@ static doorman_time line_served(void) {
  * sleep for up to 1 s. */
 static void waiters_are_served_in_order_of_arrival(void **state) {
     (void)state;
-    doorman_time took = line_served();
-    for (int i = 1; i < TRIES && took > 5 * DOORMAN_SECOND; i++) took = line_served();
+    doorman_time took = serve_queue();
+    for (int i = 1; i < TRIES && took > 5 * DOORMAN_SECOND; i++) took = serve_queue();
     assert_true(took <= 5 * DOORMAN_SECOND);
 }
 
 /* Returns whether three waiters for a rate were granted in the order of their arrival, one each 0.1
  * s. The threads report the order themselves. */
-static bool turns_taken(void) {
+static bool waiters_served_in_order(void) {
     bool in_order = true;
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *resource = open_as(agent, "db", 0, DOORMAN_OPTIMISTIC, 0);
     assert_int_equal(doorman_agent_set_wants(agent, resource, 0), DOORMAN_OK);
-    errand errands[4];
-    int turns = 0;
+    async_wait async_waits[4];
+    int order_counter = 0;
     for (int i = 0; i < 4; i++) {
-        errands[i] = (errand){.agent = agent, .resource = resource, .n = 2, .turns = &turns};
-        errands[i].timeout = i == 0 ? 200 * MILLISECOND : PATIENCE;
-        errand_start(&errands[i]);
+        async_waits[i] = (async_wait){
+            .agent = agent, .resource = resource, .n = 2, .order_counter = &order_counter};
+        async_waits[i].timeout = i == 0 ? 200 * MILLISECOND : TEST_TIMEOUT;
+        async_wait_start(&async_waits[i]);
     }
-    assert_int_equal(errand_end(&errands[0]), DOORMAN_TIMED_OUT);
+    assert_int_equal(async_wait_end(&async_waits[0]), DOORMAN_TIMED_OUT);
     assert_int_equal(doorman_agent_set_wants(agent, resource, 20), DOORMAN_OK);
     for (int i = 1; i < 4; i++) {
-        assert_int_equal(errand_end(&errands[i]), DOORMAN_OK);
-        in_order = in_order && errands[i].turn == i;
+        assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_OK);
+        in_order = in_order && async_waits[i].order == i;
     }
     doorman_agent_stop(agent);
     return in_order;
@@ -1041,7 +1050,7 @@ static bool turns_taken(void) {
 static void waiters_for_a_rate_are_served_in_order_of_arrival(void **state) {
     (void)state;
     bool in_order = false;
-    for (int i = 0; i < TRIES && !in_order; i++) in_order = turns_taken();
+    for (int i = 0; i < TRIES && !in_order; i++) in_order = waiters_served_in_order();
     assert_true(in_order);
 }
 
@@ -1051,7 +1060,7 @@ static void a_wait_ends_at_its_timeout(void **state) {
     (void)state;
     enum { WAITS = 500 };
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *none = open_as(agent, "none", 1, DOORMAN_PESSIMISTIC, 0);
     for (int gauge = 0; gauge < 2; gauge++) {
@@ -1074,16 +1083,16 @@ static void a_wait_ends_at_its_timeout(void **state) {
  * the old rate each of them would wait for an hour. */
 static doorman_time new_rate_seen(int rounds) {
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_OPTIMISTIC, 0);
     doorman_time from = doorman_clock();
     for (int i = 0; i < rounds; i++) {
-        errand waits = {.agent = agent, .resource = resource, .n = 1, .timeout = PATIENCE};
+        async_wait waits = {.agent = agent, .resource = resource, .n = 1, .timeout = TEST_TIMEOUT};
         assert_int_equal(doorman_agent_set_wants(agent, resource, 1.0 / 3600), DOORMAN_OK);
-        errand_start(&waits);
+        async_wait_start(&waits);
         assert_int_equal(doorman_agent_set_wants(agent, resource, 1000), DOORMAN_OK);
-        assert_int_equal(errand_end(&waits), DOORMAN_OK);
+        assert_int_equal(async_wait_end(&waits), DOORMAN_OK);
     }
     doorman_time took = doorman_clock() - from;
     doorman_agent_stop(agent);
@@ -1104,20 +1113,20 @@ static void a_blocked_waiter_sees_a_new_rate(void **state) {
 /* L1: a blocked waiter also sees the first lease at once. */
 static void a_blocked_waiter_sees_the_first_lease(void **state) {
     (void)state;
-    host server = {.capacity = 100};
-    nobody(server.url);
+    test_server server = {.capacity = 100};
+    unused_address(server.url);
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 100, DOORMAN_PESSIMISTIC, 0);
-    errand rate = {.agent = agent, .resource = resource, .n = 1, .timeout = PATIENCE};
-    errand gauge = {.agent = agent, .resource = resource, .gauge = true, .n = 50};
-    gauge.timeout = PATIENCE;
-    errand_start(&rate);
-    errand_start(&gauge);
-    host_start(&server);
-    assert_int_equal(errand_end(&rate), DOORMAN_OK);
-    assert_int_equal(errand_end(&gauge), DOORMAN_OK);
+    async_wait rate = {.agent = agent, .resource = resource, .n = 1, .timeout = TEST_TIMEOUT};
+    async_wait gauge = {.agent = agent, .resource = resource, .gauge = true, .n = 50};
+    gauge.timeout = TEST_TIMEOUT;
+    async_wait_start(&rate);
+    async_wait_start(&gauge);
+    test_server_start(&server);
+    assert_int_equal(async_wait_end(&rate), DOORMAN_OK);
+    assert_int_equal(async_wait_end(&gauge), DOORMAN_OK);
     doorman_agent_stop(agent);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 /* L4: wants follow arrivals, so each wait counts once as demand: as waiting while it waits, then as
@@ -1125,13 +1134,13 @@ static void a_blocked_waiter_sees_the_first_lease(void **state) {
 static void every_wait_counts_once_as_demand(void **state) {
     (void)state;
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *resource = open_as(agent, "db", 5, DOORMAN_OPTIMISTIC, 0);
     const doorman_rate *rate = doorman_resource_rate(resource);
     const doorman_gauge *gauge = doorman_resource_gauge(resource);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
+        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
     }
     assert_true(rate->usage.allowed == doorman__units(3) && rate->usage.refused == 0);
     assert_int_equal(doorman_agent_set_wants(agent, resource, 0), DOORMAN_OK);
@@ -1139,14 +1148,14 @@ static void every_wait_counts_once_as_demand(void **state) {
     assert_int_equal(doorman_agent_gauge_wait(agent, resource, 0.25, 0), DOORMAN_TIMED_OUT);
     assert_true(rate->usage.refused == doorman__units(0.25) &&
                 gauge->usage.refused == doorman__units(0.25));
-    errand waits[] = {{.n = 0.5, .timeout = 100 * MILLISECOND},
-                      {.n = 0.5, .timeout = 100 * MILLISECOND, .gauge = true}};
+    async_wait waits[] = {{.n = 0.5, .timeout = 100 * MILLISECOND},
+                          {.n = 0.5, .timeout = 100 * MILLISECOND, .gauge = true}};
     for (int i = 0; i < 2; i++) {
         waits[i].agent = agent;
         waits[i].resource = resource;
-        errand_start(&waits[i]);
+        async_wait_start(&waits[i]);
     }
-    for (int i = 0; i < 2; i++) assert_int_equal(errand_end(&waits[i]), DOORMAN_TIMED_OUT);
+    for (int i = 0; i < 2; i++) assert_int_equal(async_wait_end(&waits[i]), DOORMAN_TIMED_OUT);
     assert_true(rate->usage.allowed == doorman__units(3) &&
                 rate->usage.refused == doorman__units(0.75));
     assert_true(gauge->usage.refused == doorman__units(0.75));
@@ -1163,7 +1172,7 @@ static void every_wait_counts_once_as_demand(void **state) {
 static void a_waiter_that_left_the_queue_does_not_use_the_resource(void **state) {
     (void)state;
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_PESSIMISTIC, 0);
     for (int gauge = 0; gauge < 2; gauge++) {
@@ -1182,10 +1191,10 @@ static void a_waiter_that_left_the_queue_does_not_use_the_resource(void **state)
 static void an_impossible_wait_counts_as_demand(void **state) {
     (void)state;
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *resource = open_as(agent, "db", 5, DOORMAN_OPTIMISTIC, 0);
-    for (doorman_time timeout = 0; timeout <= PATIENCE; timeout += PATIENCE) {
+    for (doorman_time timeout = 0; timeout <= TEST_TIMEOUT; timeout += TEST_TIMEOUT) {
         doorman_resource_info before = read_info(agent, resource);
         assert_int_equal(doorman_agent_rate_wait(agent, resource, 6, timeout),
                          DOORMAN_RESOURCE_EXHAUSTED);
@@ -1204,7 +1213,7 @@ static void an_impossible_wait_counts_as_demand(void **state) {
 static void a_wait_for_a_gauge_uses_the_precision_of_the_gauge(void **state) {
     (void)state;
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *third = open_as(agent, "third", 1.0 / 3, DOORMAN_OPTIMISTIC, 0);
     doorman_resource *fifth = open_as(agent, "fifth", 0.2001, DOORMAN_OPTIMISTIC, 0);
@@ -1223,38 +1232,38 @@ static void a_wait_for_a_gauge_uses_the_precision_of_the_gauge(void **state) {
  * larger one, which it gets. */
 static void a_wait_for_many_units_waits_for_a_large_enough_lease(void **state) {
     (void)state;
-    host server = {.capacity = 1000};
-    host_start(&server);
+    test_server server = {.capacity = 1000};
+    test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 0, DOORMAN_SAFE, 0);
     EVENTUALLY(leased(agent, resource));
     assert_true(read_info(agent, resource).capacity <= 1);
-    assert_int_equal(doorman_agent_rate_wait(agent, resource, 20, PATIENCE), DOORMAN_OK);
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, 20, TEST_TIMEOUT), DOORMAN_OK);
     assert_true(read_info(agent, resource).capacity >= 200);
-    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 900, PATIENCE), DOORMAN_OK);
+    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 900, TEST_TIMEOUT), DOORMAN_OK);
     assert_true(read_info(agent, resource).capacity >= 900);
     doorman_agent_gauge_release(agent, resource, 900);
     assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1100, 300 * MILLISECOND),
                      DOORMAN_TIMED_OUT); /* the server has only 1000 */
     doorman_agent_stop(agent);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 /* L4: one caller that waits for unit after unit soon gets the whole of a free resource. Tests with
  * time as a variable check how soon. */
 static void a_loop_of_waits_gets_all_of_a_free_resource(void **state) {
     (void)state;
-    host server = {.capacity = 500};
-    host_start(&server);
+    test_server server = {.capacity = 500};
+    test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 0, DOORMAN_SAFE, 0);
-    doorman_time give_up = doorman_clock() + PATIENCE;
-    while (read_info(agent, resource).capacity < 500 && doorman_clock() < give_up) {
+    doorman_time deadline = doorman_clock() + TEST_TIMEOUT;
+    while (read_info(agent, resource).capacity < 500 && doorman_clock() < deadline) {
         (void)doorman_agent_rate_wait(agent, resource, 1, 100 * MILLISECOND);
     }
     assert_true(read_info(agent, resource).capacity >= 500);
     doorman_agent_stop(agent);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 /* K7: an idle agent wakes only a few times a second. */
@@ -1262,17 +1271,17 @@ static void an_idle_agent_with_many_resources_uses_little_time(void **state) {
     (void)state;
     enum { RESOURCES = 2000 };
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     for (int i = 0; i < RESOURCES; i++) {
         char id[16];
         snprintf(id, sizeof id, "db/%d", i);
         (void)open_as(agent, id, 0, DOORMAN_OPTIMISTIC, 0);
     }
-    nap(500 * MILLISECOND);
+    sleep_for(500 * MILLISECOND);
     struct timespec before, after;
     assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before), 0);
-    for (int i = 0; i < 4; i++) nap(500 * MILLISECOND);
+    for (int i = 0; i < 4; i++) sleep_for(500 * MILLISECOND);
     assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after), 0);
     double seconds =
         (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) / 1e9;
@@ -1300,26 +1309,26 @@ static void a_cancelled_thread_leaves_the_queue(void **state) {
     (void)state;
     if (ADDRESS_SANITIZED) skip();
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *resource = open_as(agent, "db", 4, DOORMAN_OPTIMISTIC, 0);
     assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1, 0), DOORMAN_OK);
-    errand first = {.agent = agent, .resource = resource, .gauge = true, .n = 4};
+    async_wait first = {.agent = agent, .resource = resource, .gauge = true, .n = 4};
     first.timeout = DOORMAN_NEVER;
-    errand next = first;
+    async_wait next = first;
     next.n = 3;
-    errand_start(&first);
-    errand_start(&next);
+    async_wait_start(&first);
+    async_wait_start(&next);
     pthread_cancel(first.thread);
     pthread_join(first.thread, NULL);
     bool locked = false;
     for (int i = 0; i < 1000 && !locked; i++) {
         locked = pthread_mutex_trylock(&agent->mutex) == 0;
-        if (!locked) nap(2 * MILLISECOND);
+        if (!locked) sleep_for(2 * MILLISECOND);
     }
     assert_true(locked);
     pthread_mutex_unlock(&agent->mutex);
-    assert_int_equal(errand_end(&next), DOORMAN_OK);
+    assert_int_equal(async_wait_end(&next), DOORMAN_OK);
     assert_int_equal(waiters(agent), 0);
     doorman_agent_stop(agent);
 }
@@ -1330,17 +1339,18 @@ static void the_kill_switch_ends_waits(void **state) {
     (void)state;
     enum { COUNT = 8 };
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *resource = open_as(agent, "db", 100, DOORMAN_PESSIMISTIC, 0);
-    errand errands[COUNT];
+    async_wait async_waits[COUNT];
     for (int i = 0; i < COUNT; i++) {
-        errands[i] = (errand){.agent = agent, .resource = resource, .gauge = i % 2, .n = 1 + i};
-        errands[i].timeout = PATIENCE;
-        errand_start(&errands[i]);
+        async_waits[i] =
+            (async_wait){.agent = agent, .resource = resource, .gauge = i % 2, .n = 1 + i};
+        async_waits[i].timeout = TEST_TIMEOUT;
+        async_wait_start(&async_waits[i]);
     }
     doorman_agent_kill_switch(agent, true);
-    for (int i = 0; i < COUNT; i++) assert_int_equal(errand_end(&errands[i]), DOORMAN_OK);
+    for (int i = 0; i < COUNT; i++) assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_OK);
     assert_int_equal(doorman_agent_rate_wait(agent, resource, 1000, 0), DOORMAN_OK);
     assert_true(read_info(agent, resource).rate.excess >= 1000);
     assert_true(read_info(agent, resource).in_flight <= 0);
@@ -1354,27 +1364,27 @@ static void waits_are_granted_at_the_rate_and_not_above(void **state) {
     (void)state;
     enum { RATE = 2000, UNITS = 1000 };
     char url[64];
-    nobody(url);
+    unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *resource = open_as(agent, "db", RATE, DOORMAN_OPTIMISTIC, 0);
     doorman_time from = doorman_clock();
     for (int i = 0; i < UNITS; i++) {
-        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, PATIENCE), DOORMAN_OK);
+        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
     }
     double elapsed = (double)(doorman_clock() - from) / 1e9;
     assert_true(UNITS <= RATE * (elapsed + 0.1) + 1);
     assert_true(elapsed < UNITS / 10); /* the waits do not sleep for 1 s each */
-    assert_int_equal(doorman_agent_rate_wait(agent, resource, RATE / 10, PATIENCE), DOORMAN_OK);
+    assert_int_equal(doorman_agent_rate_wait(agent, resource, RATE / 10, TEST_TIMEOUT), DOORMAN_OK);
     doorman_agent_stop(agent);
 }
 
 #define START (1000 * DOORMAN_SECOND)
 
-/* Takes unit after unit, with time as a variable. The simulated machine wakes a sleeping thread 50
- * to 90 us late, and once in `rare` times up to `late` later still. `passed` gets the time of each
- * unit. */
-static size_t pass_on_a_busy_machine(doorman_resource *resource, double *passed, size_t max,
-                                     doorman_time end, int rare, doorman_time late) {
+/* Takes one unit after the other, with time as a variable. The simulated machine wakes a sleeping
+ * thread 50 to 90 us late, and once in `late_once_in` times up to `late` later still. `passed_at`
+ * gets the time of each unit. */
+static size_t simulate_busy_machine(doorman_resource *resource, double *passed_at, size_t max,
+                                    doorman_time end, int late_once_in, doorman_time late) {
     uint64_t random = 1;
     size_t count = 0;
     doorman_time now = START, delay = 0;
@@ -1384,22 +1394,22 @@ static size_t pass_on_a_busy_machine(doorman_resource *resource, double *passed,
         waiter.first = delay > 0;
         delay = 0;
         if (doorman__waiter_try(&waiter, &delay, false, now) == DOORMAN_OK) {
-            passed[count++] = (double)now;
+            passed_at[count++] = (double)now;
             now += 1000; /* and tries again at once */
             continue;
         }
         double more = 50e3 + 40e3 * doorman__random_unit(&random);
-        bool stalled = rare * doorman__random_unit(&random) < 1;
+        bool stalled = late_once_in * doorman__random_unit(&random) < 1;
         if (stalled) more += (double)late * doorman__random_unit(&random);
         now += delay + (doorman_time)more;
     }
     return count;
 }
 
-static size_t most_in_10_ms(const double *passed, size_t count) {
+static size_t most_in_10_ms(const double *passed_at, size_t count) {
     size_t most = 0, first = 0;
     for (size_t last = 0; last < count; last++) {
-        while (passed[last] - passed[first] >= 10e6) first++;
+        while (passed_at[last] - passed_at[first] >= 10e6) first++;
         if (last + 1 - first > most) most = last + 1 - first;
     }
     return most;
@@ -1411,10 +1421,10 @@ static size_t most_in_10_ms(const double *passed, size_t count) {
 static void late_wakeups_cause_no_burst_and_lose_nothing(void **state) {
     (void)state;
     enum { MAX = 400000, SECONDS = 30 };
-    static double passed[MAX];
+    static double passed_at[MAX];
     static const struct {
         double rate, most;
-        int rare;
+        int late_once_in;
         doorman_time late;
     } machines[] = {{1000, 12, 1000, 2 * MILLISECOND},
                     {10000, 105, 10000, 2 * MILLISECOND},
@@ -1431,10 +1441,10 @@ static void late_wakeups_cause_no_burst_and_lose_nothing(void **state) {
         assert_int_equal(doorman_client_create(&client, &options, NULL, START), DOORMAN_OK);
         assert_int_equal(doorman_resource_open(&resource, client, &fixed, NULL, START), DOORMAN_OK);
         size_t count =
-            pass_on_a_busy_machine(resource, passed, MAX, START + SECONDS * DOORMAN_SECOND,
-                                   machines[i].rare, machines[i].late);
+            simulate_busy_machine(resource, passed_at, MAX, START + SECONDS * DOORMAN_SECOND,
+                                  machines[i].late_once_in, machines[i].late);
         double rate = (double)count / SECONDS / machines[i].rate, burst = 0.1 / SECONDS;
-        size_t most = most_in_10_ms(passed, count);
+        size_t most = most_in_10_ms(passed_at, count);
         if (fabs(rate - 1) > 0.001 + burst || (double)most > machines[i].most) {
             fail_msg("at %g a second: %g times that on average, %zu in 10 ms", machines[i].rate,
                      rate, most);
@@ -1444,15 +1454,15 @@ static void late_wakeups_cause_no_burst_and_lose_nothing(void **state) {
 }
 
 /* L1. Threads take and release units of a gauge, and count the units in flight themselves. */
-typedef struct crowd {
+typedef struct gauge_users {
     doorman_agent *agent;
     doorman_resource *resource;
     doorman_time end; /* reached only if wake-ups are lost */
     int in_flight, most, failures;
-} crowd;
+} gauge_users;
 
-static void *crowd_main(void *context) {
-    crowd *self = (crowd *)context;
+static void *gauge_thread_main(void *context) {
+    gauge_users *self = (gauge_users *)context;
     for (int i = 0; i < 500; i++) {
         doorman_time timeout = self->end - doorman_clock();
         if (doorman_agent_gauge_wait(self->agent, self->resource, 1, timeout) != DOORMAN_OK) {
@@ -1464,7 +1474,7 @@ static void *crowd_main(void *context) {
         while (now > most && !__atomic_compare_exchange_n(&self->most, &most, now, false,
                                                           __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
         }
-        if (i % 50 == 0) nap(MILLISECOND);
+        if (i % 50 == 0) sleep_for(MILLISECOND);
         __atomic_sub_fetch(&self->in_flight, 1, __ATOMIC_SEQ_CST);
         doorman_agent_gauge_release(self->agent, self->resource, 1);
     }
@@ -1473,32 +1483,32 @@ static void *crowd_main(void *context) {
 
 static void many_threads_never_exceed_a_gauge(void **state) {
     (void)state;
-    host server = {.capacity = 3};
-    host_start(&server);
+    test_server server = {.capacity = 3};
+    test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 3, DOORMAN_PESSIMISTIC, 0);
     EVENTUALLY(leased(agent, resource));
-    crowd all = {.agent = agent, .resource = resource, .end = doorman_clock() + PATIENCE};
+    gauge_users all = {.agent = agent, .resource = resource, .end = doorman_clock() + TEST_TIMEOUT};
     pthread_t threads[8];
     for (int i = 0; i < 8; i++) {
-        assert_int_equal(pthread_create(&threads[i], NULL, crowd_main, &all), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, gauge_thread_main, &all), 0);
     }
     for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
     assert_int_equal(all.failures, 0);
     assert_in_range(all.most, 1, 3);
     assert_true(read_info(agent, resource).in_flight == 0);
     doorman_agent_stop(agent);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 /* All calls at the same time from several threads, to find data races and deadlocks. */
-typedef struct bustle {
+typedef struct call_thread {
     doorman_agent *agent;
     int index;
-} bustle;
+} call_thread;
 
-static void *bustle_main(void *context) {
-    bustle *self = (bustle *)context;
+static void *call_thread_main(void *context) {
+    call_thread *self = (call_thread *)context;
     doorman_resource_options options = {.resource_id = self->index % 2 ? "odd" : "even"};
     for (int i = 0; i < 50; i++) {
         doorman_resource *resource = NULL;
@@ -1517,31 +1527,31 @@ static void *bustle_main(void *context) {
 
 static void calls_from_many_threads_work_together(void **state) {
     (void)state;
-    host server = {.capacity = 20, .lease_length = 10 * PATIENCE};
-    host_start(&server);
+    test_server server = {.capacity = 20, .lease_length = 10 * TEST_TIMEOUT};
+    test_server_start(&server);
     doorman_agent *agent = start(server.url);
     pthread_t threads[6];
-    bustle all[6];
+    call_thread all[6];
     for (int i = 0; i < 6; i++) {
-        all[i] = (bustle){.agent = agent, .index = i};
-        assert_int_equal(pthread_create(&threads[i], NULL, bustle_main, &all[i]), 0);
+        all[i] = (call_thread){.agent = agent, .index = i};
+        assert_int_equal(pthread_create(&threads[i], NULL, call_thread_main, &all[i]), 0);
     }
     for (int i = 0; i < 6; i++) pthread_join(threads[i], NULL);
-    assert_true(host_requests(&server) > 0);
+    assert_true(test_server_request_count(&server) > 0);
     doorman_agent_stop(agent);
-    EVENTUALLY(host_sums(&server).holder_count == 0);
-    host_stop(&server);
+    EVENTUALLY(test_server_read(&server).holder_count == 0);
+    test_server_stop(&server);
 }
 
 /* ---- many resources ---- */
 
-static int by_time(const void *a, const void *b) {
+static int compare_times(const void *a, const void *b) {
     doorman_time first = *(const doorman_time *)a, second = *(const doorman_time *)b;
     return (first > second) - (first < second);
 }
 
 static void print_times(const char *what, doorman_time *times, size_t count) {
-    qsort(times, count, sizeof *times, by_time);
+    qsort(times, count, sizeof *times, compare_times);
     print_message("%-20s %6zu calls, us: median %.1f, 99 %% %.1f, 99.9 %% %.1f, longest %.1f\n",
                   what, count, (double)times[count / 2] / 1e3,
                   (double)times[count * 99 / 100] / 1e3, (double)times[count * 999 / 1000] / 1e3,
@@ -1564,9 +1574,9 @@ static void an_agent_with_many_resources_serves_each_one(void **state) {
     static doorman_resource *resources[RESOURCES];
     static doorman_time opens[RESOURCES], reads[RESOURCES], wants[RESOURCES];
     static doorman_time infos[RESOURCES], closes[RESOURCES];
-    host server = {.capacity = 1000, .lease_length = 10 * PATIENCE};
+    test_server server = {.capacity = 1000, .lease_length = 10 * TEST_TIMEOUT};
     server.refresh_interval = 2 * DOORMAN_SECOND;
-    host_start(&server);
+    test_server_start(&server);
     doorman_agent *agent = start_with(server.url, 10 * DOORMAN_SECOND);
     for (size_t i = 0; i < RESOURCES; i++) {
         char id[32];
@@ -1575,7 +1585,7 @@ static void an_agent_with_many_resources_serves_each_one(void **state) {
         TIMED(opens[i], doorman_agent_open(&resources[i], agent, &options, NULL));
     }
     for (size_t i = 0; i < RESOURCES; i++) EVENTUALLY(leased(agent, resources[i]));
-    int before = host_requests(&server);
+    int before = test_server_request_count(&server);
     for (size_t i = 0; i < RESOURCES; i++) {
         doorman_resource *resource = resources[i * 7919 % RESOURCES];
         doorman_resource_info info;
@@ -1584,9 +1594,9 @@ static void an_agent_with_many_resources_serves_each_one(void **state) {
         TIMED(infos[i], doorman_agent_read_info(agent, &state_));
         TIMED(wants[i], doorman_agent_set_wants(agent, resource, 2));
         assert_true(info.leased);
-        nap(MILLISECOND / 4);
+        sleep_for(MILLISECOND / 4);
     }
-    print_message("%d requests meanwhile\n", host_requests(&server) - before);
+    print_message("%d requests meanwhile\n", test_server_request_count(&server) - before);
     for (size_t i = 0; i < RESOURCES; i++) EVENTUALLY(read_info(agent, resources[i]).capacity == 2);
     pthread_mutex_lock(&server.mutex);
     doorman_cursor cursor = {0};
@@ -1606,7 +1616,7 @@ static void an_agent_with_many_resources_serves_each_one(void **state) {
     print_times("read_info", infos, RESOURCES);
     print_times("set_wants", wants, RESOURCES);
     print_times("close", closes, RESOURCES);
-    host_stop(&server);
+    test_server_stop(&server);
 }
 
 /* STYLE 6: a call that fails leaves its output as it was. */
@@ -1623,8 +1633,8 @@ static void an_agent_that_cannot_start_reports_why(void **state) {
 
 static void an_address_that_nng_cannot_reach_is_refused_at_the_start(void **state) {
     (void)state;
-    const doorman_tls empty = {.authority = NULL}, lonely = {.authority = "A", .key = "K"};
-    const doorman_tls rubbish = {.authority = "not PEM"};
+    const doorman_tls empty = {.authority = NULL}, key_only = {.authority = "A", .key = "K"};
+    const doorman_tls garbage = {.authority = "not PEM"};
     static const char schemes[] = "must be tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, "
                                   "inproc://NAME, ws://HOST:PORT/PATH or wss://HOST:PORT/PATH";
     const struct {
@@ -1641,8 +1651,8 @@ static void an_address_that_nng_cannot_reach_is_refused_at_the_start(void **stat
         {"tls+tcp://localhost:15000", NULL, "addresses[1]: 'tls+tcp://localhost:15000' needs"},
         {"wss://localhost:15000/", NULL, "needs options.tls"},
         {"tcp://localhost:15000", &empty, "tls.authority: must not be NULL"},
-        {"tcp://localhost:15000", &lonely, "tls.certificate: must not be NULL beside key"},
-        {"tcp://localhost:15000", &rubbish, "tls.authority: "},
+        {"tcp://localhost:15000", &key_only, "tls.certificate: must not be NULL beside key"},
+        {"tcp://localhost:15000", &garbage, "tls.authority: "},
         {"tcp://localhost:15000", NULL, NULL},
         {"ws://localhost:15000/doorman", NULL, NULL},
         {"inproc://nobody", NULL, NULL},
@@ -1668,28 +1678,28 @@ static void an_address_that_nng_cannot_reach_is_refused_at_the_start(void **stat
 
 /* ---- a transport without an agent ---------------------------------------------------------- */
 
-static void count_news(void *context) { __atomic_fetch_add((int *)context, 1, __ATOMIC_SEQ_CST); }
+static void count_wakeup(void *context) { __atomic_fetch_add((int *)context, 1, __ATOMIC_SEQ_CST); }
 
 /* Sends the next request of a client, and returns its result. */
-static doorman_status carry(doorman_transport *carrier, doorman_client *client, int *news,
-                            doorman_error *error) {
-    int before = __atomic_load_n(news, __ATOMIC_SEQ_CST);
+static doorman_status transport_round_trip(doorman_transport *transport, doorman_client *client,
+                                           int *wakeup_count, doorman_error *error) {
+    int before = __atomic_load_n(wakeup_count, __ATOMIC_SEQ_CST);
     bool prepared = false;
-    for (doorman_time end = doorman_clock() + PATIENCE; !prepared && doorman_clock() < end;) {
-        prepared = doorman_transport_prepare(carrier, doorman_clock());
-        if (!prepared) nap(2 * MILLISECOND);
+    for (doorman_time end = doorman_clock() + TEST_TIMEOUT; !prepared && doorman_clock() < end;) {
+        prepared = doorman_transport_prepare(transport, doorman_clock());
+        if (!prepared) sleep_for(2 * MILLISECOND);
     }
     assert_true(prepared);
-    doorman_transport_send(carrier);
-    assert_false(doorman_transport_prepare(carrier, doorman_clock()));
-    EVENTUALLY(__atomic_load_n(news, __ATOMIC_SEQ_CST) > before);
+    doorman_transport_send(transport);
+    assert_false(doorman_transport_prepare(transport, doorman_clock()));
+    EVENTUALLY(__atomic_load_n(wakeup_count, __ATOMIC_SEQ_CST) > before);
     doorman_client_update(client, doorman_clock());
-    return doorman_transport_take(carrier, error, doorman_clock());
+    return doorman_transport_take(transport, error, doorman_clock());
 }
 
 /* Sends one request to each address of a client in turn, and compares the results. */
-static void carry_all(const char *const *addresses, size_t count, doorman_time request_timeout,
-                      const doorman_status *expected) {
+static void check_round_trips(const char *const *addresses, size_t count,
+                              doorman_time request_timeout, const doorman_status *expected) {
     doorman_client_options who = {.client_id = "a", .addresses = addresses, .address_count = count};
     who.request_timeout = request_timeout;
     doorman_client *client = NULL;
@@ -1698,46 +1708,48 @@ static void carry_all(const char *const *addresses, size_t count, doorman_time r
     doorman_time now = doorman_clock();
     assert_int_equal(doorman_client_create(&client, &who, NULL, now), DOORMAN_OK);
     assert_int_equal(doorman_resource_open(&resource, client, &what, NULL, now), DOORMAN_OK);
-    int news = 0;
-    doorman_transport *carrier = NULL;
-    doorman_transport_options options = {
-        .upstream = doorman_client_upstream(client), .on_wakeup = count_news, .context = &news};
-    assert_int_equal(doorman_transport_create(&carrier, &options), DOORMAN_OK);
-    assert_string_equal(doorman_transport_address(carrier), "");
-    assert_int_equal(doorman_transport_take(carrier, NULL, now), DOORMAN_OK);
+    int wakeup_count = 0;
+    doorman_transport *transport = NULL;
+    doorman_transport_options options = {.upstream = doorman_client_upstream(client),
+                                         .on_wakeup = count_wakeup,
+                                         .context = &wakeup_count};
+    assert_int_equal(doorman_transport_create(&transport, &options), DOORMAN_OK);
+    assert_string_equal(doorman_transport_address(transport), "");
+    assert_int_equal(doorman_transport_take(transport, NULL, now), DOORMAN_OK);
     for (size_t i = 0; i < count; i++) {
         doorman_error error = {""};
-        assert_int_equal(carry(carrier, client, &news, &error), expected[i]);
-        assert_string_equal(doorman_transport_address(carrier), addresses[i]);
+        assert_int_equal(transport_round_trip(transport, client, &wakeup_count, &error),
+                         expected[i]);
+        assert_string_equal(doorman_transport_address(transport), addresses[i]);
         assert_true((error.text[0] != 0) == (expected[i] != DOORMAN_OK));
     }
-    assert_int_equal(news, (int)count);
+    assert_int_equal(wakeup_count, (int)count);
     doorman_resource_info info;
     doorman_resource_read(resource, &info, doorman_clock());
     assert_int_equal(info.leased, expected[count - 1] == DOORMAN_OK);
-    doorman_transport_destroy(carrier);
+    doorman_transport_destroy(transport);
     doorman_client_destroy(client);
 }
 
 /* K2, K7: each request ends with a result, and the next one goes to the next address. */
 static void a_transport_reports_the_result_of_each_request(void **state) {
     (void)state;
-    host dumb = {.capacity = 90, .behaviour = IS_SILENT}, rude = {.capacity = 90};
-    host right = {.capacity = 90, .lease_length = 10 * PATIENCE};
-    rude.behaviour = TALKS_RUBBISH;
-    host_start(&dumb);
-    host_start(&rude);
-    host_start(&right);
-    const char *const some_answer[] = {"nonsense", rude.url, right.url};
-    const doorman_status answers[] = {DOORMAN_UNAVAILABLE, DOORMAN_INVALID_ARGUMENT, DOORMAN_OK};
-    const char *const none_answers[] = {dumb.url, "nonsense"};
+    test_server silent = {.capacity = 90, .behaviour = SILENT}, invalid = {.capacity = 90};
+    test_server right = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
+    invalid.behaviour = SENDS_GARBAGE;
+    test_server_start(&silent);
+    test_server_start(&invalid);
+    test_server_start(&right);
+    const char *const one_answers[] = {"nonsense", invalid.url, right.url};
+    const doorman_status responses[] = {DOORMAN_UNAVAILABLE, DOORMAN_INVALID_ARGUMENT, DOORMAN_OK};
+    const char *const none_answers[] = {silent.url, "nonsense"};
     const doorman_status silence[] = {DOORMAN_UNAVAILABLE, DOORMAN_UNAVAILABLE};
-    carry_all(some_answer, 3, PATIENCE, answers);
-    carry_all(none_answers, 2, 200 * MILLISECOND, silence);
+    check_round_trips(one_answers, 3, TEST_TIMEOUT, responses);
+    check_round_trips(none_answers, 2, 200 * MILLISECOND, silence);
     doorman_transport_destroy(NULL);
-    host_stop(&dumb);
-    host_stop(&rude);
-    host_stop(&right);
+    test_server_stop(&silent);
+    test_server_stop(&invalid);
+    test_server_stop(&right);
 }
 
 int main(int argc, char **argv) {

@@ -5,7 +5,7 @@
  * serve within the TTL and 2 s; with a TTL of 2 s it takes about 2.5 s. A busy machine may need
  * longer, so a test of timing must succeed once in 5 tries. */
 #define _GNU_SOURCE
-#include "crowd.h"
+#include "client_fleet.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -29,7 +29,7 @@ struct etcd {
 };
 
 /* Finds a program on PATH. Returns false if it is not there. */
-static bool program_find(const char *name, char path[256]) {
+static bool find_program(const char *name, char path[256]) {
     const char *at = getenv("PATH");
     bool found = false;
     while (!found && at && *at) {
@@ -43,7 +43,7 @@ static bool program_find(const char *name, char path[256]) {
 
 static void etcd_start(struct etcd *etcd) {
     char program[256], cluster[96];
-    assert_true(program_find("etcd", program));
+    assert_true(find_program("etcd", program));
     snprintf(cluster, sizeof cluster, "default=%s", etcd->peer);
     const char *const arguments[] = {"--data-dir",
                                      etcd->data,
@@ -68,9 +68,9 @@ static void etcd_stop(struct etcd *etcd) {
 }
 
 /* Starts an etcd, or skips the test. */
-static void etcd_need(struct etcd *etcd) {
+static void etcd_require(struct etcd *etcd) {
     char program[256];
-    if (!program_find("etcd", program) || !program_find("etcdctl", program)) {
+    if (!find_program("etcd", program) || !find_program("etcdctl", program)) {
         print_message("skipped: etcd or etcdctl is not installed\n");
         skip();
     }
@@ -87,7 +87,7 @@ static void etcd_put(const struct etcd *etcd, const char *key, const char *value
     char program[256];
     const char *const arguments[] = {"--endpoints", etcd->url, "put", key, value, NULL};
     const char *const environment[] = {"ETCDCTL_API=3", NULL};
-    assert_true(program_find("etcdctl", program));
+    assert_true(find_program("etcdctl", program));
     struct process *process = process_new();
     process_launch(process, program, arguments, environment);
     process_end(process, 0);
@@ -138,7 +138,7 @@ static void proxy_close(struct proxy *proxy, int pair) {
 }
 
 /* Forwards the bytes that have come from one end. Returns false if that end is closed. */
-static bool proxy_carry(const int pair[2], int end) {
+static bool proxy_forward(const int pair[2], int end) {
     char bytes[16384];
     ssize_t got = recv(pair[end], bytes, sizeof bytes, 0);
     return got > 0 && raw_send(pair[!end], bytes, (size_t)got);
@@ -157,8 +157,8 @@ static void *proxy_main(void *argument) {
         } else if (poll(polls, (nfds_t)(1 + 2 * count), 10) > 0) {
             for (int i = count; i-- > 0;) {
                 const struct pollfd *ends = &polls[1 + 2 * i];
-                bool open = !ends[0].revents || proxy_carry(proxy->pairs[i], 0);
-                open = open && (!ends[1].revents || proxy_carry(proxy->pairs[i], 1));
+                bool open = !ends[0].revents || proxy_forward(proxy->pairs[i], 0);
+                open = open && (!ends[1].revents || proxy_forward(proxy->pairs[i], 1));
                 if (!open) proxy_close(proxy, i);
             }
             if (polls[0].revents) proxy_accept(proxy);
@@ -192,20 +192,20 @@ static void proxy_stop(struct proxy *proxy) {
 struct member {
     struct server server;
     const char *etcd; /* its addresses of etcd */
-    bool silent;      /* this process must not be asked */
+    bool is_frozen;   /* this process must not be asked */
 };
 
-struct trio {
+struct three_servers {
     struct member members[MEMBERS];
     const char *source, *value; /* --config or --parent, and its value */
     const char *ttl;
-    bool late; /* something took longer than allowed */
+    bool is_late; /* something took longer than allowed */
 };
 
-static void trio_prepare(struct trio *trio, const char *etcd) {
-    *trio = (struct trio){.source = "--config", .ttl = "2"};
+static void servers_prepare(struct three_servers *servers, const char *etcd) {
+    *servers = (struct three_servers){.source = "--config", .ttl = "2"};
     for (int i = 0; i < MEMBERS; i++) {
-        struct member *member = &trio->members[i];
+        struct member *member = &servers->members[i];
         struct server *server = &member->server;
         member->etcd = etcd;
         server->process = process_new();
@@ -214,21 +214,21 @@ static void trio_prepare(struct trio *trio, const char *etcd) {
     }
 }
 
-static void member_start(const struct trio *trio, int index) {
-    const struct member *member = &trio->members[index];
+static void member_start(const struct three_servers *servers, int index) {
+    const struct member *member = &servers->members[index];
     const struct process *process = member->server.process;
     const char *const arguments[] = {"--listen",
                                      member->server.url,
                                      "--listen",
                                      "tcp://127.0.0.1:0",
-                                     trio->source,
-                                     trio->value ? trio->value : process->config,
+                                     servers->source,
+                                     servers->value ? servers->value : process->config,
                                      "--etcd",
                                      member->etcd,
                                      "--election-key",
                                      KEY,
                                      "--election-ttl",
-                                     trio->ttl,
+                                     servers->ttl,
                                      "--log-level",
                                      "debug",
                                      NULL};
@@ -236,17 +236,17 @@ static void member_start(const struct trio *trio, int index) {
     process_await(member->server.process, "msg=serving", 1);
 }
 
-static void trio_start(const struct trio *trio) {
-    for (int i = 0; i < MEMBERS; i++) member_start(trio, i);
+static void servers_start(const struct three_servers *servers) {
+    for (int i = 0; i < MEMBERS; i++) member_start(servers, i);
 }
 
 /* Starts a child node of one process. */
-static struct server trio_add_leaf(const struct trio *trio) {
+static struct server servers_add_leaf(const struct three_servers *servers) {
     struct server leaf = {process_new(), ""};
     char parents[512];
     snprintf(leaf.url, sizeof leaf.url, "ipc://%s", leaf.process->socket);
-    snprintf(parents, sizeof parents, "%s,%s,%s", trio->members[0].server.url,
-             trio->members[1].server.url, trio->members[2].server.url);
+    snprintf(parents, sizeof parents, "%s,%s,%s", servers->members[0].server.url,
+             servers->members[1].server.url, servers->members[2].server.url);
     const char *const arguments[] = {"--listen", leaf.url, "--node", "leaf",
                                      "--parent", parents,  NULL};
     process_start(leaf.process, arguments, NULL);
@@ -254,16 +254,16 @@ static struct server trio_add_leaf(const struct trio *trio) {
     return leaf;
 }
 
-static void trio_add_clients(const struct trio *trio) {
+static void servers_add_clients(const struct three_servers *servers) {
     const char *addresses[MEMBERS];
-    for (int i = 0; i < MEMBERS; i++) addresses[i] = trio->members[i].server.url;
-    for (int i = 0; i < CLIENT_MAX; i++) crowd_add(addresses, MEMBERS, 100);
+    for (int i = 0; i < MEMBERS; i++) addresses[i] = servers->members[i].server.url;
+    for (int i = 0; i < CLIENT_MAX; i++) fleet_add(addresses, MEMBERS, 100);
 }
 
 /* With a sanitizer, the exit codes also report leaks and races. */
-static void trio_stop(struct trio *trio) {
+static void servers_stop(struct three_servers *servers) {
     for (int i = 0; i < MEMBERS; i++) {
-        if (trio->members[i].server.process->pid) server_stop(&trio->members[i].server);
+        if (servers->members[i].server.process->pid) server_stop(&servers->members[i].server);
     }
 }
 
@@ -271,11 +271,11 @@ static void trio_stop(struct trio *trio) {
  * hand. */
 static struct server member_by_tcp(const struct member *member) {
     struct server server = member->server;
-    char *said = file_read(member->server.process->err);
-    const char *at = strstr(said, "tcp://127.0.0.1:");
+    char *log_text = file_read(member->server.process->err);
+    const char *at = strstr(log_text, "tcp://127.0.0.1:");
     assert_non_null(at);
     assert_int_equal(sscanf(at, "%127[^ ,\n]", server.url), 1);
-    free(said);
+    free(log_text);
     return server;
 }
 
@@ -283,7 +283,7 @@ static struct server member_by_tcp(const struct member *member) {
 static bool member_is_master(const struct member *member) {
     char *reply = NULL;
     for (int i = 0; i < TRIES && !reply; i++) {
-        reply = ask_within(member->server.url, "{\"discovery\":{}}", 16, PATIENCE_MS / TRIES);
+        reply = send_within(member->server.url, "{\"discovery\":{}}", 16, TIMEOUT_MS / TRIES);
     }
     assert_non_null(reply);
     bool master = strstr(reply, "\"is_master\":true") != NULL;
@@ -291,113 +291,118 @@ static bool member_is_master(const struct member *member) {
     return master;
 }
 
-/* Waits until a process answers as master. Returns its index. Sets `late` if that takes too long.
+/* Waits until a process answers as master. Returns its index. Sets `is_late` if that takes too
+ * long, or if a client has not what is expected meanwhile.
  *   limit      the time allowed, in seconds
- *   expected   what each client must have all the time, otherwise `late` is set; NULL: anything */
-static int trio_await_master(struct trio *trio, double limit, const double *expected) {
-    doorman_time began = doorman_clock(), now = began;
+ *   expected   what each client must have all the time; NULL: anything */
+static int servers_await_master(struct three_servers *servers, double limit,
+                                const double *expected) {
+    doorman_time started_at = doorman_clock(), now = started_at;
     int master = -1;
     for (; master < 0; now = doorman_clock()) {
-        if (now - began >= PATIENCE_MS * (DOORMAN_SECOND / 1000)) fail_msg("there is no master");
+        if (now - started_at >= TIMEOUT_MS * (DOORMAN_SECOND / 1000)) {
+            fail_msg("there is no master");
+        }
         for (int i = 0; i < MEMBERS && master < 0; i++) {
-            const struct member *member = &trio->members[i];
-            bool alive = member->server.process->pid && !member->silent;
+            const struct member *member = &servers->members[i];
+            bool alive = member->server.process->pid && !member->is_frozen;
             if (alive && member_is_master(member)) master = i;
         }
         for (int i = 0; i < 10; i++) {
-            crowd_step();
-            if (expected && !crowd_has(expected)) trio->late = true;
+            fleet_step();
+            if (expected && !fleet_has(expected)) servers->is_late = true;
         }
     }
-    double took = (double)(now - began) / 1e9;
-    if (took > limit) trio->late = true;
+    double took = (double)(now - started_at) / 1e9;
+    if (took > limit) servers->is_late = true;
     print_message("a master after %.1f s\n", took);
     return master;
 }
 
 /* Repeats a test until it is in time once. */
-static void tell(bool (*story)(void), void **state) {
-    bool in_time = story();
-    for (int i = 1; i < TRIES && !in_time; i++) {
+static void retry_timing(bool (*run)(void), void **state) {
+    bool is_in_time = run();
+    for (int i = 1; i < TRIES && !is_in_time; i++) {
         print_message("too late; trying again\n");
-        crowd_clean(state);
-        in_time = story();
+        fleet_clean(state);
+        is_in_time = run();
     }
-    assert_true(in_time);
+    assert_true(is_in_time);
 }
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
 /* V2, T7, K3. The first two addresses of etcd do not answer. */
-static bool tell_of_two_successors(void) {
+static bool run_two_successors(void) {
     static struct etcd etcd;
-    static struct trio trio;
-    char way[256];
-    int mute_port = 0;
-    etcd_need(&etcd);
-    int mute = port_listen(&mute_port);
-    snprintf(way, sizeof way, "http://127.0.0.1:1,http://127.0.0.1:%d,%s", mute_port, etcd.url);
-    trio_prepare(&trio, way);
-    trio_start(&trio);
-    trio_add_clients(&trio);
-    int first = trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
-    crowd_until(ALL(15));
-    process_signal(trio.members[first].server.process, SIGKILL);
-    process_wait(trio.members[first].server.process);
-    int second = trio_await_master(&trio, TTL + 2, ALL(15));
-    member_start(&trio, first);
-    crowd_for(DOORMAN_SECOND);
-    server_stop(&trio.members[second].server);
-    trio_await_master(&trio, 1.5, ALL(15));
-    crowd_want(0, 10);
-    crowd_until((const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
-                                 110.0 / 7, 110.0 / 7});
-    trio_stop(&trio);
-    close(mute);
-    return !trio.late;
+    static struct three_servers servers;
+    char addresses[256];
+    int silent_port = 0;
+    etcd_require(&etcd);
+    int silent_fd = port_listen(&silent_port);
+    snprintf(addresses, sizeof addresses, "http://127.0.0.1:1,http://127.0.0.1:%d,%s", silent_port,
+             etcd.url);
+    servers_prepare(&servers, addresses);
+    servers_start(&servers);
+    servers_add_clients(&servers);
+    int first = servers_await_master(&servers, TIMEOUT_MS / 1000, NULL);
+    fleet_run_until(ALL(15));
+    process_signal(servers.members[first].server.process, SIGKILL);
+    process_wait(servers.members[first].server.process);
+    int second = servers_await_master(&servers, TTL + 2, ALL(15));
+    member_start(&servers, first);
+    fleet_run_for(DOORMAN_SECOND);
+    server_stop(&servers.members[second].server);
+    servers_await_master(&servers, 1.5, ALL(15));
+    fleet_set_wants(0, 10);
+    fleet_run_until((const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
+                                     110.0 / 7, 110.0 / 7});
+    servers_stop(&servers);
+    close(silent_fd);
+    return !servers.is_late;
 }
 
 static void a_killed_master_and_a_stopped_master_have_successors(void **state) {
-    tell(tell_of_two_successors, state);
+    retry_timing(run_two_successors, state);
 }
 
 /* V2. The TTL is 1 h, so only a key that is given back lets the next process win. */
 static void a_released_key_is_taken_at_once(void **state) {
     (void)state;
     static struct etcd etcd;
-    static struct trio trio;
-    etcd_need(&etcd);
-    trio_prepare(&trio, etcd.url);
-    trio.ttl = "3600";
-    trio_start(&trio);
+    static struct three_servers servers;
+    etcd_require(&etcd);
+    servers_prepare(&servers, etcd.url);
+    servers.ttl = "3600";
+    servers_start(&servers);
     for (int i = 0; i < MEMBERS - 1; i++) {
-        int master = trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
-        server_stop(&trio.members[master].server);
+        int master = servers_await_master(&servers, TIMEOUT_MS / 1000, NULL);
+        server_stop(&servers.members[master].server);
     }
-    trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
-    trio_stop(&trio);
+    servers_await_master(&servers, TIMEOUT_MS / 1000, NULL);
+    servers_stop(&servers);
 }
 
 /* V2, S1, T7. A request that arrives while the master is frozen is the first that it handles
  * afterwards. */
-static bool tell_of_a_frozen_master(void) {
+static bool run_frozen_master(void) {
     static struct etcd etcd;
-    static struct trio trio;
+    static struct three_servers servers;
     char bytes[512] = "";
     const char *request = "{\"get_capacity\":{\"client_id\":\"late\",\"resource\":["
                           "{\"resource_id\":\"db/orders\",\"wants\":100}]}}";
-    etcd_need(&etcd);
-    trio_prepare(&trio, etcd.url);
-    trio_start(&trio);
-    trio_add_clients(&trio);
-    int first = trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
-    struct member *frozen = &trio.members[first];
-    crowd_until(ALL(15));
+    etcd_require(&etcd);
+    servers_prepare(&servers, etcd.url);
+    servers_start(&servers);
+    servers_add_clients(&servers);
+    int first = servers_await_master(&servers, TIMEOUT_MS / 1000, NULL);
+    struct member *frozen = &servers.members[first];
+    fleet_run_until(ALL(15));
     struct server by_tcp = member_by_tcp(frozen);
     int fd = raw_greet(&by_tcp);
     process_signal(frozen->server.process, SIGSTOP);
-    frozen->silent = true;
-    trio_await_master(&trio, TTL + 2, ALL(15));
+    frozen->is_frozen = true;
+    servers_await_master(&servers, TTL + 2, ALL(15));
     assert_true(raw_send_head(fd, strlen(request)) && raw_send(fd, request, strlen(request)));
     process_signal(frozen->server.process, SIGCONT);
     assert_true(recv(fd, bytes, sizeof bytes - 1, 0) > 20);
@@ -405,140 +410,140 @@ static bool tell_of_a_frozen_master(void) {
     assert_null(memmem(bytes, sizeof bytes, "gets", 4));
     assert_false(member_is_master(frozen));
     close(fd);
-    frozen->silent = false;
-    crowd_want(0, 10);
-    crowd_until((const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
-                                 110.0 / 7, 110.0 / 7});
+    frozen->is_frozen = false;
+    fleet_set_wants(0, 10);
+    fleet_run_until((const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
+                                     110.0 / 7, 110.0 / 7});
     /* Its clients disconnected while it was frozen, and nng 1.5 can leak such connections. With a
      * sanitizer its exit code would report that, so it is killed. */
     process_signal(frozen->server.process, SIGKILL);
     process_wait(frozen->server.process);
-    trio_stop(&trio);
-    return !trio.late;
+    servers_stop(&servers);
+    return !servers.is_late;
 }
 
 static void a_frozen_master_is_no_master_when_it_wakes(void **state) {
-    tell(tell_of_a_frozen_master, state);
+    retry_timing(run_frozen_master, state);
 }
 
 /* V2, T7. First only the master is cut off from etcd, then etcd stops for all. */
-static bool tell_of_a_master_without_etcd(void) {
+static bool run_master_without_etcd(void) {
     static struct etcd etcd;
-    static struct trio trio;
+    static struct three_servers servers;
     static struct proxy proxies[MEMBERS];
-    etcd_need(&etcd);
-    trio_prepare(&trio, etcd.url);
+    etcd_require(&etcd);
+    servers_prepare(&servers, etcd.url);
     for (int i = 0; i < MEMBERS; i++) {
         proxy_start(&proxies[i], &etcd);
-        trio.members[i].etcd = proxies[i].url;
+        servers.members[i].etcd = proxies[i].url;
     }
-    trio_start(&trio);
-    trio_add_clients(&trio);
-    int first = trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
-    crowd_until(ALL(15));
+    servers_start(&servers);
+    servers_add_clients(&servers);
+    int first = servers_await_master(&servers, TIMEOUT_MS / 1000, NULL);
+    fleet_run_until(ALL(15));
     proxy_cut(&proxies[first], true);
-    for (int i = 0; i < PATIENCE_MS && member_is_master(&trio.members[first]); i++) crowd_step();
-    assert_true(trio_await_master(&trio, TTL + 2, ALL(15)) != first);
-    assert_false(member_is_master(&trio.members[first]));
+    for (int i = 0; i < TIMEOUT_MS && member_is_master(&servers.members[first]); i++) fleet_step();
+    assert_true(servers_await_master(&servers, TTL + 2, ALL(15)) != first);
+    assert_false(member_is_master(&servers.members[first]));
     proxy_cut(&proxies[first], false);
-    crowd_for(DOORMAN_SECOND);
+    fleet_run_for(DOORMAN_SECOND);
     etcd_stop(&etcd);
-    crowd_for((TTL + 1) * DOORMAN_SECOND);
-    for (int i = 0; i < MEMBERS; i++) assert_false(member_is_master(&trio.members[i]));
+    fleet_run_for((TTL + 1) * DOORMAN_SECOND);
+    for (int i = 0; i < MEMBERS; i++) assert_false(member_is_master(&servers.members[i]));
     etcd_start(&etcd);
-    trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
-    crowd_until(ALL(15));
-    trio_stop(&trio);
+    servers_await_master(&servers, TIMEOUT_MS / 1000, NULL);
+    fleet_run_until(ALL(15));
+    servers_stop(&servers);
     for (int i = 0; i < MEMBERS; i++) proxy_stop(&proxies[i]);
-    return !trio.late;
+    return !servers.is_late;
 }
 
 static void a_master_without_etcd_resigns_before_another_one_starts(void **state) {
-    tell(tell_of_a_master_without_etcd, state);
+    retry_timing(run_master_without_etcd, state);
 }
 
 /* T5, T7, and K3 for a node. The clients ask a leaf below the node of three processes. */
-static bool tell_of_an_heir(void) {
+static bool run_inheritance(void) {
     static struct etcd etcd;
-    static struct trio trio;
-    etcd_need(&etcd);
+    static struct three_servers servers;
+    etcd_require(&etcd);
     struct server root = server_start(CONFIG("120", ""), NULL);
-    trio_prepare(&trio, etcd.url);
-    trio.source = "--parent";
-    trio.value = root.url;
-    trio_start(&trio);
-    struct server leaf = trio_add_leaf(&trio);
+    servers_prepare(&servers, etcd.url);
+    servers.source = "--parent";
+    servers.value = root.url;
+    servers_start(&servers);
+    struct server leaf = servers_add_leaf(&servers);
     const char *const address[] = {leaf.url};
-    for (int i = 0; i < CLIENT_MAX; i++) crowd_add(address, 1, 100);
-    crowd_until(ALL(15));
-    int first = trio_await_master(&trio, PATIENCE_MS / 1000, NULL);
-    process_signal(trio.members[first].server.process, SIGKILL);
-    process_wait(trio.members[first].server.process);
-    trio_await_master(&trio, TTL + 2, NULL);
-    crowd_until(ALL(15));
-    crowd_want(0, 10);
-    crowd_until((const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
-                                 110.0 / 7, 110.0 / 7});
+    for (int i = 0; i < CLIENT_MAX; i++) fleet_add(address, 1, 100);
+    fleet_run_until(ALL(15));
+    int first = servers_await_master(&servers, TIMEOUT_MS / 1000, NULL);
+    process_signal(servers.members[first].server.process, SIGKILL);
+    process_wait(servers.members[first].server.process);
+    servers_await_master(&servers, TTL + 2, NULL);
+    fleet_run_until(ALL(15));
+    fleet_set_wants(0, 10);
+    fleet_run_until((const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
+                                     110.0 / 7, 110.0 / 7});
     server_stop(&leaf);
-    trio_stop(&trio);
+    servers_stop(&servers);
     server_stop(&root);
-    return !trio.late;
+    return !servers.is_late;
 }
 
 static void a_new_master_inherits_the_leases_of_its_node(void **state) {
-    tell(tell_of_an_heir, state);
+    retry_timing(run_inheritance, state);
 }
 
 /* V1. */
 static void a_configuration_in_etcd_is_watched_and_an_invalid_one_is_logged_once(void **state) {
     (void)state;
     static struct etcd etcd;
-    static struct trio trio;
-    etcd_need(&etcd);
+    static struct three_servers servers;
+    etcd_require(&etcd);
     etcd_put(&etcd, CONFIG_KEY, CONFIG("120", "\"learning_mode_duration\":0,"));
-    trio_prepare(&trio, etcd.url);
-    trio.value = "etcd:" CONFIG_KEY;
-    trio_start(&trio);
-    trio_add_clients(&trio);
-    crowd_until(ALL(15));
+    servers_prepare(&servers, etcd.url);
+    servers.value = "etcd:" CONFIG_KEY;
+    servers_start(&servers);
+    servers_add_clients(&servers);
+    fleet_run_until(ALL(15));
     etcd_put(&etcd, CONFIG_KEY, CONFIG("80", "\"learning_mode_duration\":0,"));
-    crowd_until(ALL(10));
+    fleet_run_until(ALL(10));
     etcd_put(&etcd, CONFIG_KEY, "{\"resources\":[1]}");
     for (int i = 0; i < MEMBERS; i++) {
-        process_await(trio.members[i].server.process, "refused; the last one stays", 1);
+        process_await(servers.members[i].server.process, "refused; the last one stays", 1);
     }
-    crowd_for(2 * DOORMAN_SECOND);
+    fleet_run_for(2 * DOORMAN_SECOND);
     for (int i = 0; i < MEMBERS; i++) {
-        const struct process *process = trio.members[i].server.process;
-        assert_int_equal(process_said(process, "refused; the last one stays"), 1);
-        assert_int_equal(process_said(process, "\"resources[0]: must be an object\""), 1);
+        const struct process *process = servers.members[i].server.process;
+        assert_int_equal(process_logged(process, "refused; the last one stays"), 1);
+        assert_int_equal(process_logged(process, "\"resources[0]: must be an object\""), 1);
     }
-    process_signal(trio.members[0].server.process, SIGHUP);
-    process_await(trio.members[0].server.process, "refused; the last one stays", 2);
-    crowd_until(ALL(10));
+    process_signal(servers.members[0].server.process, SIGHUP);
+    process_await(servers.members[0].server.process, "refused; the last one stays", 2);
+    fleet_run_until(ALL(10));
     etcd_put(&etcd, CONFIG_KEY, CONFIG("120", "\"learning_mode_duration\":0,"));
-    crowd_until(ALL(15));
-    trio_stop(&trio);
+    fleet_run_until(ALL(15));
+    servers_stop(&servers);
 }
 
 /* V7. */
 static void a_configuration_in_etcd_is_checked_like_one_in_a_file(void **state) {
     (void)state;
     static struct etcd etcd;
-    etcd_need(&etcd);
+    etcd_require(&etcd);
     struct process *process = process_new();
     const char *const arguments[] = {"--check-config", "--etcd",           etcd.url,
                                      "--config",       "etcd:" CONFIG_KEY, NULL};
     assert_int_equal(process_run(process, arguments, NULL), 1);
-    assert_int_equal(process_said(process, "etcd:doorman/config: the key does not exist"), 1);
+    assert_int_equal(process_logged(process, "etcd:doorman/config: the key does not exist"), 1);
     etcd_put(&etcd, CONFIG_KEY, "{\"resources\":[1]}");
     assert_int_equal(process_run(process, arguments, NULL), 1);
-    assert_int_equal(process_said(process, "resources[0]: must be an object"), 1);
+    assert_int_equal(process_logged(process, "resources[0]: must be an object"), 1);
     etcd_put(&etcd, CONFIG_KEY, CONFIG("120", ""));
     assert_int_equal(process_run(process, arguments, NULL), 0);
     etcd_stop(&etcd);
     assert_int_equal(process_run(process, arguments, NULL), 1);
-    assert_int_equal(process_said(process, "Connection refused"), 1);
+    assert_int_equal(process_logged(process, "Connection refused"), 1);
 }
 
 /* V2, V7. */
@@ -558,8 +563,8 @@ static void impossible_election_flags_are_a_usage_error(void **state) {
     struct process *process = process_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(process_run(process, cases[i] + 1, NULL), 2);
-        if (process_said(process, cases[i][0]) != 1) fail_msg("not in the log: %s", cases[i][0]);
-        assert_int_equal(process_said(process, "\n"), 1);
+        if (process_logged(process, cases[i][0]) != 1) fail_msg("not in the log: %s", cases[i][0]);
+        assert_int_equal(process_logged(process, "\n"), 1);
     }
 }
 
@@ -583,17 +588,17 @@ static void an_unreachable_address_in_an_election_is_a_usage_error(void **state)
                                          addresses[i],
                                          NULL};
         assert_int_equal(process_run(process, arguments, NULL), 2);
-        assert_int_equal(process_said(process, "others cannot reach"), 1);
-        assert_int_equal(process_said(process, addresses[i]), 1);
+        assert_int_equal(process_logged(process, "others cannot reach"), 1);
+        assert_int_equal(process_logged(process, addresses[i]), 1);
     }
     const char *const arguments[] = {"--config",   process->config,   "--etcd",
                                      "http://h:1", "--election-key",  "k",
                                      "--listen",   "tcp://0.0.0.0:0", NULL};
     assert_int_equal(process_run(process, arguments, NULL), 2);
-    assert_int_equal(process_said(process, "others cannot reach 'tcp://0.0.0.0:"), 1);
+    assert_int_equal(process_logged(process, "others cannot reach 'tcp://0.0.0.0:"), 1);
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, crowd_clean)
+#define TEST(name) cmocka_unit_test_teardown(name, fleet_clean)
 
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_master*" */

@@ -36,8 +36,8 @@
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
 
-#define PATIENCE_MS 60000 /* long, because machines can be slow */
-#define PROCESS_MAX 32    /* in one test */
+#define TIMEOUT_MS 60000 /* long, because machines can be slow */
+#define PROCESS_MAX 32   /* in one test */
 #define ARGUMENT_MAX 32
 
 static inline void sleep_ms(int ms) {
@@ -95,8 +95,8 @@ static inline struct process *process_new(void) {
 
 /* Runs in the child, between fork and exec. It may call only what a signal handler may call,
  * because the test program has threads. */
-static inline void process_become(const struct process *process, char *const argv[],
-                                  char *const envp[]) {
+static inline void process_exec(const struct process *process, char *const argv[],
+                                char *const envp[]) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -138,7 +138,7 @@ static inline void process_launch(struct process *process, const char *program,
     process->pid = fork();
     assert_true(process->pid >= 0);
     if (process->pid == 0) {
-        process_become(process, (char *const *)(uintptr_t)argv, (char *const *)(uintptr_t)envp);
+        process_exec(process, (char *const *)(uintptr_t)argv, (char *const *)(uintptr_t)envp);
     }
 }
 
@@ -160,8 +160,8 @@ static inline int process_wait(struct process *process) {
     int status = 0;
     pid_t ended = 0;
     for (int waited = 0; ended == 0; waited += 10) {
-        if (waited > PATIENCE_MS) kill(process->pid, SIGKILL);
-        ended = waitpid(process->pid, &status, waited > PATIENCE_MS ? 0 : WNOHANG);
+        if (waited > TIMEOUT_MS) kill(process->pid, SIGKILL);
+        ended = waitpid(process->pid, &status, waited > TIMEOUT_MS ? 0 : WNOHANG);
         if (ended == 0) sleep_ms(10);
     }
     process->pid = 0;
@@ -173,10 +173,10 @@ static inline int process_wait(struct process *process) {
 static inline void process_end(struct process *process, int expected) {
     int code = process_wait(process);
     if (code == expected) return;
-    char *said = file_read(process->err);
+    char *log_text = file_read(process->err);
     print_error("exited with %d, not with %d; its log:\n", code, expected);
-    fputs(said, stderr); /* cmocka prints at most 1 KiB at once */
-    free(said);
+    fputs(log_text, stderr); /* cmocka prints at most 1 KiB at once */
+    free(log_text);
     fail();
 }
 
@@ -188,23 +188,23 @@ static inline int process_run(struct process *process, const char *const *argume
 }
 
 /* Returns how often a text occurs on a process's standard error. */
-static inline int process_said(const struct process *process, const char *text) {
-    char *said = file_read(process->err);
+static inline int process_logged(const struct process *process, const char *text) {
+    char *log_text = file_read(process->err);
     int count = 0;
-    for (const char *at = said; (at = strstr(at, text)) != NULL; at++) count++;
-    free(said);
+    for (const char *at = log_text; (at = strstr(at, text)) != NULL; at++) count++;
+    free(log_text);
     return count;
 }
 
 /* Waits until a text has occurred `times` times on a process's standard error. */
 static inline void process_await(const struct process *process, const char *text, int times) {
     int waited = 0;
-    for (; waited < PATIENCE_MS && process_said(process, text) < times; waited += 10) sleep_ms(10);
-    if (waited >= PATIENCE_MS) {
-        char *said = file_read(process->err);
+    for (; waited < TIMEOUT_MS && process_logged(process, text) < times; waited += 10) sleep_ms(10);
+    if (waited >= TIMEOUT_MS) {
+        char *log_text = file_read(process->err);
         print_error("waited for '%s'; the log:\n", text);
-        fputs(said, stderr);
-        free(said);
+        fputs(log_text, stderr);
+        free(log_text);
         fail();
     }
 }
@@ -247,9 +247,9 @@ static inline struct server server_start(const char *config, const char *const *
     file_write(server.process->config, config);
     process_start(server.process, arguments, NULL);
     process_await(server.process, " listen=", 1);
-    char *said = file_read(server.process->err);
-    assert_int_equal(sscanf(strstr(said, " listen="), " listen=%127[^ ,\n]", server.url), 1);
-    free(said);
+    char *log_text = file_read(server.process->err);
+    assert_int_equal(sscanf(strstr(log_text, " listen="), " listen=%127[^ ,\n]", server.url), 1);
+    free(log_text);
     return server;
 }
 
@@ -263,7 +263,7 @@ static inline void server_stop(struct server *server) {
 
 /* Sends any bytes as one request on a new connection. Returns the reply, which the caller frees, or
  * NULL if none comes within `ms`. */
-static inline char *ask_within(const char *url, const char *text, size_t bytes, int ms) {
+static inline char *send_within(const char *url, const char *text, size_t bytes, int ms) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     char *reply = NULL, *copy = NULL;
     size_t reply_bytes = 0;
@@ -285,13 +285,13 @@ static inline char *ask_within(const char *url, const char *text, size_t bytes, 
     return copy;
 }
 
-static inline char *ask_bytes(const char *url, const char *text, size_t bytes) {
-    return ask_within(url, text, bytes, PATIENCE_MS);
+static inline char *send_bytes(const char *url, const char *text, size_t bytes) {
+    return send_within(url, text, bytes, TIMEOUT_MS);
 }
 
 /* Sends a request that must be answered. Returns the parsed response, which the caller deletes. */
-static inline cJSON *ask(const struct server *server, const char *text) {
-    char *reply = ask_bytes(server->url, text, strlen(text));
+static inline cJSON *send_request(const struct server *server, const char *text) {
+    char *reply = send_bytes(server->url, text, strlen(text));
     assert_non_null(reply);
     cJSON *tree = cJSON_Parse(reply);
     assert_non_null(tree);
@@ -366,7 +366,7 @@ static inline int port_free(void) {
 }
 
 /* Returns a socket that accepts connections and never sends anything. */
-static inline int mute_listen(char url[NNG_MAXADDRLEN]) {
+static inline int silent_listen(char url[NNG_MAXADDRLEN]) {
     int port = 0;
     int fd = port_listen(&port);
     snprintf(url, NNG_MAXADDRLEN, "tcp://127.0.0.1:%d", port);
@@ -377,15 +377,15 @@ static inline int mute_listen(char url[NNG_MAXADDRLEN]) {
 
 /* Opens a TCP connection on which nothing has been sent yet. */
 static inline int raw_connect(const struct server *server) {
-    const struct timeval patience = {PATIENCE_MS / 1000, 0};
+    const struct timeval timeout = {TIMEOUT_MS / 1000, 0};
     unsigned port = 0;
     assert_int_equal(sscanf(server->url, "tcp://127.0.0.1:%u", &port), 1);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
     return fd;
 }
@@ -405,11 +405,11 @@ static inline bool raw_send(int fd, const void *bytes, size_t count) {
 static inline int raw_greet(const struct server *server) {
     static const unsigned char hello[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     static const unsigned char welcome[8] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
-    unsigned char answer[8];
+    unsigned char response[8];
     int fd = raw_connect(server);
     assert_true(raw_send(fd, hello, sizeof hello));
-    assert_int_equal(recv(fd, answer, sizeof answer, MSG_WAITALL), sizeof answer);
-    assert_memory_equal(answer, welcome, sizeof welcome);
+    assert_int_equal(recv(fd, response, sizeof response, MSG_WAITALL), sizeof response);
+    assert_memory_equal(response, welcome, sizeof welcome);
     return fd;
 }
 

@@ -16,30 +16,30 @@
     "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": " capacity ", \"algorithm\": "    \
     "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 60, \"refresh_interval\": 5, "                   \
     "\"learning_mode_duration\": 0}}]" more "}"
-#define ASK(client, resource, wants)                                                               \
+#define CAPACITY_REQUEST(client, resource, wants)                                                  \
     "{\"client_id\": \"" client "\", \"resource\": [{\"resource_id\": \"" resource                 \
     "\", \"wants\": " wants "}]}"
 #define HOST "Host: localhost\r\n"
 #define JSON "Content-Type: application/json\r\n"
 
 /* A server, and the address of its HTTP. */
-struct site {
+struct fixture {
     struct server server, http;
 };
 
-static struct site site_start(const char *config, const char *const *more) {
+static struct fixture fixture_start(const char *config, const char *const *more) {
     const char *arguments[ARGUMENT_MAX] = {"--http", "127.0.0.1:0"};
     for (size_t i = 0; more && more[i]; i++) arguments[i + 2] = more[i];
-    struct site site = {.server = server_start(config, arguments)};
-    char *said = file_read(site.server.process->err);
+    struct fixture fixture = {.server = server_start(config, arguments)};
+    char *log_text = file_read(fixture.server.process->err);
     unsigned port = 0;
-    const char *at = strstr(said, " http=");
+    const char *at = strstr(log_text, " http=");
     assert_non_null(at);
     assert_int_equal(sscanf(strchr(at, '/'), "//127.0.0.1:%u", &port), 1);
-    site.http.process = site.server.process;
-    snprintf(site.http.url, sizeof site.http.url, "tcp://127.0.0.1:%u", port);
-    free(said);
-    return site;
+    fixture.http.process = fixture.server.process;
+    snprintf(fixture.http.url, sizeof fixture.http.url, "tcp://127.0.0.1:%u", port);
+    free(log_text);
+    return fixture;
 }
 
 /* Returns everything that arrives on a connection until the peer closes it; the caller frees it. */
@@ -61,80 +61,81 @@ static char *drain(int fd) {
     return text;
 }
 
-static char *exchange(const struct site *site, const char *request) {
-    int fd = raw_connect(&site->http);
+static char *exchange(const struct fixture *fixture, const char *request) {
+    int fd = raw_connect(&fixture->http);
     raw_send(fd, request, strlen(request));
     return drain(fd);
 }
 
 /* Sends a GET. Returns the whole response, head and body; the caller frees it. */
-static char *get(const struct site *site, const char *path, const char *lines) {
+static char *get(const struct fixture *fixture, const char *path, const char *lines) {
     char request[16384];
     snprintf(request, sizeof request, "GET %s HTTP/1.1\r\n%sConnection: close\r\n\r\n", path,
              lines);
-    return exchange(site, request);
+    return exchange(fixture, request);
 }
 
-static char *post(const struct site *site, const char *path, const char *lines, const char *body) {
+static char *post(const struct fixture *fixture, const char *path, const char *lines,
+                  const char *body) {
     size_t room = strlen(body) + 1024;
     char *request = (char *)malloc(room);
     assert_non_null(request);
     snprintf(request, room,
              "POST %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", path,
              lines, strlen(body), body);
-    char *answer = exchange(site, request);
+    char *response = exchange(fixture, request);
     free(request);
-    return answer;
+    return response;
 }
 
-static int code_of(const char *answer) {
+static int code_of(const char *response) {
     int code = 0;
-    sscanf(answer, "HTTP/1.1 %d", &code);
+    sscanf(response, "HTTP/1.1 %d", &code);
     return code;
 }
 
-static const char *body_of(const char *answer) {
-    const char *end = strstr(answer, "\r\n\r\n");
+static const char *body_of(const char *response) {
+    const char *end = strstr(response, "\r\n\r\n");
     assert_non_null(end);
     return end + 4;
 }
 
 /* Fails unless a GET is answered with this status code and contains this text. */
-static void expect(const struct site *site, const char *path, const char *lines, int code,
+static void expect(const struct fixture *fixture, const char *path, const char *lines, int code,
                    const char *text) {
-    char *answer = get(site, path, lines);
-    if (code_of(answer) != code || !strstr(answer, text)) {
-        fail_msg("%s: expected %d and '%s', got:\n%.4000s", path, code, text, answer);
+    char *response = get(fixture, path, lines);
+    if (code_of(response) != code || !strstr(response, text)) {
+        fail_msg("%s: expected %d and '%s', got:\n%.4000s", path, code, text, response);
     }
-    free(answer);
+    free(response);
 }
 
-static void expect_post(const struct site *site, const char *path, const char *lines,
+static void expect_post(const struct fixture *fixture, const char *path, const char *lines,
                         const char *body, int code, const char *text) {
-    char *answer = post(site, path, lines, body);
-    if (code_of(answer) != code || !strstr(answer, text)) {
-        fail_msg("%s: expected %d and '%s', got:\n%.2000s", path, code, text, answer);
+    char *response = post(fixture, path, lines, body);
+    if (code_of(response) != code || !strstr(response, text)) {
+        fail_msg("%s: expected %d and '%s', got:\n%.2000s", path, code, text, response);
     }
-    free(answer);
+    free(response);
 }
 
-static void want(const struct site *site, const char *body) {
-    expect_post(site, "/v1/get_capacity", HOST JSON, body, 200, "\"response\"");
+static void request_capacity(const struct fixture *fixture, const char *body) {
+    expect_post(fixture, "/v1/get_capacity", HOST JSON, body, 200, "\"response\"");
 }
 
 /* Returns the value of one series. Fails if there is no such series. */
-static double metric(const struct site *site, const char *series) {
-    char *answer = get(site, "/metrics", HOST);
+static double metric(const struct fixture *fixture, const char *series) {
+    char *response = get(fixture, "/metrics", HOST);
     char line[256];
     snprintf(line, sizeof line, "\n%s ", series);
-    const char *at = strstr(answer, line);
+    const char *at = strstr(response, line);
     if (!at) fail_msg("there is no series %s", series);
     double value = strtod(at + strlen(line), NULL);
-    free(answer);
+    free(response);
     return value;
 }
 
-static bool have(const char *program) {
+static bool program_exists(const char *program) {
     char command[128];
     snprintf(command, sizeof command, "command -v %s >/dev/null 2>&1", program);
     bool found = system(command) == 0;
@@ -147,9 +148,11 @@ static bool have(const char *program) {
 /* V3. */
 static void the_page_shows_every_resource_and_escapes_ids(void **state) {
     (void)state;
-    struct site site = site_start(CONFIG("100", ""), (const char *[]){"--node", "a<b>&'", NULL});
-    want(&site, ASK("<img src=x onerror=alert(1)>", "<script>alert(1)</script>", "250"));
-    char *page = get(&site, "/", HOST);
+    struct fixture fixture =
+        fixture_start(CONFIG("100", ""), (const char *[]){"--node", "a<b>&'", NULL});
+    request_capacity(&fixture, CAPACITY_REQUEST("<img src=x onerror=alert(1)>",
+                                                "<script>alert(1)</script>", "250"));
+    char *page = get(&fixture, "/", HOST);
     assert_int_equal(code_of(page), 200);
     assert_non_null(strstr(page, "&lt;script&gt;alert(1)&lt;/script&gt;"));
     assert_null(strstr(page, "<script>alert"));
@@ -160,23 +163,24 @@ static void the_page_shows_every_resource_and_escapes_ids(void **state) {
     assert_non_null(strstr(page, "FAIR_SHARE"));
     assert_non_null(strstr(page, "this process"));
     free(page);
-    page = get(&site, "/resources?resource=%3Cscript%3Ealert(1)%3C/script%3E", HOST);
+    page = get(&fixture, "/resources?resource=%3Cscript%3Ealert(1)%3C/script%3E", HOST);
     assert_non_null(strstr(page, "&lt;img src=x onerror=alert(1)&gt;"));
     assert_null(strstr(page, "<img"));
     free(page);
-    expect(&site, "/?filter=%22%3E%3Cscript%3E", HOST, 200, "value=\"&quot;&gt;&lt;script&gt;\"");
-    expect(&site, "/resources?resource=none", HOST, 404, "This resource has no leases");
-    server_stop(&site.server);
+    expect(&fixture, "/?filter=%22%3E%3Cscript%3E", HOST, 200,
+           "value=\"&quot;&gt;&lt;script&gt;\"");
+    expect(&fixture, "/resources?resource=none", HOST, 404, "This resource has no leases");
+    server_stop(&fixture.server);
 }
 
 /* V3: the browser may load or run only what the page itself contains. The page's styles and scripts
  * have a nonce that is different in each response. */
 static void the_security_policy_allows_only_the_pages_own_content(void **state) {
     (void)state;
-    struct site site = site_start(CONFIG("100", ""), NULL);
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     char nonces[2][33];
     for (int i = 0; i < 2; i++) {
-        char *page = get(&site, "/", HOST), tag[64];
+        char *page = get(&fixture, "/", HOST), tag[64];
         const char *policy = strstr(page, "Content-Security-Policy: default-src 'none'; "
                                           "style-src 'nonce-");
         assert_non_null(policy);
@@ -193,14 +197,14 @@ static void the_security_policy_allows_only_the_pages_own_content(void **state) 
         free(page);
     }
     assert_string_not_equal(nonces[0], nonces[1]);
-    server_stop(&site.server);
+    server_stop(&fixture.server);
 }
 
 /* V3: the page stays usable with 10,000 resources. */
 static void many_resources_are_paged_and_can_be_filtered(void **state) {
     (void)state;
     enum { RESOURCES = 10000, A_MESSAGE = 500 };
-    struct site site = site_start(CONFIG("100", ""), NULL);
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     char *body = (char *)malloc(A_MESSAGE * 64 + 256);
     for (int i = 0; i < RESOURCES; i += A_MESSAGE) {
         int bytes = sprintf(body, "{\"client_id\": \"all\", \"resource\": [");
@@ -209,21 +213,21 @@ static void many_resources_are_paged_and_can_be_filtered(void **state) {
                              j > i ? "," : "", j, j % 100);
         }
         sprintf(body + bytes, "]}");
-        want(&site, body);
+        request_capacity(&fixture, body);
     }
     free(body);
-    expect(&site, "/", HOST, 200, "1 to 100 of 10000 resources");
-    expect(&site, "/?page=100", HOST, 200, ">r/09999<");
-    expect(&site, "/?page=7777777", HOST, 200, "1 to 100 of 10000");
-    expect(&site, "/?filter=r/0123", HOST, 200, "1 to 10 of 10 resources");
-    expect(&site, "/?filter=nothing", HOST, 200, "No resource name contains");
-    expect(&site, "/?sort=wants", HOST, 200, ">r/00099<");
-    char *page = get(&site, "/?sort=wants", HOST);
+    expect(&fixture, "/", HOST, 200, "1 to 100 of 10000 resources");
+    expect(&fixture, "/?page=100", HOST, 200, ">r/09999<");
+    expect(&fixture, "/?page=7777777", HOST, 200, "1 to 100 of 10000");
+    expect(&fixture, "/?filter=r/0123", HOST, 200, "1 to 10 of 10 resources");
+    expect(&fixture, "/?filter=nothing", HOST, 200, "No resource name contains");
+    expect(&fixture, "/?sort=wants", HOST, 200, ">r/00099<");
+    char *page = get(&fixture, "/?sort=wants", HOST);
     assert_true(strlen(page) < 200000);
     free(page);
 
     /* V4: 1,000 resources have series of their own; the rest is summed. */
-    page = get(&site, "/metrics", HOST);
+    page = get(&fixture, "/metrics", HOST);
     int series = 0;
     double wants = 0; /* of all resources */
     for (const char *at = page; (at = strstr(at, "\ndoorman_resource_wants{")) != NULL; at++) {
@@ -234,26 +238,26 @@ static void many_resources_are_paged_and_can_be_filtered(void **state) {
     free(page);
     for (int i = 0; i < RESOURCES; i++) wants -= i % 100;
     assert_true(wants == 0);
-    assert_true(metric(&site, "doorman_resource_wants{resource=\"other\"}") > 0);
-    server_stop(&site.server);
+    assert_true(metric(&fixture, "doorman_resource_wants{resource=\"other\"}") > 0);
+    server_stop(&fixture.server);
 }
 
 static void leases_are_sorted_paged_and_filtered(void **state) {
     (void)state;
     enum { CLIENTS = 250 };
-    struct site site = site_start(CONFIG("1000000", ""), NULL);
+    struct fixture fixture = fixture_start(CONFIG("1000000", ""), NULL);
     for (int i = 0; i < CLIENTS; i++) {
         char body[256];
         snprintf(body, sizeof body,
                  "{\"client_id\": \"c%03d\", \"resource\": [{\"resource_id\": \"db\", "
                  "\"priority\": %d, \"wants\": %d}]}",
                  i, i % 16, (i * 7) % CLIENTS + 1);
-        want(&site, body);
+        request_capacity(&fixture, body);
     }
-    expect(&site, "/resources?resource=db", HOST, 200, "1 to 100 of 250 leases");
-    expect(&site, "/resources?resource=db&page=3", HOST, 200, "<td>c249</td>");
-    expect(&site, "/resources?resource=db&filter=c24", HOST, 200, "1 to 10 of 10 leases");
-    char *page = get(&site, "/resources?resource=db&sort=wants", HOST);
+    expect(&fixture, "/resources?resource=db", HOST, 200, "1 to 100 of 250 leases");
+    expect(&fixture, "/resources?resource=db&page=3", HOST, 200, "<td>c249</td>");
+    expect(&fixture, "/resources?resource=db&filter=c24", HOST, 200, "1 to 10 of 10 leases");
+    char *page = get(&fixture, "/resources?resource=db&sort=wants", HOST);
     const char *row = strstr(page, "<tbody>");
     double last = 1e9;
     for (int i = 0; i < 100; i++) {
@@ -265,7 +269,7 @@ static void leases_are_sorted_paged_and_filtered(void **state) {
     }
     assert_true(last == CLIENTS - 99);
     free(page);
-    server_stop(&site.server);
+    server_stop(&fixture.server);
 }
 
 /* ---- JSON and metrics ----------------------------------------------------------------------- */
@@ -273,14 +277,15 @@ static void leases_are_sorted_paged_and_filtered(void **state) {
 /* V3: the state as JSON. */
 static void the_status_names_the_node_its_master_and_every_resource(void **state) {
     (void)state;
-    struct site site = site_start(CONFIG("100", ""), (const char *[]){"--node", "n\"1", NULL});
-    want(&site, ASK("a", "db/\\\"orders", "30"));
-    want(&site, ASK("b", "db/\\\"orders", "90.5"));
-    char *answer = get(&site, "/v1/status", HOST);
-    cJSON *tree = cJSON_Parse(body_of(answer));
+    struct fixture fixture =
+        fixture_start(CONFIG("100", ""), (const char *[]){"--node", "n\"1", NULL});
+    request_capacity(&fixture, CAPACITY_REQUEST("a", "db/\\\"orders", "30"));
+    request_capacity(&fixture, CAPACITY_REQUEST("b", "db/\\\"orders", "90.5"));
+    char *response = get(&fixture, "/v1/status", HOST);
+    cJSON *tree = cJSON_Parse(body_of(response));
     assert_non_null(tree);
     assert_string_equal(text(tree, "node"), "n\"1");
-    assert_string_equal(text(tree, "master_address"), site.server.url);
+    assert_string_equal(text(tree, "master_address"), fixture.server.url);
     assert_true(cJSON_IsTrue(find(tree, "is_master")));
     assert_string_equal(text(tree, "resources[0].resource_id"), "db/\"orders");
     assert_string_equal(text(tree, "resources[0].algorithm"), "FAIR_SHARE");
@@ -293,25 +298,25 @@ static void the_status_names_the_node_its_master_and_every_resource(void **state
     assert_true(cJSON_IsFalse(find(tree, "resources[0].learning")));
     assert_null(find(tree, "resources[1]"));
     cJSON_Delete(tree);
-    free(answer);
-    expect(&site, "/healthz", "", 200, "ok");
-    expect(&site, "/readyz", "", 200, "ready");
-    server_stop(&site.server);
+    free(response);
+    expect(&fixture, "/healthz", "", 200, "ok");
+    expect(&fixture, "/readyz", "", 200, "ready");
+    server_stop(&fixture.server);
 }
 
 /* V3: the response is a valid configuration file. */
 static void the_configuration_page_is_a_valid_configuration(void **state) {
     (void)state;
     char *example = file_read("config.example.json");
-    struct site site = site_start(example, NULL);
-    char *first = get(&site, "/v1/config", HOST);
-    struct site again = site_start(body_of(first), NULL);
+    struct fixture fixture = fixture_start(example, NULL);
+    char *first = get(&fixture, "/v1/config", HOST);
+    struct fixture again = fixture_start(body_of(first), NULL);
     char *second = get(&again, "/v1/config", HOST);
     assert_string_equal(body_of(first), body_of(second));
     assert_non_null(strstr(first, "\"name\":\"reserve\",\"value\":0.1"));
-    server_stop(&site.server);
+    server_stop(&fixture.server);
     server_stop(&again.server);
-    struct site rejects = site_start(CONFIG("1", ", \"unmatched\": \"reject\""), NULL);
+    struct fixture rejects = fixture_start(CONFIG("1", ", \"unmatched\": \"reject\""), NULL);
     expect(&rejects, "/v1/config", HOST, 200, "{\"unmatched\":\"reject\",");
     server_stop(&rejects.server);
     free(second);
@@ -322,105 +327,108 @@ static void the_configuration_page_is_a_valid_configuration(void **state) {
 /* V4. */
 static void the_metrics_count_events(void **state) {
     (void)state;
-    struct site site = site_start("{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": "
-                                  "100, \"algorithm\": {\"kind\": \"FAIR_SHARE\", "
-                                  "\"lease_length\": 60, \"refresh_interval\": 5}}]}",
-                                  NULL);
-    want(&site, ASK("a", "db", "30"));
-    want(&site, ASK("a", "unknown\\\\", "30"));
-    char *reply = ask_bytes(site.server.url, "{\"discovery\": {}}", 17);
+    struct fixture fixture =
+        fixture_start("{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": "
+                      "100, \"algorithm\": {\"kind\": \"FAIR_SHARE\", "
+                      "\"lease_length\": 60, \"refresh_interval\": 5}}]}",
+                      NULL);
+    request_capacity(&fixture, CAPACITY_REQUEST("a", "db", "30"));
+    request_capacity(&fixture, CAPACITY_REQUEST("a", "unknown\\\\", "30"));
+    char *reply = send_bytes(fixture.server.url, "{\"discovery\": {}}", 17);
     assert_non_null(reply);
     free(reply);
-    expect_post(&site, "/v1/get_capacity", HOST JSON, "{}", 400, "get_capacity.client_id");
-    assert_true(metric(&site, "doorman_build_info{version=\"0.1.0\"}") == 1);
-    assert_true(metric(&site, "doorman_server_is_master") == 1);
-    assert_true(metric(&site, "doorman_server_config_last_reload_successful") == 1);
-    double loaded = metric(&site, "doorman_server_config_last_reload_success_timestamp_seconds");
+    expect_post(&fixture, "/v1/get_capacity", HOST JSON, "{}", 400, "get_capacity.client_id");
+    assert_true(metric(&fixture, "doorman_build_info{version=\"0.1.0\"}") == 1);
+    assert_true(metric(&fixture, "doorman_server_is_master") == 1);
+    assert_true(metric(&fixture, "doorman_server_config_last_reload_successful") == 1);
+    double loaded = metric(&fixture, "doorman_server_config_last_reload_success_timestamp_seconds");
     assert_true(loaded > (double)time(NULL) - 60 && loaded <= (double)time(NULL));
-    assert_true(metric(&site, "doorman_server_unmatched_requests_total") == 1);
-    assert_true(metric(&site, "doorman_server_requests_total{method=\"get_capacity\","
-                              "code=\"OK\"}") == 2);
-    assert_true(metric(&site, "doorman_server_requests_total{method=\"discovery\","
-                              "code=\"OK\"}") == 1);
-    assert_true(metric(&site, "doorman_server_requests_total{method=\"unknown\","
-                              "code=\"INVALID_ARGUMENT\"}") == 1);
-    assert_true(metric(&site, "doorman_server_request_duration_seconds_count{"
-                              "method=\"get_capacity\"}") == 2);
-    assert_true(metric(&site, "doorman_resource_capacity{resource=\"db\"}") == 100);
-    assert_true(metric(&site, "doorman_resource_wants{resource=\"db\"}") == 30);
-    assert_true(metric(&site, "doorman_resource_has{resource=\"db\"}") == 0);
-    assert_true(metric(&site, "doorman_resource_learning{resource=\"db\"}") == 1);
-    assert_true(metric(&site, "doorman_resource_clients{resource=\"db\"}") == 1);
-    assert_true(metric(&site, "doorman_resource_overshoot{resource=\"db\"}") == 0);
-    assert_true(metric(&site, "doorman_resource_leases_expired_total{resource=\"db\"}") == 0);
-    server_stop(&site.server);
+    assert_true(metric(&fixture, "doorman_server_unmatched_requests_total") == 1);
+    assert_true(metric(&fixture, "doorman_server_requests_total{method=\"get_capacity\","
+                                 "code=\"OK\"}") == 2);
+    assert_true(metric(&fixture, "doorman_server_requests_total{method=\"discovery\","
+                                 "code=\"OK\"}") == 1);
+    assert_true(metric(&fixture, "doorman_server_requests_total{method=\"unknown\","
+                                 "code=\"INVALID_ARGUMENT\"}") == 1);
+    assert_true(metric(&fixture, "doorman_server_request_duration_seconds_count{"
+                                 "method=\"get_capacity\"}") == 2);
+    assert_true(metric(&fixture, "doorman_resource_capacity{resource=\"db\"}") == 100);
+    assert_true(metric(&fixture, "doorman_resource_wants{resource=\"db\"}") == 30);
+    assert_true(metric(&fixture, "doorman_resource_has{resource=\"db\"}") == 0);
+    assert_true(metric(&fixture, "doorman_resource_learning{resource=\"db\"}") == 1);
+    assert_true(metric(&fixture, "doorman_resource_clients{resource=\"db\"}") == 1);
+    assert_true(metric(&fixture, "doorman_resource_overshoot{resource=\"db\"}") == 0);
+    assert_true(metric(&fixture, "doorman_resource_leases_expired_total{resource=\"db\"}") == 0);
+    server_stop(&fixture.server);
 }
 
 /* Renews the lease of "same", naming the one before. Returns the new lease's id. */
-static double renew(const struct site *site, double id) {
+static double renew(const struct fixture *fixture, double id) {
     char body[300];
     snprintf(body, sizeof body,
              "{\"client_id\": \"same\", \"resource\": [{\"resource_id\": \"db\", \"wants\": 80, "
              "\"has\": {\"id\": %.0f, \"node\": \"n\", \"capacity\": 80, \"expires_in\": 60}}]}",
              id);
-    if (id <= 0) snprintf(body, sizeof body, "%s", ASK("same", "db", "80"));
-    char *answer = post(site, "/v1/get_capacity", HOST JSON, body);
-    cJSON *tree = cJSON_Parse(body_of(answer));
+    if (id <= 0) snprintf(body, sizeof body, "%s", CAPACITY_REQUEST("same", "db", "80"));
+    char *response = post(fixture, "/v1/get_capacity", HOST JSON, body);
+    cJSON *tree = cJSON_Parse(body_of(response));
     double next = number(tree, "response[0].gets.id");
     cJSON_Delete(tree);
-    free(answer);
+    free(response);
     return next;
 }
 
 /* S10: shown in the log (at most once a minute), in the metrics, and on the page. */
 static void two_processes_with_one_id_are_shown(void **state) {
     (void)state;
-    struct site site = site_start(CONFIG("100", ""), (const char *[]){"--node", "n", NULL});
-    double one = renew(&site, 0), two = renew(&site, 0);
-    want(&site, ASK("other", "db", "1"));
-    expect(&site, "/metrics", HOST, 200, "\ndoorman_server_shared_id_requests_total 0\n");
+    struct fixture fixture =
+        fixture_start(CONFIG("100", ""), (const char *[]){"--node", "n", NULL});
+    double one = renew(&fixture, 0), two = renew(&fixture, 0);
+    request_capacity(&fixture, CAPACITY_REQUEST("other", "db", "1"));
+    expect(&fixture, "/metrics", HOST, 200, "\ndoorman_server_shared_id_requests_total 0\n");
     for (int i = 0; i < 4; i++) {
-        one = renew(&site, one);
-        two = renew(&site, two);
+        one = renew(&fixture, one);
+        two = renew(&fixture, two);
     }
-    assert_true(metric(&site, "doorman_server_shared_id_requests_total") == 4);
-    process_await(site.server.process, "two processes seem to use one id", 1);
-    assert_int_equal(process_said(site.server.process, "holder=same"), 1);
-    expect(&site, "/resources?resource=db&filter=same", HOST, 200, "used by two processes");
-    char *page = get(&site, "/resources?resource=db&filter=other", HOST);
+    assert_true(metric(&fixture, "doorman_server_shared_id_requests_total") == 4);
+    process_await(fixture.server.process, "two processes seem to use one id", 1);
+    assert_int_equal(process_logged(fixture.server.process, "holder=same"), 1);
+    expect(&fixture, "/resources?resource=db&filter=same", HOST, 200, "used by two processes");
+    char *page = get(&fixture, "/resources?resource=db&filter=other", HOST);
     assert_null(strstr(page, "used by two processes"));
     free(page);
-    server_stop(&site.server);
+    server_stop(&fixture.server);
 }
 
 /* V4: Prometheus' own tool finds no violation of its conventions. */
 static void promtool_accepts_the_metrics(void **state) {
     (void)state;
-    if (!have("promtool")) skip();
-    struct site root = site_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
-    want(&root, ASK("a", "x{}\\\\", "30"));
-    char *answer = get(&root, "/metrics", HOST), path[128], command[256];
+    if (!program_exists("promtool")) skip();
+    struct fixture root =
+        fixture_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
+    request_capacity(&root, CAPACITY_REQUEST("a", "x{}\\\\", "30"));
+    char *response = get(&root, "/metrics", HOST), path[128], command[256];
     snprintf(path, sizeof path, "%s", root.server.process->socket);
-    file_write(path, body_of(answer));
+    file_write(path, body_of(response));
     snprintf(command, sizeof command, "promtool check metrics <%s", path);
     assert_int_equal(system(command), 0);
-    free(answer);
+    free(response);
     server_stop(&root.server);
 }
 
 /* V4: a real Prometheus reads the metrics. */
 static void prometheus_scrapes_the_metrics(void **state) {
     (void)state;
-    if (!have("prometheus")) skip();
-    struct site site = site_start(CONFIG("100", ""), NULL);
-    want(&site, ASK("a", "db/orders", "30"));
+    if (!program_exists("prometheus")) skip();
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    request_capacity(&fixture, CAPACITY_REQUEST("a", "db/orders", "30"));
     int port = port_free();
     struct process *process = process_new();
     char config[512], file[128], data[128], listen[64];
     snprintf(config, sizeof config,
              "global: {scrape_interval: 500ms}\nscrape_configs:\n- job_name: doorman\n"
              "  static_configs: [{targets: ['%s']}]\n",
-             site.http.url + strlen("tcp://"));
+             fixture.http.url + strlen("tcp://"));
     file_write(process->config, config);
     snprintf(file, sizeof file, "--config.file=%s", process->config);
     snprintf(data, sizeof data, "--storage.tsdb.path=%s/data", process->folder);
@@ -431,17 +439,17 @@ static void prometheus_scrapes_the_metrics(void **state) {
     assert_true(process->pid >= 0);
     if (process->pid == 0) {
         char *argv[] = {(char *)"/usr/bin/env", (char *)"prometheus", file, data, listen, NULL};
-        process_become(process, argv, environ);
+        process_exec(process, argv, environ);
     }
-    struct site prometheus = {.http = {process, ""}};
+    struct fixture prometheus = {.http = {process, ""}};
     snprintf(prometheus.http.url, sizeof prometheus.http.url, "tcp://127.0.0.1:%d", port);
     process_await(process, "Server is ready to receive web requests", 1);
     bool found = false;
-    for (int waited = 0; !found && waited < PATIENCE_MS; waited += 200) {
+    for (int waited = 0; !found && waited < TIMEOUT_MS; waited += 200) {
         sleep_ms(200);
-        char *answer = get(&prometheus, "/api/v1/query?query=doorman_resource_wants", HOST);
-        found = strstr(answer, "\"resource\":\"db/orders\"") && strstr(answer, "\"30\"");
-        free(answer);
+        char *response = get(&prometheus, "/api/v1/query?query=doorman_resource_wants", HOST);
+        found = strstr(response, "\"resource\":\"db/orders\"") && strstr(response, "\"30\"");
+        free(response);
     }
     assert_true(found);
     kill(process->pid, SIGTERM);
@@ -449,29 +457,30 @@ static void prometheus_scrapes_the_metrics(void **state) {
     char remove[128];
     snprintf(remove, sizeof remove, "rm -rf %s/data", process->folder);
     assert_int_equal(system(remove), 0);
-    server_stop(&site.server);
+    server_stop(&fixture.server);
 }
 
 /* V4, V3: a node with a parent shows its lease from it. */
 static void a_node_shows_its_parent_and_its_lease(void **state) {
     (void)state;
-    struct site root = site_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
-    struct site leaf = {.server = {process_new(), ""}};
+    struct fixture root =
+        fixture_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
+    struct fixture leaf = {.server = {process_new(), ""}};
     process_start(leaf.server.process,
                   (const char *[]){"--parent", root.server.url, "--node", "leaf", "--listen",
                                    "tcp://127.0.0.1:0", "--http", "127.0.0.1:0", NULL},
                   NULL);
     process_await(leaf.server.process, " http=http", 1);
-    char *said = file_read(leaf.server.process->err);
+    char *log_text = file_read(leaf.server.process->err);
     unsigned port = 0;
-    assert_int_equal(sscanf(strstr(said, " http="), " http=http://127.0.0.1:%u", &port), 1);
+    assert_int_equal(sscanf(strstr(log_text, " http="), " http=http://127.0.0.1:%u", &port), 1);
     snprintf(leaf.http.url, sizeof leaf.http.url, "tcp://127.0.0.1:%u", port);
-    free(said);
+    free(log_text);
     leaf.http.process = leaf.server.process;
-    want(&leaf, ASK("a", "db/[*]", "30"));
+    request_capacity(&leaf, CAPACITY_REQUEST("a", "db/[*]", "30"));
     const char *series = "doorman_server_parent_lease_remaining_seconds{resource=\"db/[*]\"}";
     double left = 0;
-    for (int waited = 0; left <= 0 && waited < PATIENCE_MS; waited += 50) {
+    for (int waited = 0; left <= 0 && waited < TIMEOUT_MS; waited += 50) {
         sleep_ms(50);
         left = metric(&leaf, series);
     }
@@ -490,71 +499,75 @@ static void a_node_shows_its_parent_and_its_lease(void **state) {
 /* PROTOCOL: requests and responses are the inner objects; errors also have HTTP status codes. */
 static void the_methods_answer_over_http_as_over_nng(void **state) {
     (void)state;
-    struct site site = site_start(CONFIG("100", ""), NULL);
-    char *answer = post(&site, "/v1/get_capacity", HOST JSON, ASK("a", "db", "30"));
-    assert_int_equal(code_of(answer), 200);
-    cJSON *tree = cJSON_Parse(body_of(answer)), *again = NULL;
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    char *response =
+        post(&fixture, "/v1/get_capacity", HOST JSON, CAPACITY_REQUEST("a", "db", "30"));
+    assert_int_equal(code_of(response), 200);
+    cJSON *tree = cJSON_Parse(body_of(response)), *again = NULL;
     assert_true(number(tree, "response[0].gets.capacity") == 30);
     char release[256];
     snprintf(release, sizeof release,
              "{\"client_id\": \"a\", \"resource\": [{\"resource_id\": \"db\", \"id\": %.0f}]}",
              number(tree, "response[0].gets.id"));
-    free(answer);
+    free(response);
     cJSON_Delete(tree);
-    again = ask(&site.server, "{\"get_capacity\": " ASK("b", "db", "500") "}");
+    again =
+        send_request(&fixture.server, "{\"get_capacity\": " CAPACITY_REQUEST("b", "db", "500") "}");
     assert_true(number(again, "get_capacity.response[0].gets.capacity") == 70);
     cJSON_Delete(again);
-    expect_post(&site, "/v1/release_capacity", HOST JSON, release, 200, "{}");
-    assert_true(metric(&site, "doorman_resource_has{resource=\"db\"}") == 70);
-    expect_post(&site, "/v1/discovery", HOST "content-type: Application/JSON; charset=utf-8\r\n",
+    expect_post(&fixture, "/v1/release_capacity", HOST JSON, release, 200, "{}");
+    assert_true(metric(&fixture, "doorman_resource_has{resource=\"db\"}") == 70);
+    expect_post(&fixture, "/v1/discovery", HOST "content-type: Application/JSON; charset=utf-8\r\n",
                 "{}", 200, "\"is_master\":true");
-    expect_post(&site, "/v1/get_server_capacity", HOST JSON,
+    expect_post(&fixture, "/v1/get_server_capacity", HOST JSON,
                 "{\"server_id\": \"s\", \"path\": [\"s\"], \"resource\": []}", 200, "response");
-    server_stop(&site.server);
+    server_stop(&fixture.server);
 }
 
 /* The path /v1 takes what every other transport takes. */
 static void a_whole_message_can_be_posted(void **state) {
     (void)state;
-    struct site site = site_start(CONFIG("100", ""), NULL);
-    char *elsewhere = ask_bytes(site.server.url, "{\"discovery\": {}}", 17);
-    char *answer = post(&site, "/v1", HOST JSON, "{\"discovery\": {}}");
-    assert_int_equal(code_of(answer), 200);
-    const char *body = body_of(answer);
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    char *elsewhere = send_bytes(fixture.server.url, "{\"discovery\": {}}", 17);
+    char *response = post(&fixture, "/v1", HOST JSON, "{\"discovery\": {}}");
+    assert_int_equal(code_of(response), 200);
+    const char *body = body_of(response);
     assert_memory_equal(body, elsewhere, strlen(elsewhere));
     assert_string_equal(body + strlen(elsewhere), "\n");
-    free(answer);
+    free(response);
     free(elsewhere);
-    const char *wants = "{\"get_capacity\": " ASK("a", "db", "30") "}";
-    expect_post(&site, "/v1", HOST JSON, wants, 200, "{\"get_capacity\":{\"response\"");
-    expect_post(&site, "/v1", HOST JSON, "{\"get_capacity\": {}}", 400, "get_capacity.client_id");
-    expect_post(&site, "/v1", HOST JSON, "{\"nothing\": {}}", 404, "NOT_FOUND");
-    expect_post(&site, "/v1", HOST JSON, "", 400, "INVALID_ARGUMENT");
-    expect_post(&site, "/v1", HOST, wants, 415, "UNSUPPORTED_MEDIA_TYPE");
-    expect(&site, "/v1", HOST, 405, "Allow: POST");
-    expect_post(&site, "/v1/", HOST JSON, wants, 404, "NOT_FOUND");
-    server_stop(&site.server);
+    const char *wants = "{\"get_capacity\": " CAPACITY_REQUEST("a", "db", "30") "}";
+    expect_post(&fixture, "/v1", HOST JSON, wants, 200, "{\"get_capacity\":{\"response\"");
+    expect_post(&fixture, "/v1", HOST JSON, "{\"get_capacity\": {}}", 400,
+                "get_capacity.client_id");
+    expect_post(&fixture, "/v1", HOST JSON, "{\"nothing\": {}}", 404, "NOT_FOUND");
+    expect_post(&fixture, "/v1", HOST JSON, "", 400, "INVALID_ARGUMENT");
+    expect_post(&fixture, "/v1", HOST, wants, 415, "UNSUPPORTED_MEDIA_TYPE");
+    expect(&fixture, "/v1", HOST, 405, "Allow: POST");
+    expect_post(&fixture, "/v1/", HOST JSON, wants, 404, "NOT_FOUND");
+    server_stop(&fixture.server);
 }
 
 static void the_http_status_names_the_error_of_a_request(void **state) {
     (void)state;
-    struct site site = site_start(CONFIG("100", ""), NULL);
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     const char *method = "/v1/get_capacity";
-    expect_post(&site, method, HOST JSON, "{", 400, "INVALID_ARGUMENT");
-    expect_post(&site, method, HOST JSON, "", 400, "INVALID_ARGUMENT");
-    expect_post(&site, method, HOST JSON, "{}, \"discovery\": {}", 400, "INVALID_ARGUMENT");
-    expect_post(&site, method, HOST JSON, "{\"client_id\": \"a\", \"resource\": [{}]}", 400,
+    expect_post(&fixture, method, HOST JSON, "{", 400, "INVALID_ARGUMENT");
+    expect_post(&fixture, method, HOST JSON, "", 400, "INVALID_ARGUMENT");
+    expect_post(&fixture, method, HOST JSON, "{}, \"discovery\": {}", 400, "INVALID_ARGUMENT");
+    expect_post(&fixture, method, HOST JSON, "{\"client_id\": \"a\", \"resource\": [{}]}", 400,
                 "get_capacity.resource[0].resource_id");
-    expect_post(&site, "/v1/nothing", HOST JSON, "{}", 404, "NOT_FOUND");
-    expect_post(&site, "/v1/unknown", HOST JSON, "{}", 404, "NOT_FOUND");
-    expect_post(&site, "/", HOST JSON, "{}", 405, "Allow: GET");
-    expect(&site, method, HOST, 405, "Allow: POST");
-    expect(&site, "/nothing", HOST, 404, "NOT_FOUND");
-    expect(&site, "/../etc/passwd", HOST, 404, "NOT_FOUND");
-    expect_post(&site, method, HOST, "{}", 415, "UNSUPPORTED_MEDIA_TYPE");
-    expect_post(&site, method, HOST "Content-Type: text/plain\r\n", "{}", 415, "application/json");
-    expect_post(&site, method, HOST JSON "Content-Length: 2\r\n", "{}", 400, "Content-Length");
-    expect_post(&site, method, HOST JSON "Transfer-Encoding: chunked\r\n", "{}", 400, "Length");
+    expect_post(&fixture, "/v1/nothing", HOST JSON, "{}", 404, "NOT_FOUND");
+    expect_post(&fixture, "/v1/unknown", HOST JSON, "{}", 404, "NOT_FOUND");
+    expect_post(&fixture, "/", HOST JSON, "{}", 405, "Allow: GET");
+    expect(&fixture, method, HOST, 405, "Allow: POST");
+    expect(&fixture, "/nothing", HOST, 404, "NOT_FOUND");
+    expect(&fixture, "/../etc/passwd", HOST, 404, "NOT_FOUND");
+    expect_post(&fixture, method, HOST, "{}", 415, "UNSUPPORTED_MEDIA_TYPE");
+    expect_post(&fixture, method, HOST "Content-Type: text/plain\r\n", "{}", 415,
+                "application/json");
+    expect_post(&fixture, method, HOST JSON "Content-Length: 2\r\n", "{}", 400, "Content-Length");
+    expect_post(&fixture, method, HOST JSON "Transfer-Encoding: chunked\r\n", "{}", 400, "Length");
     static const struct {
         const char *request;
         int code;
@@ -569,11 +582,11 @@ static void the_http_status_names_the_error_of_a_request(void **state) {
         {"POST /v1/discovery HTTP/1.1\r\n" HOST JSON "Content-Length: 99999999999\r\n\r\n", 413},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *answer = exchange(&site, cases[i].request);
-        if (code_of(answer) != cases[i].code) fail_msg("%s: %s", cases[i].request, answer);
-        free(answer);
+        char *response = exchange(&fixture, cases[i].request);
+        if (code_of(response) != cases[i].code) fail_msg("%s: %s", cases[i].request, response);
+        free(response);
     }
-    server_stop(&site.server);
+    server_stop(&fixture.server);
 }
 
 static void a_connection_serves_requests_in_order_for_any_split_of_their_bytes(void **state) {
@@ -582,25 +595,25 @@ static void a_connection_serves_requests_in_order_for_any_split_of_their_bytes(v
         "GET /healthz HTTP/1.1\r\n\r\nPOST /v1/discovery HTTP/1.1\r\n" HOST JSON
         "Content-Length: 2\r\n\r\n{}HEAD / HTTP/1.1\r\n" HOST "\r\n"
         "GET /readyz HTTP/1.0\r\n\r\nGET /never HTTP/1.1\r\n\r\n";
-    struct site site = site_start(CONFIG("100", ""), NULL);
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     for (size_t piece = 1; piece < sizeof requests; piece = piece * 3 + 1) {
-        int fd = raw_connect(&site.http);
+        int fd = raw_connect(&fixture.http);
         for (size_t at = 0; at < sizeof requests - 1; at += piece) {
             size_t left = sizeof requests - 1 - at;
             raw_send(fd, requests + at, left < piece ? left : piece);
             if (piece < 20) sleep_ms(1);
         }
-        char *answers = drain(fd);
+        char *responses = drain(fd);
         int count = 0;
-        for (const char *at = answers; (at = strstr(at, "HTTP/1.1 200")) != NULL; at++) count++;
+        for (const char *at = responses; (at = strstr(at, "HTTP/1.1 200")) != NULL; at++) count++;
         assert_int_equal(count, 4);
-        assert_non_null(strstr(answers, "ready\n"));
-        assert_non_null(strstr(answers, "\"is_master\":true"));
-        assert_null(strstr(answers, "<html"));
-        assert_null(strstr(answers, "HTTP/1.1 404"));
-        free(answers);
+        assert_non_null(strstr(responses, "ready\n"));
+        assert_non_null(strstr(responses, "\"is_master\":true"));
+        assert_null(strstr(responses, "<html"));
+        assert_null(strstr(responses, "HTTP/1.1 404"));
+        free(responses);
     }
-    server_stop(&site.server);
+    server_stop(&fixture.server);
 }
 
 /* ---- access control ------------------------------------------------------------------------- */
@@ -610,38 +623,38 @@ static void a_connection_serves_requests_in_order_for_any_split_of_their_bytes(v
  * permission. */
 static void a_foreign_web_page_cannot_use_the_server(void **state) {
     (void)state;
-    struct site site = site_start(
+    struct fixture fixture = fixture_start(
         CONFIG("100", ""), (const char *[]){"--advertise", "tcp://doorman.example:15000", NULL});
-    static const char *const strangers[] = {"",
-                                            "Host: evil.example\r\n",
-                                            "Host: 127.0.0.1.evil.example\r\n",
-                                            "Host: localhost.evil.example:80\r\n",
-                                            "Host: 10.0.0.1\r\n",
-                                            "Host: localhost\r\nHost: evil.example\r\n"};
-    static const char *const known[] = {"Host: localhost:15050\r\n", "Host: 127.0.0.1\r\n",
-                                        "Host: [::1]:80\r\n", "host:LOCALHOST\r\n",
-                                        "Host: Doorman.Example:99\r\n"};
-    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++) {
+    static const char *const unknown_hosts[] = {"",
+                                                "Host: evil.example\r\n",
+                                                "Host: 127.0.0.1.evil.example\r\n",
+                                                "Host: localhost.evil.example:80\r\n",
+                                                "Host: 10.0.0.1\r\n",
+                                                "Host: localhost\r\nHost: evil.example\r\n"};
+    static const char *const known_hosts[] = {"Host: localhost:15050\r\n", "Host: 127.0.0.1\r\n",
+                                              "Host: [::1]:80\r\n", "host:LOCALHOST\r\n",
+                                              "Host: Doorman.Example:99\r\n"};
+    for (size_t i = 0; i < sizeof unknown_hosts / sizeof *unknown_hosts; i++) {
         char lines[256];
-        snprintf(lines, sizeof lines, "%s" JSON, strangers[i]);
-        expect_post(&site, "/v1/discovery", lines, "{}", 403, "PERMISSION_DENIED");
-        expect(&site, "/", strangers[i], 403, "PERMISSION_DENIED");
-        expect(&site, "/v1/status", strangers[i], 403, "PERMISSION_DENIED");
-        expect(&site, "/healthz", strangers[i], 200, "ok");
+        snprintf(lines, sizeof lines, "%s" JSON, unknown_hosts[i]);
+        expect_post(&fixture, "/v1/discovery", lines, "{}", 403, "PERMISSION_DENIED");
+        expect(&fixture, "/", unknown_hosts[i], 403, "PERMISSION_DENIED");
+        expect(&fixture, "/v1/status", unknown_hosts[i], 403, "PERMISSION_DENIED");
+        expect(&fixture, "/healthz", unknown_hosts[i], 200, "ok");
     }
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    for (size_t i = 0; i < sizeof known_hosts / sizeof *known_hosts; i++) {
         char lines[256];
-        snprintf(lines, sizeof lines, "%s" JSON, known[i]);
-        expect_post(&site, "/v1/discovery", lines, "{}", 200, "is_master");
-        expect(&site, "/", known[i], 200, "<html");
+        snprintf(lines, sizeof lines, "%s" JSON, known_hosts[i]);
+        expect_post(&fixture, "/v1/discovery", lines, "{}", 200, "is_master");
+        expect(&fixture, "/", known_hosts[i], 200, "<html");
     }
-    char *answer =
-        exchange(&site, "OPTIONS /v1/discovery HTTP/1.1\r\n" HOST "Origin: https://evil.example\r\n"
-                        "Access-Control-Request-Method: POST\r\n\r\n");
-    assert_int_equal(code_of(answer), 405);
-    assert_null(strstr(answer, "Access-Control"));
-    free(answer);
-    server_stop(&site.server);
+    char *response = exchange(&fixture, "OPTIONS /v1/discovery HTTP/1.1\r\n" HOST
+                                        "Origin: https://evil.example\r\n"
+                                        "Access-Control-Request-Method: POST\r\n\r\n");
+    assert_int_equal(code_of(response), 405);
+    assert_null(strstr(response, "Access-Control"));
+    free(response);
+    server_stop(&fixture.server);
 }
 
 /* V3. */
@@ -649,16 +662,16 @@ static void a_configured_token_is_required_everywhere(void **state) {
     (void)state;
     struct process *files = process_new();
     file_write(files->config, "  s3cret:token\n");
-    struct site site =
-        site_start(CONFIG("100", ""), (const char *[]){"--http-token", files->config, NULL});
-    static const char *const wrong[] = {HOST,
-                                        HOST "Authorization: Bearer\r\n",
-                                        HOST "Authorization: Bearer s3cret:toke\r\n",
-                                        HOST "Authorization: Bearer s3cret:token2\r\n",
-                                        HOST "Authorization: Bearer S3cret:token\r\n",
-                                        HOST "Authorization: Basic bWU6d3Jvbmc=\r\n",
-                                        HOST "Authorization: Basic !\r\n",
-                                        HOST "Authorization: s3cret:token\r\n"};
+    struct fixture fixture =
+        fixture_start(CONFIG("100", ""), (const char *[]){"--http-token", files->config, NULL});
+    static const char *const invalid[] = {HOST,
+                                          HOST "Authorization: Bearer\r\n",
+                                          HOST "Authorization: Bearer s3cret:toke\r\n",
+                                          HOST "Authorization: Bearer s3cret:token2\r\n",
+                                          HOST "Authorization: Bearer S3cret:token\r\n",
+                                          HOST "Authorization: Basic bWU6d3Jvbmc=\r\n",
+                                          HOST "Authorization: Basic !\r\n",
+                                          HOST "Authorization: s3cret:token\r\n"};
     static const char *const right[] = {HOST "Authorization: Bearer s3cret:token\r\n",
                                         HOST "authorization: bearer s3cret:token\r\n",
                                         HOST "Authorization: Basic bWU6czNjcmV0OnRva2Vu\r\n",
@@ -666,25 +679,25 @@ static void a_configured_token_is_required_everywhere(void **state) {
     static const char *const paths[] = {
         "/",          "/resources?resource=a", "/metrics",  "/v1/status",
         "/v1/config", "/v1/discovery",         "/not/there"};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
         for (size_t j = 0; j < sizeof paths / sizeof *paths; j++) {
-            expect(&site, paths[j], wrong[i], 401, "WWW-Authenticate: Basic");
+            expect(&fixture, paths[j], invalid[i], 401, "WWW-Authenticate: Basic");
         }
         char lines[256];
-        snprintf(lines, sizeof lines, "%s" JSON, wrong[i]);
-        expect_post(&site, "/v1/discovery", lines, "{}", 401, "UNAUTHENTICATED");
+        snprintf(lines, sizeof lines, "%s" JSON, invalid[i]);
+        expect_post(&fixture, "/v1/discovery", lines, "{}", 401, "UNAUTHENTICATED");
     }
     for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
-        expect(&site, "/metrics", right[i], 200, "doorman_build_info");
+        expect(&fixture, "/metrics", right[i], 200, "doorman_build_info");
     }
-    expect_post(&site, "/v1/discovery", HOST JSON "Authorization: Bearer s3cret:token\r\n", "{}",
+    expect_post(&fixture, "/v1/discovery", HOST JSON "Authorization: Bearer s3cret:token\r\n", "{}",
                 200, "is_master");
-    expect_post(&site, "/v1/discovery",
+    expect_post(&fixture, "/v1/discovery",
                 "Host: evil.example\r\n" JSON "Authorization: Bearer s3cret:token\r\n", "{}", 403,
                 "PERMISSION_DENIED");
-    expect(&site, "/healthz", "", 200, "ok");
-    expect(&site, "/readyz", "", 200, "ready");
-    server_stop(&site.server);
+    expect(&fixture, "/healthz", "", 200, "ok");
+    expect(&fixture, "/readyz", "", 200, "ready");
+    server_stop(&fixture.server);
 }
 
 static void expect_refusal(const char *const *more, int code, const char *text) {
@@ -694,9 +707,9 @@ static void expect_refusal(const char *const *more, int code, const char *text) 
     for (size_t i = 0; more[i]; i++) arguments[i + 4] = more[i];
     file_write(process->config, CONFIG("100", ""));
     assert_int_equal(process_run(process, arguments, NULL), code);
-    char *said = file_read(process->err);
-    if (!strstr(said, text)) fail_msg("expected '%s', got '%s'", text, said);
-    free(said);
+    char *log_text = file_read(process->err);
+    if (!strstr(log_text, text)) fail_msg("expected '%s', got '%s'", text, log_text);
+    free(log_text);
 }
 
 /* V3, V7. */
@@ -709,19 +722,19 @@ static void http_beyond_loopback_needs_authentication(void **state) {
     }
     struct process *files = process_new();
     file_write(files->config, "token");
-    struct site site = {
+    struct fixture fixture = {
         .server =
             server_start(CONFIG("100", ""), (const char *[]){"--http", "0.0.0.0:0", "--http-token",
                                                              files->config, NULL})};
-    process_await(site.server.process, "travels in plain text", 1);
-    server_stop(&site.server);
+    process_await(fixture.server.process, "travels in plain text", 1);
+    server_stop(&fixture.server);
 }
 
 /* V7. */
 static void http_errors_at_the_start_are_one_line(void **state) {
     (void)state;
-    struct site site = site_start(CONFIG("100", ""), NULL);
-    const char *taken = site.http.url + strlen("tcp://");
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    const char *taken = fixture.http.url + strlen("tcp://");
     expect_refusal((const char *[]){"--http", taken, NULL}, 1, "in use");
     expect_refusal((const char *[]){"--http", "rubbish::x", NULL}, 2, "--http");
     expect_refusal((const char *[]){"--http-token", "/no/such", "--http", "127.0.0.1:0", NULL}, 1,
@@ -733,7 +746,7 @@ static void http_errors_at_the_start_are_one_line(void **state) {
     expect_refusal((const char *[]){"--listen", "tls+tcp://127.0.0.1:0", NULL}, 2, "--tls-cert");
     expect_refusal((const char *[]){"--max-message", "4194305", NULL}, 2, "4194304");
     expect_refusal((const char *[]){"--max-holders", "many", NULL}, 2, "'many'");
-    server_stop(&site.server);
+    server_stop(&fixture.server);
 }
 
 /* ---- TLS ------------------------------------------------------------------------------------ */
@@ -776,7 +789,7 @@ static nng_tls_config *client_tls(const char *authority, const char *folder) {
 }
 
 /* Returns how long to wait for a response, which is expected or must not come. */
-static int patience(bool expected) { return expected ? PATIENCE_MS : 2000; }
+static int timeout(bool expected) { return expected ? TIMEOUT_MS : 2000; }
 
 /* Fails unless a client over nng is accepted, or rejected, as expected. */
 static void expect_nng(const char *url, const char *authority, const char *folder, bool expected) {
@@ -786,8 +799,8 @@ static void expect_nng(const char *url, const char *authority, const char *folde
     char *reply = NULL, request[] = "{\"discovery\": {}}";
     size_t bytes = 0;
     assert_int_equal(nng_req0_open(&socket), 0);
-    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, patience(expected));
-    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, patience(expected));
+    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, timeout(expected));
+    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, timeout(expected));
     assert_int_equal(nng_dialer_create(&dialer, socket, url), 0);
     assert_int_equal(nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls), 0);
     bool in = nng_dialer_start(dialer, 0) == 0 &&
@@ -799,7 +812,7 @@ static void expect_nng(const char *url, const char *authority, const char *folde
     assert_int_equal(in, expected);
 }
 
-static void expect_https(const struct site *site, const char *authority, const char *folder,
+static void expect_https(const struct fixture *fixture, const char *authority, const char *folder,
                          bool expected) {
     char command[1024], own[256] = "";
     if (folder) {
@@ -808,7 +821,8 @@ static void expect_https(const struct site *site, const char *authority, const c
     snprintf(command, sizeof command,
              "curl -s --cacert %s/ca.pem %s --resolve localhost:%s:127.0.0.1 "
              "https://localhost:%s/healthz 2>/dev/null | grep -qx ok",
-             authority, own, strrchr(site->http.url, ':') + 1, strrchr(site->http.url, ':') + 1);
+             authority, own, strrchr(fixture->http.url, ':') + 1,
+             strrchr(fixture->http.url, ':') + 1);
     assert_int_equal(system(command) == 0, expected);
 }
 
@@ -833,7 +847,7 @@ static void expect_agent(const char *url, const char *authority, const char *fol
     free(certificate);
     free(ca);
     assert_int_equal(doorman_agent_open(&resource, agent, &db, NULL), DOORMAN_OK);
-    for (int waited = 0; !info.leased && waited < patience(expected); waited += 20) {
+    for (int waited = 0; !info.leased && waited < timeout(expected); waited += 20) {
         sleep_ms(20);
         doorman_agent_read(agent, resource, &info);
     }
@@ -853,15 +867,15 @@ static void expect_leaf(const char *url, const char *authority, const char *fold
                                    key, "--listen", "tcp://127.0.0.1:0", "--node", "leaf", NULL},
                   NULL);
     process_await(leaf, " listen=", 1);
-    char *said = file_read(leaf->err), listen[64];
-    assert_int_equal(sscanf(strstr(said, " listen="), " listen=%63[^ ]", listen), 1);
-    free(said);
-    const char request[] = "{\"get_capacity\": " ASK("a", "db", "1") "}";
-    free(ask_bytes(listen, request, strlen(request)));
+    char *log_text = file_read(leaf->err), listen[64];
+    assert_int_equal(sscanf(strstr(log_text, " listen="), " listen=%63[^ ]", listen), 1);
+    free(log_text);
+    const char request[] = "{\"get_capacity\": " CAPACITY_REQUEST("a", "db", "1") "}";
+    free(send_bytes(listen, request, strlen(request)));
     bool leased = false;
-    for (int waited = 0; !leased && waited < patience(expected); waited += 20) {
+    for (int waited = 0; !leased && waited < timeout(expected); waited += 20) {
         sleep_ms(20);
-        leased = process_said(leaf, "the parent answers") > 0;
+        leased = process_logged(leaf, "the parent answers") > 0;
     }
     process_signal(leaf, SIGTERM);
     process_end(leaf, 0);
@@ -873,67 +887,67 @@ static void expect_leaf(const char *url, const char *authority, const char *fold
 static void with_an_authority_only_its_certificates_are_accepted(void **state) {
     (void)state;
     nng_tls_config *tls = NULL;
-    if (!have("openssl") || !have("curl")) skip();
+    if (!program_exists("openssl") || !program_exists("curl")) skip();
     if (nng_tls_config_alloc(&tls, NNG_TLS_MODE_SERVER) != 0) {
         print_message("skipped: libnng has no TLS\n");
         skip();
     }
     nng_tls_config_free(tls);
-    char ours[] = "/tmp/doorman-tls-XXXXXX", others[] = "/tmp/doorman-tls-XXXXXX";
+    char own[] = "/tmp/doorman-tls-XXXXXX", others[] = "/tmp/doorman-tls-XXXXXX";
     char cert[64], key[64], ca[64], command[256];
-    assert_non_null(mkdtemp(ours));
+    assert_non_null(mkdtemp(own));
     assert_non_null(mkdtemp(others));
-    assert_true(make_certificates(ours));
+    assert_true(make_certificates(own));
     assert_true(make_certificates(others));
-    snprintf(cert, sizeof cert, "%s/own.pem", ours);
-    snprintf(key, sizeof key, "%s/own.key", ours);
-    snprintf(ca, sizeof ca, "%s/ca.pem", ours);
+    snprintf(cert, sizeof cert, "%s/own.pem", own);
+    snprintf(key, sizeof key, "%s/own.key", own);
+    snprintf(ca, sizeof ca, "%s/ca.pem", own);
     const char *flags[] = {
         "--listen", "tls+tcp://127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--tls-ca", ca,
         NULL};
     for (int with_authority = 0; with_authority < 2; with_authority++) {
         flags[6] = with_authority ? "--tls-ca" : NULL;
-        struct site site = site_start(CONFIG("100", ""), flags);
-        char *said = file_read(site.server.process->err), url[64];
-        assert_int_equal(sscanf(strstr(said, "tls+tcp://"), "%63[^, \n]", url), 1);
-        free(said);
-        expect_nng(url, ours, ours, true);
-        expect_https(&site, ours, ours, true);
-        expect_nng(url, ours, NULL, !with_authority);
-        expect_https(&site, ours, NULL, !with_authority);
-        expect_nng(url, ours, others, !with_authority);
-        expect_https(&site, ours, others, !with_authority);
-        expect_nng(url, others, ours, false); /* another CA signed the server's certificate */
+        struct fixture fixture = fixture_start(CONFIG("100", ""), flags);
+        char *log_text = file_read(fixture.server.process->err), url[64];
+        assert_int_equal(sscanf(strstr(log_text, "tls+tcp://"), "%63[^, \n]", url), 1);
+        free(log_text);
+        expect_nng(url, own, own, true);
+        expect_https(&fixture, own, own, true);
+        expect_nng(url, own, NULL, !with_authority);
+        expect_https(&fixture, own, NULL, !with_authority);
+        expect_nng(url, own, others, !with_authority);
+        expect_https(&fixture, own, others, !with_authority);
+        expect_nng(url, others, own, false); /* another CA signed the server's certificate */
         char named[96];
         snprintf(named, sizeof named, "tls+tcp://localhost:%s", strrchr(url, ':') + 1);
-        expect_agent(named, ours, ours, true);
-        expect_agent(named, others, ours, false);
-        expect_agent(url, ours, ours, false); /* the certificate is not valid for 127.0.0.1 */
-        expect_leaf(named, ours, ours, true);
-        expect_leaf(named, others, ours, false);
-        free(exchange(&site, "GET /healthz HTTP/1.1\r\n\r\n"));
-        expect_nng(url, ours, ours, true);
-        server_stop(&site.server);
+        expect_agent(named, own, own, true);
+        expect_agent(named, others, own, false);
+        expect_agent(url, own, own, false); /* the certificate is not valid for 127.0.0.1 */
+        expect_leaf(named, own, own, true);
+        expect_leaf(named, others, own, false);
+        free(exchange(&fixture, "GET /healthz HTTP/1.1\r\n\r\n"));
+        expect_nng(url, own, own, true);
+        server_stop(&fixture.server);
     }
-    snprintf(command, sizeof command, "rm -rf %s %s", ours, others);
+    snprintf(command, sizeof command, "rm -rf %s %s", own, others);
     assert_int_equal(system(command), 0);
 }
 
 /* ---- reload --------------------------------------------------------------------------------- */
 
-static void await_capacity(const struct site *site, double capacity) {
+static void await_capacity(const struct fixture *fixture, double capacity) {
     double now = -1;
-    for (int waited = 0; now != capacity && waited < PATIENCE_MS; waited += 50) {
+    for (int waited = 0; now != capacity && waited < TIMEOUT_MS; waited += 50) {
         sleep_ms(50);
-        now = metric(site, "doorman_resource_capacity{resource=\"db\"}");
+        now = metric(fixture, "doorman_resource_capacity{resource=\"db\"}");
     }
     assert_true(now == capacity);
 }
 
 /* Rewrites the configuration file in place. The server is stopped meanwhile, because it could read
  * half of the file. */
-static void config_rewrite(const struct site *site, const char *config) {
-    const struct process *process = site->server.process;
+static void config_rewrite(const struct fixture *fixture, const char *config) {
+    const struct process *process = fixture->server.process;
     int status = 0;
     process_signal(process, SIGSTOP);
     assert_int_equal(waitpid(process->pid, &status, WUNTRACED), process->pid);
@@ -945,55 +959,55 @@ static void config_rewrite(const struct site *site, const char *config) {
 /* V1: rewritten in place, replaced by a file, replaced by a link, or removed for a while. */
 static void a_changed_file_is_loaded_after_any_kind_of_change(void **state) {
     (void)state;
-    struct site site = site_start(CONFIG("100", ""), NULL);
-    const char *path = site.server.process->config;
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    const char *path = fixture.server.process->config;
     char first[96], second[96], link_path[96];
-    snprintf(first, sizeof first, "%s/first", site.server.process->folder);
-    snprintf(second, sizeof second, "%s/second", site.server.process->folder);
-    snprintf(link_path, sizeof link_path, "%s/link", site.server.process->folder);
-    want(&site, ASK("a", "db", "30"));
-    config_rewrite(&site, CONFIG("200", ""));
-    await_capacity(&site, 200);
+    snprintf(first, sizeof first, "%s/first", fixture.server.process->folder);
+    snprintf(second, sizeof second, "%s/second", fixture.server.process->folder);
+    snprintf(link_path, sizeof link_path, "%s/link", fixture.server.process->folder);
+    request_capacity(&fixture, CAPACITY_REQUEST("a", "db", "30"));
+    config_rewrite(&fixture, CONFIG("200", ""));
+    await_capacity(&fixture, 200);
     file_write(first, CONFIG("300", ""));
     assert_int_equal(rename(first, path), 0);
-    await_capacity(&site, 300);
+    await_capacity(&fixture, 300);
     file_write(first, CONFIG("400", ""));
     file_write(second, CONFIG("500", ""));
     assert_int_equal(symlink(first, link_path), 0);
     assert_int_equal(rename(link_path, path), 0);
-    await_capacity(&site, 400);
+    await_capacity(&fixture, 400);
     assert_int_equal(symlink(second, link_path), 0);
     assert_int_equal(rename(link_path, path), 0);
-    await_capacity(&site, 500);
+    await_capacity(&fixture, 500);
     unlink(path); /* as while it is replaced: nothing is logged, the last configuration stays */
     sleep_ms(2500);
-    await_capacity(&site, 500);
-    assert_int_equal(process_said(site.server.process, "refused"), 0);
-    assert_int_equal(process_said(site.server.process, "configuration loaded"), 4);
+    await_capacity(&fixture, 500);
+    assert_int_equal(process_logged(fixture.server.process, "refused"), 0);
+    assert_int_equal(process_logged(fixture.server.process, "configuration loaded"), 4);
     unlink(first);
     unlink(second);
-    server_stop(&site.server);
+    server_stop(&fixture.server);
 }
 
 /* V1: it is refused, logged and counted, and the old configuration stays in force. */
 static void an_invalid_changed_file_is_shown_and_the_last_configuration_stays(void **state) {
     (void)state;
-    struct site site = site_start(CONFIG("100", ""), NULL);
-    want(&site, ASK("a", "db", "30"));
-    config_rewrite(&site, CONFIG("\"<b>\"", ""));
-    process_await(site.server.process, "configuration refused", 1);
-    assert_true(metric(&site, "doorman_server_config_last_reload_successful") == 0);
-    expect(&site, "/", HOST, 200, "resources[0].capacity");
-    await_capacity(&site, 100);
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    request_capacity(&fixture, CAPACITY_REQUEST("a", "db", "30"));
+    config_rewrite(&fixture, CONFIG("\"<b>\"", ""));
+    process_await(fixture.server.process, "configuration refused", 1);
+    assert_true(metric(&fixture, "doorman_server_config_last_reload_successful") == 0);
+    expect(&fixture, "/", HOST, 200, "resources[0].capacity");
+    await_capacity(&fixture, 100);
     sleep_ms(2500);
-    assert_int_equal(process_said(site.server.process, "configuration refused"), 1);
-    config_rewrite(&site, CONFIG("70", ""));
-    await_capacity(&site, 70);
-    assert_true(metric(&site, "doorman_server_config_last_reload_successful") == 1);
-    char *page = get(&site, "/", HOST);
+    assert_int_equal(process_logged(fixture.server.process, "configuration refused"), 1);
+    config_rewrite(&fixture, CONFIG("70", ""));
+    await_capacity(&fixture, 70);
+    assert_true(metric(&fixture, "doorman_server_config_last_reload_successful") == 1);
+    char *page = get(&fixture, "/", HOST);
     assert_null(strstr(page, "resources[0].capacity"));
     free(page);
-    server_stop(&site.server);
+    server_stop(&fixture.server);
 }
 
 /* ---- bad input ------------------------------------------------------------------------------ */
@@ -1014,30 +1028,30 @@ static void idle_connections_are_closed_when_others_need_them(void **state) {
     static const char *const halves[] = {"", "G", "GET / HTTP/1.1\r\nHost: localhost\r\n",
                                          "POST /v1/discovery HTTP/1.1\r\n" HOST JSON
                                          "Content-Length: 4000000\r\n\r\n{\"a\":"};
-    struct site site = site_start(CONFIG("100", ""), NULL);
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     long first = 0;
     for (int round = 0; round < ROUNDS; round++) {
         int peers[PEERS];
         for (int i = 0; i < PEERS; i++) {
-            peers[i] = raw_connect(&site.http);
+            peers[i] = raw_connect(&fixture.http);
             raw_send(peers[i], halves[round], strlen(halves[round]));
-            if (i % 100 == 0) want(&site, ASK("a", "db", "30"));
+            if (i % 100 == 0) request_capacity(&fixture, CAPACITY_REQUEST("a", "db", "30"));
         }
-        expect(&site, "/healthz", "", 200, "ok");
-        cJSON *tree = ask(&site.server, "{\"discovery\": {}}");
+        expect(&fixture, "/healthz", "", 200, "ok");
+        cJSON *tree = send_request(&fixture.server, "{\"discovery\": {}}");
         assert_true(cJSON_IsTrue(find(tree, "discovery.is_master")));
         cJSON_Delete(tree);
         for (int i = 0; i < PEERS; i++) close(peers[i]);
-        if (round == 0) first = server_memory(&site.server);
+        if (round == 0) first = server_memory(&fixture.server);
     }
-    assert_in_range(server_memory(&site.server), 1, first + slack());
-    server_stop(&site.server);
+    assert_in_range(server_memory(&fixture.server), 1, first + slack());
+    server_stop(&fixture.server);
 }
 
 /* V5: a body of 4 MiB and one byte, and very long paths and heads. */
 static void too_long_requests_are_refused_and_freed(void **state) {
     (void)state;
-    struct site site = site_start(CONFIG("100", ""), NULL);
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     size_t bytes = ((size_t)4 << 20) + 1;
     char *body = (char *)malloc(bytes + 1), *path = (char *)malloc(100001);
     memset(body, ' ', bytes);
@@ -1046,28 +1060,28 @@ static void too_long_requests_are_refused_and_freed(void **state) {
     path[0] = '/';
     long first = 0;
     for (int round = 0; round < 20; round++) {
-        expect_post(&site, "/v1/discovery", HOST JSON, body, 413, "RESOURCE_EXHAUSTED");
+        expect_post(&fixture, "/v1/discovery", HOST JSON, body, 413, "RESOURCE_EXHAUSTED");
         body[bytes - 64] = 0;
         memcpy(body, "{}", 2);
-        expect_post(&site, "/v1/discovery", HOST JSON, body, 200, "is_master");
+        expect_post(&fixture, "/v1/discovery", HOST JSON, body, 200, "is_master");
         body[bytes - 64] = ' ';
         path[10000] = 0;
-        expect(&site, path, HOST, 404, "NOT_FOUND");
+        expect(&fixture, path, HOST, 404, "NOT_FOUND");
         path[10000] = 'a';
         path[100000] = 0;
-        int fd = raw_connect(&site.http);
+        int fd = raw_connect(&fixture.http);
         raw_send(fd, "GET ", 4);
         raw_send(fd, path, 100000);
-        char answer[1024] = "";
-        assert_true(recv(fd, answer, sizeof answer - 1, 0) > 0);
-        assert_int_equal(code_of(answer), 431);
+        char response[1024] = "";
+        assert_true(recv(fd, response, sizeof response - 1, 0) > 0);
+        assert_int_equal(code_of(response), 431);
         close(fd);
-        if (round == 4) first = server_memory(&site.server);
+        if (round == 4) first = server_memory(&fixture.server);
     }
-    assert_in_range(server_memory(&site.server), 1, first + slack());
+    assert_in_range(server_memory(&fixture.server), 1, first + slack());
     free(body);
     free(path);
-    server_stop(&site.server);
+    server_stop(&fixture.server);
 }
 
 /* xorshift64*; SEED=N repeats a run. */
@@ -1088,12 +1102,12 @@ static void requests_with_random_faults_do_not_affect_others(void **state) {
         "GET /resources?resource=db&filter=a HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n",
         "HEAD /metrics HTTP/1.0\r\n" HOST "Authorization: Basic bWU6d3Jvbmc=\r\n\r\n",
         "POST /v1/get_capacity HTTP/1.1\r\n" HOST JSON
-        "Content-Length: 66\r\n\r\n" ASK("a", "db", "30") "      "};
+        "Content-Length: 66\r\n\r\n" CAPACITY_REQUEST("a", "db", "30") "      "};
     const char *seed = getenv("SEED");
     random_state = seed ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL);
     print_message("SEED=%llu\n", (unsigned long long)random_state);
     random_state += !random_state;
-    struct site site = site_start(CONFIG("100", ""), NULL);
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     for (int round = 0; round < 2000; round++) {
         char request[512];
         const char *from = good[random_below(4)];
@@ -1110,50 +1124,53 @@ static void requests_with_random_faults_do_not_affect_others(void **state) {
                 break;
             }
         }
-        int fd = raw_connect(&site.http);
+        int fd = raw_connect(&fixture.http);
         raw_send(fd, request, bytes);
         shutdown(fd, SHUT_WR);
-        char *answer = drain(fd);
-        if (*answer && strncmp(answer, "HTTP/1.1 ", 9) != 0) fail_msg("%s", answer);
-        free(answer);
+        char *response = drain(fd);
+        if (*response && strncmp(response, "HTTP/1.1 ", 9) != 0) fail_msg("%s", response);
+        free(response);
     }
-    expect(&site, "/", HOST, 200, "</html>");
-    server_stop(&site.server);
+    expect(&fixture, "/", HOST, 200, "</html>");
+    server_stop(&fixture.server);
 }
 
 /* C7, V5. */
 static void the_limits_can_be_configured(void **state) {
     (void)state;
-    struct site site =
-        site_start(CONFIG("100", ""),
-                   (const char *[]){"--max-resources", "2", "--max-holders", "3", "--max-message",
-                                    "1000", "--max-connections", "2", NULL});
+    struct fixture fixture =
+        fixture_start(CONFIG("100", ""),
+                      (const char *[]){"--max-resources", "2", "--max-holders", "3",
+                                       "--max-message", "1000", "--max-connections", "2", NULL});
     for (int i = 0; i < 3; i++) {
         char body[256];
-        snprintf(body, sizeof body, ASK("c%d", "one", "1"), i);
-        want(&site, body);
+        snprintf(body, sizeof body, CAPACITY_REQUEST("c%d", "one", "1"), i);
+        request_capacity(&fixture, body);
     }
-    expect_post(&site, "/v1/get_capacity", HOST JSON, ASK("c9", "one", "1"), 200, "FULL");
-    want(&site, ASK("c1", "two", "1"));
-    expect_post(&site, "/v1/get_capacity", HOST JSON, ASK("c1", "three", "1"), 200, "FULL");
+    expect_post(&fixture, "/v1/get_capacity", HOST JSON, CAPACITY_REQUEST("c9", "one", "1"), 200,
+                "FULL");
+    request_capacity(&fixture, CAPACITY_REQUEST("c1", "two", "1"));
+    expect_post(&fixture, "/v1/get_capacity", HOST JSON, CAPACITY_REQUEST("c1", "three", "1"), 200,
+                "FULL");
     char body[1100];
     memset(body, ' ', sizeof body);
     memcpy(body, "{}", 2);
     body[1001] = 0;
-    expect_post(&site, "/v1/discovery", HOST JSON, body, 413, "RESOURCE_EXHAUSTED");
+    expect_post(&fixture, "/v1/discovery", HOST JSON, body, 413, "RESOURCE_EXHAUSTED");
     body[1000] = 0;
-    expect_post(&site, "/v1/discovery", HOST JSON, body, 200, "is_master");
+    expect_post(&fixture, "/v1/discovery", HOST JSON, body, 200, "is_master");
     /* Any of the three connections may be the one too many: the server counts the greetings, and
      * may read those of several connections in any order. */
     struct pollfd peers[3];
-    for (int i = 0; i < 3; i++)
-        peers[i] = (struct pollfd){.fd = raw_greet(&site.server), .events = POLLIN};
-    assert_int_equal(poll(peers, 3, PATIENCE_MS), 1);
+    for (int i = 0; i < 3; i++) {
+        peers[i] = (struct pollfd){.fd = raw_greet(&fixture.server), .events = POLLIN};
+    }
+    assert_int_equal(poll(peers, 3, TIMEOUT_MS), 1);
     for (int i = 0; i < 3; i++) {
         if (peers[i].revents) assert_true(raw_hung_up(peers[i].fd));
         close(peers[i].fd);
     }
-    server_stop(&site.server);
+    server_stop(&fixture.server);
 }
 
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)

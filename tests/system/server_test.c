@@ -17,7 +17,7 @@
     "{\"resources\":[" RESOURCE("db/*", capacity) "," RESOURCE("other", "7") "]}"
 #define CONFIG_120 CONFIG("120")
 
-#define ASK(client, resource, wants)                                                               \
+#define CAPACITY_REQUEST(client, resource, wants)                                                  \
     "{\"get_capacity\":{\"client_id\":\"" client "\",\"resource\":[{\"resource_id\":\"" resource   \
     "\",\"wants\":" wants "}]}}"
 #define RESPONSE "get_capacity.response[0]."
@@ -25,7 +25,7 @@
 
 /* Returns the capacity that a request gets. */
 static double capacity_of(const struct server *server, const char *request) {
-    cJSON *reply = ask(server, request);
+    cJSON *reply = send_request(server, request);
     double capacity = number(reply, GETS "capacity");
     cJSON_Delete(reply);
     return capacity;
@@ -35,7 +35,7 @@ static double capacity_of(const struct server *server, const char *request) {
  * once. */
 static void assert_said_each_minute(const struct server *server, const char *text, time_t from) {
     int most = 1 + (int)((time(NULL) - from) / 60);
-    assert_in_range(process_said(server->process, text), 1, most);
+    assert_in_range(process_logged(server->process, text), 1, most);
 }
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -44,7 +44,7 @@ static void a_request_over_nng_gets_a_lease(void **state) {
     (void)state;
     const char *const more[] = {"--node", "leaf-eu-1", NULL};
     struct server server = server_start(CONFIG_120, more);
-    cJSON *reply = ask(&server, ASK("a", "db/orders", "50"));
+    cJSON *reply = send_request(&server, CAPACITY_REQUEST("a", "db/orders", "50"));
     assert_string_equal(text(reply, "get_capacity.response[0].resource_id"), "db/orders");
     assert_true(number(reply, GETS "capacity") == 50);
     assert_string_equal(text(reply, GETS "node"), "leaf-eu-1");
@@ -52,7 +52,7 @@ static void a_request_over_nng_gets_a_lease(void **state) {
     assert_true(number(reply, GETS "expires_in") == 60);
     assert_true(number(reply, GETS "refresh_interval") == 16);
     double now = (double)time(NULL);
-    assert_true(number(reply, GETS "expiry_time") >= now + 60 - 2 * PATIENCE_MS / 1000.0);
+    assert_true(number(reply, GETS "expiry_time") >= now + 60 - 2 * TIMEOUT_MS / 1000.0);
     assert_true(number(reply, GETS "expiry_time") <= now + 60 + 1);
     assert_true(number(reply, "get_capacity.response[0].safe_capacity") == 120);
     cJSON_Delete(reply);
@@ -64,17 +64,18 @@ static void a_request_over_nng_gets_a_lease(void **state) {
 static void discovery_names_the_master(void **state) {
     (void)state;
     const char *const more[] = {"--advertise", "tcp://doorman.example:15000", NULL};
-    struct server plain = server_start(CONFIG_120, NULL), told = server_start(CONFIG_120, more);
-    cJSON *reply = ask(&plain, "{\"discovery\":{}}");
+    struct server plain = server_start(CONFIG_120, NULL),
+                  advertised = server_start(CONFIG_120, more);
+    cJSON *reply = send_request(&plain, "{\"discovery\":{}}");
     assert_true(cJSON_IsTrue(find(reply, "discovery.is_master")));
     assert_string_equal(text(reply, "discovery.mastership.master_address"), plain.url);
     cJSON_Delete(reply);
-    reply = ask(&told, "{\"discovery\":{}}");
+    reply = send_request(&advertised, "{\"discovery\":{}}");
     assert_string_equal(text(reply, "discovery.mastership.master_address"),
                         "tcp://doorman.example:15000");
     cJSON_Delete(reply);
     server_stop(&plain);
-    server_stop(&told);
+    server_stop(&advertised);
 }
 
 /* R10: a release names its lease; any other id has no effect. */
@@ -82,19 +83,20 @@ static void a_release_frees_the_capacity_of_the_lease_it_names(void **state) {
     (void)state;
     char release[256];
     struct server server = server_start(CONFIG_120, NULL);
-    cJSON *reply = ask(&server, ASK("a", "db/orders", "120"));
+    cJSON *reply = send_request(&server, CAPACITY_REQUEST("a", "db/orders", "120"));
     uint64_t id = (uint64_t)number(reply, GETS "id");
     cJSON_Delete(reply);
-    for (uint64_t wrong = 1; wrong <= 2; wrong++) {
-        bool right = wrong == 2;
+    for (uint64_t invalid = 1; invalid <= 2; invalid++) {
+        bool right = invalid == 2;
         snprintf(release, sizeof release,
                  "{\"release_capacity\":{\"client_id\":\"a\",\"resource\":["
                  "{\"resource_id\":\"db/orders\",\"id\":%llu}]}}",
                  (unsigned long long)(right ? id : id ^ 1));
-        reply = ask(&server, release);
+        reply = send_request(&server, release);
         assert_true(cJSON_IsObject(find(reply, "release_capacity")));
         cJSON_Delete(reply);
-        assert_true(capacity_of(&server, ASK("b", "db/orders", "120")) == (right ? 120 : 0));
+        assert_true(capacity_of(&server, CAPACITY_REQUEST("b", "db/orders", "120")) ==
+                    (right ? 120 : 0));
     }
     server_stop(&server);
 }
@@ -105,7 +107,7 @@ static void a_server_that_starts_learns_first(void **state) {
     (void)state;
     struct server server =
         server_start("{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":120}]}", NULL);
-    cJSON *reply = ask(&server, ASK("a", "db/orders", "50"));
+    cJSON *reply = send_request(&server, CAPACITY_REQUEST("a", "db/orders", "50"));
     const char *reason = cJSON_GetStringValue(find(reply, RESPONSE "refused.reason"));
     assert_non_null(reason);
     assert_string_equal(reason, "TRY_LATER");
@@ -120,20 +122,21 @@ static void the_examples_of_the_protocol_are_answered(void **state) {
     (void)state;
     const char *const more[] = {"--node", "leaf-eu-1", NULL};
     struct server server = server_start(CONFIG_120, more);
-    cJSON *reply =
-        ask(&server, "{\"get_capacity\": {\"client_id\": \"web-7:4242:9f0c2e51a7b38d64\", "
-                     "\"resource\": [\n  {\"resource_id\": \"db/orders\", \"priority\": 1, "
-                     "\"wants\": 120, \"outstanding\": 0,\n   \"has\": {\"id\": 7301944120035, "
-                     "\"node\": \"leaf-eu-1\", \"capacity\": 80, \"expires_in\": 48.2}}]}}");
+    cJSON *reply = send_request(
+        &server, "{\"get_capacity\": {\"client_id\": \"web-7:4242:9f0c2e51a7b38d64\", "
+                 "\"resource\": [\n  {\"resource_id\": \"db/orders\", \"priority\": 1, "
+                 "\"wants\": 120, \"outstanding\": 0,\n   \"has\": {\"id\": 7301944120035, "
+                 "\"node\": \"leaf-eu-1\", \"capacity\": 80, \"expires_in\": 48.2}}]}}");
     assert_true(number(reply, GETS "capacity") == 120);
     cJSON_Delete(reply);
     process_await(server.process, "a lease that this server does not know", 1); /* S9 */
-    reply = ask(&server, "{\"release_capacity\": {\"client_id\": \"web-7:4242:9f0c2e51a7b38d64\", "
+    reply = send_request(&server,
+                         "{\"release_capacity\": {\"client_id\": \"web-7:4242:9f0c2e51a7b38d64\", "
                          "\"resource\": [{\"resource_id\": \"db/orders\", "
                          "\"id\": 1180663310274}]}}");
     assert_true(cJSON_IsObject(find(reply, "release_capacity")));
     cJSON_Delete(reply);
-    reply = ask(&server, "{\"discovery\": {}}");
+    reply = send_request(&server, "{\"discovery\": {}}");
     assert_true(cJSON_IsTrue(find(reply, "discovery.is_master")));
     cJSON_Delete(reply);
     server_stop(&server);
@@ -142,10 +145,10 @@ static void the_examples_of_the_protocol_are_answered(void **state) {
 static void every_resource_of_a_request_is_answered_in_order(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
-    cJSON *reply = ask(&server, "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":["
-                                "{\"resource_id\":\"other\",\"wants\":100},"
-                                "{\"resource_id\":\"db/b\",\"wants\":1.5},"
-                                "{\"resource_id\":\"unknown\",\"wants\":1000}]}}");
+    cJSON *reply = send_request(&server, "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":["
+                                         "{\"resource_id\":\"other\",\"wants\":100},"
+                                         "{\"resource_id\":\"db/b\",\"wants\":1.5},"
+                                         "{\"resource_id\":\"unknown\",\"wants\":1000}]}}");
     assert_string_equal(text(reply, "get_capacity.response[0].resource_id"), "other");
     assert_true(number(reply, "get_capacity.response[0].gets.capacity") == 7);
     assert_string_equal(text(reply, "get_capacity.response[1].resource_id"), "db/b");
@@ -153,7 +156,7 @@ static void every_resource_of_a_request_is_answered_in_order(void **state) {
     assert_true(number(reply, "get_capacity.response[2].gets.capacity") == 1000); /* G2 */
     assert_null(find(reply, "get_capacity.response[3]"));
     cJSON_Delete(reply);
-    reply = ask(&server, "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":[]}}");
+    reply = send_request(&server, "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":[]}}");
     assert_int_equal(cJSON_GetArraySize(find(reply, "get_capacity.response")), 0);
     cJSON_Delete(reply);
     server_stop(&server);
@@ -164,23 +167,25 @@ static void an_unmatched_resource_is_logged_once_a_minute(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
     time_t from = time(NULL);
-    for (int i = 0; i < 50; i++) assert_true(capacity_of(&server, ASK("a", "no", "9")) == 9);
+    for (int i = 0; i < 50; i++) {
+        assert_true(capacity_of(&server, CAPACITY_REQUEST("a", "no", "9")) == 9);
+    }
     server_stop(&server);
     assert_said_each_minute(&server, "level=warning", from);
-    assert_int_equal(process_said(server.process, "count=1 resource=no holder=a"), 1);
+    assert_int_equal(process_logged(server.process, "count=1 resource=no holder=a"), 1);
 }
 
 static void two_servers_at_once_do_not_affect_each_other(void **state) {
     (void)state;
     struct server one = server_start(CONFIG_120, NULL), two = server_start(CONFIG("50"), NULL);
     assert_string_not_equal(one.url, two.url);
-    assert_true(capacity_of(&one, ASK("a", "db/orders", "1000")) == 120);
-    assert_true(capacity_of(&two, ASK("a", "db/orders", "1000")) == 50);
-    cJSON *reply = ask(&two, ASK("b", "db/orders", "0"));
+    assert_true(capacity_of(&one, CAPACITY_REQUEST("a", "db/orders", "1000")) == 120);
+    assert_true(capacity_of(&two, CAPACITY_REQUEST("a", "db/orders", "1000")) == 50);
+    cJSON *reply = send_request(&two, CAPACITY_REQUEST("b", "db/orders", "0"));
     assert_string_equal(text(reply, GETS "node"), two.url + strlen("tcp://"));
     cJSON_Delete(reply);
     server_stop(&one);
-    assert_true(capacity_of(&two, ASK("c", "other", "3")) == 3);
+    assert_true(capacity_of(&two, CAPACITY_REQUEST("c", "other", "3")) == 3);
     server_stop(&two);
 }
 
@@ -197,11 +202,11 @@ static void two_servers_at_once_do_not_affect_each_other(void **state) {
 /* Messages, and the error that each must cause: its code, and a part of its text. The text has the
  * path of the field; or the number of the byte, if the message is not JSON or has a character that
  * no field may have. */
-static const struct wrong {
+static const struct invalid {
     const char *text;
     size_t bytes; /* 0: up to the NUL */
-    const char *code, *says;
-} wrongs[] = {
+    const char *code, *error_text;
+} invalid_messages[] = {
     {"", 0, "INVALID_ARGUMENT", "byte "},
     {"rubbish", 0, "INVALID_ARGUMENT", "byte "},
     {"\0\0\0\0", 4, "INVALID_ARGUMENT", "byte "},
@@ -251,19 +256,20 @@ static const struct wrong {
      RESOURCE_0 "has.capacity"},
     {HAS("\"id\":1,\"node\":\"n\",\"capacity\":1"), 0, "INVALID_ARGUMENT",
      RESOURCE_0 "has.expires_in"},
-    {ASK("", "db/orders", "1"), 0, "INVALID_ARGUMENT", "get_capacity.client_id"},
-    {ASK("bad", "", "1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "resource_id"},
-    {ASK("bad", IDS_256 "x", "1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "resource_id"},
-    {ASK(IDS_256 "x", "db/orders", "1"), 0, "INVALID_ARGUMENT", "get_capacity.client_id"},
-    {ASK("bad", "db/orders\\u0000x", "1"), 0, "INVALID_ARGUMENT", "byte "},
-    {ASK("bad", "db/orders\0x", "1"), sizeof ASK("bad", "db/orders\0x", "1") - 1,
-     "INVALID_ARGUMENT", "byte "},
-    {ASK("bad", "db/\\u0007", "1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "resource_id"},
-    {ASK("bad", "db/\\u007f", "1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "resource_id"},
-    {ASK("bad", "db/\007", "1"), 0, "INVALID_ARGUMENT", "byte "},
-    {ASK("bad", "db/\377", "1"), 0, "INVALID_ARGUMENT", "byte "},
-    {ASK("bad", "db/\300\200", "1"), 0, "INVALID_ARGUMENT", "byte "},
-    {ASK("bad", "db/\\ud800", "1"), 0, "INVALID_ARGUMENT", "byte "},
+    {CAPACITY_REQUEST("", "db/orders", "1"), 0, "INVALID_ARGUMENT", "get_capacity.client_id"},
+    {CAPACITY_REQUEST("bad", "", "1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "resource_id"},
+    {CAPACITY_REQUEST("bad", IDS_256 "x", "1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "resource_id"},
+    {CAPACITY_REQUEST(IDS_256 "x", "db/orders", "1"), 0, "INVALID_ARGUMENT",
+     "get_capacity.client_id"},
+    {CAPACITY_REQUEST("bad", "db/orders\\u0000x", "1"), 0, "INVALID_ARGUMENT", "byte "},
+    {CAPACITY_REQUEST("bad", "db/orders\0x", "1"),
+     sizeof CAPACITY_REQUEST("bad", "db/orders\0x", "1") - 1, "INVALID_ARGUMENT", "byte "},
+    {CAPACITY_REQUEST("bad", "db/\\u0007", "1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "resource_id"},
+    {CAPACITY_REQUEST("bad", "db/\\u007f", "1"), 0, "INVALID_ARGUMENT", RESOURCE_0 "resource_id"},
+    {CAPACITY_REQUEST("bad", "db/\007", "1"), 0, "INVALID_ARGUMENT", "byte "},
+    {CAPACITY_REQUEST("bad", "db/\377", "1"), 0, "INVALID_ARGUMENT", "byte "},
+    {CAPACITY_REQUEST("bad", "db/\300\200", "1"), 0, "INVALID_ARGUMENT", "byte "},
+    {CAPACITY_REQUEST("bad", "db/\\ud800", "1"), 0, "INVALID_ARGUMENT", "byte "},
     /* The first half of this message is valid, but it must not take effect. */
     {"{\"get_capacity\":{\"client_id\":\"bad\",\"resource\":["
      "{\"resource_id\":\"db/orders\",\"wants\":1000},{\"resource_id\":\"other\",\"wants\":-1}]}}",
@@ -279,22 +285,22 @@ static void an_invalid_message_gets_an_error_and_has_no_effect(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
     time_t from = time(NULL);
-    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
-        const struct wrong *wrong = &wrongs[i];
-        size_t bytes = wrong->bytes ? wrong->bytes : strlen(wrong->text);
-        char *reply = ask_bytes(server.url, wrong->text, bytes);
-        if (!reply) fail_msg("no answer to %s", wrong->text);
+    for (size_t i = 0; i < sizeof invalid_messages / sizeof *invalid_messages; i++) {
+        const struct invalid *invalid = &invalid_messages[i];
+        size_t bytes = invalid->bytes ? invalid->bytes : strlen(invalid->text);
+        char *reply = send_bytes(server.url, invalid->text, bytes);
+        if (!reply) fail_msg("no answer to %s", invalid->text);
         cJSON *tree = cJSON_Parse(reply);
-        if (strcmp(text(tree, "error.code"), wrong->code) != 0 ||
-            !strstr(text(tree, "error.message"), wrong->says)) {
-            fail_msg("%s\nis answered with\n%s\nnot with %s ... %s", wrong->text, reply,
-                     wrong->code, wrong->says);
+        if (strcmp(text(tree, "error.code"), invalid->code) != 0 ||
+            !strstr(text(tree, "error.message"), invalid->error_text)) {
+            fail_msg("%s\nis answered with\n%s\nnot with %s ... %s", invalid->text, reply,
+                     invalid->code, invalid->error_text);
         }
         cJSON_Delete(tree);
         free(reply);
     }
     /* If "bad" were a holder now, it would have a share. */
-    assert_true(capacity_of(&server, ASK("good", "db/orders", "1000")) == 120);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("good", "db/orders", "1000")) == 120);
     server_stop(&server);
     assert_said_each_minute(&server, "a message was refused", from);
 }
@@ -308,14 +314,14 @@ static void a_message_that_is_too_deep_or_too_full_is_refused(void **state) {
     memset(deep + 5000, ']', 5000);
     for (size_t i = 0; i + 1 < sizeof full; i += 2) memcpy(full + i, i ? ",0" : "[0", 2);
     full[sizeof full - 1] = ']';
-    cJSON *reply = ask(&server, deep);
+    cJSON *reply = send_request(&server, deep);
     assert_string_equal(text(reply, "error.code"), "RESOURCE_EXHAUSTED");
     cJSON_Delete(reply);
-    char *answer = ask_bytes(server.url, full, sizeof full);
-    assert_non_null(answer);
-    assert_non_null(strstr(answer, "RESOURCE_EXHAUSTED"));
-    free(answer);
-    assert_true(capacity_of(&server, ASK("good", "db/orders", "1")) == 1);
+    char *response = send_bytes(server.url, full, sizeof full);
+    assert_non_null(response);
+    assert_non_null(strstr(response, "RESOURCE_EXHAUSTED"));
+    free(response);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("good", "db/orders", "1")) == 1);
     server_stop(&server);
 }
 
@@ -327,7 +333,7 @@ static void one_byte_more_than_the_largest_message_ends_the_connection(void **st
     struct server server = server_start(CONFIG_120, NULL);
     memset(largest, ' ', sizeof largest);
     memcpy(largest, request, sizeof request - 1);
-    char *reply = ask_bytes(server.url, largest, sizeof largest);
+    char *reply = send_bytes(server.url, largest, sizeof largest);
     assert_non_null(reply);
     assert_non_null(strstr(reply, "is_master"));
     free(reply);
@@ -335,29 +341,29 @@ static void one_byte_more_than_the_largest_message_ends_the_connection(void **st
     assert_true(raw_send_head(fd, sizeof largest + 1));
     assert_true(raw_hung_up(fd));
     close(fd);
-    assert_true(capacity_of(&server, ASK("good", "db/orders", "1")) == 1);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("good", "db/orders", "1")) == 1);
     server_stop(&server);
 }
 
 static void garbage_instead_of_a_greeting_ends_only_that_connection(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
-    static const char *const rubbish[] = {"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    static const char *const garbage[] = {"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
                                           "\377\377\377\377\377\377\377\377",
                                           "{\"discovery\":{}}\n"};
-    for (size_t i = 0; i < sizeof rubbish / sizeof *rubbish; i++) {
+    for (size_t i = 0; i < sizeof garbage / sizeof *garbage; i++) {
         int fd = raw_connect(&server);
-        raw_send(fd, rubbish[i], strlen(rubbish[i]));
+        raw_send(fd, garbage[i], strlen(garbage[i]));
         assert_true(raw_hung_up(fd));
         close(fd);
-        assert_true(capacity_of(&server, ASK("good", "db/orders", "1")) == 1);
+        assert_true(capacity_of(&server, CAPACITY_REQUEST("good", "db/orders", "1")) == 1);
     }
     /* This message is too short to have a request number. */
     int fd = raw_greet(&server);
     assert_true(raw_send(fd, "\0\0\0\0\0\0\0\2hi", 10));
     assert_true(raw_hung_up(fd));
     close(fd);
-    assert_true(capacity_of(&server, ASK("good", "db/orders", "1")) == 1);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("good", "db/orders", "1")) == 1);
     server_stop(&server);
 }
 
@@ -380,10 +386,10 @@ static void a_peer_that_stops_in_a_message_does_not_affect_others(void **state) 
         assert_true(raw_send(silent[i][4], "{\"discovery\":{}}", 16));
     }
     for (int i = 0; i < 10; i++) {
-        assert_true(capacity_of(&server, ASK("good", "db/orders", "120")) == 120);
+        assert_true(capacity_of(&server, CAPACITY_REQUEST("good", "db/orders", "120")) == 120);
     }
     for (int i = 0; i < ROUNDS * 5; i++) close(silent[i / 5][i % 5]);
-    assert_true(capacity_of(&server, ASK("good", "db/orders", "120")) == 120);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("good", "db/orders", "120")) == 120);
     server_stop(&server);
 }
 
@@ -394,7 +400,7 @@ static void a_peer_that_does_not_read_its_responses_is_disconnected(void **state
     (void)state;
     enum { RESOURCES = 2000, REQUESTS = 20000 };
     static char request[RESOURCES * 64];
-    const struct timeval soon = {0, 200000}, late = {PATIENCE_MS / 1000, 0};
+    const struct timeval soon = {0, 200000}, late = {TIMEOUT_MS / 1000, 0};
     static const char head[] = "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":[";
     size_t bytes = (size_t)sprintf(request, "%s", head);
     for (int i = 0; i < RESOURCES; i++) {
@@ -408,17 +414,17 @@ static void a_peer_that_does_not_read_its_responses_is_disconnected(void **state
     int sent = 0;
     while (sent < REQUESTS && raw_send_head(fd, bytes) && raw_send(fd, request, bytes)) sent++;
     assert_in_range(sent, 1, REQUESTS - 1);
-    assert_true(capacity_of(&server, ASK("good", "other", "1")) == 1);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("good", "other", "1")) == 1);
     /* A slow server may not have reached its limit yet, so more bytes follow, until it closes the
      * connection. */
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &late, sizeof late);
     while (sent < REQUESTS && raw_send(fd, request, bytes)) sent++;
     assert_in_range(sent, 1, REQUESTS - 1);
     struct pollfd cut = {.fd = fd, .events = 0};
-    assert_int_equal(poll(&cut, 1, PATIENCE_MS), 1);
+    assert_int_equal(poll(&cut, 1, TIMEOUT_MS), 1);
     assert_true(cut.revents & (POLLHUP | POLLERR));
     close(fd);
-    assert_true(capacity_of(&server, ASK("good", "other", "1")) == 1);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("good", "other", "1")) == 1);
     server_stop(&server);
 }
 
@@ -426,7 +432,7 @@ static void a_peer_that_does_not_read_its_responses_is_disconnected(void **state
 static void a_peer_that_vanishes_does_not_block_the_shutdown(void **state) {
     (void)state;
     enum { ROUNDS = 20, PEERS = 40, REQUESTS = 8 };
-    static const char request[] = ASK("a", "db/orders", "1");
+    static const char request[] = CAPACITY_REQUEST("a", "db/orders", "1");
     const struct linger cut = {.l_onoff = 1, .l_linger = 0};
     struct server server = server_start(CONFIG_120, NULL);
     for (int round = 0; round < ROUNDS; round++) {
@@ -442,7 +448,7 @@ static void a_peer_that_vanishes_does_not_block_the_shutdown(void **state) {
         }
         for (int i = 0; i < PEERS; i++) close(peers[i]);
     }
-    assert_true(capacity_of(&server, ASK("good", "other", "1")) == 1);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("good", "other", "1")) == 1);
     server_stop(&server);
 }
 
@@ -452,11 +458,11 @@ static void a_peer_that_vanishes_does_not_block_the_shutdown(void **state) {
 static void a_changed_configuration_takes_effect_at_sighup(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
-    assert_true(capacity_of(&server, ASK("a", "db/one", "1000")) == 120);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("a", "db/one", "1000")) == 120);
     file_write(server.process->config, CONFIG("50"));
     process_signal(server.process, SIGHUP);
     process_await(server.process, "configuration loaded", 1);
-    assert_true(capacity_of(&server, ASK("a", "db/two", "1000")) == 50);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("a", "db/two", "1000")) == 50);
     server_stop(&server);
 }
 
@@ -467,16 +473,16 @@ static void an_invalid_configuration_at_sighup_leaves_the_last_one_in_force(void
     file_write(server.process->config, CONFIG("-50"));
     process_signal(server.process, SIGHUP);
     process_await(server.process, "configuration refused", 1);
-    assert_int_equal(process_said(server.process, "resources[0].capacity"), 1);
-    assert_true(capacity_of(&server, ASK("a", "db/one", "1000")) == 120);
+    assert_int_equal(process_logged(server.process, "resources[0].capacity"), 1);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("a", "db/one", "1000")) == 120);
     unlink(server.process->config);
     process_signal(server.process, SIGHUP);
     process_await(server.process, "configuration refused", 2);
-    assert_true(capacity_of(&server, ASK("a", "db/two", "1000")) == 120);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("a", "db/two", "1000")) == 120);
     file_write(server.process->config, CONFIG("50"));
     process_signal(server.process, SIGHUP);
     process_await(server.process, "configuration loaded", 1);
-    assert_true(capacity_of(&server, ASK("a", "db/three", "1000")) == 50);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("a", "db/three", "1000")) == 50);
     server_stop(&server);
 }
 
@@ -488,54 +494,54 @@ static void sigterm_and_sigint_end_the_server_with_success(void **state) {
         int idle = raw_greet(&server);
         process_signal(server.process, signals[i]);
         process_end(server.process, 0);
-        assert_int_equal(process_said(server.process, "level=info msg=stopping"), 1);
+        assert_int_equal(process_logged(server.process, "level=info msg=stopping"), 1);
         close(idle);
     }
 }
 
 /* Returns whether a client that asks repeatedly while a server stops is answered UNAVAILABLE. */
-static bool stopping_is_told(struct server *server) {
+static bool answers_stopping(struct server *server) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     char request[] = "{\"discovery\":{}}", *reply = NULL;
     size_t bytes = 0;
-    bool told = false;
+    bool advertised = false;
     assert_int_equal(nng_req0_open(&socket), 0);
     nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, 1000);
     nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, 1000);
     assert_int_equal(nng_dial(socket, server->url, NULL, 0), 0);
     process_signal(server->process, SIGTERM);
-    while (!told && nng_send(socket, request, strlen(request), 0) == 0 &&
+    while (!advertised && nng_send(socket, request, strlen(request), 0) == 0 &&
            nng_recv(socket, &reply, &bytes, NNG_FLAG_ALLOC) == 0) {
         char *copy = strndup(reply, bytes);
-        told = strstr(copy, "\"UNAVAILABLE\"") != NULL;
+        advertised = strstr(copy, "\"UNAVAILABLE\"") != NULL;
         free(copy);
         nng_free(reply, bytes);
     }
     nng_close(socket);
     process_end(server->process, 0);
-    return told;
+    return advertised;
 }
 
 /* Error UNAVAILABLE: a client learns at once that it must ask another server. Tried up to 20 times,
  * because on a busy machine the client may sleep while the server stops. */
 static void a_stopping_server_answers_unavailable(void **state) {
     (void)state;
-    bool told = false;
-    for (int i = 0; i < 20 && !told; i++) {
+    bool advertised = false;
+    for (int i = 0; i < 20 && !advertised; i++) {
         struct server server = server_start(CONFIG_120, NULL);
-        told = stopping_is_told(&server);
+        advertised = answers_stopping(&server);
     }
-    assert_true(told);
+    assert_true(advertised);
 }
 
 /* ---- flags ---------------------------------------------------------------------------------- */
 
 /* Wrong use and failures print one line to standard error, and nothing to standard output. */
-static void assert_refused(const struct process *process, const char *says) {
+static void assert_refused(const struct process *process, const char *error_text) {
     char *err = file_read(process->err), *out = file_read(process->out);
     char *end = strchr(err, '\n');
-    if (strncmp(err, "doorman_server: ", 16) != 0 || !end || end[1] || !strstr(err, says)) {
-        fail_msg("expected one line with '%s', got:\n%s", says, err);
+    if (strncmp(err, "doorman_server: ", 16) != 0 || !end || end[1] || !strstr(err, error_text)) {
+        fail_msg("expected one line with '%s', got:\n%s", error_text, err);
     }
     assert_string_equal(out, "");
     free(err);
@@ -551,14 +557,14 @@ static void an_address_in_use_is_an_error_that_names_it(void **state) {
     assert_int_equal(process_run(second, arguments, NULL), 1);
     assert_refused(second, server.url);
     assert_refused(second, "in use");
-    assert_true(capacity_of(&server, ASK("a", "db/one", "1")) == 1);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("a", "db/one", "1")) == 1);
     server_stop(&server);
 }
 
 static void an_unusable_configuration_is_an_error_that_says_why(void **state) {
     (void)state;
     static const struct {
-        const char *config, *says;
+        const char *config, *error_text;
     } cases[] = {
         {NULL, "No such file"},
         {"", "JSON"},
@@ -575,7 +581,7 @@ static void an_unusable_configuration_is_an_error_that_says_why(void **state) {
                                          i % 2 ? "--check-config" : NULL, NULL};
         if (cases[i / 2].config) file_write(process->config, cases[i / 2].config);
         assert_int_equal(process_run(process, arguments, NULL), 1);
-        assert_refused(process, cases[i / 2].says);
+        assert_refused(process, cases[i / 2].error_text);
         assert_refused(process, process->config);
     }
 }
@@ -583,7 +589,7 @@ static void an_unusable_configuration_is_an_error_that_says_why(void **state) {
 static void a_usage_error_is_one_line_that_mentions_help(void **state) {
     (void)state;
     static const struct {
-        const char *arguments[6], *environment[2], *says;
+        const char *arguments[6], *environment[2], *error_text;
     } cases[] = {
         {{NULL}, {NULL}, "--config"},
         {{"--bogus"}, {NULL}, "'--bogus'"},
@@ -605,7 +611,7 @@ static void a_usage_error_is_one_line_that_mentions_help(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct process *process = process_new();
         assert_int_equal(process_run(process, cases[i].arguments, cases[i].environment), 2);
-        assert_refused(process, cases[i].says);
+        assert_refused(process, cases[i].error_text);
         assert_refused(process, "; try 'doorman_server --help'\n");
     }
 }
@@ -639,34 +645,34 @@ static void an_invalid_address_or_name_is_a_usage_error(void **state) {
 
 static void help_lists_every_flag_with_its_variable_and_default(void **state) {
     (void)state;
-    static const char *const says[] = {"--config FILE",
-                                       "--listen URL",
-                                       "--parent URL",
-                                       "--id NAME",
-                                       "--node NAME",
-                                       "--advertise URL",
-                                       "--log-level",
-                                       "--check-config",
-                                       "--version",
-                                       "--help",
-                                       "DOORMAN_CONFIG",
-                                       "DOORMAN_LISTEN",
-                                       "DOORMAN_PARENT",
-                                       "DOORMAN_ID",
-                                       "DOORMAN_NODE",
-                                       "DOORMAN_ADVERTISE",
-                                       "DOORMAN_LOG_LEVEL",
-                                       "DOORMAN_CHECK_CONFIG",
-                                       "tcp://127.0.0.1:15000"};
+    static const char *const error_text[] = {"--config FILE",
+                                             "--listen URL",
+                                             "--parent URL",
+                                             "--id NAME",
+                                             "--node NAME",
+                                             "--advertise URL",
+                                             "--log-level",
+                                             "--check-config",
+                                             "--version",
+                                             "--help",
+                                             "DOORMAN_CONFIG",
+                                             "DOORMAN_LISTEN",
+                                             "DOORMAN_PARENT",
+                                             "DOORMAN_ID",
+                                             "DOORMAN_NODE",
+                                             "DOORMAN_ADVERTISE",
+                                             "DOORMAN_LOG_LEVEL",
+                                             "DOORMAN_CHECK_CONFIG",
+                                             "tcp://127.0.0.1:15000"};
     struct process *process = process_new();
     const char *const arguments[] = {"--help", NULL};
     assert_int_equal(process_run(process, arguments, NULL), 0);
     char *out = file_read(process->out);
-    for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
-        if (!strstr(out, says[i])) fail_msg("--help does not mention %s", says[i]);
+    for (size_t i = 0; i < sizeof error_text / sizeof *error_text; i++) {
+        if (!strstr(out, error_text[i])) fail_msg("--help does not mention %s", error_text[i]);
     }
     free(out);
-    assert_int_equal(process_said(process, "\n"), 0);
+    assert_int_equal(process_logged(process, "\n"), 0);
 }
 
 static void the_version_is_that_of_the_header(void **state) {
@@ -699,14 +705,14 @@ static void every_flag_can_be_set_in_the_environment(void **state) {
     file_write(process->config, CONFIG_120);
     process_start(process, arguments, environment);
     process_await(process, "msg=serving", 1);
-    char *said = file_read(process->err);
-    assert_non_null(strstr(said, " id=web-7 node=\"leaf eu\" "));
-    assert_non_null(strstr(said, " advertise=tcp://doorman.example:1 resources=2\n"));
-    const char *listen = strstr(said, " listen=");
+    char *log_text = file_read(process->err);
+    assert_non_null(strstr(log_text, " id=web-7 node=\"leaf eu\" "));
+    assert_non_null(strstr(log_text, " advertise=tcp://doorman.example:1 resources=2\n"));
+    const char *listen = strstr(log_text, " listen=");
     assert_int_equal(sscanf(listen, " listen=%127[^,],%127[^ ]", first, second), 2);
-    free(said);
+    free(log_text);
     for (int i = 0; i < 2; i++) {
-        char *reply = ask_bytes(i ? second : first, "{\"discovery\":{}}", 16);
+        char *reply = send_bytes(i ? second : first, "{\"discovery\":{}}", 16);
         assert_non_null(reply);
         free(reply);
     }
@@ -756,7 +762,7 @@ static void check_config_accepts_a_valid_configuration(void **state) {
     char *out = file_read(process->out);
     assert_string_equal(out, expected);
     free(out);
-    assert_int_equal(process_said(process, "\n"), 0);
+    assert_int_equal(process_logged(process, "\n"), 0);
 }
 
 /* G6: the limit is the lease length with drift, 60 s * 1.05. Immediate handover does not promise
@@ -775,8 +781,8 @@ static void learning_for_less_than_a_lease_causes_a_warning(void **state) {
               "\"lease_length\":60,\"refresh_interval\":16,\"learning_mode_duration\":0,"
               "\"parameters\":[{\"name\":\"handover\",\"value\":\"immediate\"}]}}]}"),
         0);
-    assert_int_equal(process_said(process, "\n"), 1);
-    assert_int_equal(process_said(process, "resources[1].algorithm.learning_mode_duration"), 1);
+    assert_int_equal(process_logged(process, "\n"), 1);
+    assert_int_equal(process_logged(process, "resources[1].algorithm.learning_mode_duration"), 1);
     char *out = file_read(process->out);
     assert_non_null(strstr(out, ": ok, 3 resources\n"));
     free(out);
@@ -793,21 +799,22 @@ static void every_line_of_the_log_is_logfmt(void **state) {
         "( [a-z_]+=([^ \"=]+|\"([^\"\\\\]|\\\\.)*\"))*$";
     const char *const more[] = {"--node", "a \"node\" = \\ of mine", "--log-level", "debug", NULL};
     struct server server = server_start(CONFIG_120, more);
-    assert_true(capacity_of(&server, ASK("a \\\"client\\\"", "no = template", "1")) == 1);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("a \\\"client\\\"", "no = template", "1")) ==
+                1);
     file_write(server.process->config, "{\"resources\":[{\"a \\\"key\\\"\":1}]}");
     process_signal(server.process, SIGHUP);
     process_await(server.process, "configuration refused", 1);
     server_stop(&server);
     regex_t regex;
     assert_int_equal(regcomp(&regex, form, REG_EXTENDED | REG_NOSUB), 0);
-    char *said = file_read(server.process->err), *rest = said;
+    char *log_text = file_read(server.process->err), *rest = log_text;
     int lines = 0;
     for (char *line = NULL; (line = strsep(&rest, "\n")) != NULL && rest; lines++) {
         if (regexec(&regex, line, 0, NULL, 0) != 0) fail_msg("not logfmt: %s", line);
     }
     assert_true(lines >= 4);
-    assert_non_null(strstr(said, "node=\"a \\\"node\\\" = \\\\ of mine\""));
-    free(said);
+    assert_non_null(strstr(log_text, "node=\"a \\\"node\\\" = \\\\ of mine\""));
+    free(log_text);
     regfree(&regex);
 }
 
@@ -820,8 +827,8 @@ static void lines_below_the_log_level_are_not_logged(void **state) {
                                      url,        "--log-level=error", NULL};
     file_write(process->config, CONFIG_120);
     process_start(process, arguments, NULL);
-    for (int waited = 0; !reply && waited < PATIENCE_MS; waited += 10) {
-        reply = ask_bytes(url, "{\"discovery\":{}}", 16);
+    for (int waited = 0; !reply && waited < TIMEOUT_MS; waited += 10) {
+        reply = send_bytes(url, "{\"discovery\":{}}", 16);
         if (!reply) sleep_ms(10);
     }
     assert_non_null(reply);
@@ -831,7 +838,7 @@ static void lines_below_the_log_level_are_not_logged(void **state) {
     process_await(process, "level=error", 1);
     process_signal(process, SIGTERM);
     process_end(process, 0);
-    assert_int_equal(process_said(process, "\n"), 1);
+    assert_int_equal(process_logged(process, "\n"), 1);
 }
 
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)

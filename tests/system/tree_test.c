@@ -3,7 +3,7 @@
  * parents. Leases last 2 s and time is real, so the tests assert only bounds and final states, and
  * wait long for slow machines. */
 #define _GNU_SOURCE
-#include "crowd.h"
+#include "client_fleet.h"
 
 #define CONFIG(more)                                                                               \
     "{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":120,\"algorithm\":{"                  \
@@ -50,7 +50,7 @@ static void node_kill(struct node *node) {
 
 static void client_add(const struct node *node, double wants) {
     const char *const addresses[] = {node->server.url};
-    crowd_add(addresses, 1, wants);
+    fleet_add(addresses, 1, wants);
 }
 
 /* ---- a tree --------------------------------------------------------------------------------- */
@@ -91,17 +91,17 @@ static void a_tree_shares_as_one_server_would_and_never_exceeds_the_capacity(voi
     (void)state;
     static struct tree tree;
     tree_start(&tree, 10);
-    crowd_until(ALL(10));
-    crowd_want(7, 1000);
-    crowd_until((const double[]){10, 10, 10, 10, 10, 10, 10, 50});
-    crowd_want(0, 500);
-    crowd_want(1, 500);
-    crowd_until((const double[]){70.0 / 3, 70.0 / 3, 10, 10, 10, 10, 10, 70.0 / 3});
-    for (int i = 0; i < CLIENT_MAX; i++) crowd_want(i, 100 + i);
-    crowd_until(ALL(15));
-    crowd_want(3, 0);
-    crowd_until((const double[]){120.0 / 7, 120.0 / 7, 120.0 / 7, 0, 120.0 / 7, 120.0 / 7,
-                                 120.0 / 7, 120.0 / 7});
+    fleet_run_until(ALL(10));
+    fleet_set_wants(7, 1000);
+    fleet_run_until((const double[]){10, 10, 10, 10, 10, 10, 10, 50});
+    fleet_set_wants(0, 500);
+    fleet_set_wants(1, 500);
+    fleet_run_until((const double[]){70.0 / 3, 70.0 / 3, 10, 10, 10, 10, 10, 70.0 / 3});
+    for (int i = 0; i < CLIENT_MAX; i++) fleet_set_wants(i, 100 + i);
+    fleet_run_until(ALL(15));
+    fleet_set_wants(3, 0);
+    fleet_run_until((const double[]){120.0 / 7, 120.0 / 7, 120.0 / 7, 0, 120.0 / 7, 120.0 / 7,
+                                     120.0 / 7, 120.0 / 7});
     tree_stop(&tree);
 }
 
@@ -111,19 +111,19 @@ static void a_leaf_recovers_after_a_kill(void **state) {
     (void)state;
     static struct tree tree;
     tree_start(&tree, 100);
-    crowd_until(ALL(15));
+    fleet_run_until(ALL(15));
     node_kill(&tree.nodes[EU_1]);
-    crowd_for(DOORMAN_SECOND / 2);
+    fleet_run_for(DOORMAN_SECOND / 2);
     node_start(&tree.nodes[EU_1]);
-    crowd_for(DOORMAN_SECOND);
-    for (int i = 2; i < CLIENT_MAX; i++) crowd_want(i, 5);
-    crowd_until((const double[]){45, 45, 5, 5, 5, 5, 5, 5});
-    for (int i = 0; i < CLIENT_MAX; i++) crowd_want(i, 100);
-    crowd_until(ALL(15));
+    fleet_run_for(DOORMAN_SECOND);
+    for (int i = 2; i < CLIENT_MAX; i++) fleet_set_wants(i, 5);
+    fleet_run_until((const double[]){45, 45, 5, 5, 5, 5, 5, 5});
+    for (int i = 0; i < CLIENT_MAX; i++) fleet_set_wants(i, 100);
+    fleet_run_until(ALL(15));
     node_kill(&tree.nodes[US_2]);
-    crowd_until((const double[]){20, 20, 20, 20, 20, 20, 0, 0});
+    fleet_run_until((const double[]){20, 20, 20, 20, 20, 20, 0, 0});
     node_start(&tree.nodes[US_2]);
-    crowd_until(ALL(15));
+    fleet_run_until(ALL(15));
     tree_stop(&tree);
 }
 
@@ -133,11 +133,11 @@ static void leases_end_when_the_root_is_away_for_too_long(void **state) {
     (void)state;
     static struct tree tree;
     tree_start(&tree, 100);
-    crowd_until(ALL(15));
+    fleet_run_until(ALL(15));
     node_kill(&tree.nodes[ROOT]);
-    crowd_until(ALL(0));
+    fleet_run_until(ALL(0));
     node_start(&tree.nodes[ROOT]);
-    crowd_until(ALL(15));
+    fleet_run_until(ALL(15));
     tree_stop(&tree);
 }
 
@@ -148,16 +148,16 @@ static void a_region_recovers_after_a_kill_and_a_freeze(void **state) {
     (void)state;
     static struct tree tree;
     tree_start(&tree, 100);
-    crowd_until(ALL(15));
+    fleet_run_until(ALL(15));
     node_kill(&tree.nodes[EU]);
     node_start(&tree.nodes[EU]);
-    for (int i = 4; i < CLIENT_MAX; i++) crowd_want(i, 5);
-    crowd_until((const double[]){25, 25, 25, 25, 5, 5, 5, 5});
-    for (int i = 4; i < CLIENT_MAX; i++) crowd_want(i, 100);
+    for (int i = 4; i < CLIENT_MAX; i++) fleet_set_wants(i, 5);
+    fleet_run_until((const double[]){25, 25, 25, 25, 5, 5, 5, 5});
+    for (int i = 4; i < CLIENT_MAX; i++) fleet_set_wants(i, 100);
     process_signal(tree.nodes[EU].server.process, SIGSTOP);
-    crowd_until((const double[]){0, 0, 0, 0, 30, 30, 30, 30});
+    fleet_run_until((const double[]){0, 0, 0, 0, 30, 30, 30, 30});
     process_signal(tree.nodes[EU].server.process, SIGCONT);
-    crowd_until(ALL(15));
+    fleet_run_until(ALL(15));
     tree_stop(&tree);
 }
 
@@ -166,24 +166,24 @@ static void a_region_recovers_after_a_kill_and_a_freeze(void **state) {
 /* V6: the log has the failure, with the address and the reason. */
 static void a_parent_address_that_does_not_answer_is_skipped(void **state) {
     (void)state;
-    char mute[NNG_MAXADDRLEN], said[512], parents[512];
-    int fd = mute_listen(mute);
+    char silent_fd[NNG_MAXADDRLEN], log_text[512], parents[512];
+    int fd = silent_listen(silent_fd);
     struct node root = {.name = "root", .config = CONFIG("")}, leaf = {.name = "leaf"};
     node_prepare(&root);
     node_start(&root);
     node_prepare(&leaf);
-    snprintf(parents, sizeof parents, "%s,%s", mute, root.server.url);
+    snprintf(parents, sizeof parents, "%s,%s", silent_fd, root.server.url);
     leaf.parents = parents;
     node_start(&leaf);
-    snprintf(said, sizeof said, " node=leaf listen=%s advertise=%s parent=%s,", leaf.server.url,
-             leaf.server.url, mute);
-    assert_int_equal(process_said(leaf.server.process, said), 1);
+    snprintf(log_text, sizeof log_text, " node=leaf listen=%s advertise=%s parent=%s,",
+             leaf.server.url, leaf.server.url, silent_fd);
+    assert_int_equal(process_logged(leaf.server.process, log_text), 1);
     client_add(&leaf, 50);
-    crowd_until((const double[]){50});
-    snprintf(said, sizeof said, "cannot be reached\" count=1 parent=%s error=", mute);
-    process_await(leaf.server.process, said, 1);
-    snprintf(said, sizeof said, "the parent answers\" parent=%s", root.server.url);
-    process_await(leaf.server.process, said, 1);
+    fleet_run_until((const double[]){50});
+    snprintf(log_text, sizeof log_text, "cannot be reached\" count=1 parent=%s error=", silent_fd);
+    process_await(leaf.server.process, log_text, 1);
+    snprintf(log_text, sizeof log_text, "the parent answers\" parent=%s", root.server.url);
+    process_await(leaf.server.process, log_text, 1);
     server_stop(&leaf.server);
     server_stop(&root.server);
     close(fd);
@@ -202,13 +202,15 @@ static void two_nodes_that_are_parents_of_each_other_report_it_and_grant_nothing
     client_add(&one, 50);
     client_add(&two, 50);
     for (int waited = 0;; waited += 100) {
-        crowd_for(DOORMAN_SECOND / 10);
-        if (process_said(one.server.process, "a loop") + process_said(two.server.process, "a loop"))
+        fleet_run_for(DOORMAN_SECOND / 10);
+        if (process_logged(one.server.process, "a loop") +
+            process_logged(two.server.process, "a loop")) {
             break;
-        assert_true(waited < PATIENCE_MS);
+        }
+        assert_true(waited < TIMEOUT_MS);
     }
-    crowd_for(DOORMAN_SECOND);
-    crowd_until((const double[]){0, 0});
+    fleet_run_for(DOORMAN_SECOND);
+    fleet_run_until((const double[]){0, 0});
     server_stop(&one.server);
     server_stop(&two.server);
 }
@@ -223,8 +225,8 @@ static doorman_time leases_got(const struct node *leaf, int first, int count) {
                  "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":["
                  "{\"resource_id\":\"db/%d\",\"wants\":7}]}}",
                  i);
-        for (int waited = 0; capacity < 7 && waited < PATIENCE_MS; waited += 10) {
-            cJSON *reply = ask(&leaf->server, request);
+        for (int waited = 0; capacity < 7 && waited < TIMEOUT_MS; waited += 10) {
+            cJSON *reply = send_request(&leaf->server, request);
             if (find(reply, "get_capacity.response[0].gets")) {
                 capacity = number(reply, "get_capacity.response[0].gets.capacity");
             }
@@ -276,7 +278,7 @@ static void a_restarted_server_leaves_the_safe_capacity_in_force(void **state) {
     node_prepare(&root);
     node_start(&root);
     doorman_resource *kept = agent_open(&old, &root, 30);
-    doorman_time end = doorman_clock() + PATIENCE_MS * (DOORMAN_SECOND / 1000);
+    doorman_time end = doorman_clock() + TIMEOUT_MS * (DOORMAN_SECOND / 1000);
     while (!info.leased && doorman_clock() < end) {
         sleep_ms(5);
         doorman_agent_read(old, kept, &info);
@@ -310,7 +312,7 @@ static void a_node_with_a_parent_cannot_reload_a_configuration(void **state) {
     process_signal(leaf.server.process, SIGHUP);
     process_await(leaf.server.process, "there is nothing to load", 1);
     client_add(&leaf, 50);
-    crowd_until((const double[]){50});
+    fleet_run_until((const double[]){50});
     server_stop(&leaf.server);
     server_stop(&root.server);
 }
@@ -332,12 +334,12 @@ static void an_invalid_parent_address_is_a_usage_error(void **state) {
                                          "--parent",    cases[i][0],
                                          NULL};
         assert_int_equal(process_run(process, arguments, NULL), 2);
-        assert_int_equal(process_said(process, cases[i][1]), 1);
-        assert_int_equal(process_said(process, "\n"), 1);
+        assert_int_equal(process_logged(process, cases[i][1]), 1);
+        assert_int_equal(process_logged(process, "\n"), 1);
     }
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, crowd_clean)
+#define TEST(name) cmocka_unit_test_teardown(name, fleet_clean)
 
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
