@@ -105,7 +105,7 @@
  *     limiters       doorman_rate_init  _init_units  _try  _decide  _delay  _shadow
  *                    doorman_gauge_init  _try  _decide  _release  _shadow
  *                    doorman_limit_init    doorman_limiter_init  _try  _delay
- *     JSON           doorman_json_config  _serve  _error  _request  _response
+ *     JSON           doorman_json_config  _serve  _request  _response
  *                    doorman_json_exchange_read  _decide  _write  _uninit
  *                    doorman_buffer_uninit
  *     nng            doorman_agent_start  _shutdown  _stop  _read_info  _open  _close  _set_wants
@@ -1155,18 +1155,28 @@ DOORMAN_API doorman_status doorman_json_serve(doorman_server *server, const char
                                               size_t bytes, doorman_buffer *reply, int64_t epoch,
                                               doorman_time now);
 
+/* Private: see >>json. */
+typedef enum doorman__exchange_state {
+    DOORMAN__EXCHANGE_EMPTY,
+    DOORMAN__EXCHANGE_READ,
+    DOORMAN__EXCHANGE_DECIDED,
+    DOORMAN__EXCHANGE_FAILED,
+    DOORMAN__EXCHANGE_WRITTEN
+} doorman__exchange_state;
+
 /* The same in three steps, for a server that several threads share: the caller needs to hold its
- * lock only for the second step. The caller initialises the struct with zeros, uses one for each
- * message that is in progress, and may reuse it. It keeps the memory of its largest message until
- * _uninit. After _uninit it may be used again. */
+ * lock only for the second step. Each message in progress needs an exchange of its own. The caller
+ * initialises the struct with zeros, and may use it for one message after another. It keeps the
+ * memory of its largest message until _uninit. */
 typedef struct doorman_json_exchange {
-    doorman_buffer reply; /* the reply, valid after _write */
+    doorman_request request; /* what the message asks, if _read returned OK. Its pointers are valid
+                                until _write */
+    doorman_buffer reply;    /* valid from _write to the next _read */
 
     /* Private. */
+    doorman__exchange_state state;
     doorman_status status;
-    bool decided;
     doorman_error error;
-    doorman_request request;
     doorman_response response;
     struct cJSON *tree;
     void *room, *kept;
@@ -1174,41 +1184,34 @@ typedef struct doorman_json_exchange {
     char node[DOORMAN_ID_BYTES_MAX + 1], master[DOORMAN_ID_BYTES_MAX + 1];
 } doorman_json_exchange;
 
-/* Frees all memory of an exchange, whichever step came last. */
+/* Frees all memory of an exchange, whichever step came last. The exchange may be used again. */
 DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 
-/* Step 1: reads a message, and allocates all memory that its answer will need.
- *   text      borrowed for the call
- *   returns   OK | what is wrong with the message. The other steps may follow in either case; then
- *             _write writes the error
+/* Step 1: reads a message, and allocates all memory that its answer will need. A message that was
+ * read before is dropped.
+ *   text      used only during the call. A message of more than DOORMAN_MESSAGE_BYTES_MAX is
+ *             refused unread: a caller that has not received all of it may pass NULL
+ *   returns   OK | what is wrong with the message; _write then writes the error
  *   cost      O(bytes), about 0.85 us for each resource; and O(keys log keys) for an object with
  *             more than 16 keys */
 DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange,
                                                       const char *text, size_t bytes);
 
-/* Step 2: lets the server answer the message. It does nothing if the message was wrong, or is
- * decided already.
+/* Step 2: lets the server answer the message. It has no effect if the message was wrong, or if the
+ * server has answered it already: then it returns what the last step returned.
  *   server    the caller locks it
- *   returns   OK | as doorman_server_handle | what was wrong with the message
+ *   returns   OK | as doorman_server_handle | what was wrong with the message | INVALID_ARGUMENT:
+ *             no message was read
  *   cost      that of doorman_server_handle, about 0.2 us for each resource */
 DOORMAN_API doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange,
                                                         doorman_server *server, doorman_time now);
 
-/* Step 3: writes the reply. If the message was read but not decided, the reply is UNAVAILABLE: the
- * server is stopping.
+/* Step 3: writes the reply: the server's answer, or the error. Without step 2 the reply is
+ * UNAVAILABLE, because the server is stopping. A second call for the same message has no effect.
  *   epoch, returns   as doorman_json_serve
  *   cost             O(bytes), about 0.28 us for each resource */
 DOORMAN_API doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange,
                                                        int64_t epoch);
-
-/* Writes a reply that reports an error. It is for a caller that finds an error itself, for example
- * a message that is too large.
- *   reply     in/out: its text is replaced
- *   status    the error's code; a status that the protocol does not know becomes INTERNAL
- *   message   borrowed for the call; NULL means the text of the status
- *   returns   OK | OUT_OF_MEMORY */
-DOORMAN_API doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
-                                              const char *message);
 
 /* Writes a request as JSON text.
  *   request   borrowed for the call
@@ -9441,15 +9444,13 @@ static const char *doorman__status_text(doorman_status status) {
     return texts[status];
 }
 
-doorman_status doorman_json_error(doorman_buffer *reply, doorman_status status,
-                                  const char *message) {
-    bool parent_terms = status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_NOT_FOUND ||
-                        status == DOORMAN_RESOURCE_EXHAUSTED || status == DOORMAN_UNAVAILABLE;
-    const char *code = parent_terms ? doorman_status_name(status) : "INTERNAL";
-    if (!message) message = doorman__status_text(status);
-    doorman__writer out = doorman__put_start(reply);
-    doorman__put(&out, "{'error':{'code':%s,'message':%s}}", code, message);
-    return doorman__put_end(&out);
+/* Writes a reply that reports an error. An empty message means the text of the status. */
+static void doorman__put_error(doorman__writer *out, doorman_status status, const char *message) {
+    bool on_wire = status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_NOT_FOUND ||
+                   status == DOORMAN_RESOURCE_EXHAUSTED || status == DOORMAN_UNAVAILABLE;
+    doorman__put(out, "{'error':{'code':%s,'message':%s}}",
+                 on_wire ? doorman_status_name(status) : "INTERNAL",
+                 message[0] ? message : doorman__status_text(status));
 }
 
 /* Writes the demand of a client, or the groups of a server. */
@@ -9531,16 +9532,59 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
     return doorman__buffer_reserve(reply, bytes) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Why there are three steps: a resource costs 1.3 us in a message of 100 (measured on one core of a
- * virtual machine, each resource with `has`). Deciding is a small part of that, and only deciding
- * needs the caller's lock.
+/* ---- JSON: an exchange */
+/*
+ * An exchange is one message and its reply. There are three steps because only the second one needs
+ * the caller's lock, and it is short: a resource costs 1.3 us in a message of 100 (measured on one
+ * core of a virtual machine, each resource with `has`).
  *
  *     checking the text   0.14 us
  *     cJSON               0.52     with an arena; 0.70 with malloc
  *     keys that repeat    0.03
  *     reading the tree    0.17
  *     deciding            0.19
- *     writing             0.28 */
+ *     writing             0.28
+ *
+ * The table shows the states, and the next state after each step. Each step may be called in each
+ * state. A step that has no effect ("-") returns what the last step returned. _uninit leads from
+ * every state to EMPTY.
+ *
+ *     state     meaning                        _read          _decide           _write
+ *     EMPTY     there is no message            READ, FAILED   FAILED            FAILED, WRITTEN
+ *     READ      the message is valid           READ, FAILED   DECIDED, FAILED   FAILED, WRITTEN
+ *     DECIDED   the server has answered it     READ, FAILED   -                 WRITTEN
+ *     FAILED    the reply will be an error     READ, FAILED   -                 WRITTEN
+ *     WRITTEN   the reply is complete          READ, FAILED   -                 -
+ *
+ * In EMPTY, _decide and _write fail with INVALID_ARGUMENT, because there is no message. In READ,
+ * _write fails with UNAVAILABLE, because the server has not decided. */
+
+static void doorman__exchange_move(doorman_json_exchange *exchange, doorman__exchange_state next,
+                                   doorman_status status) {
+    doorman__exchange_state last = exchange->state;
+    switch (next) {
+    case DOORMAN__EXCHANGE_EMPTY: assert(status == DOORMAN_OK); break;
+    case DOORMAN__EXCHANGE_READ: assert(status == DOORMAN_OK && exchange->tree); break;
+    case DOORMAN__EXCHANGE_DECIDED:
+        assert(last == DOORMAN__EXCHANGE_READ && status == DOORMAN_OK);
+        break;
+    case DOORMAN__EXCHANGE_FAILED: assert(status != DOORMAN_OK); break;
+    case DOORMAN__EXCHANGE_WRITTEN:
+        assert(last == DOORMAN__EXCHANGE_DECIDED || last == DOORMAN__EXCHANGE_FAILED);
+        assert(!exchange->tree && !exchange->room);
+        break;
+    }
+    (void)last;
+    exchange->state = next;
+    exchange->status = status;
+}
+
+static doorman_status doorman__exchange_fail(doorman_json_exchange *exchange, doorman_status status,
+                                             const char *message) {
+    doorman__fail(&exchange->error, status, "%s", message);
+    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_FAILED, status);
+    return status;
+}
 
 /* Frees the message that was read, and the structs made from it. */
 static void doorman__exchange_forget(doorman_json_exchange *exchange) {
@@ -9555,6 +9599,7 @@ void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
     doorman_buffer_uninit(&exchange->reply);
     DOORMAN_FREE(exchange->kept);
     *exchange = (doorman_json_exchange){.kept = NULL};
+    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_EMPTY, DOORMAN_OK);
 }
 
 /* Allocates memory for the server's response: the answers; for a server then an algorithm and terms
@@ -9577,14 +9622,17 @@ doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const
     doorman__exchange_forget(exchange);
     doorman__reader reader = {.error = &exchange->error};
     exchange->request = (doorman_request){.sequence = 0};
-    exchange->decided = false;
+    exchange->error.text[0] = '\0';
     doorman__field root = doorman__read_start(&reader, text, bytes);
     doorman__read_request(&root, &exchange->request);
     exchange->tree = reader.tree;
     exchange->room = reader.room;
-    exchange->status = reader.status;
-    if (reader.status == DOORMAN_OK) exchange->status = doorman__exchange_reserve(exchange);
-    return exchange->status;
+    doorman_status status = reader.status;
+    if (status == DOORMAN_OK) status = doorman__exchange_reserve(exchange);
+    if (status != DOORMAN_OK) doorman__exchange_forget(exchange);
+    doorman__exchange_move(
+        exchange, status == DOORMAN_OK ? DOORMAN__EXCHANGE_READ : DOORMAN__EXCHANGE_FAILED, status);
+    return status;
 }
 
 /* Copies what an answer to a server points to. */
@@ -9630,35 +9678,43 @@ static void doorman__exchange_keep(doorman_json_exchange *exchange) {
 doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doorman_server *server,
                                             doorman_time now) {
     const doorman_request *request = &exchange->request;
-    doorman_error below;
-    if (exchange->status != DOORMAN_OK || exchange->decided) return exchange->status;
-    exchange->decided = true;
+    doorman_error below = {""};
+    if (exchange->state == DOORMAN__EXCHANGE_EMPTY) {
+        return doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
+    }
+    if (exchange->state != DOORMAN__EXCHANGE_READ) return exchange->status;
     doorman_status status =
         doorman_server_handle(server, request, &exchange->response, &below, now);
     if (status == DOORMAN_OK) {
         doorman__exchange_keep(exchange);
-    } else {
+        doorman__exchange_move(exchange, DOORMAN__EXCHANGE_DECIDED, status);
+        return status;
+    }
+    if (status != DOORMAN_OUT_OF_MEMORY) {
         doorman__fail(&exchange->error, status, "%s.%s",
                       doorman_method_name(request->method, request->is_server), below.text);
     }
-    return exchange->status = status;
+    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_FAILED, status);
+    return status;
 }
 
 doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange, int64_t epoch) {
-    doorman_status status = exchange->status;
-    const char *message = status == DOORMAN_OUT_OF_MEMORY ? NULL : exchange->error.text;
-    if (status == DOORMAN_OK && !exchange->decided) {
-        status = DOORMAN_UNAVAILABLE;
-        message = "the server is stopping";
+    if (exchange->state == DOORMAN__EXCHANGE_WRITTEN) return exchange->status;
+    if (exchange->state == DOORMAN__EXCHANGE_EMPTY) {
+        doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
+    } else if (exchange->state == DOORMAN__EXCHANGE_READ) {
+        doorman__exchange_fail(exchange, DOORMAN_UNAVAILABLE, "the server is stopping");
     }
-    if (status == DOORMAN_OK) {
-        doorman__writer out = doorman__put_start(&exchange->reply);
+    doorman__writer out = doorman__put_start(&exchange->reply);
+    if (exchange->state == DOORMAN__EXCHANGE_DECIDED) {
         doorman__put_response(&out, &exchange->response, epoch);
-        status = doorman__put_end(&out);
     } else {
-        (void)doorman_json_error(&exchange->reply, status, message);
+        doorman__put_error(&out, exchange->status, exchange->error.text);
     }
+    doorman_status status = doorman__put_end(&out);
+    if (status == DOORMAN_OK) status = exchange->status;
     doorman__exchange_forget(exchange);
+    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_WRITTEN, status);
     return status;
 }
 

@@ -3500,7 +3500,7 @@ static void handle_method(struct service *service, const struct http_request *re
                           struct http_response *response) {
     const char *method = strcmp(request->path, "/v1") == 0 ? NULL : request->path + strlen("/v1/");
     struct text wrapped = {.failed = false};
-    doorman_json_exchange exchange = {.status = DOORMAN_OK};
+    doorman_json_exchange exchange = {.reply = {.text = NULL}};
     if (method) text_addf(&wrapped, "{\"%s\":", method);
     text_add_bytes(&wrapped, request->body, request->body_bytes);
     if (method) text_add(&wrapped, "}");

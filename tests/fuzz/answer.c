@@ -59,7 +59,7 @@ static void check_resource(const answer_world *world, const doorman_resource *re
 
 /* Checks that a request is valid, also after it is written and read as text. */
 static void check_request(const doorman_request *request) {
-    doorman_json_exchange exchange = {.decided = false};
+    doorman_json_exchange exchange = {.reply = {.text = NULL}};
     doorman_buffer text = {NULL, 0, 0};
     must(doorman_json_request(request, &text) == DOORMAN_OK);
     must(doorman_json_exchange_read(&exchange, text.text, text.bytes) == DOORMAN_OK);

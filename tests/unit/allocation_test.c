@@ -623,10 +623,17 @@ static doorman_status is_written(scene *s) {
     return status;
 }
 
-static doorman_status tells_an_error(scene *s) {
-    doorman_status status = doorman_json_error(&s->reply, DOORMAN_UNAVAILABLE, "stopping");
-    tell_reply(s, &s->reply, status);
-    return status;
+/* A message that is refused unread needs memory only for its reply. */
+static doorman_status writes_an_error(scene *s) {
+    size_t bytes = DOORMAN_MESSAGE_BYTES_MAX + 1;
+    assert_int_equal(doorman_json_exchange_read(&s->exchange, NULL, bytes),
+                     DOORMAN_RESOURCE_EXHAUSTED);
+    doorman_status status = doorman_json_exchange_write(&s->exchange, 0);
+    if (status == DOORMAN_OUT_OF_MEMORY) assert_int_equal(s->exchange.reply.bytes, 0);
+    if (status == DOORMAN_OUT_OF_MEMORY) return status;
+    assert_int_equal(status, DOORMAN_RESOURCE_EXHAUSTED);
+    add(&s->outcome, "%s\n", s->exchange.reply.text);
+    return DOORMAN_OK;
 }
 
 static void a_node_has_a_request(scene *s) {
@@ -753,7 +760,7 @@ static const story stories[] = {
     {"doorman_json_exchange_read", "nothing is read", NULL, is_read, 30},
     {"doorman_json_exchange_decide", "nothing is decided", NULL, is_decided, 40},
     {"doorman_json_exchange_write", "without a decision nothing is written", NULL, is_written, 40},
-    {"doorman_json_error", "an error is empty", NULL, tells_an_error, 1},
+    {"doorman_json_exchange_write", "an error is empty", NULL, writes_an_error, 1},
     {"doorman_json_request", "no request is written", a_node_has_a_request, writes_a_request, 2},
     {"doorman_json_response", "a client can be given its response again", a_client_is_answered,
      a_client_hears, 20},

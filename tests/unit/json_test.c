@@ -532,12 +532,14 @@ static void transport_errors_have_the_same_form(void **state) {
          "{\"error\":{\"code\":\"INTERNAL\",\"message\":\"a\\\"\\u0001\"}}"},
         {DOORMAN_STALE, "\xc2\x85 \xe2\x82",
          "{\"error\":{\"code\":\"INTERNAL\",\"message\":\"\\u0085 \\ufffd\\ufffd\"}}"},
-        {DOORMAN_TIMED_OUT, NULL,
+        {DOORMAN_TIMED_OUT, "",
          "{\"error\":{\"code\":\"INTERNAL\",\"message\":\"the timeout has passed\"}}"},
     };
     doorman_buffer reply = {0};
     for (size_t i = 0; i < COUNT(rows); i++) {
-        assert_int_equal(doorman_json_error(&reply, rows[i].status, rows[i].message), DOORMAN_OK);
+        doorman__writer out = doorman__put_start(&reply);
+        doorman__put_error(&out, rows[i].status, rows[i].message);
+        assert_int_equal(doorman__put_end(&out), DOORMAN_OK);
         assert_string_equal(reply.text, rows[i].expected);
     }
     doorman_buffer_uninit(&reply);
@@ -1265,7 +1267,7 @@ static void a_reply_can_be_written_after_the_server_has_changed(void **state) {
         DB("\"wants\":120"), GET("{\"resource_id\":\"other\",\"wants\":1}"), "{\"discovery\":{}}",
         GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db2\","
             "\"wants\":7}")};
-    doorman_json_exchange exchanges[COUNT(asks)] = {{.decided = false}};
+    doorman_json_exchange exchanges[COUNT(asks)] = {{.reply = {0}}};
     world *w = world_start(), *twin = world_start();
     for (size_t i = 0; i < COUNT(asks); i++) {
         assert_int_equal(exchange_read(&exchanges[i], asks[i]), DOORMAN_OK);
@@ -1290,7 +1292,7 @@ static void a_reply_to_a_server_can_be_written_after_it_has_changed(void **state
     (void)state;
     drawn *d = calloc(1, sizeof *d);
     doorman_buffer expected = {0};
-    doorman_json_exchange exchange = {.decided = false};
+    doorman_json_exchange exchange = {.reply = {0}};
     assert_non_null(d);
     for (int step = 0; step < 300; step++) {
         doorman_request request = {.item_count = 0};
@@ -1310,8 +1312,8 @@ static void a_reply_to_a_server_can_be_written_after_it_has_changed(void **state
                                                .items = d->answers,
                                                .item_count = request.item_count};
         assert_int_equal(write_response(&expected, &exchange.response), DOORMAN_OK);
-        exchange.decided = true;
         doorman__exchange_keep(&exchange);
+        doorman__exchange_move(&exchange, DOORMAN__EXCHANGE_DECIDED, DOORMAN_OK);
         memset(d, 0xa5, sizeof *d);
         assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_OK);
         assert_string_equal(exchange.reply.text, expected.text);
@@ -1324,7 +1326,7 @@ static void a_reply_to_a_server_can_be_written_after_it_has_changed(void **state
 static void an_exchange_is_decided_at_most_once_and_never_after_an_error(void **state) {
     (void)state;
     world *w = world_start();
-    doorman_json_exchange exchange = {.decided = false};
+    doorman_json_exchange exchange = {.reply = {0}};
     const char *reply = NULL;
     assert_int_equal(exchange_read(&exchange, DB("\"wants\":-1")), DOORMAN_INVALID_ARGUMENT);
     for (int i = 0; i < 2; i++) {
@@ -1354,13 +1356,103 @@ static void an_exchange_is_decided_at_most_once_and_never_after_an_error(void **
     world_stop(w);
 }
 
+/* Brings an exchange into a state. */
+static void bring_into(doorman_json_exchange *exchange, doorman__exchange_state to, world *w) {
+    bool wrong = to == DOORMAN__EXCHANGE_FAILED;
+    doorman_json_exchange_uninit(exchange);
+    if (to != DOORMAN__EXCHANGE_EMPTY) {
+        assert_int_equal(exchange_read(exchange, wrong ? "[]" : DB("\"wants\":5")),
+                         wrong ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK);
+    }
+    if (to == DOORMAN__EXCHANGE_DECIDED || to == DOORMAN__EXCHANGE_WRITTEN) {
+        assert_int_equal(doorman_json_exchange_decide(exchange, w->server, w->now), DOORMAN_OK);
+    }
+    if (to == DOORMAN__EXCHANGE_WRITTEN) {
+        assert_int_equal(doorman_json_exchange_write(exchange, 0), DOORMAN_OK);
+    }
+    assert_int_equal(exchange->state, to);
+}
+
+/* Every step in every state: what it returns, the next state, and the reply. */
+static void each_step_of_an_exchange_is_defined_in_each_state(void **state) {
+    (void)state;
+    enum { READ, DECIDE, WRITE };
+    static const char none[] =
+        "{\"error\":{\"code\":\"INVALID_ARGUMENT\",\"message\":\"no message was read\"}}";
+    static const char wrong[] =
+        "{\"error\":{\"code\":\"INVALID_ARGUMENT\",\"message\":\"must be an "
+        "object with one key, the method\"}}";
+    static const char stopping[] =
+        "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"the server is stopping\"}}";
+    static const struct {
+        doorman__exchange_state from;
+        int step;
+        doorman__exchange_state to;
+        doorman_status status;
+        const char *reply; /* after one more _write */
+    } rows[] = {
+        {DOORMAN__EXCHANGE_EMPTY, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, stopping},
+        {DOORMAN__EXCHANGE_EMPTY, DECIDE, DOORMAN__EXCHANGE_FAILED, DOORMAN_INVALID_ARGUMENT, none},
+        {DOORMAN__EXCHANGE_EMPTY, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_INVALID_ARGUMENT, none},
+        {DOORMAN__EXCHANGE_READ, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, stopping},
+        {DOORMAN__EXCHANGE_READ, DECIDE, DOORMAN__EXCHANGE_DECIDED, DOORMAN_OK, NULL},
+        {DOORMAN__EXCHANGE_READ, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_UNAVAILABLE, stopping},
+        {DOORMAN__EXCHANGE_DECIDED, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, stopping},
+        {DOORMAN__EXCHANGE_DECIDED, DECIDE, DOORMAN__EXCHANGE_DECIDED, DOORMAN_OK, NULL},
+        {DOORMAN__EXCHANGE_DECIDED, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_OK, NULL},
+        {DOORMAN__EXCHANGE_FAILED, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, stopping},
+        {DOORMAN__EXCHANGE_FAILED, DECIDE, DOORMAN__EXCHANGE_FAILED, DOORMAN_INVALID_ARGUMENT,
+         wrong},
+        {DOORMAN__EXCHANGE_FAILED, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_INVALID_ARGUMENT,
+         wrong},
+        {DOORMAN__EXCHANGE_WRITTEN, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, stopping},
+        {DOORMAN__EXCHANGE_WRITTEN, DECIDE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_OK, NULL},
+        {DOORMAN__EXCHANGE_WRITTEN, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_OK, NULL},
+    };
+    world *w = world_start();
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        doorman_json_exchange exchange = {.reply = {0}};
+        doorman_status status = DOORMAN_STALE;
+        bring_into(&exchange, rows[i].from, w);
+        if (rows[i].step == READ) status = exchange_read(&exchange, DB("\"wants\":7"));
+        if (rows[i].step == DECIDE) {
+            status = doorman_json_exchange_decide(&exchange, w->server, w->now);
+        }
+        if (rows[i].step == WRITE) status = doorman_json_exchange_write(&exchange, 0);
+        assert_int_equal(status, rows[i].status);
+        assert_int_equal(exchange.state, rows[i].to);
+        for (int again = 0; again < 2; again++) {
+            status = doorman_json_exchange_write(&exchange, 0);
+            const char *reply = exchange.reply.text;
+            assert_int_equal(status == DOORMAN_OK, rows[i].reply == NULL);
+            if (rows[i].reply) assert_string_equal(reply, rows[i].reply);
+            if (!rows[i].reply) assert_non_null(strstr(reply, "\"gets\""));
+        }
+        doorman_json_exchange_uninit(&exchange);
+    }
+    world_stop(w);
+}
+
+/* V5. A transport that stops receiving such a message has no text to give. */
+static void a_message_that_is_too_large_is_refused_unread(void **state) {
+    (void)state;
+    doorman_json_exchange exchange = {.reply = {0}};
+    assert_int_equal(doorman_json_exchange_read(&exchange, NULL, DOORMAN_MESSAGE_BYTES_MAX + 1),
+                     DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_RESOURCE_EXHAUSTED);
+    assert_string_equal(
+        exchange.reply.text,
+        "{\"error\":{\"code\":\"RESOURCE_EXHAUSTED\",\"message\":\"larger than 4 MiB\"}}");
+    doorman_json_exchange_uninit(&exchange);
+}
+
 /* A message that was read but not answered leaks no memory, and an exchange can be used again after
  * its uninit. */
 static void an_exchange_frees_its_memory_and_can_be_used_again(void **state) {
     (void)state;
     world *w = world_start();
     size_t before = memory_blocks();
-    doorman_json_exchange exchange = {.decided = false};
+    doorman_json_exchange exchange = {.reply = {0}};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(exchange_read(&exchange, DB("\"wants\":5")), DOORMAN_OK);
         assert_int_equal(exchange_read(&exchange, "{\"discovery\":{}}"), DOORMAN_OK);
@@ -1781,6 +1873,8 @@ int main(void) {
         cmocka_unit_test(a_reply_can_be_written_after_the_server_has_changed),
         cmocka_unit_test(a_reply_to_a_server_can_be_written_after_it_has_changed),
         cmocka_unit_test(an_exchange_is_decided_at_most_once_and_never_after_an_error),
+        cmocka_unit_test(each_step_of_an_exchange_is_defined_in_each_state),
+        cmocka_unit_test(a_message_that_is_too_large_is_refused_unread),
         cmocka_unit_test(an_exchange_frees_its_memory_and_can_be_used_again),
         cmocka_unit_test(a_client_and_a_server_understand_each_other),
         cmocka_unit_test(a_response_is_accepted_once),
