@@ -17,7 +17,7 @@
 
 #define SECOND DOORMAN_SECOND
 #define MILLISECOND (DOORMAN_SECOND / 1000)
-#define PATIENCE (60 * SECOND)
+#define TEST_TIMEOUT (60 * SECOND)
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
 /* ---- texts: the visible state and the result of a call, for comparison ---------------------- */
@@ -62,7 +62,7 @@ enum { RESOURCES = 2 };
 
 static const char *const resource_ids[2][RESOURCES] = {{"db/1", "disk"}, {"db/1", "net"}};
 
-typedef struct scene {
+typedef struct fixture {
     doorman_time now;
     doorman_config *config, *other_config;
     doorman_server *root, *node;
@@ -71,10 +71,10 @@ typedef struct scene {
 
     /* The result of the call. */
     text outcome;
-    doorman_config *made_config;
-    doorman_server *made_server;
-    doorman_client *made_client;
-    doorman_resource *made_resource;
+    doorman_config *created_config;
+    doorman_server *created_server;
+    doorman_client *created_client;
+    doorman_resource *created_resource;
     doorman_agent *agent;
     doorman_transport *transport;
     doorman_buffer reply;
@@ -83,7 +83,7 @@ typedef struct scene {
     /* The input of the call. */
     doorman_request request;
     doorman_buffer message; /* a message to the root, or its response */
-} scene;
+} fixture;
 
 static const doorman_template templates[] = {
     {.identifier_glob = "db/*",
@@ -117,20 +117,20 @@ static const doorman_template fewer[] = {
 static const char *const parents[] = {"tcp://root:1", "tcp://root:2"};
 static const char *const children[] = {"tcp://node:1"};
 
-static doorman_server *start_server(const scene *s, const char *name) {
+static doorman_server *start_server(const fixture *s, const char *name) {
     bool is_root = strcmp(name, "root") == 0;
     doorman_server_options options = {.node = name, .seed = {3, 4}};
     if (is_root) options.config = s->config;
     if (!is_root) options.parents = parents;
     if (!is_root) options.parent_count = COUNT_OF(parents);
-    const doorman_mastership mine = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
+    const doorman_mastership mastership = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
     doorman_server *server = NULL;
     assert_int_equal(doorman_server_create(&server, &options, NULL, s->now), DOORMAN_OK);
-    assert_int_equal(doorman_server_set_master(server, &mine, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(server, &mastership, s->now), DOORMAN_OK);
     return server;
 }
 
-static void start_client(scene *s, int which) {
+static void start_client(fixture *s, int which) {
     const doorman_client_options options = {.client_id = which ? "of the node" : "of the root",
                                             .addresses = which ? children : parents,
                                             .address_count = 1,
@@ -146,7 +146,7 @@ static void start_client(scene *s, int which) {
 }
 
 /* Carries the request that is due, if there is one, and its response. */
-static void carry(scene *s, doorman_upstream *upstream, doorman_server *server) {
+static void exchange(fixture *s, doorman_upstream *upstream, doorman_server *server) {
     doorman_request request;
     doorman_response response;
     assert_int_equal(doorman_upstream_request(upstream, &request, s->now), DOORMAN_OK);
@@ -156,16 +156,16 @@ static void carry(scene *s, doorman_upstream *upstream, doorman_server *server) 
                      DOORMAN_OK);
 }
 
-static void carry_all(scene *s) {
+static void exchange_all(fixture *s) {
     for (int round = 0; round < 3; round++, s->now += 5 * SECOND) {
-        carry(s, doorman_client_upstream(s->clients[0]), s->root);
-        carry(s, doorman_client_upstream(s->clients[1]), s->node);
-        carry(s, doorman_server_upstream(s->node), s->root);
+        exchange(s, doorman_client_upstream(s->clients[0]), s->root);
+        exchange(s, doorman_client_upstream(s->clients[1]), s->node);
+        exchange(s, doorman_server_upstream(s->node), s->root);
     }
 }
 
-static scene *scene_start(void) {
-    scene *s = calloc(1, sizeof *s);
+static fixture *fixture_start(void) {
+    fixture *s = calloc(1, sizeof *s);
     assert_non_null(s);
     s->now = 1000 * SECOND;
     assert_int_equal(doorman_config_create(&s->config, &all_templates, NULL), DOORMAN_OK);
@@ -173,21 +173,21 @@ static scene *scene_start(void) {
     s->node = start_server(s, "node");
     start_client(s, 0);
     start_client(s, 1);
-    carry_all(s);
+    exchange_all(s);
     return s;
 }
 
-static void scene_end(scene *s) {
+static void fixture_stop(fixture *s) {
     doorman_agent_stop(s->agent);
     doorman_transport_destroy(s->transport);
-    doorman_client_destroy(s->made_client);
-    doorman_server_destroy(s->made_server);
+    doorman_client_destroy(s->created_client);
+    doorman_server_destroy(s->created_server);
     for (int i = 0; i < 2; i++) doorman_client_destroy(s->clients[i]);
     doorman_server_destroy(s->node);
     doorman_server_destroy(s->root);
     doorman_config_destroy(s->config);
     doorman_config_destroy(s->other_config);
-    doorman_config_destroy(s->made_config);
+    doorman_config_destroy(s->created_config);
     doorman_buffer_uninit(&s->reply);
     doorman_buffer_uninit(&s->message);
     doorman_json_exchange_uninit(&s->exchange);
@@ -200,9 +200,9 @@ static void scene_end(scene *s) {
 /* Writes the leases of a resource, and compares them with its sums, and at a root with its
  * capacity. A node whose own lease has ended has no capacity, although the lease entries of its
  * holders may last a little longer. */
-static void look_at_resource(text *seen, doorman_server *server,
-                             const doorman_server_resource *resource, doorman_time now) {
-    add(seen,
+static void dump_resource(text *output, doorman_server *server,
+                          const doorman_server_resource *resource, doorman_time now) {
+    add(output,
         "%s capacity %.17g leased %d %" PRId64 " grant %d expired %" PRIu64 " learns %" PRId64
         " safe %.17g\n",
         resource->resource_id, resource->capacity, resource->leased, resource->lease_end,
@@ -213,7 +213,7 @@ static void look_at_resource(text *seen, doorman_server *server,
     doorman_server_lease lease;
     doorman_cursor cursor = {0};
     while (doorman_server_next_lease(server, resource->resource_id, &cursor, &lease, now)) {
-        add(seen,
+        add(output,
             "    %s %d has %.17g counted %.17g wants %.17g of %.17g, %d, %" PRId64 " to %" PRId64
             "\n",
             lease.holder_id, lease.is_server, lease.has, lease.committed, lease.wants,
@@ -231,97 +231,97 @@ static void look_at_resource(text *seen, doorman_server *server,
     if (is_root) assert_true(resource->committed <= resource->capacity);
 }
 
-static void look_at_server(text *seen, doorman_server *server, doorman_time now) {
+static void dump_server(text *output, doorman_server *server, doorman_time now) {
     doorman_server_resource resource;
     doorman_cursor cursor = {0};
     while (doorman_server_next_resource(server, &cursor, &resource, now)) {
-        look_at_resource(seen, server, &resource, now);
+        dump_resource(output, server, &resource, now);
     }
     const doorman_upstream *upstream = doorman_server_upstream(server);
-    if (upstream) add(seen, "asks %s\n", doorman_upstream_address(upstream));
+    if (upstream) add(output, "asks %s\n", doorman_upstream_address(upstream));
 }
 
-static void look_at_client(text *seen, const scene *s, int which) {
+static void dump_client(text *output, const fixture *s, int which) {
     for (int i = 0; i < RESOURCES; i++) {
         doorman_resource_info info;
         doorman_resource_read(s->resources[which][i], &info, s->now);
-        add(seen,
+        add(output,
             "%s leased %d capacity %.17g wants %.17g until %" PRId64 " grant %d, %" PRIu64
             " failures\n",
             info.resource_id, info.leased, info.capacity, info.wants, info.expires_at,
             (int)info.outcome, info.refresh_failures);
     }
-    add(seen, "due %" PRId64 " at %s\n", doorman_client_due(s->clients[which]),
+    add(output, "due %" PRId64 " at %s\n", doorman_client_due(s->clients[which]),
         doorman_upstream_address(doorman_client_upstream(s->clients[which])));
 }
 
-static void look(const scene *s, text *seen) {
-    text_start(seen);
-    look_at_server(seen, s->root, s->now);
-    look_at_server(seen, s->node, s->now);
-    for (int i = 0; i < 2; i++) look_at_client(seen, s, i);
+static void dump_state(const fixture *s, text *output) {
+    text_start(output);
+    dump_server(output, s->root, s->now);
+    dump_server(output, s->node, s->now);
+    for (int i = 0; i < 2; i++) dump_client(output, s, i);
 }
 
 /* ---- test cases: a call, and its result ----------------------------------------------------- */
 
-typedef struct story {
-    const char *function;      /* the function under test */
-    const char *promise;       /* what happens without memory; the name of the test */
-    void (*prepare)(scene *s); /* may be NULL */
+typedef struct test_case {
+    const char *function;        /* the function under test */
+    const char *promise;         /* what happens without memory; the name of the test */
+    void (*prepare)(fixture *s); /* may be NULL */
     /* May be called repeatedly; writes its result to s->outcome. */
-    doorman_status (*call)(scene *s);
+    doorman_status (*call)(fixture *s);
     size_t failures; /* least number of allocations that make it fail */
-} story;
+} test_case;
 
 /* Runs a test case in a new scene while allocation number `nth` fails, alone (`once`) or with all
  * later ones. `expected` is the state and the result without a failure. Returns whether nothing
  * failed. */
-static bool story_try(const story *told, size_t nth, bool once, const text *expected,
-                      size_t *failures) {
+static bool test_case_try(const test_case *test, size_t nth, bool once, const text *expected,
+                          size_t *failures) {
     size_t blocks = memory_blocks();
     text before = {NULL, 0, 0}, after = {NULL, 0, 0};
-    scene *s = scene_start();
-    if (told->prepare) told->prepare(s);
-    look(s, &before);
+    fixture *s = fixture_start();
+    if (test->prepare) test->prepare(s);
+    dump_state(s, &before);
     if (once) memory_fails_at(nth);
     if (!once) memory_fails_from(nth);
     text_start(&s->outcome);
-    doorman_status status = told->call(s);
+    doorman_status status = test->call(s);
     bool worked = memory_works();
     if (status != DOORMAN_OK) {
         assert_false(worked);
         assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
         ++*failures;
-        look(s, &after);
+        dump_state(s, &after);
         assert_string_equal(after.at, before.at);
         text_start(&s->outcome);
-        assert_int_equal(told->call(s), DOORMAN_OK);
+        assert_int_equal(test->call(s), DOORMAN_OK);
     }
-    look(s, &after);
+    dump_state(s, &after);
     add(&after, "%s", s->outcome.at);
     assert_string_equal(after.at, expected->at);
-    scene_end(s);
+    fixture_stop(s);
     text_end(&before);
     text_end(&after);
     assert_int_equal(memory_blocks(), blocks);
     return worked;
 }
 
-static void story_test(void **state) {
-    const story *told = (const story *)*state;
+static void test_case_run(void **state) {
+    const test_case *test = (const test_case *)*state;
     text expected = {NULL, 0, 0};
-    scene *s = scene_start();
-    if (told->prepare) told->prepare(s);
+    fixture *s = fixture_start();
+    if (test->prepare) test->prepare(s);
     text_start(&s->outcome);
-    assert_int_equal(told->call(s), DOORMAN_OK);
-    look(s, &expected);
+    assert_int_equal(test->call(s), DOORMAN_OK);
+    dump_state(s, &expected);
     add(&expected, "%s", s->outcome.at);
-    scene_end(s);
+    fixture_stop(s);
     for (int once = 0; once < 2; once++) {
         size_t nth = 1, failures = 0;
-        while (!story_try(told, nth, once, &expected, &failures)) assert_true(++nth < 10000);
-        if (failures < told->failures) {
-            fail_msg("%s: only %zu of %zu failing allocations make it fail", told->function,
+        while (!test_case_try(test, nth, once, &expected, &failures)) assert_true(++nth < 10000);
+        if (failures < test->failures) {
+            fail_msg("%s: only %zu of %zu failing allocations make it fail", test->function,
                      failures, nth - 1);
         }
     }
@@ -330,7 +330,7 @@ static void story_test(void **state) {
 
 /* ---- configurations and shares */
 
-static void tell_config(text *outcome, const doorman_config *config) {
+static void dump_config(text *outcome, const doorman_config *config) {
     size_t count = 0;
     const doorman_template *all = doorman_config_templates(config, &count);
     for (size_t i = 0; i < count; i++) {
@@ -339,16 +339,16 @@ static void tell_config(text *outcome, const doorman_config *config) {
     }
 }
 
-static doorman_status makes_a_config(scene *s) {
+static doorman_status create_config(fixture *s) {
     doorman_error error = {""};
-    doorman_status status = doorman_config_create(&s->made_config, &all_templates, &error);
-    if (status != DOORMAN_OK) assert_null(s->made_config);
+    doorman_status status = doorman_config_create(&s->created_config, &all_templates, &error);
+    if (status != DOORMAN_OK) assert_null(s->created_config);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
-    if (status == DOORMAN_OK) tell_config(&s->outcome, s->made_config);
+    if (status == DOORMAN_OK) dump_config(&s->outcome, s->created_config);
     return status;
 }
 
-static doorman_status solves_shares(scene *s) {
+static doorman_status compute_shares(fixture *s) {
     enum { DEMANDS = 500 };
     doorman_demand demands[DEMANDS];
     for (int i = 0; i < DEMANDS; i++) demands[i] = (doorman_demand){i * 37 % 101, 1 + i % 7, i % 3};
@@ -364,61 +364,64 @@ static doorman_status solves_shares(scene *s) {
     for (size_t i = 0; status == DOORMAN_OK && i < count; i++) {
         add(&s->outcome, "%d %.17g %.17g\n", terms[i].priority, terms[i].level, terms[i].slope);
     }
-    for (int i = 0; status == DOORMAN_OK && i < DEMANDS; i++)
+    for (int i = 0; status == DOORMAN_OK && i < DEMANDS; i++) {
         add(&s->outcome, "%.17g\n", amounts[i]);
+    }
     return status;
 }
 
 /* ---- servers */
 
-static doorman_status makes_a_server(scene *s, const doorman_server_options *options) {
+static doorman_status create_server(fixture *s, const doorman_server_options *options) {
     doorman_error error = {""};
-    doorman_status status = doorman_server_create(&s->made_server, options, &error, s->now);
-    if (status != DOORMAN_OK) assert_null(s->made_server);
+    doorman_status status = doorman_server_create(&s->created_server, options, &error, s->now);
+    if (status != DOORMAN_OK) assert_null(s->created_server);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
     return status;
 }
 
-static doorman_status makes_a_root(scene *s) {
+static doorman_status create_root(fixture *s) {
     const doorman_server_options options = {.node = "new", .config = s->config};
-    return makes_a_server(s, &options);
+    return create_server(s, &options);
 }
 
-static doorman_status makes_a_node(scene *s) {
+static doorman_status create_node(fixture *s) {
     const doorman_server_options options = {
         .node = "new", .parents = parents, .parent_count = COUNT_OF(parents)};
-    return makes_a_server(s, &options);
+    return create_server(s, &options);
 }
 
-static void makes_another_config(scene *s) {
+static void create_other_config(fixture *s) {
     const doorman_config_options options = {.templates = fewer, .template_count = COUNT_OF(fewer)};
     assert_int_equal(doorman_config_create(&s->other_config, &options, NULL), DOORMAN_OK);
 }
 
-static doorman_status puts_a_config_into_force(scene *s) {
+static doorman_status configure_server(fixture *s) {
     doorman_status status = doorman_server_configure(s->root, s->other_config, s->now);
     assert_ptr_equal(s->root->config, status == DOORMAN_OK ? s->other_config : s->config);
     return status;
 }
 
-static void tell_response(text *outcome, const doorman_response *response) {
+static void dump_response(text *outcome, const doorman_response *response) {
     for (size_t i = 0; i < response->item_count; i++) {
-        const doorman_capacity_response *answer = &response->items[i];
-        add(outcome, "%s grant %d lease %" PRIu64 " capacity %.17g keep %.17g for %" PRId64 "\n",
-            answer->resource_id, (int)answer->outcome, answer->gets.id, answer->gets.capacity,
-            answer->gets.committed, answer->gets.expires_in);
-        for (size_t j = 0; j < answer->terms_count; j++) {
-            add(outcome, "    %d %.17g %.17g\n", answer->terms[j].priority, answer->terms[j].level,
-                answer->terms[j].slope);
+        const doorman_capacity_response *item = &response->items[i];
+        add(outcome,
+            "%s outcome %d lease %" PRIu64 " capacity %.17g committed %.17g for %" PRId64 "\n",
+            item->resource_id, (int)item->outcome, item->gets.id, item->gets.capacity,
+            item->gets.committed, item->gets.expires_in);
+        for (size_t j = 0; j < item->terms_count; j++) {
+            add(outcome, "    %d %.17g %.17g\n", item->terms[j].priority, item->terms[j].level,
+                item->terms[j].slope);
         }
     }
 }
 
-static doorman_status asks(scene *s, doorman_server *server, const doorman_request *request) {
+static doorman_status handle_request(fixture *s, doorman_server *server,
+                                     const doorman_request *request) {
     doorman_response response;
     doorman_error error = {""};
     doorman_status status = doorman_server_handle(server, request, &response, &error, s->now);
-    if (status == DOORMAN_OK) tell_response(&s->outcome, &response);
+    if (status == DOORMAN_OK) dump_response(&s->outcome, &response);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
     return status;
 }
@@ -426,40 +429,44 @@ static doorman_status asks(scene *s, doorman_server *server, const doorman_reque
 /* A request of a holder that names no lease, for two resources that exist and for new ones. */
 enum { MANY = 11 };
 
-static doorman_status asks_for(scene *s, doorman_server *server, const char *holder_id,
-                               size_t count) {
+static doorman_status request_resources(fixture *s, doorman_server *server, const char *holder_id,
+                                        size_t count) {
     static const char *const ids[MANY] = {"db/1", "disk",  "db/2", "tape", "net", "one",
                                           "two",  "three", "four", "five", "six"};
     const doorman_demand demand = {12, 1, 3};
-    doorman_capacity_request ask[MANY];
+    doorman_capacity_request items[MANY];
     for (size_t i = 0; i < count; i++) {
-        ask[i] =
+        items[i] =
             (doorman_capacity_request){.resource_id = ids[i], .wants = &demand, .wants_count = 1};
     }
-    const doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = holder_id, .items = ask, .item_count = count};
-    return asks(s, server, &request);
+    const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                     .holder_id = holder_id,
+                                     .items = items,
+                                     .item_count = count};
+    return handle_request(s, server, &request);
 }
 
-static doorman_status a_new_client_asks(scene *s) { return asks_for(s, s->root, "new", MANY); }
-static doorman_status a_known_client_asks(scene *s) {
-    return asks_for(s, s->root, "of the root", MANY);
+static doorman_status request_by_new_client(fixture *s) {
+    return request_resources(s, s->root, "new", MANY);
 }
-static doorman_status a_new_client_asks_the_node(scene *s) {
-    return asks_for(s, s->node, "new", MANY);
+static doorman_status request_by_known_client(fixture *s) {
+    return request_resources(s, s->root, "of the root", MANY);
+}
+static doorman_status request_to_node(fixture *s) {
+    return request_resources(s, s->node, "new", MANY);
 }
 
 /* A server's request with the largest number of groups, of all priorities, for a new resource and
  * for one that exists. */
-static doorman_status a_server_asks(scene *s, const char *holder_id) {
+static doorman_status request_by_server(fixture *s, const char *holder_id) {
     static const char *const ids[] = {"db/1", "db/9"};
     doorman_demand groups[DOORMAN__GROUPS_MAX];
     for (int i = 0; i < DOORMAN__GROUPS_MAX; i++) {
         groups[i] = (doorman_demand){i * 5 % 97 + 1, 1 + i % 4, i % 16};
     }
-    doorman_capacity_request ask[2];
+    doorman_capacity_request items[2];
     for (int i = 0; i < 2; i++) {
-        ask[i] = (doorman_capacity_request){
+        items[i] = (doorman_capacity_request){
             .resource_id = ids[i], .wants = groups, .wants_count = DOORMAN__GROUPS_MAX};
     }
     const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
@@ -467,41 +474,41 @@ static doorman_status a_server_asks(scene *s, const char *holder_id) {
                                      .holder_id = holder_id,
                                      .path = &holder_id,
                                      .path_count = 1,
-                                     .items = ask,
+                                     .items = items,
                                      .item_count = 2};
-    return asks(s, s->root, &request);
+    return handle_request(s, s->root, &request);
 }
 
-static doorman_status a_new_server_asks(scene *s) { return a_server_asks(s, "new"); }
-static doorman_status a_known_server_asks(scene *s) { return a_server_asks(s, "node"); }
+static doorman_status request_by_new_server(fixture *s) { return request_by_server(s, "new"); }
+static doorman_status request_by_known_server(fixture *s) { return request_by_server(s, "node"); }
 
 /* This request has more resources than any before. */
-static doorman_status a_client_releases(scene *s) {
+static doorman_status release_by_client(fixture *s) {
     static const char *const ids[] = {"db/1", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
     doorman_server_lease lease;
     doorman_cursor cursor = {0};
-    doorman_capacity_request ask[COUNT_OF(ids)];
+    doorman_capacity_request items[COUNT_OF(ids)];
     for (size_t i = 0; i < COUNT_OF(ids); i++) {
-        ask[i] = (doorman_capacity_request){.resource_id = ids[i], .has.id = 1};
+        items[i] = (doorman_capacity_request){.resource_id = ids[i], .has.id = 1};
     }
     (void)doorman_server_next_lease(s->root, "db/1", &cursor, &lease, s->now);
     const doorman_request request = {.method = DOORMAN_RELEASE_CAPACITY,
                                      .holder_id = "of the root",
-                                     .items = ask,
+                                     .items = items,
                                      .item_count = COUNT_OF(ids)};
-    return asks(s, s->root, &request);
+    return handle_request(s, s->root, &request);
 }
 
 /* ---- clients and nodes that send requests */
 
-static void tell_request(text *outcome, const doorman_request *request) {
+static void dump_request(text *outcome, const doorman_request *request) {
     add(outcome, "%s, %" PRIu64 "\n", request->holder_id, request->sequence);
     for (size_t i = 0; i < request->item_count; i++) {
-        const doorman_capacity_request *ask = &request->items[i];
-        add(outcome, "%s has %" PRIu64 " %.17g, wants", ask->resource_id, ask->has.id,
-            ask->has.capacity);
-        for (size_t j = 0; j < ask->wants_count; j++) {
-            const doorman_demand *wants = &ask->wants[j];
+        const doorman_capacity_request *item = &request->items[i];
+        add(outcome, "%s has %" PRIu64 " %.17g, wants", item->resource_id, item->has.id,
+            item->has.capacity);
+        for (size_t j = 0; j < item->wants_count; j++) {
+            const doorman_demand *wants = &item->wants[j];
             add(outcome, " %.17g/%.17g/%d", wants->wants, wants->subclients, wants->priority);
         }
         add(outcome, "\n");
@@ -509,83 +516,85 @@ static void tell_request(text *outcome, const doorman_request *request) {
 }
 
 /* Starts a node that has not asked its parent for anything yet, and a client asks it. */
-static void a_new_node_is_asked_for(scene *s, size_t count) {
-    s->made_server = start_server(s, "new");
-    assert_int_equal(asks_for(s, s->made_server, "new", count), DOORMAN_OK);
+static void start_node_with_request(fixture *s, size_t count) {
+    s->created_server = start_server(s, "new");
+    assert_int_equal(request_resources(s, s->created_server, "new", count), DOORMAN_OK);
     s->now += SECOND;
 }
 
-static void a_new_node_is_asked_for_one(scene *s) { a_new_node_is_asked_for(s, 1); }
-static void a_new_node_is_asked_for_many(scene *s) { a_new_node_is_asked_for(s, MANY); }
+static void start_node_with_one_resource(fixture *s) { start_node_with_request(s, 1); }
+static void start_node_with_many_resources(fixture *s) { start_node_with_request(s, MANY); }
 
-static doorman_status makes_up_a_request(scene *s) {
+static doorman_status compose_request(fixture *s) {
     doorman_request request;
-    doorman_upstream *upstream = doorman_server_upstream(s->made_server);
+    doorman_upstream *upstream = doorman_server_upstream(s->created_server);
     doorman_status status = doorman_upstream_request(upstream, &request, s->now);
-    if (status == DOORMAN_OK) tell_request(&s->outcome, &request);
+    if (status == DOORMAN_OK) dump_request(&s->outcome, &request);
     if (status != DOORMAN_OK) assert_int_equal(request.sequence, 0);
     if (status != DOORMAN_OK) assert_true(doorman_upstream_due(upstream) <= s->now);
     return status;
 }
 
-static doorman_status makes_a_client(scene *s) {
+static doorman_status create_client(fixture *s) {
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
     const doorman_client_options options = {
         .client_id = "new", .addresses = addresses, .address_count = COUNT_OF(addresses)};
     doorman_error error = {""};
-    doorman_status status = doorman_client_create(&s->made_client, &options, &error, s->now);
-    if (status != DOORMAN_OK) assert_null(s->made_client);
+    doorman_status status = doorman_client_create(&s->created_client, &options, &error, s->now);
+    if (status != DOORMAN_OK) assert_null(s->created_client);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
     return status;
 }
 
 /* Opens as many resources as the first allocation of the client's table can hold. */
-static void a_client_has_resources(scene *s) {
+static void create_client_with_resources(fixture *s) {
     static const char *const ids[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
     doorman_resource *resource = NULL;
-    assert_int_equal(makes_a_client(s), DOORMAN_OK);
+    assert_int_equal(create_client(s), DOORMAN_OK);
     for (size_t i = 0; i < COUNT_OF(ids); i++) {
         const doorman_resource_options options = {.resource_id = ids[i], .wants = 7};
-        assert_int_equal(doorman_resource_open(&resource, s->made_client, &options, NULL, s->now),
-                         DOORMAN_OK);
+        assert_int_equal(
+            doorman_resource_open(&resource, s->created_client, &options, NULL, s->now),
+            DOORMAN_OK);
     }
 }
 
-static doorman_status opens_a_resource(scene *s) {
+static doorman_status open_resource(fixture *s) {
     const doorman_resource_options options = {.resource_id = "db/1", .wants = 7};
     doorman_resource *resource = NULL;
     doorman_error error = {""};
     doorman_status status =
-        doorman_resource_open(&resource, s->made_client, &options, &error, s->now);
+        doorman_resource_open(&resource, s->created_client, &options, &error, s->now);
     if (status != DOORMAN_OK) assert_null(resource);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
-    add(&s->outcome, "due %" PRId64 "\n", doorman_client_due(s->made_client));
+    add(&s->outcome, "due %" PRId64 "\n", doorman_client_due(s->created_client));
     return status;
 }
 
 /* ---- JSON */
 
-static doorman_status reads_a_config(scene *s) {
+static doorman_status parse_config(fixture *s) {
     static const char config[] =
         "{\"resources\":[{\"identifier_glob\":\"db\",\"capacity\":7,\"description\":\"\\u00e9\","
         "\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"parameters\":[{\"name\":\"reserve\","
         "\"value\":\"0.5\"}]}},{\"identifier_glob\":\"*\",\"capacity\":1}]}";
     doorman_error error = {""};
-    doorman_status status = doorman_json_config(&s->made_config, config, sizeof config - 1, &error);
-    if (status != DOORMAN_OK) assert_null(s->made_config);
+    doorman_status status =
+        doorman_json_config(&s->created_config, config, sizeof config - 1, &error);
+    if (status != DOORMAN_OK) assert_null(s->created_config);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
-    if (status == DOORMAN_OK) tell_config(&s->outcome, s->made_config);
+    if (status == DOORMAN_OK) dump_config(&s->outcome, s->created_config);
     return status;
 }
 
 /* It has so many keys that they are sorted to find duplicates. */
-static const char ask_in_text[] =
+static const char request_text[] =
     "{\"get_capacity\":{\"client_id\":\"new\",\"resource\":[{\"resource_id\":\"db/1\",\"wants\":5,"
     "\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,\"k\":1,"
     "\"l\":1,\"m\":1,\"n\":1,\"o\":1,\"p\":1,\"q\":1},{\"resource_id\":\"db/2\",\"wants\":50}]}}";
 
 /* Without memory for a reply, the reply is an error, or empty. */
-static void tell_reply(scene *s, const doorman_buffer *reply, doorman_status status) {
+static void dump_reply(fixture *s, const doorman_buffer *reply, doorman_status status) {
     static const char error[] = "{\"error\":{\"code\":\"INTERNAL\",\"message\":"
                                 "\"out of memory; nothing has changed\"}}";
     if (reply->text) assert_int_equal(strlen(reply->text), reply->bytes);
@@ -593,38 +602,39 @@ static void tell_reply(scene *s, const doorman_buffer *reply, doorman_status sta
     if (status != DOORMAN_OK && reply->bytes) assert_string_equal(reply->text, error);
 }
 
-static doorman_status is_served(scene *s) {
-    doorman_status status = doorman_json_serve(s->root, ask_in_text, sizeof ask_in_text - 1,
+static doorman_status serve_message(fixture *s) {
+    doorman_status status = doorman_json_serve(s->root, request_text, sizeof request_text - 1,
                                                &s->reply, 1234567890, s->now);
-    tell_reply(s, &s->reply, status);
+    dump_reply(s, &s->reply, status);
     return status;
 }
 
-static doorman_status is_read(scene *s) {
-    return doorman_json_exchange_read(&s->exchange, ask_in_text, sizeof ask_in_text - 1);
+static doorman_status read_message(fixture *s) {
+    return doorman_json_exchange_read(&s->exchange, request_text, sizeof request_text - 1);
 }
 
 /* A decision is final until another message is read. */
-static doorman_status is_decided(scene *s) {
-    doorman_status status = is_read(s);
+static doorman_status decide_message(fixture *s) {
+    doorman_status status = read_message(s);
     if (status == DOORMAN_OK) status = doorman_json_exchange_decide(&s->exchange, s->root, s->now);
-    if (status == DOORMAN_OK) tell_response(&s->outcome, &s->exchange.response);
+    if (status == DOORMAN_OK) dump_response(&s->outcome, &s->exchange.response);
     assert_int_equal(doorman_json_exchange_decide(&s->exchange, s->root, s->now), status);
     return status;
 }
 
-static doorman_status is_written(scene *s) {
-    doorman_status decided = is_read(s);
-    if (decided == DOORMAN_OK)
+static doorman_status write_reply(fixture *s) {
+    doorman_status decided = read_message(s);
+    if (decided == DOORMAN_OK) {
         decided = doorman_json_exchange_decide(&s->exchange, s->root, s->now);
+    }
     doorman_status status = doorman_json_exchange_write(&s->exchange, 0);
     assert_int_equal(status, decided);
-    tell_reply(s, &s->exchange.reply, status);
+    dump_reply(s, &s->exchange.reply, status);
     return status;
 }
 
 /* A message that is refused unread needs memory only for its reply. */
-static doorman_status writes_an_error(scene *s) {
+static doorman_status writes_an_error(fixture *s) {
     size_t bytes = DOORMAN_MESSAGE_BYTES_MAX + 1;
     assert_int_equal(doorman_json_exchange_read(&s->exchange, NULL, bytes),
                      DOORMAN_RESOURCE_EXHAUSTED);
@@ -636,33 +646,33 @@ static doorman_status writes_an_error(scene *s) {
     return DOORMAN_OK;
 }
 
-static void a_node_has_a_request(scene *s) {
-    a_new_node_is_asked_for_many(s);
+static void prepare_node_request(fixture *s) {
+    start_node_with_many_resources(s);
     assert_int_equal(
-        doorman_upstream_request(doorman_server_upstream(s->made_server), &s->request, s->now),
+        doorman_upstream_request(doorman_server_upstream(s->created_server), &s->request, s->now),
         DOORMAN_OK);
 }
 
-static doorman_status writes_a_request(scene *s) {
+static doorman_status write_request(fixture *s) {
     doorman_status status = doorman_json_request(&s->request, &s->reply);
-    tell_reply(s, &s->reply, status);
+    dump_reply(s, &s->reply, status);
     return status;
 }
 
-static void a_node_has_a_message(scene *s) {
-    a_node_has_a_request(s);
+static void prepare_node_message(fixture *s) {
+    prepare_node_request(s);
     assert_int_equal(doorman_json_request(&s->request, &s->message), DOORMAN_OK);
 }
 
-static doorman_status a_node_is_served(scene *s) {
+static doorman_status serve_node(fixture *s) {
     doorman_status status =
         doorman_json_serve(s->root, s->message.text, s->message.bytes, &s->reply, 0, s->now);
-    tell_reply(s, &s->reply, status);
+    dump_reply(s, &s->reply, status);
     return status;
 }
 
 /* Makes the text that answers the next request. */
-static void is_answered(scene *s, doorman_upstream *upstream) {
+static void prepare_response(fixture *s, doorman_upstream *upstream) {
     assert_int_equal(doorman_upstream_request(upstream, &s->request, s->now), DOORMAN_OK);
     assert_true(s->request.sequence);
     assert_int_equal(doorman_json_request(&s->request, &s->reply), DOORMAN_OK);
@@ -671,18 +681,18 @@ static void is_answered(scene *s, doorman_upstream *upstream) {
         DOORMAN_OK);
 }
 
-static void a_client_is_answered(scene *s) {
+static void prepare_client_response(fixture *s) {
     s->now += 20 * SECOND;
-    is_answered(s, doorman_client_upstream(s->clients[0]));
+    prepare_response(s, doorman_client_upstream(s->clients[0]));
 }
 
-static void a_node_is_answered(scene *s) {
-    a_new_node_is_asked_for_many(s);
-    is_answered(s, doorman_server_upstream(s->made_server));
+static void prepare_node_response(fixture *s) {
+    start_node_with_many_resources(s);
+    prepare_response(s, doorman_server_upstream(s->created_server));
 }
 
 /* It does not count as a failure: the same text can be given again. */
-static doorman_status hears(scene *s, doorman_upstream *upstream) {
+static doorman_status read_response_text(fixture *s, doorman_upstream *upstream) {
     doorman_error error = {""};
     doorman_status status = doorman_json_response(upstream, s->request.sequence, s->message.text,
                                                   s->message.bytes, &error, s->now);
@@ -690,24 +700,24 @@ static doorman_status hears(scene *s, doorman_upstream *upstream) {
     return status;
 }
 
-static doorman_status a_client_hears(scene *s) {
-    return hears(s, doorman_client_upstream(s->clients[0]));
+static doorman_status read_client_response(fixture *s) {
+    return read_response_text(s, doorman_client_upstream(s->clients[0]));
 }
 
-static doorman_status a_node_hears(scene *s) {
-    doorman_status status = hears(s, doorman_server_upstream(s->made_server));
-    look_at_server(&s->outcome, s->made_server, s->now);
+static doorman_status read_node_response(fixture *s) {
+    doorman_status status = read_response_text(s, doorman_server_upstream(s->created_server));
+    dump_server(&s->outcome, s->created_server, s->now);
     if (status != DOORMAN_OK) text_start(&s->outcome);
     return status;
 }
 
 /* ---- agents and transports; nng's own allocations cannot be made to fail */
 
-static const char *const nobody[] = {"inproc://nobody"};
+static const char *const unused_addresses[] = {"inproc://nobody"};
 
-static doorman_status starts_an_agent(scene *s) {
+static doorman_status start_agent(fixture *s) {
     const doorman_client_options options = {
-        .client_id = "new", .addresses = nobody, .address_count = 1, .seed = 6};
+        .client_id = "new", .addresses = unused_addresses, .address_count = 1, .seed = 6};
     doorman_error error = {""};
     doorman_status status = doorman_agent_start(&s->agent, &options, &error);
     if (status != DOORMAN_OK) assert_null(s->agent);
@@ -715,9 +725,9 @@ static doorman_status starts_an_agent(scene *s) {
     return status;
 }
 
-static void an_agent_runs(scene *s) { assert_int_equal(starts_an_agent(s), DOORMAN_OK); }
+static void prepare_agent(fixture *s) { assert_int_equal(start_agent(s), DOORMAN_OK); }
 
-static doorman_status an_agent_opens(scene *s) {
+static doorman_status open_agent_resource(fixture *s) {
     const doorman_resource_options options = {.resource_id = "db/1", .wants = 7};
     doorman_resource *resource = NULL;
     doorman_status status = doorman_agent_open(&resource, s->agent, &options, NULL);
@@ -725,56 +735,57 @@ static doorman_status an_agent_opens(scene *s) {
     return status;
 }
 
-static void ignore_news(void *context) { (void)context; }
+static void ignore_wakeup(void *context) { (void)context; }
 
-static doorman_status makes_a_carrier(scene *s) {
+static doorman_status create_transport(fixture *s) {
     const doorman_tls tls = {.authority = "A", .certificate = "B", .key = "C"};
-    const doorman_transport_options options = {
-        .upstream = doorman_client_upstream(s->clients[0]), .on_wakeup = ignore_news, .tls = &tls};
+    const doorman_transport_options options = {.upstream = doorman_client_upstream(s->clients[0]),
+                                               .on_wakeup = ignore_wakeup,
+                                               .tls = &tls};
     doorman_status status = doorman_transport_create(&s->transport, &options);
     if (status != DOORMAN_OK) assert_null(s->transport);
     return status;
 }
 
-static const story stories[] = {
-    {"doorman_config_create", "no configuration is made", NULL, makes_a_config, 3},
-    {"doorman_shares", "nothing is shared", NULL, solves_shares, 20},
-    {"doorman_server_create", "no root is made", NULL, makes_a_root, 2},
-    {"doorman_server_create", "no node is made", NULL, makes_a_node, 3},
-    {"doorman_server_configure", "the last configuration stays", makes_another_config,
-     puts_a_config_into_force, 1},
-    {"doorman_server_handle", "a new client gets nothing", NULL, a_new_client_asks, 20},
-    {"doorman_server_handle", "a client keeps what it has", NULL, a_known_client_asks, 10},
-    {"doorman_server_handle", "a client of a node gets nothing", NULL, a_new_client_asks_the_node,
-     20},
-    {"doorman_server_handle", "a new server gets nothing", NULL, a_new_server_asks, 40},
-    {"doorman_server_handle", "a server keeps what it has", NULL, a_known_server_asks, 40},
-    {"doorman_server_handle", "nothing is released", NULL, a_client_releases, 1},
-    {"doorman_upstream_request", "a node asks for nothing", a_new_node_is_asked_for_one,
-     makes_up_a_request, 1},
-    {"doorman_client_create", "no client is made", NULL, makes_a_client, 4},
-    {"doorman_resource_open", "no resource is opened", a_client_has_resources, opens_a_resource, 3},
-    {"doorman_json_config", "no configuration is read", NULL, reads_a_config, 20},
-    {"doorman_json_serve", "nothing is served", NULL, is_served, 40},
-    {"doorman_json_serve", "a node is served nothing", a_node_has_a_message, a_node_is_served, 60},
-    {"doorman_json_exchange_read", "nothing is read", NULL, is_read, 30},
-    {"doorman_json_exchange_decide", "nothing is decided", NULL, is_decided, 40},
-    {"doorman_json_exchange_write", "without a decision nothing is written", NULL, is_written, 40},
+static const test_case test_cases[] = {
+    {"doorman_config_create", "no configuration is made", NULL, create_config, 3},
+    {"doorman_shares", "nothing is shared", NULL, compute_shares, 20},
+    {"doorman_server_create", "no root is made", NULL, create_root, 2},
+    {"doorman_server_create", "no node is made", NULL, create_node, 3},
+    {"doorman_server_configure", "the last configuration stays", create_other_config,
+     configure_server, 1},
+    {"doorman_server_handle", "a new client gets nothing", NULL, request_by_new_client, 20},
+    {"doorman_server_handle", "a client keeps what it has", NULL, request_by_known_client, 10},
+    {"doorman_server_handle", "a client of a node gets nothing", NULL, request_to_node, 20},
+    {"doorman_server_handle", "a new server gets nothing", NULL, request_by_new_server, 40},
+    {"doorman_server_handle", "a server keeps what it has", NULL, request_by_known_server, 40},
+    {"doorman_server_handle", "nothing is released", NULL, release_by_client, 1},
+    {"doorman_upstream_request", "a node asks for nothing", start_node_with_one_resource,
+     compose_request, 1},
+    {"doorman_client_create", "no client is made", NULL, create_client, 4},
+    {"doorman_resource_open", "no resource is opened", create_client_with_resources, open_resource,
+     3},
+    {"doorman_json_config", "no configuration is read", NULL, parse_config, 20},
+    {"doorman_json_serve", "nothing is served", NULL, serve_message, 40},
+    {"doorman_json_serve", "a node is served nothing", prepare_node_message, serve_node, 60},
+    {"doorman_json_exchange_read", "nothing is read", NULL, read_message, 30},
+    {"doorman_json_exchange_decide", "nothing is decided", NULL, decide_message, 40},
+    {"doorman_json_exchange_write", "without a decision nothing is written", NULL, write_reply, 40},
     {"doorman_json_exchange_write", "an error is empty", NULL, writes_an_error, 1},
-    {"doorman_json_request", "no request is written", a_node_has_a_request, writes_a_request, 2},
-    {"doorman_json_response", "a client can be given its response again", a_client_is_answered,
-     a_client_hears, 20},
-    {"doorman_json_response", "a node can be given its response again", a_node_is_answered,
-     a_node_hears, 20},
-    {"doorman_agent_start", "no agent starts", NULL, starts_an_agent, 4},
-    {"doorman_agent_open", "an agent opens nothing", an_agent_runs, an_agent_opens, 3},
-    {"doorman_transport_create", "no carrier is made", NULL, makes_a_carrier, 4},
+    {"doorman_json_request", "no request is written", prepare_node_request, write_request, 2},
+    {"doorman_json_response", "a client can be given its response again", prepare_client_response,
+     read_client_response, 20},
+    {"doorman_json_response", "a node can be given its response again", prepare_node_response,
+     read_node_response, 20},
+    {"doorman_agent_start", "no agent starts", NULL, start_agent, 4},
+    {"doorman_agent_open", "an agent opens nothing", prepare_agent, open_agent_resource, 3},
+    {"doorman_transport_create", "no transport is created", NULL, create_transport, 4},
 };
 
 /* ---- calls that need no memory -------------------------------------------------------------- */
 
 /* All other functions that return a status. */
-static const char *const no_stories[] = {
+static const char *const other_functions[] = {
     "doorman_upstream_response",   "doorman_server_set_master", "doorman_resource_set_wants",
     "doorman_rate_init",           "doorman_gauge_init",        "doorman_limit_init",
     "doorman_limiter_init",        "doorman_agent_set_wants",   "doorman_agent_rate_wait",
@@ -797,7 +808,7 @@ static void limiters_start(doorman_time now) {
 /* Calls that use or release what exists work without memory. */
 static void limiters_and_clients_work_without_memory(void **state) {
     (void)state;
-    scene *s = scene_start();
+    fixture *s = fixture_start();
     doorman_rate rate;
     doorman_gauge gauge;
     doorman_request request;
@@ -824,45 +835,45 @@ static void limiters_and_clients_work_without_memory(void **state) {
     assert_int_equal(doorman_upstream_request(upstream, &request, s->now), DOORMAN_OK);
     assert_int_equal(request.method, DOORMAN_RELEASE_CAPACITY);
     assert_true(memory_works());
-    scene_end(s);
+    fixture_stop(s);
 }
 
 /* So does a server whose leases end and whose clients renew theirs: it keeps the memory that its
  * largest request needed. */
 static void a_server_works_without_memory(void **state) {
     (void)state;
-    scene *s = scene_start();
+    fixture *s = fixture_start();
     text before = {NULL, 0, 0}, after = {NULL, 0, 0};
     const doorman_mastership other = {.address = "tcp://other:1"};
-    const doorman_mastership mine = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
+    const doorman_mastership mastership = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
     s->now += 20 * SECOND;
     memory_fails_from(1);
-    look(s, &before);
-    carry(s, doorman_client_upstream(s->clients[0]), s->root);
-    carry(s, doorman_client_upstream(s->clients[1]), s->node);
-    carry(s, doorman_server_upstream(s->node), s->root);
-    look(s, &after);
+    dump_state(s, &before);
+    exchange(s, doorman_client_upstream(s->clients[0]), s->root);
+    exchange(s, doorman_client_upstream(s->clients[1]), s->node);
+    exchange(s, doorman_server_upstream(s->node), s->root);
+    dump_state(s, &after);
     assert_string_not_equal(before.at, after.at);
     s->now += 70 * SECOND;
     doorman_server_update(s->root, s->now);
     text_start(&after);
-    look_at_server(&after, s->root, s->now);
+    dump_server(&after, s->root, s->now);
     assert_string_equal(after.at, "\n");
     assert_int_equal(doorman_server_set_master(s->root, &other, s->now), DOORMAN_OK);
-    assert_int_equal(doorman_server_set_master(s->root, &mine, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(s->root, &mastership, s->now), DOORMAN_OK);
     assert_true(memory_works());
     text_end(&before);
     text_end(&after);
-    scene_end(s);
+    fixture_stop(s);
 }
 
 /* If a node's request cannot contain all resources, because memory is missing, the next one
  * contains the rest. */
 static void resources_that_do_not_fit_are_in_the_next_request(void **state) {
     (void)state;
-    scene *s = scene_start();
-    a_new_node_is_asked_for_many(s);
-    doorman_upstream *upstream = doorman_server_upstream(s->made_server);
+    fixture *s = fixture_start();
+    start_node_with_many_resources(s);
+    doorman_upstream *upstream = doorman_server_upstream(s->created_server);
     doorman_request request;
     doorman_response response;
     size_t expected[] = {1, MANY - 1};
@@ -877,14 +888,14 @@ static void resources_that_do_not_fit_are_in_the_next_request(void **state) {
                          DOORMAN_OK);
         assert_int_equal(doorman_upstream_due(upstream) <= s->now, i == 0);
     }
-    scene_end(s);
+    fixture_stop(s);
 }
 
 /* An agent's waits need no memory. Its own thread has memory. */
 static void waits_need_no_memory(void **state) {
     (void)state;
-    scene *s = scene_start();
-    an_agent_runs(s);
+    fixture *s = fixture_start();
+    prepare_agent(s);
     doorman_resource *resource = NULL;
     const doorman_resource_options options = {
         .resource_id = "db/1", .wants = 7, .safe_capacity = 1000};
@@ -906,58 +917,61 @@ static void waits_need_no_memory(void **state) {
     assert_int_equal(doorman_agent_close(s->agent, resource), DOORMAN_OK);
     assert_int_equal(doorman_agent_shutdown(s->agent), DOORMAN_OK);
     assert_true(memory_works());
-    scene_end(s);
+    fixture_stop(s);
 }
 
 /* ---- a transport over a real socket --------------------------------------------------------- */
 
-static const char *const here[] = {"inproc://allocation_test"};
+static const char *const own_addresses[] = {"inproc://allocation_test"};
 
-typedef struct carried {
-    scene *s;
+typedef struct transport_fixture {
+    fixture *s;
     nng_socket socket;
     doorman_client *client;
     doorman_resource *resource;
     doorman_transport *transport;
     doorman_time now; /* of the client: the machine's time, or later */
-    int news;         /* atomic */
-} carried;
+    int wakeups;      /* atomic */
+} transport_fixture;
 
-static void count_news(void *context) { __atomic_fetch_add((int *)context, 1, __ATOMIC_SEQ_CST); }
+static void count_wakeup(void *context) { __atomic_fetch_add((int *)context, 1, __ATOMIC_SEQ_CST); }
 
-static void carried_start(carried *c) {
-    *c = (carried){.s = scene_start(), .now = doorman_clock()};
+static void transport_fixture_start(transport_fixture *c) {
+    *c = (transport_fixture){.s = fixture_start(), .now = doorman_clock()};
     assert_int_equal(nng_rep0_open(&c->socket), 0);
     assert_int_equal(nng_socket_set_ms(c->socket, NNG_OPT_RECVTIMEO, 60000), 0);
-    assert_int_equal(nng_listen(c->socket, here[0], NULL, 0), 0);
-    const doorman_client_options who = {
-        .client_id = "new", .addresses = here, .address_count = 1, .request_timeout = PATIENCE};
-    const doorman_resource_options what = {.resource_id = "db/1", .wants = 7};
-    assert_int_equal(doorman_client_create(&c->client, &who, NULL, c->now), DOORMAN_OK);
-    assert_int_equal(doorman_resource_open(&c->resource, c->client, &what, NULL, c->now),
-                     DOORMAN_OK);
+    assert_int_equal(nng_listen(c->socket, own_addresses[0], NULL, 0), 0);
+    const doorman_client_options client_options = {.client_id = "new",
+                                                   .addresses = own_addresses,
+                                                   .address_count = 1,
+                                                   .request_timeout = TEST_TIMEOUT};
+    const doorman_resource_options resource_options = {.resource_id = "db/1", .wants = 7};
+    assert_int_equal(doorman_client_create(&c->client, &client_options, NULL, c->now), DOORMAN_OK);
+    assert_int_equal(
+        doorman_resource_open(&c->resource, c->client, &resource_options, NULL, c->now),
+        DOORMAN_OK);
     const doorman_transport_options options = {.upstream = doorman_client_upstream(c->client),
-                                               .on_wakeup = count_news,
-                                               .context = &c->news};
+                                               .on_wakeup = count_wakeup,
+                                               .context = &c->wakeups};
     assert_int_equal(doorman_transport_create(&c->transport, &options), DOORMAN_OK);
 }
 
-static void carried_end(carried *c) {
+static void transport_fixture_stop(transport_fixture *c) {
     doorman_transport_destroy(c->transport);
     doorman_client_destroy(c->client);
     nng_close(c->socket);
-    scene_end(c->s);
+    fixture_stop(c->s);
 }
 
-static bool carried_leased(const carried *c) {
+static bool transport_fixture_leased(const transport_fixture *c) {
     doorman_resource_info info;
     doorman_resource_read(c->resource, &info, c->now);
     return info.leased;
 }
 
 /* Sends the request that was prepared, answers it, and waits until the response has come. */
-static void carried_answer(carried *c) {
-    int before = __atomic_load_n(&c->news, __ATOMIC_SEQ_CST);
+static void transport_fixture_answer(transport_fixture *c) {
+    int before = __atomic_load_n(&c->wakeups, __ATOMIC_SEQ_CST);
     nng_msg *message = NULL;
     doorman_transport_send(c->transport);
     assert_int_equal(nng_recvmsg(c->socket, &message, 0), 0);
@@ -967,8 +981,8 @@ static void carried_answer(carried *c) {
     nng_msg_clear(message);
     assert_int_equal(nng_msg_append(message, c->s->reply.text, c->s->reply.bytes), 0);
     assert_int_equal(nng_sendmsg(c->socket, message, 0), 0);
-    doorman_time end = doorman_clock() + PATIENCE;
-    while (__atomic_load_n(&c->news, __ATOMIC_SEQ_CST) == before) {
+    doorman_time end = doorman_clock() + TEST_TIMEOUT;
+    while (__atomic_load_n(&c->wakeups, __ATOMIC_SEQ_CST) == before) {
         assert_true(doorman_clock() < end);
         (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
@@ -976,10 +990,10 @@ static void carried_answer(carried *c) {
 
 /* A request that cannot be written counts as a failure, and so does a response that cannot be read.
  * Then nothing has been accepted, and the next request follows after a back-off. */
-static bool carries_without_memory(size_t nth, bool once) {
+static bool try_without_memory(size_t nth, bool once) {
     size_t blocks = memory_blocks();
-    carried c;
-    carried_start(&c);
+    transport_fixture c;
+    transport_fixture_start(&c);
     if (once) memory_fails_at(nth);
     if (!once) memory_fails_from(nth);
     bool prepared = doorman_transport_prepare(c.transport, c.now);
@@ -989,24 +1003,24 @@ static bool carries_without_memory(size_t nth, bool once) {
     bool worked = memory_works();
     assert_int_equal(prepared, worked);
     if (prepared) {
-        carried_answer(&c);
+        transport_fixture_answer(&c);
         if (once) memory_fails_at(left);
         if (!once) memory_fails_from(left);
         status = doorman_transport_take(c.transport, &error, c.now);
         worked = memory_works();
     }
-    assert_int_equal(carried_leased(&c), worked);
+    assert_int_equal(transport_fixture_leased(&c), worked);
     assert_int_equal(status, worked || !prepared ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
     if (!worked) {
         assert_true(doorman_client_due(c.client) > c.now); /* it backs off */
         c.now = doorman_client_due(c.client);
         assert_true(doorman_transport_prepare(c.transport, c.now));
-        carried_answer(&c);
+        transport_fixture_answer(&c);
         assert_int_equal(doorman_transport_take(c.transport, NULL, c.now), DOORMAN_OK);
-        assert_true(carried_leased(&c));
+        assert_true(transport_fixture_leased(&c));
     }
-    carried_end(&c);
+    transport_fixture_stop(&c);
     assert_int_equal(memory_blocks(), blocks);
     return worked;
 }
@@ -1015,7 +1029,7 @@ static void a_transport_without_memory_drops_the_response_and_retries(void **sta
     (void)state;
     for (int once = 0; once < 2; once++) {
         size_t nth = 1;
-        while (!carries_without_memory(nth, once)) assert_true(++nth < 1000);
+        while (!try_without_memory(nth, once)) assert_true(++nth < 1000);
         assert_true(nth > 20);
     }
 }
@@ -1024,23 +1038,25 @@ static void a_transport_without_memory_drops_the_response_and_retries(void **sta
  * taken is freed with its transport. */
 static void the_transport_of_a_node_waits_for_memory(void **state) {
     (void)state;
-    scene *s = scene_start();
-    a_new_node_is_asked_for_many(s);
+    fixture *s = fixture_start();
+    start_node_with_many_resources(s);
     const doorman_tls tls = {.authority = "A"};
-    const doorman_transport_options options = {
-        .upstream = doorman_server_upstream(s->made_server), .on_wakeup = ignore_news, .tls = &tls};
+    const doorman_transport_options options = {.upstream =
+                                                   doorman_server_upstream(s->created_server),
+                                               .on_wakeup = ignore_wakeup,
+                                               .tls = &tls};
     assert_int_equal(doorman_transport_create(&s->transport, &options), DOORMAN_OK);
     memory_fails_from(1);
     assert_false(doorman_transport_prepare(s->transport, s->now));
     assert_false(memory_works());
     assert_true(doorman_transport_prepare(s->transport, s->now));
-    scene_end(s);
+    fixture_stop(s);
     size_t blocks = memory_blocks();
-    carried c;
-    carried_start(&c);
+    transport_fixture c;
+    transport_fixture_start(&c);
     assert_true(doorman_transport_prepare(c.transport, c.now));
-    carried_answer(&c);
-    carried_end(&c);
+    transport_fixture_answer(&c);
+    transport_fixture_stop(&c);
     assert_int_equal(memory_blocks(), blocks);
 }
 
@@ -1050,10 +1066,10 @@ enum { HOLDERS = 12, IDS = 5, WANTED = 3 };
 
 /* A request of a random holder for random resources, without a claim. Some of the holders are
  * servers. */
-static doorman_status random_request(scene *s, doorman_server *server) {
+static doorman_status random_request(fixture *s, doorman_server *server) {
     static const char *const ids[IDS] = {"db/1", "db/2", "disk", "net", "tape"};
     doorman_demand demands[WANTED][WANTED];
-    doorman_capacity_request ask[WANTED];
+    doorman_capacity_request items[WANTED];
     char holder[16];
     size_t first = random_below(IDS);
     const char *name = holder;
@@ -1063,17 +1079,18 @@ static doorman_status random_request(scene *s, doorman_server *server) {
         for (size_t j = 0; j < WANTED; j++) {
             demands[i][j] = (doorman_demand){random_unit() * 40, 1, (int)random_below(4)};
         }
-        ask[i] = (doorman_capacity_request){.resource_id = ids[(first + i) % IDS],
-                                            .wants = demands[i],
-                                            .wants_count = is_server ? 1 + random_below(WANTED) : 1,
-                                            .learning = is_server && random_below(4) == 0};
+        items[i] =
+            (doorman_capacity_request){.resource_id = ids[(first + i) % IDS],
+                                       .wants = demands[i],
+                                       .wants_count = is_server ? 1 + random_below(WANTED) : 1,
+                                       .learning = is_server && random_below(4) == 0};
     }
     const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
                                      .is_server = is_server,
                                      .holder_id = holder,
                                      .path = &name,
                                      .path_count = is_server ? 1 : 0,
-                                     .items = ask,
+                                     .items = items,
                                      .item_count = 1 + random_below(WANTED)};
     doorman_response response;
     return doorman_server_handle(server, &request, &response, NULL, s->now);
@@ -1081,18 +1098,18 @@ static doorman_status random_request(scene *s, doorman_server *server) {
 
 static void random_holders_and_failing_allocations_keep_the_lease_tables_valid(void **state) {
     (void)state;
-    scene *s = scene_start();
+    fixture *s = fixture_start();
     text before = {NULL, 0, 0}, after = {NULL, 0, 0};
     size_t refused = 0, done = 0;
     for (int round = 0; round < 4000; round++) {
         doorman_server *server = random_below(3) ? s->root : s->node;
         s->now += (doorman_time)random_below(4) * SECOND;
         doorman_server_update(server, s->now);
-        look(s, &before);
+        dump_state(s, &before);
         if (random_below(2)) memory_fails_at(1 + random_below(6));
         doorman_status status = random_request(s, server);
         (void)memory_works();
-        look(s, &after);
+        dump_state(s, &after);
         if (status == DOORMAN_OK) done++;
         if (status == DOORMAN_OK) continue;
         refused++;
@@ -1102,20 +1119,20 @@ static void random_holders_and_failing_allocations_keep_the_lease_tables_valid(v
     assert_true(refused > 100 && done > 100);
     text_end(&before);
     text_end(&after);
-    scene_end(s);
+    fixture_stop(s);
 }
 
 /* ---- completeness --------------------------------------------------------------------------- */
 
-static bool is_told_of(const char *function) {
-    bool told = false;
-    for (size_t i = 0; i < COUNT_OF(stories); i++) {
-        told = told || strcmp(stories[i].function, function) == 0;
+static bool is_listed(const char *function) {
+    bool listed = false;
+    for (size_t i = 0; i < COUNT_OF(test_cases); i++) {
+        listed = listed || strcmp(test_cases[i].function, function) == 0;
     }
-    for (size_t i = 0; i < COUNT_OF(no_stories); i++) {
-        told = told || strcmp(no_stories[i], function) == 0;
+    for (size_t i = 0; i < COUNT_OF(other_functions); i++) {
+        listed = listed || strcmp(other_functions[i], function) == 0;
     }
-    return told;
+    return listed;
 }
 
 /* A new function that returns a status must be added to one of the two lists. */
@@ -1131,7 +1148,7 @@ static void each_function_that_returns_a_status_is_listed(void **state) {
     while (fgets(line, sizeof line, file)) {
         if (strncmp(line, start, strlen(start)) != 0) continue;
         assert_int_equal(sscanf(line + strlen(start), "%63[a-z_]", name), 1);
-        if (!is_told_of(name)) fail_msg("%s is in neither list", name);
+        if (!is_listed(name)) fail_msg("%s is in neither list", name);
         count++;
     }
     fclose(file);
@@ -1154,14 +1171,14 @@ int main(void) {
         cmocka_unit_test(random_holders_and_failing_allocations_keep_the_lease_tables_valid),
         cmocka_unit_test(each_function_that_returns_a_status_is_listed),
     };
-    struct CMUnitTest tests[COUNT_OF(stories) + COUNT_OF(others)];
+    struct CMUnitTest tests[COUNT_OF(test_cases) + COUNT_OF(others)];
     cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, cjson_free});
     memcpy(tests, others, sizeof others);
-    for (size_t i = 0; i < COUNT_OF(stories); i++) {
+    for (size_t i = 0; i < COUNT_OF(test_cases); i++) {
         tests[COUNT_OF(others) + i] =
-            (struct CMUnitTest){.name = stories[i].promise,
-                                .test_func = story_test,
-                                .initial_state = (void *)(uintptr_t)&stories[i]};
+            (struct CMUnitTest){.name = test_cases[i].promise,
+                                .test_func = test_case_run,
+                                .initial_state = (void *)(uintptr_t)&test_cases[i]};
     }
     return run_all(tests);
 }

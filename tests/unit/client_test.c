@@ -88,7 +88,7 @@ static void world_stop(world *w) {
     assert_int_equal(memory_blocks(), w->blocks);
 }
 
-static doorman_client *join(world *w, const char *client_id) {
+static doorman_client *add_client(world *w, const char *client_id) {
     static const char *const address = "tcp://a:1";
     const doorman_client_options options = {
         .client_id = client_id, .addresses = &address, .address_count = 1, .seed = random_bits()};
@@ -97,7 +97,7 @@ static doorman_client *join(world *w, const char *client_id) {
     return *client;
 }
 
-static void note_change(void *context, const doorman_resource_info *info) {
+static void record_change(void *context, const doorman_resource_info *info) {
     world *w = context;
     w->change_count++;
     w->changed = *info;
@@ -110,7 +110,7 @@ static doorman_resource *open_with(world *w, doorman_client *client,
                                    doorman_resource_options options) {
     doorman_resource *resource = NULL;
     options.resource_id = "db";
-    options.on_change = note_change;
+    options.on_change = record_change;
     options.context = w;
     assert_int_equal(doorman_resource_open(&resource, client, &options, NULL, w->now), DOORMAN_OK);
     w->opened = resource;
@@ -124,7 +124,7 @@ static doorman_resource *open_resource(world *w, doorman_client *client, double 
 static bool lost(const world *w) { return w->down || random_below(100) < w->loss; }
 
 /* Updates a client, and carries its request to the server and the response back. */
-static void carry(world *w, doorman_client *client) {
+static void exchange(world *w, doorman_client *client) {
     doorman_upstream *asker = doorman_client_upstream(client);
     doorman_request request;
     doorman_response response;
@@ -142,12 +142,12 @@ static void carry(world *w, doorman_client *client) {
     }
 }
 
-static void carry_all(world *w) {
-    for (size_t i = 0; i < w->client_count; i++) carry(w, w->clients[i]);
+static void exchange_all(world *w) {
+    for (size_t i = 0; i < w->client_count; i++) exchange(w, w->clients[i]);
 }
 
 /* Handles everything that is due until a point in time. */
-static void live_until(world *w, doorman_time until) {
+static void run_until(world *w, doorman_time until) {
     for (int i = 0; i < 100000; i++) {
         doorman_time due = DOORMAN_NEVER;
         for (size_t k = 0; k < w->client_count; k++) {
@@ -159,12 +159,12 @@ static void live_until(world *w, doorman_time until) {
             return;
         }
         if (due > w->now) w->now = due;
-        carry_all(w);
+        exchange_all(w);
     }
     fail_msg("the clients are always due");
 }
 
-static void live(world *w, doorman_time duration) { live_until(w, w->now + duration); }
+static void run_for(world *w, doorman_time duration) { run_until(w, w->now + duration); }
 
 static doorman_resource_info read_now(const world *w, const doorman_resource *resource) {
     doorman_resource_info info;
@@ -186,7 +186,7 @@ static size_t holder_count(world *w) {
 /* ---- without a server, for tests of one response ---- */
 
 /* Answers a client's request, which must have one ask. */
-static void answer_by_hand(world *w, doorman_client *client, doorman_capacity_response answer) {
+static void respond(world *w, doorman_client *client, doorman_capacity_response answer) {
     doorman_upstream *asker = doorman_client_upstream(client);
     doorman_request request;
     doorman_client_update(client, w->now);
@@ -200,7 +200,7 @@ static void answer_by_hand(world *w, doorman_client *client, doorman_capacity_re
                      DOORMAN_OK);
 }
 
-static doorman_capacity_response lease_of(double capacity) {
+static doorman_capacity_response granted_lease(double capacity) {
     return (doorman_capacity_response){
         .gets = {.id = 1, .node = "root", .capacity = capacity, .expires_in = MINUTE}};
 }
@@ -225,22 +225,22 @@ static void a_gauge_on_fractional_units_is_reported_once(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     doorman_resource *resource = open_with(&w, client, (doorman_resource_options){.wants = 2});
-    answer_by_hand(&w, client, lease_of(0.8));
+    respond(&w, client, granted_lease(0.8));
     assert_false(read_now(&w, resource).gauge_is_divided);
     (void)doorman_resource_gauge(resource);
     size_t before = w.change_count;
     for (int i = 0; i < 3; i++) {
         w.now += 20 * SECOND;
-        answer_by_hand(&w, client, lease_of(0.8));
+        respond(&w, client, granted_lease(0.8));
         assert_int_equal(w.change_count, before + 1);
         assert_true(w.changed.gauge_is_divided && !w.changed.whole);
     }
     w.now += 20 * SECOND;
-    doorman_capacity_response whole = lease_of(1);
+    doorman_capacity_response whole = granted_lease(1);
     whole.whole = true;
-    answer_by_hand(&w, client, whole);
+    respond(&w, client, whole);
     assert_true(read_now(&w, resource).whole);
     assert_false(read_now(&w, resource).gauge_is_divided);
     world_stop(&w);
@@ -251,13 +251,13 @@ static void wants_of_whole_units_are_rounded_up(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     doorman_resource *resource = open_resource(&w, client, 2.3);
-    doorman_capacity_response whole = lease_of(3);
+    doorman_capacity_response whole = granted_lease(3);
     whole.whole = true;
-    answer_by_hand(&w, client, whole);
+    respond(&w, client, whole);
     sleep_until_due(&w, client);
-    answer_by_hand(&w, client, whole);
+    respond(&w, client, whole);
     assert_true(doorman_client_due(client) >= w.now + 16 * SECOND); /* nothing has changed */
     sleep_until_due(&w, client);
     doorman_request request;
@@ -321,7 +321,7 @@ static void invalid_resource_options_are_refused(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     const doorman_time far = DOORMAN_DURATION_MAX + 1;
     const struct {
         const char *field;
@@ -393,7 +393,7 @@ static void invalid_wants_are_refused(void **state) {
     const double wrongs[] = {-1, (double)NAN, (double)INFINITY, 1.1e15};
     world w;
     world_start(&w, 100);
-    doorman_resource *resource = open_resource(&w, join(&w, "client"), 7);
+    doorman_resource *resource = open_resource(&w, add_client(&w, "client"), 7);
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
         assert_int_equal(doorman_resource_set_wants(resource, wrongs[i], w.now),
                          DOORMAN_INVALID_ARGUMENT);
@@ -414,7 +414,7 @@ static void a_priority_of_zero_is_not_the_default(void **state) {
     for (int given = 0; given < 2; given++) {
         world w;
         world_start(&w, 100);
-        doorman_client *client = join(&w, "client");
+        doorman_client *client = add_client(&w, "client");
         open_with(&w, client, (doorman_resource_options){.wants = 1, .has_priority = given});
         doorman_request request;
         assert_int_equal(doorman_upstream_request(doorman_client_upstream(client), &request, w.now),
@@ -447,16 +447,16 @@ static void a_fallback_applies_only_without_a_lease(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w;
         world_start(&w, 100);
-        doorman_client *client = join(&w, "client");
+        doorman_client *client = add_client(&w, "client");
         doorman_resource *resource = open_with(
             &w, client,
             (doorman_resource_options){
                 .wants = 100, .fallback = cases[i].mode, .safe_capacity = cases[i].given});
         assert_false(read_now(&w, resource).leased);
         assert_exact(read_now(&w, resource).capacity, cases[i].before);
-        doorman_capacity_response answer = lease_of(40);
+        doorman_capacity_response answer = granted_lease(40);
         if (cases[i].heard > -2) answer = with_safe_capacity(answer, cases[i].heard);
-        answer_by_hand(&w, client, answer);
+        respond(&w, client, answer);
         assert_true(read_now(&w, resource).leased);
         assert_exact(read_now(&w, resource).capacity, 40);
         w.now += MINUTE;
@@ -479,7 +479,7 @@ static void limiters_follow_the_fallback_and_the_lease(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w;
         world_start(&w, 100);
-        doorman_client *client = join(&w, "client");
+        doorman_client *client = add_client(&w, "client");
         doorman_resource *resource =
             open_with(&w, client,
                       (doorman_resource_options){.wants = 50,
@@ -490,7 +490,7 @@ static void limiters_follow_the_fallback_and_the_lease(void **state) {
         doorman_gauge *gauge = doorman_resource_gauge(resource);
         for (int step = 0; step < 3; step++) { /* before, during and after the lease */
             double units = step == 1 ? 20 : cases[i].without;
-            if (step == 1) answer_by_hand(&w, client, lease_of(20));
+            if (step == 1) respond(&w, client, granted_lease(20));
             if (step == 2) doorman_client_update(client, w.now += MINUTE - SECOND);
             w.now += SECOND; /* a higher rate saves a burst of its own */
             if (units > 0) {
@@ -512,18 +512,18 @@ static void a_safe_capacity_in_a_refusal_is_used(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     doorman_resource *resource =
         open_with(&w, client, (doorman_resource_options){.wants = 100, .safe_capacity = 5});
     const doorman_capacity_response later = {.outcome = DOORMAN_TRY_LATER,
                                              .gets.refresh_interval = SECOND};
-    answer_by_hand(&w, client, with_safe_capacity(later, 8));
+    respond(&w, client, with_safe_capacity(later, 8));
     assert_exact(read_now(&w, resource).capacity, 8);
     sleep_until_due(&w, client);
-    answer_by_hand(&w, client, later); /* this response has no safe capacity */
+    respond(&w, client, later); /* this response has no safe capacity */
     assert_exact(read_now(&w, resource).capacity, 8);
     sleep_until_due(&w, client);
-    answer_by_hand(&w, client, with_safe_capacity(later, 3));
+    respond(&w, client, with_safe_capacity(later, 3));
     assert_exact(read_now(&w, resource).capacity, 3);
     assert_exact(w.changed.capacity, 3);
     world_stop(&w);
@@ -534,27 +534,27 @@ static void on_change_is_called_exactly_when_something_has_changed(void **state)
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     doorman_resource *resource =
         open_with(&w, client, (doorman_resource_options){.wants = 100, .safe_capacity = 5});
     w.change_count = 0;
-    answer_by_hand(&w, client, lease_of(40));
+    respond(&w, client, granted_lease(40));
     assert_int_equal(w.change_count, 1);
     assert_true(w.changed.leased);
     assert_exact(w.changed.capacity, 40);
     sleep_until_due(&w, client);
     /* Matters only after the lease. */
-    answer_by_hand(&w, client, with_safe_capacity(lease_of(40), 8));
+    respond(&w, client, with_safe_capacity(granted_lease(40), 8));
     assert_int_equal(w.change_count, 1);
     sleep_until_due(&w, client);
-    answer_by_hand(&w, client, lease_of(50));
+    respond(&w, client, granted_lease(50));
     assert_int_equal(w.change_count, 2);
     assert_exact(w.changed.capacity, 50);
     doorman_time end = w.now + MINUTE;
     const doorman_capacity_response later = {.outcome = DOORMAN_TRY_LATER,
                                              .gets.refresh_interval = MINUTE};
     sleep_until_due(&w, client);
-    answer_by_hand(&w, client, later);
+    respond(&w, client, later);
     assert_int_equal(w.change_count, 3);
     assert_int_equal(w.changed.outcome, DOORMAN_TRY_LATER);
     set_wants(&w, resource, 101);
@@ -578,7 +578,7 @@ static void without_a_lease_an_optimistic_capacity_follows_its_wants(void **stat
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     doorman_resource *resource = open_with(
         &w, client, (doorman_resource_options){.wants = 100, .fallback = DOORMAN_OPTIMISTIC});
     w.change_count = 0;
@@ -587,7 +587,7 @@ static void without_a_lease_an_optimistic_capacity_follows_its_wants(void **stat
     assert_exact(w.changed.capacity, 200);
     set_wants(&w, resource, 200);
     assert_int_equal(w.change_count, 1);
-    answer_by_hand(&w, client, lease_of(40));
+    respond(&w, client, granted_lease(40));
     set_wants(&w, resource, 300);
     assert_int_equal(w.change_count, 2); /* only the lease has changed it */
     w.now += MINUTE;
@@ -604,10 +604,10 @@ static void a_lease_is_over_at_its_end(void **state) {
     for (doorman_time late = -1; late <= 1; late++) {
         world w;
         world_start(&w, 100);
-        doorman_client *client = join(&w, "client");
+        doorman_client *client = add_client(&w, "client");
         doorman_resource *resource = open_with(
             &w, client, (doorman_resource_options){.wants = 100, .fallback = DOORMAN_PESSIMISTIC});
-        answer_by_hand(&w, client, lease_of(40));
+        respond(&w, client, granted_lease(40));
         assert_int_equal(read_now(&w, resource).expires_at, w.now + MINUTE);
         w.now += MINUTE + late;
         doorman_decision expected = late < 0 ? DOORMAN_ALLOWED : DOORMAN_REFUSED;
@@ -623,22 +623,22 @@ static void an_expired_rate_is_not_kept(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource = open_resource(&w, join(&w, "client"), 1000);
-    live(&w, SECOND);
+    doorman_resource *resource = open_resource(&w, add_client(&w, "client"), 1000);
+    run_for(&w, SECOND);
     doorman_rate *rate = doorman_resource_rate(resource);
     assert_int_equal(doorman_rate_try(rate, 100, w.now), DOORMAN_ALLOWED);
     w.down = true;
-    live(&w, MINUTE);                                    /* requests fail */
+    run_for(&w, MINUTE);                                 /* requests fail */
     assert_exact(read_now(&w, resource).capacity, 1000); /* the safe capacity for one client */
     w.now += MINUTE;
     world_stop(&w);
     world_start(&w, 1000);
     resource =
-        open_with(&w, join(&w, "client"),
+        open_with(&w, add_client(&w, "client"),
                   (doorman_resource_options){.wants = 1000, .fallback = DOORMAN_PESSIMISTIC});
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     w.down = true;
-    live(&w, MINUTE);
+    run_for(&w, MINUTE);
     assert_int_equal(doorman_rate_try(doorman_resource_rate(resource), 1, w.now), DOORMAN_REFUSED);
     world_stop(&w);
 }
@@ -648,17 +648,17 @@ static void a_lease_ends_while_the_machine_is_suspended(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     doorman_resource *resource = open_with(
         &w, client, (doorman_resource_options){.wants = 100, .fallback = DOORMAN_PESSIMISTIC});
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     assert_exact(read_now(&w, resource).capacity, 100);
     w.now += 8 * 60 * MINUTE;
     assert_int_equal(doorman_rate_try(doorman_resource_rate(resource), 1, w.now), DOORMAN_REFUSED);
     assert_int_equal(doorman_gauge_try(doorman_resource_gauge(resource), 1, w.now),
                      DOORMAN_REFUSED);
     assert_false(read_now(&w, resource).leased);
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     assert_true(read_now(&w, resource).leased);
     world_stop(&w);
 }
@@ -669,13 +669,13 @@ static void leases_do_not_depend_on_the_clocks_of_other_machines(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_resource *resource = open_resource(&w, join(&w, "client"), 100);
+    doorman_resource *resource = open_resource(&w, add_client(&w, "client"), 100);
     w.skew = 50 * YEAR;
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     assert_true(read_now(&w, resource).leased);
     assert_true(read_now(&w, resource).expires_at <= w.now + MINUTE);
     w.skew += 30 * SECOND;
-    live(&w, 10 * MINUTE);
+    run_for(&w, 10 * MINUTE);
     assert_true(read_now(&w, resource).leased);
     assert_exact(read_now(&w, resource).capacity, 100);
     world_stop(&w);
@@ -687,20 +687,20 @@ static void a_lost_server_costs_few_requests_and_is_found_again(void **state) {
     world w;
     world_start(&w, 100);
     doorman_resource *resource = open_with(
-        &w, join(&w, "client"), (doorman_resource_options){.wants = 100, .safe_capacity = 5});
+        &w, add_client(&w, "client"), (doorman_resource_options){.wants = 100, .safe_capacity = 5});
     w.down = true;
-    live(&w, 60 * MINUTE);
+    run_for(&w, 60 * MINUTE);
     assert_exact(read_now(&w, resource).capacity, 5);
     assert_false(read_now(&w, resource).has_outcome);
     assert_in_range(w.request_count, 60, 300); /* 31 s between requests, on average */
     w.down = false;
-    live(&w, MINUTE);
+    run_for(&w, MINUTE);
     assert_true(read_now(&w, resource).leased);
     w.down = true;
-    live(&w, 50 * SECOND); /* the lease is still in force */
+    run_for(&w, 50 * SECOND); /* the lease is still in force */
     w.down = false;
     assert_true(read_now(&w, resource).has_outcome);
-    live(&w, MINUTE);
+    run_for(&w, MINUTE);
     assert_exact(read_now(&w, resource).capacity, 100);
     world_stop(&w);
 }
@@ -711,16 +711,17 @@ static void a_learning_server_leaves_the_safe_capacity_in_force(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource = open_with(
-        &w, join(&w, "client"), (doorman_resource_options){.wants = 100, .safe_capacity = 40});
+    doorman_resource *resource =
+        open_with(&w, add_client(&w, "client"),
+                  (doorman_resource_options){.wants = 100, .safe_capacity = 40});
     w.down = true;
-    live(&w, 3 * SECOND);
+    run_for(&w, 3 * SECOND);
     w.down = false;
     server_restart(&w, 1000);
     doorman_time learned_at = w.now + 63 * SECOND;
     size_t requests = w.request_count, changes = w.change_count;
     double used = 0;
-    for (; w.now + SECOND / 20 < learned_at; live(&w, SECOND / 20)) {
+    for (; w.now + SECOND / 20 < learned_at; run_for(&w, SECOND / 20)) {
         doorman_resource_info info = read_now(&w, resource);
         assert_false(info.leased);
         assert_exact(info.capacity, 40);
@@ -733,7 +734,7 @@ static void a_learning_server_leaves_the_safe_capacity_in_force(void **state) {
     assert_int_equal(read_now(&w, resource).outcome, DOORMAN_TRY_LATER);
     assert_int_equal(w.change_count, changes + 1); /* the server learns */
     assert_in_range(w.request_count - requests, 4, 6);
-    live_until(&w, learned_at + SECOND);
+    run_until(&w, learned_at + SECOND);
     assert_exact(read_now(&w, resource).capacity, 100);
     assert_false(read_now(&w, resource).learning);
     assert_int_equal(w.change_count, changes + 2);
@@ -746,22 +747,22 @@ static void a_learning_server_leaves_the_last_received_safe_capacity(void **stat
     world w;
     world_start(&w, 1000);
     doorman_resource *resource =
-        open_with(&w, join(&w, "client"), (doorman_resource_options){.wants = 100});
+        open_with(&w, add_client(&w, "client"), (doorman_resource_options){.wants = 100});
     doorman_resource *other =
-        open_with(&w, join(&w, "other"), (doorman_resource_options){.wants = 100});
-    live(&w, 20 * SECOND);
+        open_with(&w, add_client(&w, "other"), (doorman_resource_options){.wants = 100});
+    run_for(&w, 20 * SECOND);
     assert_exact(read_now(&w, resource).capacity, 100);
     w.down = true;
-    live(&w, 2 * MINUTE);
+    run_for(&w, 2 * MINUTE);
     assert_exact(read_now(&w, resource).capacity, 500);
     w.down = false;
     server_restart(&w, 1000);
     for (int i = 0; i < 62; i++) {
-        live(&w, SECOND);
+        run_for(&w, SECOND);
         assert_exact(read_now(&w, resource).capacity, 500);
         assert_exact(read_now(&w, other).capacity, 500);
     }
-    live(&w, 62 * SECOND); /* its back-off may have been up to 60 s (K2) */
+    run_for(&w, 62 * SECOND); /* its back-off may have been up to 60 s (K2) */
     assert_exact(read_now(&w, resource).capacity, 100);
     world_stop(&w);
 }
@@ -772,14 +773,14 @@ static void a_learning_server_grants_the_same_lease_again(void **state) {
     world w;
     world_start(&w, 1000);
     doorman_resource *resource =
-        open_with(&w, join(&w, "client"), (doorman_resource_options){.wants = 100});
-    live(&w, 10 * SECOND);
+        open_with(&w, add_client(&w, "client"), (doorman_resource_options){.wants = 100});
+    run_for(&w, 10 * SECOND);
     server_restart(&w, 1000);
-    live(&w, 40 * SECOND);
+    run_for(&w, 40 * SECOND);
     doorman_resource_info info = read_now(&w, resource);
     assert_true(info.leased && info.learning);
     assert_exact(info.capacity, 100);
-    live(&w, 40 * SECOND);
+    run_for(&w, 40 * SECOND);
     assert_false(read_now(&w, resource).learning);
     world_stop(&w);
 }
@@ -791,19 +792,19 @@ static void opening_twice_gives_one_resource(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     doorman_resource *first = open_resource(&w, client, 100);
     doorman_resource *second = open_resource(&w, client, 7);
     assert_ptr_equal(first, second);
     assert_exact(read_now(&w, first).wants, 100); /* the options of the first call apply */
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     assert_int_equal(w.request_count, 1);
     doorman_resource_close(second, w.now);
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     assert_int_equal(w.request_count, 1);
     assert_exact(read_now(&w, first).capacity, 100);
     doorman_resource_close(first, w.now);
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     assert_int_equal(w.request_count, 2);
     assert_int_equal(holder_count(&w), 0);
     assert_int_equal(doorman_client_due(client), DOORMAN_NEVER);
@@ -829,7 +830,7 @@ static void other_options_on_a_second_opening_are_reported(void **state) {
         {"mode", {.fallback = DOORMAN_OPTIMISTIC}},
         {"safe_capacity", {.safe_capacity = 1}},
         {"shadow", {.shadow = true}},
-        {"on_change", {.on_change = note_change}},
+        {"on_change", {.on_change = record_change}},
         {"context", {.context = &other}},
         {"", {.resource_id = "db"}},
         {"", {.has_priority = true, .priority = 1, .wants_minimum = 1, .wants_maximum = 1e15}},
@@ -838,7 +839,7 @@ static void other_options_on_a_second_opening_are_reported(void **state) {
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         world w;
         world_start(&w, 100);
-        doorman_client *client = join(&w, "client");
+        doorman_client *client = add_client(&w, "client");
         const doorman_resource_options first = {.resource_id = "db"};
         doorman_resource_options second = others[i].options;
         second.resource_id = "db";
@@ -865,19 +866,19 @@ static void a_resource_opened_again_takes_the_new_options(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     doorman_resource *resource = open_with(
         &w, client,
         (doorman_resource_options){.wants = 80, .fallback = DOORMAN_OPTIMISTIC, .burst = SECOND});
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     doorman_resource_close(resource, w.now); /* its lease has not been released yet */
     resource = open_with(&w, client,
                          (doorman_resource_options){.wants = 30, .fallback = DOORMAN_PESSIMISTIC});
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     assert_exact(read_now(&w, resource).capacity, 30);
     assert_int_equal(holder_count(&w), 1);
     w.down = true;
-    live(&w, 2 * MINUTE);
+    run_for(&w, 2 * MINUTE);
     assert_exact(read_now(&w, resource).capacity, 0);
     world_stop(&w);
 }
@@ -888,10 +889,10 @@ static void a_late_release_does_not_end_a_new_lease(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     doorman_upstream *asker = doorman_client_upstream(client);
     doorman_resource *resource = open_resource(&w, client, 100);
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     doorman_resource_close(resource, w.now);
     doorman_request release;
     assert_int_equal(doorman_upstream_request(asker, &release, w.now), DOORMAN_OK);
@@ -899,7 +900,7 @@ static void a_late_release_does_not_end_a_new_lease(void **state) {
     const doorman_capacity_request delayed = release.items[0];
     doorman_upstream_failed(asker, release.sequence, w.now);
     resource = open_resource(&w, client, 100);
-    live(&w, 10 * SECOND);
+    run_for(&w, 10 * SECOND);
     assert_true(read_now(&w, resource).leased);
     const doorman_capacity_request ask = {.resource_id = "db", .has.id = delayed.has.id};
     release.items = &ask;
@@ -914,9 +915,9 @@ static void two_clients_in_one_process_are_two_holders(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_resource *one = open_resource(&w, join(&w, "host:4242:1"), 80);
-    doorman_resource *other = open_resource(&w, join(&w, "host:4242:2"), 80);
-    live(&w, 2 * MINUTE);
+    doorman_resource *one = open_resource(&w, add_client(&w, "host:4242:1"), 80);
+    doorman_resource *other = open_resource(&w, add_client(&w, "host:4242:2"), 80);
+    run_for(&w, 2 * MINUTE);
     assert_int_equal(holder_count(&w), 2);
     assert_about(read_now(&w, one).capacity, 50);
     assert_about(read_now(&w, other).capacity, 50);
@@ -928,21 +929,21 @@ static void capacity_moves_to_another_client_as_a_gauge_releases(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_resource *full = open_resource(&w, join(&w, "a"), 100);
-    live(&w, SECOND);
+    doorman_resource *full = open_resource(&w, add_client(&w, "a"), 100);
+    run_for(&w, SECOND);
     doorman_gauge *gauge = doorman_resource_gauge(full);
     for (int i = 0; i < 100; i++) {
         assert_int_equal(doorman_gauge_try(gauge, 1, w.now), DOORMAN_ALLOWED);
     }
-    doorman_resource *new_ = open_resource(&w, join(&w, "b"), 100);
+    doorman_resource *new_ = open_resource(&w, add_client(&w, "b"), 100);
     for (int in_flight = 100; in_flight > 0; in_flight--) {
-        live(&w, 5 * SECOND);
+        run_for(&w, 5 * SECOND);
         doorman_resource_info a = read_now(&w, full), b = read_now(&w, new_);
         assert_exact(a.in_flight, in_flight);
         assert_true(fmax(a.capacity, a.in_flight) + b.capacity <= 100);
         doorman_gauge_release(gauge, 1);
     }
-    live(&w, MINUTE);
+    run_for(&w, MINUTE);
     assert_about(read_now(&w, full).capacity, 50);
     assert_about(read_now(&w, new_).capacity, 50);
     world_stop(&w);
@@ -964,7 +965,7 @@ static void change_lease_length(world *w, double capacity, doorman_time lease_le
 }
 
 /* Makes one random call of an application. */
-static void do_something(world *w, doorman_client *client, doorman_resource **resource) {
+static void call_randomly(world *w, doorman_client *client, doorman_resource **resource) {
     if (!*resource) {
         *resource = open_with(w, client,
                               (doorman_resource_options){.wants = 1 + 200 * random_unit(),
@@ -991,13 +992,14 @@ static void leases_and_units_in_flight_never_exceed_the_capacity(void **state) {
         world_start(&w, 100);
         w.loss = (unsigned)random_below(30);
         w.lets_go = true;
-        for (size_t i = 0; i < CLIENTS; i++) join(&w, ids[i]);
+        for (size_t i = 0; i < CLIENTS; i++) add_client(&w, ids[i]);
         for (int step = 0; step < 1000; step++) {
             size_t i = random_below(CLIENTS);
-            if (random_below(100) == 0)
+            if (random_below(100) == 0) {
                 change_lease_length(&w, 100, step % 2 ? MINUTE : 20 * SECOND);
-            do_something(&w, w.clients[i], &resources[i]);
-            live(&w, (doorman_time)random_below(3000) * MILLISECOND);
+            }
+            call_randomly(&w, w.clients[i], &resources[i]);
+            run_for(&w, (doorman_time)random_below(3000) * MILLISECOND);
             double sum = 0;
             for (size_t k = 0; k < CLIENTS; k++) sum += in_force(&w, resources[k]);
             assert_true(sum <= 100 * (1 + 1e-12));
@@ -1014,7 +1016,7 @@ static size_t use_rate(world *w, doorman_resource *resource, double per_second,
     doorman_time start = w->now;
     size_t refused = 0, count = (size_t)(per_second * (double)duration / 1e9);
     for (size_t i = 1; i <= count; i++) {
-        live_until(w, start + (doorman_time)((double)i * 1e9 / per_second));
+        run_until(w, start + (doorman_time)((double)i * 1e9 / per_second));
         refused += doorman_rate_try(doorman_resource_rate(resource), 1, w->now) != DOORMAN_ALLOWED;
     }
     return refused;
@@ -1029,7 +1031,7 @@ static size_t use_gauge(world *w, doorman_resource *resource, size_t per_second,
     size_t refused = 0, count = per_second * (size_t)(duration / SECOND);
     doorman_gauge *gauge = doorman_resource_gauge(resource);
     for (size_t i = 0; i < count; i++) {
-        live(w, SECOND / (doorman_time)per_second);
+        run_for(w, SECOND / (doorman_time)per_second);
         bool *place = &in_flight[i % per_second];
         if (*place) doorman_gauge_release(gauge, 1);
         *place = doorman_gauge_try(gauge, 1, w->now) == DOORMAN_ALLOWED;
@@ -1041,8 +1043,8 @@ static size_t use_gauge(world *w, doorman_resource *resource, size_t per_second,
     return refused;
 }
 
-static doorman_resource *follow(world *w, doorman_resource_options options) {
-    return open_with(w, join(w, "client"), options);
+static doorman_resource *open_with_wants_from_use(world *w, doorman_resource_options options) {
+    return open_with(w, add_client(w, "client"), options);
 }
 
 /* L4. The Go client asks for 0.1 at a steady demand of 10 a second. */
@@ -1052,7 +1054,8 @@ static void wants_settle_on_a_steady_demand(void **state) {
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
         world w;
         world_start(&w, 1e6);
-        doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_minimum = 0.5});
+        doorman_resource *resource =
+            open_with_wants_from_use(&w, (doorman_resource_options){.wants_minimum = 0.5});
         use_rate(&w, resource, rates[i], 2 * MINUTE);
         for (int k = 0; k < 30; k++) {
             assert_int_equal(use_rate(&w, resource, rates[i], SECOND), 0); /* nothing is refused */
@@ -1068,7 +1071,8 @@ static void unmet_wants_grow_until_they_are_met(void **state) {
     (void)state;
     world w;
     world_start(&w, 1e6);
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_minimum = 0.01});
+    doorman_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.wants_minimum = 0.01});
     int minutes = 0;
     while (use_rate(&w, resource, 500, MINUTE) && minutes < 5) minutes++;
     assert_in_range(minutes, 1, 4);
@@ -1080,8 +1084,9 @@ static void a_client_that_shares_wants_what_it_needs_not_what_it_gets(void **sta
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_resource *greedy = open_resource(&w, join(&w, "greedy"), 1e6);
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+    doorman_resource *greedy = open_resource(&w, add_client(&w, "greedy"), 1e6);
+    doorman_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
     assert_true(use_rate(&w, resource, 90, 3 * MINUTE) > 0);
     assert_near(read_now(&w, resource).wants, 90, 0.1);
     assert_near(read_now(&w, resource).capacity, 50, 1e-6);
@@ -1094,7 +1099,8 @@ static void a_busy_loop_does_not_raise_wants_without_bound(void **state) {
     (void)state;
     world w;
     world_start(&w, 50);
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+    doorman_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
     use_rate(&w, resource, 5000, 3 * MINUTE);
     assert_in_range(read_now(&w, resource).wants, 50, 8.5 * 50);
     use_rate(&w, resource, 20000, MINUTE);
@@ -1107,12 +1113,13 @@ static void a_busy_loop_without_capacity_wants_a_few_times_the_minimum(void **st
     (void)state;
     world w;
     world_start(&w, 0);
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_minimum = 2});
+    doorman_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.wants_minimum = 2});
     use_rate(&w, resource, 5000, MINUTE);
     assert_in_range(read_now(&w, resource).wants, 2, 17);
     doorman_gauge *gauge = doorman_resource_gauge(resource);
     for (int i = 0; i < 100000; i++) {
-        if (i % 1000 == 0) live(&w, SECOND);
+        if (i % 1000 == 0) run_for(&w, SECOND);
         assert_int_equal(doorman_gauge_try(gauge, 1, w.now), DOORMAN_REFUSED);
     }
     assert_in_range(read_now(&w, resource).wants, 2, 17);
@@ -1127,10 +1134,10 @@ static void an_idle_resource_keeps_the_minimum(void **state) {
         world w;
         world_start(&w, 1000);
         doorman_resource *resource =
-            follow(&w, (doorman_resource_options){.wants_minimum = minima[i]});
+            open_with_wants_from_use(&w, (doorman_resource_options){.wants_minimum = minima[i]});
         double least = minima[i] > 0 ? minima[i] : 1;
         assert_exact(read_now(&w, resource).wants, least);
-        live(&w, 5 * MINUTE);
+        run_for(&w, 5 * MINUTE);
         assert_exact(read_now(&w, resource).wants, least);
         /* Its first call need not wait for a lease. */
         assert_exact(read_now(&w, resource).capacity, least);
@@ -1143,12 +1150,13 @@ static void wants_return_to_the_minimum_after_a_burst(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_initial = 1000});
+    doorman_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.wants_initial = 1000});
     use_rate(&w, resource, 500, 20 * SECOND);
     assert_true(read_now(&w, resource).wants > 400);
-    live(&w, 12 * SECOND);
+    run_for(&w, 12 * SECOND);
     assert_exact(read_now(&w, resource).wants, 1);
-    live(&w, 30 * SECOND);
+    run_for(&w, 30 * SECOND);
     assert_exact(read_now(&w, resource).capacity, 1);
     world_stop(&w);
 }
@@ -1159,10 +1167,11 @@ static void a_shorter_window_forgets_sooner(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.window = SECOND});
+    doorman_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.window = SECOND});
     use_rate(&w, resource, 500, 40 * SECOND);
     assert_true(read_now(&w, resource).wants > 400);
-    live(&w, SECOND + SECOND / 5);
+    run_for(&w, SECOND + SECOND / 5);
     assert_exact(read_now(&w, resource).wants, 1);
     world_stop(&w);
 }
@@ -1172,7 +1181,8 @@ static void a_changed_demand_is_seen_within_one_window(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_initial = 200});
+    doorman_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.wants_initial = 200});
     use_rate(&w, resource, 100, MINUTE);
     use_rate(&w, resource, 20, 5 * SECOND);
     assert_true(read_now(&w, resource).wants < 0.5 * (100 + 20)); /* more than half of the way */
@@ -1188,11 +1198,12 @@ static void wants_of_a_gauge_settle_on_its_units_in_flight(void **state) {
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         world w;
         world_start(&w, 1e6);
-        doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+        doorman_resource *resource =
+            open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
         use_gauge(&w, resource, counts[i], 2 * MINUTE);
         assert_int_equal(use_gauge(&w, resource, counts[i], 20 * SECOND), 0);
         assert_near(read_now(&w, resource).wants, (double)counts[i], 0.1);
-        live(&w, MINUTE);
+        run_for(&w, MINUTE);
         assert_exact(read_now(&w, resource).wants, 1);
         world_stop(&w);
     }
@@ -1203,10 +1214,11 @@ static void a_busy_loop_on_a_gauge_does_not_raise_wants_without_bound(void **sta
     (void)state;
     world w;
     world_start(&w, 50);
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+    doorman_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
     doorman_gauge *gauge = doorman_resource_gauge(resource);
     for (int i = 0; i < 200000; i++) {
-        if (i % 1000 == 0) live(&w, SECOND);
+        if (i % 1000 == 0) run_for(&w, SECOND);
         (void)doorman_gauge_try(gauge, 1, w.now); /* the unit is not given back */
     }
     assert_in_range(read_now(&w, resource).wants, 50, 8 * 50);
@@ -1219,7 +1231,7 @@ static void wants_stay_between_their_bounds(void **state) {
     (void)state;
     world w;
     world_start(&w, 1e6);
-    doorman_resource *resource = follow(
+    doorman_resource *resource = open_with_wants_from_use(
         &w,
         (doorman_resource_options){.wants_minimum = 5, .wants_maximum = 60, .wants_initial = 60});
     assert_exact(read_now(&w, resource).wants, 60);
@@ -1235,8 +1247,9 @@ static void the_first_request_asks_for_the_initial_wants(void **state) {
     (void)state;
     world w;
     world_start(&w, 1e6);
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_initial = 70});
-    live(&w, 0);
+    doorman_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.wants_initial = 70});
+    run_for(&w, 0);
     assert_exact(read_now(&w, resource).capacity, 70);
     world_stop(&w);
 }
@@ -1246,10 +1259,10 @@ static void explicit_wants_do_not_follow_use(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *set = open_resource(&w, join(&w, "a"), 10);
+    doorman_resource *set = open_resource(&w, add_client(&w, "a"), 10);
     use_rate(&w, set, 500, MINUTE);
     assert_exact(read_now(&w, set).wants, 10);
-    doorman_resource *followed = open_resource(&w, join(&w, "b"), 0);
+    doorman_resource *followed = open_resource(&w, add_client(&w, "b"), 0);
     use_rate(&w, followed, 100, 20 * SECOND);
     set_wants(&w, followed, 3);
     use_rate(&w, followed, 100, MINUTE);
@@ -1264,7 +1277,7 @@ static void an_optimistic_fallback_with_wants_from_use_is_not_starved(void **sta
     world_start(&w, 1000);
     w.down = true;
     doorman_resource *resource =
-        follow(&w, (doorman_resource_options){.fallback = DOORMAN_OPTIMISTIC});
+        open_with_wants_from_use(&w, (doorman_resource_options){.fallback = DOORMAN_OPTIMISTIC});
     use_rate(&w, resource, 100, 2 * MINUTE);
     assert_int_equal(use_rate(&w, resource, 100, 10 * SECOND), 0);
     assert_near(read_now(&w, resource).capacity, 100, 0.1);
@@ -1278,7 +1291,8 @@ static void wants_that_follow_use_keep_the_minimum_interval(void **state) {
     (void)state;
     world w;
     world_start(&w, 1e6);
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+    doorman_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
     for (int i = 0; i < 20; i++) {
         size_t before = w.request_count;
         use_rate(&w, resource, 1 + (double)random_below(500), 6 * SECOND);
@@ -1287,7 +1301,7 @@ static void wants_that_follow_use_keep_the_minimum_interval(void **state) {
     assert_in_range(w.request_count, 2, 120 / 5 + 2 + 20);
     world_stop(&w);
     world_start(&w, 1);
-    resource = follow(&w, (doorman_resource_options){.wants = 0});
+    resource = open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
     for (int i = 0; i < 20; i++) use_rate(&w, resource, 2 + (double)random_below(500), 6 * SECOND);
     assert_in_range(w.request_count, 2, 120 / 5 + 3);
     world_stop(&w);
@@ -1301,7 +1315,7 @@ static doorman_time time_to_grow(world *w, doorman_resource *resource, double n,
                                  double capacity) {
     doorman_time start = w->now, refused_at = 0;
     for (int i = 1; i <= 100000; i++) {
-        live_until(w, start + (doorman_time)(i * 1e9 / per_second));
+        run_until(w, start + (doorman_time)(i * 1e9 / per_second));
         if (refused_at && read_now(w, resource).capacity >= capacity) return w->now - refused_at;
         doorman_decision decision = doorman_rate_try(doorman_resource_rate(resource), n, w->now);
         assert_int_not_equal(decision, DOORMAN_IMPOSSIBLE);
@@ -1319,9 +1333,10 @@ static void a_free_resource_is_granted_within_250_ms_of_the_first_refusal(void *
     for (size_t i = 0; i < sizeof safe_capacities / sizeof *safe_capacities; i++) {
         world w;
         world_start_safe(&w, 500, safe_capacities[i]);
-        doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+        doorman_resource *resource =
+            open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
         for (size_t k = 0; k < sizeof idle / sizeof *idle; k++) {
-            live(&w, idle[k]);
+            run_for(&w, idle[k]);
             assert_true(time_to_grow(&w, resource, 1, 2400, 500) <= 250 * MILLISECOND);
             use_rate(&w, resource, 2400, SECOND * (doorman_time)k);
         }
@@ -1336,12 +1351,14 @@ static void a_new_load_is_seen_within_250_ms(void **state) {
     for (int i = 0; i < 200; i++) {
         world w;
         world_start(&w, 1000);
-        doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+        doorman_resource *resource =
+            open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
         double load = loads[i % 4];
-        live(&w, (doorman_time)random_below(12000) * MILLISECOND);
+        run_for(&w, (doorman_time)random_below(12000) * MILLISECOND);
         doorman_time took = time_to_grow(&w, resource, 1, load, 0.8 * fmin(load, 1000));
-        if (took > (load > 100 ? 250 : 500) * MILLISECOND)
+        if (took > (load > 100 ? 250 : 500) * MILLISECOND) {
             fail_msg("%g: %g s", load, (double)took / 1e9);
+        }
         world_stop(&w);
     }
 }
@@ -1353,7 +1370,7 @@ static void an_optimistic_fallback_follows_a_new_load_within_250_ms(void **state
     world_start(&w, 1000);
     w.down = true;
     doorman_resource *resource =
-        follow(&w, (doorman_resource_options){.fallback = DOORMAN_OPTIMISTIC});
+        open_with_wants_from_use(&w, (doorman_resource_options){.fallback = DOORMAN_OPTIMISTIC});
     assert_true(time_to_grow(&w, resource, 1, 2400, 2000) <= 250 * MILLISECOND);
     use_rate(&w, resource, 2400, 2 * SECOND);
     assert_int_equal(use_rate(&w, resource, 2400, 5 * SECOND), 0);
@@ -1372,13 +1389,13 @@ static void idle_clients_leave_the_capacity_to_a_busy_one(void **state) {
         for (size_t i = 0; i <= IDLE; i++) {
             char id[16];
             snprintf(id, sizeof id, "client-%zu", i);
-            resources[i] = open_resource(&w, join(&w, id), 0);
+            resources[i] = open_resource(&w, add_client(&w, id), 0);
         }
-        live(&w, MINUTE);
+        run_for(&w, MINUTE);
         assert_true(time_to_grow(&w, resources[0], 1, 2400, 500 - IDLE) <= 250 * MILLISECOND);
         for (size_t i = 1; i <= IDLE; i++) assert_exact(read_now(&w, resources[i]).capacity, 1);
         for (int ms = 0; ms < 60 * 1000; ms += 10) {
-            live(&w, 10 * MILLISECOND);
+            run_for(&w, 10 * MILLISECOND);
             for (size_t i = 0; i <= IDLE; i++) {
                 (void)doorman_rate_try(doorman_resource_rate(resources[i]), 1, w.now);
             }
@@ -1401,12 +1418,12 @@ static void clients_with_little_use_leave_the_rest_to_a_busy_one(void **state) {
     for (size_t i = 0; i <= LIGHT; i++) {
         char id[16];
         snprintf(id, sizeof id, "client-%zu", i);
-        resources[i] = open_resource(&w, join(&w, id), 0);
+        resources[i] = open_resource(&w, add_client(&w, id), 0);
     }
     double sum = 0;
     enum { STEPS = 12000 };
     for (int step = 0; step < STEPS; step++) {
-        live(&w, 10 * MILLISECOND);
+        run_for(&w, 10 * MILLISECOND);
         for (int i = 0; i < 50; i++) {
             (void)doorman_rate_try(doorman_resource_rate(resources[0]), 1, w.now);
         }
@@ -1429,13 +1446,14 @@ static void a_try_for_many_units_of_a_free_rate_soon_succeeds(void **state) {
     for (double n = 1.5; n <= 100; n *= 1.3) {
         world w;
         world_start(&w, 1000);
-        doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+        doorman_resource *resource =
+            open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
         doorman_rate *rate = doorman_resource_rate(resource);
         for (int k = 0; k < 3; k++) {
-            live(&w, k * 30 * SECOND); /* the client is idle */
+            run_for(&w, k * 30 * SECOND); /* the client is idle */
             bool allowed = false;
             for (int i = 0; i < 10 && !allowed; i++) {
-                live(&w, 100 * MILLISECOND);
+                run_for(&w, 100 * MILLISECOND);
                 doorman_decision decision = doorman_rate_try(rate, n, w.now);
                 assert_int_not_equal(decision, DOORMAN_IMPOSSIBLE);
                 allowed = decision == DOORMAN_ALLOWED;
@@ -1443,10 +1461,10 @@ static void a_try_for_many_units_of_a_free_rate_soon_succeeds(void **state) {
             assert_true(allowed);
         }
         for (int i = 0; i < 20; i++) { /* n units still fit */
-            live(&w, 3 * SECOND);
+            run_for(&w, 3 * SECOND);
             assert_int_equal(doorman_rate_try(rate, n, w.now), DOORMAN_ALLOWED);
         }
-        live(&w, 130 * SECOND);                           /* ten windows, and a refresh */
+        run_for(&w, 130 * SECOND);                        /* ten windows, and a refresh */
         assert_exact(read_now(&w, resource).capacity, 1); /* the rest has been given back */
         world_stop(&w);
     }
@@ -1460,13 +1478,14 @@ static void a_try_for_many_units_of_a_free_gauge_soon_succeeds(void **state) {
         for (int s = 0; s < 2; s++) {
             world w;
             world_start_safe(&w, 1000, safe[s]);
-            doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+            doorman_resource *resource =
+                open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
             doorman_gauge *gauge = doorman_resource_gauge(resource);
             for (int k = 0; k < 3; k++) {
-                live(&w, k * 30 * SECOND);
+                run_for(&w, k * 30 * SECOND);
                 bool allowed = false;
                 for (int i = 0; i < 6 && !allowed; i++) {
-                    live(&w, 100 * MILLISECOND);
+                    run_for(&w, 100 * MILLISECOND);
                     doorman_decision decision = doorman_gauge_try(gauge, n, w.now);
                     assert_int_not_equal(decision, DOORMAN_IMPOSSIBLE);
                     allowed = decision == DOORMAN_ALLOWED;
@@ -1474,7 +1493,7 @@ static void a_try_for_many_units_of_a_free_gauge_soon_succeeds(void **state) {
                 assert_true(allowed);
                 doorman_gauge_release(gauge, n);
             }
-            live(&w, 130 * SECOND);
+            run_for(&w, 130 * SECOND);
             assert_exact(read_now(&w, resource).capacity, 1);
             world_stop(&w);
         }
@@ -1487,11 +1506,12 @@ static void a_try_for_more_than_the_server_has_does_not_raise_wants_without_boun
     (void)state;
     world w;
     world_start(&w, 10);
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants = 0});
+    doorman_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
     static const double sizes[] = {5, 1e6, 1e13};
     for (size_t k = 0; k < 3; k++) {
         for (int i = 0; i < 300; i++) {
-            live(&w, 100 * MILLISECOND);
+            run_for(&w, 100 * MILLISECOND);
             assert_int_equal(doorman_rate_try(doorman_resource_rate(resource), sizes[k], w.now),
                              DOORMAN_REFUSED);
         }
@@ -1506,7 +1526,8 @@ static void impossible_means_that_it_can_never_be_granted(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.wants_maximum = 60});
+    doorman_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.wants_maximum = 60});
     doorman_rate *rate = doorman_resource_rate(resource);
     doorman_gauge *gauge = doorman_resource_gauge(resource);
     for (int i = 0; i < 20; i++) {
@@ -1514,13 +1535,13 @@ static void impossible_means_that_it_can_never_be_granted(void **state) {
         assert_int_equal(doorman_gauge_try(gauge, 60.001, w.now), DOORMAN_IMPOSSIBLE);
         if (i < 2) assert_int_equal(doorman_rate_try(rate, 6, w.now), DOORMAN_REFUSED);
         if (i == 0) assert_int_equal(doorman_gauge_try(gauge, 60, w.now), DOORMAN_REFUSED);
-        live(&w, SECOND / 10);
+        run_for(&w, SECOND / 10);
     }
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     assert_int_equal(doorman_rate_try(rate, 6, w.now), DOORMAN_ALLOWED);
     assert_int_equal(doorman_gauge_try(gauge, 60, w.now), DOORMAN_ALLOWED);
     set_wants(&w, resource, 10);
-    live(&w, MINUTE);
+    run_for(&w, MINUTE);
     doorman_gauge_release(gauge, 60);
     assert_int_equal(doorman_rate_try(rate, 1.001, w.now), DOORMAN_IMPOSSIBLE);
     assert_int_equal(doorman_gauge_try(gauge, 10.001, w.now), DOORMAN_IMPOSSIBLE);
@@ -1535,13 +1556,14 @@ static void a_burst_in_units_can_be_used_at_any_rate(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource = follow(&w, (doorman_resource_options){.burst_units = 20});
+    doorman_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.burst_units = 20});
     doorman_rate *rate = doorman_resource_rate(resource);
-    live(&w, 30 * SECOND);
+    run_for(&w, 30 * SECOND);
     for (int i = 0; i < 20; i++) {
         assert_int_equal(doorman_rate_try(rate, 20, w.now), DOORMAN_ALLOWED);
         assert_int_equal(doorman_rate_try(rate, 20.01, w.now), DOORMAN_IMPOSSIBLE);
-        live(&w, 40 * SECOND);
+        run_for(&w, 40 * SECOND);
         assert_true(read_now(&w, resource).wants <= 11); /* 20 units in a fifth of a window */
     }
     world_stop(&w);
@@ -1559,10 +1581,10 @@ static void an_occasional_try_for_many_units_succeeds(void **state) {
         world w;
         world_start(&w, 1000);
         doorman_resource_options options = {.burst_units = in_units ? n : 0};
-        doorman_rate *rate = doorman_resource_rate(follow(&w, options));
+        doorman_rate *rate = doorman_resource_rate(open_with_wants_from_use(&w, options));
         size_t refused = 0;
         for (int k = 0; k < 40; k++) {
-            live(&w, intervals[i / 8] * (DOORMAN_SECOND / 1000));
+            run_for(&w, intervals[i / 8] * (DOORMAN_SECOND / 1000));
             if (doorman_rate_try(rate, n, w.now) != DOORMAN_ALLOWED) refused++;
         }
         if (refused > 4) {
@@ -1580,18 +1602,19 @@ static void a_refusal_says_when_to_try_again(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *follower = follow(&w, (doorman_resource_options){.wants = 0});
-    doorman_resource *other = open_resource(&w, join(&w, "other"), 0.5);
+    doorman_resource *follower =
+        open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
+    doorman_resource *other = open_resource(&w, add_client(&w, "other"), 0.5);
     doorman_result result;
     w.down = true;
     assert_int_equal(doorman_rate_decide(doorman_resource_rate(other), 1, &result, w.now),
                      DOORMAN_REFUSED); /* there is no lease, and the server is down */
     assert_in_range(result.retry_after, 1, 2 * SECOND);
-    live(&w, MINUTE);
+    run_for(&w, MINUTE);
     (void)doorman_gauge_decide(doorman_resource_gauge(other), 0.5, &result, w.now);
     assert_in_range(result.retry_after, 1, 61 * SECOND);
     w.down = false;
-    live(&w, 2 * MINUTE);
+    run_for(&w, 2 * MINUTE);
     assert_int_equal(doorman_rate_decide(doorman_resource_rate(follower), 20, &result, w.now),
                      DOORMAN_REFUSED);
     assert_exact(result.limit, 1);
@@ -1600,8 +1623,8 @@ static void a_refusal_says_when_to_try_again(void **state) {
                      DOORMAN_REFUSED);
     assert_exact(result.remaining, 1);
     assert_int_equal(result.retry_after, 250 * MILLISECOND);
-    live(&w, result.retry_after);
-    live(&w, 100 * MILLISECOND); /* little was saved at a rate of 1 */
+    run_for(&w, result.retry_after);
+    run_for(&w, 100 * MILLISECOND); /* little was saved at a rate of 1 */
     assert_int_equal(doorman_rate_decide(doorman_resource_rate(follower), 20, &result, w.now),
                      DOORMAN_ALLOWED);
     assert_int_equal(doorman_gauge_decide(doorman_resource_gauge(follower), 20, &result, w.now),
@@ -1620,12 +1643,12 @@ static void an_idle_client_only_polls(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     doorman_resource *resource = open_resource(&w, client, 0);
-    live(&w, MINUTE);
+    run_for(&w, MINUTE);
     size_t requests = w.request_count, updates = 0;
     for (doorman_time end = w.now + 10 * MINUTE; w.now < end; updates++) {
-        carry_all(&w);
+        exchange_all(&w);
         doorman_time due = doorman_client_due(client);
         assert_true(due > w.now && due <= w.now + 200 * MILLISECOND);
         w.now = due;
@@ -1633,10 +1656,10 @@ static void an_idle_client_only_polls(void **state) {
     assert_in_range(updates, 10 * 60 * 5, 10 * 60 * 7);
     assert_in_range(w.request_count, requests + 30, requests + 10 * 60 / 16 + 1);
     set_wants(&w, resource, 5); /* these wants do not follow use */
-    live(&w, 20 * SECOND);
+    run_for(&w, 20 * SECOND);
     updates = 0;
     for (doorman_time end = w.now + MINUTE; w.now < end; updates++) {
-        carry_all(&w);
+        exchange_all(&w);
         if (doorman_client_due(client) > w.now) w.now = doorman_client_due(client);
     }
     assert_in_range(updates, 2, 15);
@@ -1656,17 +1679,18 @@ typedef struct application {
     double least, most;   /* the range of wants after settling */
 } application;
 
-static void application_join_line(application *a, size_t count, doorman_time now) {
+static void application_add_waiters(application *a, size_t count, doorman_time now) {
     a->waiting = count;
     doorman__waiting_set(&a->resource->rate_waiting, count * 4096, now);
 }
 
 /* Simulates one millisecond, at a demand of `demand` requests a second. */
-static void application_live(application *a, double demand, size_t millisecond, doorman_time now) {
+static void application_run(application *a, double demand, size_t millisecond, doorman_time now) {
     doorman_rate *rate = doorman_resource_rate(a->resource);
     if (!a->closed) {
-        for (a->owed += demand / 1000; a->owed >= 1; a->owed--)
+        for (a->owed += demand / 1000; a->owed >= 1; a->owed--) {
             (void)doorman_rate_try(rate, 1, now);
+        }
         return;
     }
     size_t *started = &a->started[millisecond % 20], workers = (size_t)(demand / 50);
@@ -1677,7 +1701,7 @@ static void application_live(application *a, double demand, size_t millisecond, 
         assert_int_equal(doorman_rate_try(rate, 1, now), DOORMAN_ALLOWED);
         waiting--, a->busy++, ++*started;
     }
-    application_join_line(a, waiting, now);
+    application_add_waiters(a, waiting, now);
 }
 
 /* A load that changes linearly from one demand to another. */
@@ -1690,22 +1714,24 @@ enum { REFRESH_SECONDS = 5 };
 
 /* Simulates one phase. If the demand is constant, the wants must reach it within three refresh
  * intervals. Then they stay within 10 % of it, and do not oscillate. */
-static void live_phase(world *w, application *a, const phase *p, double share) {
+static void run_phase(world *w, application *a, const phase *p, double share) {
     const size_t length = (size_t)p->seconds * 1000, settled = 3 * REFRESH_SECONDS * 1000;
     bool stays = p->from >= p->to && p->from <= p->to;
     a->least = 1e15, a->most = 0;
     for (size_t ms = 0; ms < length; ms++) {
         double demand = p->from + (p->to - p->from) * (double)ms / (double)length;
-        live(w, MILLISECOND);
-        application_live(a, demand, ms, w->now);
+        run_for(w, MILLISECOND);
+        application_run(a, demand, ms, w->now);
         if (!stays || ms < settled) continue;
         doorman_resource_info info = read_now(w, a->resource);
         a->least = fmin(a->least, info.wants);
         a->most = fmax(a->most, info.wants);
         double target = fmax(1, fmin(p->to, share));
-        if (info.capacity < 0.9 * target || (p->to < share && info.capacity > 1.2 * fmax(1, p->to)))
+        if (info.capacity < 0.9 * target ||
+            (p->to < share && info.capacity > 1.2 * fmax(1, p->to))) {
             fail_msg("phase of %d s at %g, after %zu ms: the capacity is %g", p->seconds, p->to, ms,
                      info.capacity);
+        }
     }
     if (stays && length > settled) {
         assert_true(a->least >= 0.9 * fmin(p->to, share));
@@ -1714,7 +1740,7 @@ static void live_phase(world *w, application *a, const phase *p, double share) {
     }
 }
 
-static void world_start_quick(world *w, double capacity) {
+static void world_start_fast(world *w, double capacity) {
     world_start(w, capacity);
     doorman_config *old = w->config;
     const doorman_template all = {.identifier_glob = "*",
@@ -1748,14 +1774,15 @@ static void wants_settle_on_a_load_that_steps_ramps_spikes_and_stops(void **stat
     for (int closed = 0; closed < 2; closed++) {
         for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
             world w;
-            world_start_quick(&w, 1e5);
-            application a = {.resource = follow(&w, (doorman_resource_options){.wants = 0})};
+            world_start_fast(&w, 1e5);
+            application a = {
+                .resource = open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0})};
             a.closed = closed;
             for (size_t k = 0; k < loads[i].count; k++) {
-                live_phase(&w, &a, &loads[i].phases[k], 1e5);
+                run_phase(&w, &a, &loads[i].phases[k], 1e5);
             }
-            application_join_line(&a, 0, w.now);
-            live(&w, 3 * REFRESH_SECONDS * SECOND);
+            application_add_waiters(&a, 0, w.now);
+            run_for(&w, 3 * REFRESH_SECONDS * SECOND);
             assert_exact(read_now(&w, a.resource).wants, 1);
             assert_exact(read_now(&w, a.resource).capacity, 1);
             world_stop(&w);
@@ -1769,19 +1796,20 @@ static void wants_settle_when_two_clients_share_too_little(void **state) {
     static const phase before = {20, 100, 100}, busy = {40, 800, 800};
     for (int closed = 0; closed < 2; closed++) {
         world w;
-        world_start_quick(&w, 1000);
-        doorman_resource *other = open_resource(&w, join(&w, "other"), 800);
-        application a = {.resource = follow(&w, (doorman_resource_options){.wants = 0})};
+        world_start_fast(&w, 1000);
+        doorman_resource *other = open_resource(&w, add_client(&w, "other"), 800);
+        application a = {.resource =
+                             open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0})};
         a.closed = closed;
-        live_phase(&w, &a, &before, 500);
-        live_phase(&w, &a, &busy, 500);
+        run_phase(&w, &a, &before, 500);
+        run_phase(&w, &a, &busy, 500);
         assert_near(read_now(&w, other).capacity, 500, 0.01);
         set_wants(&w, other, 0);
-        live_phase(&w, &a, &busy, 1000);
+        run_phase(&w, &a, &busy, 1000);
         set_wants(&w, other, 800);
-        live_phase(&w, &a, &busy, 500);
+        run_phase(&w, &a, &busy, 500);
         assert_near(read_now(&w, other).capacity, 500, 0.01);
-        application_join_line(&a, 0, w.now);
+        application_add_waiters(&a, 0, w.now);
         world_stop(&w);
     }
 }
@@ -1793,9 +1821,9 @@ static void the_kill_switch_allows_everything_and_counts_it(void **state) {
     (void)state;
     world w;
     world_start(&w, 10);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     doorman_resource *first = open_resource(&w, client, 10);
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     doorman_client_kill_switch(client, true);
     const doorman_resource_options options = {.resource_id = "later", .wants = 5};
     doorman_resource *later = NULL;
@@ -1810,7 +1838,7 @@ static void the_kill_switch_allows_everything_and_counts_it(void **state) {
     assert_exact(info.rate.allowed + info.rate.excess, 50);
     assert_exact(info.gauge.allowed, 10);
     assert_exact(info.gauge.excess, 40);
-    live(&w, MINUTE);
+    run_for(&w, MINUTE);
     assert_true(read_now(&w, first).leased);
     doorman_client_kill_switch(client, false);
     assert_int_equal(doorman_gauge_try(doorman_resource_gauge(first), 1, w.now), DOORMAN_REFUSED);
@@ -1822,13 +1850,13 @@ static void shadow_mode_applies_to_one_resource(void **state) {
     (void)state;
     world w;
     world_start(&w, 0);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     const doorman_resource_options other = {.resource_id = "other", .wants = 5};
     doorman_resource *earnest = NULL;
     doorman_resource *shadowed =
         open_with(&w, client, (doorman_resource_options){.wants = 5, .shadow = true});
     assert_int_equal(doorman_resource_open(&earnest, client, &other, NULL, w.now), DOORMAN_OK);
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     doorman_rate *rate = doorman_resource_rate(shadowed);
     assert_int_equal(doorman_rate_try(rate, 1, w.now), DOORMAN_ALLOWED);
     assert_int_equal(doorman_rate_try(doorman_resource_rate(earnest), 1, w.now), DOORMAN_REFUSED);
@@ -1843,15 +1871,15 @@ static void the_fallback_and_refresh_failures_can_be_read(void **state) {
     (void)state;
     world w;
     world_start(&w, 10);
-    doorman_client *client = join(&w, "client");
+    doorman_client *client = add_client(&w, "client");
     doorman_resource *resource = open_with(
         &w, client, (doorman_resource_options){.wants = 5, .fallback = DOORMAN_OPTIMISTIC});
-    live(&w, SECOND);
+    run_for(&w, SECOND);
     assert_int_equal(read_now(&w, resource).refresh_failures, 0);
     assert_int_equal(read_now(&w, resource).fallback, DOORMAN_OPTIMISTIC);
     w.down = true;
     size_t asked = w.request_count;
-    live(&w, 3 * MINUTE);
+    run_for(&w, 3 * MINUTE);
     assert_int_equal(read_now(&w, resource).refresh_failures, w.request_count - asked);
     assert_true(w.request_count > asked);
     world_stop(&w);

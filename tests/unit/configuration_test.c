@@ -91,7 +91,7 @@ static void globs_match_as_in_the_shell(void **state) {
 
 /* Sets members[c] for each ASCII character c that a bracket matches. Returns what is behind it;
  * NULL if it has no end. */
-static const char *slow_bracket(const char *glob, bool members[128]) {
+static const char *reference_bracket(const char *glob, bool members[128]) {
     bool negated = *glob == '!' || *glob == '^';
     const char *first = glob += negated;
     memset(members, negated, 128);
@@ -108,18 +108,20 @@ static const char *slow_bracket(const char *glob, bool members[128]) {
 }
 
 /* The shell's rules as they are documented: tries every way. Only for ASCII. */
-static bool slow_match(const char *glob, const char *id) {
+static bool reference_match(const char *glob, const char *id) {
     if (!*glob) return !*id;
-    if (*glob == '*') return slow_match(glob + 1, id) || (*id && slow_match(glob, id + 1));
+    if (*glob == '*') {
+        return reference_match(glob + 1, id) || (*id && reference_match(glob, id + 1));
+    }
     if (!*id) return false;
-    if (*glob == '?') return slow_match(glob + 1, id + 1);
+    if (*glob == '?') return reference_match(glob + 1, id + 1);
     if (*glob == '[') {
         bool members[128];
-        const char *rest = slow_bracket(glob + 1, members);
-        if (rest) return members[(int)*id] && slow_match(rest, id + 1);
+        const char *rest = reference_bracket(glob + 1, members);
+        if (rest) return members[(int)*id] && reference_match(rest, id + 1);
     }
     if (*glob == '\\' && glob[1]) glob++;
-    return *glob == *id && slow_match(glob + 1, id + 1);
+    return *glob == *id && reference_match(glob + 1, id + 1);
 }
 
 static void random_text(char *out, size_t most, const char *alphabet) {
@@ -136,7 +138,7 @@ static void globs_match_as_an_exhaustive_search_does(void **state) {
         char glob[16], id[16];
         random_text(glob, 1 + random_below(12), i % 2 ? "ab*?" : "abc*?[]!^-\\");
         random_text(id, 1 + random_below(8), i % 2 ? "ab" : "abc[]-\\^");
-        bool expected = slow_match(glob, id);
+        bool expected = reference_match(glob, id);
         matched += expected;
         if (doorman__glob_match(glob, id) != expected) {
             fail_msg("%s should%s match %s", glob, expected ? "" : " not", id);
@@ -236,7 +238,7 @@ static void make_text(char *text, const char *characters, size_t most) {
 }
 
 /* G1, written from its definition. */
-static const doorman_template *find_slowly(const doorman_config *config, const char *id) {
+static const doorman_template *find_by_linear_search(const doorman_config *config, const char *id) {
     for (size_t i = 0; i < config->template_count; i++) {
         if (strcmp(config->templates[i].identifier_glob, id) == 0) return &config->templates[i];
     }
@@ -268,7 +270,7 @@ static void the_tables_find_the_same_template_as_a_linear_search(void **state) {
         for (int i = 0; i < 200; i++) {
             make_text(id, i % 4 ? "aab/" : "ab/*?[]\\", 8);
             const doorman_template *found = doorman__config_find(config, id);
-            assert_ptr_equal(found, find_slowly(config, id));
+            assert_ptr_equal(found, find_by_linear_search(config, id));
             found_count += found != NULL;
         }
         doorman_config_destroy(config);

@@ -48,13 +48,13 @@ static double sample(fixture *f) {
     return f->estimator.wants;
 }
 
-static double look(fixture *f) {
+static double poll_demand(fixture *f) {
     doorman__estimator_look(&f->estimator, &f->reading, &f->supply);
     return f->estimator.wants;
 }
 
 /* A second. */
-static double live(fixture *f, double allowed, double refused) {
+static double run_for(fixture *f, double allowed, double refused) {
     count(f, allowed, refused, SECOND);
     return sample(f);
 }
@@ -65,13 +65,13 @@ static double live(fixture *f, double allowed, double refused) {
 static void without_use_wants_fall_from_the_initial_wants_to_the_minimum(void **state) {
     (void)state;
     fixture f = start(2);
-    assert_exact(live(&f, 0, 0), 2);
+    assert_exact(run_for(&f, 0, 0), 2);
     f.estimator.initial = 70;
-    for (int i = 1; i < 9; i++) assert_exact(live(&f, 0, 0), 70);
-    assert_exact(live(&f, 0, 0), 2); /* a window is over */
+    for (int i = 1; i < 9; i++) assert_exact(run_for(&f, 0, 0), 70);
+    assert_exact(run_for(&f, 0, 0), 2); /* a window is over */
     f.estimator.maximum = 50;
     f.estimator.initial_until = 0;
-    assert_exact(live(&f, 400, 0), 50);
+    assert_exact(run_for(&f, 400, 0), 50);
 }
 
 /* L4 */
@@ -80,7 +80,7 @@ static void wants_settle_on_a_steady_use(void **state) {
     for (int i = 0; i < 100; i++) {
         double rate = pow(10, random_unit() * 6), wants = 0;
         fixture f = start(0.5);
-        for (int k = 0; k < 20; k++) wants = live(&f, rate, 0);
+        for (int k = 0; k < 20; k++) wants = run_for(&f, rate, 0);
         assert_near(wants, fmax(0.5, rate), 0.1);
     }
 }
@@ -91,19 +91,19 @@ static void counters_can_wrap_around(void **state) {
     fixture f = start(1);
     f.reading.allowed = f.reading.refused = f.reading.gauge_refused = UINT64_MAX - 4096;
     doorman__estimator_init(&f.estimator, &f.reading);
-    assert_near(live(&f, 60, 40), 100, 0.1);
+    assert_near(run_for(&f, 60, 40), 100, 0.1);
 }
 
 /* L4: a refusal is believed, until the server has said that there is no more. */
 static void refused_units_count_until_the_server_has_no_more(void **state) {
     (void)state;
     fixture f = start(1);
-    assert_near(live(&f, 10, 2390), 2400, 0.1);
+    assert_near(run_for(&f, 10, 2390), 2400, 0.1);
     f.supply = (doorman__supply){.amount = 100, .exhausted = true};
-    for (int i = 0; i < 20; i++) assert_in_range((uintmax_t)live(&f, 100, 1e6), 800, 850);
+    for (int i = 0; i < 20; i++) assert_in_range((uintmax_t)run_for(&f, 100, 1e6), 800, 850);
     f.supply = (doorman__supply){.amount = 0, .exhausted = true};
     double wants = 0;
-    for (int i = 0; i < 20; i++) wants = live(&f, 0, 1e6);
+    for (int i = 0; i < 20; i++) wants = run_for(&f, 0, 1e6);
     assert_near(wants, 7.35, 1e-6); /* seven times the minimum */
 }
 
@@ -112,14 +112,14 @@ static void a_poll_sees_a_rate_within_a_tenth_of_a_second(void **state) {
     (void)state;
     for (int ms = 0; ms < 900; ms += 7) {
         fixture f = start(1);
-        live(&f, 0, 0);
+        run_for(&f, 0, 0);
         count(&f, 0, 0, ms * MILLISECOND);
         count(&f, 0, 240, 100 * MILLISECOND);
-        assert_near(look(&f), 2400, 0.1);
+        assert_near(poll_demand(&f), 2400, 0.1);
         assert_true(f.estimator.unmet);
         count(&f, 24, 0, (900 - ms) * MILLISECOND);
         assert_near(sample(&f), 2400, 0.1); /* it holds on, */
-        for (int i = 0; i < 11; i++) live(&f, 0, 0);
+        for (int i = 0; i < 11; i++) run_for(&f, 0, 0);
         assert_exact(f.estimator.wants, 1); /* and is forgotten */
     }
 }
@@ -129,31 +129,32 @@ static void the_first_refusal_only_starts_the_measurement(void **state) {
     (void)state;
     fixture f = start(1);
     count(&f, 0, 1, 100 * MILLISECOND);
-    assert_exact(look(&f), 1);
+    assert_exact(poll_demand(&f), 1);
     count(&f, 0, 50, 100 * MILLISECOND);
     f.reading.largest = 50;
-    assert_near(look(&f), 500, 1e-3); /* a burst of 50 in 0.1 s is 500 a second */
+    assert_near(poll_demand(&f), 500, 1e-3); /* a burst of 50 in 0.1 s is 500 a second */
     count(&f, 0, 50, 100 * MILLISECOND);
-    assert_near(look(&f), 500, 1e-3);
+    assert_near(poll_demand(&f), 500, 1e-3);
 }
 
 /* L4: a sample in the midst must not take away what a look needs, nor leave it an older one. */
 static void a_sample_between_a_refusal_and_its_poll_loses_nothing(void **state) {
     (void)state;
     fixture f = start(1);
-    for (int i = 0; i < 5; i++) live(&f, 1, 0);
+    for (int i = 0; i < 5; i++) run_for(&f, 1, 0);
     count(&f, 0, 0, 950 * MILLISECOND);
     count(&f, 0, 120, 50 * MILLISECOND);
     sample(&f);
     doorman_time since = f.reading.unmet_since;
     count(&f, 0, 120, 50 * MILLISECOND);
     f.reading.unmet_since = since;
-    assert_near(look(&f), 2400, 0.1);
+    assert_near(poll_demand(&f), 2400, 0.1);
     f.supply = (doorman__supply){.amount = 500, .exhausted = true};
-    for (int i = 0; i < 20; i++) live(&f, 500, 100000);
+    for (int i = 0; i < 20; i++) run_for(&f, 500, 100000);
     f.supply.exhausted = false;
     count(&f, 50, 10, 100 * MILLISECOND);
-    assert_in_range((uintmax_t)look(&f), 500, 8.4 * 500); /* not the two millions from before */
+    assert_in_range((uintmax_t)poll_demand(&f), 500,
+                    8.4 * 500); /* not the two millions from before */
 }
 
 /* L4: the largest n raises the wants until it fits, for ten windows, also while it is allowed. */
@@ -161,14 +162,14 @@ static void a_request_for_many_units_must_fit_into_the_burst(void **state) {
     (void)state;
     fixture f = start(1);
     f.reading.largest = 20;
-    assert_near(live(&f, 0, 20), 200, 1e-5);
+    assert_near(run_for(&f, 0, 20), 200, 1e-5);
     assert_true(f.estimator.wants > 200);
-    for (int i = 0; i < 99; i++) assert_near(live(&f, 1, 0), 200, 1e-5);
-    assert_true(live(&f, 1, 0) < 3);
+    for (int i = 0; i < 99; i++) assert_near(run_for(&f, 1, 0), 200, 1e-5);
+    assert_true(run_for(&f, 1, 0) < 3);
     f.reading.largest = 30;
-    assert_near(live(&f, 30, 0), 300, 1e-5);
+    assert_near(run_for(&f, 30, 0), 300, 1e-5);
     f.estimator.burst = 0; /* in units: any n fits */
-    assert_true(live(&f, 0, 0) <= 33);
+    assert_true(run_for(&f, 0, 0) <= 33);
 }
 
 /* L4 */
@@ -177,10 +178,10 @@ static void wants_for_more_than_the_server_has_are_bounded(void **state) {
     fixture f = start(1);
     f.supply = (doorman__supply){.amount = 10, .exhausted = true};
     f.reading.largest = 1e9;
-    assert_true(live(&f, 0, 1e9) <= 84);
+    assert_true(run_for(&f, 0, 1e9) <= 84);
     f.reading.largest = 5;
     f.supply.amount = 40;
-    assert_true(look(&f) >= 50); /* what is within eight times stays */
+    assert_true(poll_demand(&f) >= 50); /* what is within eight times stays */
 }
 
 /* L4: a request that is larger than what the server gives is no demand after two windows, for ten
@@ -191,14 +192,14 @@ static void a_request_that_never_fits_causes_no_demand(void **state) {
     f.supply = (doorman__supply){.amount = 500, .exhausted = true};
     for (int i = 0; i < 100; i++) {
         f.reading.largest = 101;
-        double wants = live(&f, 0, 101 * 4);
+        double wants = run_for(&f, 0, 101 * 4);
         assert_true(i < 19 ? wants >= 1010 : i < 22 || wants <= 2);
     }
     f.supply = (doorman__supply){.amount = 2000, .exhausted = false};
-    assert_true(live(&f, 1, 500) >= 500); /* single units are demand all the same */
-    for (int i = 0; i < 130; i++) (void)live(&f, 0, 0);
+    assert_true(run_for(&f, 1, 500) >= 500); /* single units are demand all the same */
+    for (int i = 0; i < 130; i++) (void)run_for(&f, 0, 0);
     f.reading.largest = 101;
-    assert_true(live(&f, 0, 101) >= 1010); /* and then it is tried again */
+    assert_true(run_for(&f, 0, 101) >= 1010); /* and then it is tried again */
 }
 
 /* L4: a request that needs more than wants_maximum is IMPOSSIBLE, and no demand. */
@@ -208,10 +209,10 @@ static void an_impossible_request_causes_no_demand(void **state) {
     f.estimator.maximum = 1000;
     for (int i = 0; i < 30; i++) {
         f.reading.largest = 101;
-        assert_true(live(&f, 0, 101 * 4) <= 2);
+        assert_true(run_for(&f, 0, 101 * 4) <= 2);
     }
     f.reading.largest = 100;
-    assert_near(live(&f, 0, 100), 1000, 1e-5);
+    assert_near(run_for(&f, 0, 100), 1000, 1e-5);
 }
 
 /* L4: one request of n units that is refused is a demand for n units, and no more. */
@@ -221,7 +222,7 @@ static void a_single_refused_request_counts_once(void **state) {
     f.estimator.burst = 5; /* a burst in units */
     for (int i = 0; i < 60; i++) {
         if (i % 3 == 0) f.reading.largest = 250;
-        double wants = live(&f, 0, i % 3 == 0 ? 250 : 0);
+        double wants = run_for(&f, 0, i % 3 == 0 ? 250 : 0);
         if (i > 20) assert_in_range((uintmax_t)wants, 60, 270);
     }
 }
@@ -235,7 +236,7 @@ static void when_all_callers_wait_wants_are_a_multiple_of_the_possible(void **st
     f.reading.at += 100 * MILLISECOND;
     f.reading.waiting = 3;
     f.reading.waited += 0.3;
-    double wants = look(&f);
+    double wants = poll_demand(&f);
     assert_true(f.estimator.unmet && wants >= 50 && wants <= 8.4 * 50);
 }
 
@@ -244,18 +245,18 @@ static void wants_of_a_gauge_are_units_in_flight_and_waiting_units(void **state)
     (void)state;
     fixture f = start(1);
     f.reading.peak = 12;
-    assert_exact(live(&f, 0, 0), 12);
+    assert_exact(run_for(&f, 0, 0), 12);
     f.reading.peak = 12;
     f.reading.gauge_waiting = 5;
-    assert_exact(live(&f, 0, 0), 17);
+    assert_exact(run_for(&f, 0, 0), 17);
     f.reading.gauge_waiting = 0;
-    for (int i = 0; i < 10; i++) live(&f, 0, 0);
+    for (int i = 0; i < 10; i++) run_for(&f, 0, 0);
     assert_exact(f.estimator.wants, 1);
     f.reading.gauge_refused += units(8); /* one of eight */
     f.reading.gauge_largest = 8;
-    assert_exact(look(&f), 8);
+    assert_exact(poll_demand(&f), 8);
     f.reading.gauge_refused += units(1e6);
-    assert_exact(live(&f, 0, 0), 8); /* a loop that spins */
+    assert_exact(run_for(&f, 0, 0), 8); /* a loop that spins */
 }
 
 /* L4: nothing makes it a number that is none, or more than the bounds. */
@@ -276,7 +277,7 @@ static void wants_stay_within_their_bounds_for_any_counts(void **state) {
             double many = random_below(2) ? random_amount() / 1e6 : 0;
             count(&f, many, random_below(2) ? random_amount() / 1e6 : 0,
                   (doorman_time)(1 + random_below(2000)) * MILLISECOND);
-            double wants = random_below(2) ? look(&f) : sample(&f);
+            double wants = random_below(2) ? poll_demand(&f) : sample(&f);
             assert_true(wants >= f.estimator.minimum && wants <= f.estimator.maximum);
         }
     }

@@ -27,7 +27,7 @@ static const char plain_config[] =
     "{\"unmatched\":\"reject\",\"resources\":[{\"identifier_glob\":\"db*\",\"capacity\":100,"
     "\"safe_capacity\":2.5,\"algorithm\":{\"kind\":\"FAIR_SHARE\",\"learning_mode_duration\":0}}]}";
 
-static void say_master(world *w, const char *address, doorman_time until) {
+static void set_master(world *w, const char *address, doorman_time until) {
     const doorman_mastership mastership = {.address = address, .until = until};
     assert_int_equal(doorman_server_set_master(w->server, &mastership, w->now), DOORMAN_OK);
 }
@@ -40,7 +40,7 @@ static world *world_start(void) {
                      DOORMAN_OK);
     const doorman_server_options options = {.node = "ro\"ot", .config = w->config, .seed = {1, 2}};
     assert_int_equal(doorman_server_create(&w->server, &options, NULL, w->now), DOORMAN_OK);
-    say_master(w, "tcp://here:1", DOORMAN_NEVER);
+    set_master(w, "tcp://here:1", DOORMAN_NEVER);
     return w;
 }
 
@@ -51,7 +51,7 @@ static void world_stop(world *w) {
     free(w);
 }
 
-static doorman_status say_bytes(world *w, const char *text, size_t bytes) {
+static doorman_status send_bytes(world *w, const char *text, size_t bytes) {
     /* An exact copy, so that a sanitizer detects a read behind the end. */
     char *copy = malloc(bytes ? bytes : 1);
     assert_non_null(copy);
@@ -62,13 +62,13 @@ static doorman_status say_bytes(world *w, const char *text, size_t bytes) {
     return status;
 }
 
-static const char *say(world *w, const char *text) {
-    (void)say_bytes(w, text, strlen(text));
+static const char *send_text(world *w, const char *text) {
+    (void)send_bytes(w, text, strlen(text));
     return w->reply.text;
 }
 
 /* Returns how much the server has leased out of its one resource; -1 if it knows none. */
-static double given_out(world *w) {
+static double granted_sum(world *w) {
     doorman_cursor cursor = {0};
     doorman_server_resource resource;
     bool any = doorman_server_next_resource(w->server, &cursor, &resource, w->now);
@@ -122,7 +122,7 @@ static void a_response_has_all_fields_of_a_lease(void **state) {
                 "\"capacity\":100,\"expires_in\":40}"),
              (int)strcspn(strstr(w->reply.text, "\"id\""), ","), strstr(w->reply.text, "\"id\""));
     w->now += 20 * SECOND;
-    assert_string_equal(without_ids(say(w, again)),
+    assert_string_equal(without_ids(send_text(w, again)),
                         "{\"get_capacity\":{\"response\":[{\"resource_id\":\"db\","
                         "\"safe_capacity\":2.5,\"gets\":{\"id\":#,\"node\":\"ro\\\"ot\","
                         "\"capacity\":12.5,\"expires_in\":60,\"refresh_interval\":16,"
@@ -133,14 +133,14 @@ static void a_response_has_all_fields_of_a_lease(void **state) {
 static void a_refused_resource_has_a_reason_and_others_are_granted(void **state) {
     (void)state;
     world *w = world_start();
-    assert_string_equal(without_ids(say(w, GET("{\"resource_id\":\"other\",\"wants\":1},"
-                                               "{\"resource_id\":\"db\",\"wants\":1}"))),
+    assert_string_equal(without_ids(send_text(w, GET("{\"resource_id\":\"other\",\"wants\":1},"
+                                                     "{\"resource_id\":\"db\",\"wants\":1}"))),
                         "{\"get_capacity\":{\"response\":[{\"resource_id\":\"other\",\"refused\":{"
                         "\"reason\":\"UNMATCHED\",\"refresh_interval\":16}},"
                         "{\"resource_id\":\"db\",\"safe_capacity\":2.5,\"gets\":{\"id\":#,"
                         "\"node\":\"ro\\\"ot\",\"capacity\":1,\"expires_in\":60,"
                         "\"refresh_interval\":16}}]}}");
-    assert_string_equal(say(w, GET("")), "{\"get_capacity\":{\"response\":[]}}");
+    assert_string_equal(send_text(w, GET("")), "{\"get_capacity\":{\"response\":[]}}");
     world_stop(w);
 }
 
@@ -154,12 +154,12 @@ static void a_response_says_whether_units_are_whole(void **state) {
     doorman_config *whole = NULL;
     assert_int_equal(doorman_json_config(&whole, config, sizeof config - 1, NULL), DOORMAN_OK);
     assert_int_equal(doorman_server_configure(w->server, whole, w->now), DOORMAN_OK);
-    assert_string_equal(without_ids(say(w, DB("\"wants\":2.5"))),
+    assert_string_equal(without_ids(send_text(w, DB("\"wants\":2.5"))),
                         "{\"get_capacity\":{\"response\":[{\"resource_id\":\"db\","
                         "\"safe_capacity\":20,\"gets\":{\"id\":#,\"node\":\"ro\\\"ot\","
                         "\"capacity\":3,\"expires_in\":60,\"refresh_interval\":16,"
                         "\"whole\":true}}]}}");
-    const char *told = say(w, SERVER_DB("\"wants\":[{\"num_clients\":2,\"wants\":2}]"));
+    const char *told = send_text(w, SERVER_DB("\"wants\":[{\"num_clients\":2,\"wants\":2}]"));
     assert_non_null(strstr(told,
                            "\"refresh_interval\":16,\"whole\":true,\"learning_mode_duration\":"
                            "0,\"parameters\":[]"));
@@ -171,19 +171,20 @@ static void a_response_says_whether_units_are_whole(void **state) {
 static void a_server_that_is_not_master_names_the_master(void **state) {
     (void)state;
     world *w = world_start();
-    assert_string_equal(say(w, "{\"discovery\":{}}"),
+    assert_string_equal(send_text(w, "{\"discovery\":{}}"),
                         "{\"discovery\":{\"is_master\":true,\"mastership\":{"
                         "\"master_address\":\"tcp://here:1\"}}}");
-    say_master(w, "tcp://there:1", w->now);
-    assert_string_equal(say(w, "{\"discovery\":{}}"),
+    set_master(w, "tcp://there:1", w->now);
+    assert_string_equal(send_text(w, "{\"discovery\":{}}"),
                         "{\"discovery\":{\"is_master\":false,\"mastership\":{"
                         "\"master_address\":\"tcp://there:1\"}}}");
     assert_string_equal(
-        say(w, DB("\"wants\":1")),
+        send_text(w, DB("\"wants\":1")),
         "{\"get_capacity\":{\"mastership\":{\"master_address\":\"tcp://there:1\"}}}");
-    say_master(w, NULL, w->now);
-    assert_string_equal(say(w, "{\"release_capacity\":{\"client_id\":\"c\",\"resource\":[]}}"),
-                        "{\"release_capacity\":{\"mastership\":{}}}");
+    set_master(w, NULL, w->now);
+    assert_string_equal(
+        send_text(w, "{\"release_capacity\":{\"client_id\":\"c\",\"resource\":[]}}"),
+        "{\"release_capacity\":{\"mastership\":{}}}");
     world_stop(w);
 }
 
@@ -191,176 +192,178 @@ static void a_server_that_is_not_master_names_the_master(void **state) {
 static void a_released_lease_frees_its_capacity(void **state) {
     (void)state;
     world *w = world_start();
-    const char *id = strstr(say(w, DB("\"wants\":5")), "\"id\":");
+    const char *id = strstr(send_text(w, DB("\"wants\":5")), "\"id\":");
     char release[200];
     assert_non_null(id);
     snprintf(release, sizeof release,
              "{\"release_capacity\":{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db\","
              "%.*s}]}}",
              (int)strcspn(id, ","), id);
-    assert_exact(given_out(w), 5);
-    assert_string_equal(say(w, "{\"release_capacity\":{\"client_id\":\"c\",\"resource\":["
-                               "{\"resource_id\":\"db\",\"id\":1}]}}"),
+    assert_exact(granted_sum(w), 5);
+    assert_string_equal(send_text(w, "{\"release_capacity\":{\"client_id\":\"c\",\"resource\":["
+                                     "{\"resource_id\":\"db\",\"id\":1}]}}"),
                         "{\"release_capacity\":{}}");
-    assert_exact(given_out(w), 5);
-    assert_string_equal(say(w, release), "{\"release_capacity\":{}}");
-    assert_true(given_out(w) <= 0);
+    assert_exact(granted_sum(w), 5);
+    assert_string_equal(send_text(w, release), "{\"release_capacity\":{}}");
+    assert_true(granted_sum(w) <= 0);
     world_stop(w);
 }
 
-#define WRONG "INVALID_ARGUMENT"
+#define INVALID "INVALID_ARGUMENT"
 #define AT(path) "get_capacity.resource[0]." path
 #define SERVER_AT(path) "get_server_capacity.resource[0]." path
 #define CLIENTS "num_clients: must be an integer from 1 to 1e9"
 static const struct {
     const char *text, *code, *message;
 } wrong_messages[] = {
-    {"", WRONG, "byte 0: not JSON"},
-    {"rubbish", WRONG, "byte 0: not JSON"},
-    {"{\"discovery\":{}} x", WRONG, "byte 17: not JSON"},
-    {"{\"discovery\":{}}{}", WRONG, "byte 16: not JSON"},
-    {"\xef\xbb\xbf{\"discovery\":{}}", WRONG, "byte 0: not JSON"},
-    {"{\"discovery\":{}", WRONG, "byte 15: not JSON"},
-    {"{\"discovery\"{}}", WRONG, "byte 12: not JSON"},
-    {"{\"discovery\":{},}", WRONG, "byte 16: not JSON"},
-    {"{discovery:{}}", WRONG, "byte 1: not JSON"},
-    {"{\"discovery\":[1,]}", WRONG, "byte 16: not JSON"},
-    {"{\"discovery\":[1 2]}", WRONG, "byte 16: not JSON"},
-    {"{\"discovery\":[}}", WRONG, "byte 14: not JSON"},
-    {"{\"discovery\":nul}", WRONG, "byte 16: not JSON"},
-    {"{\"discovery\":True}", WRONG, "byte 13: not JSON"},
-    {"{\"discovery\":'x'}", WRONG, "byte 13: not JSON"},
-    {"{\"discovery\":\"x}", WRONG, "byte 16: not JSON"},
-    {"{\"discovery\":NaN}", WRONG, "byte 13: not JSON"},
-    {"{\"discovery\":01}", WRONG, "byte 14: not JSON"},
-    {"{\"discovery\":+1}", WRONG, "byte 13: not JSON"},
-    {"{\"discovery\":-}", WRONG, "byte 14: not JSON"},
-    {"{\"discovery\":1.}", WRONG, "byte 15: not JSON"},
-    {"{\"discovery\":.5}", WRONG, "byte 13: not JSON"},
-    {"{\"discovery\":1e}", WRONG, "byte 15: not JSON"},
-    {"{\"discovery\":1e+}", WRONG, "byte 16: not JSON"},
-    {"{\"discovery\":0x1}", WRONG, "byte 14: not JSON"},
-    {"{\"discovery\":\"\\x\"}", WRONG, "byte 15: not JSON"},
-    {"{\"discovery\":\"\\u12g4\"}", WRONG, "byte 18: not JSON"},
-    {"{\"discovery\":\"\\u0000\"}", WRONG, "byte 20: not JSON"},
-    {"{\"discovery\":\"\\ud800\"}", WRONG, "byte 20: not JSON"},
-    {"{\"discovery\":\"\\ud800\\u0041\"}", WRONG, "byte 26: not JSON"},
-    {"{\"discovery\":\"\\ud800\\ue000\"}", WRONG, "byte 26: not JSON"},
-    {"{\"discovery\":\"\\udc00\\ud800\"}", WRONG, "byte 20: not JSON"},
-    {"{\"discovery\":\"\t\"}", WRONG, "byte 14: not JSON"},
-    {"{\"discovery\":\"\xc0\x80\"}", WRONG, "byte 14: not JSON"},
-    {"{\"discovery\":\"\xed\xa0\x80\"}", WRONG, "byte 14: not JSON"},
-    {"{\"discovery\":\"\xff\"}", WRONG, "byte 14: not JSON"},
-    {"{\"discovery\":\"\xe2\x82\"}", WRONG, "byte 14: not JSON"},
-    {"5", WRONG, "must be an object with one key, the method"},
-    {"[]", WRONG, "must be an object with one key, the method"},
-    {"{}", WRONG, "must be an object with one key, the method"},
-    {"{\"discovery\":{},\"get_capacity\":{}}", WRONG, "must be an object with one key"},
-    {"{\"discovery\":{},\"discovery\":{}}", WRONG, "discovery: appears twice"},
-    {"{\"discovery\":7}", WRONG, "discovery: must be an object"},
+    {"", INVALID, "byte 0: not JSON"},
+    {"rubbish", INVALID, "byte 0: not JSON"},
+    {"{\"discovery\":{}} x", INVALID, "byte 17: not JSON"},
+    {"{\"discovery\":{}}{}", INVALID, "byte 16: not JSON"},
+    {"\xef\xbb\xbf{\"discovery\":{}}", INVALID, "byte 0: not JSON"},
+    {"{\"discovery\":{}", INVALID, "byte 15: not JSON"},
+    {"{\"discovery\"{}}", INVALID, "byte 12: not JSON"},
+    {"{\"discovery\":{},}", INVALID, "byte 16: not JSON"},
+    {"{discovery:{}}", INVALID, "byte 1: not JSON"},
+    {"{\"discovery\":[1,]}", INVALID, "byte 16: not JSON"},
+    {"{\"discovery\":[1 2]}", INVALID, "byte 16: not JSON"},
+    {"{\"discovery\":[}}", INVALID, "byte 14: not JSON"},
+    {"{\"discovery\":nul}", INVALID, "byte 16: not JSON"},
+    {"{\"discovery\":True}", INVALID, "byte 13: not JSON"},
+    {"{\"discovery\":'x'}", INVALID, "byte 13: not JSON"},
+    {"{\"discovery\":\"x}", INVALID, "byte 16: not JSON"},
+    {"{\"discovery\":NaN}", INVALID, "byte 13: not JSON"},
+    {"{\"discovery\":01}", INVALID, "byte 14: not JSON"},
+    {"{\"discovery\":+1}", INVALID, "byte 13: not JSON"},
+    {"{\"discovery\":-}", INVALID, "byte 14: not JSON"},
+    {"{\"discovery\":1.}", INVALID, "byte 15: not JSON"},
+    {"{\"discovery\":.5}", INVALID, "byte 13: not JSON"},
+    {"{\"discovery\":1e}", INVALID, "byte 15: not JSON"},
+    {"{\"discovery\":1e+}", INVALID, "byte 16: not JSON"},
+    {"{\"discovery\":0x1}", INVALID, "byte 14: not JSON"},
+    {"{\"discovery\":\"\\x\"}", INVALID, "byte 15: not JSON"},
+    {"{\"discovery\":\"\\u12g4\"}", INVALID, "byte 18: not JSON"},
+    {"{\"discovery\":\"\\u0000\"}", INVALID, "byte 20: not JSON"},
+    {"{\"discovery\":\"\\ud800\"}", INVALID, "byte 20: not JSON"},
+    {"{\"discovery\":\"\\ud800\\u0041\"}", INVALID, "byte 26: not JSON"},
+    {"{\"discovery\":\"\\ud800\\ue000\"}", INVALID, "byte 26: not JSON"},
+    {"{\"discovery\":\"\\udc00\\ud800\"}", INVALID, "byte 20: not JSON"},
+    {"{\"discovery\":\"\t\"}", INVALID, "byte 14: not JSON"},
+    {"{\"discovery\":\"\xc0\x80\"}", INVALID, "byte 14: not JSON"},
+    {"{\"discovery\":\"\xed\xa0\x80\"}", INVALID, "byte 14: not JSON"},
+    {"{\"discovery\":\"\xff\"}", INVALID, "byte 14: not JSON"},
+    {"{\"discovery\":\"\xe2\x82\"}", INVALID, "byte 14: not JSON"},
+    {"5", INVALID, "must be an object with one key, the method"},
+    {"[]", INVALID, "must be an object with one key, the method"},
+    {"{}", INVALID, "must be an object with one key, the method"},
+    {"{\"discovery\":{},\"get_capacity\":{}}", INVALID, "must be an object with one key"},
+    {"{\"discovery\":{},\"discovery\":{}}", INVALID, "discovery: appears twice"},
+    {"{\"discovery\":7}", INVALID, "discovery: must be an object"},
     {"{\"Discovery\":{}}", "NOT_FOUND", "no such method: Discovery"},
     {"{\"get_server\":{}}", "NOT_FOUND", "no such method: get_server"},
     {"{\"a\\n\\\"b\":{}}", "NOT_FOUND", "no such method: a\\u000a\\\"b"},
-    {"{\"get_capacity\":{}}", WRONG, "get_capacity.client_id: is missing"},
-    {"{\"get_capacity\":{\"client_id\":\"c\"}}", WRONG, "get_capacity.resource: is missing"},
-    {"{\"get_capacity\":{\"client_id\":\"c\",\"resource\":{}}}", WRONG,
+    {"{\"get_capacity\":{}}", INVALID, "get_capacity.client_id: is missing"},
+    {"{\"get_capacity\":{\"client_id\":\"c\"}}", INVALID, "get_capacity.resource: is missing"},
+    {"{\"get_capacity\":{\"client_id\":\"c\",\"resource\":{}}}", INVALID,
      "get_capacity.resource: must be a list"},
-    {"{\"get_capacity\":{\"client_id\":4,\"resource\":[]}}", WRONG,
+    {"{\"get_capacity\":{\"client_id\":4,\"resource\":[]}}", INVALID,
      "get_capacity.client_id: must be a string"},
-    {"{\"get_capacity\":{\"client_id\":\"\",\"resource\":[]}}", WRONG,
+    {"{\"get_capacity\":{\"client_id\":\"\",\"resource\":[]}}", INVALID,
      "get_capacity.client_id: " DOORMAN__ID_RULE},
-    {"{\"get_capacity\":{\"client_id\":\"a\\u0007\",\"resource\":[]}}", WRONG,
+    {"{\"get_capacity\":{\"client_id\":\"a\\u0007\",\"resource\":[]}}", INVALID,
      "get_capacity.client_id: " DOORMAN__ID_RULE},
-    {"{\"get_capacity\":{\"client_id\":\"c\",\"client_id\":\"c\",\"resource\":[]}}", WRONG,
+    {"{\"get_capacity\":{\"client_id\":\"c\",\"client_id\":\"c\",\"resource\":[]}}", INVALID,
      "get_capacity.client_id: appears twice"},
-    {GET("7"), WRONG, "get_capacity.resource[0]: must be an object"},
-    {GET("{\"wants\":1}"), WRONG, AT("resource_id: is missing")},
-    {GET("{\"resource_id\":\"\",\"wants\":1}"), WRONG, AT("resource_id: " DOORMAN__ID_RULE)},
-    {DB("\"w\":1"), WRONG, AT("wants: is missing")},
-    {DB("\"Wants\":1"), WRONG, AT("wants: is missing")},
-    {DB("\"wants\":\"1\""), WRONG, AT("wants: must be a number")},
-    {DB("\"wants\":null"), WRONG, AT("wants: must be a number")},
-    {DB("\"wants\":1e309"), WRONG, AT("wants: must be a finite number")},
-    {DB("\"wants\":-1e99999999999"), WRONG, AT("wants: must be a finite number")},
-    {DB("\"wants\":-1"), WRONG, AT("wants: " DOORMAN__AMOUNT_RULE)},
-    {DB("\"wants\":1e16"), WRONG, AT("wants: " DOORMAN__AMOUNT_RULE)},
-    {DB("\"wants\":1,\"wants\":1"), WRONG, AT("wants: appears twice")},
-    {DB("\"wants\":1,\"want\\u0073\":2"), WRONG, AT("wants: appears twice")},
-    {DB("\"wants\":1,\"x\":1,\"x\":2"), WRONG, AT("x: appears twice")},
-    {DB("\"wants\":1,\"x\":[{\"y\":1,\"y\":2}]"), WRONG, AT("x[0].y: appears twice")},
-    {DB("\"wants\":1,\"outstanding\":-1"), WRONG, AT("outstanding: " DOORMAN__AMOUNT_RULE)},
-    {DB("\"wants\":1,\"priority\":16"), WRONG, AT("priority: must be an integer from 0 to 15")},
-    {DB("\"wants\":1,\"priority\":-1"), WRONG, AT("priority: must be an integer from 0 to 15")},
-    {DB("\"wants\":1,\"priority\":1.5"), WRONG, AT("priority: must be an integer")},
-    {DB("\"wants\":1,\"priority\":\"1\""), WRONG, AT("priority: must be a number")},
-    {DB("\"wants\":1,\"has\":[]"), WRONG, AT("has: must be an object")},
-    {DB("\"wants\":1,\"has\":{}"), WRONG, AT("has.id: is missing")},
-    {DB("\"wants\":1,\"has\":{\"id\":0}"), WRONG, AT("has.id: must be an integer from 1")},
-    {DB("\"wants\":1,\"has\":{\"id\":1.5}"), WRONG, AT("has.id: must be an integer from 1")},
-    {DB("\"wants\":1,\"has\":{\"id\":9007199254740994}"), WRONG, AT("has.id: must be an in")},
-    {DB("\"wants\":1,\"has\":{\"id\":1}"), WRONG, AT("has.node: is missing")},
-    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\"}"), WRONG, AT("has.capacity: is missing")},
-    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"\",\"capacity\":1,\"expires_in\":1}"), WRONG,
+    {GET("7"), INVALID, "get_capacity.resource[0]: must be an object"},
+    {GET("{\"wants\":1}"), INVALID, AT("resource_id: is missing")},
+    {GET("{\"resource_id\":\"\",\"wants\":1}"), INVALID, AT("resource_id: " DOORMAN__ID_RULE)},
+    {DB("\"w\":1"), INVALID, AT("wants: is missing")},
+    {DB("\"Wants\":1"), INVALID, AT("wants: is missing")},
+    {DB("\"wants\":\"1\""), INVALID, AT("wants: must be a number")},
+    {DB("\"wants\":null"), INVALID, AT("wants: must be a number")},
+    {DB("\"wants\":1e309"), INVALID, AT("wants: must be a finite number")},
+    {DB("\"wants\":-1e99999999999"), INVALID, AT("wants: must be a finite number")},
+    {DB("\"wants\":-1"), INVALID, AT("wants: " DOORMAN__AMOUNT_RULE)},
+    {DB("\"wants\":1e16"), INVALID, AT("wants: " DOORMAN__AMOUNT_RULE)},
+    {DB("\"wants\":1,\"wants\":1"), INVALID, AT("wants: appears twice")},
+    {DB("\"wants\":1,\"want\\u0073\":2"), INVALID, AT("wants: appears twice")},
+    {DB("\"wants\":1,\"x\":1,\"x\":2"), INVALID, AT("x: appears twice")},
+    {DB("\"wants\":1,\"x\":[{\"y\":1,\"y\":2}]"), INVALID, AT("x[0].y: appears twice")},
+    {DB("\"wants\":1,\"outstanding\":-1"), INVALID, AT("outstanding: " DOORMAN__AMOUNT_RULE)},
+    {DB("\"wants\":1,\"priority\":16"), INVALID, AT("priority: must be an integer from 0 to 15")},
+    {DB("\"wants\":1,\"priority\":-1"), INVALID, AT("priority: must be an integer from 0 to 15")},
+    {DB("\"wants\":1,\"priority\":1.5"), INVALID, AT("priority: must be an integer")},
+    {DB("\"wants\":1,\"priority\":\"1\""), INVALID, AT("priority: must be a number")},
+    {DB("\"wants\":1,\"has\":[]"), INVALID, AT("has: must be an object")},
+    {DB("\"wants\":1,\"has\":{}"), INVALID, AT("has.id: is missing")},
+    {DB("\"wants\":1,\"has\":{\"id\":0}"), INVALID, AT("has.id: must be an integer from 1")},
+    {DB("\"wants\":1,\"has\":{\"id\":1.5}"), INVALID, AT("has.id: must be an integer from 1")},
+    {DB("\"wants\":1,\"has\":{\"id\":9007199254740994}"), INVALID, AT("has.id: must be an in")},
+    {DB("\"wants\":1,\"has\":{\"id\":1}"), INVALID, AT("has.node: is missing")},
+    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\"}"), INVALID, AT("has.capacity: is missing")},
+    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"\",\"capacity\":1,\"expires_in\":1}"), INVALID,
      AT("has.node: " DOORMAN__ID_RULE)},
-    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":-1,\"expires_in\":1}"), WRONG,
+    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":-1,\"expires_in\":1}"), INVALID,
      AT("has.capacity: " DOORMAN__AMOUNT_RULE)},
-    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":1,\"expires_in\":-1}"), WRONG,
+    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":1,\"expires_in\":-1}"), INVALID,
      AT("has.expires_in: must be from 0 to 1e8 seconds")},
-    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":1,\"expires_in\":1e9}"), WRONG,
+    {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\",\"capacity\":1,\"expires_in\":1e9}"), INVALID,
      AT("has.expires_in: must be from 0 to 1e8 seconds")},
-    {GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db2\",\"wants\":-1}"), WRONG,
+    {GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db2\",\"wants\":-1}"), INVALID,
      "get_capacity.resource[1].wants: " DOORMAN__AMOUNT_RULE},
-    {GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db\",\"wants\":1}"), WRONG,
+    {GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db\",\"wants\":1}"), INVALID,
      "get_capacity.resource[1].resource_id: "},
-    {"{\"release_capacity\":{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db\"}]}}", WRONG,
-     "release_capacity.resource[0].id: is missing"},
-    {"{\"release_capacity\":{\"resource\":[]}}", WRONG, "release_capacity.client_id: is missing"},
-    {"{\"release_capacity\":{\"server_id\":1,\"resource\":[]}}", WRONG,
+    {"{\"release_capacity\":{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db\"}]}}",
+     INVALID, "release_capacity.resource[0].id: is missing"},
+    {"{\"release_capacity\":{\"resource\":[]}}", INVALID, "release_capacity.client_id: is missing"},
+    {"{\"release_capacity\":{\"server_id\":1,\"resource\":[]}}", INVALID,
      "release_capacity.server_id: must be a string"},
-    {"{\"release_capacity\":{\"server_id\":\"s\",\"client_id\":\"c\",\"resource\":[]}}", WRONG,
+    {"{\"release_capacity\":{\"server_id\":\"s\",\"client_id\":\"c\",\"resource\":[]}}", INVALID,
      "release_capacity.client_id: must not be given with server_id"},
-    {"{\"get_server_capacity\":[]}", WRONG, "get_server_capacity: must be an object"},
-    {"{\"get_server_capacity\":{\"client_id\":\"leaf\"}}", WRONG,
+    {"{\"get_server_capacity\":[]}", INVALID, "get_server_capacity: must be an object"},
+    {"{\"get_server_capacity\":{\"client_id\":\"leaf\"}}", INVALID,
      "get_server_capacity.server_id: is missing"},
-    {"{\"get_server_capacity\":{\"server_id\":\"leaf\"}}", WRONG,
+    {"{\"get_server_capacity\":{\"server_id\":\"leaf\"}}", INVALID,
      "get_server_capacity.path: is missing"},
-    {"{\"get_server_capacity\":{\"server_id\":\"leaf\",\"path\":[\"leaf\"]}}", WRONG,
+    {"{\"get_server_capacity\":{\"server_id\":\"leaf\",\"path\":[\"leaf\"]}}", INVALID,
      "get_server_capacity.resource: is missing"},
-    {SERVER_GET("\"leaf\"", ""), WRONG, "get_server_capacity.path: must be a list of 1 to 16 ids"},
-    {SERVER_GET("[]", ""), WRONG, "get_server_capacity.path: must be a list of 1 to 16 ids"},
-    {SERVER_GET("[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", ""), WRONG,
+    {SERVER_GET("\"leaf\"", ""), INVALID,
      "get_server_capacity.path: must be a list of 1 to 16 ids"},
-    {SERVER_GET("[\"leaf\",null]", ""), WRONG, "get_server_capacity.path[1]: must be a string"},
-    {SERVER_GET("[\"leaf\"]", "[]"), WRONG, "get_server_capacity.resource[0]: must be an object"},
-    {SERVER_GET("[\"leaf\"]", "{\"wants\":[]}"), WRONG, SERVER_AT("resource_id: is missing")},
-    {SERVER_DB("\"outstanding\":1"), WRONG, SERVER_AT("wants: is missing")},
-    {SERVER_DB("\"wants\":1"), WRONG, SERVER_AT("wants: must be a list")},
-    {SERVER_DB("\"wants\":{}"), WRONG, SERVER_AT("wants: must be a list")},
-    {SERVER_DB("\"wants\":[1]"), WRONG, SERVER_AT("wants[0]: must be an object")},
-    {SERVER_DB("\"wants\":[],\"outstanding\":-1"), WRONG,
+    {SERVER_GET("[]", ""), INVALID, "get_server_capacity.path: must be a list of 1 to 16 ids"},
+    {SERVER_GET("[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", ""), INVALID,
+     "get_server_capacity.path: must be a list of 1 to 16 ids"},
+    {SERVER_GET("[\"leaf\",null]", ""), INVALID, "get_server_capacity.path[1]: must be a string"},
+    {SERVER_GET("[\"leaf\"]", "[]"), INVALID, "get_server_capacity.resource[0]: must be an object"},
+    {SERVER_GET("[\"leaf\"]", "{\"wants\":[]}"), INVALID, SERVER_AT("resource_id: is missing")},
+    {SERVER_DB("\"outstanding\":1"), INVALID, SERVER_AT("wants: is missing")},
+    {SERVER_DB("\"wants\":1"), INVALID, SERVER_AT("wants: must be a list")},
+    {SERVER_DB("\"wants\":{}"), INVALID, SERVER_AT("wants: must be a list")},
+    {SERVER_DB("\"wants\":[1]"), INVALID, SERVER_AT("wants[0]: must be an object")},
+    {SERVER_DB("\"wants\":[],\"outstanding\":-1"), INVALID,
      SERVER_AT("outstanding: " DOORMAN__AMOUNT_RULE)},
-    {SERVER_DB("\"wants\":[],\"outstanding\":\"1\""), WRONG,
+    {SERVER_DB("\"wants\":[],\"outstanding\":\"1\""), INVALID,
      SERVER_AT("outstanding: must be a number")},
-    {SERVER_DB("\"wants\":[],\"learning\":1"), WRONG, SERVER_AT("learning: must be a boolean")},
-    {SERVER_DB("\"wants\":[],\"has\":{\"id\":0}"), WRONG, SERVER_AT("has.id: must be an integer")},
-    {GROUP("\"wants\":1"), WRONG, SERVER_AT("wants[1].num_clients: is missing")},
-    {GROUP("\"wants\":1,\"num_clients\":0"), WRONG, SERVER_AT("wants[1]." CLIENTS)},
-    {GROUP("\"wants\":1,\"num_clients\":-1"), WRONG, SERVER_AT("wants[1]." CLIENTS)},
-    {GROUP("\"wants\":1,\"num_clients\":1.5"), WRONG, SERVER_AT("wants[1]." CLIENTS)},
-    {GROUP("\"wants\":1,\"num_clients\":1000000001"), WRONG, SERVER_AT("wants[1]." CLIENTS)},
-    {GROUP("\"wants\":1,\"num_clients\":true"), WRONG,
+    {SERVER_DB("\"wants\":[],\"learning\":1"), INVALID, SERVER_AT("learning: must be a boolean")},
+    {SERVER_DB("\"wants\":[],\"has\":{\"id\":0}"), INVALID,
+     SERVER_AT("has.id: must be an integer")},
+    {GROUP("\"wants\":1"), INVALID, SERVER_AT("wants[1].num_clients: is missing")},
+    {GROUP("\"wants\":1,\"num_clients\":0"), INVALID, SERVER_AT("wants[1]." CLIENTS)},
+    {GROUP("\"wants\":1,\"num_clients\":-1"), INVALID, SERVER_AT("wants[1]." CLIENTS)},
+    {GROUP("\"wants\":1,\"num_clients\":1.5"), INVALID, SERVER_AT("wants[1]." CLIENTS)},
+    {GROUP("\"wants\":1,\"num_clients\":1000000001"), INVALID, SERVER_AT("wants[1]." CLIENTS)},
+    {GROUP("\"wants\":1,\"num_clients\":true"), INVALID,
      SERVER_AT("wants[1].num_clients: must be a number")},
-    {GROUP("\"num_clients\":1"), WRONG, SERVER_AT("wants[1].wants: is missing")},
-    {GROUP("\"num_clients\":1,\"wants\":-1"), WRONG,
+    {GROUP("\"num_clients\":1"), INVALID, SERVER_AT("wants[1].wants: is missing")},
+    {GROUP("\"num_clients\":1,\"wants\":-1"), INVALID,
      SERVER_AT("wants[1].wants: " DOORMAN__AMOUNT_RULE)},
-    {GROUP("\"num_clients\":1,\"wants\":1e16"), WRONG,
+    {GROUP("\"num_clients\":1,\"wants\":1e16"), INVALID,
      SERVER_AT("wants[1].wants: " DOORMAN__AMOUNT_RULE)},
-    {GROUP("\"num_clients\":1,\"wants\":1,\"priority\":16"), WRONG,
+    {GROUP("\"num_clients\":1,\"wants\":1,\"priority\":16"), INVALID,
      SERVER_AT("wants[1].priority: must be an integer from 0 to 15")},
 };
 #undef CLIENTS
 #undef SERVER_AT
-#undef WRONG
+#undef INVALID
 #undef AT
 
 /* C5, V5: the reply has the code and the path of the field, and nothing in the message takes
@@ -372,14 +375,14 @@ static void an_invalid_message_gets_an_error_with_a_path_and_changes_nothing(voi
         char expected[512];
         snprintf(expected, sizeof expected, "{\"error\":{\"code\":\"%s\",\"message\":\"%s",
                  wrong_messages[i].code, wrong_messages[i].message);
-        const char *reply = say(w, wrong_messages[i].text);
+        const char *reply = send_text(w, wrong_messages[i].text);
         if (strncmp(reply, expected, strlen(expected)) != 0) {
             fail_msg("%s\nis answered by %s\ninstead of     %s", wrong_messages[i].text, reply,
                      expected);
         }
-        assert_true(given_out(w) < 0);
+        assert_true(granted_sum(w) < 0);
     }
-    assert_non_null(strstr(say(w, DB("\"wants\":1")), "\"gets\""));
+    assert_non_null(strstr(send_text(w, DB("\"wants\":1")), "\"gets\""));
     world_stop(w);
 }
 
@@ -394,12 +397,12 @@ static void a_cut_message_or_one_with_a_nul_is_refused(void **state) {
         char text[sizeof whole];
         memcpy(text, whole, sizeof whole);
         text[i] = '\0';
-        assert_int_equal(say_bytes(w, text, sizeof whole - 1), DOORMAN_INVALID_ARGUMENT);
-        assert_int_equal(say_bytes(w, whole, i), DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(send_bytes(w, text, sizeof whole - 1), DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(send_bytes(w, whole, i), DOORMAN_INVALID_ARGUMENT);
     }
-    assert_int_equal(say_bytes(w, whole, sizeof whole), DOORMAN_INVALID_ARGUMENT);
-    assert_true(given_out(w) < 0);
-    assert_int_equal(say_bytes(w, whole, sizeof whole - 1), DOORMAN_OK);
+    assert_int_equal(send_bytes(w, whole, sizeof whole), DOORMAN_INVALID_ARGUMENT);
+    assert_true(granted_sum(w) < 0);
+    assert_int_equal(send_bytes(w, whole, sizeof whole - 1), DOORMAN_OK);
     world_stop(w);
 }
 
@@ -415,10 +418,10 @@ static void every_form_that_rfc_8259_allows_is_accepted(void **state) {
     };
     world *w = world_start();
     for (size_t i = 0; i < COUNT(texts); i++) {
-        assert_int_equal(say_bytes(w, texts[i], strlen(texts[i])), DOORMAN_OK);
+        assert_int_equal(send_bytes(w, texts[i], strlen(texts[i])), DOORMAN_OK);
     }
     /* An id is what its escapes mean, not how they are written. */
-    const char *reply = say(w, GET("{\"resource_id\":\"db\\/\\u00e9\\\"\\\\\",\"wants\":1}"));
+    const char *reply = send_text(w, GET("{\"resource_id\":\"db\\/\\u00e9\\\"\\\\\",\"wants\":1}"));
     assert_non_null(strstr(reply, "\"resource_id\":\"db/\xc3\xa9\\\"\\\\\""));
     world_stop(w);
 }
@@ -435,7 +438,7 @@ static char *repeat(const char *start, const char *part, size_t times, const cha
 }
 
 static void expect(world *w, char *text, doorman_status expected) {
-    assert_int_equal(say_bytes(w, text, strlen(text)), expected);
+    assert_int_equal(send_bytes(w, text, strlen(text)), expected);
     free(text);
 }
 
@@ -476,9 +479,9 @@ static void a_message_with_100000_keys_is_parsed_within_a_second(void **state) {
     char *at = text + sprintf(text, "{\"discovery\":{\"first\":0");
     for (size_t i = 0; i < count; i++) at += sprintf(at, ",\"key-%zu\":0", i);
     strcpy(at, "}}");
-    assert_int_equal(say_bytes(w, text, strlen(text)), DOORMAN_OK);
+    assert_int_equal(send_bytes(w, text, strlen(text)), DOORMAN_OK);
     strcpy(at, ",\"key-77777\":0}}");
-    assert_int_equal(say_bytes(w, text, strlen(text)), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(send_bytes(w, text, strlen(text)), DOORMAN_INVALID_ARGUMENT);
     assert_non_null(strstr(w->reply.text, "discovery.key-77777: appears twice"));
     free(text);
     world_stop(w);
@@ -496,8 +499,8 @@ static void a_request_whose_response_could_be_too_large_is_refused(void **state)
         at += sprintf(at, "%s{\"resource_id\":\"db%zu\",\"wants\":1}", i ? "," : "", i);
     }
     strcpy(at, "]}}");
-    assert_int_equal(say_bytes(w, text, strlen(text)), DOORMAN_RESOURCE_EXHAUSTED);
-    assert_true(given_out(w) < 0);
+    assert_int_equal(send_bytes(w, text, strlen(text)), DOORMAN_RESOURCE_EXHAUSTED);
+    assert_true(granted_sum(w) < 0);
     free(text);
     world_stop(w);
 }
@@ -683,23 +686,23 @@ static void numbers_are_written_in_their_shortest_form(void **state) {
 /* ---- a server and its parent ---- */
 
 /* A text that has been read. The structs are borrowed from the reader. */
-typedef struct reading {
+typedef struct parsed_message {
     doorman__reader reader;
     doorman_error error;
     doorman_request request;
     doorman_response response;
-} reading;
+} parsed_message;
 
-static doorman_status read_request(reading *r, const char *text, size_t bytes) {
-    *r = (reading){.request = {.sequence = 0}};
+static doorman_status read_request(parsed_message *r, const char *text, size_t bytes) {
+    *r = (parsed_message){.request = {.sequence = 0}};
     r->reader.error = &r->error;
     doorman__field root = doorman__read_start(&r->reader, text, bytes);
     doorman__read_request(&root, &r->request);
     return r->reader.status;
 }
 
-static doorman_status read_response(reading *r, const char *text, size_t bytes) {
-    *r = (reading){.response = {.item_count = 0}};
+static doorman_status read_response(parsed_message *r, const char *text, size_t bytes) {
+    *r = (parsed_message){.response = {.item_count = 0}};
     r->reader.error = &r->error;
     doorman__field root = doorman__read_start(&r->reader, text, bytes);
     doorman__read_response(&root, &r->response);
@@ -752,8 +755,8 @@ static void assert_same_algorithm(const doorman_algorithm *a, const doorman_algo
     assert_exact(a->reserve, b->reserve);
 }
 
-static void assert_same_answer(const doorman_capacity_response *a,
-                               const doorman_capacity_response *b) {
+static void assert_same_item(const doorman_capacity_response *a,
+                             const doorman_capacity_response *b) {
     assert_string_equal(a->resource_id, b->resource_id);
     assert_int_equal(a->outcome, b->outcome);
     assert_true(a->gets.id == b->gets.id && a->gets.expires_in == b->gets.expires_in);
@@ -795,7 +798,7 @@ static void a_server_sends_the_demand_of_its_clients_in_groups(void **state) {
                                      .items = asks,
                                      .item_count = 2};
     doorman_buffer text = {0};
-    reading r;
+    parsed_message r;
     assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
     assert_string_equal(text.text,
                         "{\"get_server_capacity\":{\"server_id\":\"leaf\",\"path\":[\"leaf\","
@@ -819,7 +822,7 @@ static void a_release_of_a_server_says_that_it_is_a_server(void **state) {
                                      .items = &ask,
                                      .item_count = 1};
     doorman_buffer text = {0};
-    reading r;
+    parsed_message r;
     assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
     assert_string_equal(text.text, "{\"release_capacity\":{\"server_id\":\"leaf\",\"resource\":["
                                    "{\"resource_id\":\"db\",\"id\":5}]}}");
@@ -836,7 +839,7 @@ static void a_discovery_request_has_no_other_fields(void **state) {
     world *w = world_start();
     assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
     assert_string_equal(text.text, "{\"discovery\":{}}");
-    assert_non_null(strstr(say(w, text.text), "\"is_master\":true"));
+    assert_non_null(strstr(send_text(w, text.text), "\"is_master\":true"));
     doorman_buffer_uninit(&text);
     world_stop(w);
 }
@@ -868,7 +871,7 @@ static void a_response_to_a_server_has_the_algorithm_and_terms(void **state) {
                                        .items = answers,
                                        .item_count = 2};
     doorman_buffer text = {0};
-    reading r;
+    parsed_message r;
     assert_int_equal(write_response(&text, &response), DOORMAN_OK);
     assert_string_equal(
         text.text,
@@ -882,7 +885,7 @@ static void a_response_to_a_server_has_the_algorithm_and_terms(void **state) {
     assert_int_equal(read_response(&r, text.text, text.bytes), DOORMAN_OK);
     assert_true(r.response.is_server && r.response.is_master);
     assert_int_equal(r.response.item_count, 2);
-    for (size_t i = 0; i < 2; i++) assert_same_answer(&r.response.items[i], &answers[i]);
+    for (size_t i = 0; i < 2; i++) assert_same_item(&r.response.items[i], &answers[i]);
     doorman__read_end(&r.reader);
     doorman_buffer_uninit(&text);
 }
@@ -892,24 +895,24 @@ static doorman_time random_duration(void) {
     return (doorman_time)(random_bits() >> (13 + random_below(51))) + 1;
 }
 
-enum { GROUPS = 40, ASKS = 6 }; /* the maxima of a random message */
+enum { GROUPS = 40, ITEMS = 6 }; /* the maxima of a random message */
 
 /* A random message of a server or a client; its pointers point into this struct. */
-typedef struct drawn {
+typedef struct random_message {
     const char *path[DOORMAN__PATH_MAX];
-    doorman_demand demands[ASKS][GROUPS];
-    doorman_capacity_request asks[ASKS];
-    doorman_terms terms[ASKS][DOORMAN_TERMS_MAX];
-    doorman_algorithm algorithms[ASKS];
-    doorman_capacity_response answers[ASKS];
-} drawn;
+    doorman_demand demands[ITEMS][GROUPS];
+    doorman_capacity_request asks[ITEMS];
+    doorman_terms terms[ITEMS][DOORMAN_TERMS_MAX];
+    doorman_algorithm algorithms[ITEMS];
+    doorman_capacity_response answers[ITEMS];
+} random_message;
 
 static const char *random_name(void) {
     static const char *const names[] = {"a", "db/orders", "\"\\\"[{", "\xc3\xa9\xf0\x9f\x98\x80,]"};
     return names[random_below(COUNT(names))];
 }
 
-static void draw_demands(drawn *d, size_t i, bool is_server) {
+static void random_demands(random_message *d, size_t i, bool is_server) {
     doorman_capacity_request *ask = &d->asks[i];
     ask->wants = d->demands[i];
     ask->wants_count = is_server ? random_below(GROUPS + 1) : 1;
@@ -919,13 +922,13 @@ static void draw_demands(drawn *d, size_t i, bool is_server) {
     }
 }
 
-static doorman_request draw_request(drawn *d) {
+static doorman_request random_request(random_message *d) {
     doorman_request request = {.method = random_below(4) ? DOORMAN_GET_CAPACITY
                                                          : DOORMAN_RELEASE_CAPACITY,
                                .is_server = random_below(3) > 0,
                                .holder_id = random_name(),
                                .items = d->asks,
-                               .item_count = random_below(ASKS + 1)};
+                               .item_count = random_below(ITEMS + 1)};
     bool get = request.method == DOORMAN_GET_CAPACITY;
     if (get && request.is_server) {
         request.path = d->path;
@@ -945,12 +948,12 @@ static doorman_request draw_request(drawn *d) {
         }
         if (get && random_below(2)) ask->outstanding = random_amount();
         ask->learning = get && request.is_server && random_below(2);
-        if (get) draw_demands(d, i, request.is_server);
+        if (get) random_demands(d, i, request.is_server);
     }
     return request;
 }
 
-static doorman_algorithm draw_algorithm(void) {
+static doorman_algorithm random_algorithm(void) {
     doorman_algorithm given = {.kind = (doorman_kind)random_below(DOORMAN_KIND_COUNT)};
     if (random_below(2)) given.handover = DOORMAN_IMMEDIATE;
     if (random_below(2)) given.lease_length = random_duration();
@@ -967,7 +970,7 @@ static doorman_algorithm draw_algorithm(void) {
     return doorman__algorithm_resolve(&given);
 }
 
-static void draw_answer(drawn *d, size_t i) {
+static void random_item(random_message *d, size_t i) {
     doorman_capacity_response *answer = &d->answers[i];
     *answer = (doorman_capacity_response){.resource_id = random_name()};
     answer->gets.refresh_interval = random_duration();
@@ -986,7 +989,7 @@ static void draw_answer(drawn *d, size_t i) {
     if (answer->has_safe_capacity) answer->safe_capacity = random_below(5) ? random_amount() : -1;
     if (random_below(4)) answer->algorithm = &d->algorithms[i];
     answer->whole = answer->algorithm && random_below(2);
-    d->algorithms[i] = draw_algorithm();
+    d->algorithms[i] = random_algorithm();
     answer->terms = d->terms[i];
     answer->terms_count = random_below(DOORMAN_TERMS_MAX + 1);
     for (size_t k = 0; k < answer->terms_count; k++) {
@@ -998,12 +1001,12 @@ static void draw_answer(drawn *d, size_t i) {
 
 static void random_messages_survive_a_round_trip(void **state) {
     (void)state;
-    drawn *d = calloc(1, sizeof *d);
+    random_message *d = calloc(1, sizeof *d);
     doorman_buffer text = {0};
-    reading r;
+    parsed_message r;
     assert_non_null(d);
     for (int step = 0; step < 3000; step++) {
-        doorman_request request = draw_request(d);
+        doorman_request request = random_request(d);
         assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
         assert_int_equal(read_request(&r, text.text, text.bytes), DOORMAN_OK);
         assert_same_request(&r.request, &request);
@@ -1012,14 +1015,14 @@ static void random_messages_survive_a_round_trip(void **state) {
                                      .is_server = true,
                                      .is_master = true,
                                      .items = d->answers,
-                                     .item_count = random_below(ASKS + 1)};
-        for (size_t i = 0; i < response.item_count; i++) draw_answer(d, i);
+                                     .item_count = random_below(ITEMS + 1)};
+        for (size_t i = 0; i < response.item_count; i++) random_item(d, i);
         assert_int_equal(write_response(&text, &response), DOORMAN_OK);
         assert_int_equal(read_response(&r, text.text, text.bytes), DOORMAN_OK);
         assert_true(r.response.is_server);
         assert_int_equal(r.response.item_count, response.item_count);
         for (size_t i = 0; i < response.item_count; i++) {
-            assert_same_answer(&r.response.items[i], &d->answers[i]);
+            assert_same_item(&r.response.items[i], &d->answers[i]);
         }
         assert_int_equal(doorman__read_end(&r.reader), DOORMAN_OK);
     }
@@ -1027,7 +1030,7 @@ static void random_messages_survive_a_round_trip(void **state) {
     free(d);
 }
 
-#define SERVER_ANSWER(fields)                                                                      \
+#define SERVER_RESPONSE(fields)                                                                    \
     "{\"get_server_capacity\":{\"response\":[{\"resource_id\":\"db\"," GETS "," fields "}]}}"
 #define GETS                                                                                       \
     "\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":33.5,\"expires_in\":60,\"refresh_interval\":"  \
@@ -1037,19 +1040,19 @@ static void random_messages_survive_a_round_trip(void **state) {
 static void unknown_fields_of_a_newer_parent_keep_the_lease(void **state) {
     (void)state;
     static const char *const unknown[] = {
-        SERVER_ANSWER("\"algorithm\":{\"kind\":\"BETTER_SHARE\",\"lease_length\":-1,"
-                      "\"parameters\":[{\"name\":\"x\"}]}"),
-        SERVER_ANSWER("\"color\":5"),
+        SERVER_RESPONSE("\"algorithm\":{\"kind\":\"BETTER_SHARE\",\"lease_length\":-1,"
+                        "\"parameters\":[{\"name\":\"x\"}]}"),
+        SERVER_RESPONSE("\"color\":5"),
     };
-    static const char known[] = SERVER_ANSWER(
+    static const char known[] = SERVER_RESPONSE(
         "\"algorithm\":{\"kind\":\"STATIC\",\"lease_length\":20,\"refresh_interval\":4,\"x\":[],"
         "\"parameters\":[{\"name\":\"x\",\"value\":{}},{\"name\":\"reserve\",\"value\":0.5,"
         "\"unit\":1}]}");
     static const char *const whole[] = {
-        SERVER_ANSWER("\"algorithm\":{\"kind\":\"BETTER_SHARE\",\"whole\":true}"),
-        SERVER_ANSWER("\"algorithm\":{\"kind\":\"STATIC\",\"whole\":true}"),
+        SERVER_RESPONSE("\"algorithm\":{\"kind\":\"BETTER_SHARE\",\"whole\":true}"),
+        SERVER_RESPONSE("\"algorithm\":{\"kind\":\"STATIC\",\"whole\":true}"),
     };
-    reading r;
+    parsed_message r;
     for (size_t i = 0; i < COUNT(whole); i++) { /* A5: also where the kind is not known */
         assert_int_equal(read_response(&r, whole[i], strlen(whole[i])), DOORMAN_OK);
         assert_true(r.response.items->whole);
@@ -1070,15 +1073,15 @@ static void unknown_fields_of_a_newer_parent_keep_the_lease(void **state) {
 }
 
 #define AT(path) "get_server_capacity.response[0]." path
-#define TERMS(fields) SERVER_ANSWER("\"terms\":[{\"level\":1,\"slope\":0},{" fields "}]")
-#define POLICY(fields) SERVER_ANSWER("\"algorithm\":{\"kind\":\"STATIC\"," fields "}")
+#define TERMS(fields) SERVER_RESPONSE("\"terms\":[{\"level\":1,\"slope\":0},{" fields "}]")
+#define POLICY(fields) SERVER_RESPONSE("\"algorithm\":{\"kind\":\"STATIC\"," fields "}")
 static const struct {
     const char *text, *error;
 } wrong_server_answers[] = {
     {"{\"get_server_capacity\":{}}", "get_server_capacity.response: is missing"},
-    {SERVER_ANSWER("\"algorithm\":1"), AT("algorithm: must be an object")},
-    {SERVER_ANSWER("\"algorithm\":{}"), AT("algorithm.kind: is missing")},
-    {SERVER_ANSWER("\"algorithm\":{\"kind\":1}"), AT("algorithm.kind: must be a string")},
+    {SERVER_RESPONSE("\"algorithm\":1"), AT("algorithm: must be an object")},
+    {SERVER_RESPONSE("\"algorithm\":{}"), AT("algorithm.kind: is missing")},
+    {SERVER_RESPONSE("\"algorithm\":{\"kind\":1}"), AT("algorithm.kind: must be a string")},
     {POLICY("\"whole\":0"), AT("algorithm.whole: must be a boolean")},
     {POLICY("\"lease_length\":0"), AT("algorithm.lease_length: must be more than 0")},
     {POLICY("\"refresh_interval\":\"1\""), AT("algorithm.refresh_interval: must be a number")},
@@ -1092,10 +1095,10 @@ static const struct {
      AT("algorithm.parameters[0].value: must be from 0 to 1")},
     {POLICY("\"parameters\":[{\"name\":\"handover\",\"value\":\"soon\"}]"),
      AT("algorithm.parameters[0].value: must be one of confirmed, immediate")},
-    {SERVER_ANSWER("\"terms\":{}"), AT("terms: must be a list")},
-    {SERVER_ANSWER("\"terms\":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]"),
+    {SERVER_RESPONSE("\"terms\":{}"), AT("terms: must be a list")},
+    {SERVER_RESPONSE("\"terms\":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]"),
      AT("terms: must be a list of at most 16")},
-    {SERVER_ANSWER("\"terms\":[0]"), AT("terms[0]: must be an object")},
+    {SERVER_RESPONSE("\"terms\":[0]"), AT("terms[0]: must be an object")},
     {TERMS("\"slope\":0"), AT("terms[1].level: is missing")},
     {TERMS("\"level\":0"), AT("terms[1].slope: is missing")},
     {TERMS("\"level\":-1,\"slope\":0"), AT("terms[1].level: " DOORMAN__AMOUNT_RULE)},
@@ -1103,8 +1106,8 @@ static const struct {
     {TERMS("\"level\":1,\"slope\":-1"), AT("terms[1].slope: must be from 0 to 1")},
     {TERMS("\"level\":1,\"slope\":1,\"priority\":-1"),
      AT("terms[1].priority: must be an integer from 0 to 15")},
-    {SERVER_ANSWER("\"learn_for\":-1"), AT("learn_for: must be from 0 to 1e8 seconds")},
-    {SERVER_ANSWER("\"learn_for\":true"), AT("learn_for: must be a number")},
+    {SERVER_RESPONSE("\"learn_for\":-1"), AT("learn_for: must be from 0 to 1e8 seconds")},
+    {SERVER_RESPONSE("\"learn_for\":true"), AT("learn_for: must be a number")},
 };
 #undef POLICY
 #undef TERMS
@@ -1115,7 +1118,7 @@ static void an_error_in_a_response_to_a_server_has_its_path(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT(wrong_server_answers); i++) {
         const char *text = wrong_server_answers[i].text, *error = wrong_server_answers[i].error;
-        reading r;
+        parsed_message r;
         doorman_status status = read_response(&r, text, strlen(text));
         if (status != DOORMAN_INVALID_ARGUMENT ||
             strncmp(r.error.text, error, strlen(error)) != 0) {
@@ -1134,7 +1137,7 @@ static void a_resource_has_at_most_512_groups(void **state) {
                                 "{\"num_clients\":1,\"wants\":1}";
     for (size_t more = 511; more <= 512; more++) {
         char *text = repeat(start, ",{\"num_clients\":1,\"wants\":1}", more, "]}]}}");
-        reading r;
+        parsed_message r;
         doorman_status status = read_request(&r, text, strlen(text));
         assert_int_equal(status, more == 511 ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT);
         if (status == DOORMAN_OK) assert_int_equal(r.request.items->wants_count, 512);
@@ -1206,7 +1209,7 @@ static void the_longest_response_fits_the_reserved_memory(void **state) {
 
 /* Carries a node's request to its parent, and the response back, as text. The request's text is
  * left in *text. */
-static void carry_upward(world *parent, doorman_server *node, doorman_buffer *text) {
+static void exchange_with_parent(world *parent, doorman_server *node, doorman_buffer *text) {
     doorman_request request;
     doorman_error error = {""};
     doorman_upstream *asker = doorman_server_upstream(node);
@@ -1214,7 +1217,7 @@ static void carry_upward(world *parent, doorman_server *node, doorman_buffer *te
     assert_int_equal(doorman_upstream_request(asker, &request, parent->now), DOORMAN_OK);
     assert_true(request.sequence != 0);
     assert_int_equal(doorman_json_request(&request, text), DOORMAN_OK);
-    const char *reply = say(parent, text->text);
+    const char *reply = send_text(parent, text->text);
     if (doorman_json_response(asker, request.sequence, reply, strlen(reply), &error, parent->now) !=
         DOORMAN_OK) {
         fail_msg("%s\nis answered by %s\nwhich fails: %s", text->text, reply, error.text);
@@ -1231,17 +1234,17 @@ static void a_node_and_its_parent_understand_each_other(void **state) {
         .node = "leaf", .parents = parents, .parent_count = 1, .seed = {3, 4}};
     doorman_buffer text = {0};
     assert_int_equal(doorman_server_create(&leaf.server, &options, NULL, leaf.now), DOORMAN_OK);
-    say_master(&leaf, "tcp://leaf:1", DOORMAN_NEVER);
-    assert_non_null(strstr(say(&leaf, DB("\"wants\":120")), "\"TRY_LATER\""));
-    carry_upward(root, leaf.server, &text);
+    set_master(&leaf, "tcp://leaf:1", DOORMAN_NEVER);
+    assert_non_null(strstr(send_text(&leaf, DB("\"wants\":120")), "\"TRY_LATER\""));
+    exchange_with_parent(root, leaf.server, &text);
     assert_non_null(strstr(text.text, "{\"get_server_capacity\":{\"server_id\":\"leaf\","
                                       "\"path\":[\"leaf\"],\"resource\":[{\"resource_id\":\"db\""));
     assert_non_null(strstr(root->reply.text, "\"algorithm\":{\"kind\":\"FAIR_SHARE\""));
     root->now += 2 * SECOND;
     leaf.now = root->now;
-    const char *reply = say(&leaf, DB("\"wants\":120"));
+    const char *reply = send_text(&leaf, DB("\"wants\":120"));
     assert_non_null(strstr(reply, "\"node\":\"leaf\",\"capacity\":"));
-    assert_true(given_out(&leaf) <= given_out(root) && given_out(root) <= 100);
+    assert_true(granted_sum(&leaf) <= granted_sum(root) && granted_sum(root) <= 100);
     doorman_server_destroy(leaf.server);
     doorman_buffer_uninit(&leaf.reply);
     doorman_buffer_uninit(&text);
@@ -1281,7 +1284,7 @@ static void a_reply_can_be_written_after_the_server_has_changed(void **state) {
         assert_int_equal(doorman_json_exchange_write(&exchanges[i], 0), DOORMAN_OK);
     }
     for (size_t i = 0; i < COUNT(asks); i++) {
-        assert_string_equal(exchanges[i].reply.text, say(twin, asks[i]));
+        assert_string_equal(exchanges[i].reply.text, send_text(twin, asks[i]));
         doorman_json_exchange_uninit(&exchanges[i]);
     }
     world_stop(twin);
@@ -1290,19 +1293,19 @@ static void a_reply_can_be_written_after_the_server_has_changed(void **state) {
 /* The same for the fields that only a server gets. */
 static void a_reply_to_a_server_can_be_written_after_it_has_changed(void **state) {
     (void)state;
-    drawn *d = calloc(1, sizeof *d);
+    random_message *d = calloc(1, sizeof *d);
     doorman_buffer expected = {0};
     doorman_json_exchange exchange = {.reply = {0}};
     assert_non_null(d);
     for (int step = 0; step < 300; step++) {
         doorman_request request = {.item_count = 0};
         while (request.method != DOORMAN_GET_CAPACITY || !request.is_server) {
-            request = draw_request(d);
+            request = random_request(d);
         }
         assert_int_equal(doorman_json_request(&request, &expected), DOORMAN_OK);
         assert_int_equal(exchange_read(&exchange, expected.text), DOORMAN_OK);
         for (size_t i = 0; i < request.item_count; i++) {
-            draw_answer(d, i);
+            random_item(d, i);
             d->answers[i].resource_id = d->asks[i].resource_id;
             d->answers[i].gets.node = "this one";
         }
@@ -1335,20 +1338,20 @@ static void an_exchange_is_decided_at_most_once_and_never_after_an_error(void **
     }
     assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_INVALID_ARGUMENT);
     assert_non_null(strstr(exchange.reply.text, "get_capacity.resource[0].wants: must be"));
-    assert_true(given_out(w) < 0);
+    assert_true(granted_sum(w) < 0);
 
     assert_int_equal(exchange_read(&exchange, DB("\"wants\":5")), DOORMAN_OK);
     assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_UNAVAILABLE);
     reply = "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"the server is stopping\"}}";
     assert_string_equal(exchange.reply.text, reply);
-    assert_true(given_out(w) < 0);
+    assert_true(granted_sum(w) < 0);
 
     assert_int_equal(exchange_read(&exchange, DB("\"wants\":5")), DOORMAN_OK);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(doorman_json_exchange_decide(&exchange, w->server, w->now), DOORMAN_OK);
-        if (i == 0) assert_exact(given_out(w), 5);
+        if (i == 0) assert_exact(granted_sum(w), 5);
         /* A second decision would answer with this address. */
-        say_master(w, "tcp://there:1", w->now);
+        set_master(w, "tcp://there:1", w->now);
     }
     assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_OK);
     assert_non_null(strstr(exchange.reply.text, "\"gets\""));
@@ -1467,15 +1470,15 @@ static void an_exchange_frees_its_memory_and_can_be_used_again(void **state) {
 
 /* ---- what a client makes of an answer ---- */
 
-typedef struct asking {
+typedef struct client_fixture {
     doorman_client *client;
     doorman_resource *resource;
     doorman_request request; /* in progress */
     doorman_error error;
     doorman_time now;
-} asking;
+} client_fixture;
 
-static doorman_request next_request(asking *a) {
+static doorman_request next_request(client_fixture *a) {
     doorman_request request = {.sequence = 0};
     doorman_client_update(a->client, a->now);
     assert_int_equal(doorman_upstream_request(doorman_client_upstream(a->client), &request, a->now),
@@ -1483,9 +1486,9 @@ static doorman_request next_request(asking *a) {
     return request;
 }
 
-static asking *asking_start(void) {
+static client_fixture *client_fixture_start(void) {
     static const char *const addresses[] = {"tcp://here:1", "tcp://spare:1"};
-    asking *a = calloc(1, sizeof *a);
+    client_fixture *a = calloc(1, sizeof *a);
     assert_non_null(a);
     const doorman_client_options options = {
         .client_id = "c", .addresses = addresses, .address_count = 2};
@@ -1498,34 +1501,35 @@ static asking *asking_start(void) {
     return a;
 }
 
-static void asking_stop(asking *a) {
+static void client_fixture_stop(client_fixture *a) {
     doorman_client_destroy(a->client);
     free(a);
 }
 
-static doorman_status hear(asking *a, const char *text) {
+static doorman_status receive(client_fixture *a, const char *text) {
     return doorman_json_response(doorman_client_upstream(a->client), a->request.sequence, text,
                                  strlen(text), &a->error, a->now);
 }
 
-static bool is_leased(asking *a, double *capacity) {
+static bool is_leased(client_fixture *a, double *capacity) {
     doorman_resource_info info;
     doorman_resource_read(a->resource, &info, a->now);
     *capacity = info.capacity;
     return info.leased;
 }
 
-#define ANSWER(fields) "{\"get_capacity\":{\"response\":[{\"resource_id\":\"db\"," fields "}]}}"
+#define CLIENT_RESPONSE(fields)                                                                    \
+    "{\"get_capacity\":{\"response\":[{\"resource_id\":\"db\"," fields "}]}}"
 
 static void a_client_and_a_server_understand_each_other(void **state) {
     (void)state;
     world *w = world_start();
-    asking *a = asking_start();
+    client_fixture *a = client_fixture_start();
     doorman_buffer text = {0};
     double capacity = 0;
     assert_int_equal(doorman_json_request(&a->request, &text), DOORMAN_OK);
     assert_string_equal(text.text, DB("\"priority\":1,\"wants\":40"));
-    assert_int_equal(hear(a, say(w, text.text)), DOORMAN_OK);
+    assert_int_equal(receive(a, send_text(w, text.text)), DOORMAN_OK);
     assert_true(is_leased(a, &capacity));
     assert_exact(capacity, 40);
 
@@ -1534,40 +1538,40 @@ static void a_client_and_a_server_understand_each_other(void **state) {
     a->request = next_request(a);
     assert_int_equal(doorman_json_request(&a->request, &text), DOORMAN_OK);
     assert_non_null(strstr(text.text, "\"node\":\"ro\\\"ot\",\"capacity\":40,\"expires_in\":40}"));
-    assert_int_equal(hear(a, say(w, text.text)), DOORMAN_OK);
-    assert_exact(given_out(w), 40);
+    assert_int_equal(receive(a, send_text(w, text.text)), DOORMAN_OK);
+    assert_exact(granted_sum(w), 40);
 
     doorman_resource_close(a->resource, a->now);
     a->request = next_request(a);
     assert_int_equal(a->request.method, DOORMAN_RELEASE_CAPACITY);
     assert_int_equal(doorman_json_request(&a->request, &text), DOORMAN_OK);
-    assert_int_equal(hear(a, say(w, text.text)), DOORMAN_OK);
-    assert_true(given_out(w) <= 0);
+    assert_int_equal(receive(a, send_text(w, text.text)), DOORMAN_OK);
+    assert_true(granted_sum(w) <= 0);
     doorman_buffer_uninit(&text);
-    asking_stop(a);
+    client_fixture_stop(a);
     world_stop(w);
 }
 
 static void a_response_is_accepted_once(void **state) {
     (void)state;
-    asking *a = asking_start();
+    client_fixture *a = client_fixture_start();
     double capacity = 0;
-    assert_int_equal(hear(a, ANSWER(GETS)), DOORMAN_OK);
+    assert_int_equal(receive(a, CLIENT_RESPONSE(GETS)), DOORMAN_OK);
     assert_true(is_leased(a, &capacity));
     assert_exact(capacity, 33.5);
-    assert_int_equal(hear(a, ANSWER(GETS)), DOORMAN_STALE);
-    asking_stop(a);
+    assert_int_equal(receive(a, CLIENT_RESPONSE(GETS)), DOORMAN_STALE);
+    client_fixture_stop(a);
 }
 
 static void a_redirect_is_followed(void **state) {
     (void)state;
-    asking *a = asking_start();
+    client_fixture *a = client_fixture_start();
     assert_int_equal(
-        hear(a, "{\"get_capacity\":{\"mastership\":{\"master_address\":\"tcp://there:1\"}}}"),
+        receive(a, "{\"get_capacity\":{\"mastership\":{\"master_address\":\"tcp://there:1\"}}}"),
         DOORMAN_OK);
     assert_string_equal(doorman_upstream_address(doorman_client_upstream(a->client)),
                         "tcp://there:1");
-    asking_stop(a);
+    client_fixture_stop(a);
 }
 
 /* C5: the error says why, the request has failed, and the next address is tried. */
@@ -1593,36 +1597,39 @@ static void an_invalid_response_is_a_failure(void **state) {
         {"{\"discovery\":{\"is_master\":1}}", "discovery.is_master: must be a boolean"},
         {"{\"get_capacity\":{\"mastership\":{\"master_address\":5}}}",
          "get_capacity.mastership.master_address: must be a string"},
-        {ANSWER("\"x\":1"), "get_capacity.response[0].gets: is missing"},
-        {ANSWER("\"gets\":{\"id\":5}"), "get_capacity.response[0].gets.node: is missing"},
-        {ANSWER("\"gets\":{\"id\":\"5\"}"), "get_capacity.response[0].gets.id: must be a number"},
-        {ANSWER("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":1,\"expires_in\":1}"),
+        {CLIENT_RESPONSE("\"x\":1"), "get_capacity.response[0].gets: is missing"},
+        {CLIENT_RESPONSE("\"gets\":{\"id\":5}"), "get_capacity.response[0].gets.node: is missing"},
+        {CLIENT_RESPONSE("\"gets\":{\"id\":\"5\"}"),
+         "get_capacity.response[0].gets.id: must be a number"},
+        {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":1,\"expires_in\":1}"),
          "get_capacity.response[0].gets.refresh_interval: is missing"},
-        {ANSWER("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":1,\"refresh_interval\":1}"),
+        {CLIENT_RESPONSE(
+             "\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":1,\"refresh_interval\":1}"),
          "get_capacity.response[0].gets.expires_in: is missing"},
-        {ANSWER("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":-3,\"expires_in\":1,"
-                "\"refresh_interval\":1}"),
+        {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":-3,\"expires_in\":1,"
+                         "\"refresh_interval\":1}"),
          "get_capacity.response[0].gets.capacity: " DOORMAN__AMOUNT_RULE},
-        {ANSWER("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
-                "\"refresh_interval\":0}"),
+        {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
+                         "\"refresh_interval\":0}"),
          "get_capacity: "},
-        {ANSWER("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
-                "\"refresh_interval\":1,\"whole\":1}"),
+        {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
+                         "\"refresh_interval\":1,\"whole\":1}"),
          "get_capacity.response[0].gets.whole: must be a boolean"},
-        {ANSWER("\"safe_capacity\":\"2\"," GETS),
+        {CLIENT_RESPONSE("\"safe_capacity\":\"2\"," GETS),
          "get_capacity.response[0].safe_capacity: must be a"},
-        {ANSWER("\"learning\":1," GETS), "get_capacity.response[0].learning: must be a boolean"},
-        {ANSWER("\"refused\":{\"refresh_interval\":1}"),
+        {CLIENT_RESPONSE("\"learning\":1," GETS),
+         "get_capacity.response[0].learning: must be a boolean"},
+        {CLIENT_RESPONSE("\"refused\":{\"refresh_interval\":1}"),
          "get_capacity.response[0].refused.reason: is missing"},
-        {ANSWER("\"refused\":{\"reason\":\"NO\",\"refresh_interval\":1}"),
+        {CLIENT_RESPONSE("\"refused\":{\"reason\":\"NO\",\"refresh_interval\":1}"),
          "get_capacity.response[0].refused.reason: must be one of TRY_LATER, UNMATCHED, FULL"},
-        {ANSWER("\"refused\":{\"reason\":\"FULL\"}"),
+        {CLIENT_RESPONSE("\"refused\":{\"reason\":\"FULL\"}"),
          "get_capacity.response[0].refused.refresh_interval: is missing"},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {
-        asking *a = asking_start();
+        client_fixture *a = client_fixture_start();
         double capacity = 0;
-        doorman_status status = hear(a, rows[i].text);
+        doorman_status status = receive(a, rows[i].text);
         bool told = strncmp(a->error.text, rows[i].error, strlen(rows[i].error)) == 0;
         if (!told || status != DOORMAN_INVALID_ARGUMENT) {
             fail_msg("%s\ngives %s: %s\ninstead of %s", rows[i].text, doorman_status_name(status),
@@ -1631,7 +1638,7 @@ static void an_invalid_response_is_a_failure(void **state) {
         assert_string_equal(doorman_upstream_address(doorman_client_upstream(a->client)),
                             "tcp://spare:1");
         assert_false(is_leased(a, &capacity));
-        asking_stop(a);
+        client_fixture_stop(a);
     }
 }
 
@@ -1643,18 +1650,18 @@ static void a_refusal_is_read_with_its_outcome(void **state) {
     } rows[] = {
         {"TRY_LATER", DOORMAN_TRY_LATER}, {"UNMATCHED", DOORMAN_UNMATCHED}, {"FULL", DOORMAN_FULL}};
     for (size_t i = 0; i < COUNT(rows); i++) {
-        asking *a = asking_start();
+        client_fixture *a = client_fixture_start();
         char text[200];
-        snprintf(
-            text, sizeof text,
-            ANSWER("\"refused\":{\"reason\":\"%s\",\"refresh_interval\":1},\"safe_capacity\":-1"),
-            rows[i].name);
-        assert_int_equal(hear(a, text), DOORMAN_OK);
+        snprintf(text, sizeof text,
+                 CLIENT_RESPONSE(
+                     "\"refused\":{\"reason\":\"%s\",\"refresh_interval\":1},\"safe_capacity\":-1"),
+                 rows[i].name);
+        assert_int_equal(receive(a, text), DOORMAN_OK);
         doorman_resource_info info;
         doorman_resource_read(a->resource, &info, a->now);
         assert_int_equal(info.outcome, rows[i].grant);
         assert_exact(info.capacity, DOORMAN_UNLIMITED);
-        asking_stop(a);
+        client_fixture_stop(a);
     }
 }
 

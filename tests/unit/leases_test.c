@@ -8,43 +8,45 @@
 
 #define SECONDS(n) ((n)*DOORMAN_SECOND)
 #define LEASE_LENGTH SECONDS(60)
-#define RECORD_LENGTH SECONDS(63) /* S8: 5 % longer than the lease */
+#define ENTRY_LENGTH SECONDS(63) /* S8: 5 % longer than the lease */
 
 /* ---- a lease table and its holders ---------------------------------------------------------- */
 
-typedef struct stage {
+typedef struct fixture {
     doorman_template settings;
     doorman__lease_table *leases;
     doorman_time now;
     size_t blocks; /* allocated before the start */
-} stage;
+} fixture;
 
 /* The lease table of a root gets this template. */
-static void set_template(stage *it, const doorman_template *settings) {
-    doorman__leases_set_algorithm(it->leases, &settings->algorithm, settings->whole);
-    doorman__leases_set_capacity(it->leases, settings->capacity, DBL_MAX, DOORMAN_NEVER);
+static void set_template(fixture *f, const doorman_template *settings) {
+    doorman__leases_set_algorithm(f->leases, &settings->algorithm, settings->whole);
+    doorman__leases_set_capacity(f->leases, settings->capacity, DBL_MAX, DOORMAN_NEVER);
 }
 
-static void set_capacity(stage *it, double capacity) {
-    it->settings.capacity = capacity;
-    set_template(it, &it->settings);
+static void set_capacity(fixture *f, double capacity) {
+    f->settings.capacity = capacity;
+    set_template(f, &f->settings);
 }
 
-static void stage_start(stage *it, double capacity, doorman_kind kind, doorman_handover handover) {
-    *it = (stage){.now = SECONDS(1000), .blocks = memory_blocks()};
-    it->settings.capacity = capacity;
-    it->settings.algorithm = (doorman_algorithm){.kind = kind, .handover = handover};
-    it->leases = (doorman__lease_table *)unit_malloc(sizeof *it->leases);
-    assert_non_null(it->leases);
-    memset(it->leases, 0, sizeof *it->leases);
-    set_template(it, &it->settings);
+static void fixture_start(fixture *f, double capacity, doorman_kind kind,
+                          doorman_handover handover) {
+    *f = (fixture){.now = SECONDS(1000), .blocks = memory_blocks()};
+    f->settings.capacity = capacity;
+    f->settings.algorithm = (doorman_algorithm){.kind = kind, .handover = handover};
+    f->leases = (doorman__lease_table *)unit_malloc(sizeof *f->leases);
+    assert_non_null(f->leases);
+    memset(f->leases, 0, sizeof *f->leases);
+    set_template(f, &f->settings);
 }
 
 /* C9. Removes all holders; the sums must then be exactly 0. */
-static void stage_end(stage *it) {
-    doorman__lease_table *leases = it->leases;
-    while (doorman__leases_first(leases))
+static void fixture_stop(fixture *f) {
+    doorman__lease_table *leases = f->leases;
+    while (doorman__leases_first(leases)) {
         doorman__leases_remove(leases, doorman__leases_first(leases));
+    }
     assert_null(leases->newest);
     assert_int_equal(leases->entries.count, 0);
     assert_true(leases->has.high == 0 && leases->has.low == 0);
@@ -54,75 +56,76 @@ static void stage_end(stage *it) {
     doorman__table_uninit(&leases->entries);
     doorman__index_uninit(&leases->index);
     unit_free(leases);
-    assert_int_equal(memory_blocks(), it->blocks);
+    assert_int_equal(memory_blocks(), f->blocks);
 }
 
-static doorman__lease_entry *find(stage *it, const char *id) {
+static doorman__lease_entry *find(fixture *f, const char *id) {
     static const uint64_t key[2] = {1, 2};
     uint64_t hash = doorman__hash(key, id);
-    doorman__lease_entry *entry = doorman__leases_find(it->leases, hash, id, false);
+    doorman__lease_entry *entry = doorman__leases_find(f->leases, hash, id, false);
     if (entry) return entry;
-    entry = doorman__leases_add(it->leases, hash, id, false);
+    entry = doorman__leases_add(f->leases, hash, id, false);
     assert_non_null(entry);
-    doorman__leases_set_end(it->leases, entry, it->now);
+    doorman__leases_set_end(f->leases, entry, f->now);
     return entry;
 }
 
-typedef struct gets {
-    double capacity, keep, target;
-} gets;
+typedef struct granted {
+    double capacity, committed, target;
+} granted;
 
-static void set_demand(stage *it, doorman__lease_entry *entry, const doorman_demand *demand) {
-    assert_true(doorman__leases_reserve(it->leases, entry, demand, 1));
-    doorman__leases_set_demands(it->leases, entry, demand, 1);
+static void set_demand(fixture *f, doorman__lease_entry *entry, const doorman_demand *demand) {
+    assert_true(doorman__leases_reserve(f->leases, entry, demand, 1));
+    doorman__leases_set_demands(f->leases, entry, demand, 1);
 }
 
 /* Handles one request as a server does. The claim counts as a confirmation if the holder names its
  * last lease. */
-static gets ask(stage *it, const char *id, double wants, double claim, bool names_last) {
-    doorman__lease_entry *entry = find(it, id);
+static granted request_lease(fixture *f, const char *id, double wants, double claim,
+                             bool names_last) {
+    doorman__lease_entry *entry = find(f, id);
     const doorman_demand demand = {wants, 1, 1};
-    set_demand(it, entry, &demand);
-    doorman__leases_age(it->leases, entry, it->now);
-    if (names_last) doorman__leases_confirm(it->leases, entry, claim);
-    double target = doorman__leases_target(it->leases, entry);
-    double keep = doorman__leases_grant(it->leases, entry, target, claim);
-    doorman__leases_set_end(it->leases, entry, it->now + RECORD_LENGTH);
+    set_demand(f, entry, &demand);
+    doorman__leases_age(f->leases, entry, f->now);
+    if (names_last) doorman__leases_confirm(f->leases, entry, claim);
+    double target = doorman__leases_target(f->leases, entry);
+    double committed = doorman__leases_grant(f->leases, entry, target, claim);
+    doorman__leases_set_end(f->leases, entry, f->now + ENTRY_LENGTH);
     entry->lease_id++;
-    return (gets){entry->has, keep, target};
+    return (granted){entry->has, committed, target};
 }
 
 /* Renews a lease for a holder that claims everything it was granted. */
-static double renew(stage *it, const char *id, double wants) {
-    return ask(it, id, wants, find(it, id)->has, true).capacity;
+static double renew(fixture *f, const char *id, double wants) {
+    return request_lease(f, id, wants, find(f, id)->has, true).capacity;
 }
 
-static gets learn(stage *it, const char *id, double wants, double claim) {
-    doorman__lease_entry *entry = find(it, id);
+static granted learn(fixture *f, const char *id, double wants, double claim) {
+    doorman__lease_entry *entry = find(f, id);
     const doorman_demand demand = {wants, 1, 1};
-    set_demand(it, entry, &demand);
-    double target = doorman__leases_target(it->leases, entry);
-    double keep = doorman__leases_learn(it->leases, entry, target, claim, 0);
-    return (gets){entry->has, keep, 0};
+    set_demand(f, entry, &demand);
+    double target = doorman__leases_target(f->leases, entry);
+    double committed = doorman__leases_learn(f->leases, entry, target, claim, 0);
+    return (granted){entry->has, committed, 0};
 }
 
-static double counted_of(stage *it, const char *id) { return find(it, id)->committed; }
+static double committed_of(fixture *f, const char *id) { return find(f, id)->committed; }
 
 static bool exceeds(doorman__total a, doorman__total b) {
     return a.high > b.high || (a.high == b.high && a.low > b.low);
 }
 
 /* Returns whether the committed amounts fit into the capacity, exactly. */
-static bool fits(const stage *it) {
-    return !exceeds(it->leases->committed, doorman__total_of(it->settings.capacity));
+static bool fits(const fixture *f) {
+    return !exceeds(f->leases->committed, doorman__total_of(f->settings.capacity));
 }
 
 /* S2. Removes the leases that have ended. Returns their number. */
-static size_t expire(stage *it) {
+static size_t expire(fixture *f) {
     size_t count = 0;
-    doorman__lease_entry *first = doorman__leases_first(it->leases);
-    for (; first && first->end <= it->now; first = doorman__leases_first(it->leases), count++) {
-        doorman__leases_remove(it->leases, first);
+    doorman__lease_entry *first = doorman__leases_first(f->leases);
+    for (; first && first->end <= f->now; first = doorman__leases_first(f->leases), count++) {
+        doorman__leases_remove(f->leases, first);
     }
     return count;
 }
@@ -135,8 +138,8 @@ static const doorman__lease_entry *next_of(const doorman__lease_table *leases,
 }
 
 /* Compares every fast sum and every order with a slow recount. */
-static void audit(const stage *it) {
-    const doorman__lease_table *leases = it->leases;
+static void audit(const fixture *f) {
+    const doorman__lease_table *leases = f->leases;
     const doorman__lease_entry *older = NULL, *first = doorman__leases_first(leases);
     doorman__total given = {0, 0}, counted = {0, 0}, in_round = {0, 0};
     double wants = 0, subclients = 0;
@@ -171,91 +174,91 @@ static void audit(const stage *it) {
 /* R4, R5, T7 */
 static void a_shrunk_lease_frees_capacity_once_its_holder_confirms(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 500, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    assert_exact(ask(&it, "c1", 500, 0, false).capacity, 500);
-    gets c0 = ask(&it, "c0", 182, 0, false);
+    fixture f;
+    fixture_start(&f, 500, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(request_lease(&f, "c1", 500, 0, false).capacity, 500);
+    granted c0 = request_lease(&f, "c0", 182, 0, false);
     assert_exact(c0.target, 182);
     assert_exact(c0.capacity, 0); /* c1 may be using all of it */
 
-    gets c1 = ask(&it, "c1", 500, 500, true);
+    granted c1 = request_lease(&f, "c1", 500, 500, true);
     assert_exact(c1.capacity, 318);
-    assert_exact(c1.keep, 500); /* c1 has not received its smaller lease yet */
-    assert_exact(counted_of(&it, "c1"), 500);
-    assert_exact(renew(&it, "c0", 182), 0);
+    assert_exact(c1.committed, 500); /* c1 has not received its smaller lease yet */
+    assert_exact(committed_of(&f, "c1"), 500);
+    assert_exact(renew(&f, "c0", 182), 0);
 
-    c1 = ask(&it, "c1", 500, 318, true);
+    c1 = request_lease(&f, "c1", 500, 318, true);
     assert_exact(c1.capacity, 318);
-    assert_exact(c1.keep, 318);
-    assert_exact(renew(&it, "c0", 182), 182);
-    assert_true(fits(&it));
-    stage_end(&it);
+    assert_exact(c1.committed, 318);
+    assert_exact(renew(&f, "c0", 182), 182);
+    assert_true(fits(&f));
+    fixture_stop(&f);
 }
 
 /* R1, R4. c1 claims 0 and gets 500; then a copy of its request arrives. If the claim of 0 in that
  * copy were believed, c0 would get 182, and 682 would be in force. */
 static void a_delayed_duplicate_of_a_request_frees_nothing(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 500, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    assert_exact(ask(&it, "c1", 500, 0, false).capacity, 500);
-    assert_exact(ask(&it, "c1", 500, 0, false).capacity, 500);
-    assert_exact(counted_of(&it, "c1"), 500);
-    assert_exact(ask(&it, "c0", 182, 0, false).capacity, 0);
-    assert_exact(ask(&it, "c1", 500, 0, false).capacity, 318);
-    assert_exact(counted_of(&it, "c1"), 500);
-    assert_exact(renew(&it, "c0", 182), 0);
-    stage_end(&it);
+    fixture f;
+    fixture_start(&f, 500, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(request_lease(&f, "c1", 500, 0, false).capacity, 500);
+    assert_exact(request_lease(&f, "c1", 500, 0, false).capacity, 500);
+    assert_exact(committed_of(&f, "c1"), 500);
+    assert_exact(request_lease(&f, "c0", 182, 0, false).capacity, 0);
+    assert_exact(request_lease(&f, "c1", 500, 0, false).capacity, 318);
+    assert_exact(committed_of(&f, "c1"), 500);
+    assert_exact(renew(&f, "c0", 182), 0);
+    fixture_stop(&f);
 }
 
 /* R3. A gauge is cut to 10 while 90 units are in flight, and claims 90. */
 static void units_in_flight_stay_committed(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    assert_exact(ask(&it, "gauge", 100, 0, false).capacity, 100);
-    set_capacity(&it, 20);
-    assert_exact(ask(&it, "gauge", 100, 100, true).capacity, 20);
-    gets gauge = ask(&it, "gauge", 10, 90, true);
+    fixture f;
+    fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(request_lease(&f, "gauge", 100, 0, false).capacity, 100);
+    set_capacity(&f, 20);
+    assert_exact(request_lease(&f, "gauge", 100, 100, true).capacity, 20);
+    granted gauge = request_lease(&f, "gauge", 10, 90, true);
     assert_exact(gauge.capacity, 10);
-    assert_exact(gauge.keep, 90);
-    assert_exact(counted_of(&it, "gauge"), 90);
-    assert_exact(ask(&it, "other", 10, 0, false).capacity, 0);
-    assert_exact(ask(&it, "gauge", 10, 10, true).keep, 10);
-    assert_exact(renew(&it, "other", 10), 10);
-    stage_end(&it);
+    assert_exact(gauge.committed, 90);
+    assert_exact(committed_of(&f, "gauge"), 90);
+    assert_exact(request_lease(&f, "other", 10, 0, false).capacity, 0);
+    assert_exact(request_lease(&f, "gauge", 10, 10, true).committed, 10);
+    assert_exact(renew(&f, "other", 10), 10);
+    fixture_stop(&f);
 }
 
 /* R4. A claim can lower what is committed, but never raise it. */
 static void a_claim_never_raises_the_committed_amount(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    assert_exact(ask(&it, "c1", 40, 0, false).capacity, 40);
-    gets c1 = ask(&it, "c1", 10, 1e15, true);
+    fixture f;
+    fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(request_lease(&f, "c1", 40, 0, false).capacity, 40);
+    granted c1 = request_lease(&f, "c1", 10, 1e15, true);
     assert_exact(c1.capacity, 10);
-    assert_exact(c1.keep, 40);
-    assert_exact(counted_of(&it, "c1"), 40);
-    c1 = ask(&it, "c2", 10, 1e15, false); /* S9: for an unknown lease */
+    assert_exact(c1.committed, 40);
+    assert_exact(committed_of(&f, "c1"), 40);
+    c1 = request_lease(&f, "c2", 10, 1e15, false); /* S9: for an unknown lease */
     assert_exact(c1.capacity, 10);
-    assert_exact(c1.keep, 10);
-    stage_end(&it);
+    assert_exact(c1.committed, 10);
+    fixture_stop(&f);
 }
 
 /* R4. A claim may be finer than the unit in which committed amounts are counted: it is rounded
  * up. */
 static void the_committed_amount_covers_the_claim(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 10, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    assert_exact(ask(&it, "c1", 10, 0, false).capacity, 10);
-    (void)ask(&it, "c1", 0, 1.0 / 3, true);
-    assert_true(counted_of(&it, "c1") >= 1.0 / 3);
-    assert_near(counted_of(&it, "c1"), 1.0 / 3, 1e-13);
-    double rest = ask(&it, "c2", 10, 0, false).capacity;
+    fixture f;
+    fixture_start(&f, 10, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(request_lease(&f, "c1", 10, 0, false).capacity, 10);
+    (void)request_lease(&f, "c1", 0, 1.0 / 3, true);
+    assert_true(committed_of(&f, "c1") >= 1.0 / 3);
+    assert_near(committed_of(&f, "c1"), 1.0 / 3, 1e-13);
+    double rest = request_lease(&f, "c2", 10, 0, false).capacity;
     assert_true(rest <= 10 - 1.0 / 3);
     assert_about(rest, 10 - 1.0 / 3);
-    stage_end(&it);
+    fixture_stop(&f);
 }
 
 /* R5, S5. Thirds do not add up exactly in doubles. The committed amounts fit to the last bit, and
@@ -263,40 +266,40 @@ static void the_committed_amount_covers_the_claim(void **state) {
 static void leases_never_exceed_the_capacity(void **state) {
     (void)state;
     for (int i = 0; i < 300; i++) {
-        stage it;
+        fixture f;
         double capacity = i ? random_amount() : 100;
-        stage_start(&it, capacity, (doorman_kind)(i % 3), (doorman_handover)(i & 1));
+        fixture_start(&f, capacity, (doorman_kind)(i % 3), (doorman_handover)(i & 1));
         size_t count = 3 + random_below(10);
         for (size_t round = 0; round < 4; round++) {
             for (size_t j = 0; j < count; j++) {
                 char id[2] = {(char)('a' + j), 0};
                 double wants = i % 2 ? DOORMAN_AMOUNT_MAX : random_amount() / 2 + capacity / 2;
-                double given = renew(&it, id, wants);
+                double given = renew(&f, id, wants);
                 assert_exact(doorman__floor(given), given); /* the sum contains it exactly */
-                assert_true(fits(&it));
+                assert_true(fits(&f));
             }
         }
-        audit(&it);
-        double in_use = doorman__total_value(it.leases->has);
+        audit(&f);
+        double in_use = doorman__total_value(f.leases->has);
         assert_true(capacity < 1e-3 || in_use >= capacity * (1 - 1e-9));
-        stage_end(&it);
+        fixture_stop(&f);
     }
 }
 
 /* S5. STATIC and NO_ALGORITHM do not divide the capacity. */
 static void a_kind_that_does_not_divide_the_capacity_is_not_cut(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 100, DOORMAN_STATIC_SHARE, DOORMAN_CONFIRMED);
-    assert_exact(ask(&it, "a", 1000, 0, false).capacity, 100);
-    assert_exact(ask(&it, "b", 1000, 0, false).capacity, 100);
-    assert_exact(ask(&it, "c", 7, 0, false).capacity, 7);
-    stage_end(&it);
-    stage_start(&it, 100, DOORMAN_NO_ALGORITHM, DOORMAN_IMMEDIATE);
-    assert_exact(ask(&it, "a", 1000, 0, false).capacity, 1000);
-    assert_exact(ask(&it, "b", DOORMAN_AMOUNT_MAX, 0, false).capacity, DOORMAN_AMOUNT_MAX);
-    assert_exact(renew(&it, "a", 0), 0);
-    stage_end(&it);
+    fixture f;
+    fixture_start(&f, 100, DOORMAN_STATIC_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(request_lease(&f, "a", 1000, 0, false).capacity, 100);
+    assert_exact(request_lease(&f, "b", 1000, 0, false).capacity, 100);
+    assert_exact(request_lease(&f, "c", 7, 0, false).capacity, 7);
+    fixture_stop(&f);
+    fixture_start(&f, 100, DOORMAN_NO_ALGORITHM, DOORMAN_IMMEDIATE);
+    assert_exact(request_lease(&f, "a", 1000, 0, false).capacity, 1000);
+    assert_exact(request_lease(&f, "b", DOORMAN_AMOUNT_MAX, 0, false).capacity, DOORMAN_AMOUNT_MAX);
+    assert_exact(renew(&f, "a", 0), 0);
+    fixture_stop(&f);
 }
 
 /* A1. The Go Doorman uses the sums from before the request. Here the request counts: two holders
@@ -304,15 +307,15 @@ static void a_kind_that_does_not_divide_the_capacity_is_not_cut(void **state) {
  * A demand from before a change no longer counts. */
 static void a_share_includes_the_demand_of_the_request(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 120, DOORMAN_PROPORTIONAL_SHARE, DOORMAN_CONFIRMED);
-    assert_about(ask(&it, "greedy", 1000, 0, false).target, 120);
-    assert_about(ask(&it, "medium", 50, 0, false).target, 50);
-    assert_about(ask(&it, "modest", 10, 0, false).target, 10);
-    assert_about(ask(&it, "medium", 50, 0, true).target, 40 + 30 * 10.0 / 970);
-    assert_about(ask(&it, "greedy", 1000, 120, true).target, 40 + 30 * 960.0 / 970);
-    assert_about(ask(&it, "greedy", 45, 120, true).target, 45);
-    stage_end(&it);
+    fixture f;
+    fixture_start(&f, 120, DOORMAN_PROPORTIONAL_SHARE, DOORMAN_CONFIRMED);
+    assert_about(request_lease(&f, "greedy", 1000, 0, false).target, 120);
+    assert_about(request_lease(&f, "medium", 50, 0, false).target, 50);
+    assert_about(request_lease(&f, "modest", 10, 0, false).target, 10);
+    assert_about(request_lease(&f, "medium", 50, 0, true).target, 40 + 30 * 10.0 / 970);
+    assert_about(request_lease(&f, "greedy", 1000, 120, true).target, 40 + 30 * 960.0 / 970);
+    assert_about(request_lease(&f, "greedy", 45, 120, true).target, 45);
+    fixture_stop(&f);
 }
 
 /* ---- a cut in capacity --------------------------------------------------------------------- */
@@ -323,22 +326,22 @@ static void a_cut_in_capacity_never_gives_a_negative_lease(void **state) {
     static const char *const ids[] = {"a", "b", "c", "d"};
     static const double capacities[] = {10, 0, 1e-12, 100, 1};
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
-        stage it;
-        stage_start(&it, 100, DOORMAN_FAIR_SHARE, (doorman_handover)handover);
-        for (size_t i = 0; i < 12; i++) (void)renew(&it, ids[i % 4], 60);
-        assert_exact(renew(&it, "a", 60), 25);
+        fixture f;
+        fixture_start(&f, 100, DOORMAN_FAIR_SHARE, (doorman_handover)handover);
+        for (size_t i = 0; i < 12; i++) (void)renew(&f, ids[i % 4], 60);
+        assert_exact(renew(&f, "a", 60), 25);
         for (size_t cut = 0; cut < 5; cut++) {
-            set_capacity(&it, capacities[cut]);
+            set_capacity(&f, capacities[cut]);
             for (size_t i = 0; i < 12; i++) {
-                doorman__total before = it.leases->committed;
-                double capacity = renew(&it, ids[i % 4], 60);
+                doorman__total before = f.leases->committed;
+                double capacity = renew(&f, ids[i % 4], 60);
                 assert_true(capacity >= 0 && capacity <= 60);
-                assert_true(fits(&it) || !exceeds(it.leases->committed, before));
+                assert_true(fits(&f) || !exceeds(f.leases->committed, before));
             }
-            assert_true(fits(&it));
-            assert_near(renew(&it, "a", 60), capacities[cut] / 4, 0.01);
+            assert_true(fits(&f));
+            assert_near(renew(&f, "a", 60), capacities[cut] / 4, 0.01);
         }
-        stage_end(&it);
+        fixture_stop(&f);
     }
 }
 
@@ -346,49 +349,49 @@ static void a_cut_in_capacity_never_gives_a_negative_lease(void **state) {
  * 0. */
 static void no_holder_is_cut_below_its_share(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    assert_exact(ask(&it, "a", 50, 0, false).capacity, 50);
-    assert_exact(ask(&it, "b", 50, 0, false).capacity, 50);
-    set_capacity(&it, 40);
-    gets a = ask(&it, "a", 50, 50, true);
+    fixture f;
+    fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(request_lease(&f, "a", 50, 0, false).capacity, 50);
+    assert_exact(request_lease(&f, "b", 50, 0, false).capacity, 50);
+    set_capacity(&f, 40);
+    granted a = request_lease(&f, "a", 50, 50, true);
     assert_exact(a.capacity, 20);
-    assert_exact(a.keep, 50);
-    assert_exact(renew(&it, "b", 50), 20);
-    set_capacity(&it, 60);
-    a = ask(&it, "a", 50, 5, true); /* a gave back, and holds only 5 */
+    assert_exact(a.committed, 50);
+    assert_exact(renew(&f, "b", 50), 20);
+    set_capacity(&f, 60);
+    a = request_lease(&f, "a", 50, 5, true); /* a gave back, and holds only 5 */
     assert_exact(a.target, 30);
-    assert_exact(counted_of(&it, "b"), 50);
+    assert_exact(committed_of(&f, "b"), 50);
     assert_exact(a.capacity, 10);
-    stage_end(&it);
+    fixture_stop(&f);
 }
 
 /* R5. The amount stays committed, but a request that does not name the lease does not prove that
  * the holder has it. */
 static void a_holder_that_names_no_lease_gets_only_free_capacity(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    assert_exact(ask(&it, "a", 50, 0, false).capacity, 50);
-    assert_exact(ask(&it, "b", 50, 0, false).capacity, 50);
-    set_capacity(&it, 60);
-    gets a = ask(&it, "a", 50, 0, false);
+    fixture f;
+    fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    assert_exact(request_lease(&f, "a", 50, 0, false).capacity, 50);
+    assert_exact(request_lease(&f, "b", 50, 0, false).capacity, 50);
+    set_capacity(&f, 60);
+    granted a = request_lease(&f, "a", 50, 0, false);
     assert_exact(a.target, 30);
     assert_exact(a.capacity, 10);
-    assert_exact(a.keep, 10);
-    assert_exact(counted_of(&it, "a"), 50);
-    stage_end(&it);
+    assert_exact(a.committed, 10);
+    assert_exact(committed_of(&f, "a"), 50);
+    fixture_stop(&f);
 }
 
 /* ---- R5: a round after a cut ---------------------------------------------------------------- */
 
 /* Two gauges keep 150 units in flight each, while the capacity falls from 300 to 100. */
-static void stage_cut_with_units_in_flight(stage *it, doorman_handover handover) {
-    stage_start(it, 300, DOORMAN_FAIR_SHARE, handover);
-    assert_exact(ask(it, "a", 150, 0, false).capacity, 150);
-    assert_exact(ask(it, "b", 150, 0, false).capacity, 150);
-    it->now += SECONDS(1);
-    set_capacity(it, 100);
+static void cut_with_units_in_flight(fixture *f, doorman_handover handover) {
+    fixture_start(f, 300, DOORMAN_FAIR_SHARE, handover);
+    assert_exact(request_lease(f, "a", 150, 0, false).capacity, 150);
+    assert_exact(request_lease(f, "b", 150, 0, false).capacity, 150);
+    f->now += SECONDS(1);
+    set_capacity(f, 100);
 }
 
 /* T7, R5. Each of these leases is within what its holder may still use, but together they would be
@@ -396,45 +399,45 @@ static void stage_cut_with_units_in_flight(stage *it, doorman_handover handover)
 static void moving_shares_after_a_cut_do_not_keep_leases_above_the_capacity(void **state) {
     (void)state;
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
-        stage it;
-        stage_cut_with_units_in_flight(&it, (doorman_handover)handover);
-        set_demand(&it, find(&it, "b"), &(doorman_demand){1000, 1, 1});
-        it.now += SECONDS(1);
-        gets a = ask(&it, "a", 10, 150, true);
+        fixture f;
+        cut_with_units_in_flight(&f, (doorman_handover)handover);
+        set_demand(&f, find(&f, "b"), &(doorman_demand){1000, 1, 1});
+        f.now += SECONDS(1);
+        granted a = request_lease(&f, "a", 10, 150, true);
         assert_exact(a.capacity, 10);
-        assert_exact(a.keep, handover == DOORMAN_CONFIRMED ? 150 : 10);
-        it.now += SECONDS(3);
-        gets b = ask(&it, "b", 1000, 150, true);
+        assert_exact(a.committed, handover == DOORMAN_CONFIRMED ? 150 : 10);
+        f.now += SECONDS(3);
+        granted b = request_lease(&f, "b", 1000, 150, true);
         assert_exact(b.target, 90);
         assert_exact(b.capacity, 90);
-        it.now += SECONDS(1);
-        a = ask(&it, "a", 1000, 150, true);
+        f.now += SECONDS(1);
+        a = request_lease(&f, "a", 1000, 150, true);
         assert_exact(a.target, 50);
         assert_true(a.capacity >= 10 && a.capacity + 90 <= 100 + 1e-4);
-        audit(&it);
-        stage_end(&it);
+        audit(&f);
+        fixture_stop(&f);
     }
 }
 
 /* R5. The units in flight come back, the sum fits, and the shares are exact again. */
 static void a_cut_is_over_when_the_committed_amounts_fit(void **state) {
     (void)state;
-    stage it;
-    stage_cut_with_units_in_flight(&it, DOORMAN_CONFIRMED);
+    fixture f;
+    cut_with_units_in_flight(&f, DOORMAN_CONFIRMED);
     for (int i = 0; i < 3; i++) {
-        (void)ask(&it, "a", 1000, 150, true);
-        (void)ask(&it, "b", 1000, 150, true);
+        (void)request_lease(&f, "a", 1000, 150, true);
+        (void)request_lease(&f, "b", 1000, 150, true);
     }
-    assert_true(it.leases->round_is_on);
+    assert_true(f.leases->round_is_on);
     for (int i = 0; i < 3; i++) {
-        (void)renew(&it, "a", 1000);
-        (void)renew(&it, "b", 1000);
+        (void)renew(&f, "a", 1000);
+        (void)renew(&f, "b", 1000);
     }
-    assert_false(it.leases->round_is_on);
-    assert_exact(find(&it, "a")->has, 50);
-    assert_exact(find(&it, "b")->has, 50);
-    assert_true(fits(&it));
-    stage_end(&it);
+    assert_false(f.leases->round_is_on);
+    assert_exact(find(&f, "a")->has, 50);
+    assert_exact(find(&f, "b")->has, 50);
+    assert_true(fits(&f));
+    fixture_stop(&f);
 }
 
 typedef struct gauge_client {
@@ -446,16 +449,16 @@ typedef struct gauge_client {
 
 /* A request. The client reports what it has, its units in flight drain slowly, and some responses
  * are lost. */
-static void gauge_client_asks(stage *it, gauge_client *self) {
-    double capacity = it->now < self->end ? self->capacity : 0;
+static void gauge_client_renew(fixture *f, gauge_client *self) {
+    double capacity = f->now < self->end ? self->capacity : 0;
     double wants = random_below(2) ? 1000 : random_unit() * 20;
     self->in_flight = doorman__max(self->in_flight * (0.9 + 0.1 * random_unit()), capacity);
-    bool names_last = self->names_last && it->now < self->end;
-    gets lease = ask(it, self->id, wants, self->in_flight, names_last);
+    bool names_last = self->names_last && f->now < self->end;
+    granted lease = request_lease(f, self->id, wants, self->in_flight, names_last);
     self->names_last = random_below(16) > 0;
     if (!self->names_last) return;
     self->capacity = lease.capacity;
-    self->end = it->now + LEASE_LENGTH;
+    self->end = f->now + LEASE_LENGTH;
 }
 
 /* T7, R5. The capacity is cut and raised, demands change, and responses are lost. One lease length
@@ -464,26 +467,26 @@ static void one_lease_length_after_the_last_cut_the_leases_fit(void **state) {
     (void)state;
     for (int run = 0; run < 400; run++) {
         gauge_client clients[] = {{.id = "a"}, {.id = "b"}, {.id = "c"}, {.id = "d"}};
-        stage it;
-        stage_start(&it, 1000, (doorman_kind)(run / 3 % 3), DOORMAN_CONFIRMED);
-        doorman_time cut_at = it.now;
+        fixture f;
+        fixture_start(&f, 1000, (doorman_kind)(run / 3 % 3), DOORMAN_CONFIRMED);
+        doorman_time cut_at = f.now;
         for (size_t step = 0; step < 400; step++) {
-            it.now += (doorman_time)(random_unit() * 2 * DOORMAN_SECOND);
-            (void)expire(&it);
+            f.now += (doorman_time)(random_unit() * 2 * DOORMAN_SECOND);
+            (void)expire(&f);
             if (step < 200 && random_below(10) == 0) {
-                double capacity = it.settings.capacity * (random_below(4) ? random_unit() : 1.5);
-                if (capacity < it.settings.capacity) cut_at = it.now;
-                set_capacity(&it, capacity);
+                double capacity = f.settings.capacity * (random_below(4) ? random_unit() : 1.5);
+                if (capacity < f.settings.capacity) cut_at = f.now;
+                set_capacity(&f, capacity);
             }
-            gauge_client_asks(&it, &clients[random_below(2 + (size_t)run % 3)]);
+            gauge_client_renew(&f, &clients[random_below(2 + (size_t)run % 3)]);
             double sum = 0;
             for (size_t i = 0; i < 4; i++) {
-                if (it.now < clients[i].end) sum += clients[i].capacity;
+                if (f.now < clients[i].end) sum += clients[i].capacity;
             }
-            if (it.now > cut_at + RECORD_LENGTH) assert_true(sum <= it.settings.capacity + 1e-9);
-            audit(&it);
+            if (f.now > cut_at + ENTRY_LENGTH) assert_true(sum <= f.settings.capacity + 1e-9);
+            audit(&f);
         }
-        stage_end(&it);
+        fixture_stop(&f);
     }
 }
 
@@ -493,58 +496,58 @@ static void one_lease_length_after_the_last_cut_the_leases_fit(void **state) {
  * lease lengths, and after that only what it was granted recently. */
 static void an_unconfirmed_amount_is_free_after_its_lease_has_ended(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    doorman_time start = it.now, fell_at = 0;
-    assert_exact(ask(&it, "careless", 900, 0, false).capacity, 900);
-    for (; it.now < start + 3 * RECORD_LENGTH; it.now += SECONDS(10)) {
-        assert_exact(ask(&it, "careless", 100, 0, false).capacity, 100);
-        double counted = counted_of(&it, "careless");
-        assert_true(counted >= (it.now < start + LEASE_LENGTH ? 900 : 100));
-        if (!fell_at && counted <= 100) fell_at = it.now;
-        audit(&it);
+    fixture f;
+    fixture_start(&f, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    doorman_time start = f.now, fell_at = 0;
+    assert_exact(request_lease(&f, "careless", 900, 0, false).capacity, 900);
+    for (; f.now < start + 3 * ENTRY_LENGTH; f.now += SECONDS(10)) {
+        assert_exact(request_lease(&f, "careless", 100, 0, false).capacity, 100);
+        double counted = committed_of(&f, "careless");
+        assert_true(counted >= (f.now < start + LEASE_LENGTH ? 900 : 100));
+        if (!fell_at && counted <= 100) fell_at = f.now;
+        audit(&f);
     }
-    assert_true(fell_at >= start + RECORD_LENGTH && fell_at <= start + 2 * RECORD_LENGTH);
-    assert_exact(ask(&it, "b", 1000, 0, false).capacity, 900);
-    stage_end(&it);
+    assert_true(fell_at >= start + ENTRY_LENGTH && fell_at <= start + 2 * ENTRY_LENGTH);
+    assert_exact(request_lease(&f, "b", 1000, 0, false).capacity, 900);
+    fixture_stop(&f);
 }
 
 /* R4. The committed amount is at least the largest lease that has not ended, even if that is
  * neither the first nor the last one. */
 static void the_committed_amount_covers_every_lease_in_force(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    fixture f;
+    fixture_start(&f, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     double given[300];
     doorman_time at[300];
     for (size_t i = 0; i < 300; i++) {
-        it.now += (doorman_time)(random_unit() * 20 * DOORMAN_SECOND);
-        given[i] = ask(&it, "careless", random_unit() * 1000, 0, false).capacity;
-        at[i] = it.now;
+        f.now += (doorman_time)(random_unit() * 20 * DOORMAN_SECOND);
+        given[i] = request_lease(&f, "careless", random_unit() * 1000, 0, false).capacity;
+        at[i] = f.now;
         double least = 0, most = 0;
         for (size_t k = 0; k <= i; k++) {
-            if (it.now < at[k] + RECORD_LENGTH) least = doorman__max(least, given[k]);
-            if (it.now < at[k] + 2 * RECORD_LENGTH + SECONDS(20)) {
+            if (f.now < at[k] + ENTRY_LENGTH) least = doorman__max(least, given[k]);
+            if (f.now < at[k] + 2 * ENTRY_LENGTH + SECONDS(20)) {
                 most = doorman__max(most, given[k]);
             }
         }
-        assert_true(counted_of(&it, "careless") >= least);
-        assert_true(counted_of(&it, "careless") <= most * (1 + 1e-6));
+        assert_true(committed_of(&f, "careless") >= least);
+        assert_true(committed_of(&f, "careless") <= most * (1 + 1e-6));
     }
-    stage_end(&it);
+    fixture_stop(&f);
 }
 
 /* R4. Units in flight that a holder continues to claim are committed with each of its leases. */
 static void a_repeated_claim_stays_committed(void **state) {
     (void)state;
-    stage it;
-    stage_cut_with_units_in_flight(&it, DOORMAN_CONFIRMED);
+    fixture f;
+    cut_with_units_in_flight(&f, DOORMAN_CONFIRMED);
     for (int i = 0; i < 20; i++) {
-        it.now += SECONDS(20);
-        assert_exact(ask(&it, "a", 50, 150, true).keep, 150);
+        f.now += SECONDS(20);
+        assert_exact(request_lease(&f, "a", 50, 150, true).committed, 150);
     }
-    assert_exact(counted_of(&it, "a"), 150);
-    stage_end(&it);
+    assert_exact(committed_of(&f, "a"), 150);
+    fixture_stop(&f);
 }
 
 /* ---- immediate handover -------------------------------------------------------------------- */
@@ -552,17 +555,17 @@ static void a_repeated_claim_stays_committed(void **state) {
 /* T7 with immediate handover: the difference is free at once when a lease shrinks. */
 static void immediate_handover_commits_only_the_last_grant(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 500, DOORMAN_FAIR_SHARE, DOORMAN_IMMEDIATE);
-    assert_exact(ask(&it, "c1", 500, 0, false).capacity, 500);
-    assert_exact(ask(&it, "c0", 182, 0, false).capacity, 0);
-    gets c1 = ask(&it, "c1", 500, 500, true);
+    fixture f;
+    fixture_start(&f, 500, DOORMAN_FAIR_SHARE, DOORMAN_IMMEDIATE);
+    assert_exact(request_lease(&f, "c1", 500, 0, false).capacity, 500);
+    assert_exact(request_lease(&f, "c0", 182, 0, false).capacity, 0);
+    granted c1 = request_lease(&f, "c1", 500, 500, true);
     assert_exact(c1.capacity, 318);
-    assert_exact(c1.keep, 318);
-    assert_exact(counted_of(&it, "c1"), 318);
-    assert_exact(renew(&it, "c0", 182), 182);
-    assert_true(fits(&it));
-    stage_end(&it);
+    assert_exact(c1.committed, 318);
+    assert_exact(committed_of(&f, "c1"), 318);
+    assert_exact(renew(&f, "c0", 182), 182);
+    assert_true(fits(&f));
+    fixture_stop(&f);
 }
 
 /* ---- R6: learning -------------------------------------------------------------------------- */
@@ -570,37 +573,37 @@ static void immediate_handover_commits_only_the_last_grant(void **state) {
 /* S4, R6 */
 static void while_learning_holders_keep_their_leases_and_none_grows(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    gets a = learn(&it, "a", 90, 30);
+    fixture f;
+    fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    granted a = learn(&f, "a", 90, 30);
     assert_exact(a.capacity, 30);
-    assert_exact(a.keep, 30);
-    assert_exact(learn(&it, "new", 50, 0).capacity, 0);
-    assert_exact(learn(&it, "b", 90, 20).capacity, 20);
-    assert_exact(learn(&it, "a", 90, 30).capacity, 30);
-    a = learn(&it, "a", 10, 5); /* 25 is given back, but stays committed until learning ends */
+    assert_exact(a.committed, 30);
+    assert_exact(learn(&f, "new", 50, 0).capacity, 0);
+    assert_exact(learn(&f, "b", 90, 20).capacity, 20);
+    assert_exact(learn(&f, "a", 90, 30).capacity, 30);
+    a = learn(&f, "a", 10, 5); /* 25 is given back, but stays committed until learning ends */
     assert_exact(a.capacity, 5);
-    assert_exact(a.keep, 5);
-    assert_exact(counted_of(&it, "a"), 30);
-    assert_exact(doorman__total_value(it.leases->committed), 50);
-    stage_end(&it);
+    assert_exact(a.committed, 5);
+    assert_exact(committed_of(&f, "a"), 30);
+    assert_exact(doorman__total_value(f.leases->committed), 50);
+    fixture_stop(&f);
 }
 
 /* S4, R6. While the Go Doorman learns, it believes a claim of 1e9. */
 static void while_learning_claims_are_limited_to_the_capacity(void **state) {
     (void)state;
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
-        stage it;
-        stage_start(&it, 100, DOORMAN_FAIR_SHARE, (doorman_handover)handover);
-        assert_exact(learn(&it, "a", 60, 60).capacity, 60);
-        gets liar = learn(&it, "liar", 60, 1e9);
+        fixture f;
+        fixture_start(&f, 100, DOORMAN_FAIR_SHARE, (doorman_handover)handover);
+        assert_exact(learn(&f, "a", 60, 60).capacity, 60);
+        granted liar = learn(&f, "liar", 60, 1e9);
         assert_exact(liar.capacity, 40);
-        assert_exact(liar.keep, 40);
-        assert_exact(counted_of(&it, "liar"), 40); /* the grant, not the claim */
-        assert_exact(learn(&it, "late", 1, 1).capacity, 0);
-        assert_exact(learn(&it, "liar", 60, DOORMAN_AMOUNT_MAX).capacity, 40);
-        assert_true(fits(&it));
-        stage_end(&it);
+        assert_exact(liar.committed, 40);
+        assert_exact(committed_of(&f, "liar"), 40); /* the grant, not the claim */
+        assert_exact(learn(&f, "late", 1, 1).capacity, 0);
+        assert_exact(learn(&f, "liar", 60, DOORMAN_AMOUNT_MAX).capacity, 40);
+        assert_true(fits(&f));
+        fixture_stop(&f);
     }
 }
 
@@ -609,99 +612,99 @@ static void while_learning_claims_are_limited_to_the_capacity(void **state) {
 /* S2 */
 static void leases_expire_on_time_and_the_earliest_first(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    (void)ask(&it, "a", 30, 0, false);
-    it.now += SECONDS(10);
-    (void)ask(&it, "b", 30, 0, false);
-    it.now += SECONDS(10);
-    (void)ask(&it, "c", 60, 0, false);
-    (void)renew(&it, "a", 30);
-    assert_string_equal(it.leases->oldest->holder_id, "b");
-    assert_string_equal(it.leases->newest->holder_id, "a");
+    fixture f;
+    fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    (void)request_lease(&f, "a", 30, 0, false);
+    f.now += SECONDS(10);
+    (void)request_lease(&f, "b", 30, 0, false);
+    f.now += SECONDS(10);
+    (void)request_lease(&f, "c", 60, 0, false);
+    (void)renew(&f, "a", 30);
+    assert_string_equal(f.leases->oldest->holder_id, "b");
+    assert_string_equal(f.leases->newest->holder_id, "a");
 
-    it.now = it.leases->oldest->end - 1;
-    assert_int_equal(expire(&it), 0);
-    it.now += 1;
-    assert_int_equal(expire(&it), 1);
-    audit(&it);
-    assert_exact(doorman__total_value(it.leases->committed), 70);
-    it.now += SECONDS(10) - 1;
-    assert_int_equal(expire(&it), 0);
-    it.now += 1;
-    assert_int_equal(expire(&it), 2);
-    stage_end(&it);
+    f.now = f.leases->oldest->end - 1;
+    assert_int_equal(expire(&f), 0);
+    f.now += 1;
+    assert_int_equal(expire(&f), 1);
+    audit(&f);
+    assert_exact(doorman__total_value(f.leases->committed), 70);
+    f.now += SECONDS(10) - 1;
+    assert_int_equal(expire(&f), 0);
+    f.now += 1;
+    assert_int_equal(expire(&f), 2);
+    fixture_stop(&f);
 }
 
-static void set_lease_length(stage *it, doorman_template *next, doorman_time length) {
-    *next = it->settings;
+static void set_lease_length(fixture *f, doorman_template *next, doorman_time length) {
+    *next = f->settings;
     next->algorithm.lease_length = length;
-    set_template(it, next);
+    set_template(f, next);
 }
 
 /* R9, G5, S2. A new configuration has shorter leases. No end moves back. A new holder's lease ends
  * on time, before those of earlier holders. */
 static void shorter_leases_from_a_new_configuration_end_on_time(void **state) {
     (void)state;
-    stage it;
+    fixture f;
     doorman_template shorter;
-    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    set_lease_length(&it, &it.settings, LEASE_LENGTH);
-    (void)ask(&it, "a", 10, 0, false);
-    it.now += SECONDS(10);
-    (void)ask(&it, "b", 10, 0, false);
-    doorman_time end_of_a = find(&it, "a")->end, end_of_b = find(&it, "b")->end;
-    set_lease_length(&it, &shorter, SECONDS(5));
-    doorman__leases_set_end(it.leases, find(&it, "b"), it.now + SECONDS(5));
-    assert_int_equal(find(&it, "b")->end, end_of_b);
-    (void)find(&it, "new");
-    doorman__leases_set_end(it.leases, find(&it, "new"), it.now + SECONDS(5));
-    assert_int_equal(find(&it, "new")->end, it.now + SECONDS(5));
-    audit(&it);
+    fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    set_lease_length(&f, &f.settings, LEASE_LENGTH);
+    (void)request_lease(&f, "a", 10, 0, false);
+    f.now += SECONDS(10);
+    (void)request_lease(&f, "b", 10, 0, false);
+    doorman_time end_of_a = find(&f, "a")->end, end_of_b = find(&f, "b")->end;
+    set_lease_length(&f, &shorter, SECONDS(5));
+    doorman__leases_set_end(f.leases, find(&f, "b"), f.now + SECONDS(5));
+    assert_int_equal(find(&f, "b")->end, end_of_b);
+    (void)find(&f, "new");
+    doorman__leases_set_end(f.leases, find(&f, "new"), f.now + SECONDS(5));
+    assert_int_equal(find(&f, "new")->end, f.now + SECONDS(5));
+    audit(&f);
 
-    it.now += SECONDS(5);
-    assert_int_equal(expire(&it), 1); /* the new holder */
-    it.now = end_of_a - SECONDS(1);
-    doorman__leases_set_end(it.leases, find(&it, "a"), it.now + SECONDS(5));
-    assert_int_equal(find(&it, "a")->end, it.now + SECONDS(5));
-    audit(&it);
-    assert_int_equal(it.leases->entries.count, 2);
-    it.now += SECONDS(5);
-    assert_int_equal(expire(&it), 1); /* a is first in both lists */
-    audit(&it);
-    it.now = end_of_b - 1;
-    assert_int_equal(expire(&it), 0);
-    it.now = end_of_b;
-    assert_int_equal(expire(&it), 1);
-    stage_end(&it);
+    f.now += SECONDS(5);
+    assert_int_equal(expire(&f), 1); /* the new holder */
+    f.now = end_of_a - SECONDS(1);
+    doorman__leases_set_end(f.leases, find(&f, "a"), f.now + SECONDS(5));
+    assert_int_equal(find(&f, "a")->end, f.now + SECONDS(5));
+    audit(&f);
+    assert_int_equal(f.leases->entries.count, 2);
+    f.now += SECONDS(5);
+    assert_int_equal(expire(&f), 1); /* a is first in both lists */
+    audit(&f);
+    f.now = end_of_b - 1;
+    assert_int_equal(expire(&f), 0);
+    f.now = end_of_b;
+    assert_int_equal(expire(&f), 1);
+    fixture_stop(&f);
 }
 
 /* S2. Leases are shortened again while the first ones have not ended. Then no entry ends before the
  * one ahead of it, so an entry can last up to one old lease length. */
 static void a_lease_that_is_shortened_twice_keeps_the_order_of_expiry(void **state) {
     (void)state;
-    stage it;
+    fixture f;
     doorman_template shorter, shortest, last;
-    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    set_lease_length(&it, &it.settings, LEASE_LENGTH);
-    (void)ask(&it, "a", 10, 0, false);
-    set_lease_length(&it, &shorter, SECONDS(30));
-    (void)find(&it, "b");
-    doorman__leases_set_end(it.leases, find(&it, "b"), it.now + SECONDS(30));
-    set_lease_length(&it, &shortest, SECONDS(5));
-    (void)find(&it, "c");
-    doorman__leases_set_end(it.leases, find(&it, "c"), it.now + SECONDS(5));
-    assert_int_equal(find(&it, "c")->end, it.now + SECONDS(30));
-    audit(&it);
-    it.now += SECONDS(30);
-    assert_int_equal(expire(&it), 2);
-    it.now += RECORD_LENGTH;
-    assert_int_equal(expire(&it), 1);
-    (void)find(&it, "d");
-    set_lease_length(&it, &last, SECONDS(1)); /* the first list is empty */
-    assert_ptr_equal(it.leases->draining, find(&it, "d"));
-    audit(&it);
-    stage_end(&it);
+    fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    set_lease_length(&f, &f.settings, LEASE_LENGTH);
+    (void)request_lease(&f, "a", 10, 0, false);
+    set_lease_length(&f, &shorter, SECONDS(30));
+    (void)find(&f, "b");
+    doorman__leases_set_end(f.leases, find(&f, "b"), f.now + SECONDS(30));
+    set_lease_length(&f, &shortest, SECONDS(5));
+    (void)find(&f, "c");
+    doorman__leases_set_end(f.leases, find(&f, "c"), f.now + SECONDS(5));
+    assert_int_equal(find(&f, "c")->end, f.now + SECONDS(30));
+    audit(&f);
+    f.now += SECONDS(30);
+    assert_int_equal(expire(&f), 2);
+    f.now += ENTRY_LENGTH;
+    assert_int_equal(expire(&f), 1);
+    (void)find(&f, "d");
+    set_lease_length(&f, &last, SECONDS(1)); /* the first list is empty */
+    assert_ptr_equal(f.leases->draining, find(&f, "d"));
+    audit(&f);
+    fixture_stop(&f);
 }
 
 /* ---- the lease table ----------------------------------------------------------------------- */
@@ -709,62 +712,62 @@ static void a_lease_that_is_shortened_twice_keeps_the_order_of_expiry(void **sta
 /* Clients and servers have separate spaces of ids. Entries with the same hash are told apart. */
 static void a_holder_is_found_by_its_id_and_whether_it_is_a_server(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    fixture f;
+    fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     static const char *const ids[] = {"a", "b", "a"};
     doorman__lease_entry *records[3];
     for (size_t i = 0; i < 3; i++) {
-        records[i] = doorman__leases_add(it.leases, 7, ids[i], i == 2);
+        records[i] = doorman__leases_add(f.leases, 7, ids[i], i == 2);
         assert_non_null(records[i]);
-        doorman__leases_set_end(it.leases, records[i], it.now);
+        doorman__leases_set_end(f.leases, records[i], f.now);
     }
     for (size_t i = 0; i < 3; i++) {
-        assert_ptr_equal(doorman__leases_find(it.leases, 7, ids[i], i == 2), records[i]);
+        assert_ptr_equal(doorman__leases_find(f.leases, 7, ids[i], i == 2), records[i]);
     }
-    assert_null(doorman__leases_find(it.leases, 7, "b", true));
-    assert_null(doorman__leases_find(it.leases, 7, "c", false));
-    assert_null(doorman__leases_find(it.leases, 8, "a", false));
-    stage_end(&it);
+    assert_null(doorman__leases_find(f.leases, 7, "b", true));
+    assert_null(doorman__leases_find(f.leases, 7, "c", false));
+    assert_null(doorman__leases_find(f.leases, 8, "a", false));
+    fixture_stop(&f);
 }
 
 /* C4 */
 static void without_memory_the_lease_table_stays_unchanged(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    (void)ask(&it, "a", 10, 0, false);
+    fixture f;
+    fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    (void)request_lease(&f, "a", 10, 0, false);
     memory_fails_at(1);
-    assert_null(doorman__leases_add(it.leases, 7, "b", false));
+    assert_null(doorman__leases_add(f.leases, 7, "b", false));
     assert_false(memory_works());
-    audit(&it);
-    assert_int_equal(it.leases->entries.count, 1);
-    assert_exact(renew(&it, "a", 10), 10);
-    stage_end(&it);
+    audit(&f);
+    assert_int_equal(f.leases->entries.count, 1);
+    assert_exact(renew(&f, "a", 10), 10);
+    fixture_stop(&f);
 }
 
 /* A2. A renewal that changes nothing keeps the terms. A holder that arrives, leaves or changes its
  * demand causes new ones. */
 static void terms_stay_cached_until_a_demand_changes(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
-    (void)renew(&it, "a", 100);
-    (void)renew(&it, "b", 100);
-    assert_true(it.leases->terms_count > 0);
-    it.leases->terms[0].level = 7; /* visible only if the terms are not computed again */
-    assert_exact(ask(&it, "a", 100, 0, false).target, 7);
-    assert_exact(ask(&it, "a", 101, 0, false).target, 50);
-    it.leases->terms[0].level = 7;
-    doorman__leases_remove(it.leases, find(&it, "b"));
-    assert_exact(ask(&it, "a", 101, 0, false).target, 100);
-    stage_end(&it);
+    fixture f;
+    fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    (void)renew(&f, "a", 100);
+    (void)renew(&f, "b", 100);
+    assert_true(f.leases->terms_count > 0);
+    f.leases->terms[0].level = 7; /* visible only if the terms are not computed again */
+    assert_exact(request_lease(&f, "a", 100, 0, false).target, 7);
+    assert_exact(request_lease(&f, "a", 101, 0, false).target, 50);
+    f.leases->terms[0].level = 7;
+    doorman__leases_remove(f.leases, find(&f, "b"));
+    assert_exact(request_lease(&f, "a", 101, 0, false).target, 100);
+    fixture_stop(&f);
 }
 
 /* A3. Demands are regrouped when the new kind has priority bands, or no longer has them. */
 static void a_new_template_shares_by_its_own_kind(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 120, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
+    fixture f;
+    fixture_start(&f, 120, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     static const doorman_demand demands[] = {{100, 1, 2}, {50, 1, 1}, {50, 1, 1}};
     static const char *const ids[] = {"a", "b", "c"};
     static const struct {
@@ -775,57 +778,57 @@ static void a_new_template_shares_by_its_own_kind(void **state) {
         {DOORMAN_STATIC_SHARE, {100, 50, 50}}, {DOORMAN_PRIORITY_SHARE, {100, 10, 10}},
         {DOORMAN_NO_ALGORITHM, {100, 50, 50}}, {DOORMAN_FAIR_SHARE, {40, 40, 40}},
     };
-    for (size_t i = 0; i < 3; i++) set_demand(&it, find(&it, ids[i]), &demands[i]);
+    for (size_t i = 0; i < 3; i++) set_demand(&f, find(&f, ids[i]), &demands[i]);
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
-        doorman_template next = it.settings;
+        doorman_template next = f.settings;
         next.algorithm.kind = examples[i].kind;
-        set_template(&it, &next);
-        audit(&it);
+        set_template(&f, &next);
+        audit(&f);
         for (size_t j = 0; j < 3; j++) {
-            assert_about(doorman__leases_target(it.leases, find(&it, ids[j])),
+            assert_about(doorman__leases_target(f.leases, find(&f, ids[j])),
                          examples[i].targets[j]);
         }
-        it.settings = next;
-        set_template(&it, &it.settings);
+        f.settings = next;
+        set_template(&f, &f.settings);
     }
-    stage_end(&it);
+    fixture_stop(&f);
 }
 
 /* C9. Random operations in random order. */
 static void the_sums_of_a_lease_table_equal_a_recount(void **state) {
     (void)state;
-    stage it;
-    stage_start(&it, 1000, DOORMAN_PRIORITY_SHARE, DOORMAN_CONFIRMED);
+    fixture f;
+    fixture_start(&f, 1000, DOORMAN_PRIORITY_SHARE, DOORMAN_CONFIRMED);
     for (int step = 0; step < 40000; step++) {
         char id[8];
         snprintf(id, sizeof id, "c%zu", random_below(60));
-        doorman__lease_entry *entry = find(&it, id);
+        doorman__lease_entry *entry = find(&f, id);
         const doorman_demand demand = {random_amount(), (double)random_below(2),
                                        (int)random_below(DOORMAN_PRIORITY_MAX + 1)};
-        it.now += (doorman_time)random_below((size_t)DOORMAN_SECOND * 3);
+        f.now += (doorman_time)random_below((size_t)DOORMAN_SECOND * 3);
         switch (random_below(9)) {
-        case 0: doorman__leases_remove(it.leases, entry); break;
-        case 1: doorman__leases_confirm(it.leases, entry, random_amount()); break;
-        case 5: doorman__leases_age(it.leases, entry, it.now); break;
+        case 0: doorman__leases_remove(f.leases, entry); break;
+        case 1: doorman__leases_confirm(f.leases, entry, random_amount()); break;
+        case 5: doorman__leases_age(f.leases, entry, f.now); break;
         case 2:
-            (void)doorman__leases_learn(it.leases, entry, random_amount(), random_amount(),
+            (void)doorman__leases_learn(f.leases, entry, random_amount(), random_amount(),
                                         random_below(2) ? random_amount() : 0);
             break;
-        case 3: (void)expire(&it); break;
+        case 3: (void)expire(&f); break;
         case 4:
-            set_capacity(&it, random_amount());
-            it.settings.algorithm.handover = (doorman_handover)random_below(2);
+            set_capacity(&f, random_amount());
+            f.settings.algorithm.handover = (doorman_handover)random_below(2);
             break;
         default:
-            set_demand(&it, entry, &demand);
-            (void)doorman__leases_grant(it.leases, entry, doorman__leases_target(it.leases, entry),
+            set_demand(&f, entry, &demand);
+            (void)doorman__leases_grant(f.leases, entry, doorman__leases_target(f.leases, entry),
                                         random_amount());
-            doorman__leases_set_end(it.leases, entry,
-                                    it.now + (doorman_time)random_below((size_t)RECORD_LENGTH));
+            doorman__leases_set_end(f.leases, entry,
+                                    f.now + (doorman_time)random_below((size_t)ENTRY_LENGTH));
         }
-        if (step % 20 == 0) audit(&it);
+        if (step % 20 == 0) audit(&f);
     }
-    stage_end(&it);
+    fixture_stop(&f);
 }
 
 /* ---- T7: lost, duplicated and delayed messages --------------------------------------------- */
@@ -844,27 +847,27 @@ typedef struct client {
 typedef struct message {
     size_t from;
     uint64_t request, lease_id; /* lease_id: the lease named, then the lease granted */
-    double claim, wants, gets;
+    double claim, wants, granted;
     doorman_time sent_at;
     bool sent, answered;
 } message;
 
 typedef struct world {
-    stage it;
+    fixture f;
     client clients[HOLDERS];
     message messages[UNDER_WAY];
     uint64_t requests, leases;
 } world;
 
-static double holds(const client *self, doorman_time now) {
+static double client_has(const client *self, doorman_time now) {
     return now < self->end ? self->capacity : 0;
 }
 
 /* R3: the client first gives back what it no longer wants, and claims everything that it has. */
-static message client_asks(world *all, size_t from) {
+static message client_request(world *all, size_t from) {
     client *self = &all->clients[from];
-    self->capacity = doorman__min(holds(self, all->it.now), doorman__floor(self->wants));
-    if (all->it.now >= self->end) self->lease_id = 0;
+    self->capacity = doorman__min(client_has(self, all->f.now), doorman__floor(self->wants));
+    if (all->f.now >= self->end) self->lease_id = 0;
     self->last_request = ++all->requests;
     self->waits = true;
     return (message){.from = from,
@@ -872,34 +875,34 @@ static message client_asks(world *all, size_t from) {
                      .lease_id = self->lease_id,
                      .claim = self->capacity,
                      .wants = self->wants,
-                     .sent_at = all->it.now,
+                     .sent_at = all->f.now,
                      .sent = true};
 }
 
-static message server_answers(world *all, const message *request) {
-    stage *it = &all->it;
-    (void)expire(it);
+static message server_respond(world *all, const message *request) {
+    fixture *f = &all->f;
+    (void)expire(f);
     const char *id = all->clients[request->from].id;
-    doorman__lease_entry *entry = find(it, id);
+    doorman__lease_entry *entry = find(f, id);
     bool names_last = entry->lease_id && request->lease_id == entry->lease_id;
     message answer = *request;
-    answer.gets = ask(it, id, request->wants, request->claim, names_last).capacity;
+    answer.granted = request_lease(f, id, request->wants, request->claim, names_last).capacity;
     answer.lease_id = entry->lease_id = ++all->leases;
     answer.answered = true;
     return answer;
 }
 
 /* R2, R9 */
-static void client_takes(world *all, const message *answer) {
+static void client_receive(world *all, const message *answer) {
     client *self = &all->clients[answer->from];
     if (!self->waits || answer->request != self->last_request) return;
     self->waits = false;
-    self->capacity = answer->gets;
+    self->capacity = answer->granted;
     self->lease_id = answer->lease_id;
     self->end = doorman__later(self->end, answer->sent_at + LEASE_LENGTH);
 }
 
-static void client_restarts(client *self) {
+static void client_restart(client *self) {
     self->capacity = 0;
     self->lease_id = 0;
     self->end = 0;
@@ -909,10 +912,10 @@ static void client_restarts(client *self) {
 static void world_check(const world *all) {
     doorman__total in_force = {0, 0};
     for (size_t i = 0; i < HOLDERS; i++) {
-        doorman__total_add(&in_force, holds(&all->clients[i], all->it.now));
+        doorman__total_add(&in_force, client_has(&all->clients[i], all->f.now));
     }
-    assert_false(exceeds(in_force, doorman__total_of(all->it.settings.capacity)));
-    assert_true(fits(&all->it));
+    assert_false(exceeds(in_force, doorman__total_of(all->f.settings.capacity)));
+    assert_true(fits(&all->f));
 }
 
 /* One random event. A message that is put in the place of another one replaces it; that one is
@@ -922,30 +925,30 @@ static void world_step(world *all) {
     message *some = &all->messages[random_below(UNDER_WAY)];
     message *place = random_below(3) ? some : &all->messages[random_below(UNDER_WAY)];
     client *one = &all->clients[random_below(HOLDERS)];
-    all->it.now += (doorman_time)random_below((size_t)SECONDS(random_below(50) ? 2 : 30));
-    if (random_below(10) == 0) one->wants = random_unit() * all->it.settings.capacity;
-    if (random_below(200) == 0) client_restarts(one);
+    all->f.now += (doorman_time)random_below((size_t)SECONDS(random_below(50) ? 2 : 30));
+    if (random_below(10) == 0) one->wants = random_unit() * all->f.settings.capacity;
+    if (random_below(200) == 0) client_restart(one);
     if (some->answered) {
-        client_takes(all, some);
+        client_receive(all, some);
     } else if (some->sent) {
-        *place = server_answers(all, some);
+        *place = server_respond(all, some);
     }
-    if (random_below(3) == 0) *place = client_asks(all, (size_t)(one - all->clients));
+    if (random_below(3) == 0) *place = client_request(all, (size_t)(one - all->clients));
 }
 
 /* Once messages are delivered again, each client soon has its share: it receives its last lease,
  * shrinks, confirms, and grows. */
-static void world_rests(world *all) {
+static void world_settle(world *all) {
     for (size_t i = 0; i < (size_t)4 * HOLDERS; i++) {
-        message request = client_asks(all, i % HOLDERS);
-        message answer = server_answers(all, &request);
-        client_takes(all, &answer);
+        message request = client_request(all, i % HOLDERS);
+        message answer = server_respond(all, &request);
+        client_receive(all, &answer);
         world_check(all);
     }
     for (size_t i = 0; i < HOLDERS; i++) {
-        doorman__lease_entry *entry = find(&all->it, all->clients[i].id);
-        assert_about(holds(&all->clients[i], all->it.now),
-                     doorman__leases_target(all->it.leases, entry));
+        doorman__lease_entry *entry = find(&all->f, all->clients[i].id);
+        assert_about(client_has(&all->clients[i], all->f.now),
+                     doorman__leases_target(all->f.leases, entry));
     }
 }
 
@@ -955,17 +958,17 @@ static void leases_fit_the_capacity_despite_lost_duplicated_and_late_messages(vo
     for (int run = 0; run < 300; run++) {
         static world all;
         memset(&all, 0, sizeof all);
-        stage_start(&all.it, 1 + random_unit() * 1000, (doorman_kind)(run % 3), DOORMAN_CONFIRMED);
+        fixture_start(&all.f, 1 + random_unit() * 1000, (doorman_kind)(run % 3), DOORMAN_CONFIRMED);
         for (size_t i = 0; i < HOLDERS; i++) {
             all.clients[i].id[0] = (char)('a' + i);
-            all.clients[i].wants = all.it.settings.capacity;
+            all.clients[i].wants = all.f.settings.capacity;
         }
         for (int step = 0; step < 500; step++) {
             world_step(&all);
             world_check(&all);
         }
-        world_rests(&all);
-        stage_end(&all.it);
+        world_settle(&all);
+        fixture_stop(&all.f);
     }
 }
 

@@ -66,20 +66,20 @@ static void source_set(const source *s, double capacity, doorman_time now) {
 /* ---- L1: the bound ---- */
 
 /* One try. */
-typedef struct moment {
+typedef struct history_entry {
     doorman_time at;
     double rate;  /* from this try to the next */
     double taken; /* by this try */
-} moment;
+} history_entry;
 
 /* A slow recount. Between any two tries, no more is taken than flowed in (the integral of the rate)
  * plus what may have been saved before the first try: its rate * burst, but at least one unit. */
-static void check_every_window(const moment *history, size_t count, doorman_time burst) {
+static void check_every_window(const history_entry *history, size_t count, doorman_time burst) {
     double seconds = (double)burst / (double)SECOND;
     for (size_t first = 0; first < count; first++) {
         double taken = 0, flowed = 0, saved = fmax(1, history[first].rate * seconds);
         for (size_t last = first; last < count; last++) {
-            const moment *now = &history[last];
+            const history_entry *now = &history[last];
             taken += now->taken;
             if (taken > (flowed + saved) * (1 + 1e-8)) {
                 fail_msg("moments %zu to %zu: %.17g taken of %.17g and %.17g saved", first, last,
@@ -110,14 +110,14 @@ static double random_units(double rate, doorman_time burst) {
     return kind < 3 ? 1 : random_unit() * fmax(1, rate * (double)burst / 1e9);
 }
 
-enum { MOMENTS = 400 };
+enum { HISTORY_LENGTH = 400 };
 
 /* Tries at random times for random amounts. The rate changes at one try in `every`; 0: never. */
-static void live_through(moment *history, doorman_time burst, size_t every, bool may_rise) {
+static void run_randomly(history_entry *history, doorman_time burst, size_t every, bool may_rise) {
     doorman_time now = 1000 * SECOND;
     double rate = random_rate();
     source s = source_open(rate, burst, now);
-    for (size_t i = 0; i < MOMENTS; i++) {
+    for (size_t i = 0; i < HISTORY_LENGTH; i++) {
         now += random_pause(rate, burst);
         if (every && random_below(every) == 0) {
             double other = random_below(4) ? random_rate() : 0;
@@ -127,7 +127,7 @@ static void live_through(moment *history, doorman_time burst, size_t every, bool
         double n = random_units(rate, burst);
         bool allowed =
             doorman_rate_try(doorman_resource_rate(s.resource), n, now) == DOORMAN_ALLOWED;
-        history[i] = (moment){now, rate, allowed ? n : 0};
+        history[i] = (history_entry){now, rate, allowed ? n : 0};
     }
     doorman_client_destroy(s.client);
 }
@@ -137,11 +137,11 @@ static doorman_time random_burst(void) {
 }
 
 static void check_histories(size_t every, bool may_rise) {
-    static moment history[MOMENTS];
+    static history_entry history[HISTORY_LENGTH];
     for (int i = 0; i < 100; i++) {
         doorman_time burst = random_burst();
-        live_through(history, burst, every, may_rise);
-        check_every_window(history, MOMENTS, burst);
+        run_randomly(history, burst, every, may_rise);
+        check_every_window(history, HISTORY_LENGTH, burst);
     }
 }
 
@@ -421,8 +421,9 @@ static void years_without_use_save_at_most_one_burst(void **state) {
     for (int i = 0; i < 2000; i++) {
         doorman_time start = (doorman_time)random_below(1000) * DAY;
         doorman_time idle = (doorman_time)(random_unit() * 30 * (double)YEAR);
-        if (i % 2)
+        if (i % 2) {
             idle = round * (1 + i % 9) + (doorman_time)random_below(100) * MINUTE - 50 * MINUTE;
+        }
         doorman_rate rate = rate_of(1000, 0, start);
         assert_in_range(count_allowed(&rate, 300, start + idle), 0, 100);
         doorman_time delay = doorman_rate_delay(&rate, 1, start + idle);
@@ -699,11 +700,19 @@ static void shadow_mode_allows_above_a_gauge_and_counts_it(void **state) {
 /* The models use whole numbers: amounts in 1/4096, times in nanoseconds, and rates that divide a
  * second. They keep every try, with its time and amount. */
 
-typedef enum classic { TOKEN, LEAKY, DEBT, FIXED, SLIDING, LOG, CLASSIC_COUNT } classic;
+typedef enum limiter_kind {
+    TOKEN,
+    LEAKY,
+    DEBT,
+    FIXED,
+    SLIDING,
+    LOG,
+    LIMITER_KIND_COUNT
+} limiter_kind;
 
 enum { LIMIT = 12, EVENTS = 300 }; /* LIMIT: the units that a bucket or a window can have */
 
-static const char *const classic_names[] = {"token bucket", "leaky bucket",   "bucket with debt",
+static const char *const limiter_names[] = {"token bucket", "leaky bucket",   "bucket with debt",
                                             "fixed window", "sliding window", "sliding log"};
 
 static doorman_limit limit_of(const doorman_limit_options *options) {
@@ -722,7 +731,7 @@ static doorman_limiter limiter_of(const doorman_limit *limit, doorman_time now) 
 }
 
 typedef struct subject {
-    classic kind;
+    limiter_kind kind;
     doorman_limit limit;
     doorman_limiter limiter;
     doorman_arrival arrivals[LIMIT];
@@ -746,7 +755,7 @@ static doorman_limit_options subject_options(const subject *s) {
 }
 
 /* A log's arrivals are in the subject, which must not move after this. */
-static void subject_init(subject *s, classic kind, doorman_time now) {
+static void subject_init(subject *s, limiter_kind kind, doorman_time now) {
     static const int64_t rates[] = {1, 2, 4, 5, 10, 100, 1000};
     *s = (subject){.kind = kind, .length = (doorman_time)(1 + random_below(90)) * SECOND / 4};
     s->per_second = rates[random_below(7)];
@@ -829,7 +838,7 @@ static void check_delay(const subject *s, double n, doorman_time now) {
     assert_int_equal(subject_try(&early, n, &wait, now + delay - 1), DOORMAN_REFUSED);
 }
 
-static void live_by_the_model(classic kind) {
+static void compare_with_model(limiter_kind kind) {
     event events[EVENTS];
     doorman_time start = (doorman_time)random_below(1000000) * MILLISECOND, now = start;
     subject s;
@@ -849,7 +858,7 @@ static void live_by_the_model(classic kind) {
             bucket ? bucket_allows(&s, bucket_level(&s, events, i, start, now), parts, &expected)
                    : window_allows(&s, events, i, parts, now);
         bool allowed = subject_try(&s, n, &wait, now) == DOORMAN_ALLOWED;
-        if (allowed != fits) fail_msg("%s, try %zu: %d", classic_names[kind], i, allowed);
+        if (allowed != fits) fail_msg("%s, try %zu: %d", limiter_names[kind], i, allowed);
         if (allowed) assert_in_range(wait, expected, expected + 1);
         if (!allowed) assert_int_equal(wait, subject_delay(&s, n, now));
         events[i] = (event){now, parts, allowed};
@@ -860,7 +869,9 @@ static void live_by_the_model(classic kind) {
 static void each_kind_of_limiter_follows_its_definition(void **state) {
     (void)state;
     for (int i = 0; i < 60; i++) {
-        for (int kind = 0; kind < CLASSIC_COUNT; kind++) live_by_the_model((classic)kind);
+        for (int kind = 0; kind < LIMITER_KIND_COUNT; kind++) {
+            compare_with_model((limiter_kind)kind);
+        }
     }
 }
 
@@ -1063,9 +1074,9 @@ static void limiters_of_one_limit_do_not_share_their_state(void **state) {
     enum { USERS = 50 };
     assert_int_equal(sizeof(doorman_limiter), 16);
     assert_int_equal(sizeof(doorman_limit), 56);
-    for (int kind = 0; kind < CLASSIC_COUNT; kind++) {
+    for (int kind = 0; kind < LIMITER_KIND_COUNT; kind++) {
         subject s, alone;
-        subject_init(&s, (classic)kind, MINUTE);
+        subject_init(&s, (limiter_kind)kind, MINUTE);
         const doorman_limit before = s.limit;
         doorman_limiter users[USERS];
         doorman_arrival arrivals[USERS][LIMIT];
@@ -1115,17 +1126,17 @@ static void a_rate_and_an_equal_bucket_decide_alike(void **state) {
 /* ---- limits that make no sense ---- */
 
 /* A field that is wrong, in options that are right otherwise. */
-typedef struct fault {
+typedef struct invalid_option {
     const char *field;
     doorman_limit_options options;
-} fault;
+} invalid_option;
 
 #define BUCKET .kind = DOORMAN_TOKEN_BUCKET
 #define FIXED_WINDOW .kind = DOORMAN_FIXED_WINDOW
 #define SLIDING_WINDOW .kind = DOORMAN_SLIDING_WINDOW
 #define SLIDING_LOG .kind = DOORMAN_SLIDING_LOG
 
-static const fault faults[] = {
+static const invalid_option invalid_options[] = {
     {"kind", {.units_per_second = 1, .size = 1}},
     {"kind", {.kind = (doorman_limit_kind)5, .limit = 1, .window = SECOND}},
     {"units_per_second", {BUCKET, .size = 1}},
@@ -1173,16 +1184,16 @@ static void an_error_names_the_invalid_field_of_a_limit(void **state) {
     doorman_limit limit, before;
     memset(&limit, 0x5a, sizeof limit);
     before = limit;
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+    for (size_t i = 0; i < sizeof invalid_options / sizeof *invalid_options; i++) {
         doorman_error error = {""};
         char start[64];
-        snprintf(start, sizeof start, "%s: must ", faults[i].field);
-        assert_int_equal(doorman_limit_init(&limit, &faults[i].options, &error),
+        snprintf(start, sizeof start, "%s: must ", invalid_options[i].field);
+        assert_int_equal(doorman_limit_init(&limit, &invalid_options[i].options, &error),
                          DOORMAN_INVALID_ARGUMENT);
         if (strncmp(error.text, start, strlen(start)) != 0) {
-            fail_msg("fault %zu, %s: %s", i, faults[i].field, error.text);
+            fail_msg("fault %zu, %s: %s", i, invalid_options[i].field, error.text);
         }
-        assert_int_equal(doorman_limit_init(&limit, &faults[i].options, NULL),
+        assert_int_equal(doorman_limit_init(&limit, &invalid_options[i].options, NULL),
                          DOORMAN_INVALID_ARGUMENT);
         assert_memory_equal(&limit, &before, sizeof limit);
     }
@@ -1230,10 +1241,10 @@ static void limiters_withstand_any_amount_and_clock(void **state) {
     (void)state;
     const double none[] = {-1,    -1e-300, (double)NAN,    (double)INFINITY,
                            1e300, 1e15,    2 * LIMIT + 0.1};
-    for (int kind = 0; kind < CLASSIC_COUNT; kind++) {
+    for (int kind = 0; kind < LIMITER_KIND_COUNT; kind++) {
         doorman_time wait, now = MINUTE;
         subject s;
-        subject_init(&s, (classic)kind, now);
+        subject_init(&s, (limiter_kind)kind, now);
         for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
             assert_int_equal(subject_try(&s, none[i], &wait, now), DOORMAN_IMPOSSIBLE);
             assert_int_equal(wait, DOORMAN_NEVER);
@@ -1259,7 +1270,7 @@ static void limiters_withstand_any_amount_and_clock(void **state) {
 
 enum { THREADS = 16 };
 
-typedef struct crowd {
+typedef struct thread_group {
     doorman_rate *rate;
     doorman_gauge *gauge;
     subject *subject;
@@ -1272,27 +1283,27 @@ typedef struct crowd {
     atomic_llong held;     /* units in flight, by the threads' own count */
     atomic_llong capacity; /* the largest capacity of the gauge */
     atomic_int exceeded;
-} crowd;
+} thread_group;
 
-static void crowd_gather(crowd *c) {
+static void thread_group_gather(thread_group *c) {
     atomic_fetch_add(&c->arrived, 1);
     while (atomic_load(&c->arrived) < THREADS) sched_yield();
 }
 
-static void crowd_start(crowd *c, pthread_t *threads, void *(*work)(void *)) {
+static void thread_group_start(thread_group *c, pthread_t *threads, void *(*work)(void *)) {
     for (size_t i = 0; i < THREADS; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, work, c), 0);
     }
     while (atomic_load(&c->arrived) < THREADS) sched_yield();
 }
 
-static void crowd_join(pthread_t *threads) {
+static void thread_group_join(pthread_t *threads) {
     for (size_t i = 0; i < THREADS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
 }
 
-static void *grab_while_the_clock_stands(void *context) {
-    crowd *c = context;
-    crowd_gather(c);
+static void *try_at_one_time(void *context) {
+    thread_group *c = context;
+    thread_group_gather(c);
     for (int i = 0; i < 2000; i++) {
         if (doorman_rate_try(c->rate, 1, MINUTE) == DOORMAN_ALLOWED) {
             atomic_fetch_add(&c->allowed, 1);
@@ -1307,9 +1318,9 @@ static void sixteen_threads_share_one_burst_exactly(void **state) {
     pthread_t threads[THREADS];
     for (int i = 0; i < 5; i++) {
         doorman_rate rate = rate_of(10000, SECOND, 0);
-        crowd c = {.rate = &rate};
-        crowd_start(&c, threads, grab_while_the_clock_stands);
-        crowd_join(threads);
+        thread_group c = {.rate = &rate};
+        thread_group_start(&c, threads, try_at_one_time);
+        thread_group_join(threads);
         assert_int_equal(atomic_load(&c.allowed), 10000);
         doorman_counts counts;
         doorman__usage_read(&rate.usage, &counts);
@@ -1318,10 +1329,10 @@ static void sixteen_threads_share_one_burst_exactly(void **state) {
     }
 }
 
-static void *grab_from_a_classic(void *context) {
-    crowd *c = context;
+static void *try_limiter(void *context) {
+    thread_group *c = context;
     doorman_time wait;
-    crowd_gather(c);
+    thread_group_gather(c);
     for (int i = 0; i < 500; i++) {
         (void)subject_delay(c->subject, 1, MINUTE);
         bool allowed = subject_try(c->subject, 1, &wait, MINUTE) == DOORMAN_ALLOWED;
@@ -1334,28 +1345,28 @@ static void *grab_from_a_classic(void *context) {
 static void sixteen_threads_share_each_kind_of_limiter_exactly(void **state) {
     (void)state;
     pthread_t threads[THREADS];
-    for (int kind = 0; kind < CLASSIC_COUNT; kind++) {
+    for (int kind = 0; kind < LIMITER_KIND_COUNT; kind++) {
         subject s, alone;
-        subject_init(&s, (classic)kind, MINUTE);
+        subject_init(&s, (limiter_kind)kind, MINUTE);
         subject_copy(&alone, &s);
-        crowd c = {.subject = &s};
+        thread_group c = {.subject = &s};
         int expected = 0;
         doorman_time wait;
         for (int i = 0; i < 100; i++) {
             expected += subject_try(&alone, 1, &wait, MINUTE) == DOORMAN_ALLOWED;
         }
-        crowd_start(&c, threads, grab_from_a_classic);
-        crowd_join(threads);
+        thread_group_start(&c, threads, try_limiter);
+        thread_group_join(threads);
         assert_int_equal(atomic_load(&c.allowed), expected);
     }
 }
 
 /* Each 10,000th try moves the clock by one window, while other threads may still be in the last
  * one. */
-static void *grab_from_windows(void *context) {
-    crowd *c = context;
+static void *try_windows(void *context) {
+    thread_group *c = context;
     doorman_time wait;
-    crowd_gather(c);
+    thread_group_gather(c);
     for (int i = 0; i < 100000; i++) {
         doorman_time now = atomic_load(&c->clock);
         bool allowed = subject_try(c->subject, 1, &wait, now) == DOORMAN_ALLOWED;
@@ -1374,15 +1385,15 @@ static void a_late_thread_does_not_reset_the_next_window(void **state) {
     pthread_t threads[THREADS];
     subject s;
     subject_init(&s, FIXED, 0);
-    crowd c = {.subject = &s};
-    crowd_start(&c, threads, grab_from_windows);
-    crowd_join(threads);
+    thread_group c = {.subject = &s};
+    thread_group_start(&c, threads, try_windows);
+    thread_group_join(threads);
     assert_in_range(atomic_load(&c.allowed), LIMIT, (c.clock / s.length + 1) * LIMIT);
 }
 
-static void *grab_until_stopped(void *context) {
-    crowd *c = context;
-    crowd_gather(c);
+static void *try_until_stopped(void *context) {
+    thread_group *c = context;
+    thread_group_gather(c);
     while (!atomic_load(&c->stop)) {
         doorman_time now = atomic_load(&c->clock);
         (void)doorman_rate_delay(c->rate, 1, now);
@@ -1394,7 +1405,7 @@ static void *grab_until_stopped(void *context) {
 }
 
 /* Moves the clock, and waits for enough tries that have seen the new time. */
-static void crowd_clock(crowd *c, doorman_time now) {
+static void thread_group_clock(thread_group *c, doorman_time now) {
     atomic_store(&c->clock, now);
     long long enough = atomic_load(&c->tries) + 2 * THREADS;
     while (atomic_load(&c->tries) < enough) sched_yield();
@@ -1405,21 +1416,21 @@ static void sixteen_threads_stay_within_a_rate_that_changes(void **state) {
     (void)state;
     pthread_t threads[THREADS];
     source s = source_open(1000, 0, 0);
-    crowd c = {.rate = doorman_resource_rate(s.resource)};
-    crowd_start(&c, threads, grab_until_stopped);
+    thread_group c = {.rate = doorman_resource_rate(s.resource)};
+    thread_group_start(&c, threads, try_until_stopped);
     for (doorman_time now = 0; now < 10 * SECOND; now += 5 * MILLISECOND) {
         source_set(&s, now / SECOND % 2 ? 1000 : 200, now);
-        crowd_clock(&c, now);
+        thread_group_clock(&c, now);
     }
     atomic_store(&c.stop, true);
-    crowd_join(threads);
+    thread_group_join(threads);
     assert_in_range(atomic_load(&c.allowed), 5500, 5 * 1000 + 5 * 200 + 100);
     doorman_client_destroy(s.client);
 }
 
 static void *hold_and_release(void *context) {
-    crowd *c = context;
-    crowd_gather(c);
+    thread_group *c = context;
+    thread_group_gather(c);
     while (!atomic_load(&c->stop)) {
         if (doorman_gauge_try(c->gauge, 1, 0) == DOORMAN_ALLOWED) {
             atomic_fetch_add(&c->allowed, 1);
@@ -1439,11 +1450,11 @@ static void sixteen_threads_never_exceed_a_gauge(void **state) {
     (void)state;
     pthread_t threads[THREADS];
     doorman_gauge gauge = gauge_of(5);
-    crowd c = {.gauge = &gauge, .capacity = 5};
-    crowd_start(&c, threads, hold_and_release);
+    thread_group c = {.gauge = &gauge, .capacity = 5};
+    thread_group_start(&c, threads, hold_and_release);
     for (int i = 0; atomic_load(&c.allowed) < 20000 && i < 1000000; i++) sched_yield();
     atomic_store(&c.stop, true);
-    crowd_join(threads);
+    thread_group_join(threads);
     assert_true(atomic_load(&c.allowed) >= 20000);
     assert_int_equal(atomic_load(&c.exceeded), 0);
     assert_exact(doorman__gauge_in_flight(&gauge), 0);
@@ -1456,8 +1467,8 @@ static void a_claim_includes_every_unit_in_flight(void **state) {
     (void)state;
     pthread_t threads[THREADS];
     source s = source_open(12, 0, 0);
-    crowd c = {.gauge = doorman_resource_gauge(s.resource), .capacity = 12, .spins = true};
-    crowd_start(&c, threads, hold_and_release);
+    thread_group c = {.gauge = doorman_resource_gauge(s.resource), .capacity = 12, .spins = true};
+    thread_group_start(&c, threads, hold_and_release);
     int missed = 0;
     for (int i = 0; i < 40000; i++) {
         source_set(&s, 2, 0);
@@ -1469,7 +1480,7 @@ static void a_claim_includes_every_unit_in_flight(void **state) {
         for (int k = 0; k < 100; k++) missed += atomic_load(&c.held) > 12;
     }
     atomic_store(&c.stop, true);
-    crowd_join(threads);
+    thread_group_join(threads);
     assert_int_equal(missed, 0);
     assert_int_equal(atomic_load(&c.exceeded), 0);
     assert_true(atomic_load(&c.allowed) > 0);

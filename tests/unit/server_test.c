@@ -20,7 +20,7 @@ typedef struct world {
     doorman_error error;
 } world;
 
-static void note_event(void *context, const doorman_event *event) {
+static void record_event(void *context, const doorman_event *event) {
     world *w = context;
     w->events[event->kind]++;
     snprintf(w->holder_id, sizeof w->holder_id, "%s", event->holder_id);
@@ -37,7 +37,7 @@ static doorman_config *config_of(double capacity, const doorman_algorithm *algor
     return config;
 }
 
-static void win(world *w) {
+static void become_master(world *w) {
     const doorman_mastership mine = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
     assert_int_equal(doorman_server_set_master(w->server, &mine, w->now), DOORMAN_OK);
 }
@@ -51,10 +51,10 @@ static world *world_start_full(double capacity, const doorman_algorithm *algorit
     options.node = "root";
     options.config = w->config;
     options.seed[0] = 7;
-    options.on_event = note_event;
+    options.on_event = record_event;
     options.context = w;
     assert_int_equal(doorman_server_create(&w->server, &options, &w->error, w->now), DOORMAN_OK);
-    win(w);
+    become_master(w);
     return w;
 }
 
@@ -87,8 +87,8 @@ typedef struct holder {
     char node[16];
 } holder;
 
-static doorman_status ask_for(world *w, const char *resource_id, const holder *h,
-                              doorman_capacity_response *answer) {
+static doorman_status request_resource(world *w, const char *resource_id, const holder *h,
+                                       doorman_capacity_response *answer) {
     const doorman_demand demand = {h->wants, 1, h->priority};
     doorman_capacity_request ask = {.resource_id = resource_id,
                                     .has = h->has,
@@ -105,9 +105,9 @@ static doorman_status ask_for(world *w, const char *resource_id, const holder *h
 }
 
 /* A holder sends a request and stores the lease it gets. */
-static doorman_capacity_response ask(world *w, holder *h) {
+static doorman_capacity_response request(world *w, holder *h) {
     doorman_capacity_response answer = {.resource_id = NULL};
-    assert_int_equal(ask_for(w, "db", h, &answer), DOORMAN_OK);
+    assert_int_equal(request_resource(w, "db", h, &answer), DOORMAN_OK);
     if (answer.outcome == DOORMAN_GRANTED && answer.gets.id) {
         h->has = answer.gets;
         snprintf(h->node, sizeof h->node, "%s", answer.gets.node);
@@ -116,7 +116,7 @@ static doorman_capacity_response ask(world *w, holder *h) {
     return answer;
 }
 
-static double gets(world *w, holder *h) { return ask(w, h).gets.capacity; }
+static double request_capacity(world *w, holder *h) { return request(w, h).gets.capacity; }
 
 static void release(world *w, const holder *h, uint64_t id) {
     const doorman_capacity_request asked = {.resource_id = "db", .has.id = id};
@@ -128,7 +128,7 @@ static void release(world *w, const holder *h, uint64_t id) {
 }
 
 /* Returns what the node shows of "db"; zeros if it does not know it. */
-static doorman_server_resource seen(world *w) {
+static doorman_server_resource read_resource(world *w) {
     doorman_server_resource resource = {.resource_id = NULL};
     (void)doorman_server_find(w->server, "db", &resource, w->now);
     return resource;
@@ -153,23 +153,24 @@ static void new_holders_get_a_share_of_the_capacity(void **state) {
     world *w = world_start(120, NULL);
     holder a = {.id = "a", .wants = 1000}, b = {.id = "b", .wants = 50},
            c = {.id = "c", .wants = 10};
-    assert_about(gets(w, &a), 120);
+    assert_about(request_capacity(w, &a), 120);
     /* Nothing is free, and a keeps its lease until it confirms a smaller one. */
-    assert_about(gets(w, &b), 0);
+    assert_about(request_capacity(w, &b), 0);
     w->now += 6 * SECOND;
-    assert_about(gets(w, &a), 70);
+    assert_about(request_capacity(w, &a), 70);
     w->now += SECOND;
-    assert_about(gets(w, &b), 0);  /* a may not have received its smaller lease yet */
-    assert_about(gets(w, &a), 70); /* this confirms, even within the minimum interval (R11) */
+    assert_about(request_capacity(w, &b), 0); /* a may not have received its smaller lease yet */
+    assert_about(request_capacity(w, &a),
+                 70); /* this confirms, even within the minimum interval (R11) */
     w->now += 6 * SECOND;
-    assert_about(gets(w, &b), 50);
-    assert_about(gets(w, &c), 0);
+    assert_about(request_capacity(w, &b), 50);
+    assert_about(request_capacity(w, &c), 0);
     w->now += 6 * SECOND;
-    assert_about(gets(w, &a), 60);
-    assert_about(gets(w, &a), 60);
+    assert_about(request_capacity(w, &a), 60);
+    assert_about(request_capacity(w, &a), 60);
     w->now += 6 * SECOND;
-    assert_about(gets(w, &c), 10);
-    assert_about(seen(w).has, 120);
+    assert_about(request_capacity(w, &c), 10);
+    assert_about(read_resource(w).has, 120);
     world_stop(w);
 }
 
@@ -181,12 +182,12 @@ static void immediate_handover_grants_at_once(void **state) {
                                          .has_learning_mode_duration = true};
     world *w = world_start(100, &immediate);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
-    assert_about(gets(w, &a), 100);
-    assert_about(gets(w, &b), 0);
+    assert_about(request_capacity(w, &a), 100);
+    assert_about(request_capacity(w, &b), 0);
     w->now += 16 * SECOND;
-    assert_about(gets(w, &a), 50);
-    assert_about(seen(w).committed, 50);
-    assert_about(gets(w, &b), 50);
+    assert_about(request_capacity(w, &a), 50);
+    assert_about(read_resource(w).committed, 50);
+    assert_about(request_capacity(w, &b), 50);
     world_stop(w);
 }
 
@@ -195,7 +196,7 @@ static void a_server_that_is_not_master_names_the_master(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10};
-    assert_about(gets(w, &a), 10);
+    assert_about(request_capacity(w, &a), 10);
     doorman_mastership other = {.address = "tcp://there:1", .until = w->now};
     assert_int_equal(doorman_server_set_master(w->server, &other, w->now), DOORMAN_OK);
     const doorman_request request = {.method = DOORMAN_DISCOVERY};
@@ -204,7 +205,8 @@ static void a_server_that_is_not_master_names_the_master(void **state) {
                      DOORMAN_OK);
     assert_false(response.is_master);
     assert_string_equal(response.master_address, "tcp://there:1");
-    assert_int_equal(seen(w).holder_count, 0); /* losing mastership deletes all state at once */
+    assert_int_equal(read_resource(w).holder_count,
+                     0); /* losing mastership deletes all state at once */
     world_stop(w);
 }
 
@@ -233,15 +235,15 @@ static void a_lease_is_committed_until_its_end_plus_drift(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
-    assert_int_equal(ask(w, &a).gets.expires_in, 60 * SECOND);
+    assert_int_equal(request(w, &a).gets.expires_in, 60 * SECOND);
     w->now += 63 * SECOND - 1;
-    assert_about(seen(w).has, 100);
-    assert_about(gets(w, &b), 0);
+    assert_about(read_resource(w).has, 100);
+    assert_about(request_capacity(w, &b), 0);
     w->now += 1;
-    assert_int_equal(seen(w).expired_count, 1);
+    assert_int_equal(read_resource(w).expired_count, 1);
     assert_int_equal(w->events[DOORMAN_EVENT_EXPIRED], 1);
     w->now += 6 * SECOND;
-    assert_about(gets(w, &b), 100);
+    assert_about(request_capacity(w, &b), 100);
     world_stop(w);
 }
 
@@ -250,14 +252,14 @@ static void a_request_within_the_minimum_interval_gets_the_same_lease(void **sta
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 40};
-    uint64_t first = ask(w, &a).gets.id;
+    uint64_t first = request(w, &a).gets.id;
     w->now += 5 * SECOND - 1;
-    doorman_capacity_response again = ask(w, &a);
+    doorman_capacity_response again = request(w, &a);
     assert_true(again.gets.id == first);
     assert_about(again.gets.capacity, 40);
     assert_int_equal(again.gets.expires_in, 55 * SECOND + 1);
     w->now += 1;
-    again = ask(w, &a);
+    again = request(w, &a);
     assert_true(again.gets.id != first);
     assert_about(again.gets.capacity, 40);
     world_stop(w);
@@ -268,15 +270,15 @@ static void a_satisfied_holder_can_grow_within_the_minimum_interval(void **state
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 1}, b = {.id = "b", .wants = 30};
-    uint64_t first = ask(w, &a).gets.id;
-    assert_about(gets(w, &b), 30);
+    uint64_t first = request(w, &a).gets.id;
+    assert_about(request_capacity(w, &b), 30);
     w->now += SECOND / 5;
     a.wants = 1000;
-    doorman_capacity_response grown = ask(w, &a);
+    doorman_capacity_response grown = request(w, &a);
     assert_true(grown.gets.id != first);
     assert_about(grown.gets.capacity, 70);
     assert_int_equal(grown.gets.expires_in, 60 * SECOND);
-    assert_about(seen(w).committed, 100);
+    assert_about(read_resource(w).committed, 100);
     world_stop(w);
 }
 
@@ -286,17 +288,17 @@ static void an_unsatisfied_holder_waits_for_the_minimum_interval(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 90}, b = {.id = "b", .wants = 90};
-    assert_about(gets(w, &a), 90);
-    uint64_t first = ask(w, &b).gets.id;
+    assert_about(request_capacity(w, &a), 90);
+    uint64_t first = request(w, &b).gets.id;
     a.wants = a.has.capacity = 20;
     w->now += SECOND;
-    assert_about(gets(w, &a), 20); /* then 70 are free */
+    assert_about(request_capacity(w, &a), 20); /* then 70 are free */
     b.wants = 95;
-    doorman_capacity_response again = ask(w, &b);
+    doorman_capacity_response again = request(w, &b);
     assert_true(again.gets.id == first);
     assert_about(again.gets.capacity, 10);
     w->now += 4 * SECOND;
-    assert_about(gets(w, &b), 80);
+    assert_about(request_capacity(w, &b), 80);
     world_stop(w);
 }
 
@@ -305,11 +307,11 @@ static void a_holder_that_cannot_grow_gets_the_same_lease(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 50}, b = {.id = "b", .wants = 50};
-    uint64_t first = ask(w, &a).gets.id;
-    assert_about(gets(w, &b), 50);
+    uint64_t first = request(w, &a).gets.id;
+    assert_about(request_capacity(w, &b), 50);
     w->now += SECOND;
     a.wants = 90;
-    doorman_capacity_response again = ask(w, &a);
+    doorman_capacity_response again = request(w, &a);
     assert_true(again.gets.id == first);
     assert_about(again.gets.capacity, 50);
     world_stop(w);
@@ -320,17 +322,17 @@ static void a_holder_that_gave_capacity_back_grows_only_from_free_capacity(void 
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 80}, b = {.id = "b", .wants = 50};
-    uint64_t first = ask(w, &a).gets.id;
+    uint64_t first = request(w, &a).gets.id;
     a.wants = a.has.capacity = 30;
     w->now += SECOND;
-    assert_about(gets(w, &a), 30);
-    assert_about(gets(w, &b), 50);
+    assert_about(request_capacity(w, &a), 30);
+    assert_about(request_capacity(w, &b), 50);
     a.wants = 80;
     w->now += SECOND;
-    doorman_capacity_response grown = ask(w, &a);
+    doorman_capacity_response grown = request(w, &a);
     assert_true(grown.gets.id != first);
     assert_about(grown.gets.capacity, 50);
-    assert_about(seen(w).committed, 100);
+    assert_about(read_resource(w).committed, 100);
     world_stop(w);
 }
 
@@ -339,14 +341,14 @@ static void a_returned_amount_is_not_granted_again_within_the_minimum_interval(v
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 80};
-    assert_about(gets(w, &a), 80);
+    assert_about(request_capacity(w, &a), 80);
     a.wants = 30;
     a.has.capacity = 30;
     w->now += SECOND;
-    assert_about(gets(w, &a), 30);
-    assert_about(seen(w).committed, 30);
+    assert_about(request_capacity(w, &a), 30);
+    assert_about(read_resource(w).committed, 30);
     w->now += SECOND;
-    assert_about(gets(w, &a), 30);
+    assert_about(request_capacity(w, &a), 30);
     world_stop(w);
 }
 
@@ -355,10 +357,10 @@ static void a_holder_that_lost_its_lease_need_not_wait(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 40};
-    uint64_t first = ask(w, &a).gets.id;
+    uint64_t first = request(w, &a).gets.id;
     a.has = (doorman_lease){.id = 0};
     w->now += 1;
-    doorman_capacity_response answer = ask(w, &a);
+    doorman_capacity_response answer = request(w, &a);
     assert_true(answer.gets.id != first);
     assert_about(answer.gets.capacity, 40);
     world_stop(w);
@@ -372,9 +374,9 @@ static void the_minimum_interval_is_at_most_half_the_refresh_interval(void **sta
                                       .has_learning_mode_duration = true};
     world *w = world_start(100, &lively);
     holder a = {.id = "a", .wants = 40};
-    uint64_t first = ask(w, &a).gets.id;
+    uint64_t first = request(w, &a).gets.id;
     w->now += SECOND;
-    assert_true(ask(w, &a).gets.id != first);
+    assert_true(request(w, &a).gets.id != first);
     world_stop(w);
 }
 
@@ -387,16 +389,16 @@ static void a_new_master_grants_holders_what_they_claim(void **state) {
                 .wants = 90,
                 .has = {.id = 5, .node = "root", .capacity = 60, .expires_in = SECOND}};
     holder b = {.id = "b", .wants = 90};
-    doorman_capacity_response answer = ask(w, &a);
+    doorman_capacity_response answer = request(w, &a);
     assert_about(answer.gets.capacity, 60);
     assert_false(answer.has_safe_capacity); /* S7: none while learning */
     assert_true(answer.learning);
-    assert_int_equal(ask(w, &b).outcome, DOORMAN_TRY_LATER);
+    assert_int_equal(request(w, &b).outcome, DOORMAN_TRY_LATER);
     w->now += 63 * SECOND - 1;
-    assert_int_equal(ask(w, &b).outcome, DOORMAN_TRY_LATER);
-    assert_about(gets(w, &a), 60);
+    assert_int_equal(request(w, &b).outcome, DOORMAN_TRY_LATER);
+    assert_about(request_capacity(w, &a), 60);
     w->now += 1; /* R8: the longest lease with drift has ended */
-    answer = ask(w, &b);
+    answer = request(w, &b);
     assert_about(answer.gets.capacity, 40);
     assert_false(answer.learning);
     world_stop(w);
@@ -405,8 +407,8 @@ static void a_new_master_grants_holders_what_they_claim(void **state) {
 static const doorman_algorithm learns = {.kind = DOORMAN_FAIR_SHARE};
 
 /* Fails unless a holder is answered TRY_LATER by a server that learns, with this interval. */
-static void assert_put_off(world *w, holder *h, doorman_time refresh_interval) {
-    doorman_capacity_response answer = ask(w, h);
+static void assert_refused(world *w, holder *h, doorman_time refresh_interval) {
+    doorman_capacity_response answer = request(w, h);
     assert_int_equal(answer.outcome, DOORMAN_TRY_LATER);
     assert_true(answer.learning);
     assert_int_equal(answer.gets.id, 0);
@@ -419,13 +421,13 @@ static void a_holder_without_a_lease_is_refused_until_learning_ends(void **state
     (void)state;
     world *w = world_start(100, &learns);
     holder a = {.id = "a", .wants = 90};
-    assert_put_off(w, &a, 16 * SECOND);
+    assert_refused(w, &a, 16 * SECOND);
     w->now += 53 * SECOND;
-    assert_put_off(w, &a, 10 * SECOND);
+    assert_refused(w, &a, 10 * SECOND);
     w->now += 10 * SECOND - 1;
-    assert_put_off(w, &a, SECOND);
+    assert_refused(w, &a, SECOND);
     w->now += 1;
-    assert_about(gets(w, &a), 90);
+    assert_about(request_capacity(w, &a), 90);
     world_stop(w);
 }
 
@@ -435,19 +437,19 @@ static void the_wants_of_a_refused_holder_count_while_it_keeps_asking(void **sta
     (void)state;
     world *w = world_start(100, &learns);
     holder a = {.id = "a", .wants = 90}, b = {.id = "b", .wants = 7};
-    assert_put_off(w, &a, 16 * SECOND);
-    assert_put_off(w, &b, 16 * SECOND);
-    assert_about(seen(w).wants, 97);
-    assert_about(seen(w).committed, 0);
-    assert_int_equal(seen(w).holder_count, 2);
+    assert_refused(w, &a, 16 * SECOND);
+    assert_refused(w, &b, 16 * SECOND);
+    assert_about(read_resource(w).wants, 97);
+    assert_about(read_resource(w).committed, 0);
+    assert_int_equal(read_resource(w).holder_count, 2);
     w->now += 40 * SECOND;
-    assert_put_off(w, &a, 16 * SECOND);
+    assert_refused(w, &a, 16 * SECOND);
     w->now += 3 * 16 * SECOND * 21 / 20 - 40 * SECOND - 1;
-    assert_int_equal(seen(w).holder_count, 2);
+    assert_int_equal(read_resource(w).holder_count, 2);
     w->now += 1;
-    assert_int_equal(seen(w).holder_count, 1);
-    assert_about(seen(w).wants, 90);
-    assert_int_equal(seen(w).expired_count, 0);
+    assert_int_equal(read_resource(w).holder_count, 1);
+    assert_about(read_resource(w).wants, 90);
+    assert_int_equal(read_resource(w).expired_count, 0);
     world_stop(w);
 }
 
@@ -458,11 +460,11 @@ static void a_refused_holder_is_forgotten_after_one_lease_length(void **state) {
     const doorman_algorithm slow = {.lease_length = 60 * SECOND, .refresh_interval = 50 * SECOND};
     world *w = world_start(100, &slow);
     holder a = {.id = "a", .wants = 90};
-    assert_put_off(w, &a, 50 * SECOND);
+    assert_refused(w, &a, 50 * SECOND);
     w->now += 63 * SECOND - 1;
-    assert_int_equal(seen(w).holder_count, 1);
+    assert_int_equal(read_resource(w).holder_count, 1);
     w->now += 1;
-    assert_int_equal(seen(w).holder_count, 0);
+    assert_int_equal(read_resource(w).holder_count, 0);
     world_stop(w);
 }
 
@@ -477,14 +479,14 @@ static void a_claim_that_does_not_fit_gets_0(void **state) {
     holder b = {.id = "b",
                 .wants = 30,
                 .has = {.id = 6, .node = "root", .capacity = 30, .expires_in = SECOND}};
-    assert_about(gets(w, &a), 100);
-    assert_exact(gets(w, &b), 0);
-    assert_about(seen(w).committed, 100);
+    assert_about(request_capacity(w, &a), 100);
+    assert_exact(request_capacity(w, &b), 0);
+    assert_about(read_resource(w).committed, 100);
     w->now += 6 * SECOND;
     a.has.capacity = 80; /* the rest is free for holders with a lease of this node */
-    assert_about(gets(w, &a), 80);
-    assert_about(gets(w, &b), 20);
-    assert_about(seen(w).committed, 100);
+    assert_about(request_capacity(w, &a), 80);
+    assert_about(request_capacity(w, &b), 20);
+    assert_about(read_resource(w).committed, 100);
     world_stop(w);
 }
 
@@ -496,15 +498,15 @@ static void a_holder_that_returned_everything_can_get_it_again(void **state) {
     holder a = {.id = "a",
                 .wants = 60,
                 .has = {.id = 5, .node = "root", .capacity = 60, .expires_in = SECOND}};
-    assert_about(gets(w, &a), 60);
+    assert_about(request_capacity(w, &a), 60);
     uint64_t id = a.has.id;
     a.wants = a.has.capacity = 0;
-    assert_put_off(w, &a, 5 * SECOND); /* within the minimum interval */
+    assert_refused(w, &a, 5 * SECOND); /* within the minimum interval */
     w->now += 6 * SECOND;
-    assert_put_off(w, &a, 5 * SECOND);
-    assert_about(seen(w).committed, 0);
+    assert_refused(w, &a, 5 * SECOND);
+    assert_about(read_resource(w).committed, 0);
     a.wants = 40;
-    assert_about(gets(w, &a), 40);
+    assert_about(request_capacity(w, &a), 40);
     assert_true(a.has.id != id);
     world_stop(w);
 }
@@ -516,12 +518,12 @@ static void a_holder_that_lost_its_lease_is_refused_and_stays_committed(void **s
     holder a = {.id = "a",
                 .wants = 60,
                 .has = {.id = 5, .node = "root", .capacity = 60, .expires_in = SECOND}};
-    assert_about(gets(w, &a), 60);
+    assert_about(request_capacity(w, &a), 60);
     holder again = {.id = "a", .wants = 60};
     w->now += SECOND;
-    assert_put_off(w, &again, 16 * SECOND);
-    assert_about(seen(w).committed, 60);
-    assert_about(gets(w, &a), 60); /* it is still the last lease, and can be named */
+    assert_refused(w, &again, 16 * SECOND);
+    assert_about(read_resource(w).committed, 60);
+    assert_about(request_capacity(w, &a), 60); /* it is still the last lease, and can be named */
     world_stop(w);
 }
 
@@ -531,7 +533,7 @@ static void a_kind_that_does_not_divide_the_capacity_needs_no_learning(void **st
     const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE};
     world *w = world_start(100, &each);
     holder a = {.id = "a", .wants = 90};
-    doorman_capacity_response answer = ask(w, &a);
+    doorman_capacity_response answer = request(w, &a);
     assert_about(answer.gets.capacity, 90);
     assert_false(answer.learning);
     world_stop(w);
@@ -545,9 +547,9 @@ static void while_learning_claims_are_limited_to_the_capacity(void **state) {
     holder a = {.id = "a", .has = {.id = 5, .node = "root", .capacity = 70, .expires_in = SECOND}};
     holder b = {.id = "b", .has = {.id = 6, .node = "root", .capacity = 1e9, .expires_in = SECOND}};
     a.wants = b.wants = 1e9;
-    assert_about(gets(w, &a), 70);
-    assert_about(gets(w, &b), 30);
-    assert_about(seen(w).committed, 100);
+    assert_about(request_capacity(w, &a), 70);
+    assert_about(request_capacity(w, &b), 30);
+    assert_about(read_resource(w).committed, 100);
     world_stop(w);
 }
 
@@ -559,7 +561,7 @@ static void while_learning_claims_to_leases_of_other_nodes_are_ignored(void **st
     holder a = {.id = "a",
                 .wants = 70,
                 .has = {.id = 5, .node = "elsewhere", .capacity = 70, .expires_in = SECOND}};
-    assert_about(gets(w, &a), 0);
+    assert_about(request_capacity(w, &a), 0);
     world_stop(w);
 }
 
@@ -571,15 +573,15 @@ static void longer_leases_that_are_loaded_while_learning_extend_it(void **state)
     const doorman_algorithm slow = {.lease_length = 60 * SECOND};
     world *w = world_start(100, &quick);
     holder a = {.id = "a", .wants = 70};
-    assert_about(gets(w, &a), 0);
+    assert_about(request_capacity(w, &a), 0);
     w->now += 10 * SECOND;
     reload(w, config_of(100, &slow));
     w->now += 52 * SECOND;
     a.has.id = 0;
-    assert_about(gets(w, &a), 0);
+    assert_about(request_capacity(w, &a), 0);
     w->now += SECOND;
     a.has.id = 0;
-    assert_about(gets(w, &a), 70);
+    assert_about(request_capacity(w, &a), 70);
     world_stop(w);
 }
 
@@ -596,10 +598,10 @@ static void learning_starts_when_the_predecessor_was_gone(void **state) {
                                      .predecessor_gone = w->now - 62 * SECOND};
     assert_int_equal(doorman_server_set_master(w->server, &mine, w->now), DOORMAN_OK);
     holder a = {.id = "a", .wants = 70};
-    assert_about(gets(w, &a), 0);
+    assert_about(request_capacity(w, &a), 0);
     w->now += SECOND;
     a.has.id = 0;
-    assert_about(gets(w, &a), 70);
+    assert_about(request_capacity(w, &a), 70);
     world_stop(w);
 }
 
@@ -616,9 +618,9 @@ static bool is_shared(world *w, const char *holder_id) {
 }
 
 /* A process asks `times` times, every 8 s. */
-static void ask_for_a_while(world *w, holder *h, int times) {
+static void renew_repeatedly(world *w, holder *h, int times) {
     for (int i = 0; i < times; i++) {
-        (void)ask(w, h);
+        (void)request(w, h);
         w->now += 8 * SECOND;
     }
 }
@@ -629,30 +631,30 @@ static void two_processes_with_one_id_are_detected(void **state) {
     (void)state;
     world *w = world_start(1000, NULL);
     holder a = {.id = "same", .wants = 800}, b = a, other = {.id = "other", .wants = 10};
-    ask_for_a_while(w, &a, 5);
+    renew_repeatedly(w, &a, 5);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 0);
         assert_false(is_shared(w, "same"));
-        assert_about(gets(w, &b), 800); /* both have it; nothing prevents that */
+        assert_about(request_capacity(w, &b), 800); /* both have it; nothing prevents that */
         w->now += 7 * SECOND;
-        assert_about(gets(w, &a), 800);
+        assert_about(request_capacity(w, &a), 800);
         w->now += 9 * SECOND;
-        (void)ask(w, &other);
+        (void)request(w, &other);
     }
     assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 1);
     assert_string_equal(w->holder_id, "same");
     assert_true(is_shared(w, "same"));
     assert_false(is_shared(w, "other"));
     for (int i = 0; i < 5; i++) {
-        (void)ask(w, &b);
+        (void)request(w, &b);
         w->now += 8 * SECOND;
-        (void)ask(w, &a);
+        (void)request(w, &a);
         w->now += 8 * SECOND;
     }
     assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 11);
-    ask_for_a_while(w, &a, 6);
+    renew_repeatedly(w, &a, 6);
     assert_true(is_shared(w, "same"));
-    ask_for_a_while(w, &a, 1);
+    renew_repeatedly(w, &a, 1);
     assert_false(is_shared(w, "same"));
     assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 11);
     world_stop(w);
@@ -664,9 +666,9 @@ static void two_processes_with_one_id_are_detected_at_different_request_rates(vo
     world *w = world_start(1000, NULL);
     holder a = {.id = "same", .wants = 800}, b = a;
     for (int round = 0; round < 6; round++) {
-        ask_for_a_while(w, &a, 8);
+        renew_repeatedly(w, &a, 8);
         if (round < 2) assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 0);
-        (void)ask(w, &b);
+        (void)request(w, &b);
         w->now += SECOND;
     }
     assert_true(w->events[DOORMAN_EVENT_SHARED_ID] > 0);
@@ -675,7 +677,7 @@ static void two_processes_with_one_id_are_detected_at_different_request_rates(vo
     a.has.id = b.has.id = 0;
     for (int i = 0; i < 200; i++) {
         holder copy = i % 2 ? a : b;
-        (void)ask(w, random_below(10) ? (i % 2 ? &a : &b) : &copy);
+        (void)request(w, random_below(10) ? (i % 2 ? &a : &b) : &copy);
         w->now += 5 * SECOND;
     }
     assert_true(w->events[DOORMAN_EVENT_SHARED_ID] > 20);
@@ -688,33 +690,33 @@ typedef struct process {
     holder now, copies[4]; /* copies: requests that may arrive again, or late */
 } process;
 
-static void live_through_anything(world *w, process *p) {
+static void run_on_bad_network(world *w, process *p) {
     holder *late = &p->copies[random_below(4)];
     switch (random_below(8)) {
     case 0: /* the response is lost */
         *late = p->now;
-        (void)ask(w, late);
+        (void)request(w, late);
         *late = p->now; /* the request, without the lease that it got */
         break;
     case 1: { /* the request arrives twice, and either response is accepted */
         holder first = p->now, second = p->now;
         *late = p->now;
-        (void)ask(w, &first);
-        (void)ask(w, &second);
+        (void)request(w, &first);
+        (void)request(w, &second);
         p->now = random_below(2) ? first : second;
         p->now.has.node = p->now.node;
         break;
     }
     case 2: { /* an old request arrives now, for the first time or again */
         holder copy = *late;
-        if (copy.id) (void)ask(w, &copy);
+        if (copy.id) (void)request(w, &copy);
         break;
     }
     case 3: /* the request will arrive late */ *late = p->now; break;
     case 4: /* it restarts, rarely */
         if (random_below(4) == 0) p->now.has.id = 0;
         break;
-    default: (void)ask(w, &p->now); break;
+    default: (void)request(w, &p->now); break;
     }
     w->now += (doorman_time)random_below(20) * SECOND;
 }
@@ -727,7 +729,7 @@ static void one_process_on_a_bad_network_is_not_reported_as_two(void **state) {
         process p = {.now = {.id = "one", .wants = 800}};
         for (int i = 0; i < 2000; i++) {
             if (p.now.has.id && random_below(50) == 0) p.now.has.id = 0; /* its lease ends */
-            live_through_anything(w, &p);
+            run_on_bad_network(w, &p);
         }
         assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 0);
         world_stop(w);
@@ -740,11 +742,11 @@ static void a_delayed_duplicate_of_a_request_frees_nothing(void **state) {
     world *w = world_start(682, NULL);
     holder c1 = {.id = "c1", .wants = 500}, c0 = {.id = "c0", .wants = 682};
     holder copy = c1;
-    assert_about(gets(w, &c1), 500);
+    assert_about(request_capacity(w, &c1), 500);
     w->now += 6 * SECOND;
-    (void)ask(w, &copy); /* it claims nothing */
-    assert_about(gets(w, &c0), 182);
-    assert_about(seen(w).committed, 682);
+    (void)request(w, &copy); /* it claims nothing */
+    assert_about(request_capacity(w, &c0), 182);
+    assert_about(read_resource(w).committed, 682);
     world_stop(w);
 }
 
@@ -753,16 +755,16 @@ static void units_in_flight_stay_committed(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
-    assert_about(gets(w, &a), 100);
-    assert_about(gets(w, &b), 0);
+    assert_about(request_capacity(w, &a), 100);
+    assert_about(request_capacity(w, &b), 0);
     w->now += 6 * SECOND;
-    assert_about(gets(w, &a), 50);
+    assert_about(request_capacity(w, &a), 50);
     a.outstanding = 90;
     w->now += 6 * SECOND;
-    assert_about(gets(w, &a), 50);
+    assert_about(request_capacity(w, &a), 50);
     b.has.id = 0;
-    assert_about(gets(w, &b), 10);
-    assert_about(seen(w).committed, 100);
+    assert_about(request_capacity(w, &b), 10);
+    assert_about(read_resource(w).committed, 100);
     world_stop(w);
 }
 
@@ -771,13 +773,13 @@ static void a_release_names_its_lease(void **state) {
     (void)state;
     world *w = world_start(176, NULL);
     holder a = {.id = "a", .wants = 176};
-    uint64_t first = ask(w, &a).gets.id;
+    uint64_t first = request(w, &a).gets.id;
     release(w, &a, first);
-    assert_int_equal(seen(w).holder_count, 0);
+    assert_int_equal(read_resource(w).holder_count, 0);
     a.has.id = 0;
-    assert_about(gets(w, &a), 176); /* the resource has been opened again */
-    release(w, &a, first);          /* a copy of the old release arrives */
-    assert_about(seen(w).has, 176);
+    assert_about(request_capacity(w, &a), 176); /* the resource has been opened again */
+    release(w, &a, first);                      /* a copy of the old release arrives */
+    assert_about(read_resource(w).has, 176);
     world_stop(w);
 }
 
@@ -789,7 +791,7 @@ static void the_refresh_interval_is_at_most_a_third_of_the_lease(void **state) {
                                     .has_learning_mode_duration = true};
     world *w = world_start(100, &slow);
     holder a = {.id = "a", .wants = 40};
-    assert_int_equal(ask(w, &a).gets.refresh_interval, 10 * SECOND);
+    assert_int_equal(request(w, &a).gets.refresh_interval, 10 * SECOND);
     world_stop(w);
 }
 
@@ -798,8 +800,8 @@ static void a_holder_below_its_share_renews_sooner(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
-    assert_int_equal(ask(w, &a).gets.refresh_interval, 16 * SECOND);
-    assert_int_equal(ask(w, &b).gets.refresh_interval, 5 * SECOND);
+    assert_int_equal(request(w, &a).gets.refresh_interval, 16 * SECOND);
+    assert_int_equal(request(w, &b).gets.refresh_interval, 5 * SECOND);
     world_stop(w);
 }
 
@@ -808,8 +810,8 @@ static void the_safe_capacity_is_the_configured_one_or_an_equal_part(void **stat
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10}, b = {.id = "b", .wants = 10};
-    assert_about(ask(w, &a).safe_capacity, 100);
-    assert_about(ask(w, &b).safe_capacity, 50);
+    assert_about(request(w, &a).safe_capacity, 100);
+    assert_about(request(w, &b).safe_capacity, 50);
     doorman_template all = {.identifier_glob = "*",
                             .capacity = 100,
                             .has_safe_capacity = true,
@@ -818,7 +820,7 @@ static void the_safe_capacity_is_the_configured_one_or_an_equal_part(void **stat
     const doorman_config_options options = {.templates = &all, .template_count = 1};
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
     reload(w, config);
-    doorman_capacity_response answer = ask(w, &a);
+    doorman_capacity_response answer = request(w, &a);
     assert_true(answer.has_safe_capacity);
     assert_about(answer.safe_capacity, -1);
     world_stop(w);
@@ -832,10 +834,10 @@ static void an_unknown_claim_is_reported_and_ignored(void **state) {
     holder b = {.id = "b",
                 .wants = 100,
                 .has = {.id = 77, .node = "root", .capacity = 50, .expires_in = SECOND}};
-    assert_about(gets(w, &a), 100);
-    assert_about(gets(w, &b), 0);
+    assert_about(request_capacity(w, &a), 100);
+    assert_about(request_capacity(w, &b), 0);
     assert_int_equal(w->events[DOORMAN_EVENT_UNKNOWN_CLAIM], 1);
-    assert_about(seen(w).committed, 100);
+    assert_about(read_resource(w).committed, 100);
     world_stop(w);
 }
 
@@ -846,11 +848,11 @@ static void static_amounts_are_per_client(void **state) {
                             none = {.kind = DOORMAN_NO_ALGORITHM};
     world *w = world_start(10, &each);
     holder a = {.id = "a", .wants = 15}, b = {.id = "b", .wants = 7};
-    assert_about(gets(w, &a), 10);
-    assert_about(gets(w, &b), 7);
+    assert_about(request_capacity(w, &a), 10);
+    assert_about(request_capacity(w, &b), 7);
     reload(w, config_of(10, &none));
     w->now += 6 * SECOND;
-    assert_about(gets(w, &a), 15);
+    assert_about(request_capacity(w, &a), 15);
     world_stop(w);
 }
 
@@ -859,24 +861,24 @@ static void after_a_cut_no_holder_grows_until_the_sum_fits(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 60}, b = {.id = "b", .wants = 40}, c = {.id = "c", .wants = 90};
-    assert_about(gets(w, &a), 60);
-    assert_about(gets(w, &b), 40);
+    assert_about(request_capacity(w, &a), 60);
+    assert_about(request_capacity(w, &b), 40);
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     reload(w, config_of(30, &quick));
-    assert_about(seen(w).has, 100); /* no lease is dropped */
+    assert_about(read_resource(w).has, 100); /* no lease is dropped */
     w->now += 6 * SECOND;
-    assert_about(gets(w, &c), 0);
-    assert_about(gets(w, &a), 10);
-    assert_about(gets(w, &b), 10);
-    assert_about(gets(w, &c), 0);
-    assert_about(gets(w, &a), 10); /* this confirms */
-    assert_about(gets(w, &b), 10);
-    assert_about(seen(w).committed, 20);
+    assert_about(request_capacity(w, &c), 0);
+    assert_about(request_capacity(w, &a), 10);
+    assert_about(request_capacity(w, &b), 10);
+    assert_about(request_capacity(w, &c), 0);
+    assert_about(request_capacity(w, &a), 10); /* this confirms */
+    assert_about(request_capacity(w, &b), 10);
+    assert_about(read_resource(w).committed, 20);
     w->now += 6 * SECOND;
-    assert_about(gets(w, &c), 10);
+    assert_about(request_capacity(w, &c), 10);
     reload(w, config_of(0, &quick));
     w->now += 6 * SECOND;
-    assert_about(gets(w, &a), 0);
+    assert_about(request_capacity(w, &a), 0);
     world_stop(w);
 }
 
@@ -890,15 +892,15 @@ static void a_resource_that_gains_a_template_learns_first(void **state) {
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
     reload(w, config); /* no template matches "db" now */
     holder a = {.id = "a", .wants = 5000}, b = {.id = "b", .wants = 10};
-    assert_about(gets(w, &a), 5000); /* G2 */
+    assert_about(request_capacity(w, &a), 5000); /* G2 */
     assert_int_equal(w->events[DOORMAN_EVENT_UNMATCHED], 1);
-    assert_int_equal(seen(w).holder_count, 0);
+    assert_int_equal(read_resource(w).holder_count, 0);
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
     reload(w, config_of(100, &fair));
-    assert_about(gets(w, &b), 0);
+    assert_about(request_capacity(w, &b), 0);
     w->now += 63 * SECOND;
     b.has.id = 0;
-    assert_about(gets(w, &b), 10);
+    assert_about(request_capacity(w, &b), 10);
     world_stop(w);
 }
 
@@ -917,16 +919,16 @@ static void long_leases_of_a_removed_template_are_learned_when_it_returns(void *
     world *w = world_start(100, NULL);
     reload(w, config_of_one("db", 300 * SECOND));
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
-    assert_about(gets(w, &a), 100);
+    assert_about(request_capacity(w, &a), 100);
     w->now += SECOND;
     reload(w, config_of_one("other", 10 * SECOND));
     w->now += SECOND;
     reload(w, config_of_one("db", 10 * SECOND));
     w->now += 290 * SECOND;
-    assert_about(gets(w, &b), 0); /* a may still have all of it */
+    assert_about(request_capacity(w, &b), 0); /* a may still have all of it */
     w->now += 30 * SECOND;
     b.has.id = 0;
-    assert_about(gets(w, &b), 100);
+    assert_about(request_capacity(w, &b), 100);
     world_stop(w);
 }
 
@@ -939,11 +941,11 @@ static void a_holder_that_renews_on_time_gets_a_new_lease(void **state) {
                                     .has_learning_mode_duration = true};
     world *w = world_start(100, &slow);
     holder a = {.id = "a", .wants = 40};
-    doorman_capacity_response answer = ask(w, &a);
+    doorman_capacity_response answer = request(w, &a);
     for (int i = 0; i < 5; i++) {
         uint64_t last = answer.gets.id;
         w->now += answer.gets.refresh_interval;
-        answer = ask(w, &a);
+        answer = request(w, &a);
         assert_true(answer.gets.id != last);
     }
     world_stop(w);
@@ -958,7 +960,7 @@ static void unmatched_resources_can_be_refused(void **state) {
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
     reload(w, config);
     holder a = {.id = "a", .wants = 5};
-    doorman_capacity_response answer = ask(w, &a);
+    doorman_capacity_response answer = request(w, &a);
     assert_int_equal(answer.outcome, DOORMAN_UNMATCHED);
     assert_true(answer.gets.refresh_interval > 0);
     world_stop(w);
@@ -969,15 +971,15 @@ static void a_reload_that_shortens_leases_keeps_the_earlier_ones(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 50}, b = {.id = "b", .wants = 50};
-    assert_about(gets(w, &a), 50);
+    assert_about(request_capacity(w, &a), 50);
     const doorman_algorithm quick = {.lease_length = 6 * SECOND,
                                      .refresh_interval = 2 * SECOND,
                                      .has_learning_mode_duration = true};
     reload(w, config_of(100, &quick));
-    assert_int_equal(ask(w, &b).gets.expires_in, 6 * SECOND);
+    assert_int_equal(request(w, &b).gets.expires_in, 6 * SECOND);
     doorman_time start = w->now, quick_end = start + 6 * SECOND + 6 * SECOND / 20;
     w->now = quick_end - 1;
-    assert_about(seen(w).has, 100);
+    assert_about(read_resource(w).has, 100);
     doorman_cursor cursor = {0};
     doorman_server_lease lease;
     for (int holders = 0; holders < 2; holders++) {
@@ -985,11 +987,11 @@ static void a_reload_that_shortens_leases_keeps_the_earlier_ones(void **state) {
     }
     assert_false(doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now));
     w->now = quick_end;
-    assert_about(seen(w).has, 50);
+    assert_about(read_resource(w).has, 50);
     w->now = start + 63 * SECOND - 1;
-    assert_about(seen(w).has, 50);
+    assert_about(read_resource(w).has, 50);
     w->now += 1;
-    assert_int_equal(seen(w).holder_count, 0);
+    assert_int_equal(read_resource(w).holder_count, 0);
     world_stop(w);
 }
 
@@ -1001,20 +1003,20 @@ static void a_bound_refuses_only_the_new_holder(void **state) {
         .resource_max = 2, .holder_max = 2, .resource_max_per_holder = 1};
     world *w = world_start_full(100, &quick, bounds);
     holder a = {.id = "a", .wants = 5}, b = {.id = "b", .wants = 5}, c = {.id = "c", .wants = 5};
-    assert_about(gets(w, &a), 5);
-    assert_about(gets(w, &b), 5);
-    assert_int_equal(ask(w, &c).outcome, DOORMAN_FULL); /* bound: holders of one resource */
+    assert_about(request_capacity(w, &a), 5);
+    assert_about(request_capacity(w, &b), 5);
+    assert_int_equal(request(w, &c).outcome, DOORMAN_FULL); /* bound: holders of one resource */
     doorman_capacity_response answer;
-    assert_int_equal(ask_for(w, "two", &a, &answer), DOORMAN_OK);
+    assert_int_equal(request_resource(w, "two", &a, &answer), DOORMAN_OK);
     assert_int_equal(answer.outcome, DOORMAN_FULL); /* bound: resources of one holder */
-    assert_int_equal(ask_for(w, "two", &c, &answer), DOORMAN_OK);
+    assert_int_equal(request_resource(w, "two", &c, &answer), DOORMAN_OK);
     assert_int_equal(answer.outcome, DOORMAN_GRANTED);
     holder d = {.id = "d", .wants = 5};
-    assert_int_equal(ask_for(w, "three", &d, &answer), DOORMAN_OK);
+    assert_int_equal(request_resource(w, "three", &d, &answer), DOORMAN_OK);
     assert_int_equal(answer.outcome, DOORMAN_FULL); /* bound: resources */
     assert_int_equal(w->events[DOORMAN_EVENT_FULL], 3);
     w->now += 6 * SECOND;
-    assert_about(gets(w, &a), 5);
+    assert_about(request_capacity(w, &a), 5);
     world_stop(w);
 }
 
@@ -1025,10 +1027,10 @@ static void a_refused_resource_leaves_nothing_behind(void **state) {
     const doorman_server_options bounds = {.resource_max_per_holder = 1};
     world *w = world_start_full(100, &quick, bounds);
     holder a = {.id = "a", .wants = 5};
-    assert_about(gets(w, &a), 5);
+    assert_about(request_capacity(w, &a), 5);
     doorman_capacity_response answer;
     size_t holders = 0;
-    assert_int_equal(ask_for(w, "two", &a, &answer), DOORMAN_OK);
+    assert_int_equal(request_resource(w, "two", &a, &answer), DOORMAN_OK);
     assert_int_equal(answer.outcome, DOORMAN_FULL);
     assert_int_equal(count_resources(w, &holders), 1);
     world_stop(w);
@@ -1088,7 +1090,7 @@ static void an_invalid_message_changes_nothing(void **state) {
     }
     holder nobody = {.id = "", .wants = 1};
     doorman_capacity_response answer;
-    assert_int_equal(ask_for(w, "db", &nobody, &answer), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(request_resource(w, "db", &nobody, &answer), DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(w->error.text, "client_id: " DOORMAN__ID_RULE);
     world_stop(w);
 }
@@ -1178,7 +1180,7 @@ static void invalid_server_options_are_refused(void **state) {
     }
     assert_int_equal(doorman_server_configure(w->server, NULL, w->now), DOORMAN_INVALID_ARGUMENT);
     holder a = {.id = "a", .wants = 10};
-    assert_about(gets(w, &a), 10); /* mastership and configuration are unchanged */
+    assert_about(request_capacity(w, &a), 10); /* mastership and configuration are unchanged */
     world_stop(w);
 }
 
@@ -1188,11 +1190,11 @@ static void a_configured_drift_is_applied(void **state) {
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     world *w = world_start_full(100, &quick, (doorman_server_options){.drift = 1});
     holder a = {.id = "a", .wants = 10};
-    assert_about(gets(w, &a), 10);
+    assert_about(request_capacity(w, &a), 10);
     w->now += 120 * SECOND - 1;
-    assert_int_equal(seen(w).holder_count, 1);
+    assert_int_equal(read_resource(w).holder_count, 1);
     w->now++;
-    assert_int_equal(seen(w).holder_count, 0);
+    assert_int_equal(read_resource(w).holder_count, 0);
     world_stop(w);
 }
 
@@ -1208,8 +1210,8 @@ static void an_iteration_over_leases_ends_with_the_mastership(void **state) {
     doorman_cursor cursor = {0}, leases = {0};
     const doorman_mastership brief = {.address = "tcp://here:1", .until = w->now + 5 * SECOND};
     assert_int_equal(doorman_server_set_master(w->server, &brief, w->now), DOORMAN_OK);
-    assert_int_equal(ask_for(w, "one", &a, &answer), DOORMAN_OK);
-    assert_int_equal(ask_for(w, "two", &a, &answer), DOORMAN_OK);
+    assert_int_equal(request_resource(w, "one", &a, &answer), DOORMAN_OK);
+    assert_int_equal(request_resource(w, "two", &a, &answer), DOORMAN_OK);
     assert_false(doorman_server_next_lease(w->server, "three", &leases, &lease, w->now));
     assert_true(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
     w->now += 5 * SECOND;
@@ -1228,7 +1230,7 @@ static void ids_can_contain_slashes_stars_and_brackets(void **state) {
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         holder a = {.id = ids[i], .wants = 10};
         doorman_capacity_response answer;
-        assert_int_equal(ask_for(w, ids[i], &a, &answer), DOORMAN_OK);
+        assert_int_equal(request_resource(w, ids[i], &a, &answer), DOORMAN_OK);
         assert_int_equal(answer.outcome, DOORMAN_GRANTED);
         assert_about(answer.gets.capacity, 10);
     }
@@ -1240,11 +1242,11 @@ static void a_clock_that_goes_back_stands_still(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 90};
-    assert_about(gets(w, &a), 90);
+    assert_about(request_capacity(w, &a), 90);
     w->now -= 500 * SECOND;
-    assert_about(gets(w, &a), 90);
+    assert_about(request_capacity(w, &a), 90);
     w->now += 500 * SECOND + 63 * SECOND;
-    assert_int_equal(seen(w).holder_count, 0);
+    assert_int_equal(read_resource(w).holder_count, 0);
     world_stop(w);
 }
 
@@ -1257,13 +1259,13 @@ static void lease_ids_are_unique(void **state) {
     holder a = {.id = "a", .wants = 90};
     for (size_t i = 0; i < ROUNDS; i++) {
         w->now += 6 * SECOND;
-        ids[i] = ask(w, &a).gets.id;
+        ids[i] = request(w, &a).gets.id;
         assert_true(ids[i] >= 1 && ids[i] <= UINT64_C(1) << 53);
         for (size_t j = 0; j < i; j++) assert_true(ids[i] != ids[j]);
         const doorman_mastership nobody = {.until = 0};
         if (i % 100 == 0) {
             assert_int_equal(doorman_server_set_master(w->server, &nobody, w->now), DOORMAN_OK);
-            win(w);
+            become_master(w);
         }
     }
     world_stop(w);
@@ -1277,7 +1279,7 @@ static void update_frees_expired_leases(void **state) {
         char id[16];
         snprintf(id, sizeof id, "h%d", i);
         holder h = {.id = id, .wants = 1};
-        assert_about(gets(w, &h), 1);
+        assert_about(request_capacity(w, &h), 1);
     }
     doorman_time due = doorman_server_due(w->server);
     assert_true(due <= w->now + 63 * SECOND);
@@ -1301,7 +1303,8 @@ static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) 
         char id[16];
         snprintf(id, sizeof id, "h%d", i);
         doorman_capacity_response answer;
-        assert_int_equal(ask_for(w, "other", &(holder){.id = id, .wants = 1}, &answer), DOORMAN_OK);
+        assert_int_equal(request_resource(w, "other", &(holder){.id = id, .wants = 1}, &answer),
+                         DOORMAN_OK);
     }
     w->now += 63 * SECOND;
     int updates = 0;
@@ -1309,7 +1312,7 @@ static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) 
         size_t before = w->events[DOORMAN_EVENT_EXPIRED];
         doorman_server_update(w->server, w->now);
         assert_true(w->events[DOORMAN_EVENT_EXPIRED] - before <= 10000);
-        if (updates == 0) assert_about(gets(w, &late), 100);
+        if (updates == 0) assert_about(request_capacity(w, &late), 100);
     }
     assert_int_equal(updates, 3);
     assert_int_equal(w->events[DOORMAN_EVENT_EXPIRED], HOLDERS);
@@ -1320,11 +1323,12 @@ static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) 
 }
 
 /* A holder asks for the resource with this number as its id. */
-static void ask_number(world *w, int number) {
+static void request_by_number(world *w, int number) {
     char id[16];
     doorman_capacity_response answer;
     snprintf(id, sizeof id, "%d", number);
-    assert_int_equal(ask_for(w, id, &(holder){.id = "h", .wants = 1}, &answer), DOORMAN_OK);
+    assert_int_equal(request_resource(w, id, &(holder){.id = "h", .wants = 1}, &answer),
+                     DOORMAN_OK);
 }
 
 /* Asks for the resource with this number, or for "db" as the holder with this number. */
@@ -1333,9 +1337,9 @@ static void ask_as_number(world *w, bool is_holder, int number) {
     holder h = {.id = id, .wants = 1};
     snprintf(id, sizeof id, "%d", number);
     if (is_holder) {
-        (void)ask(w, &h);
+        (void)request(w, &h);
     } else {
-        ask_number(w, number);
+        request_by_number(w, number);
     }
 }
 
@@ -1399,9 +1403,9 @@ static void an_iteration_continues_in_a_table_that_shrinks(void **state) {
     int seen[COUNT] = {0};
     doorman_cursor cursor = {0};
     world *w = world_start(100, NULL);
-    for (int i = 0; i < COUNT; i++) ask_number(w, i);
+    for (int i = 0; i < COUNT; i++) request_by_number(w, i);
     w->now += 30 * SECOND;
-    for (int i = 0; i < KEPT; i++) ask_number(w, i);
+    for (int i = 0; i < KEPT; i++) request_by_number(w, i);
     assert_true(iterate(w, false, &cursor, COUNT / 2, seen));
     w->now += 40 * SECOND;
     doorman_server_update(w->server, w->now);
@@ -1416,7 +1420,7 @@ static void an_iteration_ends_with_the_mastership(void **state) {
     doorman_cursor cursor = {0};
     doorman_server_resource resource;
     world *w = world_start(100, NULL);
-    for (int i = 0; i < 3; i++) ask_number(w, i);
+    for (int i = 0; i < 3; i++) request_by_number(w, i);
     assert_true(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
     assert_true(doorman_server_find(w->server, "1", &resource, w->now));
     assert_string_equal(resource.resource_id, "1");
@@ -1451,8 +1455,8 @@ static void sums_equal_a_recount_over_random_histories(void **state) {
         if (random_below(16) == 0) one->has.id = 0;
         if (random_below(16) == 0) one->outstanding = random_unit() * 20;
         if (random_below(16) == 0) release(w, one, one->has.id ? one->has.id : 1);
-        assert_true(gets(w, one) <= one->wants + 1e-12);
-        doorman_server_resource sums = seen(w);
+        assert_true(request_capacity(w, one) <= one->wants + 1e-12);
+        doorman_server_resource sums = read_resource(w);
         doorman_server_lease lease;
         doorman_cursor cursor = {0};
         double has = 0, counted = 0, wants = 0;
@@ -1470,7 +1474,8 @@ static void sums_equal_a_recount_over_random_histories(void **state) {
         assert_int_equal(sums.holder_count, count);
     }
     w->now += 63 * SECOND;
-    assert_true(seen(w).committed <= 0 && seen(w).has <= 0 && seen(w).wants <= 0);
+    assert_true(read_resource(w).committed <= 0 && read_resource(w).has <= 0 &&
+                read_resource(w).wants <= 0);
     world_stop(w);
 }
 

@@ -24,19 +24,18 @@ static void assert_shares(doorman_algorithm algorithm, double capacity,
 
 /* ---- worked examples ----------------------------------------------------------------------- */
 
-static const doorman_demand greedy_medium_modest[] = {{1000, 1, 1}, {50, 1, 1}, {10, 1, 1}};
+static const doorman_demand three_demands[] = {{1000, 1, 1}, {50, 1, 1}, {10, 1, 1}};
 
 static void fair_shares_of_120_between_1000_and_50_and_10_are_60_and_50_and_10(void **state) {
     (void)state;
     const double expected[] = {60, 50, 10};
-    assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 120, greedy_medium_modest, expected, 3);
+    assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 120, three_demands, expected, 3);
 }
 
 static void proportional_shares_of_120_are_equal_parts_and_a_part_of_the_rest(void **state) {
     (void)state;
     const double expected[] = {40 + 30 * 960.0 / 970, 40 + 30 * 10.0 / 970, 10};
-    assert_shares(ALGORITHM(.kind = DOORMAN_PROPORTIONAL_SHARE), 120, greedy_medium_modest,
-                  expected, 3);
+    assert_shares(ALGORITHM(.kind = DOORMAN_PROPORTIONAL_SHARE), 120, three_demands, expected, 3);
     assert_near(expected[0], 69.69, 1e-4);
     assert_near(expected[1], 40.31, 1e-4);
 }
@@ -134,7 +133,8 @@ static int compare_ratios(const void *a, const void *b) {
 
 /* Water-filling: returns the level at which min(wants, level * weight) sum to the capacity; if all
  * wants fit, the largest amount. */
-static long double slow_level(const doorman_demand *demands, size_t count, long double capacity) {
+static long double reference_level(const doorman_demand *demands, size_t count,
+                                   long double capacity) {
     static doorman_demand sorted[DEMANDS_MAX];
     long double weight = 0, left = capacity;
     for (size_t i = 0; i < count; i++) {
@@ -151,18 +151,18 @@ static long double slow_level(const doorman_demand *demands, size_t count, long 
     return (long double)DOORMAN_AMOUNT_MAX;
 }
 
-static long double poured(const doorman_demand *demand, long double level) {
+static long double filled(const doorman_demand *demand, long double level) {
     return fminl((long double)demand->wants, level * (long double)demand->subclients);
 }
 
-static void slow_fair(problem *it) {
-    long double level = slow_level(it->demands, it->count, (long double)it->capacity);
-    for (size_t i = 0; i < it->count; i++) it->exact[i] = poured(&it->demands[i], level);
+static void reference_fair(problem *it) {
+    long double level = reference_level(it->demands, it->count, (long double)it->capacity);
+    for (size_t i = 0; i < it->count; i++) it->exact[i] = filled(&it->demands[i], level);
 }
 
 /* Demands below their equal part leave the rest of it to the others, in proportion to what these
  * want above their own. */
-static void slow_proportional(problem *it) {
+static void reference_proportional(problem *it) {
     long double weights = 0, wants = 0, left = 0, above = 0;
     for (size_t i = 0; i < it->count; i++) {
         weights += (long double)it->demands[i].subclients;
@@ -183,35 +183,35 @@ static void slow_proportional(problem *it) {
     }
 }
 
-static void slow_priority(problem *it) {
+static void reference_priority(problem *it) {
     static doorman_demand band[DEMANDS_MAX];
     long double reserve = (long double)it->capacity * (long double)it->algorithm.reserve;
-    long double floor = slow_level(it->demands, it->count, reserve);
+    long double floor = reference_level(it->demands, it->count, reserve);
     long double left = (long double)it->capacity, below = 0;
-    for (size_t i = 0; i < it->count; i++) below += poured(&it->demands[i], floor);
+    for (size_t i = 0; i < it->count; i++) below += filled(&it->demands[i], floor);
     for (int priority = DOORMAN_PRIORITY_MAX; priority >= 0; priority--) {
         size_t count = 0;
         for (size_t i = 0; i < it->count; i++) {
             if (it->demands[i].priority == priority) band[count++] = it->demands[i];
         }
-        for (size_t i = 0; i < count; i++) below -= poured(&band[i], floor);
-        long double level = fmaxl(floor, slow_level(band, count, left - fmaxl(0, below)));
+        for (size_t i = 0; i < count; i++) below -= filled(&band[i], floor);
+        long double level = fmaxl(floor, reference_level(band, count, left - fmaxl(0, below)));
         for (size_t i = 0; i < it->count; i++) {
             if (it->demands[i].priority != priority) continue;
-            it->exact[i] = poured(&it->demands[i], level);
+            it->exact[i] = filled(&it->demands[i], level);
             left -= it->exact[i];
         }
     }
 }
 
-static void slow_solve(problem *it) {
+static void reference_solve(problem *it) {
     switch (it->algorithm.kind) {
-    case DOORMAN_FAIR_SHARE: slow_fair(it); break;
-    case DOORMAN_PROPORTIONAL_SHARE: slow_proportional(it); break;
-    case DOORMAN_PRIORITY_SHARE: slow_priority(it); break;
+    case DOORMAN_FAIR_SHARE: reference_fair(it); break;
+    case DOORMAN_PROPORTIONAL_SHARE: reference_proportional(it); break;
+    case DOORMAN_PRIORITY_SHARE: reference_priority(it); break;
     case DOORMAN_STATIC_SHARE:
         for (size_t i = 0; i < it->count; i++) {
-            it->exact[i] = poured(&it->demands[i], (long double)it->capacity);
+            it->exact[i] = filled(&it->demands[i], (long double)it->capacity);
         }
         break;
     case DOORMAN_NO_ALGORITHM:
@@ -263,7 +263,7 @@ static void assert_target(double target, long double exact, double capacity) {
 
 /* A1, A4 */
 static void check_terms(problem *it, const doorman_terms *terms, size_t terms_count) {
-    slow_solve(it);
+    reference_solve(it);
     long double sum = 0;
     for (size_t i = 0; i < it->count; i++) {
         double target = doorman__terms_target(terms, terms_count, &it->demands[i]);
@@ -349,7 +349,7 @@ static void without_capacity_every_share_is_0(void **state) {
     (void)state;
     const double expected[] = {0, 0, 0};
     for (int kind = 0; kind <= DOORMAN_STATIC_SHARE; kind++) {
-        assert_shares(ALGORITHM(.kind = (doorman_kind)kind), 0, greedy_medium_modest, expected, 3);
+        assert_shares(ALGORITHM(.kind = (doorman_kind)kind), 0, three_demands, expected, 3);
     }
 }
 
@@ -445,7 +445,7 @@ static void what_is_no_demand_is_refused_by_its_path_and_writes_nothing(void **s
 /* Amounts and terms are optional. Terms without a place for their number are refused. */
 static void a_caller_takes_amounts_or_terms_or_both_or_neither(void **state) {
     (void)state;
-    const doorman_demand *demands = greedy_medium_modest;
+    const doorman_demand *demands = three_demands;
     doorman_terms terms[DOORMAN_TERMS_MAX] = {{7, -1, -1}};
     doorman_error error = {""};
     double amounts[3];
@@ -726,7 +726,7 @@ static void index_put(doorman__index *index, const doorman_demand *demand) {
     put(index, demand->priority, &own);
 }
 
-static void index_take(doorman__index *index, const doorman_demand *demand) {
+static void index_remove(doorman__index *index, const doorman_demand *demand) {
     doorman__demand own = doorman__demand_of(demand, false);
     doorman__index_remove(index, demand->priority, &own);
 }
@@ -742,10 +742,10 @@ static void change_problem(problem *it, doorman__index *index, size_t most) {
         it->demands[it->count++] = next;
     } else if (random_below(3)) {
         index_put(index, &next);
-        index_take(index, &it->demands[at]);
+        index_remove(index, &it->demands[at]);
         it->demands[at] = next;
     } else {
-        index_take(index, &it->demands[at]);
+        index_remove(index, &it->demands[at]);
         it->demands[at] = it->demands[--it->count];
     }
 }
@@ -768,7 +768,7 @@ static void shares_are_right_after_random_changes(void **state) {
                         doorman__kinds[kind].solve(&it.algorithm, it.capacity, &index, terms));
         }
     }
-    while (it.count) index_take(&index, &it.demands[--it.count]);
+    while (it.count) index_remove(&index, &it.demands[--it.count]);
     assert_exact(doorman__index_wants(&index), 0);
     doorman__index_uninit(&index);
 }

@@ -17,10 +17,10 @@ typedef struct node {
     char name[16];
     doorman_server *server; /* NULL: the node is dead */
     int parent;             /* index of its parent; -1: it is a root */
-    uint64_t life;
+    uint64_t incarnation;
 } node;
 
-typedef struct member {
+typedef struct forest_client {
     char id[24];
     int node;
     doorman_client *client;
@@ -28,22 +28,22 @@ typedef struct member {
     double wants;
     int priority;
     bool stalled; /* its requests are not sent */
-} member;
+} forest_client;
 
 typedef struct forest {
     doorman_time now;
     doorman_config *config;
     node nodes[NODES_MAX];
     size_t node_count;
-    member *members;
-    size_t member_count, member_capacity;
-    bool cut[NODES_MAX];    /* the connection from this node to its parent is cut */
-    bool divide_leases;     /* leases of nodes are divided, as by a parent without whole units */
-    bool hide_algorithm;    /* responses are changed so that they name no algorithm */
-    uint64_t joined;        /* number of clients added so far */
-    size_t largest_request; /* the largest number of asks in one request */
-    size_t refused;         /* number of requests that were answered with an error */
-    doorman_error error;    /* the last error */
+    forest_client *clients;
+    size_t client_count, client_capacity;
+    bool cut[NODES_MAX];      /* the connection from this node to its parent is cut */
+    bool divide_leases;       /* leases of nodes are divided, as by a parent without whole units */
+    bool hide_algorithm;      /* responses are changed so that they name no algorithm */
+    uint64_t started_clients; /* number of clients added so far */
+    size_t largest_request;   /* the largest number of asks in one request */
+    size_t refused;           /* number of requests that were answered with an error */
+    doorman_error error;      /* the last error */
     size_t events[DOORMAN_EVENT_COUNT];
 } forest;
 
@@ -59,12 +59,12 @@ static void start_node(forest *f, int index) {
     if (n->parent < 0) options.config = f->config;
     if (n->parent >= 0) options.parents = parents, options.parent_count = 1;
     options.seed[0] = (uint64_t)index + 1;
-    options.seed[1] = ++n->life;
+    options.seed[1] = ++n->incarnation;
     doorman_error error = {""};
     doorman_status status = doorman_server_create(&n->server, &options, &error, f->now);
     if (status != DOORMAN_OK) fail_msg("%s: %s", n->name, error.text);
-    doorman_mastership mine = {.address = n->name, .until = DOORMAN_NEVER};
-    assert_int_equal(doorman_server_set_master(n->server, &mine, f->now), DOORMAN_OK);
+    doorman_mastership mastership = {.address = n->name, .until = DOORMAN_NEVER};
+    assert_int_equal(doorman_server_set_master(n->server, &mastership, f->now), DOORMAN_OK);
 }
 
 static void stop_node(forest *f, int index) {
@@ -87,7 +87,7 @@ static int add_node(forest *f, int parent) {
 }
 
 /* Starts a forest with one root, which has finished learning. */
-static forest *plant(const doorman_template *templates, size_t count) {
+static forest *forest_start(const doorman_template *templates, size_t count) {
     forest *f = calloc(1, sizeof *f);
     assert_non_null(f);
     f->now = 1000 * SECOND;
@@ -98,44 +98,46 @@ static forest *plant(const doorman_template *templates, size_t count) {
     return f;
 }
 
-static forest *plant_one(double capacity, doorman_algorithm algorithm) {
+static forest *forest_start_one(double capacity, doorman_algorithm algorithm) {
     doorman_template all = {.identifier_glob = "*",
                             .capacity = capacity,
                             .has_algorithm = true,
                             .algorithm = algorithm};
-    return plant(&all, 1);
+    return forest_start(&all, 1);
 }
 
 static const doorman_algorithm fair = {.lease_length = 60 * DOORMAN_SECOND,
                                        .refresh_interval = 8 * DOORMAN_SECOND};
 
-static void fell(forest *f) {
-    for (size_t i = 0; i < f->member_count; i++) doorman_client_destroy(f->members[i].client);
+static void forest_stop(forest *f) {
+    for (size_t i = 0; i < f->client_count; i++) doorman_client_destroy(f->clients[i].client);
     for (size_t i = 0; i < f->node_count; i++) doorman_server_destroy(f->nodes[i].server);
     doorman_config_destroy(f->config);
-    free(f->members);
+    free(f->clients);
     free(f);
 }
 
-static void join(forest *f, member *m);
+static void start_client(forest *f, forest_client *m);
 
-static member *add_member(forest *f, int at, double wants, int priority) {
-    if (f->member_count == f->member_capacity) {
-        f->member_capacity = f->member_capacity ? 2 * f->member_capacity : 16;
-        f->members = realloc(f->members, f->member_capacity * sizeof *f->members);
-        assert_non_null(f->members);
+static forest_client *add_client(forest *f, int at, double wants, int priority) {
+    if (f->client_count == f->client_capacity) {
+        f->client_capacity = f->client_capacity ? 2 * f->client_capacity : 16;
+        f->clients = realloc(f->clients, f->client_capacity * sizeof *f->clients);
+        assert_non_null(f->clients);
     }
-    member *m = &f->members[f->member_count];
-    *m = (member){.node = at, .wants = wants, .priority = priority};
-    snprintf(m->id, sizeof m->id, "c%zu", f->member_count++);
-    join(f, m);
+    forest_client *m = &f->clients[f->client_count];
+    *m = (forest_client){.node = at, .wants = wants, .priority = priority};
+    snprintf(m->id, sizeof m->id, "c%zu", f->client_count++);
+    start_client(f, m);
     return m;
 }
 
-static void join(forest *f, member *m) {
+static void start_client(forest *f, forest_client *m) {
     const char *addresses[] = {f->nodes[m->node].name};
-    doorman_client_options options = {
-        .client_id = m->id, .addresses = addresses, .address_count = 1, .seed = ++f->joined};
+    doorman_client_options options = {.client_id = m->id,
+                                      .addresses = addresses,
+                                      .address_count = 1,
+                                      .seed = ++f->started_clients};
     assert_int_equal(doorman_client_create(&m->client, &options, NULL, f->now), DOORMAN_OK);
     doorman_resource_options resource = {
         .resource_id = "db", .has_priority = true, .priority = m->priority};
@@ -145,9 +147,9 @@ static void join(forest *f, member *m) {
 }
 
 /* Restarts a client under the same id. It has lost all its state. */
-static void reset_client(forest *f, size_t who) {
-    doorman_client_destroy(f->members[who].client);
-    join(f, &f->members[who]);
+static void reset_client(forest *f, size_t client) {
+    doorman_client_destroy(f->clients[client].client);
+    start_client(f, &f->clients[client]);
 }
 
 static int node_at(const forest *f, const char *address) {
@@ -159,7 +161,7 @@ static int node_at(const forest *f, const char *address) {
 
 /* Carries one request from an upstream object and its response back, if it has a request. Messages
  * take no time. Returns whether there was a request. */
-static bool carry(forest *f, doorman_upstream *upstream, bool cut) {
+static bool exchange(forest *f, doorman_upstream *upstream, bool cut) {
     doorman_request request;
     doorman_response response;
     assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
@@ -188,7 +190,7 @@ static bool carry(forest *f, doorman_upstream *upstream, bool cut) {
     return true;
 }
 
-static double leased(const forest *f, const member *m) {
+static double leased(const forest *f, const forest_client *m) {
     doorman_resource_info info = {.leased = false};
     if (m->resource) doorman_resource_read(m->resource, &info, f->now);
     return info.leased ? info.capacity : 0;
@@ -196,32 +198,34 @@ static double leased(const forest *f, const member *m) {
 
 static double sum_leased(const forest *f) {
     double sum = 0;
-    for (size_t i = 0; i < f->member_count; i++) sum += leased(f, &f->members[i]);
+    for (size_t i = 0; i < f->client_count; i++) sum += leased(f, &f->clients[i]);
     return sum;
 }
 
-static void want(forest *f, size_t who, double wants) {
-    f->members[who].wants = wants;
-    assert_int_equal(doorman_resource_set_wants(f->members[who].resource, wants, f->now),
+static void set_wants(forest *f, size_t client, double wants) {
+    f->clients[client].wants = wants;
+    assert_int_equal(doorman_resource_set_wants(f->clients[client].resource, wants, f->now),
                      DOORMAN_OK);
 }
 
-static void stall(forest *f, size_t who, bool stalled) { f->members[who].stalled = stalled; }
+static void set_stalled(forest *f, size_t client, bool stalled) {
+    f->clients[client].stalled = stalled;
+}
 
 /* Handles everything that is due now, in all nodes and clients. */
-static void settle(forest *f) {
+static void handle_due(forest *f) {
     for (int round = 0; round < 100; round++) {
         bool busy = false;
         for (size_t i = 0; i < f->node_count; i++) {
             if (!f->nodes[i].server) continue;
             doorman_server_update(f->nodes[i].server, f->now);
             doorman_upstream *upstream = doorman_server_upstream(f->nodes[i].server);
-            if (upstream) busy = carry(f, upstream, f->cut[i]) || busy;
+            if (upstream) busy = exchange(f, upstream, f->cut[i]) || busy;
         }
-        for (size_t i = 0; i < f->member_count; i++) {
-            if (f->members[i].stalled) continue;
-            doorman_client_update(f->members[i].client, f->now);
-            busy = carry(f, doorman_client_upstream(f->members[i].client), false) || busy;
+        for (size_t i = 0; i < f->client_count; i++) {
+            if (f->clients[i].stalled) continue;
+            doorman_client_update(f->clients[i].client, f->now);
+            busy = exchange(f, doorman_client_upstream(f->clients[i].client), false) || busy;
         }
         if (!busy) return;
     }
@@ -229,10 +233,10 @@ static void settle(forest *f) {
 }
 
 /* Lets time pass, in steps of 0.1 s, and checks that the leases never exceed the capacity (T7). */
-static void pass(forest *f, double seconds, double capacity) {
+static void run_for(forest *f, double seconds, double capacity) {
     for (int step = 0; step < (int)(seconds * 10 + 0.5); step++) {
         f->now += SECOND / 10;
-        settle(f);
+        handle_due(f);
         double sum = sum_leased(f);
         if (sum > capacity * (1 + 1e-12)) {
             fail_msg("leases of %.17g in force, capacity %.17g, %g s later", sum, capacity,
@@ -249,26 +253,26 @@ static bool resource_of(const forest *f, int at, doorman_server_resource *out) {
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 /* Compares the leases with the shares that one server would give to all clients of the forest. */
-static void hold_against_one_server(const forest *f, const doorman_algorithm *algorithm,
+static void compare_with_one_server(const forest *f, const doorman_algorithm *algorithm,
                                     double capacity, double within) {
-    doorman_demand *demands = calloc(f->member_count, sizeof *demands);
-    double *shares = calloc(f->member_count, sizeof *shares);
+    doorman_demand *demands = calloc(f->client_count, sizeof *demands);
+    double *shares = calloc(f->client_count, sizeof *shares);
     assert_true(demands && shares);
-    for (size_t i = 0; i < f->member_count; i++) {
-        demands[i] = (doorman_demand){f->members[i].wants, 1, f->members[i].priority};
+    for (size_t i = 0; i < f->client_count; i++) {
+        demands[i] = (doorman_demand){f->clients[i].wants, 1, f->clients[i].priority};
     }
     assert_int_equal(
-        doorman_shares(algorithm, capacity, demands, f->member_count, shares, NULL, NULL, NULL),
+        doorman_shares(algorithm, capacity, demands, f->client_count, shares, NULL, NULL, NULL),
         DOORMAN_OK);
     double worst = 0;
-    size_t who = 0;
-    for (size_t i = 0; i < f->member_count; i++) {
-        double off = fabs(leased(f, &f->members[i]) - shares[i]) / fmax(shares[i], 1e-6);
-        if (off > worst) worst = off, who = i;
+    size_t client = 0;
+    for (size_t i = 0; i < f->client_count; i++) {
+        double off = fabs(leased(f, &f->clients[i]) - shares[i]) / fmax(shares[i], 1e-6);
+        if (off > worst) worst = off, client = i;
     }
     if (worst > within) {
-        fail_msg("%s has %.9g, and should have %.9g", f->members[who].id,
-                 leased(f, &f->members[who]), shares[who]);
+        fail_msg("%s has %.9g, and should have %.9g", f->clients[client].id,
+                 leased(f, &f->clients[client]), shares[client]);
     }
     free(shares);
     free(demands);
@@ -278,12 +282,12 @@ static void hold_against_one_server(const forest *f, const doorman_algorithm *al
  * one second later, and gets its share. */
 static void a_first_request_through_a_node_gets_its_share_within_seconds(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, add_node(f, 0));
-    member *m = add_member(f, leaf, 40, 1);
-    settle(f);
+    forest_client *m = add_client(f, leaf, 40, 1);
+    handle_due(f);
     assert_exact(leased(f, m), 0);
-    pass(f, 2.5, 100);
+    run_for(f, 2.5, 100);
     assert_exact(leased(f, m), 40);
     /* The first TRY_LATER does not make any lease entry last longer. */
     for (int i = 0; i <= leaf; i++) {
@@ -292,35 +296,35 @@ static void a_first_request_through_a_node_gets_its_share_within_seconds(void **
         assert_true(doorman_server_next_lease(f->nodes[i].server, "db", &cursor, &lease, f->now));
         assert_true(lease.expires_at <= f->now + 63 * SECOND);
     }
-    fell(f);
+    forest_stop(f);
 }
 
 /* T1: a spike under one leaf is met within seconds, although nodes ask every 8 s. */
 static void unmet_demand_is_sent_to_the_parent_early(void **state) {
     (void)state;
-    forest *f = plant_one(1000, fair);
+    forest *f = forest_start_one(1000, fair);
     int leaf = add_node(f, add_node(f, 0));
-    add_member(f, leaf, 40, 1);
-    pass(f, 20, 1000);
-    want(f, 0, 500);
-    pass(f, 10, 1000);
-    assert_exact(leased(f, &f->members[0]), 500);
-    fell(f);
+    add_client(f, leaf, 40, 1);
+    run_for(f, 20, 1000);
+    set_wants(f, 0, 500);
+    run_for(f, 10, 1000);
+    assert_exact(leased(f, &f->clients[0]), 500);
+    forest_stop(f);
 }
 
 /* T7: a leaf gets the share of another leaf only when it is free. pass() checks every step. */
 static void a_share_moves_from_leaf_to_leaf(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int region = add_node(f, 0), one = add_node(f, region), two = add_node(f, region);
-    add_member(f, one, 100, 1);
-    pass(f, 10, 100);
-    assert_exact(leased(f, &f->members[0]), 100);
-    add_member(f, two, 100, 1);
-    pass(f, 20, 100);
-    assert_near(leased(f, &f->members[0]), 50, 1e-9);
-    assert_near(leased(f, &f->members[1]), 50, 1e-9);
-    fell(f);
+    add_client(f, one, 100, 1);
+    run_for(f, 10, 100);
+    assert_exact(leased(f, &f->clients[0]), 100);
+    add_client(f, two, 100, 1);
+    run_for(f, 20, 100);
+    assert_near(leased(f, &f->clients[0]), 50, 1e-9);
+    assert_near(leased(f, &f->clients[1]), 50, 1e-9);
+    forest_stop(f);
 }
 
 /* T3: the interval is 8 s for the root's holders, 4 s one level below, then 2 s, and never below
@@ -329,37 +333,37 @@ static void the_refresh_interval_falls_by_half_a_level(void **state) {
     (void)state;
     doorman_algorithm algorithm = fair;
     algorithm.minimum_refresh_interval = 3 * SECOND / 2;
-    forest *f = plant_one(100, algorithm);
+    forest *f = forest_start_one(100, algorithm);
     int at = 0;
     for (int level = 0; level < 4; level++) at = add_node(f, at);
-    add_member(f, at, 40, 1);
-    pass(f, 60, 100);
+    add_client(f, at, 40, 1);
+    run_for(f, 60, 100);
     const double expected[] = {8, 4, 2, 1.5, 1.5};
     for (int i = 0; i <= 4; i++) {
         doorman_server_resource resource;
         assert_true(resource_of(f, i, &resource));
         assert_exact((double)resource.settings->algorithm.refresh_interval / SECOND, expected[i]);
     }
-    fell(f);
+    forest_stop(f);
 }
 
 /* R7, R8: a leaf that restarts gets its last lease again at once, and its clients keep their
  * leases. It learns until the leases of its predecessor have ended. */
 static void a_leaf_that_restarts_keeps_the_leases_of_its_clients(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int region = add_node(f, 0), one = add_node(f, region), two = add_node(f, region);
-    add_member(f, one, 100, 1);
-    add_member(f, one, 30, 1);
-    add_member(f, two, 100, 1);
-    pass(f, 60, 100);
+    add_client(f, one, 100, 1);
+    add_client(f, one, 30, 1);
+    add_client(f, two, 100, 1);
+    run_for(f, 60, 100);
     restart_node(f, one);
     for (int i = 0; i < 100; i++) {
-        pass(f, 1, 100);
+        run_for(f, 1, 100);
         assert_near(sum_leased(f), 100, 1e-6);
     }
-    hold_against_one_server(f, &fair, 100, 1e-6);
-    fell(f);
+    compare_with_one_server(f, &fair, 100, 1e-6);
+    forest_stop(f);
 }
 
 /* R7, R8: the same after the leaf has been away for 3 s, with leases of 7 s. A client that has lost
@@ -367,59 +371,59 @@ static void a_leaf_that_restarts_keeps_the_leases_of_its_clients(void **state) {
 static void a_leaf_that_was_away_grants_the_old_leases_again(void **state) {
     (void)state;
     doorman_algorithm algorithm = {.lease_length = 7 * SECOND, .refresh_interval = SECOND};
-    forest *f = plant_one(1200, algorithm);
+    forest *f = forest_start_one(1200, algorithm);
     int region = add_node(f, 0), one = add_node(f, region), two = add_node(f, region);
-    for (int i = 0; i < 3; i++) add_member(f, one, 200, 1);
-    for (int i = 0; i < 3; i++) add_member(f, two, 1000, 1);
-    pass(f, 60, 1200);
+    for (int i = 0; i < 3; i++) add_client(f, one, 200, 1);
+    for (int i = 0; i < 3; i++) add_client(f, two, 1000, 1);
+    run_for(f, 60, 1200);
     stop_node(f, one);
-    pass(f, 3, 1200);
+    run_for(f, 3, 1200);
     start_node(f, one);
     reset_client(f, 2);
-    for (size_t i = 0; i < 3; i++) want(f, i, 300);
-    pass(f, 20, 1200);
+    for (size_t i = 0; i < 3; i++) set_wants(f, i, 300);
+    run_for(f, 20, 1200);
     assert_near(sum_leased(f), 1200, 1e-6);
-    fell(f);
+    forest_stop(f);
 }
 
 /* R6, R8: no holder grows while a leaf learns, because the leaf may not have heard of all old
  * leases. */
 static void no_holder_grows_while_a_leaf_learns(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
-    add_member(f, leaf, 60, 1);
-    add_member(f, leaf, 40, 1);
-    pass(f, 30, 100);
+    add_client(f, leaf, 60, 1);
+    add_client(f, leaf, 40, 1);
+    run_for(f, 30, 100);
     /* It continues to use 60 until its lease ends, but its requests are not sent. */
-    stall(f, 0, true);
+    set_stalled(f, 0, true);
     restart_node(f, leaf);
-    want(f, 1, 100);
-    pass(f, 25, 100);
-    assert_exact(leased(f, &f->members[1]), 40);
-    pass(f, 60, 100);
-    assert_exact(leased(f, &f->members[1]), 100);
-    fell(f);
+    set_wants(f, 1, 100);
+    run_for(f, 25, 100);
+    assert_exact(leased(f, &f->clients[1]), 40);
+    run_for(f, 60, 100);
+    assert_exact(leased(f, &f->clients[1]), 100);
+    forest_stop(f);
 }
 
 /* R6: a root that restarts grants its children what they claim, and does not treat them as new
  * holders without a lease. */
 static void a_root_that_restarts_learns_from_its_children(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int one = add_node(f, 0), two = add_node(f, 0);
-    add_member(f, one, 80, 1);
-    add_member(f, two, 80, 1);
-    pass(f, 60, 100);
+    add_client(f, one, 80, 1);
+    add_client(f, two, 80, 1);
+    run_for(f, 60, 100);
     restart_node(f, 0);
     for (int i = 0; i < 100; i++) {
-        pass(f, 1, 100);
+        run_for(f, 1, 100);
         assert_near(sum_leased(f), 100, 1e-6);
     }
-    fell(f);
+    forest_stop(f);
 }
 
-static double in_force(const forest *f, const member *m) {
+static double in_force(const forest *f, const forest_client *m) {
     doorman_resource_info info;
     doorman_resource_read(m->resource, &info, f->now);
     return info.capacity;
@@ -431,15 +435,15 @@ static void clients_below_a_learning_root_are_answered_try_later(void **state) {
     (void)state;
     const doorman_template all = {
         .identifier_glob = "*", .capacity = 100, .has_safe_capacity = true, .safe_capacity = 7};
-    forest *f = plant(&all, 1);
+    forest *f = forest_start(&all, 1);
     restart_node(f, 0);
     int region = add_node(f, 0), leaf = add_node(f, region);
-    member *m = add_member(f, leaf, 40, 1);
+    forest_client *m = add_client(f, leaf, 40, 1);
     doorman_resource_info info;
-    settle(f);
-    pass(f, 3, 100);
+    handle_due(f);
+    run_for(f, 3, 100);
     for (int i = 0; i < 58; i++) {
-        pass(f, 1, 100);
+        run_for(f, 1, 100);
         doorman_resource_read(m->resource, &info, f->now);
         assert_false(info.leased);
         assert_true(info.learning);
@@ -451,11 +455,11 @@ static void clients_below_a_learning_root_are_answered_try_later(void **state) {
     assert_exact(resource.wants, 40);
     assert_true(resource_of(f, leaf, &resource));
     assert_int_equal(resource.expired_count, 0);
-    pass(f, 6, 100); /* the root learns for 63 s; then each level takes one step */
+    run_for(f, 6, 100); /* the root learns for 63 s; then each level takes one step */
     doorman_resource_read(m->resource, &info, f->now);
     assert_exact(leased(f, m), 40);
     assert_false(info.learning);
-    fell(f);
+    forest_stop(f);
 }
 
 /* S4, R7: a root restarts, and a leaf restarts while the root learns. Then the leaf has no lease.
@@ -463,128 +467,128 @@ static void clients_below_a_learning_root_are_answered_try_later(void **state) {
  * capacity of 0. */
 static void a_leaf_that_restarts_below_a_learning_root_answers_try_later_and_never_0(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
-    member *m = add_member(f, leaf, 60, 1);
-    pass(f, 30, 100);
+    forest_client *m = add_client(f, leaf, 60, 1);
+    run_for(f, 30, 100);
     restart_node(f, 0);
-    pass(f, 10, 100);
+    run_for(f, 10, 100);
     restart_node(f, leaf);
     for (int i = 0; i < 50; i++) {
-        pass(f, 1, 100);
+        run_for(f, 1, 100);
         assert_true(leased(f, m) > 0 || in_force(f, m) > 0);
     }
-    pass(f, 70, 100);
+    run_for(f, 70, 100);
     assert_exact(leased(f, m), 60);
-    fell(f);
+    forest_stop(f);
 }
 
 /* T7: all servers restart at once. The clients keep their leases until these end, and the capacity
  * is not exceeded. */
 static void all_servers_can_restart_at_once(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int region = add_node(f, 0), one = add_node(f, region), two = add_node(f, region);
-    add_member(f, one, 80, 1);
-    add_member(f, two, 80, 1);
-    pass(f, 60, 100);
+    add_client(f, one, 80, 1);
+    add_client(f, two, 80, 1);
+    run_for(f, 60, 100);
     for (int i = 0; i <= two; i++) restart_node(f, i);
-    pass(f, 10, 100);
-    add_member(f, one, 50, 1);
-    pass(f, 200, 100);
-    hold_against_one_server(f, &fair, 100, 1e-6);
-    fell(f);
+    run_for(f, 10, 100);
+    add_client(f, one, 50, 1);
+    run_for(f, 200, 100);
+    compare_with_one_server(f, &fair, 100, 1e-6);
+    forest_stop(f);
 }
 
 /* T4, S6: a node that is cut off from its parent grants leases until its own lease ends, and no
  * lease of its holders ends later. Then it answers TRY_LATER, and not a capacity of 0. */
 static void a_node_without_a_lease_answers_try_later(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
-    add_member(f, leaf, 60, 1);
-    pass(f, 30, 100);
+    add_client(f, leaf, 60, 1);
+    run_for(f, 30, 100);
     f->cut[leaf] = true;
-    pass(f, 40, 100);
-    assert_exact(leased(f, &f->members[0]), 60);
+    run_for(f, 40, 100);
+    assert_exact(leased(f, &f->clients[0]), 60);
     doorman_server_resource resource;
     assert_true(resource_of(f, leaf, &resource));
     doorman_resource_info info;
-    doorman_resource_read(f->members[0].resource, &info, f->now);
+    doorman_resource_read(f->clients[0].resource, &info, f->now);
     assert_true(info.expires_at <= resource.lease_end);
-    pass(f, 25, 100);
-    doorman_resource_read(f->members[0].resource, &info, f->now);
+    run_for(f, 25, 100);
+    doorman_resource_read(f->clients[0].resource, &info, f->now);
     assert_false(info.leased);
     assert_int_equal(info.outcome, DOORMAN_TRY_LATER);
     f->cut[leaf] = false;
-    pass(f, 70, 100);
-    assert_exact(leased(f, &f->members[0]), 60);
-    fell(f);
+    run_for(f, 70, 100);
+    assert_exact(leased(f, &f->clients[0]), 60);
+    forest_stop(f);
 }
 
 /* R10: a node stops asking for clients that have left, and then releases its lease. */
 static void a_node_releases_the_lease_that_no_client_wants(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int region = add_node(f, 0), leaf = add_node(f, region);
-    add_member(f, leaf, 60, 1);
-    pass(f, 30, 100);
+    add_client(f, leaf, 60, 1);
+    run_for(f, 30, 100);
     doorman_server_resource resource;
     assert_true(resource_of(f, 0, &resource));
     assert_exact(resource.wants, 60);
-    doorman_resource_close(f->members[0].resource, f->now);
-    f->members[0].resource = NULL;
-    pass(f, 30, 100);
+    doorman_resource_close(f->clients[0].resource, f->now);
+    f->clients[0].resource = NULL;
+    run_for(f, 30, 100);
     assert_false(resource_of(f, 0, &resource));
     assert_false(resource_of(f, region, &resource));
-    fell(f);
+    forest_stop(f);
 }
 
 /* R10: a node that learns does not release its lease, because it does not know yet which holders
  * use it, even if no holder has asked it. */
 static void a_learning_node_releases_nothing(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
-    add_member(f, leaf, 60, 1);
-    add_member(f, leaf, 20, 1);
-    pass(f, 30, 100);
+    add_client(f, leaf, 60, 1);
+    add_client(f, leaf, 20, 1);
+    run_for(f, 30, 100);
     restart_node(f, leaf);
-    stall(f, 0, true);
-    pass(f, 3, 100); /* the other client asks, so the leaf has a lease */
-    doorman_resource_close(f->members[1].resource, f->now);
-    f->members[1].resource = NULL;
-    pass(f, 20, 100); /* now the leaf knows no holder */
+    set_stalled(f, 0, true);
+    run_for(f, 3, 100); /* the other client asks, so the leaf has a lease */
+    doorman_resource_close(f->clients[1].resource, f->now);
+    f->clients[1].resource = NULL;
+    run_for(f, 20, 100); /* now the leaf knows no holder */
     doorman_server_resource resource;
     assert_true(resource_of(f, 0, &resource));
     assert_exact(resource.committed, 80);
-    stall(f, 0, false);
-    pass(f, 5, 100);
-    assert_exact(leased(f, &f->members[0]), 60);
-    fell(f);
+    set_stalled(f, 0, false);
+    run_for(f, 5, 100);
+    assert_exact(leased(f, &f->clients[0]), 60);
+    forest_stop(f);
 }
 
 /* S3, S6: a lease may be short because the node's own lease ends soon. The minimum interval is then
  * at most a sixth of it, so that it is renewed, and not repeated until it ends. */
 static void a_short_lease_is_renewed_in_time(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
-    add_member(f, leaf, 60, 1);
-    pass(f, 30, 100);
+    add_client(f, leaf, 60, 1);
+    run_for(f, 30, 100);
     f->cut[leaf] = true;
     doorman_server_resource resource;
     assert_true(resource_of(f, leaf, &resource));
     f->now = resource.lease_end - 3 * SECOND;
-    settle(f); /* leases last at most 3 s from now on */
+    handle_due(f); /* leases last at most 3 s from now on */
     doorman_resource_info before, after;
-    doorman_resource_read(f->members[0].resource, &before, f->now);
+    doorman_resource_read(f->clients[0].resource, &before, f->now);
     f->cut[leaf] = false;
-    pass(f, 2, 100);
-    doorman_resource_read(f->members[0].resource, &after, f->now);
+    run_for(f, 2, 100);
+    doorman_resource_read(f->clients[0].resource, &after, f->now);
     assert_true(before.leased && after.leased);
     assert_true(after.expires_at > before.expires_at);
-    fell(f);
+    forest_stop(f);
 }
 
 /* S7: if the configuration has no safe capacity, each level divides its capacity, and the result
@@ -598,20 +602,20 @@ static void safe_capacities_are_passed_down_the_tree(void **state) {
                                 .safe_capacity = given ? 7 : 0,
                                 .has_algorithm = true,
                                 .algorithm = fair};
-        forest *f = plant(&all, 1);
+        forest *f = forest_start(&all, 1);
         int leaf = add_node(f, add_node(f, 0));
-        add_member(f, leaf, 60, 1);
-        add_member(f, leaf, 60, 1);
-        pass(f, 30, 100);
+        add_client(f, leaf, 60, 1);
+        add_client(f, leaf, 60, 1);
+        run_for(f, 30, 100);
         doorman_server_resource resource;
         assert_true(resource_of(f, leaf, &resource));
         assert_true(resource.has_safe_capacity);
         assert_near(resource.safe_capacity, given ? 7 : 50, 1e-9);
-        for (size_t i = 0; i < 2; i++) want(f, i, 0);
-        pass(f, 60, 100);
+        for (size_t i = 0; i < 2; i++) set_wants(f, i, 0);
+        run_for(f, 60, 100);
         assert_true(resource_of(f, leaf, &resource)); /* the leaf has no capacity now */
         assert_true(given ? resource.has_safe_capacity : !resource.has_safe_capacity);
-        fell(f);
+        forest_stop(f);
     }
 }
 
@@ -622,16 +626,16 @@ static void resource_ids_that_look_like_globs_are_plain_ids(void **state) {
     doorman_template templates[] = {
         {.identifier_glob = "db/*", .capacity = 100, .has_algorithm = true, .algorithm = fair},
         {.identifier_glob = "*", .capacity = 50, .has_algorithm = true, .algorithm = fair}};
-    forest *f = plant(templates, 2);
+    forest *f = forest_start(templates, 2);
     int leaf = add_node(f, add_node(f, 0));
-    member *m = add_member(f, leaf, 0, 1);
+    forest_client *m = add_client(f, leaf, 0, 1);
     for (size_t i = 0; i < 3; i++) {
         doorman_resource *resource = NULL;
         doorman_resource_options options = {.resource_id = ids[i], .wants = 10};
         assert_int_equal(doorman_resource_open(&resource, m->client, &options, NULL, f->now),
                          DOORMAN_OK);
     }
-    pass(f, 30, 50);
+    run_for(f, 30, 50);
     doorman_server_resource resource;
     doorman_cursor cursor = {0};
     size_t count = 0;
@@ -641,7 +645,7 @@ static void resource_ids_that_look_like_globs_are_plain_ids(void **state) {
         count++;
     }
     assert_int_equal(count, 4);
-    fell(f);
+    forest_stop(f);
 }
 
 /* G2: unmatched resources are granted in full, also through a tree, or are refused if so
@@ -649,7 +653,7 @@ static void resource_ids_that_look_like_globs_are_plain_ids(void **state) {
 static void unmatched_resources_are_refused_or_granted_through_the_tree(void **state) {
     (void)state;
     for (int reject = 0; reject < 2; reject++) {
-        forest *f = plant(NULL, 0);
+        forest *f = forest_start(NULL, 0);
         doorman_config *config = NULL;
         doorman_config_options options = {.reject_unmatched = reject};
         assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
@@ -657,13 +661,13 @@ static void unmatched_resources_are_refused_or_granted_through_the_tree(void **s
         doorman_config_destroy(f->config);
         f->config = config;
         int leaf = add_node(f, add_node(f, 0));
-        member *m = add_member(f, leaf, 1e6, 1);
-        pass(f, 60, 1e6);
+        forest_client *m = add_client(f, leaf, 1e6, 1);
+        run_for(f, 60, 1e6);
         doorman_resource_info info;
         doorman_resource_read(m->resource, &info, f->now);
         assert_exact(leased(f, m), reject ? 0 : 1e6);
         assert_int_equal(info.outcome, reject ? DOORMAN_UNMATCHED : DOORMAN_GRANTED);
-        fell(f);
+        forest_stop(f);
     }
 }
 
@@ -673,12 +677,12 @@ static void amounts_of_kinds_that_do_not_divide_are_passed_through_the_tree(void
     for (int kind = DOORMAN_STATIC_SHARE; kind <= DOORMAN_NO_ALGORITHM; kind++) {
         doorman_algorithm algorithm = fair;
         algorithm.kind = (doorman_kind)kind;
-        forest *f = plant_one(100, algorithm);
+        forest *f = forest_start_one(100, algorithm);
         int region = add_node(f, 0), leaf = add_node(f, region);
-        for (int i = 0; i < 5; i++) add_member(f, i < 3 ? leaf : region, 80.0 * (i + 1), 1);
-        pass(f, 60, 1e6);
-        hold_against_one_server(f, &algorithm, 100, 1e-9);
-        fell(f);
+        for (int i = 0; i < 5; i++) add_client(f, i < 3 ? leaf : region, 80.0 * (i + 1), 1);
+        run_for(f, 60, 1e6);
+        compare_with_one_server(f, &algorithm, 100, 1e-9);
+        forest_stop(f);
     }
 }
 
@@ -686,35 +690,35 @@ static void amounts_of_kinds_that_do_not_divide_are_passed_through_the_tree(void
 static void a_loop_is_refused(void **state) {
     (void)state;
     for (int ring = 2; ring <= 4; ring++) {
-        forest *f = plant_one(100, fair);
+        forest *f = forest_start_one(100, fair);
         /* Set before the other nodes exist, so that the address is not found yet. */
         f->nodes[0].parent = ring - 1;
         snprintf(f->nodes[ring - 1].name, sizeof f->nodes[0].name, "n%d", ring - 1);
         restart_node(f, 0);
         for (int i = 1; i < ring; i++) add_node(f, i - 1);
-        member *m = add_member(f, ring - 1, 10, 1);
-        pass(f, 100, 100);
+        forest_client *m = add_client(f, ring - 1, 10, 1);
+        run_for(f, 100, 100);
         assert_true(f->refused > 0);
         assert_non_null(strstr(f->error.text, "a loop"));
         assert_exact(leased(f, m), 0);
-        fell(f);
+        forest_stop(f);
     }
 }
 
 /* T5: the parent knows the node by its name, so all its servers are one holder. */
 static void a_new_master_of_a_node_is_the_same_holder(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
-    add_member(f, leaf, 60, 1);
-    pass(f, 30, 100);
+    add_client(f, leaf, 60, 1);
+    run_for(f, 30, 100);
     restart_node(f, leaf);
-    pass(f, 5, 100);
+    run_for(f, 5, 100);
     doorman_server_resource resource;
     assert_true(resource_of(f, 0, &resource));
     assert_int_equal(resource.holder_count, 1);
     assert_exact(resource.has, 60);
-    fell(f);
+    forest_stop(f);
 }
 
 /* T2: priority 0 gets only its part of the reserve. The level of the reserve lies between two
@@ -724,16 +728,16 @@ static void a_reserve_is_shared_fairly_across_nodes(void **state) {
     doorman_algorithm algorithm = fair;
     algorithm.kind = DOORMAN_PRIORITY_SHARE;
     algorithm.reserve = 0.675;
-    forest *f = plant_one(369, algorithm);
+    forest *f = forest_start_one(369, algorithm);
     int one = add_node(f, 0), two = add_node(f, 0);
-    add_member(f, one, 371, 1);
-    add_member(f, one, 75, 2);
-    add_member(f, one, 48, 2);
-    add_member(f, two, 16, 2);
-    add_member(f, two, 929, 0);
-    pass(f, 120, 369);
-    hold_against_one_server(f, &algorithm, 369, 1e-3);
-    fell(f);
+    add_client(f, one, 371, 1);
+    add_client(f, one, 75, 2);
+    add_client(f, one, 48, 2);
+    add_client(f, two, 16, 2);
+    add_client(f, two, 929, 0);
+    run_for(f, 120, 369);
+    compare_with_one_server(f, &algorithm, 369, 1e-3);
+    forest_stop(f);
 }
 
 /* Immediate handover reaches the same shares, one step sooner. The sums are not asserted, because
@@ -742,20 +746,20 @@ static void immediate_handover_reaches_the_same_shares(void **state) {
     (void)state;
     doorman_algorithm algorithm = fair;
     algorithm.handover = DOORMAN_IMMEDIATE;
-    forest *f = plant_one(100, algorithm);
+    forest *f = forest_start_one(100, algorithm);
     int region = add_node(f, 0), one = add_node(f, region), two = add_node(f, region);
-    add_member(f, one, 100, 1);
-    pass(f, 20, 1000);
-    add_member(f, two, 100, 1);
-    add_member(f, two, 10, 1);
-    pass(f, 40, 1000);
-    hold_against_one_server(f, &algorithm, 100, 1e-6);
-    fell(f);
+    add_client(f, one, 100, 1);
+    run_for(f, 20, 1000);
+    add_client(f, two, 100, 1);
+    add_client(f, two, 10, 1);
+    run_for(f, 40, 1000);
+    compare_with_one_server(f, &algorithm, 100, 1e-6);
+    forest_stop(f);
 }
 
 /* Sends one request of a client that is not simulated. */
-static void ask_as(forest *f, int at, const char *client_id, const char *resource_id, double wants,
-                   doorman_lease has) {
+static void request_as(forest *f, int at, const char *client_id, const char *resource_id,
+                       double wants, doorman_lease has) {
     const doorman_demand demand = {wants, 1, 1};
     const doorman_capacity_request ask = {
         .resource_id = resource_id, .wants = &demand, .wants_count = 1, .has = has};
@@ -799,13 +803,13 @@ static void after_a_cut_the_leases_below_a_node_fit_for_any_wants(void **state) 
     (void)state;
     doorman_algorithm algorithm = {
         .lease_length = 20 * SECOND, .refresh_interval = 4 * SECOND, .has_minimum_interval = true};
-    forest *f = plant_one(300, algorithm);
+    forest *f = forest_start_one(300, algorithm);
     int leaf = add_node(f, 0);
     gauge_client a = {.id = "a"}, b = {.id = "b"};
     for (int i = 0; i < 10; i++) {
         renew_gauge(f, leaf, &a, 150);
         renew_gauge(f, leaf, &b, 150);
-        pass(f, 1, 300);
+        run_for(f, 1, 300);
     }
     assert_exact(a.has.capacity + b.has.capacity, 300);
     doorman_template cut = {
@@ -821,38 +825,39 @@ static void after_a_cut_the_leases_below_a_node_fit_for_any_wants(void **state) 
         renew_gauge(f, leaf, &a, 10);
         renew_gauge(f, leaf, &b, 1000);
         renew_gauge(f, leaf, &a, 1000);
-        pass(f, 1, 300);
+        run_for(f, 1, 300);
         double sum = a.has.capacity + b.has.capacity;
-        if (second > 25 && sum > 100 * (1 + 1e-12))
+        if (second > 25 && sum > 100 * (1 + 1e-12)) {
             fail_msg("leases of %g in force %d s later", sum, second);
+        }
         if (second > 100) assert_true(sum > 90); /* and little of the capacity is unused */
     }
-    fell(f);
+    forest_stop(f);
 }
 
 /* A holder claims a lease that lasts for years, while the node has no lease yet. The claim counts
  * no longer than a lease lasts, so it does not take capacity from others for ever. */
 static void a_claim_lasts_no_longer_than_a_lease(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     doorman_lease years = {
         .id = 1, .node = "n1", .capacity = 100, .expires_in = DOORMAN_DURATION_MAX};
-    ask_as(f, leaf, "liar", "db", 1, years);
-    add_member(f, leaf, 60, 1);
-    pass(f, 100, 100);
-    assert_exact(leased(f, &f->members[0]), 60);
-    fell(f);
+    request_as(f, leaf, "liar", "db", 1, years);
+    add_client(f, leaf, 60, 1);
+    run_for(f, 100, 100);
+    assert_exact(leased(f, &f->clients[0]), 60);
+    forest_stop(f);
 }
 
 /* T8: one message from a child with the root's name does not stop its parent for ever. A message
  * with the name of the parent's parent is refused at once. */
 static void a_wrong_node_name_does_no_lasting_harm(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int middle = add_node(f, add_node(f, 0));
-    add_member(f, middle, 10, 1);
-    pass(f, 30, 100);
+    add_client(f, middle, 10, 1);
+    run_for(f, 30, 100);
     for (int i = 0; i < 2; i++) {
         const char *path[] = {f->nodes[i].name};
         const doorman_demand demand = {1, 1, 1};
@@ -870,9 +875,9 @@ static void a_wrong_node_name_does_no_lasting_harm(void **state) {
             doorman_server_handle(f->nodes[middle].server, &request, &response, &f->error, f->now);
         assert_int_equal(status, i == 1 ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK);
     }
-    pass(f, 200, 100);
-    assert_exact(leased(f, &f->members[0]), 10);
-    fell(f);
+    run_for(f, 200, 100);
+    assert_exact(leased(f, &f->clients[0]), 10);
+    forest_stop(f);
 }
 
 /* Sums larger than the largest amount: 20,000 holders want the largest amount, of a resource whose
@@ -882,43 +887,43 @@ static void sums_above_the_largest_amount_cause_no_endless_requests(void **state
     doorman_algorithm algorithm = fair;
     algorithm.kind = DOORMAN_NO_ALGORITHM;
     algorithm.has_minimum_interval = true; /* the minimum interval is 0 */
-    forest *f = plant_one(100, algorithm);
+    forest *f = forest_start_one(100, algorithm);
     int leaf = add_node(f, 0);
     char id[16];
     for (int i = 0; i < 20000; i++) {
         snprintf(id, sizeof id, "x%d", i);
-        ask_as(f, leaf, id, "db", DOORMAN_AMOUNT_MAX, (doorman_lease){.id = 0});
+        request_as(f, leaf, id, "db", DOORMAN_AMOUNT_MAX, (doorman_lease){.id = 0});
     }
-    pass(f, 5, INFINITY);
+    run_for(f, 5, INFINITY);
     for (int i = 0; i < 20000; i++) {
         snprintf(id, sizeof id, "x%d", i);
-        ask_as(f, leaf, id, "db", DOORMAN_AMOUNT_MAX, (doorman_lease){.id = 0});
+        request_as(f, leaf, id, "db", DOORMAN_AMOUNT_MAX, (doorman_lease){.id = 0});
     }
     uint64_t before = doorman_server_upstream(f->nodes[leaf].server)->sequence;
-    pass(f, 20, INFINITY);
+    run_for(f, 20, INFINITY);
     assert_true(doorman_server_upstream(f->nodes[leaf].server)->sequence - before < 20);
-    fell(f);
+    forest_stop(f);
 }
 
 /* C7: if the parent answers FULL, because of one of its bounds, the node answers FULL too. */
 static void full_at_the_parent_is_full_at_the_node(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     f->nodes[0].server->options.resource_max = 1;
-    add_member(f, leaf, 10, 1);
-    pass(f, 5, 100);
-    assert_exact(leased(f, &f->members[0]), 10);
+    add_client(f, leaf, 10, 1);
+    run_for(f, 5, 100);
+    assert_exact(leased(f, &f->clients[0]), 10);
     doorman_resource *other = NULL;
     const doorman_resource_options options = {.resource_id = "other", .wants = 1};
-    assert_int_equal(doorman_resource_open(&other, f->members[0].client, &options, NULL, f->now),
+    assert_int_equal(doorman_resource_open(&other, f->clients[0].client, &options, NULL, f->now),
                      DOORMAN_OK);
-    pass(f, 10, 100);
+    run_for(f, 10, 100);
     doorman_resource_info info;
     doorman_resource_read(other, &info, f->now);
     assert_true(info.has_outcome && !info.leased);
     assert_int_equal(info.outcome, DOORMAN_FULL);
-    fell(f);
+    forest_stop(f);
 }
 
 /* K2: a node's request also fails when it is not answered within the time-out. */
@@ -927,20 +932,20 @@ static void a_nodes_request_fails_after_its_timeout(void **state) {
     const char *parents[] = {"n0"};
     const doorman_server_options options = {
         .node = "leaf", .parents = parents, .parent_count = 1, .request_timeout = 2 * SECOND};
-    const doorman_mastership mine = {.address = "leaf", .until = DOORMAN_NEVER};
-    forest *f = plant_one(100, fair);
+    const doorman_mastership mastership = {.address = "leaf", .until = DOORMAN_NEVER};
+    forest *f = forest_start_one(100, fair);
     node *leaf = &f->nodes[add_node(f, 0)];
     doorman_server_destroy(leaf->server);
     assert_int_equal(doorman_server_create(&leaf->server, &options, NULL, f->now), DOORMAN_OK);
-    assert_int_equal(doorman_server_set_master(leaf->server, &mine, f->now), DOORMAN_OK);
-    add_member(f, 1, 10, 1);
-    carry(f, doorman_client_upstream(f->members[0].client), false);
+    assert_int_equal(doorman_server_set_master(leaf->server, &mastership, f->now), DOORMAN_OK);
+    add_client(f, 1, 10, 1);
+    exchange(f, doorman_client_upstream(f->clients[0].client), false);
     doorman_upstream *upstream = doorman_server_upstream(leaf->server);
     doorman_request request;
     assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
     assert_true(request.sequence);
     assert_int_equal(doorman_upstream_due(upstream), f->now + 2 * SECOND);
-    fell(f);
+    forest_stop(f);
 }
 
 /* A node forgets a resource that nobody asks for, even while it learns. Here a request for the
@@ -948,7 +953,7 @@ static void a_nodes_request_fails_after_its_timeout(void **state) {
  * refused. */
 static void a_node_forgets_a_resource_that_its_parent_refuses(void **state) {
     (void)state;
-    forest *f = plant(NULL, 0);
+    forest *f = forest_start(NULL, 0);
     doorman_config *config = NULL;
     doorman_config_options options = {.reject_unmatched = true};
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
@@ -956,25 +961,25 @@ static void a_node_forgets_a_resource_that_its_parent_refuses(void **state) {
     doorman_config_destroy(f->config);
     f->config = config;
     int leaf = add_node(f, 0);
-    ask_as(f, leaf, "c", "db", 1, (doorman_lease){.id = 0});
+    request_as(f, leaf, "c", "db", 1, (doorman_lease){.id = 0});
     doorman_upstream *upstream = doorman_server_upstream(f->nodes[leaf].server);
     doorman_request request;
     assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
     assert_int_not_equal(request.sequence, 0);
-    pass(f, 10, 100);
+    run_for(f, 10, 100);
     doorman_upstream_failed(upstream, request.sequence, f->now);
-    pass(f, 100, 100);
+    run_for(f, 100, 100);
     doorman_server_resource resource;
     assert_false(resource_of(f, leaf, &resource));
     assert_int_equal(doorman_server_due(f->nodes[leaf].server), DOORMAN_NEVER);
-    fell(f);
+    forest_stop(f);
 }
 
 /* Releases of many resources, one after the other, do not delay the renewal of others. */
 static void releases_do_not_delay_renewals(void **state) {
     (void)state;
-    forest *f = plant_one(1e6, fair);
-    member *m = add_member(f, 0, 10, 1);
+    forest *f = forest_start_one(1e6, fair);
+    forest_client *m = add_client(f, 0, 10, 1);
     doorman_resource *closing[60];
     for (int i = 0; i < 60; i++) {
         char id[16];
@@ -983,7 +988,7 @@ static void releases_do_not_delay_renewals(void **state) {
         assert_int_equal(doorman_resource_open(&closing[i], m->client, &options, NULL, f->now),
                          DOORMAN_OK);
     }
-    settle(f);
+    handle_due(f);
     doorman_upstream *upstream = doorman_client_upstream(m->client);
     for (int i = 0; i < 60; i++) { /* one release a second; each response takes 1 s */
         doorman_request request;
@@ -1001,30 +1006,31 @@ static void releases_do_not_delay_renewals(void **state) {
     assert_exact(leased(f, m), 10);
     f->now += 30 * SECOND;
     assert_exact(leased(f, m), 10);
-    fell(f);
+    forest_stop(f);
 }
 
 /* ---- requests to a parent, and its responses ------------------------------------------------- */
 
-typedef struct exchange {
-    doorman_capacity_request ask;
+typedef struct parent_exchange {
+    doorman_capacity_request item;
     doorman_request request;
     doorman_response response;
     doorman_error error;
-} exchange;
+} parent_exchange;
 
 /* Sends one request of a server that is not simulated to the root. */
-static doorman_status send(forest *f, exchange *x, const doorman_demand *wants, size_t count) {
+static doorman_status send(forest *f, parent_exchange *x, const doorman_demand *wants,
+                           size_t count) {
     static const char *const path[] = {"child"};
-    x->ask.resource_id = "db";
-    x->ask.wants = wants;
-    x->ask.wants_count = count;
+    x->item.resource_id = "db";
+    x->item.wants = wants;
+    x->item.wants_count = count;
     x->request = (doorman_request){.method = DOORMAN_GET_CAPACITY,
                                    .is_server = true,
                                    .holder_id = "child",
                                    .path = path,
                                    .path_count = 1,
-                                   .items = &x->ask,
+                                   .items = &x->item,
                                    .item_count = 1};
     return doorman_server_handle(f->nodes[0].server, &x->request, &x->response, &x->error, f->now);
 }
@@ -1033,9 +1039,9 @@ static doorman_status send(forest *f, exchange *x, const doorman_demand *wants, 
  * want 60 together, gives level 60, wherever the clients are. */
 static void demand_groups_are_separate_demands(void **state) {
     (void)state;
-    forest *f = plant_one(120, fair);
+    forest *f = forest_start_one(120, fair);
     const doorman_demand wants[] = {{1000, 1, 1}, {60, 2, 1}, {0, 3, 1}};
-    exchange x = {.error = {""}};
+    parent_exchange x = {.error = {""}};
     assert_int_equal(send(f, &x, wants, 3), DOORMAN_OK);
     assert_exact(x.response.items[0].gets.capacity, 120);
     assert_int_equal(x.response.items[0].terms_count, 1);
@@ -1043,16 +1049,16 @@ static void demand_groups_are_separate_demands(void **state) {
     assert_int_equal(x.response.items[0].algorithm->kind, DOORMAN_FAIR_SHARE);
     assert_false(x.response.items[0].has_learn_for);
     assert_false(x.response.items[0].has_safe_capacity);
-    fell(f);
+    forest_stop(f);
 }
 
 /* R7: a child that learns and has a lease entry gets its last lease again, and learns until that
  * entry ends. Without an entry it is a new holder. */
 static void a_learning_child_gets_its_last_lease_and_when_learning_ends(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     const doorman_demand wants[] = {{80, 4, 1}}, less[] = {{10, 1, 1}};
-    exchange x = {.ask = {.learning = true}};
+    parent_exchange x = {.item = {.learning = true}};
     assert_int_equal(send(f, &x, wants, 1), DOORMAN_OK);
     assert_true(x.response.items[0].has_learn_for);
     assert_int_equal(x.response.items[0].learn_for, 0);
@@ -1061,15 +1067,15 @@ static void a_learning_child_gets_its_last_lease_and_when_learning_ends(void **s
     assert_int_equal(send(f, &x, less, 1), DOORMAN_OK);
     assert_exact(x.response.items[0].gets.capacity, 80);
     assert_int_equal(x.response.items[0].learn_for, 63 * SECOND - 20 * SECOND);
-    add_member(f, 0, 100, 1); /* the child's capacity is not given to others */
-    settle(f);
-    assert_exact(leased(f, &f->members[0]), 20);
+    add_client(f, 0, 100, 1); /* the child's capacity is not given to others */
+    handle_due(f);
+    assert_exact(leased(f, &f->clients[0]), 20);
     f->now += 10 * SECOND;
-    x.ask.learning = false;
-    x.ask.has = x.response.items[0].gets;
+    x.item.learning = false;
+    x.item.has = x.response.items[0].gets;
     assert_int_equal(send(f, &x, less, 1), DOORMAN_OK); /* the child has finished learning */
     assert_exact(x.response.items[0].gets.capacity, 10);
-    fell(f);
+    forest_stop(f);
 }
 
 /* C5: the error names the wrong field, and the request has no effect. */
@@ -1086,76 +1092,76 @@ static void an_error_names_the_invalid_group(void **state) {
         {{1, 2e9, 1}, "resource[0].wants[1].num_clients: "},
         {{1, 1, 16}, "resource[0].wants[1].priority: "},
     };
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const doorman_demand wants[] = {{1, 1, 1}, cases[i].wants};
-        exchange x = {.error = {""}};
+        parent_exchange x = {.error = {""}};
         assert_int_equal(send(f, &x, wants, 2), DOORMAN_INVALID_ARGUMENT);
         assert_non_null(strstr(x.error.text, cases[i].text));
     }
-    exchange x = {.ask = {.outstanding = -1}};
+    parent_exchange x = {.item = {.outstanding = -1}};
     assert_int_equal(send(f, &x, NULL, 0), DOORMAN_INVALID_ARGUMENT);
     assert_non_null(strstr(x.error.text, "resource[0].outstanding: "));
-    x.ask.outstanding = 0;
+    x.item.outstanding = 0;
     assert_int_equal(send(f, &x, NULL, DOORMAN__GROUPS_MAX + 1), DOORMAN_INVALID_ARGUMENT);
     doorman_server_resource resource;
     assert_false(resource_of(f, 0, &resource));
     /* No demand is valid: the child wants nothing. */
     assert_int_equal(send(f, &x, NULL, 0), DOORMAN_OK);
-    fell(f);
+    forest_stop(f);
 }
 
 /* A claim above what was granted causes an event, and only what was granted counts. */
 static void a_claim_above_the_grant_is_reported(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     const doorman_demand wants[] = {{100, 4, 1}};
-    exchange x = {.error = {""}};
+    parent_exchange x = {.error = {""}};
     assert_int_equal(send(f, &x, wants, 1), DOORMAN_OK);
-    x.ask.has = x.response.items[0].gets;
-    x.ask.has.capacity = 150;
+    x.item.has = x.response.items[0].gets;
+    x.item.has.capacity = 150;
     f->now += 10 * SECOND;
     assert_int_equal(send(f, &x, wants, 1), DOORMAN_OK);
     assert_int_equal(f->events[DOORMAN_EVENT_EXCESS_CLAIM], 1);
     assert_exact(x.response.items[0].gets.capacity, 100);
     assert_exact(x.response.items[0].gets.committed, 100);
-    fell(f);
+    forest_stop(f);
 }
 
 /* A response to a node's request, which a test makes wrong. */
-typedef struct told {
+typedef struct tested_response {
     doorman_response response;
     doorman_capacity_response answer;
     doorman_algorithm algorithm;
     doorman_terms terms[DOORMAN_TERMS_MAX + 1];
-} told;
+} tested_response;
 
-static void too_many_terms(told *t) { t->answer.terms_count = DOORMAN_TERMS_MAX + 1; }
-static void no_time_to_learn(told *t) { t->answer.has_learn_for = false; }
-static void less_than_no_time(told *t) { t->answer.learn_for = -1; }
-static void low_priority(told *t) { t->terms[0].priority = -2; }
-static void high_priority(told *t) { t->terms[0].priority = DOORMAN_PRIORITY_MAX + 1; }
-static void negative_level(told *t) { t->terms[0].level = -1; }
-static void negative_slope(told *t) { t->terms[0].slope = -0.1; }
-static void steep_slope(told *t) { t->terms[0].slope = 1.1; }
-static void wrong_algorithm(told *t) { t->algorithm.decay_factor = 2; }
-static void for_a_client(told *t) { t->response.is_server = false; }
+static void too_many_terms(tested_response *t) { t->answer.terms_count = DOORMAN_TERMS_MAX + 1; }
+static void no_time_to_learn(tested_response *t) { t->answer.has_learn_for = false; }
+static void less_than_no_time(tested_response *t) { t->answer.learn_for = -1; }
+static void low_priority(tested_response *t) { t->terms[0].priority = -2; }
+static void high_priority(tested_response *t) { t->terms[0].priority = DOORMAN_PRIORITY_MAX + 1; }
+static void negative_level(tested_response *t) { t->terms[0].level = -1; }
+static void negative_slope(tested_response *t) { t->terms[0].slope = -0.1; }
+static void steep_slope(tested_response *t) { t->terms[0].slope = 1.1; }
+static void wrong_algorithm(tested_response *t) { t->algorithm.decay_factor = 2; }
+static void for_a_client(tested_response *t) { t->response.is_server = false; }
 
 /* C5: an invalid response is a failure, and no part of it is accepted. */
 static void invalid_terms_are_refused(void **state) {
     (void)state;
-    static void (*const wrongs[])(told *) = {
+    static void (*const wrongs[])(tested_response *) = {
         too_many_terms, no_time_to_learn, less_than_no_time, low_priority,    high_priority,
         negative_level, negative_slope,   steep_slope,       wrong_algorithm, for_a_client};
     for (size_t i = 0; i <= sizeof wrongs / sizeof *wrongs; i++) {
         bool right = i == sizeof wrongs / sizeof *wrongs;
-        forest *f = plant_one(100, fair);
+        forest *f = forest_start_one(100, fair);
         int leaf = add_node(f, 0);
-        add_member(f, leaf, 60, 1);
-        carry(f, doorman_client_upstream(f->members[0].client), false);
+        add_client(f, leaf, 60, 1);
+        exchange(f, doorman_client_upstream(f->clients[0].client), false);
         doorman_upstream *upstream = doorman_server_upstream(f->nodes[leaf].server);
         doorman_request request;
-        told t = {.response = {.is_master = false}};
+        tested_response t = {.response = {.is_master = false}};
         assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
         assert_int_equal(
             doorman_server_handle(f->nodes[0].server, &request, &t.response, NULL, f->now),
@@ -1172,7 +1178,7 @@ static void invalid_terms_are_refused(void **state) {
         doorman_server_resource resource;
         assert_true(resource_of(f, leaf, &resource));
         assert_int_equal(resource.leased, right);
-        fell(f);
+        forest_stop(f);
     }
 }
 
@@ -1180,10 +1186,10 @@ static void invalid_terms_are_refused(void **state) {
  * their number stays within the bound. The groups together want what all clients want. */
 static void more_levels_than_groups_do_no_harm(void **state) {
     (void)state;
-    forest *f = plant_one(1e6, fair);
+    forest *f = forest_start_one(1e6, fair);
     int leaf = add_node(f, 0);
-    for (int i = 1; i <= 300; i++) add_member(f, leaf, i, 1);
-    pass(f, 5, 1e6);
+    for (int i = 1; i <= 300; i++) add_client(f, leaf, i, 1);
+    run_for(f, 5, 1e6);
     doorman__resource_state *resource = f->nodes[leaf].server->first;
     for (int i = 0; i < DOORMAN_TERMS_MAX; i++) {
         resource->upward->terms[i] = (doorman_terms){i, 5.0 + i, 0.5};
@@ -1199,30 +1205,30 @@ static void more_levels_than_groups_do_no_harm(void **state) {
         wants += request.items[0].wants[i].wants;
     }
     assert_about(wants, 300 * 301 / 2);
-    fell(f);
+    forest_stop(f);
 }
 
 /* An algorithm of a newer parent is unknown to the child. The terms still apply, no lease is lost,
  * and the child reports an event. */
 static void an_unknown_algorithm_keeps_the_lease(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
-    add_member(f, leaf, 60, 1);
+    add_client(f, leaf, 60, 1);
     f->hide_algorithm = true;
-    pass(f, 30, 100);
+    run_for(f, 30, 100);
     assert_true(f->events[DOORMAN_EVENT_UNKNOWN_KIND] > 0);
-    assert_exact(leased(f, &f->members[0]), 60);
-    fell(f);
+    assert_exact(leased(f, &f->clients[0]), 60);
+    forest_stop(f);
 }
 
 /* T1: resources that do not fit into one message are sent in several. */
 static void many_resources_are_split_into_several_messages(void **state) {
     (void)state;
     enum { COUNT = 2500 };
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
-    member *m = add_member(f, leaf, 1, 1);
+    forest_client *m = add_client(f, leaf, 1, 1);
     for (int i = 0; i < COUNT; i++) {
         char id[16];
         doorman_resource *resource = NULL;
@@ -1231,7 +1237,7 @@ static void many_resources_are_split_into_several_messages(void **state) {
         assert_int_equal(doorman_resource_open(&resource, m->client, &options, NULL, f->now),
                          DOORMAN_OK);
     }
-    pass(f, 10, 100);
+    run_for(f, 10, 100);
     doorman_cursor cursor = {0};
     doorman_server_resource resource;
     size_t given = 0;
@@ -1240,14 +1246,14 @@ static void many_resources_are_split_into_several_messages(void **state) {
     }
     assert_int_equal(given, COUNT + 1);
     assert_true(f->largest_request <= 1000);
-    fell(f);
+    forest_stop(f);
 }
 
 /* T1: demands that do not fit into one message are also sent in several. */
 static void many_groups_are_split_into_several_messages(void **state) {
     (void)state;
     enum { COUNT = 150 };
-    forest *f = plant_one(1e6, fair);
+    forest *f = forest_start_one(1e6, fair);
     int leaf = add_node(f, 0);
     static const char *const path[] = {"child"};
     static doorman_demand wants[DOORMAN__GROUPS_MAX];
@@ -1265,7 +1271,7 @@ static void many_groups_are_split_into_several_messages(void **state) {
     doorman_response response;
     doorman_server *server = f->nodes[leaf].server;
     assert_int_equal(doorman_server_handle(server, &request, &response, NULL, f->now), DOORMAN_OK);
-    settle(f);
+    handle_due(f);
     assert_true(f->largest_request < COUNT);
     doorman_cursor cursor = {0};
     doorman_server_resource resource;
@@ -1274,13 +1280,13 @@ static void many_groups_are_split_into_several_messages(void **state) {
         leased += resource.leased;
     }
     assert_int_equal(leased, COUNT);
-    fell(f);
+    forest_stop(f);
 }
 
 /* G8. */
 static void a_node_has_a_configuration_or_a_parent(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     const char *parents[] = {"n0"};
     doorman_server *server = NULL;
@@ -1295,22 +1301,22 @@ static void a_node_has_a_configuration_or_a_parent(void **state) {
     assert_int_equal(doorman_server_configure(f->nodes[leaf].server, f->config, f->now),
                      DOORMAN_INVALID_ARGUMENT);
     assert_null(doorman_server_upstream(f->nodes[0].server));
-    fell(f);
+    forest_stop(f);
 }
 
 /* A server that loses mastership deletes its state, and a later response is ignored. */
 static void a_lost_mastership_cancels_the_request_in_progress(void **state) {
     (void)state;
-    forest *f = plant_one(100, fair);
+    forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
-    add_member(f, leaf, 60, 1);
+    add_client(f, leaf, 60, 1);
     doorman_server *server = f->nodes[leaf].server;
     doorman_upstream *upstream = doorman_server_upstream(server);
     doorman_request request;
     doorman_response response;
     assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
     assert_int_equal(request.sequence, 0);
-    carry(f, doorman_client_upstream(f->members[0].client), false);
+    exchange(f, doorman_client_upstream(f->clients[0].client), false);
     assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
     assert_true(request.sequence && request.is_server && request.items[0].learning);
     assert_int_equal(doorman_server_handle(f->nodes[0].server, &request, &response, NULL, f->now),
@@ -1322,7 +1328,7 @@ static void a_lost_mastership_cancels_the_request_in_progress(void **state) {
                      DOORMAN_STALE);
     doorman_server_update(server, f->now);
     assert_int_equal(doorman_server_due(server), DOORMAN_NEVER);
-    fell(f);
+    forest_stop(f);
 }
 
 /* ---- fairness */
@@ -1340,7 +1346,7 @@ static void a_tree_shares_as_one_server_would(void **state) {
         double *wants = calloc(count, sizeof *wants);
         for (size_t i = 0; i < count; i++) sum += wants[i] = pow(10, 6 * random_unit());
         double capacity = sum * random_unit() * 1.2;
-        forest *f = plant_one(capacity, algorithm);
+        forest *f = forest_start_one(capacity, algorithm);
         size_t levels = 1 + random_below(3), first = 0;
         for (size_t level = 0; level < levels; level++) {
             size_t last = f->node_count;
@@ -1351,12 +1357,12 @@ static void a_tree_shares_as_one_server_would(void **state) {
         }
         for (size_t i = 0; i < count; i++) {
             int at = (int)(first + random_below(f->node_count - first));
-            add_member(f, at, wants[i], 1 + (int)random_below(3));
+            add_client(f, at, wants[i], 1 + (int)random_below(3));
         }
-        pass(f, 100, capacity);
-        hold_against_one_server(f, &algorithm, capacity, 0.05);
+        run_for(f, 100, capacity);
+        compare_with_one_server(f, &algorithm, capacity, 0.05);
         free(wants);
-        fell(f);
+        forest_stop(f);
     }
 }
 
@@ -1369,13 +1375,13 @@ static void a_tree_shares_as_one_server_would(void **state) {
 static const doorman_algorithm usual = {.lease_length = 60 * DOORMAN_SECOND,
                                         .refresh_interval = 16 * DOORMAN_SECOND};
 
-static forest *plant_whole(double capacity, doorman_algorithm algorithm) {
+static forest *forest_start_whole(double capacity, doorman_algorithm algorithm) {
     doorman_template all = {.identifier_glob = "*",
                             .capacity = capacity,
                             .whole = true,
                             .has_algorithm = true,
                             .algorithm = algorithm};
-    return plant(&all, 1);
+    return forest_start(&all, 1);
 }
 
 /* What is seen of the turns that clients take. */
@@ -1387,20 +1393,20 @@ typedef struct turns {
 } turns;
 
 /* A5, T7: leases are of whole units, and never sum to more than there is. */
-static turns *watch_turns(forest *f, double seconds, double capacity) {
+static turns *watch_rotation(forest *f, double seconds, double capacity) {
     turns *t = calloc(1, sizeof *t);
     assert_non_null(t);
-    assert_true(f->member_count <= WATCHED && seconds * STEPS_PER_SECOND <= STEPS_MAX);
+    assert_true(f->client_count <= WATCHED && seconds * STEPS_PER_SECOND <= STEPS_MAX);
     for (; (double)t->steps < seconds * STEPS_PER_SECOND; t->steps++) {
         double sum = 0;
         f->now += SECOND / STEPS_PER_SECOND;
-        for (size_t i = 0; i < f->member_count; i++) {
+        for (size_t i = 0; i < f->client_count; i++) {
             t->requests +=
-                doorman_upstream_due(doorman_client_upstream(f->members[i].client)) <= f->now;
+                doorman_upstream_due(doorman_client_upstream(f->clients[i].client)) <= f->now;
         }
-        settle(f);
-        for (size_t i = 0; i < f->member_count; i++) {
-            double has = leased(f, &f->members[i]);
+        handle_due(f);
+        for (size_t i = 0; i < f->client_count; i++) {
+            double has = leased(f, &f->clients[i]);
             assert_exact(has, floor(has));
             t->has_unit[i][t->steps] = has >= 1;
             t->means[i] += has;
@@ -1410,12 +1416,12 @@ static turns *watch_turns(forest *f, double seconds, double capacity) {
         t->in_use += sum;
     }
     t->in_use /= (double)t->steps;
-    for (size_t i = 0; i < f->member_count; i++) t->means[i] /= (double)t->steps;
+    for (size_t i = 0; i < f->client_count; i++) t->means[i] /= (double)t->steps;
     return t;
 }
 
 /* The least part of any time of this length in which a client has a unit. */
-static double least_part(const turns *t, size_t count, double seconds) {
+static double smallest_part(const turns *t, size_t count, double seconds) {
     size_t length = (size_t)(seconds * STEPS_PER_SECOND);
     double least = 1;
     for (size_t i = 0; i < count; i++) {
@@ -1430,33 +1436,33 @@ static double least_part(const turns *t, size_t count, double seconds) {
 }
 
 /* The mean of each client is its exact share, as one server has it, of what is in use. */
-static void hold_against_shares(const forest *f, const turns *t, const doorman_algorithm *algorithm,
+static void compare_with_shares(const forest *f, const turns *t, const doorman_algorithm *algorithm,
                                 double capacity, double within) {
     doorman_demand demands[WATCHED];
     double shares[WATCHED];
-    for (size_t i = 0; i < f->member_count; i++) {
-        demands[i] = (doorman_demand){ceil(f->members[i].wants), 1, f->members[i].priority};
+    for (size_t i = 0; i < f->client_count; i++) {
+        demands[i] = (doorman_demand){ceil(f->clients[i].wants), 1, f->clients[i].priority};
     }
     assert_int_equal(
-        doorman_shares(algorithm, capacity, demands, f->member_count, shares, NULL, NULL, NULL),
+        doorman_shares(algorithm, capacity, demands, f->client_count, shares, NULL, NULL, NULL),
         DOORMAN_OK);
-    for (size_t i = 0; i < f->member_count; i++) {
+    for (size_t i = 0; i < f->client_count; i++) {
         double share = shares[i];
-        assert_true(leased(f, &f->members[i]) <= demands[i].wants); /* A4 */
+        assert_true(leased(f, &f->clients[i]) <= demands[i].wants); /* A4 */
         if (fabs(t->means[i] - share) <= within * share) continue;
-        fail_msg("%s has %.9g on average, and its share is %.9g", f->members[i].id, t->means[i],
+        fail_msg("%s has %.9g on average, and its share is %.9g", f->clients[i].id, t->means[i],
                  share);
     }
 }
 
 /* Five hours, after the first turns. */
-static turns *watch_long(forest *f, double capacity) {
-    free(watch_turns(f, 1000, capacity));
-    return watch_turns(f, 18000, capacity);
+static turns *watch_rotation_long(forest *f, double capacity) {
+    free(watch_rotation(f, 1000, capacity));
+    return watch_rotation(f, 18000, capacity);
 }
 
 /* Slow sums of the turns of a resource against the fast ones; and the lags sum to 0. */
-static void audit_turns(forest *f, int at) {
+static void audit_rotation(forest *f, int at) {
     doorman_server *server = f->nodes[at].server;
     doorman__lease_table *leases = &server->first->leases;
     doorman__total shares = {0, 0}, counted = {0, 0}, owed = {0, 0};
@@ -1490,16 +1496,16 @@ static void audit_turns(forest *f, int at) {
 /* A5: 25 clients, 20 units. Those that wait for their turn do not ask more often for it. */
 static void units_that_cannot_be_divided_rotate_among_holders(void **state) {
     (void)state;
-    forest *f = plant_whole(20, usual);
-    for (int i = 0; i < 25; i++) add_member(f, 0, 1, 1);
-    turns *t = watch_long(f, 20);
-    assert_true(least_part(t, 25, 600) >= 0.5);
+    forest *f = forest_start_whole(20, usual);
+    for (int i = 0; i < 25; i++) add_client(f, 0, 1, 1);
+    turns *t = watch_rotation_long(f, 20);
+    assert_true(smallest_part(t, 25, 600) >= 0.5);
     assert_true(t->in_use >= 0.98 * 20);
     assert_true((double)t->requests <= 1.15 * 25 * 18000 / 16);
-    hold_against_shares(f, t, &usual, 20, 0.02);
-    audit_turns(f, 0);
+    compare_with_shares(f, t, &usual, 20, 0.02);
+    audit_rotation(f, 0);
     free(t);
-    fell(f);
+    forest_stop(f);
 }
 
 /* A5: what is beside whole units goes round, whatever the kind is. */
@@ -1518,79 +1524,79 @@ static void every_kind_gives_whole_units(void **state) {
         doorman_algorithm algorithm = usual;
         algorithm.kind = cases[i].kind;
         algorithm.reserve = cases[i].reserve;
-        forest *f = plant_whole(20, algorithm);
+        forest *f = forest_start_whole(20, algorithm);
         for (int k = 0; k < cases[i].clients; k++) {
             double wants = cases[i].wants > 1 ? 0.3 + k % cases[i].wants : 10;
-            add_member(f, 0, wants, 1 + k % 3);
+            add_client(f, 0, wants, 1 + k % 3);
         }
-        turns *t = watch_long(f, cases[i].in_use > 0 ? 20 : 1e9);
+        turns *t = watch_rotation_long(f, cases[i].in_use > 0 ? 20 : 1e9);
         if (cases[i].in_use > 0) assert_true(t->in_use >= 0.98 * cases[i].in_use);
-        hold_against_shares(f, t, &algorithm, 20, 0.03);
-        audit_turns(f, 0);
+        compare_with_shares(f, t, &algorithm, 20, 0.03);
+        audit_rotation(f, 0);
         free(t);
-        fell(f);
+        forest_stop(f);
     }
 }
 
 /* A5: in a tree the turns of clients below different nodes come to the same shares. */
 static void units_rotate_through_a_tree(void **state) {
     (void)state;
-    forest *f = plant_whole(20, usual);
+    forest *f = forest_start_whole(20, usual);
     int one = add_node(f, 0), two = add_node(f, 0), three = add_node(f, one);
     const int leaves[] = {one, two, three};
-    for (int i = 0; i < 25; i++) add_member(f, leaves[i % 3], 1, 1);
-    turns *t = watch_long(f, 20);
-    assert_true(least_part(t, 25, 600) >= 0.5);
+    for (int i = 0; i < 25; i++) add_client(f, leaves[i % 3], 1, 1);
+    turns *t = watch_rotation_long(f, 20);
+    assert_true(smallest_part(t, 25, 600) >= 0.5);
     assert_true(t->in_use >= 0.98 * 20);
-    hold_against_shares(f, t, &usual, 20, 0.02);
-    for (int i = 0; i <= three; i++) audit_turns(f, i);
+    compare_with_shares(f, t, &usual, 20, 0.02);
+    for (int i = 0; i <= three; i++) audit_rotation(f, i);
     free(t);
-    fell(f);
+    forest_stop(f);
 }
 
 /* A newcomer waits for no turn: it has a unit when a holder has given one up. */
 static void a_newcomer_has_its_first_unit_soon(void **state) {
     (void)state;
-    forest *f = plant_whole(20, usual);
-    for (int i = 0; i < 20; i++) add_member(f, 0, 1, 1);
-    free(watch_turns(f, 100, 20));
-    add_member(f, 0, 1, 1);
-    free(watch_turns(f, 16 * 1.05 + 5.5, 20)); /* a renewal of a holder, and its own next one */
-    assert_exact(leased(f, &f->members[20]), 1);
-    audit_turns(f, 0);
-    fell(f);
+    forest *f = forest_start_whole(20, usual);
+    for (int i = 0; i < 20; i++) add_client(f, 0, 1, 1);
+    free(watch_rotation(f, 100, 20));
+    add_client(f, 0, 1, 1);
+    free(watch_rotation(f, 16 * 1.05 + 5.5, 20)); /* a renewal of a holder, and its own next one */
+    assert_exact(leased(f, &f->clients[20]), 1);
+    audit_rotation(f, 0);
+    forest_stop(f);
 }
 
 /* Clients come and go: all sums stay, and with the last client go to 0. */
 static void the_rotation_continues_when_holders_leave(void **state) {
     (void)state;
-    forest *f = plant_whole(7, usual);
-    for (int i = 0; i < 12; i++) add_member(f, 0, 1 + i % 3, 1);
+    forest *f = forest_start_whole(7, usual);
+    for (int i = 0; i < 12; i++) add_client(f, 0, 1 + i % 3, 1);
     for (int round = 0; round < 200; round++) {
-        size_t who = random_below(12);
+        size_t client = random_below(12);
         uint64_t what = random_below(4);
-        if (what == 0) want(f, who, (double)random_below(40) / 10);
-        if (what == 1) stall(f, who, random_below(2));
-        if (what == 2) reset_client(f, who);
-        free(watch_turns(f, 1 + (double)random_below(40), 7));
-        audit_turns(f, 0);
+        if (what == 0) set_wants(f, client, (double)random_below(40) / 10);
+        if (what == 1) set_stalled(f, client, random_below(2));
+        if (what == 2) reset_client(f, client);
+        free(watch_rotation(f, 1 + (double)random_below(40), 7));
+        audit_rotation(f, 0);
     }
-    for (size_t i = 0; i < 12; i++) stall(f, i, true);
+    for (size_t i = 0; i < 12; i++) set_stalled(f, i, true);
     f->now += 200 * SECOND;
     assert_non_null(f->nodes[0].server->first);
     doorman_server_update(f->nodes[0].server, f->now);
     assert_null(f->nodes[0].server->first);
-    fell(f);
+    forest_stop(f);
 }
 
 /* A5, G5: leases are whole within a lease length of a configuration that says so. */
 static void whole_units_can_be_switched_on_and_off(void **state) {
     (void)state;
-    forest *f = plant_one(20, usual);
+    forest *f = forest_start_one(20, usual);
     int leaf = add_node(f, 0);
-    for (int i = 0; i < 25; i++) add_member(f, i % 2 ? leaf : 0, 1, 1);
-    pass(f, 60, 20);
-    assert_near(leased(f, &f->members[0]), 0.8, 1e-9);
+    for (int i = 0; i < 25; i++) add_client(f, i % 2 ? leaf : 0, 1, 1);
+    run_for(f, 60, 20);
+    assert_near(leased(f, &f->clients[0]), 0.8, 1e-9);
     doorman_template all = *doorman_config_templates(f->config, &(size_t){0});
     doorman_config *configs[2] = {NULL, NULL};
     for (int i = 0; i < 2; i++) {
@@ -1601,34 +1607,34 @@ static void whole_units_can_be_switched_on_and_off(void **state) {
     doorman_server *root = f->nodes[0].server;
     for (int i = 0; i < 4; i++) {
         assert_int_equal(doorman_server_configure(root, configs[i % 2], f->now), DOORMAN_OK);
-        pass(f, 60, 20);
+        run_for(f, 60, 20);
         if (i % 2 == 0) {
-            free(watch_turns(f, 300, 20));
-            audit_turns(f, 0);
-            audit_turns(f, leaf);
+            free(watch_rotation(f, 300, 20));
+            audit_rotation(f, 0);
+            audit_rotation(f, leaf);
         } else {
-            pass(f, 60, 20);
-            assert_near(leased(f, &f->members[0]), 0.8, 1e-9);
+            run_for(f, 60, 20);
+            assert_near(leased(f, &f->clients[0]), 0.8, 1e-9);
         }
     }
-    fell(f);
+    forest_stop(f);
     for (int i = 0; i < 2; i++) doorman_config_destroy(configs[i]);
 }
 
 /* A child rounds down what an older parent grants it. */
 static void a_fractional_lease_from_the_parent_is_rounded_down(void **state) {
     (void)state;
-    forest *f = plant_whole(20, usual);
+    forest *f = forest_start_whole(20, usual);
     int leaf = add_node(f, 0);
-    for (int i = 0; i < 3; i++) add_member(f, leaf, 10, 1);
+    for (int i = 0; i < 3; i++) add_client(f, leaf, 10, 1);
     f->divide_leases = true;
-    free(watch_turns(f, 100, 19.5));
+    free(watch_rotation(f, 100, 19.5));
     assert_exact(sum_leased(f), 19);
     doorman_server_resource resource;
     assert_true(resource_of(f, leaf, &resource));
     assert_exact(resource.capacity, 19);
     assert_exact(resource.safe_capacity, 6); /* S7: 20 / 3 is the level told, rounded down */
-    fell(f);
+    forest_stop(f);
 }
 
 int main(void) {

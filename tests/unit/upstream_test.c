@@ -47,7 +47,7 @@ static void world_stop(world *w) {
     assert_int_equal(memory_blocks(), w->blocks);
 }
 
-static void note_change(void *context, const doorman_resource_info *info) {
+static void record_change(void *context, const doorman_resource_info *info) {
     (void)info;
     ((world *)context)->change_count++;
 }
@@ -55,14 +55,14 @@ static void note_change(void *context, const doorman_resource_info *info) {
 static doorman_resource *open_resource(world *w, const char *resource_id, double wants) {
     doorman_resource *resource = NULL;
     const doorman_resource_options options = {
-        .resource_id = resource_id, .wants = wants, .on_change = note_change, .context = w};
+        .resource_id = resource_id, .wants = wants, .on_change = record_change, .context = w};
     assert_int_equal(doorman_resource_open(&resource, w->client, &options, NULL, w->now),
                      DOORMAN_OK);
     return resource;
 }
 
 /* Returns whether the client sends a request now. */
-static bool asks(world *w) {
+static bool has_request(world *w) {
     doorman_client_update(w->client, w->now);
     assert_int_equal(doorman_upstream_request(w->asker, &w->request, w->now), DOORMAN_OK);
     return w->request.sequence != 0;
@@ -74,19 +74,19 @@ static void wait_for_request(world *w) {
         doorman_time due = doorman_client_due(w->client);
         assert_true(due != DOORMAN_NEVER);
         if (due > w->now) w->now = due;
-        if (asks(w)) return;
+        if (has_request(w)) return;
     }
     fail_msg("the client never asks");
 }
 
 /* Returns when the client sends its next request if nothing else happens. */
-static doorman_time asks_at(world *w) {
+static doorman_time next_request_at(world *w) {
     wait_for_request(w);
     return w->now;
 }
 
 /* A lease of 60 s with a refresh interval of 16 s, for the i-th ask of the last request. */
-static doorman_capacity_response lease_of(world *w, size_t i, double capacity) {
+static doorman_capacity_response granted_lease(world *w, size_t i, double capacity) {
     return (doorman_capacity_response){.resource_id = w->request.items[i].resource_id,
                                        .gets = {.id = ++w->lease_id,
                                                 .node = "root",
@@ -113,17 +113,17 @@ static doorman_status reply(world *w, const doorman_capacity_response *answers,
 }
 
 /* Answers every ask of the last request with a lease of this capacity. */
-static void give(world *w, double capacity) {
+static void grant_one(world *w, double capacity) {
     static doorman_capacity_response answers[DOORMAN__ITEMS_MAX];
-    for (size_t i = 0; i < w->request.item_count; i++) answers[i] = lease_of(w, i, capacity);
+    for (size_t i = 0; i < w->request.item_count; i++) answers[i] = granted_lease(w, i, capacity);
     assert_int_equal(reply(w, answers, w->request.item_count), DOORMAN_OK);
 }
 
-static void give_one(world *w, doorman_capacity_response answer) {
+static void respond_with(world *w, doorman_capacity_response answer) {
     assert_int_equal(reply(w, &answer, 1), DOORMAN_OK);
 }
 
-static void answer_release(world *w) {
+static void respond_to_release(world *w) {
     assert_int_equal(w->request.method, DOORMAN_RELEASE_CAPACITY);
     assert_int_equal(reply(w, NULL, 0), DOORMAN_OK);
 }
@@ -133,7 +133,9 @@ static doorman_status redirect(world *w, const char *address) {
     return doorman_upstream_response(w->asker, w->request.sequence, &response, w->now);
 }
 
-static void fails(world *w) { doorman_upstream_failed(w->asker, w->request.sequence, w->now); }
+static void fail_request(world *w) {
+    doorman_upstream_failed(w->asker, w->request.sequence, w->now);
+}
 
 static doorman_resource_info read_now(const world *w, const doorman_resource *resource) {
     doorman_resource_info info;
@@ -155,8 +157,8 @@ static void take_units(const world *w, doorman_resource *resource, double n) {
 static doorman_resource *start_with_lease(world *w, double wants, double capacity) {
     *w = world_start();
     doorman_resource *resource = open_resource(w, "db", wants);
-    assert_true(asks(w));
-    give(w, capacity);
+    assert_true(has_request(w));
+    grant_one(w, capacity);
     return resource;
 }
 
@@ -167,10 +169,10 @@ static void a_new_resource_is_requested_at_once(void **state) {
     (void)state;
     world w = world_start();
     assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
-    assert_false(asks(&w));
+    assert_false(has_request(&w));
     open_resource(&w, "db", 120);
     assert_int_equal(doorman_client_due(w.client), w.now);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_int_equal(w.request.method, DOORMAN_GET_CAPACITY);
     assert_string_equal(w.request.holder_id, "client");
     assert_false(w.request.is_server);
@@ -189,11 +191,11 @@ static void no_request_is_sent_while_another_is_under_way(void **state) {
     (void)state;
     world w = world_start();
     open_resource(&w, "db", 120);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     open_resource(&w, "disk", 5);
-    assert_false(asks(&w));
+    assert_false(has_request(&w));
     w.now += 4 * SECOND;
-    assert_false(asks(&w));
+    assert_false(has_request(&w));
     world_stop(&w);
 }
 
@@ -203,19 +205,19 @@ static void one_request_renews_all_leases_past_half_their_interval(void **state)
     world w = world_start();
     doorman_time start = w.now;
     open_resource(&w, "first", 1);
-    assert_true(asks(&w));
-    give(&w, 1);
+    assert_true(has_request(&w));
+    grant_one(&w, 1);
     w.now = start + 7 * SECOND;
     open_resource(&w, "past half", 1);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_int_equal(w.request.item_count, 1); /* the first one is not past half its interval */
-    give(&w, 1);
+    grant_one(&w, 1);
     w.now = start + 10 * SECOND;
     open_resource(&w, "young", 1);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_int_equal(w.request.item_count, 2); /* the first one is renewed with it */
     assert_string_equal(w.request.items[1].resource_id, "first");
-    give(&w, 1);
+    grant_one(&w, 1);
     wait_for_request(&w);
     assert_true(w.now >= start + 23 * SECOND); /* the second one is due first */
     assert_int_equal(w.request.item_count, 3);
@@ -231,8 +233,8 @@ static void a_renewal_is_up_to_a_twentieth_late_and_never_early(void **state) {
         start_with_lease(&w, 10, 10);
         doorman_time sent = w.now;
         w.now = sent + 16 * SECOND - 1;
-        assert_false(asks(&w));
-        double late = (double)(asks_at(&w) - sent - 16 * SECOND) / (double)(16 * SECOND);
+        assert_false(has_request(&w));
+        double late = (double)(next_request_at(&w) - sent - 16 * SECOND) / (double)(16 * SECOND);
         least = late < least ? late : least;
         most = late > most ? late : most;
         world_stop(&w);
@@ -250,9 +252,9 @@ static void a_change_of_wants_by_a_tenth_or_less_causes_no_request(void **state)
         doorman_resource *resource = start_with_lease(&w, 100, 100);
         w.now += 6 * SECOND;
         set_wants(&w, resource, quiet[i]);
-        assert_false(asks(&w));
+        assert_false(has_request(&w));
         set_wants(&w, resource, loud[i]);
-        assert_true(asks(&w));
+        assert_true(has_request(&w));
         assert_exact(w.request.items[0].wants->wants, loud[i]);
         world_stop(&w);
     }
@@ -266,18 +268,18 @@ static void changed_wants_wait_for_the_minimum_interval(void **state) {
     for (size_t i = 0; i < 2; i++) {
         world w = world_start();
         doorman_resource *resource = open_resource(&w, "db", 100);
-        assert_true(asks(&w));
+        assert_true(has_request(&w));
         doorman_time sent = w.now;
-        doorman_capacity_response answer = lease_of(&w, 0, 100);
+        doorman_capacity_response answer = granted_lease(&w, 0, 100);
         answer.gets.refresh_interval = intervals[i] * SECOND;
-        give_one(&w, answer);
+        respond_with(&w, answer);
         w.now += SECOND;
         set_wants(&w, resource, 200);
         assert_int_equal(doorman_client_due(w.client), sent + minima[i] * SECOND);
         w.now = sent + minima[i] * SECOND - 1;
-        assert_false(asks(&w));
+        assert_false(has_request(&w));
         w.now++;
-        assert_true(asks(&w));
+        assert_true(has_request(&w));
         world_stop(&w);
     }
 }
@@ -287,11 +289,11 @@ static void wants_that_change_during_a_request_are_sent_next(void **state) {
     (void)state;
     world w = world_start();
     doorman_resource *resource = open_resource(&w, "db", 100);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     set_wants(&w, resource, 500);
-    give(&w, 100);
+    grant_one(&w, 100);
     doorman_time sent = w.now;
-    assert_int_equal(asks_at(&w), sent + 5 * SECOND);
+    assert_int_equal(next_request_at(&w), sent + 5 * SECOND);
     assert_exact(w.request.items[0].wants->wants, 500);
     world_stop(&w);
 }
@@ -303,13 +305,13 @@ static void wants_that_change_while_a_gauge_is_above_its_lease_are_sent(void **s
     doorman_resource *resource = start_with_lease(&w, 100, 100);
     take_units(&w, resource, 90);
     wait_for_request(&w);
-    give(&w, 10);
-    assert_true(asks(&w)); /* "has 90": it cannot confirm less now */
-    give(&w, 10);
+    grant_one(&w, 10);
+    assert_true(has_request(&w)); /* "has 90": it cannot confirm less now */
+    grant_one(&w, 10);
     doorman_time sent = w.now;
     w.now += SECOND;
     set_wants(&w, resource, 1000);
-    assert_true(asks_at(&w) <= sent + 6 * SECOND);
+    assert_true(next_request_at(&w) <= sent + 6 * SECOND);
     assert_exact(w.request.items[0].wants->wants, 1000);
     world_stop(&w);
 }
@@ -321,14 +323,14 @@ static void a_smaller_lease_is_confirmed_at_once(void **state) {
     start_with_lease(&w, 100, 100);
     wait_for_request(&w);
     assert_exact(w.request.items[0].has.capacity, 100);
-    give(&w, 60);
+    grant_one(&w, 60);
     assert_int_equal(doorman_client_due(w.client), w.now);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_exact(w.request.items[0].has.capacity, 60);
     assert_int_equal(w.request.items[0].has.id, w.lease_id);
-    give(&w, 60);
+    grant_one(&w, 60);
     doorman_time sent = w.now;
-    assert_true(asks_at(&w) >= sent + 16 * SECOND);
+    assert_true(next_request_at(&w) >= sent + 16 * SECOND);
     world_stop(&w);
 }
 
@@ -339,9 +341,9 @@ static void a_larger_or_equal_lease_needs_no_confirmation(void **state) {
         world w;
         start_with_lease(&w, 100, 50);
         wait_for_request(&w);
-        give(&w, 50 + more);
+        grant_one(&w, 50 + more);
         doorman_time sent = w.now;
-        assert_true(asks_at(&w) >= sent + 16 * SECOND);
+        assert_true(next_request_at(&w) >= sent + 16 * SECOND);
         world_stop(&w);
     }
 }
@@ -352,11 +354,11 @@ static void a_failed_confirmation_is_repeated(void **state) {
     world w;
     start_with_lease(&w, 100, 100);
     wait_for_request(&w);
-    give(&w, 60);
-    assert_true(asks(&w));
-    fails(&w);
+    grant_one(&w, 60);
+    assert_true(has_request(&w));
+    fail_request(&w);
     doorman_time failed = w.now;
-    assert_true(asks_at(&w) <= failed + 2 * SECOND);
+    assert_true(next_request_at(&w) <= failed + 2 * SECOND);
     assert_exact(w.request.items[0].has.capacity, 60);
     world_stop(&w);
 }
@@ -371,23 +373,25 @@ static void a_gauge_above_its_lease_confirms_as_it_falls_at_most_once_a_second(v
     wait_for_request(&w);
     assert_exact(w.request.items[0].has.capacity, 100);
     assert_exact(w.request.items[0].outstanding, 90);
-    give(&w, 10);
-    assert_true(asks(&w));
+    grant_one(&w, 10);
+    assert_true(has_request(&w));
     assert_exact(w.request.items[0].has.capacity, 10);
     assert_exact(w.request.items[0].outstanding, 90);
-    give(&w, 10);
+    grant_one(&w, 10);
     doorman_time end = w.now + 10 * SECOND;
-    for (; w.now < end; w.now += 100 * MILLISECOND) assert_false(asks(&w)); /* it stays the same */
+    for (; w.now < end; w.now += 100 * MILLISECOND) {
+        assert_false(has_request(&w)); /* it stays the same */
+    }
     doorman_gauge_release(gauge, 1);
-    doorman_time first = asks_at(&w);
+    doorman_time first = next_request_at(&w);
     assert_true(first <= end + SECOND);
     assert_exact(w.request.items[0].outstanding, 89);
-    give(&w, 10);
+    grant_one(&w, 10);
     doorman_gauge_release(gauge, 79);
-    assert_int_equal(asks_at(&w), first + SECOND);
+    assert_int_equal(next_request_at(&w), first + SECOND);
     assert_exact(w.request.items[0].has.capacity, 10);
-    give(&w, 10);
-    assert_true(asks_at(&w) >= first + 17 * SECOND);
+    grant_one(&w, 10);
+    assert_true(next_request_at(&w) >= first + 17 * SECOND);
     world_stop(&w);
 }
 
@@ -400,13 +404,13 @@ static void a_gauge_above_its_lease_does_not_speed_up_other_resources(void **sta
     take_units(&w, resource, 90);
     wait_for_request(&w);
     open_resource(&w, "disk", 5);
-    give(&w, 10);
-    assert_true(asks(&w)); /* the confirmation, and the new resource */
+    grant_one(&w, 10);
+    assert_true(has_request(&w)); /* the confirmation, and the new resource */
     assert_int_equal(w.request.item_count, 2);
-    doorman_capacity_response answers[] = {lease_of(&w, 0, 10), lease_of(&w, 1, 5)};
+    doorman_capacity_response answers[] = {granted_lease(&w, 0, 10), granted_lease(&w, 1, 5)};
     assert_int_equal(reply(&w, answers, 2), DOORMAN_OK);
     doorman_time sent = w.now;
-    assert_true(asks_at(&w) >= sent + 16 * SECOND);
+    assert_true(next_request_at(&w) >= sent + 16 * SECOND);
     world_stop(&w);
 }
 
@@ -434,7 +438,7 @@ static void a_lease_that_has_ended_is_not_reported(void **state) {
         world w;
         start_with_lease(&w, 100, 80);
         w.now += 60 * SECOND - early;
-        assert_true(asks(&w));
+        assert_true(has_request(&w));
         assert_int_equal(w.request.items[0].has.id, early ? w.lease_id : 0);
         world_stop(&w);
     }
@@ -448,12 +452,12 @@ static void a_holder_that_wants_less_lowers_its_limit_before_it_reports_it(void 
     set_wants(&w, resource, 30);
     assert_exact(read_now(&w, resource).capacity, 100); /* nothing has been reported yet */
     w.now += 5 * SECOND;
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_exact(w.request.items[0].has.capacity, 30);
     assert_exact(read_now(&w, resource).capacity, 30);
     assert_int_equal(doorman_gauge_try(doorman_resource_gauge(resource), 31, w.now),
                      DOORMAN_IMPOSSIBLE);
-    fails(&w);
+    fail_request(&w);
     set_wants(&w, resource, 100);
     assert_exact(read_now(&w, resource).capacity, 30); /* the reported amount binds */
     world_stop(&w);
@@ -481,10 +485,10 @@ static void units_in_flight_after_the_lease_has_ended_are_reported_but_not_claim
     doorman_resource *resource = start_with_lease(&w, 100, 100);
     take_units(&w, resource, 90);
     w.now += 60 * SECOND;
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_int_equal(w.request.items[0].has.id, 0);
     assert_exact(w.request.items[0].outstanding, 90);
-    give(&w, 10);
+    grant_one(&w, 10);
     wait_for_request(&w);
     assert_exact(w.request.items[0].has.capacity, 10);
     assert_exact(w.request.items[0].outstanding, 90);
@@ -500,12 +504,12 @@ static void units_above_the_lease_are_reported_but_not_claimed(void **state) {
     doorman_time end = w.now + 60 * SECOND;
     take_units(&w, resource, 90);
     wait_for_request(&w);
-    give(&w, 10);
+    grant_one(&w, 10);
     while (w.now < end + 60 * SECOND) {
         wait_for_request(&w);
         assert_exact(w.request.items[0].has.capacity, 10);
         assert_exact(w.request.items[0].outstanding, 90);
-        give(&w, 10);
+        grant_one(&w, 10);
     }
     world_stop(&w);
 }
@@ -523,21 +527,21 @@ static void many_resources_are_split_into_several_requests(void **state) {
     }
     static const size_t parts[] = {500, 500, 500, 500, 500};
     for (size_t i = 0; i < 5; i++) {
-        assert_true(asks(&w));
+        assert_true(has_request(&w));
         assert_int_equal(w.request.item_count, parts[i]);
-        give(&w, 1);
+        grant_one(&w, 1);
     }
-    assert_false(asks(&w));
+    assert_false(has_request(&w));
     for (size_t i = 0; i < count; i++) {
         assert_true(read_now(&w, resources[i]).leased);
         doorman_resource_close(resources[i], w.now);
     }
     for (size_t i = 0; i < 5; i++) {
-        assert_true(asks(&w));
+        assert_true(has_request(&w));
         assert_int_equal(w.request.item_count, parts[i]);
-        answer_release(&w);
+        respond_to_release(&w);
     }
-    assert_false(asks(&w));
+    assert_false(has_request(&w));
     world_stop(&w);
 }
 
@@ -555,13 +559,13 @@ static void every_one_of_many_resources_is_renewed(void **state) {
         open_resource(&w, id, 1);
     }
     for (size_t round = 0; round < ROUNDS; round++) {
-        while (!asks(&w)) w.now += SECOND;
+        while (!has_request(&w)) w.now += SECOND;
         for (size_t i = 0; i < w.request.item_count; i++) {
             asked[strtoul(w.request.items[i].resource_id, NULL, 10)]++;
         }
         static doorman_capacity_response answers[DOORMAN__ITEMS_MAX];
         for (size_t i = 0; i < w.request.item_count; i++) {
-            answers[i] = lease_of(&w, i, 1);
+            answers[i] = granted_lease(&w, i, 1);
             answers[i].gets.refresh_interval = 8 * SECOND;
         }
         w.now += 4 * SECOND;
@@ -581,11 +585,11 @@ static void retries_back_off_from_one_second_to_one_minute(void **state) {
     for (int round = 0; round < 300; round++) {
         world w = world_start();
         open_resource(&w, "db", 10);
-        assert_true(asks(&w));
+        assert_true(has_request(&w));
         for (size_t i = 0; i < 10; i++) {
             doorman_time failed = w.now;
-            fails(&w);
-            double delay = (double)(asks_at(&w) - failed) / (double)SECOND;
+            fail_request(&w);
+            double delay = (double)(next_request_at(&w) - failed) / (double)SECOND;
             least[i] = delay < least[i] ? delay : least[i];
             most[i] = delay > most[i] ? delay : most[i];
         }
@@ -605,14 +609,14 @@ static void a_response_ends_the_back_off(void **state) {
     open_resource(&w, "db", 10);
     for (int i = 0; i < 8; i++) {
         wait_for_request(&w);
-        fails(&w);
+        fail_request(&w);
     }
     wait_for_request(&w);
-    give_one(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND));
+    respond_with(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND));
     wait_for_request(&w);
     doorman_time failed = w.now;
-    fails(&w);
-    assert_true(asks_at(&w) <= failed + 2 * SECOND);
+    fail_request(&w);
+    assert_true(next_request_at(&w) <= failed + 2 * SECOND);
     world_stop(&w);
 }
 
@@ -623,12 +627,12 @@ static void retries_fit_three_times_before_the_first_lease_ends(void **state) {
     for (int round = 0; round < 500; round++) {
         world w = world_start();
         open_resource(&w, "db", 10);
-        assert_true(asks(&w));
-        doorman_capacity_response answer = lease_of(&w, 0, 10);
+        assert_true(has_request(&w));
+        doorman_capacity_response answer = granted_lease(&w, 0, 10);
         answer.gets.expires_in = (doorman_time)(5 + random_below(600)) * SECOND;
         answer.gets.refresh_interval = (doorman_time)(1 + random_below(5)) * SECOND;
         doorman_time end = w.now + answer.gets.expires_in;
-        give_one(&w, answer);
+        respond_with(&w, answer);
         doorman_time tries[4] = {0}; /* the last four tries */
         for (size_t i = 0; w.now < end; i++) {
             assert_true(i < 1000);
@@ -638,7 +642,7 @@ static void retries_fit_three_times_before_the_first_lease_ends(void **state) {
             assert_true(w.now - tries[2] >= SECOND);
             bool in_time = tries[0] && end - tries[0] >= 4 * SECOND;
             assert_true(!in_time || w.now < end);
-            fails(&w);
+            fail_request(&w);
         }
         world_stop(&w);
     }
@@ -651,8 +655,8 @@ static void a_lease_of_any_resource_speeds_up_the_retries(void **state) {
         world w = world_start();
         open_resource(&w, "short", 10);
         open_resource(&w, "long", 10);
-        assert_true(asks(&w));
-        doorman_capacity_response answers[] = {lease_of(&w, 0, 10), lease_of(&w, 1, 10)};
+        assert_true(has_request(&w));
+        doorman_capacity_response answers[] = {granted_lease(&w, 0, 10), granted_lease(&w, 1, 10)};
         answers[0].gets.expires_in = 20 * SECOND;
         answers[1].gets.refresh_interval = SECOND;
         assert_int_equal(reply(&w, answers, 2), DOORMAN_OK);
@@ -660,7 +664,7 @@ static void a_lease_of_any_resource_speeds_up_the_retries(void **state) {
         int try_count = 0;
         for (; w.now < end && try_count < 100; try_count++) {
             wait_for_request(&w);
-            fails(&w);
+            fail_request(&w);
         }
         assert_in_range(try_count, 5, 20); /* the last one may be too late */
         world_stop(&w);
@@ -676,20 +680,20 @@ static void a_timeout_counts_as_a_failure(void **state) {
             .addresses = addresses, .address_count = 2, .request_timeout = timeout * SECOND};
         world w = world_start_full(options);
         open_resource(&w, "db", 10);
-        assert_true(asks(&w));
+        assert_true(has_request(&w));
         doorman_time until = w.now + (timeout ? timeout : 5) * SECOND;
         const doorman_request unanswered = w.request;
         assert_int_equal(doorman_client_due(w.client), until);
         w.now = until - 1;
-        assert_false(asks(&w));
+        assert_false(has_request(&w));
         assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
         w.now = until;
-        assert_false(asks(&w));
+        assert_false(has_request(&w));
         assert_string_equal(doorman_upstream_address(w.asker), "tcp://b:1");
         w.request = unanswered;
         doorman_capacity_response answer = {.resource_id = "db", .gets.refresh_interval = SECOND};
         assert_int_equal(reply(&w, &answer, 1), DOORMAN_STALE);
-        doorman_time retry = asks_at(&w);
+        doorman_time retry = next_request_at(&w);
         assert_true(retry >= until + SECOND && retry <= until + 2 * SECOND);
         world_stop(&w);
     }
@@ -704,10 +708,10 @@ static void addresses_are_tried_in_turn(void **state) {
     for (size_t i = 0; i < 7; i++) {
         wait_for_request(&w);
         assert_string_equal(doorman_upstream_address(w.asker), addresses[i % 3]);
-        fails(&w);
+        fail_request(&w);
     }
     wait_for_request(&w);
-    give(&w, 10);
+    grant_one(&w, 10);
     wait_for_request(&w);
     assert_string_equal(doorman_upstream_address(w.asker), "tcp://b:1"); /* it has answered */
     world_stop(&w);
@@ -719,12 +723,12 @@ static void only_the_request_in_progress_can_fail(void **state) {
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1"};
     world w = world_start_at(addresses, 2);
     open_resource(&w, "db", 10);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     doorman_upstream_failed(w.asker, w.request.sequence - 1, w.now);
     doorman_upstream_failed(w.asker, w.request.sequence + 1, w.now);
     assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
-    give(&w, 10);
-    fails(&w);
+    grant_one(&w, 10);
+    fail_request(&w);
     assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
     world_stop(&w);
 }
@@ -737,10 +741,10 @@ static void a_clock_that_goes_back_stands_still(void **state) {
     doorman_time sent = w.now;
     wait_for_request(&w);
     w.now = sent;
-    give(&w, 10);
+    grant_one(&w, 10);
     assert_true(read_now(&w, resource).expires_at >= sent + 76 * SECOND);
     open_resource(&w, "disk", 1);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_int_equal(w.request.item_count, 1);
     world_stop(&w);
 }
@@ -752,15 +756,15 @@ static void a_redirect_is_followed_at_once(void **state) {
     (void)state;
     world w = world_start();
     open_resource(&w, "db", 10);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_int_equal(redirect(&w, "tcp://master:1"), DOORMAN_OK);
     assert_int_equal(doorman_client_due(w.client), w.now);
     assert_string_equal(doorman_upstream_address(w.asker), "tcp://master:1");
-    assert_true(asks(&w));
-    give(&w, 10);
+    assert_true(has_request(&w));
+    grant_one(&w, 10);
     wait_for_request(&w);
     assert_string_equal(doorman_upstream_address(w.asker), "tcp://master:1"); /* it has answered */
-    fails(&w);
+    fail_request(&w);
     assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
     world_stop(&w);
 }
@@ -774,7 +778,7 @@ static void five_redirects_are_followed_and_the_sixth_is_a_failure(void **state)
         wait_for_request(&w);
         for (int i = 0; i < 5; i++) {
             assert_int_equal(redirect(&w, i % 2 ? "tcp://a:1" : "tcp://b:1"), DOORMAN_OK);
-            assert_true(asks(&w));
+            assert_true(has_request(&w));
         }
         assert_int_equal(redirect(&w, "tcp://b:1"), DOORMAN_OK);
         assert_true(doorman_client_due(w.client) >= w.now + SECOND);
@@ -791,8 +795,8 @@ static void a_response_resets_the_count_of_redirects(void **state) {
     for (int i = 0; i < 20; i++) {
         wait_for_request(&w);
         assert_int_equal(redirect(&w, i % 2 ? "tcp://a:1" : "tcp://b:1"), DOORMAN_OK);
-        assert_true(asks(&w));
-        give(&w, 10);
+        assert_true(has_request(&w));
+        grant_one(&w, 10);
     }
     world_stop(&w);
 }
@@ -819,11 +823,11 @@ static void no_redirect_is_followed_from_tls_to_plain_text(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = world_start_at(&cases[i].from, 1);
         open_resource(&w, "db", 10);
-        assert_true(asks(&w));
+        assert_true(has_request(&w));
         assert_int_equal(redirect(&w, cases[i].to), DOORMAN_OK);
         assert_string_equal(doorman_upstream_address(w.asker),
                             cases[i].followed ? cases[i].to : cases[i].from);
-        assert_int_equal(asks(&w), cases[i].followed);
+        assert_int_equal(has_request(&w), cases[i].followed);
         world_stop(&w);
     }
 }
@@ -833,11 +837,11 @@ static void after_a_redirect_to_tls_none_to_plain_text_is_followed(void **state)
     (void)state;
     world w = world_start();
     open_resource(&w, "db", 10);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_int_equal(redirect(&w, "tls+tcp://b:1"), DOORMAN_OK);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_int_equal(redirect(&w, "tcp://c:1"), DOORMAN_OK);
-    assert_false(asks(&w));
+    assert_false(has_request(&w));
     world_stop(&w);
 }
 
@@ -851,7 +855,7 @@ static void an_unknown_master_is_a_failure(void **state) {
     for (size_t i = 0; i < 4; i++) {
         world w = world_start_at(addresses, 2);
         open_resource(&w, "db", 10);
-        assert_true(asks(&w));
+        assert_true(has_request(&w));
         assert_int_equal(redirect(&w, unusable[i]), DOORMAN_OK);
         assert_true(doorman_client_due(w.client) >= w.now + SECOND);
         assert_string_equal(doorman_upstream_address(w.asker), "tcp://b:1");
@@ -883,11 +887,11 @@ static void only_the_last_request_accepts_a_response_and_only_once(void **state)
     doorman_resource *resource = start_with_lease(&w, 100, 10);
     wait_for_request(&w);
     const doorman_request older = w.request;
-    fails(&w);
+    fail_request(&w);
     wait_for_request(&w);
     const doorman_request newer = w.request;
     assert_true(newer.sequence > older.sequence);
-    doorman_capacity_response late = lease_of(&w, 0, 99), now = lease_of(&w, 0, 20);
+    doorman_capacity_response late = granted_lease(&w, 0, 99), now = granted_lease(&w, 0, 20);
     w.request = older;
     assert_int_equal(reply(&w, &late, 1), DOORMAN_STALE);
     assert_exact(read_now(&w, resource).capacity, 10);
@@ -908,12 +912,12 @@ static void a_response_after_the_reported_lease_has_ended_is_dropped(void **stat
         doorman_resource *resource = start_with_lease(&w, 100, 10);
         doorman_time end = w.now + 60 * SECOND;
         w.now = end - SECOND;
-        assert_true(asks(&w));
+        assert_true(has_request(&w));
         assert_int_equal(w.request.items[0].has.id, w.lease_id);
         w.now = end + late;
-        give(&w, 20);
+        grant_one(&w, 20);
         assert_int_equal(read_now(&w, resource).leased, late < 0);
-        assert_int_equal(asks(&w), late >= 0);
+        assert_int_equal(has_request(&w), late >= 0);
         if (late >= 0) assert_int_equal(w.request.items[0].has.id, 0);
         world_stop(&w);
     }
@@ -924,16 +928,16 @@ static void a_late_response_to_a_request_without_a_lease_is_accepted(void **stat
     (void)state;
     world w = world_start();
     doorman_resource *resource = open_resource(&w, "db", 10);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     w.now += 4 * SECOND;
-    give(&w, 10);
+    grant_one(&w, 10);
     assert_true(read_now(&w, resource).leased);
     world_stop(&w);
 }
 
 static void wrong_resource(doorman_capacity_response *a) { a->resource_id = "elsewhere"; }
 static void no_resource(doorman_capacity_response *a) { a->resource_id = NULL; }
-static void wrong_grant(doorman_capacity_response *a) {
+static void wrong_outcome(doorman_capacity_response *a) {
     a->outcome = (doorman_outcome)(DOORMAN_FULL + 1);
 }
 static void id_zero(doorman_capacity_response *a) { a->gets.id = 0; }
@@ -945,7 +949,9 @@ static void negative(doorman_capacity_response *a) { a->gets.capacity = -1; }
 static void not_a_number(doorman_capacity_response *a) { a->gets.capacity = (double)NAN; }
 static void infinite(doorman_capacity_response *a) { a->gets.capacity = (double)INFINITY; }
 static void too_much(doorman_capacity_response *a) { a->gets.capacity = 1.1e15; }
-static void keep_not_a_number(doorman_capacity_response *a) { a->gets.committed = (double)NAN; }
+static void committed_not_a_number(doorman_capacity_response *a) {
+    a->gets.committed = (double)NAN;
+}
 static void past_end(doorman_capacity_response *a) { a->gets.expires_in = -1; }
 static void endless(doorman_capacity_response *a) { a->gets.expires_in = DOORMAN_NEVER; }
 static void refresh_zero(doorman_capacity_response *a) { a->gets.refresh_interval = 0; }
@@ -971,7 +977,7 @@ static void an_invalid_response_changes_nothing(void **state) {
     (void)state;
     static void (*const wrongs[])(doorman_capacity_response *) = {wrong_resource,
                                                                   no_resource,
-                                                                  wrong_grant,
+                                                                  wrong_outcome,
                                                                   id_zero,
                                                                   id_large,
                                                                   no_node,
@@ -981,7 +987,7 @@ static void an_invalid_response_changes_nothing(void **state) {
                                                                   not_a_number,
                                                                   infinite,
                                                                   too_much,
-                                                                  keep_not_a_number,
+                                                                  committed_not_a_number,
                                                                   past_end,
                                                                   endless,
                                                                   refresh_zero,
@@ -993,12 +999,12 @@ static void an_invalid_response_changes_nothing(void **state) {
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
         world w = world_start();
         doorman_resource *db = open_resource(&w, "db", 100), *disk = open_resource(&w, "disk", 5);
-        assert_true(asks(&w));
-        give(&w, 5);
+        assert_true(has_request(&w));
+        grant_one(&w, 5);
         wait_for_request(&w);
         doorman_resource_info before = read_now(&w, db);
         w.change_count = 0;
-        doorman_capacity_response answers[] = {lease_of(&w, 0, 50), lease_of(&w, 1, 3)};
+        doorman_capacity_response answers[] = {granted_lease(&w, 0, 50), granted_lease(&w, 1, 3)};
         wrongs[i](&answers[1]);
         assert_int_equal(reply(&w, answers, 2), DOORMAN_INVALID_ARGUMENT);
         assert_exact(read_now(&w, db).capacity, 5);
@@ -1021,12 +1027,12 @@ static void a_response_that_does_not_match_its_request_is_invalid(void **state) 
         world w = world_start();
         doorman_resource *db = open_resource(&w, "db", 100);
         open_resource(&w, "disk", 5);
-        assert_true(asks(&w));
-        doorman_capacity_response swapped[] = {lease_of(&w, 1, 5), lease_of(&w, 0, 5),
-                                               lease_of(&w, 0, 5)};
+        assert_true(has_request(&w));
+        doorman_capacity_response swapped[] = {granted_lease(&w, 1, 5), granted_lease(&w, 0, 5),
+                                               granted_lease(&w, 0, 5)};
         assert_int_equal(reply(&w, swapped, count), DOORMAN_INVALID_ARGUMENT); /* 2: wrong order */
         assert_false(read_now(&w, db).leased);
-        assert_false(asks(&w));
+        assert_false(has_request(&w));
         world_stop(&w);
     }
 }
@@ -1038,8 +1044,8 @@ static void a_response_to_another_method_is_invalid(void **state) {
     for (size_t i = 0; i < 2; i++) {
         world w = world_start();
         doorman_resource *db = open_resource(&w, "db", 100);
-        assert_true(asks(&w));
-        doorman_capacity_response answer = lease_of(&w, 0, 5);
+        assert_true(has_request(&w));
+        doorman_capacity_response answer = granted_lease(&w, 0, 5);
         w.request.method = methods[i];
         assert_int_equal(reply(&w, &answer, 1), DOORMAN_INVALID_ARGUMENT);
         assert_false(read_now(&w, db).leased);
@@ -1052,13 +1058,13 @@ static void response_values_at_their_bounds_are_accepted(void **state) {
     (void)state;
     world w = world_start();
     doorman_resource *db = open_resource(&w, "db", 100);
-    assert_true(asks(&w));
-    doorman_capacity_response answer = lease_of(&w, 0, DOORMAN_AMOUNT_MAX);
+    assert_true(has_request(&w));
+    doorman_capacity_response answer = granted_lease(&w, 0, DOORMAN_AMOUNT_MAX);
     answer.gets.id = UINT64_C(1) << 53;
     answer.gets.expires_in = answer.gets.refresh_interval = DOORMAN_DURATION_MAX;
     answer.has_safe_capacity = true;
     answer.safe_capacity = DOORMAN_UNLIMITED;
-    give_one(&w, answer);
+    respond_with(&w, answer);
     assert_exact(read_now(&w, db).capacity, DOORMAN_AMOUNT_MAX);
     assert_true(doorman_client_due(w.client) >= w.now + DOORMAN_DURATION_MAX / 2);
     world_stop(&w);
@@ -1069,11 +1075,11 @@ static void a_lease_is_renewed_before_it_ends(void **state) {
     (void)state;
     world w = world_start();
     open_resource(&w, "db", 100);
-    assert_true(asks(&w));
-    doorman_capacity_response answer = lease_of(&w, 0, 5);
+    assert_true(has_request(&w));
+    doorman_capacity_response answer = granted_lease(&w, 0, 5);
     answer.gets.refresh_interval = DOORMAN_DURATION_MAX;
-    give_one(&w, answer);
-    assert_true(asks_at(&w) < w.now + 60 * SECOND);
+    respond_with(&w, answer);
+    assert_true(next_request_at(&w) < w.now + 60 * SECOND);
     world_stop(&w);
 }
 
@@ -1082,10 +1088,10 @@ static void a_lease_starts_when_its_request_is_sent(void **state) {
     (void)state;
     world w = world_start();
     doorman_resource *db = open_resource(&w, "db", 100);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     doorman_time sent = w.now;
     w.now += 4 * SECOND;
-    give(&w, 100);
+    grant_one(&w, 100);
     assert_int_equal(read_now(&w, db).expires_at, sent + 60 * SECOND);
     world_stop(&w);
 }
@@ -1099,13 +1105,13 @@ static void a_refresh_interval_starts_at_the_response(void **state) {
     for (size_t i = 0; i < 2; i++) {
         world w = world_start();
         open_resource(&w, "db", 100);
-        assert_true(asks(&w));
+        assert_true(has_request(&w));
         doorman_time sent = w.now;
         w.now += 4 * SECOND;
-        doorman_capacity_response answer = lease_of(&w, 0, 100);
+        doorman_capacity_response answer = granted_lease(&w, 0, 100);
         answer.gets.refresh_interval = intervals[i] * SECOND;
-        give_one(&w, answer);
-        doorman_time least = sent + (starts[i] + intervals[i]) * SECOND, next = asks_at(&w);
+        respond_with(&w, answer);
+        doorman_time least = sent + (starts[i] + intervals[i]) * SECOND, next = next_request_at(&w);
         assert_true(next >= least && next <= least + intervals[i] * SECOND / 20);
         world_stop(&w);
     }
@@ -1118,9 +1124,9 @@ static void the_end_of_a_lease_never_moves_back(void **state) {
     doorman_resource *resource = start_with_lease(&w, 100, 100);
     doorman_time end = w.now + 60 * SECOND;
     wait_for_request(&w);
-    doorman_capacity_response shorter = lease_of(&w, 0, 80);
+    doorman_capacity_response shorter = granted_lease(&w, 0, 80);
     shorter.gets.expires_in = 20 * SECOND;
-    give_one(&w, shorter);
+    respond_with(&w, shorter);
     assert_int_equal(read_now(&w, resource).expires_at, end);
     assert_exact(read_now(&w, resource).capacity, 80);
     world_stop(&w);
@@ -1136,14 +1142,14 @@ static void a_refused_holder_keeps_its_lease_and_learns_why(void **state) {
         doorman_time end = w.now + 60 * SECOND;
         wait_for_request(&w);
         w.change_count = 0;
-        give_one(&w, refusal(&w, grants[i], 3 * SECOND));
+        respond_with(&w, refusal(&w, grants[i], 3 * SECOND));
         doorman_resource_info info = read_now(&w, resource);
         assert_true(info.leased && info.has_outcome);
         assert_exact(info.capacity, 40);
         assert_int_equal(info.expires_at, end);
         assert_int_equal(info.outcome, grants[i]);
         assert_int_equal(w.change_count, 1);
-        doorman_time sent = w.now, next = asks_at(&w);
+        doorman_time sent = w.now, next = next_request_at(&w);
         assert_true(next >= sent + 3 * SECOND && next <= sent + 3150 * MILLISECOND);
         assert_int_equal(w.request.items[0].has.id, w.lease_id); /* the last one accepted */
         world_stop(&w);
@@ -1158,16 +1164,16 @@ static void a_release_names_the_newest_lease(void **state) {
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 40);
     wait_for_request(&w);
-    give(&w, 50);
+    grant_one(&w, 50);
     doorman_resource_close(resource, w.now);
     assert_int_equal(doorman_client_due(w.client), w.now);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_int_equal(w.request.method, DOORMAN_RELEASE_CAPACITY);
     assert_string_equal(w.request.holder_id, "client");
     assert_int_equal(w.request.item_count, 1);
     assert_string_equal(w.request.items[0].resource_id, "db");
     assert_int_equal(w.request.items[0].has.id, w.lease_id);
-    answer_release(&w);
+    respond_to_release(&w);
     assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
     world_stop(&w);
 }
@@ -1180,11 +1186,11 @@ static void a_release_is_sent_once(void **state) {
         world w;
         doorman_resource *resource = start_with_lease(&w, 100, 40);
         doorman_resource_close(resource, w.now);
-        assert_true(asks(&w));
-        if (way == FAILS) fails(&w);
+        assert_true(has_request(&w));
+        if (way == FAILS) fail_request(&w);
         if (way == TIMES_OUT) w.now += 5 * SECOND;
         if (way == REDIRECTED) assert_int_equal(redirect(&w, "tcp://master:1"), DOORMAN_OK);
-        assert_false(asks(&w));
+        assert_false(has_request(&w));
         assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
         world_stop(&w);
     }
@@ -1196,9 +1202,9 @@ static void a_response_to_a_release_grants_no_lease(void **state) {
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 40);
     doorman_resource_close(resource, w.now);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     resource = open_resource(&w, "db", 100);
-    const doorman_capacity_response answers[] = {lease_of(&w, 0, 7), lease_of(&w, 0, 7)};
+    const doorman_capacity_response answers[] = {granted_lease(&w, 0, 7), granted_lease(&w, 0, 7)};
     (void)reply(&w, answers, 2);
     assert_false(read_now(&w, resource).leased);
     world_stop(&w);
@@ -1208,7 +1214,7 @@ static void a_resource_without_a_lease_is_closed_without_a_request(void **state)
     (void)state;
     world w = world_start();
     doorman_resource_close(open_resource(&w, "db", 100), w.now);
-    assert_false(asks(&w));
+    assert_false(has_request(&w));
     assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
     world_stop(&w);
 }
@@ -1218,16 +1224,16 @@ static void a_close_during_a_request_releases_the_lease_of_its_response(void **s
     (void)state;
     world w = world_start();
     doorman_resource *resource = open_resource(&w, "db", 100);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     doorman_resource_close(resource, w.now);
     w.change_count = 0;
-    give(&w, 100);
+    grant_one(&w, 100);
     assert_int_equal(w.change_count, 0); /* a closed resource gets no callback */
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_int_equal(w.request.method, DOORMAN_RELEASE_CAPACITY);
     assert_int_equal(w.request.items[0].has.id, w.lease_id);
-    answer_release(&w);
-    assert_false(asks(&w));
+    respond_to_release(&w);
+    assert_false(has_request(&w));
     world_stop(&w);
 }
 
@@ -1236,10 +1242,10 @@ static void a_close_during_a_request_that_grants_nothing_sends_no_release(void *
     for (int refused = 0; refused < 2; refused++) {
         world w = world_start();
         doorman_resource *resource = open_resource(&w, "db", 100);
-        assert_true(asks(&w));
+        assert_true(has_request(&w));
         doorman_resource_close(resource, w.now);
-        if (refused) give_one(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND));
-        if (!refused) fails(&w);
+        if (refused) respond_with(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND));
+        if (!refused) fail_request(&w);
         assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
         world_stop(&w);
     }
@@ -1252,7 +1258,7 @@ static void a_resource_reopened_before_its_release_keeps_its_lease(void **state)
     doorman_resource_close(resource, w.now);
     resource = open_resource(&w, "db", 100);
     assert_exact(read_now(&w, resource).capacity, 40);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_int_equal(w.request.method, DOORMAN_GET_CAPACITY);
     assert_int_equal(w.request.items[0].has.id, w.lease_id);
     world_stop(&w);
@@ -1264,14 +1270,14 @@ static void a_resource_reopened_during_its_release_is_requested_again(void **sta
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 40);
     doorman_resource_close(resource, w.now);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     resource = open_resource(&w, "db", 100);
     assert_false(read_now(&w, resource).leased);
-    answer_release(&w);
-    assert_true(asks(&w));
+    respond_to_release(&w);
+    assert_true(has_request(&w));
     assert_int_equal(w.request.method, DOORMAN_GET_CAPACITY);
     assert_int_equal(w.request.items[0].has.id, 0);
-    give(&w, 70);
+    grant_one(&w, 70);
     assert_exact(read_now(&w, resource).capacity, 70);
     world_stop(&w);
 }
@@ -1283,13 +1289,13 @@ static void a_lease_after_a_release_can_end_earlier_than_the_released_one(void *
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 40);
     doorman_resource_close(resource, w.now);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     resource = open_resource(&w, "db", 100);
-    answer_release(&w);
-    assert_true(asks(&w));
-    doorman_capacity_response shorter = lease_of(&w, 0, 40);
+    respond_to_release(&w);
+    assert_true(has_request(&w));
+    doorman_capacity_response shorter = granted_lease(&w, 0, 40);
     shorter.gets.expires_in = 20 * SECOND;
-    give_one(&w, shorter);
+    respond_with(&w, shorter);
     assert_int_equal(read_now(&w, resource).expires_at, w.now + 20 * SECOND);
     world_stop(&w);
 }
@@ -1299,10 +1305,10 @@ static void a_resource_reopened_and_closed_during_its_release_is_removed(void **
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 40);
     doorman_resource_close(resource, w.now);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     doorman_resource_close(open_resource(&w, "db", 100), w.now);
-    answer_release(&w);
-    assert_false(asks(&w));
+    respond_to_release(&w);
+    assert_false(has_request(&w));
     assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
     world_stop(&w);
 }
@@ -1312,11 +1318,11 @@ static void a_resource_reopened_after_its_release_is_a_new_one(void **state) {
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 40);
     doorman_resource_close(resource, w.now);
-    assert_true(asks(&w));
-    answer_release(&w);
+    assert_true(has_request(&w));
+    respond_to_release(&w);
     resource = open_resource(&w, "db", 100);
     assert_false(read_now(&w, resource).has_outcome);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_int_equal(w.request.items[0].has.id, 0);
     world_stop(&w);
 }
@@ -1331,11 +1337,11 @@ static void a_close_with_units_in_flight_releases_nothing(void **state) {
         take_units(&w, resource, 1);
         if (under_way) wait_for_request(&w);
         doorman_resource_close(resource, w.now);
-        if (under_way) give_one(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND));
+        if (under_way) respond_with(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND));
         while (doorman_client_due(w.client) != DOORMAN_NEVER) {
             w.now = doorman__later(w.now, doorman_client_due(w.client));
             assert_true(w.now <= end);
-            assert_false(asks(&w));
+            assert_false(has_request(&w));
         }
         world_stop(&w);
     }
@@ -1350,7 +1356,7 @@ static void units_in_flight_survive_close_and_reopen(void **state) {
     doorman_resource_close(resource, w.now);
     resource = open_resource(&w, "db", 100);
     assert_exact(read_now(&w, resource).in_flight, 30);
-    assert_true(asks(&w));
+    assert_true(has_request(&w));
     assert_exact(w.request.items[0].outstanding, 30);
     assert_int_equal(w.request.items[0].has.id, w.lease_id);
     world_stop(&w);
@@ -1363,11 +1369,11 @@ static void releases_to_a_failing_server_back_off(void **state) {
     world w;
     doorman_resource *resource = start_with_lease(&w, 100, 40);
     wait_for_request(&w);
-    fails(&w);
+    fail_request(&w);
     doorman_resource_close(resource, w.now);
-    assert_false(asks(&w));
+    assert_false(has_request(&w));
     doorman_time failed = w.now;
-    assert_true(asks_at(&w) >= failed + SECOND);
+    assert_true(next_request_at(&w) >= failed + SECOND);
     assert_int_equal(w.request.method, DOORMAN_RELEASE_CAPACITY);
     world_stop(&w);
 }
@@ -1380,10 +1386,10 @@ static void a_client_can_be_destroyed_in_any_state(void **state) {
         world w = world_start();
         doorman_resource *resource = open_resource(&w, "db", 100);
         open_resource(&w, "disk", 100);
-        if (moment >= ASKING) assert_true(asks(&w));
-        if (moment >= HOLDING) give(&w, 10);
+        if (moment >= ASKING) assert_true(has_request(&w));
+        if (moment >= HOLDING) grant_one(&w, 10);
         if (moment == RELEASING) doorman_resource_close(resource, w.now);
-        if (moment == RELEASING) assert_true(asks(&w));
+        if (moment == RELEASING) assert_true(has_request(&w));
         world_stop(&w);
     }
 }
@@ -1400,8 +1406,8 @@ static void the_same_seed_makes_the_same_requests(void **state) {
         for (size_t i = 0; i < 30; i++) {
             wait_for_request(&w);
             times[story][i] = w.now;
-            if (i % 3) fails(&w);
-            if (i % 3 == 0) give(&w, 40);
+            if (i % 3) fail_request(&w);
+            if (i % 3 == 0) grant_one(&w, 40);
         }
         world_stop(&w);
     }
