@@ -1481,7 +1481,7 @@ static doorman_time doorman__scale(doorman_time duration, double factor) {
     return (doorman_time)((double)duration * factor);
 }
 
-/* In [0, 1e15]; false for NaN. */
+/* Returns whether a number is an amount, from 0 to 1e15. NaN is not. */
 static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
@@ -1489,6 +1489,7 @@ static bool doorman__amount_valid(double amount) {
 /* Makes room for `count` items in a growing array. The capacity doubles, so appending costs O(1)
  * amortised. When memory runs out, returns false and leaves the array as it was. */
 static bool doorman__reserve(void **items, size_t *capacity, size_t count, size_t item_bytes) {
+    assert(item_bytes > 0 && (*items || *capacity == 0));
     if (count <= *capacity) return true;
     size_t larger = *capacity < 8 ? 8 : *capacity;
     while (larger < count) {
@@ -1498,6 +1499,7 @@ static bool doorman__reserve(void **items, size_t *capacity, size_t count, size_
     if (larger > SIZE_MAX / item_bytes) return false;
     void *grown = DOORMAN_REALLOC(*items, larger * item_bytes);
     if (!grown) return false;
+    assert(larger >= count);
     *items = grown;
     *capacity = larger;
     return true;
@@ -1653,6 +1655,7 @@ static doorman__link **doorman__table_bucket(doorman__table *table, uint64_t has
 }
 
 static void doorman__table_resize(doorman__table *table, size_t bucket_count) {
+    assert(bucket_count >= 2 && (bucket_count & (bucket_count - 1)) == 0);
     size_t bytes = bucket_count * sizeof *table->buckets;
     doorman__link **buckets = (doorman__link **)doorman__zalloc(bytes);
     if (!buckets) return;
@@ -1681,6 +1684,7 @@ static void doorman__table_add(doorman__table *table, doorman__link *link, uint6
         doorman__table_resize(table, table->bucket_count ? table->bucket_count * 2 : 8);
     }
     doorman__link **bucket = doorman__table_bucket(table, hash);
+    assert(*bucket != link);
     link->hash = hash;
     link->next = *bucket;
     *bucket = link;
@@ -1689,7 +1693,11 @@ static void doorman__table_add(doorman__table *table, doorman__link *link, uint6
 
 static void doorman__table_remove(doorman__table *table, doorman__link *link) {
     doorman__link **at = doorman__table_bucket(table, link->hash);
-    while (*at != link) at = &(*at)->next;
+    assert(table->count > 0);
+    while (*at != link) {
+        assert(*at); /* the link is in the table */
+        at = &(*at)->next;
+    }
     *at = link->next;
     table->count--;
     if (table->bucket_count > 8 && table->count < table->bucket_count / 8) {
@@ -1759,7 +1767,7 @@ static doorman__timer *doorman__timers_first(const doorman__timers *timers) {
     return timers->count ? timers->heap[0] : NULL;
 }
 
-/* DOORMAN_NEVER if no timer is set. */
+/* Returns when the first timer is due; DOORMAN_NEVER if none is set. */
 static doorman_time doorman__timers_due(const doorman__timers *timers) {
     return timers->count ? timers->heap[0]->at : DOORMAN_NEVER;
 }
@@ -1769,6 +1777,7 @@ static bool doorman__timer_before(const doorman__timer *a, const doorman__timer 
 }
 
 static void doorman__timers_put(doorman__timers *timers, size_t at, doorman__timer *timer) {
+    assert(at < timers->count && timers->count <= timers->capacity);
     timers->heap[at] = timer;
     timer->place = at + 1;
 }
@@ -1793,7 +1802,7 @@ static void doorman__timers_sift(doorman__timers *timers, size_t at, doorman__ti
 static void doorman__timer_clear(doorman__timers *timers, doorman__timer *timer) {
     if (!timer->place) return;
     size_t at = timer->place - 1;
-    assert(timers->heap[at] == timer);
+    assert(at < timers->count && timers->heap[at] == timer);
     doorman__timer *last = timers->heap[--timers->count];
     if (last != timer) doorman__timers_sift(timers, at, last);
     timer->place = 0;
@@ -1808,9 +1817,12 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
         return;
     }
     assert(timer->place || timers->count < timers->capacity);
+    assert(!timer->place || timers->heap[timer->place - 1] == timer);
     timer->at = at;
     timer->order = ++timers->order;
     doorman__timers_sift(timers, timer->place ? timer->place - 1 : timers->count++, timer);
+    assert(timers->heap[timer->place - 1] == timer);
+    assert(timers->heap[0]->at <= at);
 }
 
 /* Gets the object that contains `part`, a timer or a link. */
@@ -1837,7 +1849,9 @@ static double doorman__ceil(double amount) {
     return floor < amount ? floor + 1 / DOORMAN__FRACTION : floor;
 }
 
+/* Converts an amount. Anything below 2^-48 of a unit is cut off. */
 static doorman__total doorman__total_of(double amount) {
+    assert(amount >= 0 && amount <= 2 * DOORMAN_AMOUNT_MAX);
     uint64_t whole = (uint64_t)amount;
     uint64_t part = (uint64_t)((amount - (double)whole) * DOORMAN__FRACTION);
     return (doorman__total){whole >> 16, whole << 48 | part};
@@ -1851,6 +1865,7 @@ static void doorman__total_add(doorman__total *total, double amount) {
     doorman__total more = doorman__total_of(amount);
     total->low += more.low;
     total->high += more.high + (total->low < more.low);
+    assert(!doorman__total_less(*total, more));
 }
 
 static void doorman__total_subtract(doorman__total *total, double amount) {
@@ -1867,6 +1882,7 @@ static double doorman__total_value(doorman__total total) {
 /* Returns the next smaller double; value must be more than 0. It changes the bits, because 32-bit
  * x86 rounds twice, so that a subtraction may return the same number again. */
 static double doorman__next_below(double value) {
+    assert(value > 0);
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     bits--;
@@ -1874,7 +1890,7 @@ static double doorman__next_below(double value) {
     return value;
 }
 
-/* The sum as a double, rounded down if no double is equal to it; at most 1e15. */
+/* Returns the sum as a double, at most 1e15. If no double is equal to it, it is rounded down. */
 static double doorman__total_floor(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
@@ -1882,8 +1898,8 @@ static double doorman__total_floor(doorman__total total) {
     return value;
 }
 
-/* The sum as a double, rounded up if no double is equal to it; at most 1e15, which sums can
- * exceed. */
+/* Returns the sum as a double. If no double is equal to it, it is rounded up. A sum of more than
+ * 1e15 becomes 1e15. */
 static double doorman__total_ceil(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
@@ -1898,7 +1914,9 @@ static double doorman__total_left(doorman__total total, double capacity) {
     doorman__total all = doorman__total_of(capacity);
     if (!doorman__total_less(total, all)) return 0;
     doorman__total left = {all.high - total.high - (all.low < total.low), all.low - total.low};
-    return doorman__total_floor(left);
+    double amount = doorman__total_floor(left);
+    assert(amount >= 0 && amount <= capacity);
+    return amount;
 }
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
@@ -2191,6 +2209,7 @@ static void doorman__config_index(doorman_config *config) {
     for (size_t i = 0; i < config->template_count; i++) {
         const char *glob = config->templates[i].identifier_glob;
         size_t start = strcspn(glob, "*?[\\");
+        assert(start <= DOORMAN_ID_BYTES_MAX);
         doorman__link *links = &config->links[2 * i];
         doorman__table_add(&config->globs, &links[0], doorman__config_hash(glob, strlen(glob)));
         doorman__table_add(&config->starts, &links[1], doorman__config_hash(glob, start));
@@ -2231,6 +2250,7 @@ static void doorman__config_copy(doorman_config *config, const doorman_config_op
             doorman__algorithm_resolve(copy->has_algorithm ? &copy->algorithm : &common);
         copy->has_algorithm = true;
     }
+    assert(at == config->strings + doorman__config_string_bytes(options));
 }
 
 doorman_status doorman_config_create(doorman_config **out, const doorman_config_options *options,
@@ -2267,7 +2287,7 @@ void doorman_config_destroy(doorman_config *config) {
     DOORMAN_FREE(config);
 }
 
-/* The index of the template that a link belongs to. */
+/* Returns the index of the template that a link belongs to. */
 static size_t doorman__config_place(const doorman_config *config, const doorman__link *link) {
     return (size_t)(link - config->links) / 2;
 }
@@ -2511,14 +2531,14 @@ static void doorman__sums_add(doorman__sums *sums, doorman__sums more) {
     sums->count += more.count;
 }
 
-/* The sums of one child or one demand of a node. */
+/* Returns the sums of one child or one demand of a node. */
 static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at) {
     return node->height ? ((const doorman__inner *)(const void *)node)->sums[at]
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
-/* The sums of all demands below a node (NULL: zeros). Each addition waits for the one before it, so
- * two sums run side by side. */
+/* Returns the sums of all demands below a node; zeros for NULL. Each addition waits for the one
+ * before it, so two sums run side by side. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -2535,6 +2555,8 @@ static doorman__sums doorman__node_sums(const doorman__node *node) {
 /* Copies `count` entries of a node to a place in another node, or in the same one. */
 static void doorman__node_move(doorman__node *to, size_t to_at, doorman__node *from, size_t from_at,
                                size_t count) {
+    assert(to->height == from->height);
+    assert(to_at + count <= to->room && from_at + count <= from->room);
     if (to->height == 0) {
         memmove(&doorman__as_leaf(to)->demands[to_at], &doorman__as_leaf(from)->demands[from_at],
                 count * sizeof(doorman__demand));
@@ -2546,12 +2568,16 @@ static void doorman__node_move(doorman__node *to, size_t to_at, doorman__node *f
     memmove(&target->below[to_at], &source->below[from_at], count * sizeof *source->below);
 }
 
+/* Makes a free place for an entry. */
 static void doorman__node_open(doorman__node *node, size_t at) {
+    assert(at <= node->count && node->count < node->room);
     doorman__node_move(node, at + 1, node, at, node->count - at);
     node->count++;
 }
 
+/* Removes the entry at a place. */
 static void doorman__node_close(doorman__node *node, size_t at) {
+    assert(at < node->count);
     node->count--;
     doorman__node_move(node, at, node, at + 1, node->count - at);
 }
@@ -2601,6 +2627,8 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
  * and each full node on the demand's path gets a spare one. Returns false without memory, and has
  * changed nothing then. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
+    assert(band >= 0 && band <= DOORMAN_PRIORITY_MAX);
+    assert(doorman__amount_valid(demand->wants) && demand->subclients > 0);
     doorman__node **root = &index->bands[band], *node = *root;
     doorman__index_drop_spares(index);
     if (!node) return (index->spare_leaf = doorman__leaf_grow(NULL, 2)) != NULL;
@@ -2630,6 +2658,7 @@ static void doorman__inner_set(doorman__inner *inner, size_t at, doorman__node *
 /* Splits a full child: moves its upper half to a new node beside it. */
 static void doorman__inner_split(doorman__index *index, doorman__inner *inner, size_t at) {
     doorman__node *full = inner->below[at];
+    assert(doorman__node_full(full) && full->room == DOORMAN__WIDTH);
     doorman__node *half = doorman__index_take_spare(index, full->height);
     half->count = full->count / 2;
     full->count = (uint16_t)(full->count - half->count);
@@ -2653,6 +2682,7 @@ static void doorman__node_insert(doorman__index *index, doorman__node *node,
         doorman__node_open(node, at);
         demands[at] = *demand;
         demands[at].count = 1;
+        assert(at == 0 || doorman__demand_before(&demands[at - 1], demand));
         return;
     }
     doorman__inner *inner = doorman__as_inner(node);
@@ -2680,6 +2710,7 @@ static void doorman__index_insert(doorman__index *index, int band, const doorman
     }
     doorman__node_insert(index, *root, demand);
     index->subclients += demand->subclients;
+    assert(index->subclients >= demand->subclients);
 }
 
 /* Joins two neighbours if the result leaves a quarter of a node free, so that it does not split
@@ -2720,7 +2751,7 @@ static void doorman__node_remove(doorman__node *node, const doorman__demand *dem
 
 static void doorman__index_remove(doorman__index *index, int band, const doorman__demand *demand) {
     doorman__node *root = index->bands[band];
-    assert(root);
+    assert(root && index->subclients >= demand->subclients);
     doorman__node_remove(root, demand);
     while (root && root->count <= (root->height ? 1 : 0)) {
         doorman__node *below = root->count ? doorman__as_inner(root)->below[0] : NULL;
@@ -2892,6 +2923,9 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
     return 1;
 }
 
+/* First the reserve is shared: `floor` is its level, and each band has a part of it (`reserved`).
+ * Then, from the highest priority down, a band gets what is left without the parts of the lower
+ * bands, and at least its own part. */
 static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double capacity,
                                       const doorman__index *index, doorman_terms *terms) {
     double reserved[DOORMAN_TERMS_MAX] = {0}, floor = 0, reserve_left = 0;
@@ -2959,7 +2993,9 @@ static double doorman__terms_target(const doorman_terms *terms, size_t terms_cou
     double subclients = demand->subclients > 0 ? demand->subclients : 1;
     double base = doorman__min(demand->wants, found->level * subclients);
     double rest = demand->wants - base;
-    return doorman__min(demand->wants, base + found->slope * rest);
+    double target = doorman__min(demand->wants, base + found->slope * rest);
+    assert(target >= 0);
+    return target;
 }
 
 /* Returns how much the terms of a parent give to all demands together. Returns -1 if there is a
@@ -2987,8 +3023,10 @@ static double doorman__whole_ceil(double amount) {
     return floor < amount ? floor + 1 : floor;
 }
 
-/* Of a resource in whole units a demand is rounded up: a holder that wants 2.3 units needs 3. */
+/* Converts a demand to an entry of the index. Where leases are whole units, wants are rounded up: a
+ * holder that wants 2.3 units needs 3. */
 static doorman__demand doorman__demand_of(const doorman_demand *demand, bool whole) {
+    assert(doorman__amount_valid(demand->wants) && demand->subclients >= 0);
     double subclients = demand->subclients > 0 ? demand->subclients : 1;
     double wants = whole ? doorman__whole_ceil(demand->wants) : demand->wants;
     return (doorman__demand){wants, (uint32_t)subclients, 1};
@@ -8550,6 +8588,7 @@ typedef struct doorman__field {
     const cJSON *value; /* NULL: absent */
 } doorman__field;
 
+/* Frees what was read, and returns the result. */
 static doorman_status doorman__read_end(doorman__reader *reader) {
     if (reader->status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(reader->error);
     DOORMAN_FREE(reader->room);
@@ -9046,7 +9085,7 @@ static doorman__field doorman__read_path(const doorman__field *body, doorman_req
     return path;
 }
 
-/* Reads a request. Its memory holds the asks, then the demands, then the path. */
+/* Reads a request. Its memory holds the items, then the demands, then the path. */
 static void doorman__read_request(const doorman__field *root, doorman_request *out) {
     doorman__reader *reader = root->reader;
     doorman__field body, list, path = {.reader = reader};
@@ -9192,6 +9231,7 @@ static void doorman__put_bytes(doorman__writer *out, const char *text, size_t by
     if (!to) return;
     memcpy(to, text, bytes);
     out->buffer->bytes += bytes;
+    assert(out->buffer->bytes < out->buffer->capacity);
 }
 
 /* Writes a number of units of 10^-places each, without zeros at the end of the fraction. It makes
@@ -9657,6 +9697,8 @@ static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_
 static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     doorman_response *response = &exchange->response;
     doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept;
+    assert(response->item_count <= exchange->request.item_count);
+    assert(response->item_count * sizeof *items <= exchange->kept_bytes);
     if (response->master_address) {
         memcpy(exchange->master, response->master_address, strlen(response->master_address) + 1);
         response->master_address = exchange->master;
