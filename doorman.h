@@ -1717,12 +1717,13 @@ static doorman__link *doorman__table_first(const doorman__table *table, uint64_t
         table->buckets ? table->buckets[hash >> table->shift] : table->single, hash);
 }
 
-/* Returns the link with the smallest hash that is at least `hash`; NULL: there is none. On average
- * it takes O(1), since there are at most eight buckets for each link. */
+/* Returns the link with the smallest hash that is at least `hash`; NULL if there is none. It costs
+ * O(1) on average, because there are at most eight buckets for each link. */
 static doorman__link *doorman__table_from(const doorman__table *table, uint64_t hash) {
     size_t count = table->buckets ? table->bucket_count : 1;
+    size_t place = table->buckets ? (size_t)(hash >> table->shift) : 0;
     doorman__link *first = NULL;
-    for (size_t i = table->buckets ? hash >> table->shift : 0; i < count && !first; i++) {
+    for (size_t i = place; i < count && !first; i++) {
         doorman__link *link = table->buckets ? table->buckets[i] : table->single;
         for (; link; link = link->next) {
             if (link->hash >= hash && (!first || link->hash < first->hash)) first = link;
@@ -7418,10 +7419,9 @@ static double doorman__waiting_area(const doorman__waiting *waiting, doorman_tim
     return waiting->area + doorman__waiting_units(waiting) * seconds;
 }
 
-/* From now on callers wait for so many units. (Only >>nng calls this; inline, so that a compiler does
- * not report it as unused.) */
-static inline void doorman__waiting_set(doorman__waiting *waiting, uint64_t units,
-                                        doorman_time now) {
+/* Sets how many units callers wait for. Only >>nng calls this function. */
+static __attribute__((unused)) void doorman__waiting_set(doorman__waiting *waiting, uint64_t units,
+                                                         doorman_time now) {
     assert(waiting->units <= waiting->units_peak);
     waiting->area = doorman__waiting_area(waiting, now);
     waiting->changed_at = now;
