@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#define PATIENCE (20 * DOORMAN_SECOND) /* the longest wait; some machines are slow */
+#define TIMEOUT (20 * DOORMAN_SECOND) /* the longest wait; some machines are slow */
 
 /* ---- bench.c: the table, and the progress ---------------------------------------------------- */
 

@@ -146,8 +146,9 @@ void bench_renewals(bench *b) {
             fprintf(b->cost, " %.1f", 1e9 / rate);
         }
         fprintf(b->cost, "\n");
-        if (i == 3)
+        if (i == 3) {
             bench_row(b, f.bytes, "bytes", MOST(240), "memory for a holder, of %s", names[i]);
+        }
         fleet_stop(&f);
     }
 }

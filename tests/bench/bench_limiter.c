@@ -89,7 +89,7 @@ LOOP(fixed_allowed, use(l, FIXED, now))
 LOOP(sliding_allowed, use(l, SLIDING, now))
 LOOP(log_allowed, use(l, LOG, now))
 
-enum { ACT_CLOCK, ACT_SWAP };
+enum { OPERATION_CLOCK, OPERATION_SWAP };
 
 /* Each includes its clock read. `most` is the goal, as a multiple of the cost of the row
  * `beside`. */
@@ -98,18 +98,18 @@ static const struct {
     uint64_t (*run)(limiters *l);
     int beside;
     double most;
-} acts[] = {{"a clock read", read_clock, 0, 0},
-            {"a clock read and a compare-and-swap", read_and_swap, 0, 0},
-            {"a rate's try, allowed", rate_allowed, ACT_SWAP, 1.3},
-            {"a rate's try, refused", rate_refused, ACT_CLOCK, 1.3},
-            {"a gauge's try, and its release", gauge_held, 0, 0},
-            {"a token bucket's try", token_allowed, 0, 0},
-            {"a leaky bucket's try", leaky_allowed, 0, 0},
-            {"a debt bucket's try", debt_allowed, 0, 0},
-            {"a fixed window's try", fixed_allowed, 0, 0},
-            {"a sliding window's try", sliding_allowed, 0, 0},
-            {"a sliding log's try", log_allowed, 0, 0}};
-enum { ACT_COUNT = sizeof acts / sizeof *acts };
+} operations[] = {{"a clock read", read_clock, 0, 0},
+                  {"a clock read and a compare-and-swap", read_and_swap, 0, 0},
+                  {"a rate's try, allowed", rate_allowed, OPERATION_SWAP, 1.3},
+                  {"a rate's try, refused", rate_refused, OPERATION_CLOCK, 1.3},
+                  {"a gauge's try, and its release", gauge_held, 0, 0},
+                  {"a token bucket's try", token_allowed, 0, 0},
+                  {"a leaky bucket's try", leaky_allowed, 0, 0},
+                  {"a debt bucket's try", debt_allowed, 0, 0},
+                  {"a fixed window's try", fixed_allowed, 0, 0},
+                  {"a sliding window's try", sliding_allowed, 0, 0},
+                  {"a sliding log's try", log_allowed, 0, 0}};
+enum { OPERATION_COUNT = sizeof operations / sizeof *operations };
 
 static double cost(uint64_t (*run)(limiters *l), limiters *l) {
     doorman_time start = cpu_time();
@@ -121,21 +121,23 @@ static double cost(uint64_t (*run)(limiters *l), limiters *l) {
 
 void bench_limiter(bench *b) {
     static limiters l;
-    static double costs[ACT_COUNT][ROUNDS_MAX];
-    double ns[ACT_COUNT];
+    static double costs[OPERATION_COUNT][ROUNDS_MAX];
+    double ns[OPERATION_COUNT];
     size_t rounds = b->quick ? 15 : ROUNDS_MAX;
     init_limiters(&l);
     bench_step(b, "a limiter's try");
     for (size_t i = 0; i < rounds; i++) {
-        for (int what = 0; what < ACT_COUNT; what++) costs[what][i] = cost(acts[what].run, &l);
+        for (int what = 0; what < OPERATION_COUNT; what++) {
+            costs[what][i] = cost(operations[what].run, &l);
+        }
     }
-    for (int what = 0; what < ACT_COUNT; what++) ns[what] = median(costs[what], rounds);
-    for (int what = 0; what < ACT_COUNT; what++) {
-        int beside = acts[what].beside;
-        bench_row(b, ns[what], "ns", ANY, "%s", acts[what].name);
-        if (acts[what].most <= 0) continue;
-        bench_row(b, ns[what] / ns[beside], "times", MOST(acts[what].most), "  relative to %s",
-                  acts[beside].name);
+    for (int what = 0; what < OPERATION_COUNT; what++) ns[what] = median(costs[what], rounds);
+    for (int what = 0; what < OPERATION_COUNT; what++) {
+        int beside = operations[what].beside;
+        bench_row(b, ns[what], "ns", ANY, "%s", operations[what].name);
+        if (operations[what].most <= 0) continue;
+        bench_row(b, ns[what] / ns[beside], "times", MOST(operations[what].most),
+                  "  relative to %s", operations[beside].name);
     }
 }
 
@@ -165,7 +167,7 @@ static void *wait_on(void *argument) {
     pacing *p = w->pacing;
     doorman_time now = doorman_clock();
     while (now < p->to && w->count < w->max) {
-        must(doorman_agent_rate_wait(p->agent, p->resource, 1, PATIENCE) == DOORMAN_OK,
+        must(doorman_agent_rate_wait(p->agent, p->resource, 1, TIMEOUT) == DOORMAN_OK,
              "a wait ended without its unit");
         now = doorman_clock();
         if (now >= p->from && now < p->to) w->passed[w->count++] = (double)now;
@@ -175,7 +177,7 @@ static void *wait_on(void *argument) {
 
 static void await_lease(pacing *p, double rate) {
     const struct timespec moment = {.tv_nsec = 10000000};
-    doorman_time end = doorman_clock() + PATIENCE;
+    doorman_time end = doorman_clock() + TIMEOUT;
     doorman_resource_info info = {0};
     do {
         nanosleep(&moment, NULL);

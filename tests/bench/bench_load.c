@@ -61,7 +61,7 @@ struct load {
     holder *holders;
     lease *leases;
     char (*openings)[64]; /* the start of each resource's part of a request */
-    size_t *turns;        /* the current holder of each slot; a connection's slots are neighbours */
+    size_t *slot_holders; /* the current holder of each slot; a connection's slots are neighbours */
     size_t greeted, waiting;
     uint64_t answered, lost; /* responses, and connections that broke */
     uint64_t random;
@@ -135,14 +135,14 @@ static bool read_number(const char **at, const char *end, const char *key, char 
     return true;
 }
 
-static bool read_answer(const load *l, holder *h, const char *answer, size_t bytes) {
-    const char *end = answer + bytes;
+static bool read_response(const load *l, holder *h, const char *response, size_t bytes) {
+    const char *end = response + bytes;
     const char *key = l->options.echo ? "\"has\":{\"id\":" : "\"gets\":{\"id\":";
     bool there = true;
     for (size_t i = 0; there && i < l->options.resources; i++) {
         lease *to = &h->leases[i];
-        there = read_number(&answer, end, key, to->id, sizeof to->id) &&
-                read_number(&answer, end, "\"capacity\":", to->capacity, sizeof to->capacity);
+        there = read_number(&response, end, key, to->id, sizeof to->id) &&
+                read_number(&response, end, "\"capacity\":", to->capacity, sizeof to->capacity);
     }
     return there;
 }
@@ -173,12 +173,14 @@ static void connection_close(load *l, connection *c) {
     c->waiting = c->sent = c->out.count = c->in.count = 0;
 }
 
-static void connection_ask(load *l, connection *c, size_t slot) {
+static void connection_send_request(load *l, connection *c, size_t slot) {
     size_t slots = l->options.connections * l->options.in_flight;
     size_t first = (size_t)(c - l->connections) * l->options.in_flight + slot;
-    size_t turn = l->turns[first] + slots < l->options.holders ? l->turns[first] + slots : first;
+    size_t turn = l->slot_holders[first] + slots < l->options.holders
+                      ? l->slot_holders[first] + slots
+                      : first;
     holder *h = &l->holders[turn];
-    l->turns[first] = turn;
+    l->slot_holders[first] = turn;
     if (random_below(&l->random, 10) == 0) {
         snprintf(h->wants, sizeof h->wants, "%d", 1 + (int)random_below(&l->random, 99));
     }
@@ -187,12 +189,12 @@ static void connection_ask(load *l, connection *c, size_t slot) {
     l->waiting++;
 }
 
-static void connection_answered(load *l, connection *c, size_t slot, const char *answer,
-                                size_t bytes) {
+static void connection_on_response(load *l, connection *c, size_t slot, const char *response,
+                                   size_t bytes) {
     must(slot < l->options.in_flight && c->waiting > 0, "a response that belongs to no request");
     size_t first = (size_t)(c - l->connections) * l->options.in_flight + slot;
-    if (!read_answer(l, &l->holders[l->turns[first]], answer, bytes)) {
-        fprintf(stderr, "\nbench: %.*s\n", (int)(bytes < 500 ? bytes : 500), answer);
+    if (!read_response(l, &l->holders[l->slot_holders[first]], response, bytes)) {
+        fprintf(stderr, "\nbench: %.*s\n", (int)(bytes < 500 ? bytes : 500), response);
         must(false, "a response without leases");
     }
     c->waiting--;
@@ -201,7 +203,7 @@ static void connection_answered(load *l, connection *c, size_t slot, const char 
     if (l->latency_count < l->latency_max) {
         l->latencies[l->latency_count++] = (double)(doorman_clock() - c->due) / 1e9;
     }
-    if (l->go_on) connection_ask(l, c, slot);
+    if (l->go_on) connection_send_request(l, c, slot);
 }
 
 /* false: the connection is broken. */
@@ -216,14 +218,14 @@ static bool connection_flush(connection *c) {
 }
 
 /* Takes all complete messages; an incomplete one stays in `in`. */
-static void connection_take(load *l, connection *c) {
+static void connection_parse(load *l, connection *c) {
     size_t at = 0;
     if (!c->greeted && c->in.count >= GREETING_BYTES) {
         must(memcmp(c->in.at, welcome, sizeof welcome) == 0, "the peer is not an nng REP socket");
         c->greeted = true;
         l->greeted++;
         at = GREETING_BYTES;
-        if (l->ask_when_greeted) connection_ask(l, c, 0);
+        if (l->ask_when_greeted) connection_send_request(l, c, 0);
     }
     while (c->greeted && c->in.count - at >= HEAD_BYTES) {
         const unsigned char *head = (const unsigned char *)c->in.at + at;
@@ -231,7 +233,7 @@ static void connection_take(load *l, connection *c) {
         for (size_t i = 0; i < 8; i++) length = length << 8 | head[i];
         must(length >= 4 && length <= DOORMAN_MESSAGE_BYTES_MAX, "a message has an invalid length");
         if (c->in.count - at < 8 + length) break;
-        connection_answered(l, c, head[11], c->in.at + at + HEAD_BYTES, length - 4);
+        connection_on_response(l, c, head[11], c->in.at + at + HEAD_BYTES, length - 4);
         at += 8 + length;
     }
     c->in.count -= at;
@@ -250,7 +252,7 @@ static bool connection_receive(load *l, connection *c) {
         if (got > 0) c->in.count += (size_t)got;
     } while (got == (ssize_t)room);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
-    connection_take(l, c);
+    connection_parse(l, c);
     return true;
 }
 
@@ -282,8 +284,8 @@ static void load_make_holders(load *l) {
         write_holder_id(h->id, i);
         snprintf(h->wants, sizeof h->wants, "%d", 1 + (int)random_below(&l->random, 99));
     }
-    const lease made_up = {"1180663310274001", "39.578125"};
-    for (size_t i = 0; l->options.echo && i < count * resources; i++) l->leases[i] = made_up;
+    const lease placeholder = {"1180663310274001", "39.578125"};
+    for (size_t i = 0; l->options.echo && i < count * resources; i++) l->leases[i] = placeholder;
 }
 
 static void load_make_openings(load *l) {
@@ -301,7 +303,7 @@ static void load_make_openings(load *l) {
 /* Opens all connections, but no more at once than the peer's backlog holds, because beyond that a
  * connection waits a second for its next attempt. */
 static void load_connect(load *l) {
-    doorman_time end = doorman_clock() + PATIENCE;
+    doorman_time end = doorman_clock() + TIMEOUT;
     size_t count = l->options.connections;
     for (size_t opened = 0; l->greeted < count && doorman_clock() < end;) {
         while (opened < count && opened < l->greeted + CONNECTING_MAX) {
@@ -321,9 +323,9 @@ load *load_open(const load_options *options) {
     size_t slots = options->connections * options->in_flight;
     must(l->epoll >= 0 && slots <= options->holders, "invalid options of a load");
     l->connections = calloc(options->connections, sizeof *l->connections);
-    l->turns = calloc(slots, sizeof *l->turns);
-    must(l->connections && l->turns, "out of memory");
-    for (size_t i = 0; i < slots; i++) l->turns[i] = i;
+    l->slot_holders = calloc(slots, sizeof *l->slot_holders);
+    must(l->connections && l->slot_holders, "out of memory");
+    for (size_t i = 0; i < slots; i++) l->slot_holders[i] = i;
     for (size_t i = 0; i < options->connections; i++) l->connections[i].fd = -1;
     load_make_holders(l);
     load_make_openings(l);
@@ -333,7 +335,7 @@ load *load_open(const load_options *options) {
 
 /* Waits for the responses to all requests in flight. */
 static void load_drain(load *l) {
-    doorman_time end = doorman_clock() + PATIENCE;
+    doorman_time end = doorman_clock() + TIMEOUT;
     l->go_on = false;
     while (l->waiting > 0 && doorman_clock() < end) load_step(l, 10);
 }
@@ -348,7 +350,7 @@ void load_close(load *l) {
     }
     close(l->epoll);
     free(l->connections);
-    free(l->turns);
+    free(l->slot_holders);
     free(l->holders);
     free(l->leases);
     free(l->openings);
@@ -361,7 +363,9 @@ double load_round(load *l, doorman_time length) {
     l->go_on = true;
     for (size_t i = 0; i < l->options.connections; i++) {
         connection *c = &l->connections[i];
-        for (size_t slot = 0; slot < l->options.in_flight; slot++) connection_ask(l, c, slot);
+        for (size_t slot = 0; slot < l->options.in_flight; slot++) {
+            connection_send_request(l, c, slot);
+        }
         connection_flush(c);
     }
     uint64_t answered = l->answered, lost = l->lost;
@@ -389,7 +393,7 @@ static void load_sleep(load *l, doorman_time until) {
 /* Sends requests with the gaps of a Poisson process, as clients do that know nothing about each
  * other. A connection whose last request is still in flight is skipped, and this counts as a
  * request without a response. */
-static size_t load_ask_in_time(load *l, bench *b, double gap, doorman_time end) {
+static size_t load_send_paced(load *l, bench *b, double gap, doorman_time end) {
     size_t asked = 0;
     double due = (double)doorman_clock();
     while (due < (double)end) {
@@ -402,7 +406,7 @@ static size_t load_ask_in_time(load *l, bench *b, double gap, doorman_time end) 
         asked++;
         if (c->waiting > 0) continue;
         c->due = (doorman_time)due;
-        connection_ask(l, c, 0);
+        connection_send_request(l, c, 0);
         connection_flush(c);
         bench_tick(b);
     }
@@ -416,7 +420,7 @@ paced load_pace(load *l, bench *b, doorman_time period, doorman_time length) {
     must(l->latencies, "out of memory");
     l->latency_count = 0;
     uint64_t answered = l->answered;
-    paced result = {.asked = load_ask_in_time(l, b, gap, doorman_clock() + length)};
+    paced result = {.asked = load_send_paced(l, b, gap, doorman_clock() + length)};
     load_drain(l);
     result.unanswered = result.asked - (size_t)(l->answered - answered);
     size_t count = l->latency_count;
@@ -439,7 +443,7 @@ double load_reconnect(load *l, bench *b) {
         connection_open(l, &l->connections[i]);
         if (i % 64 == 0) load_step(l, 0);
     }
-    while (l->answered - answered < count && doorman_clock() - start < 2 * PATIENCE) {
+    while (l->answered - answered < count && doorman_clock() - start < 2 * TIMEOUT) {
         load_step(l, 10);
         bench_tick(b);
     }

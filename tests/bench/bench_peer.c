@@ -73,7 +73,7 @@ static peer *peer_new(void) {
 /* Runs in the child. Its output goes to its log, and it ends when its parent ends. It leaves the
  * terminal's process group, so that Ctrl-C reaches only the parent. Its memory is in small pages,
  * as usual. */
-static void peer_become(const peer *p, const char *const *arguments) {
+static void peer_exec(const peer *p, const char *const *arguments) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpgid(0, 0);
     unsetenv("GLIBC_TUNABLES");
@@ -108,9 +108,9 @@ static void show_log(const peer *p) {
 
 static void peer_start(peer *p, const char *const *arguments) {
     p->pid = fork();
-    if (p->pid == 0) peer_become(p, arguments);
+    if (p->pid == 0) peer_exec(p, arguments);
     must(p->pid > 0, "cannot start a process");
-    doorman_time end = doorman_clock() + PATIENCE;
+    doorman_time end = doorman_clock() + TIMEOUT;
     bool runs = true;
     while (runs && doorman_clock() < end && (p->port = read_port(p->log)) == 0) {
         sleep_ms(10);
@@ -179,16 +179,16 @@ double peer_seconds(const peer *p) {
 
 /* ---- the echo -------------------------------------------------------------------------------- */
 
-#define LANE_COUNT 32 /* as in the server */
+#define WORKER_COUNT 32 /* as in the server */
 
-typedef struct lane {
+typedef struct worker {
     nng_ctx context;
     nng_aio *aio;
     bool sending;
-} lane;
+} worker;
 
-static void lane_step(void *argument) {
-    lane *l = argument;
+static void worker_step(void *argument) {
+    worker *l = argument;
     int result = nng_aio_result(l->aio);
     if (result == NNG_ECLOSED) return;
     nng_msg *message = result == 0 && !l->sending ? nng_aio_get_msg(l->aio) : NULL;
@@ -203,7 +203,7 @@ static void lane_step(void *argument) {
 }
 
 int echo_main(void) {
-    static lane lanes[LANE_COUNT];
+    static worker workers[WORKER_COUNT];
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         limit.rlim_cur = limit.rlim_max;
@@ -215,10 +215,10 @@ int echo_main(void) {
     bool started = nng_rep0_open(&socket) == 0 &&
                    nng_listen(socket, "tcp://127.0.0.1:0", &listener, 0) == 0 &&
                    nng_listener_get_string(listener, NNG_OPT_URL, &url) == 0;
-    for (size_t i = 0; started && i < LANE_COUNT; i++) {
-        started = nng_aio_alloc(&lanes[i].aio, lane_step, &lanes[i]) == 0 &&
-                  nng_ctx_open(&lanes[i].context, socket) == 0;
-        if (started) nng_ctx_recv(lanes[i].context, lanes[i].aio);
+    for (size_t i = 0; started && i < WORKER_COUNT; i++) {
+        started = nng_aio_alloc(&workers[i].aio, worker_step, &workers[i]) == 0 &&
+                  nng_ctx_open(&workers[i].context, socket) == 0;
+        if (started) nng_ctx_recv(workers[i].context, workers[i].aio);
     }
     if (!started) return 1;
     printf("echo listen=%s\n", url);

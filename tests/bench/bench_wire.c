@@ -20,7 +20,7 @@ typedef struct side {
     double ran;
 } side;
 
-static void play_round(side *s, size_t round) {
+static void run_round(side *s, size_t round) {
     double before = peer_seconds(s->peer);
     uint64_t answered = load_answered(s->load);
     s->rates[round] = load_round(s->load, ROUND_LENGTH);
@@ -35,14 +35,14 @@ static void sum_up(side *s, size_t rounds) {
 
 /* Measures two loads alternately, after a round of each that does not count, and closes them.
  * Returns how many times the second rate the first one is: the median of the pairs of rounds. */
-static double play(bench *b, side *first, side *second) {
+static double run_sides(bench *b, side *first, side *second) {
     double ratios[ROUNDS_MAX];
     size_t rounds = rounds_of(b);
     load_round(first->load, ROUND_LENGTH);
     load_round(second->load, ROUND_LENGTH);
     for (size_t i = 0; i < rounds; i++) {
-        play_round(first, i);
-        play_round(second, i);
+        run_round(first, i);
+        run_round(second, i);
         ratios[i] = first->rates[i] / second->rates[i];
         bench_tick(b);
     }
@@ -53,7 +53,7 @@ static double play(bench *b, side *first, side *second) {
     return median(ratios, rounds);
 }
 
-static void against_echo(bench *b, const peer *server, const peer *echo, size_t in_flight) {
+static void compare_with_echo(bench *b, const peer *server, const peer *echo, size_t in_flight) {
     const char *words = in_flight == 1 ? "one in flight on each" : "four in flight on each";
     bench_step(b, "16 connections, %s, and an echo", words);
     load_options ours = {.to = server, .connections = 16, .in_flight = in_flight};
@@ -65,7 +65,7 @@ static void against_echo(bench *b, const peer *server, const peer *echo, size_t 
     theirs.echo = true;
     side us = {.load = load_open(&ours), .peer = server};
     side them = {.load = load_open(&theirs), .peer = echo};
-    double ratio = play(b, &us, &them);
+    double ratio = run_sides(b, &us, &them);
     bench_row(b, us.rate, "requests/s", in_flight == 1 ? ANY : LEAST(2 * GO_DOORMAN),
               "16 connections, %s", words);
     bench_row(b, them.rate, "requests/s", ANY, "  an nng echo of the same bytes");
@@ -75,7 +75,7 @@ static void against_echo(bench *b, const peer *server, const peer *echo, size_t 
     bench_row(b, them.microseconds, "us", ANY, "  CPU time of the echo");
 }
 
-static void ten_and_ten_thousand(bench *b, const peer *server) {
+static void compare_holder_counts(bench *b, const peer *server) {
     bench_step(b, "10 connections, 10 clients, and 10,000");
     load_options ten = {.to = server, .connections = 10, .in_flight = 1, .holders = 10};
     ten.resource = "fair/10";
@@ -85,13 +85,13 @@ static void ten_and_ten_thousand(bench *b, const peer *server) {
     all.resource = "fair/10000";
     side few = {.load = load_open(&ten), .peer = server};
     side many = {.load = load_open(&all), .peer = server};
-    double ratio = play(b, &many, &few);
+    double ratio = run_sides(b, &many, &few);
     bench_row(b, few.rate, "requests/s", ANY, "10 connections, 10 FAIR_SHARE clients");
     bench_row(b, many.rate, "requests/s", ANY, "  10,000 clients over the same connections");
     bench_row(b, ratio, "times", LEAST(0.90), "  10,000 relative to 10 clients");
 }
 
-static void a_hundred_at_once(bench *b, const peer *server) {
+static void measure_hundred_in_flight(bench *b, const peer *server) {
     double rates[ROUNDS_MAX];
     bench_step(b, "16 connections, requests of 100 resources");
     load_options options = {.to = server, .connections = 16, .in_flight = 1, .holders = 16};
@@ -107,10 +107,10 @@ static void a_hundred_at_once(bench *b, const peer *server) {
 
 void bench_wire(bench *b) {
     peer *server = peer_server(b), *echo = peer_echo();
-    against_echo(b, server, echo, 1);
-    against_echo(b, server, echo, 4);
-    ten_and_ten_thousand(b, server);
-    a_hundred_at_once(b, server);
+    compare_with_echo(b, server, echo, 1);
+    compare_with_echo(b, server, echo, 4);
+    compare_holder_counts(b, server);
+    measure_hundred_in_flight(b, server);
     peer_stop(server);
     peer_stop(echo);
 }
@@ -119,15 +119,15 @@ void bench_wire(bench *b) {
 
 #define PERIOD (5 * DOORMAN_SECOND)
 
-typedef struct crowd {
+typedef struct measurement {
     double bytes; /* the peer's memory for each connection */
     paced paced;
     double reconnected; /* seconds */
-} crowd;
+} measurement;
 
 /* Memory is read after every connection has been used. */
-static crowd gather(bench *b, const load_options *options, doorman_time length) {
-    crowd c = {0};
+static measurement measure(bench *b, const load_options *options, doorman_time length) {
+    measurement c = {0};
     double before = peer_memory(options->to);
     load *l = load_open(options);
     c.paced = load_pace(l, b, PERIOD, length);
@@ -142,14 +142,14 @@ static crowd gather(bench *b, const load_options *options, doorman_time length) 
 
 /* Each connection is a file here and one in the peer, and a few more files are needed. Returns
  * whether `count` connections are possible. */
-static bool may_open(size_t count) {
+static bool can_open(size_t count) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max < count + 100) return false;
     limit.rlim_cur = limit.rlim_max;
     return setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
-static void report(bench *b, const crowd *ours, const crowd *echo, const char *count) {
+static void report(bench *b, const measurement *ours, const measurement *echo, const char *count) {
     const paced *renewals = &ours->paced;
     bench_row(b, (double)renewals->asked, "requests", ANY, "%s connections, each every 5 s", count);
     bench_row(b, (double)renewals->unanswered, "requests", MOST(0), "  unanswered");
@@ -164,19 +164,19 @@ static void report(bench *b, const crowd *ours, const crowd *echo, const char *c
 }
 
 void bench_connections(bench *b) {
-    size_t count = b->quick || !may_open(10000) ? 2000 : 10000;
+    size_t count = b->quick || !can_open(10000) ? 2000 : 10000;
     const char *words = count == 10000 ? "10,000" : "2,000";
-    must(may_open(count), "cannot open 2,000 files: see ulimit -n");
+    must(can_open(count), "cannot open 2,000 files: see ulimit -n");
     peer *server = peer_server(b), *echo = peer_echo();
     load_options options = {.to = server, .connections = count, .in_flight = 1, .holders = count};
     options.resource = "fair/10000";
     options.resources = 1;
     bench_step(b, "%s connections", words);
-    crowd ours = gather(b, &options, b->quick ? PERIOD : 3 * PERIOD);
+    measurement ours = measure(b, &options, b->quick ? PERIOD : 3 * PERIOD);
     options.to = echo;
     options.echo = true;
     bench_step(b, "%s connections to an echo", words);
-    crowd theirs = gather(b, &options, PERIOD);
+    measurement theirs = measure(b, &options, PERIOD);
     peer_stop(server);
     peer_stop(echo);
     report(b, &ours, &theirs, words);

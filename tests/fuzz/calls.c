@@ -9,7 +9,7 @@
 
 #define CLIENTS 4
 #define NODE CLIENTS /* the index of the node among the parties */
-#define PARTIES (CLIENTS + 1)
+#define SENDERS (CLIENTS + 1)
 #define RESOURCES 2
 #define CONFIGS 4
 #define MESSAGES 8 /* in progress */
@@ -21,9 +21,9 @@ static const char *const ids[RESOURCES] = {"db", "pr"};
 /* A request or a response. There may be any number of copies of it. */
 typedef struct call_message {
     doorman_buffer text; /* "": no message */
-    bool answer;
-    size_t party;
-    uint64_t life, sequence; /* of the sender */
+    bool is_response;
+    size_t sender;
+    uint64_t incarnation, sequence; /* of the sender */
 } call_message;
 
 typedef struct call_client {
@@ -37,7 +37,7 @@ typedef struct call_world {
     size_t config;
     doorman_server *root, *node;
     call_client clients[CLIENTS];
-    uint64_t lives[PARTIES], seed;
+    uint64_t incarnations[SENDERS], seed;
     call_message messages[MESSAGES];
     size_t newest;
     doorman_time now;
@@ -74,7 +74,7 @@ static void start_node(call_world *world) {
     static const char *const parents[] = {"tcp://root:1"};
     doorman_server_options options = {.node = "node", .parents = parents, .parent_count = 1};
     options.seed[0] = ++world->seed;
-    world->lives[NODE]++;
+    world->incarnations[NODE]++;
     must(doorman_server_create(&world->node, &options, NULL, world->now) == DOORMAN_OK);
     set_master(world, world->node, DOORMAN_NEVER);
 }
@@ -94,7 +94,7 @@ static void start_client(call_world *world, size_t index) {
     doorman_client_options options = {
         .client_id = names[index], .addresses = addresses, .address_count = 1};
     call_client *client = &world->clients[index];
-    world->lives[index]++;
+    world->incarnations[index]++;
     *client = (call_client){.client = NULL};
     must(doorman_client_create(&client->client, &options, NULL, world->now) == DOORMAN_OK);
     for (size_t i = 0; i < RESOURCES; i++) open_resource(world, index, i);
@@ -110,32 +110,32 @@ static void stop(call_world *world) {
 
 /* ---- messages */
 
-static doorman_upstream *asker_of(const call_world *world, size_t party) {
-    if (party == NODE) return doorman_server_upstream(world->node);
-    return world->clients[party].client ? doorman_client_upstream(world->clients[party].client)
-                                        : NULL;
+static doorman_upstream *upstream_of(const call_world *world, size_t sender) {
+    if (sender == NODE) return doorman_server_upstream(world->node);
+    return world->clients[sender].client ? doorman_client_upstream(world->clients[sender].client)
+                                         : NULL;
 }
 
 /* Two clients ask the node; the other two and the node ask the root. */
-static doorman_server *server_of(const call_world *world, size_t party) {
-    return party < CLIENTS / 2 ? world->node : world->root;
+static doorman_server *server_of(const call_world *world, size_t sender) {
+    return sender < CLIENTS / 2 ? world->node : world->root;
 }
 
-static void send_request(call_world *world, size_t party) {
-    doorman_upstream *asker = asker_of(world, party);
+static void send_request(call_world *world, size_t sender) {
+    doorman_upstream *upstream = upstream_of(world, sender);
     doorman_request request;
-    if (!asker) return;
-    if (party == NODE) doorman_server_update(world->node, world->now);
-    if (party != NODE) doorman_client_update(world->clients[party].client, world->now);
-    must(doorman_upstream_request(asker, &request, world->now) == DOORMAN_OK);
-    must(doorman_upstream_due(asker) > world->now);
+    if (!upstream) return;
+    if (sender == NODE) doorman_server_update(world->node, world->now);
+    if (sender != NODE) doorman_client_update(world->clients[sender].client, world->now);
+    must(doorman_upstream_request(upstream, &request, world->now) == DOORMAN_OK);
+    must(doorman_upstream_due(upstream) > world->now);
     if (!request.sequence) return;
     world->newest = (world->newest + 1) % MESSAGES;
     call_message *message = &world->messages[world->newest];
     must(doorman_json_request(&request, &message->text) == DOORMAN_OK);
-    message->answer = false;
-    message->party = party;
-    message->life = world->lives[party];
+    message->is_response = false;
+    message->sender = sender;
+    message->incarnation = world->incarnations[sender];
     message->sequence = request.sequence;
 }
 
@@ -143,18 +143,18 @@ static void send_request(call_world *world, size_t party) {
  * the response stays in progress and can be delivered again. */
 static void deliver(call_world *world, call_message *message, bool keep) {
     doorman_buffer text = message->text;
-    doorman_upstream *asker = asker_of(world, message->party);
+    doorman_upstream *upstream = upstream_of(world, message->sender);
     if (!text.bytes) return;
-    if (!message->answer) {
+    if (!message->is_response) {
         message->text = (doorman_buffer){NULL, 0, 0};
-        must(doorman_json_serve(server_of(world, message->party), text.text, text.bytes,
+        must(doorman_json_serve(server_of(world, message->sender), text.text, text.bytes,
                                 &message->text, 0, world->now) == DOORMAN_OK);
-        message->answer = true;
+        message->is_response = true;
         doorman_buffer_uninit(&text);
         return;
     }
-    if (asker && message->life == world->lives[message->party]) {
-        doorman_status status = doorman_json_response(asker, message->sequence, text.text,
+    if (upstream && message->incarnation == world->incarnations[message->sender]) {
+        doorman_status status = doorman_json_response(upstream, message->sequence, text.text,
                                                       text.bytes, NULL, world->now);
         must(status == DOORMAN_OK || status == DOORMAN_STALE);
     }
@@ -175,33 +175,34 @@ static void copy_message(call_world *world, const call_message *message) {
 }
 
 /* An unknown holder claims a lease that nobody granted. */
-static void lie(call_world *world, doorman_server *server, unsigned how) {
-    doorman_demand demand = {.wants = 0, .subclients = 1 + how / 64, .priority = (int)how % 16};
-    doorman_capacity_request ask = {
-        .resource_id = ids[how % RESOURCES], .wants = &demand, .wants_count = 1};
+static void send_false_claim(call_world *world, doorman_server *server, unsigned argument) {
+    doorman_demand demand = {
+        .wants = 0, .subclients = 1 + argument / 64, .priority = (int)argument % 16};
+    doorman_capacity_request item = {
+        .resource_id = ids[argument % RESOURCES], .wants = &demand, .wants_count = 1};
     doorman_request request = {.method = DOORMAN_GET_CAPACITY, .holder_id = "liar"};
     const char *path[] = {"liar"};
     doorman_response response;
-    demand.wants = how % 4 ? 1000.0 / how : 0;
-    ask.has = (doorman_lease){.id = how % 8, .node = how % 3 ? "root" : "node"};
-    ask.has.capacity = how;
-    ask.has.expires_in = how * DOORMAN_SECOND;
-    ask.outstanding = how % 5 ? 0 : how;
-    request.items = &ask;
+    demand.wants = argument % 4 ? 1000.0 / argument : 0;
+    item.has = (doorman_lease){.id = argument % 8, .node = argument % 3 ? "root" : "node"};
+    item.has.capacity = argument;
+    item.has.expires_in = argument * DOORMAN_SECOND;
+    item.outstanding = argument % 5 ? 0 : argument;
+    request.items = &item;
     request.item_count = 1;
-    request.is_server = how % 7 == 0;
-    ask.learning = request.is_server && how % 2;
+    request.is_server = argument % 7 == 0;
+    item.learning = request.is_server && argument % 2;
     if (request.is_server) request.path = path;
     if (request.is_server) request.path_count = 1;
     if (!request.is_server) demand.subclients = 1;
-    if (how % 11 == 0) request.method = DOORMAN_RELEASE_CAPACITY;
-    if (how % 11 == 0 && !ask.has.id) ask.has.id = 1;
+    if (argument % 11 == 0) request.method = DOORMAN_RELEASE_CAPACITY;
+    if (argument % 11 == 0 && !item.has.id) item.has.id = 1;
     must(doorman_server_handle(server, &request, &response, NULL, world->now) == DOORMAN_OK);
 }
 
 /* ---- calls */
 
-static void toggle(call_world *world, size_t index, size_t resource) {
+static void open_or_close(call_world *world, size_t index, size_t resource) {
     call_client *client = &world->clients[index];
     if (!client->client) return;
     if (!client->resources[resource]) {
@@ -213,7 +214,7 @@ static void toggle(call_world *world, size_t index, size_t resource) {
     client->resources[resource] = NULL;
 }
 
-static void live_or_die(call_world *world, size_t index) {
+static void start_or_stop_client(call_world *world, size_t index) {
     call_client *client = &world->clients[index];
     if (client->client) {
         doorman_client_destroy(client->client);
@@ -241,20 +242,20 @@ static void use(call_world *world, size_t index, unsigned part) {
     client->in_flight = amount;
 }
 
-static void want(call_world *world, size_t index, unsigned how) {
+static void set_wants(call_world *world, size_t index, unsigned argument) {
     static const double amounts[] = {0, 1, 10, 33, 95, 105, 1000, 1e15};
     call_client *client = &world->clients[index];
-    doorman_resource *resource = client->resources[how / 8 % RESOURCES];
+    doorman_resource *resource = client->resources[argument / 8 % RESOURCES];
     if (!client->client || !resource) return;
-    must(doorman_resource_set_wants(resource, amounts[how % 8], world->now) == DOORMAN_OK);
+    must(doorman_resource_set_wants(resource, amounts[argument % 8], world->now) == DOORMAN_OK);
 }
 
-static void change_servers(call_world *world, unsigned how) {
-    doorman_server *server = how & 1 ? world->root : world->node;
-    switch (how / 2 % 4) {
+static void change_servers(call_world *world, unsigned argument) {
+    doorman_server *server = argument & 1 ? world->root : world->node;
+    switch (argument / 2 % 4) {
     case 0: /* a new process, which knows nothing of the last one */
         doorman_server_destroy(server);
-        if (how & 1) {
+        if (argument & 1) {
             start_root(world);
         } else {
             start_node(world);
@@ -263,42 +264,43 @@ static void change_servers(call_world *world, unsigned how) {
     case 1: set_master(world, server, world->now); break;
     case 2: set_master(world, server, DOORMAN_NEVER); break;
     default:
-        world->config = how / 8 % CONFIGS;
+        world->config = argument / 8 % CONFIGS;
         must(doorman_server_configure(world->root, world->configs[world->config], world->now) ==
              DOORMAN_OK);
         break;
     }
 }
 
-static void call(call_world *world, unsigned what, unsigned how) {
+static void call(call_world *world, unsigned what, unsigned argument) {
     static const doorman_time times[] = {
         DOORMAN_SECOND / 1000, DOORMAN_SECOND,      6 * DOORMAN_SECOND,  8 * DOORMAN_SECOND,
         17 * DOORMAN_SECOND,   30 * DOORMAN_SECOND, 61 * DOORMAN_SECOND, 70 * DOORMAN_SECOND};
-    call_message *message = &world->messages[how % MESSAGES];
-    size_t index = how % CLIENTS;
+    call_message *message = &world->messages[argument % MESSAGES];
+    size_t index = argument % CLIENTS;
     switch (what % 16) {
     case 0:
-    case 1: world->now += times[how % 8]; break;
+    case 1: world->now += times[argument % 8]; break;
     case 2:
-    case 3: send_request(world, how % PARTIES); break;
+    case 3: send_request(world, argument % SENDERS); break;
     case 4:
     case 5: deliver(world, &world->messages[world->newest], false); break;
-    case 6: deliver(world, message, how & 64); break;
+    case 6: deliver(world, message, argument & 64); break;
     case 7: copy_message(world, message); break;
     case 8: /* one request and its response, at once and in order */
-        send_request(world, how % PARTIES);
+        send_request(world, argument % SENDERS);
         deliver(world, &world->messages[world->newest], false);
         deliver(world, &world->messages[world->newest], false);
         break;
-    case 9: want(world, index, how / CLIENTS); break;
-    case 10: toggle(world, index, how / CLIENTS % RESOURCES); break;
-    case 11: use(world, index, how / CLIENTS); break;
-    case 12: change_servers(world, how); break;
-    case 13: live_or_die(world, index); break;
-    case 14: lie(world, how & 1 ? world->root : world->node, how / 2); break;
+    case 9: set_wants(world, index, argument / CLIENTS); break;
+    case 10: open_or_close(world, index, argument / CLIENTS % RESOURCES); break;
+    case 11: use(world, index, argument / CLIENTS); break;
+    case 12: change_servers(world, argument); break;
+    case 13: start_or_stop_client(world, index); break;
+    case 14: send_false_claim(world, argument & 1 ? world->root : world->node, argument / 2); break;
     default:
-        if (message->party == NODE || world->clients[message->party].client) {
-            doorman_upstream_failed(asker_of(world, message->party), message->sequence, world->now);
+        if (message->sender == NODE || world->clients[message->sender].client) {
+            doorman_upstream_failed(upstream_of(world, message->sender), message->sequence,
+                                    world->now);
         }
         break;
     }
@@ -325,17 +327,17 @@ static void check(call_world *world) {
     (void)fuzz_check_server(world->node, false, world->now);
 }
 
-static void run_out(call_world *world) {
+static void close_and_drain(call_world *world) {
     set_master(world, world->root, DOORMAN_NEVER);
     set_master(world, world->node, DOORMAN_NEVER);
     for (size_t i = 0; i < CLIENTS; i++) {
         for (size_t k = 0; k < RESOURCES; k++) {
-            if (world->clients[i].resources[k]) toggle(world, i, k);
+            if (world->clients[i].resources[k]) open_or_close(world, i, k);
         }
     }
     for (int i = 0; i < 12; i++) {
-        for (size_t party = 0; party < PARTIES; party++) {
-            send_request(world, party);
+        for (size_t sender = 0; sender < SENDERS; sender++) {
+            send_request(world, sender);
             deliver(world, &world->messages[world->newest], false);
             deliver(world, &world->messages[world->newest], false);
         }
@@ -357,7 +359,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         call(&world, data[i], data[i + 1]);
         check(&world);
     }
-    run_out(&world);
+    close_and_drain(&world);
     stop(&world);
     return 0;
 }

@@ -55,7 +55,7 @@ static void check_find(const doorman_config *config, const char *id) {
     must(doorman__config_find(config, id) == wanted);
 }
 
-static void ask(config_world *world, doorman_server *server, double wants) {
+static void request_capacity(config_world *world, doorman_server *server, double wants) {
     doorman_response response;
     doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
     doorman_capacity_request asks[IDS];
@@ -77,17 +77,17 @@ static void ask(config_world *world, doorman_server *server, double wants) {
 }
 
 /* Carries a request of the node below to the server, and the response back, as text. */
-static void carry(config_world *world) {
-    doorman_upstream *asker = doorman_server_upstream(world->leaf);
+static void exchange(config_world *world) {
+    doorman_upstream *upstream = doorman_server_upstream(world->leaf);
     doorman_buffer text = {NULL, 0, 0}, reply = {NULL, 0, 0};
     doorman_request request;
     doorman_server_update(world->leaf, world->now);
-    must(doorman_upstream_request(asker, &request, world->now) == DOORMAN_OK);
+    must(doorman_upstream_request(upstream, &request, world->now) == DOORMAN_OK);
     if (request.sequence) {
         must(doorman_json_request(&request, &text) == DOORMAN_OK);
         must(doorman_json_serve(world->root, text.text, text.bytes, &reply, 0, world->now) ==
              DOORMAN_OK);
-        must(doorman_json_response(asker, request.sequence, reply.text, reply.bytes, NULL,
+        must(doorman_json_response(upstream, request.sequence, reply.text, reply.bytes, NULL,
                                    world->now) == DOORMAN_OK);
     }
     doorman_buffer_uninit(&text);
@@ -113,12 +113,12 @@ static void check_below(config_world *world) {
 }
 
 /* Asks six times: steps of 1 s, and every third step longer than any lease. */
-static void run(config_world *world, const doorman_config *other) {
+static void run_servers(config_world *world, const doorman_config *other) {
     for (int i = 0; i < 6; i++) {
         world->now += i % 3 ? DOORMAN_SECOND : FAR;
-        ask(world, world->root, i % 2 ? 1e15 : 7);
-        ask(world, world->leaf, i % 2 ? 3 : 1e15);
-        carry(world);
+        request_capacity(world, world->root, i % 2 ? 1e15 : 7);
+        request_capacity(world, world->leaf, i % 2 ? 3 : 1e15);
+        exchange(world);
         check_below(world);
         (void)fuzz_check_server(world->root, false, world->now);
         (void)fuzz_check_server(world->leaf, false, world->now);
@@ -139,7 +139,7 @@ static void serve(config_world *world) {
     world->root = fuzz_server(&node);
     node = (doorman_server_options){.node = "leaf", .parents = parents, .parent_count = 1};
     world->leaf = fuzz_server(&node);
-    run(world, world->other);
+    run_servers(world, world->other);
     must(doorman_server_configure(world->root, world->other, world->now) == DOORMAN_OK);
     (void)fuzz_check_server(world->root, false, world->now);
     doorman_server_destroy(world->root);

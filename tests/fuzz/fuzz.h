@@ -51,7 +51,7 @@ static inline bool fuzz_amount(double amount) { return amount >= 0 && amount <= 
 /* Compares the sums of one resource of a server with a recount of its leases. */
 static inline void fuzz_recount(doorman_server *server, const doorman_server_resource *resource,
                                 doorman_time now) {
-    double has = 0, counted = 0, wants = 0, subclients = 0;
+    double has = 0, committed = 0, wants = 0, subclients = 0;
     size_t count = 0;
     bool whole = true; /* false: some wants are cut to 1e15, so their sum is a lower bound */
     doorman_cursor cursor = {0};
@@ -61,14 +61,14 @@ static inline void fuzz_recount(doorman_server *server, const doorman_server_res
         must(lease.expires_at > now);
         must(lease.subclients >= 1 || (lease.is_server && lease.wants <= 0));
         has += lease.has;
-        counted += lease.committed;
+        committed += lease.committed;
         wants += lease.wants;
         whole = whole && lease.wants < DOORMAN_AMOUNT_MAX;
         subclients += lease.subclients;
         count++;
     }
     must(count == resource->holder_count);
-    must(fuzz_same(has, resource->has) && fuzz_same(counted, resource->committed));
+    must(fuzz_same(has, resource->has) && fuzz_same(committed, resource->committed));
     must(fuzz_same(subclients, resource->subclients));
     must(whole ? fuzz_same(wants, resource->wants) : resource->wants >= wants * (1 - 1e-9));
 }
@@ -98,9 +98,9 @@ static inline size_t fuzz_check_server(doorman_server *server, bool bounded, doo
 /* Makes a server that stays master forever. */
 static inline doorman_server *fuzz_server(const doorman_server_options *options) {
     doorman_server *server = NULL;
-    doorman_mastership mine = {.address = "here", .until = DOORMAN_NEVER};
+    doorman_mastership mastership = {.address = "here", .until = DOORMAN_NEVER};
     must(doorman_server_create(&server, options, NULL, 0) == DOORMAN_OK);
-    must(doorman_server_set_master(server, &mine, 0) == DOORMAN_OK);
+    must(doorman_server_set_master(server, &mastership, 0) == DOORMAN_OK);
     return server;
 }
 

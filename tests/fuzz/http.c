@@ -80,7 +80,7 @@ static void move_bytes(size_t most) {
 }
 
 /* Returns whether a line of a response's head is one that the server writes. */
-static bool line_known(const char *line) {
+static bool is_known_line(const char *line) {
     static const char *const names[] = {"Content-Type: ",
                                         "Content-Length: ",
                                         "Connection: ",
@@ -99,27 +99,27 @@ static bool line_known(const char *line) {
 
 /* Returns whether a response has its body. A response to HEAD has none: the next response follows
  * directly. */
-static bool body_there(const char *body, size_t length) {
+static bool has_body(const char *body, size_t length) {
     const char *end = (const char *)memchr(body, 0, length);
     return !end && (!body[length] || strncmp(body + length, "HTTP/1.1 ", 9) == 0);
 }
 
 /* Checks one response. Returns its end; NULL if its head is not complete. The server itself never
  * writes "<zz". So if a page has it, an id or a part of a query was not escaped. */
-static const char *check_answer(const char *at) {
+static const char *check_response(const char *at) {
     must(strncmp(at, "HTTP/1.1 ", 9) == 0);
     const char *end = strstr(at, "\r\n\r\n"), *line = strstr(at, "\r\n");
     size_t length = SIZE_MAX;
     bool page = false;
     if (!end) return NULL;
     for (line += 2; line < end + 2; line = strstr(line, "\r\n") + 2) {
-        must(line_known(line));
+        must(is_known_line(line));
         if (strncmp(line, "Content-Length: ", 16) == 0) length = strtoull(line + 16, NULL, 10);
         page = page || strncmp(line, "Content-Type: text/html", 23) == 0;
     }
     must(length != SIZE_MAX);
     const char *body = end + 4;
-    if (!body_there(body, length)) return strncmp(body, "HTTP/1.1 ", 9) == 0 ? body : NULL;
+    if (!has_body(body, length)) return strncmp(body, "HTTP/1.1 ", 9) == 0 ? body : NULL;
     must(!page || !memmem(body, length, "<zz", 3));
     return body + length;
 }
@@ -130,22 +130,22 @@ static void check_output(void) {
     wire.output.text[wire.output.bytes] = 0;
     must(strlen(wire.output.text) == wire.output.bytes);
     const char *at = wire.output.text;
-    while (at && *at) at = check_answer(at);
+    while (at && *at) at = check_response(at);
 }
 
 /* Makes leases whose names must be escaped wherever they are shown. */
-static void lease(struct service *service) {
+static void create_leases(struct service *service) {
     static const char *const holders[] = {"<zz", "\"'&", "client"};
     doorman_response response;
     doorman_demand demand = {.wants = 4, .subclients = 1, .priority = 2};
-    doorman_capacity_request asks[] = {{.resource_id = "db"}, {.resource_id = "x\"\\<zz"}};
+    doorman_capacity_request items[] = {{.resource_id = "db"}, {.resource_id = "x\"\\<zz"}};
     for (size_t i = 0; i < 2; i++) {
-        asks[i].wants = &demand;
-        asks[i].wants_count = 1;
+        items[i].wants = &demand;
+        items[i].wants_count = 1;
     }
     for (size_t i = 0; i < 3; i++) {
         doorman_request request = {.method = DOORMAN_GET_CAPACITY, .holder_id = holders[i]};
-        request.items = asks;
+        request.items = items;
         request.item_count = 2;
         must(doorman_server_handle(service->server, &request, &response, NULL, doorman_clock()) ==
              DOORMAN_OK);
@@ -162,7 +162,7 @@ static void start(struct service *service, const char *token) {
     options.on_event = on_event;
     options.context = service;
     service->server = fuzz_server(&options);
-    lease(service);
+    create_leases(service);
     service->id = "id";
     service->node = "node";
     service->advertise = "tcp://doorman.example:15000";

@@ -16,7 +16,7 @@
 typedef struct message_world {
     doorman_config *config;
     doorman_server *root, *twin, *leaf;
-    doorman_json_exchange exchange, again;
+    doorman_json_exchange exchange, reread;
     doorman_buffer reply, request;
     doorman_time now;
 } message_world;
@@ -53,14 +53,14 @@ static void stop(message_world *world) {
     doorman_server_destroy(world->twin);
     doorman_server_destroy(world->leaf);
     doorman_json_exchange_uninit(&world->exchange);
-    doorman_json_exchange_uninit(&world->again);
+    doorman_json_exchange_uninit(&world->reread);
     doorman_buffer_uninit(&world->reply);
     doorman_buffer_uninit(&world->request);
     doorman_config_destroy(world->config);
 }
 
 /* Checks that a reply is JSON. Returns whether it is an error. */
-static bool tells_error(const doorman_buffer *reply) {
+static bool is_error(const doorman_buffer *reply) {
     cJSON *tree = NULL;
     must(reply->bytes == strlen(reply->text) && reply->bytes <= DOORMAN_MESSAGE_BYTES_MAX);
     must(doorman__json_parse(&tree, reply->text, reply->bytes, NULL) == DOORMAN_OK);
@@ -71,35 +71,35 @@ static bool tells_error(const doorman_buffer *reply) {
 
 /* Returns whether the library itself could send a request: its ids are valid, and its durations are
  * at most 26 days, so that they are exact as numbers of seconds. */
-static bool printable(const doorman_request *request) {
-    bool sound = request->method == DOORMAN_DISCOVERY || doorman__id_valid(request->holder_id);
+static bool can_be_sent(const doorman_request *request) {
+    bool valid = request->method == DOORMAN_DISCOVERY || doorman__id_valid(request->holder_id);
     for (size_t i = 0; i < request->path_count; i++) {
-        sound = sound && doorman__id_valid(request->path[i]);
+        valid = valid && doorman__id_valid(request->path[i]);
     }
     for (size_t i = 0; i < request->item_count; i++) {
-        const doorman_capacity_request *ask = &request->items[i];
-        sound = sound && doorman__id_valid(ask->resource_id) &&
-                (!ask->has.node || doorman__id_valid(ask->has.node)) &&
-                ask->has.expires_in <= 26 * 86400 * DOORMAN_SECOND;
+        const doorman_capacity_request *item = &request->items[i];
+        valid = valid && doorman__id_valid(item->resource_id) &&
+                (!item->has.node || doorman__id_valid(item->has.node)) &&
+                item->has.expires_in <= 26 * 86400 * DOORMAN_SECOND;
     }
-    return sound;
+    return valid;
 }
 
 /* Writes a request that was read, reads that and writes it again: the texts are the same. */
 static void check_round_trip(message_world *world, const doorman_request *request) {
     doorman_buffer second = {NULL, 0, 0};
-    if (!printable(request)) return;
+    if (!can_be_sent(request)) return;
     must(doorman_json_request(request, &world->request) == DOORMAN_OK);
     doorman_status status =
-        doorman_json_exchange_read(&world->again, world->request.text, world->request.bytes);
+        doorman_json_exchange_read(&world->reread, world->request.text, world->request.bytes);
     must(status == DOORMAN_OK);
-    must(doorman_json_request(&world->again.request, &second) == DOORMAN_OK);
+    must(doorman_json_request(&world->reread.request, &second) == DOORMAN_OK);
     must(strcmp(second.text, world->request.text) == 0);
     doorman_buffer_uninit(&second);
 }
 
 /* Sends a message to both roots. The reply is in world->reply. */
-static void ask_root(message_world *world, const char *text, size_t bytes) {
+static void send_to_root(message_world *world, const char *text, size_t bytes) {
     doorman_json_exchange *steps = &world->exchange;
     doorman_status whole =
         doorman_json_serve(world->root, text, bytes, &world->reply, 0, world->now);
@@ -109,29 +109,29 @@ static void ask_root(message_world *world, const char *text, size_t bytes) {
     (void)doorman_json_exchange_decide(steps, world->twin, world->now);
     must(doorman_json_exchange_write(steps, 0) == whole);
     must(strcmp(steps->reply.text, world->reply.text) == 0);
-    must(tells_error(&world->reply) == (whole != DOORMAN_OK));
+    must(is_error(&world->reply) == (whole != DOORMAN_OK));
 }
 
-static void ask_leaf(message_world *world, const char *text, size_t bytes) {
+static void send_to_leaf(message_world *world, const char *text, size_t bytes) {
     doorman_status status =
         doorman_json_serve(world->leaf, text, bytes, &world->reply, 0, world->now);
-    must(tells_error(&world->reply) == (status != DOORMAN_OK));
+    must(is_error(&world->reply) == (status != DOORMAN_OK));
 }
 
 /* Carries the node's request, if one is due. Its parent accepts it, unless an earlier message has
  * given the request a path with a loop. */
-static void carry(message_world *world) {
-    doorman_upstream *asker = doorman_server_upstream(world->leaf);
+static void exchange(message_world *world) {
+    doorman_upstream *upstream = doorman_server_upstream(world->leaf);
     doorman_buffer text = {NULL, 0, 0};
     doorman_request request;
     doorman_server_update(world->leaf, world->now);
-    must(doorman_upstream_request(asker, &request, world->now) == DOORMAN_OK);
+    must(doorman_upstream_request(upstream, &request, world->now) == DOORMAN_OK);
     if (request.sequence) {
         must(doorman_json_request(&request, &text) == DOORMAN_OK);
-        ask_root(world, text.text, text.bytes);
-        doorman_status status = doorman_json_response(asker, request.sequence, world->reply.text,
+        send_to_root(world, text.text, text.bytes);
+        doorman_status status = doorman_json_response(upstream, request.sequence, world->reply.text,
                                                       world->reply.bytes, NULL, world->now);
-        must(status == DOORMAN_OK || tells_error(&world->reply));
+        must(status == DOORMAN_OK || is_error(&world->reply));
     }
     doorman_buffer_uninit(&text);
 }
@@ -142,16 +142,16 @@ static void check(message_world *world) {
     (void)fuzz_check_server(world->leaf, false, world->now);
 }
 
-static void pass(message_world *world, doorman_time time) {
+static void run_for(message_world *world, doorman_time time) {
     world->now += time;
     doorman_server_update(world->root, world->now);
     doorman_server_update(world->twin, world->now);
-    carry(world);
+    exchange(world);
 }
 
 /* Some time after the last message no holder has a lease, and the servers know no resource. */
-static void run_out(message_world *world) {
-    for (int i = 0; i < 8; i++) pass(world, 100 * DOORMAN_SECOND);
+static void expire_all(message_world *world) {
+    for (int i = 0; i < 8; i++) run_for(world, 100 * DOORMAN_SECOND);
     must(fuzz_check_server(world->leaf, false, world->now) == 0);
     must(fuzz_check_server(world->root, true, world->now) == 0);
 }
@@ -162,18 +162,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     start(&world);
     for (int i = 0; i < LINES && fuzz_line(&rest, &line); i++) {
         if (line.bytes && line.text[0] >= '0' && line.text[0] <= '9') {
-            pass(&world, DOORMAN_SECOND << (line.text[0] - '0'));
+            run_for(&world, DOORMAN_SECOND << (line.text[0] - '0'));
             line.text++, line.bytes--;
         }
         if (line.bytes && line.text[0] == '<') {
-            ask_leaf(&world, line.text + 1, line.bytes - 1);
+            send_to_leaf(&world, line.text + 1, line.bytes - 1);
         } else {
-            ask_root(&world, line.text, line.bytes);
+            send_to_root(&world, line.text, line.bytes);
         }
-        carry(&world);
+        exchange(&world);
         check(&world);
     }
-    run_out(&world);
+    expire_all(&world);
     stop(&world);
     return 0;
 }

@@ -14,29 +14,29 @@
 
 #define LINES 64 /* the lines that are used at most */
 
-typedef struct answer_world {
+typedef struct response_world {
     doorman_client *client;
     doorman_resource *database, *gauge; /* NULL: closed */
     doorman_server *node;
     double in_flight, wants;
     uint64_t client_sequence, node_sequence;
     doorman_time now;
-} answer_world;
+} response_world;
 
-static void must_open(answer_world *world, const char *id, doorman_resource **out) {
+static void open_resource(response_world *world, const char *id, doorman_resource **out) {
     doorman_resource_options options = {
         .resource_id = id, .wants = world->wants, .safe_capacity = DOORMAN_UNLIMITED};
     must(doorman_resource_open(out, world->client, &options, NULL, world->now) == DOORMAN_OK);
 }
 
-static void start(answer_world *world) {
+static void start(response_world *world) {
     static const char *const addresses[] = {"tcp://above:1", "tls+tcp://beside:1"};
     doorman_client_options options = {
         .client_id = "client", .addresses = addresses, .address_count = 2};
     world->wants = 5;
     must(doorman_client_create(&world->client, &options, NULL, 0) == DOORMAN_OK);
-    must_open(world, "db", &world->database);
-    must_open(world, "gauge", &world->gauge);
+    open_resource(world, "db", &world->database);
+    open_resource(world, "gauge", &world->gauge);
     world->node = fuzz_server(
         &(doorman_server_options){.node = "leaf", .parents = addresses, .parent_count = 2});
 }
@@ -45,7 +45,7 @@ static bool amount_or_unlimited(double amount) {
     return fuzz_amount(amount) || fuzz_same(amount, DOORMAN_UNLIMITED);
 }
 
-static void check_resource(const answer_world *world, const doorman_resource *resource) {
+static void check_resource(const response_world *world, const doorman_resource *resource) {
     doorman_resource_info info;
     if (!resource) return;
     doorman_resource_read(resource, &info, world->now);
@@ -66,23 +66,23 @@ static void check_request(const doorman_request *request) {
     must(exchange.request.method == request->method);
     must(exchange.request.item_count == request->item_count && request->item_count > 0);
     for (size_t i = 0; i < request->item_count; i++) {
-        const doorman_capacity_request *ask = &request->items[i];
-        if (request->method == DOORMAN_RELEASE_CAPACITY) must(ask->has.id);
-        if (request->method == DOORMAN_RELEASE_CAPACITY || !ask->has.id) continue;
-        must(ask->has.expires_in > 0 && ask->has.expires_in <= DOORMAN_DURATION_MAX);
-        must(fuzz_amount(ask->has.capacity) && fuzz_amount(ask->outstanding));
+        const doorman_capacity_request *item = &request->items[i];
+        if (request->method == DOORMAN_RELEASE_CAPACITY) must(item->has.id);
+        if (request->method == DOORMAN_RELEASE_CAPACITY || !item->has.id) continue;
+        must(item->has.expires_in > 0 && item->has.expires_in <= DOORMAN_DURATION_MAX);
+        must(fuzz_amount(item->has.capacity) && fuzz_amount(item->outstanding));
     }
     doorman_json_exchange_uninit(&exchange);
     doorman_buffer_uninit(&text);
 }
 
 /* A client of the node asks for a lease. */
-static void ask_node(answer_world *world, const char *client, double wants) {
+static void request_from_node(response_world *world, const char *client, double wants) {
     doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
-    doorman_capacity_request ask = {.resource_id = "db", .wants = &demand, .wants_count = 1};
+    doorman_capacity_request item = {.resource_id = "db", .wants = &demand, .wants_count = 1};
     doorman_request request = {.method = DOORMAN_GET_CAPACITY, .holder_id = client};
     doorman_response response;
-    request.items = &ask;
+    request.items = &item;
     request.item_count = 1;
     must(doorman_server_handle(world->node, &request, &response, NULL, world->now) == DOORMAN_OK);
     if (!response.is_master || response.items->outcome != DOORMAN_GRANTED) return;
@@ -93,26 +93,26 @@ static void ask_node(answer_world *world, const char *client, double wants) {
 
 /* The client and the node each send a request, if one is due and none is in progress. Afterwards
  * neither may be due again at the same time, because then a caller's loop would never end. */
-static void go_round(answer_world *world) {
+static void send_requests(response_world *world) {
     doorman_request request;
     doorman_client_update(world->client, world->now);
-    doorman_upstream *asker = doorman_client_upstream(world->client);
-    must(doorman_upstream_request(asker, &request, world->now) == DOORMAN_OK);
+    doorman_upstream *upstream = doorman_client_upstream(world->client);
+    must(doorman_upstream_request(upstream, &request, world->now) == DOORMAN_OK);
     if (request.sequence) world->client_sequence = request.sequence;
     if (request.sequence) check_request(&request);
     must(doorman_client_due(world->client) > world->now);
 
-    ask_node(world, "a", 5);
-    ask_node(world, "b", 3);
+    request_from_node(world, "a", 5);
+    request_from_node(world, "b", 3);
     doorman_server_update(world->node, world->now);
-    asker = doorman_server_upstream(world->node);
-    must(doorman_upstream_request(asker, &request, world->now) == DOORMAN_OK);
+    upstream = doorman_server_upstream(world->node);
+    must(doorman_upstream_request(upstream, &request, world->now) == DOORMAN_OK);
     if (request.sequence) world->node_sequence = request.sequence;
     if (request.sequence) check_request(&request);
     must(doorman_server_due(world->node) > world->now);
 }
 
-static void check(answer_world *world) {
+static void check(response_world *world) {
     doorman_cursor cursor = {0};
     doorman_server_resource resource;
     check_resource(world, world->database);
@@ -123,7 +123,7 @@ static void check(answer_world *world) {
     }
 }
 
-static void use_gauge(answer_world *world) {
+static void use_gauge(response_world *world) {
     doorman_gauge *gauge = doorman_resource_gauge(world->gauge);
     doorman_resource_info info;
     if (world->in_flight > 0) {
@@ -138,20 +138,20 @@ static void use_gauge(answer_world *world) {
     world->in_flight = half;
 }
 
-static void master(answer_world *world, doorman_time until) {
-    doorman_mastership mine = {.address = "here", .until = until};
-    must(doorman_server_set_master(world->node, &mine, world->now) == DOORMAN_OK);
+static void set_master(response_world *world, doorman_time until) {
+    doorman_mastership mastership = {.address = "here", .until = until};
+    must(doorman_server_set_master(world->node, &mastership, world->now) == DOORMAN_OK);
 }
 
 /* Does what a letter says. Returns false if it is not a letter for an action. */
-static bool act(answer_world *world, char letter) {
+static bool perform(response_world *world, char letter) {
     switch (letter) {
     case 'o':
         if (world->database) {
             doorman_resource_close(world->database, world->now);
             world->database = NULL;
         } else {
-            must_open(world, "db", &world->database);
+            open_resource(world, "db", &world->database);
         }
         return true;
     case 'u': use_gauge(world); return true;
@@ -166,43 +166,43 @@ static bool act(answer_world *world, char letter) {
                                 world->now);
         return true;
     case 'm':
-        master(world, world->now);
-        go_round(world);
-        master(world, DOORMAN_NEVER);
+        set_master(world, world->now);
+        send_requests(world);
+        set_master(world, DOORMAN_NEVER);
         return true;
     default: return false;
     }
 }
 
-static void hear(answer_world *world, fuzz_text line) {
+static void receive(response_world *world, fuzz_text line) {
     bool below = line.bytes && line.text[0] == '<';
-    doorman_upstream *asker =
+    doorman_upstream *upstream =
         below ? doorman_server_upstream(world->node) : doorman_client_upstream(world->client);
     doorman_error error = {""};
     doorman_status status =
-        doorman_json_response(asker, below ? world->node_sequence : world->client_sequence,
+        doorman_json_response(upstream, below ? world->node_sequence : world->client_sequence,
                               line.text + below, line.bytes - below, &error, world->now);
-    bool wrong = status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_RESOURCE_EXHAUSTED;
-    must(wrong || status == DOORMAN_OK || status == DOORMAN_STALE);
-    must(wrong == (error.text[0] != 0));
+    bool invalid = status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_RESOURCE_EXHAUSTED;
+    must(invalid || status == DOORMAN_OK || status == DOORMAN_STALE);
+    must(invalid == (error.text[0] != 0));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    answer_world world = {.now = 0};
+    response_world world = {.now = 0};
     fuzz_text rest = {(const char *)data, bytes}, line;
     start(&world);
-    go_round(&world);
+    send_requests(&world);
     for (int i = 0; i < LINES && fuzz_line(&rest, &line); i++) {
-        for (int k = 0; k < 4 && line.bytes && act(&world, line.text[0]); k++) {
+        for (int k = 0; k < 4 && line.bytes && perform(&world, line.text[0]); k++) {
             line.text++, line.bytes--;
         }
         if (line.bytes && line.text[0] >= '0' && line.text[0] <= '9') {
             world.now += DOORMAN_SECOND << (line.text[0] - '0');
             line.text++, line.bytes--;
         }
-        go_round(&world);
-        if (line.bytes) hear(&world, line);
-        go_round(&world);
+        send_requests(&world);
+        if (line.bytes) receive(&world, line);
+        send_requests(&world);
         check(&world);
     }
     doorman_client_destroy(world.client);
