@@ -3,9 +3,9 @@
  * YouTube published in 2016.
  *
  * Many processes use a resource of limited capacity: queries per second on a database, or
- * transactions in flight. Each process asks a server for a share. It gets a LEASE on an amount for
- * a limited time, and limits itself to that amount. The requests of the application never wait for
- * the server.
+ * transactions in flight. Each process asks a server for a share. It gets a LEASE: an amount that it
+ * may use for a limited time. It limits itself to that amount. The requests of the application never
+ * wait for the server.
  *
  * DO THIS
  *
@@ -16,7 +16,7 @@
  *         #define DOORMAN_NNG       // a client with its own thread; needs JSON, nng, POSIX threads
  *         #include "doorman.h"
  *
- *     In other files include it with the same macros, except the first. Without JSON and NNG the
+ *     Other files define the same macros except the first, and include it. Without JSON and NNG the
  *     header needs only the C standard library. The implementation is C11 (gcc, clang). The public
  *     part is also C99 and C++11. Link with -lcjson for JSON, and with -lnng -pthread for NNG.
  *
@@ -55,24 +55,28 @@
  *
  * CONCEPTS
  *
- *     resource        what is limited. Its id is any text that the users choose: "db/orders"
+ *     resource        what is limited. Its users choose its id, for example "db/orders"
  *     capacity        how much of a resource there is, in its own units: units per second for a
  *                     rate, units at once for a gauge. From 0 to 1e15
  *     template        the settings of all resources whose ids match a glob
- *     node, server    a node of the tree has a name, and one or more server processes. One of them
- *                     is the master, and answers requests. The others respond with its address
- *     holder, client  a client, or a server for its own clients, that holds leases. Its id is
- *                     unique
+ *     server          a process that grants leases
+ *     node            one or more servers with a common name. One of them is the master, and answers
+ *                     requests. The others respond with its address. A node may have a parent node,
+ *                     so nodes are a tree
+ *     client          a process that uses resources
+ *     holder          a client, or a node that has leases on behalf of its clients. Each has an id
  *     wants           how much a holder asks for
  *     has             how much a holder may use: its lease
+ *     committed       how much the server counts as used by a holder: at least what it has. After a
+ *                     cut, it is the old amount until the holder confirms the new one
  *     safe capacity   how much a client may use when its lease has ended and no server answers
  *     subclients      the number of clients of a holder; 1 for a client
  *     learning        what a new master does until the leases of its predecessor have ended: it
- *                     grants again what holders claim to have, and no holder grows. A holder that
- *                     has no lease gets TRY_LATER, and uses its fallback until then
+ *                     grants holders what they say they have, and not more. It answers TRY_LATER to
+ *                     a holder without a lease, which then uses its fallback
  *     fallback        what a client does without a lease: see doorman_fallback
  *
- *     A lease, from one request to the next, on the clocks of holder and server:
+ *     The life of a lease from one request to the next, on the clocks of holder and server:
  *
  *         holder   asks ........ accepts: may use it until `expires_in` after it asked
  *                     \         /                            |  refresh: asks again well before
@@ -82,11 +86,11 @@
  *     A resource of a client is in one of these states (see >>client for its capacity in each):
  *
  *         state     meaning              capacity           event              next state
- *         unleased  it has no lease      by its fallback    a lease comes      leased
- *         leased    now < lease end      that of the lease  another one comes  leased
+ *         unleased  it has no lease      by its fallback    gets a lease       leased
+ *         leased    now < lease end      that of the lease  gets a new lease   leased
  *                                                           now >= lease end   unleased
- *         closing   after the last       none               released           (freed)
- *                   close                                   opened again       leased, unleased
+ *         closing   after the last       none               has released it    (freed)
+ *                   close                                   is opened again    leased, unleased
  *
  *     doorman_server_set_master decides whether a server is master. >>upstream has the states of
  *     the upstream, which makes the requests of a client or node.
@@ -139,11 +143,11 @@
  *
  * MEMORY
  *
- *     Each create has a destroy. A limiter that does not belong to a resource is in the caller's
- *     memory. Options are used only during the call, except where their comments say otherwise.
- *     Pointers in a message that is an argument are only used during the call. Pointers in a result
- *     stay valid until the next call on the object. A call that runs out of memory returns
- *     OUT_OF_MEMORY, and has changed nothing. The library never frees the caller's memory.
+ *     Each create has a destroy. Limiters without a server are in the caller's memory. Options are
+ *     used only during the call, except where their comments say otherwise. Pointers in an argument
+ *     are used only during the call. Pointers in a result stay valid until the next call on the
+ *     object. A call that runs out of memory returns OUT_OF_MEMORY, and has changed nothing. The
+ *     library never frees the caller's memory.
  *
  * ERRORS
  *
@@ -160,9 +164,9 @@
  *     it: see doorman_agent_start.
  *
  *     Only the section nng reads a clock. All other functions that depend on time take `now` as
- *     the last parameter, in nanoseconds of any clock that never goes back. If it does go back, the
- *     library takes time as standing still. A lease has ended when now >= its end. The same calls
- *     with the same `now` and seeds have the same results on every machine. (On 32-bit x86 this
+ *     the last parameter, in nanoseconds of any clock that never goes back. If the clock does go
+ *     back, the library behaves as if it stood still. A lease has ended when now >= its end. The
+ *     same calls with the same `now` and seeds have the same results on every machine. (On 32-bit x86 this
  *     needs -msse2 -mfpmath=sse; otherwise amounts differ in their last bits.) Use a clock that
  *     keeps running while the machine is suspended, so that leases end in that time too. A function
  *     `..._due` returns when an object must be called next.
@@ -181,15 +185,15 @@
  * WHAT IT IS NOT
  *
  *     It does not protect a resource from clients that cheat: each client must limit itself to its
- *     lease. It promises that leases never sum to more than the capacity. This promise does not
- *     include what clients use without a lease, by their fallback. It also does not hold if the
- *     rates of clocks differ by more than the drift (5 %).
+ *     lease. It promises that the sum of the leases never exceeds the capacity. This promise does
+ *     not include what clients use without a lease, by their fallback. It holds if the rates of
+ *     clocks differ by at most the drift (5 %).
  *
  * SOURCES
  *
- *     The design of Doorman, "Global Distributed Client Side Rate Limiting" (YouTube, 2016), is the
- *     source of the protocol, the tree, learning and the names. Other sources are named where they
- *     are used.
+ *     The protocol, the tree, learning and the names are from the design document of Doorman,
+ *     "Global Distributed Client Side Rate Limiting" (YouTube, 2016). Comments name other sources
+ *     where the code uses them.
  *
  * CONTENTS: search for the tag. The rules have numbers (T7, R4, ...), which tests quote. The
  * comment that opens a section states its rules. A section uses only the sections before it.
@@ -309,6 +313,9 @@ typedef struct doorman_error {
 #define DOORMAN__KIND_CODE(kind, name) kind,
 typedef enum doorman_kind { DOORMAN_KINDS(DOORMAN__KIND_CODE) DOORMAN_KIND_COUNT } doorman_kind;
 
+/* How capacity moves from one holder to another. CONFIRMED, the default: the server grants a part of
+ * a lease to others when its holder has confirmed the cut, or when the lease has ended. IMMEDIATE:
+ * at once, so leases can exceed the capacity until the holder has received the cut. */
 typedef enum doorman_handover { DOORMAN_CONFIRMED, DOORMAN_IMMEDIATE } doorman_handover;
 
 /* How one resource is shared. A field that is zero means the default, which its comment shows. A
@@ -342,7 +349,7 @@ typedef struct doorman_template {
 } doorman_template;
 
 typedef struct doorman_config_options {
-    const doorman_template *templates; /* borrowed for the call */
+    const doorman_template *templates; /* used only during the call */
     size_t template_count;
     size_t template_max;   /* 10,000 */
     bool reject_unmatched; /* else a resource without a template gets what it asks for */
@@ -353,8 +360,9 @@ typedef struct doorman_config doorman_config;
 
 /* Checks templates and makes a configuration of them. One wrong field refuses all of them (G4).
  *   out       written only on OK; the caller destroys it
- *   options   borrowed for the call; everything is copied
- *   error     out: the path of the wrong field and the rule that it breaks; may be NULL
+ *   options   used only during the call
+ *   error     may be NULL; describes an error by the path of the wrong field and the rule that it
+ *             breaks
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (more than template_max templates) |
  *             OUT_OF_MEMORY
  *   cost      O(templates^2)
@@ -363,12 +371,12 @@ DOORMAN_API doorman_status doorman_config_create(doorman_config **out,
                                                  const doorman_config_options *options,
                                                  doorman_error *error);
 
-/* Frees a configuration, which no server may use any more. NULL has no effect. */
+/* Frees a configuration. No server may use it after that. NULL has no effect. */
 DOORMAN_API void doorman_config_destroy(doorman_config *config);
 
-/* All templates in their order, with defaults filled in.
- *   count     out: the number of templates
- *   returns   an array that config owns */
+/* Returns all templates in their order, with the defaults filled in.
+ *   count     written: the number of templates
+ *   returns   an array that belongs to config */
 DOORMAN_API const doorman_template *doorman_config_templates(const doorman_config *config,
                                                              size_t *count);
 
@@ -1134,19 +1142,19 @@ typedef struct doorman_buffer {
     size_t bytes, capacity;
 } doorman_buffer;
 
-/* Frees the text. The buffer is empty then and may be used again. */
+/* Frees the text. The buffer is empty after that, and may be used again. */
 DOORMAN_API void doorman_buffer_uninit(doorman_buffer *buffer);
 
 /* Makes a configuration from JSON text, as doorman_config_create does from structs.
  *   out       written only on OK; the caller destroys it
- *   text      borrowed for the call; it need not end with a NUL
+ *   text      used only during the call; it need not end with a NUL
  *   returns   as doorman_config_create; also INVALID_ARGUMENT (not JSON, an unknown key, a wrong
  *             value) and RESOURCE_EXHAUSTED (larger or deeper than V5 allows) */
 DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
                                                doorman_error *error);
 
-/* Serves one message: it parses the text, calls doorman_server_handle and writes the reply. There
- * is always a reply to send: if something is wrong with the message, the reply says what.
+/* Serves one message: parses the text, calls doorman_server_handle and writes the reply. There is
+ * always a reply to send. If the message is wrong, the reply describes the error.
  *   reply     in/out: its text is replaced
  *   epoch     seconds since 1970 at `now`, for the field expiry_time, which is for people; 0 leaves
  *             that field out
@@ -1214,7 +1222,7 @@ DOORMAN_API doorman_status doorman_json_exchange_write(doorman_json_exchange *ex
                                                        int64_t epoch);
 
 /* Writes a request as JSON text.
- *   request   borrowed for the call
+ *   request   used only during the call
  *   text      in/out: its text is replaced
  *   returns   OK | OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_json_request(const doorman_request *request,
@@ -1222,7 +1230,7 @@ DOORMAN_API doorman_status doorman_json_request(const doorman_request *request,
 
 /* Parses the response to the request of this sequence and passes it to doorman_upstream_response.
  * If the text is not a valid response, the request counts as failed.
- *   text      borrowed for the call
+ *   text      used only during the call
  *   returns   OK | STALE | INVALID_ARGUMENT or RESOURCE_EXHAUSTED (error says why) | OUT_OF_MEMORY
  *             (nothing was done; the caller may pass the same text again) */
 DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequence,
