@@ -37,13 +37,13 @@ demo: build/doorman_server build/examples/demo ## a server, five clients; or TRE
 	@build/examples/demo build/doorman_server config.example.json
 endif
 
-define say
+define announce
 @echo "build $(@:build/%=%)"
 @mkdir -p $(@D)
 endef
 
 define build
-$(say)
+$(announce)
 @$(C) $(CFLAGS) $< -o $@ $(LDFLAGS) $(LIBRARIES)
 endef
 
@@ -57,10 +57,10 @@ build/examples/doorman_shell: LIBRARIES += -ledit
 
 # For C++, the implementation is compiled separately, as C.
 build/doorman.o: doorman.h | build_deps
-	$(say)
+	$(announce)
 	@$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c -c $< -o $@
 build/examples/gauge_guard: examples/gauge_guard.cpp build/doorman.o
-	$(say)
+	$(announce)
 	@$(CXX11) $(CXXFLAGS) $^ -o $@ $(LDFLAGS) $(LIBRARIES)
 
 # Tests are built in three flavors. Each flavor has a folder in build/, with a server of the same
@@ -132,7 +132,7 @@ $(COVERAGE_SERVER): doorman_server.c doorman.h | deps
 	$(build)
 $(COVERAGE_SIM): LIBRARIES = -lm
 $(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
-	$(say)
+	$(announce)
 	@$(C) $(CFLAGS) $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
 
 # Compiles with every compiler at every level of optimization. `make test` runs a part of it.
@@ -156,7 +156,7 @@ ifndef QUICK
 endif
 
 build/bench: $(wildcard tests/bench/*.[ch]) doorman.h | build_deps
-	$(say)
+	$(announce)
 	@$(C) -O2 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
 
 # The simulator runs the scenarios, with figures and pictures. FAULTS=1 runs random faults instead.
@@ -174,7 +174,7 @@ else
 endif
 
 build/sim/sim: $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
-	$(say)
+	$(announce)
 	@$(C) -O3 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) -lm
 
 # The harnesses of tests/fuzz. `make fuzz` runs each with libFuzzer for SECONDS, starting from its
@@ -201,13 +201,13 @@ fuzz_%: build/fuzz/%
 
 build/fuzz/%: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) doorman.h | build_deps
 	@sh .ci/deps fuzzer
-	$(say)
+	$(announce)
 	@clang -std=c11 -D_DEFAULT_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined \
 	    -fno-sanitize-recover=all -I. -pthread $(WARNINGS) $(CPPFLAGS) $< $(filter %.o,$^) -o $@ \
 	    $(LIBRARIES) -lm
 
 $(REPLAYS): build/asan/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(TEST_SOURCES) | deps
-	$(say)
+	$(announce)
 	@$(C) $(CFLAGS) $(filter-out $(INCLUDED),$(filter %.c,$^)) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
 
 INCLUDED = doorman_server.c tests/sim/sim_faults.c
@@ -220,7 +220,7 @@ build/fuzz/glob build/asan/fuzz/glob: CPPFLAGS += -finstrument-functions
 build/asan/fuzz/system: $(SIM_SOURCES)
 build/fuzz/system: $(SIM_SOURCES:tests/sim/%.c=build/fuzz/%.o)
 build/fuzz/sim_%.o: tests/sim/sim_%.c tests/sim/sim.h doorman.h
-	$(say)
+	$(announce)
 	@clang -std=c11 -O2 -g -I. $(CPPFLAGS) -c $< -o $@
 
 lint = if command -v $(1) >/dev/null; then echo $(1); $(or $(3),$(1) $(2)); \

@@ -8,15 +8,15 @@ set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
 server=${1:-build/plain/doorman_server}
-pictures=build/browser
+screenshots=build/browser
 
-if ! has chromium || ! has curl; then
+if ! is_installed chromium || ! is_installed curl; then
     echo "[  PASSED  ] 1 test(s)."
     exit 0
 fi
 
-mkdir -p "$pictures"
-rm -f "$pictures"/*.png
+mkdir -p "$screenshots"
+rm -f "$screenshots"/*.png
 cat >"$folder/config.json" <<END
 {"resources": [
   {"identifier_glob": "*", "capacity": 1000, "safe_capacity": 2, "algorithm":
@@ -29,20 +29,20 @@ pid=$!
 trap 'kill $pid; wait $pid; rm -rf "$folder"' EXIT
 
 await 'msg=serving' "$folder/log"
-site=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$folder/log")
+url=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$folder/log")
 
 # Sends one request for each of 300 clients, one after the other over one connection.
-ask() {
+send_requests() {
     for i in $(seq 300); do
         printf 'next\nurl = "%s/v1/get_capacity"\nheader = "Content-Type: application/json"\n' \
-            "$site"
+            "$url"
         printf 'silent\noutput = "/dev/null"\ndata = "%s"\n' "{\\\"client_id\\\": \
 \\\"web-$((i % 40)):$i\\\", \\\"resource\\\": [\
 {\\\"resource_id\\\": \\\"db/orders\\\", \\\"wants\\\": $((i % 9 + 1))}, \
 {\\\"resource_id\\\": \\\"mail/send\\\", \\\"wants\\\": $((i % 5))}, \
 {\\\"resource_id\\\": \\\"<b>&'bold'</b>\\\", \\\"wants\\\": 1}]}"
-    done | sed 1d >"$folder/asks"
-    curl --config "$folder/asks" || echo "curl failed"
+    done | sed 1d >"$folder/requests"
+    curl --config "$folder/requests" || echo "curl failed"
 }
 
 # Runs the browser until the script of the page has run for 5 s of virtual time.
@@ -51,31 +51,31 @@ browse() {
         --user-data-dir="$folder/profile" --virtual-time-budget=5000 "$@" 2>/dev/null
 }
 
-picture() { # name, width, height, theme (0 is dark), address
+screenshot() { # name, width, height, theme (0 is dark), address
     browse --blink-settings=preferredColorScheme="$4" --window-size="$2,$3" \
-        --force-device-scale-factor=1.5 --screenshot="$PWD/$pictures/$1.png" "$5" >/dev/null
-    check "a picture of $1" grep -qF PNG "$pictures/$1.png"
+        --force-device-scale-factor=1.5 --screenshot="$PWD/$screenshots/$1.png" "$5" >/dev/null
+    check "a screenshot of $1" grep -qF PNG "$screenshots/$1.png"
 }
 
-ask
+send_requests
 
-browse --dump-dom "$site/" >"$folder/page"
+browse --dump-dom "$url/" >"$folder/page"
 check 'the page' grep -F '300 holders' "$folder/page"
 check 'its script runs' grep -F '>live</span>' "$folder/page"
 check 'names are text' grep -F '&lt;b&gt;&amp;' "$folder/page"
 
 link=$(sed -n 's/.*href="\(\/resources?resource=db\/orders\)".*/\1/p' "$folder/page")
-browse --dump-dom "$site$link" >"$folder/leases"
+browse --dump-dom "$url$link" >"$folder/leases"
 check 'the link to a resource' grep -F '1 to 100 of 300 leases' "$folder/leases"
 
-browse --dump-dom "$site/?filter=mail" >"$folder/filtered"
+browse --dump-dom "$url/?filter=mail" >"$folder/filtered"
 check 'the filter' grep -F '1 to 1 of 1 resources' "$folder/filtered"
 
 for theme in 0 1; do
     name=$(if [ $theme = 0 ]; then echo dark; else echo light; fi)
     for width in 400 1400; do
-        picture "resources_${name}_$width" $width 900 $theme "$site/"
-        picture "leases_${name}_$width" $width 900 $theme "$site$link"
+        screenshot "resources_${name}_$width" $width 900 $theme "$url/"
+        screenshot "leases_${name}_$width" $width 900 $theme "$url$link"
     done
 done
 check_end

@@ -9,17 +9,17 @@ trap 'rm -rf "$folder"' EXIT
 check() { # promise, command...
     promise=$1
     shift
-    if "$@" >"$folder/said" 2>&1; then
+    if "$@" >"$folder/check_output" 2>&1; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
         echo "[  FAILED  ] $promise: $*"
-        cat "$folder/said"
+        cat "$folder/check_output"
     fi
 }
 
-# Whether a tool is installed. A missing tool is not a failure, but is printed.
-has() {
+# Returns whether a tool is installed. A missing tool is printed, and is not a failure.
+is_installed() {
     command -v "$1" >/dev/null && return
     echo "$1 is not installed: skipped"
     return 1

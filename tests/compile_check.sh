@@ -40,15 +40,15 @@ source_c() { compile_c "$@" -c -o /dev/null; }
 
 # A program of these lines. One that must not compile is refused with a text of the header's.
 program() { printf '%s\n' "$@" >"$own/program.c"; }
-is_refused() { # what the compiler must say, a compiler, the lines
+is_refused() { # the expected error, a compiler, the lines
     wanted=$1 compiler=$2
     shift 2
     program "$@"
-    if compile_c "$compiler" c11 -c "$own/program.c" -o /dev/null 2>"$own/said"; then
+    if compile_c "$compiler" c11 -c "$own/program.c" -o /dev/null 2>"$own/log"; then
         echo "compiled, and should not have"
         return 1
     fi
-    grep -F "$wanted" "$own/said" || { cat "$own/said" && return 1; }
+    grep -F "$wanted" "$own/log" || { cat "$own/log" && return 1; }
 }
 is_accepted() { # a compiler, the lines
     compiler=$1
@@ -82,10 +82,10 @@ example_is_the_same() { # an example, a compiler, the flags
 # Simulates random systems and faults. The last line of the output ends with a hash of all events.
 sim() { # a compiler, the number of runs
     compile_c "$1" c11 -O2 -D_DEFAULT_SOURCE tests/sim/*.c -o "$own/sim" -lm &&
-        "$own/sim" faults --seeds "$2" >"$own/said"
+        "$own/sim" faults --seeds "$2" >"$own/log"
 }
 sim_is_the_same() {
-    sim "$@" && tail -n 1 "$own/said" >"$own/hash" && cat "$own/hash" &&
+    sim "$@" && tail -n 1 "$own/log" >"$own/hash" && cat "$own/hash" &&
         build/sim/sim faults --seeds "$2" | tail -n 1 | cmp - "$own/hash"
 }
 
@@ -95,7 +95,7 @@ sim_is_the_same() {
 links_on_windows() {
     core "$mingw-gcc" c11 -O2 &&
         compile_c "$mingw-gcc" c11 -O2 -Wno-format -Wno-float-conversion -shared \
-            tests/sim/sim_[cdnw]*.c "$own/core.o" -o "$own/sim.dll"
+            tests/sim/sim_[cnrw]*.c "$own/core.o" -o "$own/sim.dll"
 }
 
 # ---- the table
@@ -165,7 +165,7 @@ programs() { # a compiler of C and one of C++
 }
 
 for_32_bits() { # a compiler of C, a compiler of C++, both for 64 bits
-    can "$1 -m32" "$2 -m32" || return 0
+    can_build "$1 -m32" "$2 -m32" || return 0
     sections "$1 -m32" "$2 -m32" "$nng"
     echo "works_in_cxx '$1 -m32' '$2 -m32'"
     echo "has_no_globals '$1 -m32' c11 -O1 -fno-pic"
@@ -178,7 +178,7 @@ for_32_bits() { # a compiler of C, a compiler of C++, both for 64 bits
 }
 
 for_windows() {
-    can $mingw-gcc $mingw-g++ || return 0
+    can_build $mingw-gcc $mingw-g++ || return 0
     sections $mingw-gcc $mingw-g++ "-DDOORMAN_JSON -I$folder"
     echo links_on_windows
     for example in examples/l*.c; do
@@ -197,10 +197,10 @@ table() {
     for_windows
 }
 
-# Whether a compiler of C and a compiler of C++ are installed and can build programs.
-can() {
+# Returns whether a compiler of C and a compiler of C++ are installed and can build programs.
+can_build() {
     for compiler in "$1 -x c" "$2 -x c++"; do
-        echo 'int main(void) { return 0; }' | $compiler - -o "$folder/can" 2>/dev/null && continue
+        echo 'int main(void) { return 0; }' | $compiler - -o "$folder/program" 2>/dev/null && continue
         echo "${compiler% -x*} is not installed, or cannot link: skipped" >&2
         return 1
     done
@@ -221,7 +221,7 @@ CC=${CC:-cc} CXX=${CXX:-g++} all='' runs=60 clang=''
 if [ "${1:-}" = --all ]; then all=yes runs=200; fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-if [ "$CC" != clang ] && can clang clang++; then clang=clang; fi
+if [ "$CC" != clang ] && can_build clang clang++; then clang=clang; fi
 
 # The compilers for Windows do not search the system's folders, so they need a copy of cJSON's
 # header, which is the same on Windows.

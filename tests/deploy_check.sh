@@ -23,13 +23,13 @@ metrics_are_known() {
     [ -s "$folder/metrics" ] && ! grep . "$folder/unknown"
 }
 
-if has promtool; then
+if is_installed promtool; then
     check 'Prometheus reads its configuration' promtool check config $deploy/prometheus.yml
     check 'the rules are valid' promtool check rules $deploy/doorman.rules.yml
     check 'the alerts fire when they should' promtool test rules tests/deploy/rules_test.yml
 fi
-if has systemd-analyze; then check 'systemd reads the unit' unit_is_right; fi
-if has python3; then check 'the dashboard is JSON' python3 -m json.tool $deploy/grafana.json; fi
+if is_installed systemd-analyze; then check 'systemd reads the unit' unit_is_right; fi
+if is_installed python3; then check 'the dashboard is JSON' python3 -m json.tool $deploy/grafana.json; fi
 check 'the server has every metric' metrics_are_known
 
 check_end

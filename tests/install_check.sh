@@ -67,7 +67,7 @@ cp examples/library_only.c examples/rate_client.c examples/gauge_guard.cpp tests
 check 'a package has the expected files, and no path of this machine' is_packed
 check 'all files are installed' installs PREFIX="$prefix"
 check 'the installed server runs' server_runs
-if has pkg-config; then
+if is_installed pkg-config; then
     export PKG_CONFIG_PATH="$prefix/share/pkgconfig"
     check 'the version is that of the header' version_is_right
     check 'a program in C without libraries' core_in_c

@@ -55,10 +55,10 @@ run_one() {
     good=$(count PASSED) bad=$(count FAILED) skipped=$(count SKIPPED)
     # A program that crashed, hung or ran no test has failed, whatever it printed.
     if [ $((good + bad)) = 0 ] || { [ $status != 0 ] && [ "$bad" = 0 ]; }; then bad=1; fi
-    said="$good passed"
-    if [ "$skipped" != 0 ]; then said="$said, $skipped skipped"; fi
-    if [ "$bad" != 0 ]; then said="$said, $bad FAILED (status $status)"; fi
-    printf '%-36s%4s s  %s\n' "$label" $seconds "$said"
+    summary="$good passed"
+    if [ "$skipped" != 0 ]; then summary="$summary, $skipped skipped"; fi
+    if [ "$bad" != 0 ]; then summary="$summary, $bad FAILED (status $status)"; fi
+    printf '%-36s%4s s  %s\n' "$label" $seconds "$summary"
     echo "$good $bad" >"$output.counts"
     if [ "$bad" = 0 ]; then return; fi
     { echo "==== $label"; cat "$output"; } >"$output.failed"

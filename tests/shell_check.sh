@@ -34,17 +34,18 @@ shell() {
 }
 
 # Shows all results after a failure.
-tell() {
+show_results() {
     cat "$folder/output" "$folder/errors" "$folder/status" "$folder/log"
     return 1
 }
 
-# Checks that the output has such a line, ignoring the width of columns; or a number of such lines.
-says() { tr -s ' ' <"$folder/output" | grep -q -x -e "$1" || tell; }
-says_times() { [ "$(tr -s ' ' <"$folder/output" | grep -c -x -e "$2")" = "$1" ] || tell; }
+# Each checks whether the output has such a line, or a number of such lines. The width of columns
+# does not matter.
+prints() { tr -s ' ' <"$folder/output" | grep -q -x -e "$1" || show_results; }
+prints_times() { [ "$(tr -s ' ' <"$folder/output" | grep -c -x -e "$2")" = "$1" ] || show_results; }
 has_status() { [ "$(cat "$folder/status")" = "$1" ]; }
-complains() { { has_status "$1" && grep -q -e "$2" "$folder/errors"; } || tell; }
-is_fine() { { has_status 0 && [ ! -s "$folder/errors" ]; } || tell; }
+fails_with() { { has_status "$1" && grep -q -e "$2" "$folder/errors"; } || show_results; }
+has_no_error() { { has_status 0 && [ ! -s "$folder/errors" ]; } || show_results; }
 
 # Two clients share, then one releases its lease, then the other wants less. After each step it
 # prints a number of tables.
@@ -59,9 +60,9 @@ share() { # tables
         echo watch db/orders "$1"
     } | shell "$url"
 }
-both_share() { says 'alice db/orders 70 50 .*'; }
-bob_has_more() { says 'bob db/orders 70 70 .*'; }
-bob_wants_less() { says 'bob db/orders 20 20 .*'; }
+both_share() { prints 'alice db/orders 70 50 .*'; }
+bob_has_more() { prints 'bob db/orders 70 70 .*'; }
+bob_wants_less() { prints 'bob db/orders 20 20 .*'; }
 
 check_leases() {
     shell "$url" <<END
@@ -70,39 +71,39 @@ get alice db/orders 70
 get bob "db/order lines" 1e3  # a resource of its own
 show
 END
-    check 'get prints what a client has' says 'alice has 70 of db/orders, and wants 70'
-    check 'a quoted text is one word' says 'bob has 100 of db/order lines, and wants 1000'
-    check 'show lists the leases' says_times 2 '[ab].* [0-9.]* s'
-    check 'there was no error in the leases' is_fine
+    check 'get prints what a client has' prints 'alice has 70 of db/orders, and wants 70'
+    check 'a quoted text is one word' prints 'bob has 100 of db/order lines, and wants 1000'
+    check 'show lists the leases' prints_times 2 '[ab].* [0-9.]* s'
+    check 'there was no error in the leases' has_no_error
 
     # On a busy machine it can take longer until all clients have received a change.
     for seconds in 3 15 60; do
         share $seconds
         if both_share && bob_has_more && bob_wants_less; then break; fi
     done >/dev/null
-    check 'the end of the last shell released all leases' says 'alice has 70 of .*'
+    check 'the end of the last shell released all leases' prints 'alice has 70 of .*'
     check 'both clients share' both_share
     check 'release gives the capacity to the other client' bob_has_more
     check 'get changes what a client wants' bob_wants_less
-    check 'watch prints a table every second' says_times $((3 * seconds)) 'sum .*'
-    check 'there was no error in sharing' is_fine
+    check 'watch prints a table every second' prints_times $((3 * seconds)) 'sum .*'
+    check 'there was no error in sharing' has_no_error
 }
 
 check_master() {
     echo master | shell "$url"
-    check 'master prints the address' says "$url"
-    echo master | shell "ipc://$folder/nobody" "$url"
-    check 'master asks the next server' says "$url"
+    check 'master prints the address' prints "$url"
+    echo master | shell "ipc://$folder/unused" "$url"
+    check 'master asks the next server' prints "$url"
     echo status | shell "$url"
-    check 'status prints the address too' says "$url"
+    check 'status prints the address too' prints "$url"
 }
 
 check_http() {
     { echo get alice db/orders 70; echo status; echo watch db/orders 1; } |
         shell --http "$http" "$url"
-    check 'status prints the master' says "server .* the master, at $url"
-    check 'status and watch count all clients' says_times 2 'db/orders 100 70 70 1'
-    check 'there was no error over HTTP' is_fine
+    check 'status prints the master' prints "server .* the master, at $url"
+    check 'status and watch count all clients' prints_times 2 'db/orders 100 70 70 1'
+    check 'there was no error over HTTP' has_no_error
 }
 
 check_errors() {
@@ -117,22 +118,22 @@ watch db/orders soon
 jump
 get bob db/orders 5
 END
-    check 'too few words' complains 1 'line 2: use: get CLIENT RESOURCE CAPACITY'
-    check 'a refusal' complains 1 'line 3: no lease on mail/send: no template'
-    check 'no capacity' complains 1 "line 4: '-5' is not"
-    check 'an open quote' complains 1 'line 5: .*quote'
-    check 'nothing to release' complains 1 'line 6: alice does not'
-    check 'no duration' complains 1 "line 7: 'soon' is not"
-    check 'no command' complains 1 "line 8: no command 'jump'"
-    check 'the shell continues after errors' says 'bob has 5 of .*'
+    check 'too few words' fails_with 1 'line 2: use: get CLIENT RESOURCE CAPACITY'
+    check 'a refusal' fails_with 1 'line 3: no lease on mail/send: no template'
+    check 'no capacity' fails_with 1 "line 4: '-5' is not"
+    check 'an open quote' fails_with 1 'line 5: .*quote'
+    check 'nothing to release' fails_with 1 'line 6: alice does not'
+    check 'no duration' fails_with 1 "line 7: 'soon' is not"
+    check 'no command' fails_with 1 "line 8: no command 'jump'"
+    check 'the shell continues after errors' prints 'bob has 5 of .*'
 
-    { echo master; echo get alice db/orders 5; } | shell "ipc://$folder/nobody"
-    check 'master without a server' complains 1 'line 1: master: no answer'
-    check 'get without a server' complains 1 'line 2: .*: no answer'
+    { echo master; echo get alice db/orders 5; } | shell "ipc://$folder/unused"
+    check 'master without a server' fails_with 1 'line 1: master: no answer'
+    check 'get without a server' fails_with 1 'line 2: .*: no answer'
     echo status | shell --http http://127.0.0.1:1 "$url"
-    check 'status without a server' complains 1 'http://127.0.0.1:1/v1/status: '
+    check 'status without a server' fails_with 1 'http://127.0.0.1:1/v1/status: '
     shell --fast </dev/null
-    check 'a usage error' complains 2 Usage
+    check 'a usage error' fails_with 2 Usage
 }
 
 start_server

@@ -26,11 +26,11 @@ try_all() { # name...
     # shellcheck disable=SC2016 # for the inner shell
     printf '%s\n' "$@" | xargs -P "${JOBS:-$(nproc 2>/dev/null || echo 1)}" -I NAME \
         sh -c 'mkdir -p "$2/$3"
-               sh "$1" --one "$3" >"$2/$3/said" 2>&1 || touch "$2/$3/missed"
+               sh "$1" --one "$3" >"$2/$3/output" 2>&1 || touch "$2/$3/missed"
                touch "$2/$3/done"' sh "$0" "$folder" NAME &
     for name in "$@"; do
         while [ ! -e "$folder/$name/done" ] && kill -0 $! 2>/dev/null; do sleep 0.1; done
-        cat "$folder/$name/said"
+        cat "$folder/$name/output"
         if [ -e "$folder/$name/missed" ] || [ ! -e "$folder/$name/done" ]; then
             missed=$((missed + 1))
         fi
@@ -74,7 +74,7 @@ change() { # header, old, new
 }
 
 mutant() { # name, the rule and how it is broken, old text, new text, ..., options of `sim faults`
-    name=$1 story=$2
+    name=$1 rule=$2
     shift 2
     if [ "$name" != "$wanted" ]; then return; fi
     cp doorman.h "$folder/$name/doorman.h"
@@ -97,7 +97,7 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
         missed=0
         found=$(sed -n 's/^FAILED: seed \([0-9]*\), event [0-9]*: /run \1: /p' "$folder/$name/out")
     fi
-    printf '%-16s %s\n%-16s   %s\n' "$name" "$story" '' "$found"
+    printf '%-16s %s\n%-16s   %s\n' "$name" "$rule" '' "$found"
 }
 
 mutant one-id 'R1: all leases have the same id' \
