@@ -3,9 +3,9 @@
  * YouTube published in 2016.
  *
  * Many processes use a resource of limited capacity: queries per second on a database, or
- * transactions in flight. Each process asks a server for a share. It gets a LEASE: an amount that it
- * may use for a limited time. It limits itself to that amount. The requests of the application never
- * wait for the server.
+ * transactions in flight. Each process asks a server for a share. It gets a LEASE: an amount that
+ * it may use for a limited time. It limits itself to that amount. The requests of the application
+ * never wait for the server.
  *
  * DO THIS
  *
@@ -60,15 +60,16 @@
  *                     rate, units at once for a gauge. From 0 to 1e15
  *     template        the settings of all resources whose ids match a glob
  *     server          a process that grants leases
- *     node            one or more servers with a common name. One of them is the master, and answers
- *                     requests. The others respond with its address. A node may have a parent node,
- *                     so nodes are a tree
+ *     node            one or more servers with a common name. One of them is the master and answers
+ *                     requests. The others respond with its address. Nodes are a tree: all except
+ *                     the root have a parent
  *     client          a process that uses resources
  *     holder          a client, or a node that has leases on behalf of its clients. Each has an id
  *     wants           how much a holder asks for
  *     has             how much a holder may use: its lease
  *     committed       how much the server counts as used by a holder: at least what it has. After a
- *                     cut, it is the old amount until the holder confirms the new one
+ *                     cut it is the old amount, until the holder confirms the cut or the old lease
+ *                     ends
  *     safe capacity   how much a client may use when its lease has ended and no server answers
  *     subclients      the number of clients of a holder; 1 for a client
  *     learning        what a new master does until the leases of its predecessor have ended: it
@@ -163,13 +164,13 @@
  *     configuration at once. Any thread may use an agent, except in a child process that inherited
  *     it: see doorman_agent_start.
  *
- *     Only the section nng reads a clock. All other functions that depend on time take `now` as
- *     the last parameter, in nanoseconds of any clock that never goes back. If the clock does go
- *     back, the library behaves as if it stood still. A lease has ended when now >= its end. The
- *     same calls with the same `now` and seeds have the same results on every machine. (On 32-bit x86 this
- *     needs -msse2 -mfpmath=sse; otherwise amounts differ in their last bits.) Use a clock that
- *     keeps running while the machine is suspended, so that leases end in that time too. A function
- *     `..._due` returns when an object must be called next.
+ *     Only the section nng reads a clock. All other functions that depend on time take `now` as the
+ *     last parameter, in nanoseconds of any clock that never goes back. If the clock does go back,
+ *     the library behaves as if it stood still. A lease has ended when now >= its end. The same
+ *     calls with the same `now` and seeds have the same results on every machine. (On 32-bit x86
+ *     this needs -msse2 -mfpmath=sse; otherwise amounts differ in their last bits.) Use a clock
+ *     that keeps running while the machine is suspended, so that leases end in that time too. A
+ *     function `..._due` returns when an object must be called next.
  *
  * LIMITS
  *
@@ -313,9 +314,9 @@ typedef struct doorman_error {
 #define DOORMAN__KIND_CODE(kind, name) kind,
 typedef enum doorman_kind { DOORMAN_KINDS(DOORMAN__KIND_CODE) DOORMAN_KIND_COUNT } doorman_kind;
 
-/* How capacity moves from one holder to another. CONFIRMED, the default: the server grants a part of
- * a lease to others when its holder has confirmed the cut, or when the lease has ended. IMMEDIATE:
- * at once, so leases can exceed the capacity until the holder has received the cut. */
+/* How capacity moves from one holder to another. CONFIRMED, the default: the server grants a part
+ * of a lease to others when its holder has confirmed the cut, or when the lease has ended.
+ * IMMEDIATE: at once, so leases can exceed the capacity until the holder has received the cut. */
 typedef enum doorman_handover { DOORMAN_CONFIRMED, DOORMAN_IMMEDIATE } doorman_handover;
 
 /* How one resource is shared. A field that is zero means the default, which its comment shows. A
