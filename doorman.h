@@ -637,7 +637,9 @@ DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
 /* When to call doorman_server_update, which frees memory, and ends a mastership whose time has
  * passed. Responses do not depend on it. The time is out of date after any call on the server. An
  * update visits at most 10,000 resources and expired leases, which takes some milliseconds. If
- * there is more to do, it returns true, and is due again at once. */
+ * there is more to do, it returns true, and is due again at once. Otherwise it is due at most once
+ * a second, and at once when a resource has lost its last holder by a release.
+ *   cost      O(log resources) for each resource that is due, O(1) for each expired lease */
 DOORMAN_API doorman_time doorman_server_due(const doorman_server *server);
 DOORMAN_API bool doorman_server_update(doorman_server *server, doorman_time now);
 
@@ -3243,12 +3245,20 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * record is removed. `recent` and v are floats, rounded up. That commits at most 6e-8 of an amount
  * too much, and saves 8 bytes in each of a million records.
  *
- * C9 Sums are exact totals. S2 Each function that reads the lease table first removes the records
- * that have ended, the oldest first. The list of records is in the order of `end`, so each removal
- * is O(1). A configuration that shortens leases would break this order. Then the old list drains
- * beside a new one, and the head of either list may be the first to end. (If leases are shortened
- * again before it is empty, a record ends when the one before it ends. It is committed a little
- * longer, at most one old lease length, which is safe.)
+ * Expiry. The owner removes the entries that have ended, the first to end first (S2). They are a
+ * list in the order of `end`. All leases have the same length, so a renewed entry ends last: it
+ * moves to the end of the list in O(1), and needs two pointers. A heap or a timer wheel would take
+ * any order of ends. But a heap needs at least two words for each entry too (its place, and an
+ * array that doubles when it grows), and a renewal would visit O(log n) other entries, each of
+ * them a wait for memory if there are a million. The buckets of a wheel are lists with the same two
+ * pointers, and one bucket has to be searched for the entries that have ended.
+ *    A configuration that shortens leases breaks the order of the list. Then the old list drains
+ * beside a new one, and the head of either list may be the first to end. If leases are shortened
+ * again before the old list is empty, or if a lease is shorter because the lease of the node ends
+ * soon (S6), an entry lasts until the one before it ends. It is committed a little longer, at most
+ * one lease length, which is safe.
+ *
+ * C9 Sums are exact totals (see basics), so the sums of a table without entries are exactly 0.
  */
 
 /* The demands of a holder that is a server: one for each group of its clients. */
@@ -4882,6 +4892,13 @@ doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t se
  *    limited. A request beyond a limit is refused for that resource (FULL). No holder loses a lease
  *    by that.
  *
+ * Expiry. Since every function removes expired leases first (S2), an update only returns memory. A
+ * heap has all resources in the order of the time by which an update must visit them. That is at
+ * most the end of the first lease entry. It may be earlier, because a renewal only makes that end
+ * later and does not move the resource in the heap. The update sets the exact time then. So the
+ * cost of updates is O(log resources) for each resource and lease length, however many resources
+ * and renewals there are.
+ *
  * The tree. A server with a parent has a held lease (see upstream) for each lease table: its own
  * lease. C is the capacity of this lease, and K is what the parent has committed for it.
  *
@@ -4931,7 +4948,7 @@ doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t se
 #define DOORMAN__DEFER_MAX (4 * DOORMAN_SECOND)
 
 /* The most that one update visits, which takes some milliseconds. */
-#define DOORMAN__SWEEP_MAX ((size_t)10000)
+#define DOORMAN__UPDATE_MAX ((size_t)10000)
 
 /* The number of resources of one holder. There is one for each holder of the server. */
 typedef struct doorman__holder_usage {
@@ -4943,7 +4960,7 @@ typedef struct doorman__holder_usage {
 /* One resource: its lease table and, of a node, its own lease. */
 typedef struct doorman__resource_state {
     doorman__link link; /* in the server's table; must be first */
-    struct doorman__resource_state *previous, *next;
+    doorman__timer due; /* in the server's heap: an update must visit the resource by then */
     const doorman_template *settings;
     struct doorman__upward *upward; /* NULL: the server is a root */
     uint64_t expired_count;
@@ -4979,17 +4996,15 @@ struct doorman_server {
     doorman_server_options options;
     char node[DOORMAN_ID_BYTES_MAX + 1];
     char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": unknown */
-    doorman_time now, master_until, due;
+    doorman_time now, master_until;
     doorman_time predecessor_gone_at; /* when the predecessor was gone, see doorman_mastership */
     bool is_master;
     const doorman_config *config; /* NULL: a node with a parent */
     doorman_time *learned_at; /* for each template: when a resource that is new now has learned */
     doorman_time drains_at;   /* leases under earlier configurations have ended by then */
     doorman__table resources, usages;
-    doorman__resource_state *first, *last;
-    doorman__resource_state *sweep; /* the next resource of an update that has more to do */
-    bool sweeping;
-    doorman_time sweep_due; /* the earliest time of what the sweep has visited */
+    doorman__timers dues;   /* of the resources */
+    doorman_time update_at; /* no update is due before, unless the mastership ends */
     uint64_t lease_count;
     doorman__request_item *request_items;
     size_t *places;       /* indexes of the slots, by the hash of the resource */
@@ -4998,6 +5013,14 @@ struct doorman_server {
     doorman_terms *terms; /* of the responses to a server, TERMS_MAX for each answer */
     size_t request_items_capacity, places_capacity, response_items_capacity, terms_capacity;
 };
+
+/* Moves a cursor behind the next link, and returns that link. NULL: the iteration has ended. */
+static doorman__link *doorman__cursor_next(doorman_cursor *cursor, const doorman__table *table) {
+    doorman__link *link = cursor->at_end ? NULL : doorman__table_from(table, cursor->position);
+    cursor->at_end = !link || link->hash == UINT64_MAX;
+    if (!cursor->at_end) cursor->position = link->hash + 1;
+    return link;
+}
 
 static doorman_time doorman__server_now(doorman_server *server, doorman_time now) {
     return server->now = doorman__upstream_now(&server->upstream, doorman__later(server->now, now));
@@ -5050,13 +5073,17 @@ static void doorman__server_free_resource(doorman_server *server,
     for (doorman__lease_entry *entry = NULL; (entry = doorman__leases_first(leases));) {
         doorman__server_remove_entry(server, leases, entry);
     }
-    if (server->sweep == resource) server->sweep = resource->next;
-    *(resource->previous ? &resource->previous->next : &server->first) = resource->next;
-    *(resource->next ? &resource->next->previous : &server->last) = resource->previous;
+    doorman__timer_clear(&server->dues, &resource->due);
     doorman__table_remove(&server->resources, &resource->link);
     doorman__leases_uninit(leases);
     DOORMAN_FREE(resource->upward);
     DOORMAN_FREE(resource);
+}
+
+/* An update must visit the resource by this time. */
+static void doorman__resource_update_by(doorman_server *server, doorman__resource_state *resource,
+                                        doorman_time at) {
+    if (resource->due.at > at) doorman__timer_set(&server->dues, &resource->due, at);
 }
 
 /* Removes a resource that has no holders. A node removes it only after its own lease has been
@@ -5098,10 +5125,12 @@ static void doorman__server_expire(doorman_server *server, doorman__resource_sta
 
 static void doorman__server_resign(doorman_server *server) {
     doorman__upstream_forget(&server->upstream); /* together with the lease tables of a node */
-    while (server->first) doorman__server_free_resource(server, server->first);
+    for (doorman__timer *due = NULL; (due = doorman__timers_first(&server->dues));) {
+        doorman__server_free_resource(server, DOORMAN__WITHIN(doorman__resource_state, due, due));
+    }
+    assert(server->resources.count == 0 && server->usages.count == 0);
     server->is_master = false;
     server->master[0] = 0;
-    server->due = DOORMAN_NEVER;
 }
 
 /* A mastership whose time has passed is lost, even if no call has said so yet. */
@@ -5139,7 +5168,6 @@ static void doorman__server_set_options(doorman_server *server,
     if (!options->resource_max) server->options.resource_max = 1000000;
     if (!options->holder_max) server->options.holder_max = 10000000;
     if (!options->resource_max_per_holder) server->options.resource_max_per_holder = 100000;
-    server->due = DOORMAN_NEVER;
     server->path[0] = server->node;
     for (size_t i = 0; i < DOORMAN__PATH_MAX; i++) server->path[i + 1] = server->below[i];
 }
@@ -5184,6 +5212,7 @@ void doorman_server_destroy(doorman_server *server) {
     doorman__upstream_uninit(&server->upstream);
     doorman__table_uninit(&server->resources);
     doorman__table_uninit(&server->usages);
+    doorman__timers_uninit(&server->dues);
     DOORMAN_FREE(server->learned_at);
     DOORMAN_FREE(server->request_items);
     DOORMAN_FREE(server->places);
@@ -5267,9 +5296,9 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     DOORMAN_FREE(server->learned_at);
     server->learned_at = learned_at;
     server->config = config;
-    for (doorman__resource_state *resource = server->first, *next = NULL; resource;
-         resource = next) {
-        next = resource->next;
+    doorman_cursor cursor = {0};
+    for (doorman__link *link; (link = doorman__cursor_next(&cursor, &server->resources));) {
+        doorman__resource_state *resource = (doorman__resource_state *)(void *)link;
         const doorman_template *settings = doorman__config_find(config, resource->resource_id);
         if (settings) {
             doorman__resource_set_template(resource, settings, now,
@@ -5294,7 +5323,6 @@ doorman_status doorman_server_set_master(doorman_server *server,
     if (bytes) memcpy(server->master, mastership->address, bytes);
     server->master[bytes] = 0;
     server->master_until = mastership->until;
-    if (is_master) server->due = doorman__earlier(server->due, mastership->until);
     if (is_master && !server->is_master) {
         server->predecessor_gone_at =
             mastership->predecessor_gone ? mastership->predecessor_gone : now;
@@ -5511,6 +5539,7 @@ static doorman__resource_state *doorman__server_add_resource(doorman_server *ser
                                                              const char *resource_id,
                                                              const doorman_template *settings) {
     size_t bytes = strlen(resource_id) + 1;
+    if (!doorman__timers_reserve(&server->dues, server->resources.count + 1)) return NULL;
     doorman__resource_state *resource =
         (doorman__resource_state *)doorman__zalloc(sizeof *resource + bytes);
     if (!resource) return NULL;
@@ -5525,11 +5554,8 @@ static doorman__resource_state *doorman__server_add_resource(doorman_server *ser
         DOORMAN_FREE(resource);
         return NULL;
     }
-    resource->previous = server->last;
-    *(server->last ? &server->last->next : &server->first) = resource;
-    server->last = resource;
     doorman__table_add(&server->resources, &resource->link, hash);
-    server->due = doorman__earlier(server->due, doorman__after(server->now, DOORMAN_SECOND));
+    doorman__timer_set(&server->dues, &resource->due, doorman__after(server->now, DOORMAN_SECOND));
     return resource;
 }
 
@@ -5826,7 +5852,7 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
         learned_at = doorman__earlier(learned_at, configured);
     }
     leases->learned_at = doorman__earlier(leases->learned_at, learned_at);
-    server->due = doorman__earlier(server->due, leases->learned_at);
+    doorman__resource_update_by(server, upward->resource, leases->learned_at);
     if (learn_for == 0) return; /* the parent did not know this node: there is no lease to await */
     doorman_time request_at = doorman__earlier(held->request_at, leases->learned_at);
     doorman__held_request_at(&server->upstream, held, request_at);
@@ -6053,7 +6079,7 @@ static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
     doorman_time end = doorman__server_bound(context->server, length);
     doorman__leases_set_end(context->leases, context->entry, doorman__after(context->now, end));
-    context->server->due = doorman__earlier(context->server->due, context->entry->end);
+    doorman__resource_update_by(context->server, context->resource, context->entry->end);
 }
 
 /* T4: the answer of a node that has no lease of its own. The node notes what the holder claims, so
@@ -6177,7 +6203,7 @@ static doorman_lease doorman__context_grant(const doorman__request_context *cont
     entry->lease_end = doorman__after(now, length);
     doorman__leases_set_end(leases, entry,
                             doorman__after(now, doorman__server_bound(server, length)));
-    server->due = doorman__earlier(server->due, entry->end);
+    doorman__resource_update_by(server, context->resource, entry->end);
     return (doorman_lease){.id = entry->lease_id,
                            .node = server->node,
                            .capacity = doorman__min(entry->has, most),
@@ -6286,7 +6312,9 @@ static void doorman__server_release(doorman_server *server, const doorman_reques
         if (entry && entry->lease_id == wanted->has.id) {
             doorman__server_remove_entry(server, leases, entry);
         }
-        if (!leases->entries.count) server->due = doorman__earlier(server->due, server->now);
+        if (leases->entries.count) continue;
+        doorman__resource_update_by(server, resource, server->now);
+        server->update_at = server->now;
     }
 }
 
@@ -6320,56 +6348,41 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
 }
 
 doorman_time doorman_server_due(const doorman_server *server) {
-    if (server->sweeping) return 0; /* at once, by any clock */
-    if (doorman__server_is_root(server)) return server->due;
-    return doorman__earlier(server->due, doorman_upstream_due(&server->upstream));
+    doorman_time due = doorman__later(doorman__timers_due(&server->dues), server->update_at);
+    if (server->is_master) due = doorman__earlier(due, server->master_until);
+    if (doorman__server_is_root(server)) return due;
+    return doorman__earlier(due, doorman_upstream_due(&server->upstream));
 }
 
 doorman_upstream *doorman_server_upstream(doorman_server *server) {
     return doorman__server_is_root(server) ? NULL : &server->upstream;
 }
 
-/* The part of a sweep for one resource: removes its expired leases, up to a limit, and the resource
- * itself if no holder is left. Returns how much of the limit it used. */
-static size_t doorman__server_sweep_resource(doorman_server *server,
-                                             doorman__resource_state *resource, size_t most) {
+/* Removes expired leases of a resource that is due, at most `most`, and the resource itself if no
+ * holder is left. Returns how much of the limit it used. */
+static size_t doorman__resource_update(doorman_server *server, doorman__resource_state *resource,
+                                       size_t most) {
     size_t count = doorman__server_expire_some(server, resource, most);
-    if (count == most) return count;
+    if (count == most) return most;
     const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
-    server->sweep = resource->next;
-    if (first) {
-        server->sweep_due = doorman__earlier(server->sweep_due, first->end);
-    } else {
-        doorman_time again = doorman__after(server->now, DOORMAN__DEFER_MAX);
-        if (resource->upward) server->sweep_due = doorman__earlier(server->sweep_due, again);
-        doorman__server_remove_resource(server, resource);
-    }
+    doorman_time again = doorman__after(server->now, DOORMAN__DEFER_MAX);
+    doorman__timer_set(&server->dues, &resource->due, first ? first->end : again);
+    if (!first) doorman__server_remove_resource(server, resource);
     return count + 1;
 }
 
-/* Returns memory. It sweeps all resources at most once a second, since every call that reads a
- * resource has already removed its expired leases. One sweep takes as many updates as it needs, so
- * that other calls are served in between. What expires during a sweep is left to the next one. */
+/* Returns memory. Every call that reads a resource has already removed its expired leases, so an
+ * update is due at most once a second, for all that has become due until then. */
 bool doorman_server_update(doorman_server *server, doorman_time now) {
     now = doorman__server_now(server, now);
     doorman__server_check_mastership(server);
-    if (!server->sweeping && now < server->due) return false;
-    if (!server->sweeping) {
-        server->sweep = server->first;
-        server->sweeping = true;
-        server->due = server->sweep_due = DOORMAN_NEVER;
+    for (size_t left = DOORMAN__UPDATE_MAX; doorman__timers_due(&server->dues) <= now;) {
+        if (left == 0) return true;
+        doorman__timer *due = doorman__timers_first(&server->dues);
+        left -= doorman__resource_update(server, DOORMAN__WITHIN(doorman__resource_state, due, due),
+                                         left);
     }
-    for (size_t left = DOORMAN__SWEEP_MAX; left > 0 && server->sweep;) {
-        size_t count = doorman__server_sweep_resource(server, server->sweep, left);
-        left = count < left ? left - count : 0;
-    }
-    if (server->sweep) return true;
-    server->sweeping = false;
-    server->due = doorman__earlier(server->due, server->sweep_due);
-    if (server->first) {
-        server->due = doorman__later(server->due, doorman__after(now, DOORMAN_SECOND));
-    }
-    if (server->is_master) server->due = doorman__earlier(server->due, server->master_until);
+    server->update_at = doorman__after(now, DOORMAN_SECOND);
     return false;
 }
 
@@ -6397,14 +6410,6 @@ static bool doorman__resource_describe(doorman_server *server, doorman__resource
                                      .learned_at = leases->learned_at};
     out->has_safe_capacity = doorman__resource_safe_capacity(resource, now, &out->safe_capacity);
     return true;
-}
-
-/* Moves a cursor behind the next link, and returns that link. NULL: the iteration has ended. */
-static doorman__link *doorman__cursor_next(doorman_cursor *cursor, const doorman__table *table) {
-    doorman__link *link = cursor->at_end ? NULL : doorman__table_from(table, cursor->position);
-    cursor->at_end = !link || link->hash == UINT64_MAX;
-    if (!cursor->at_end) cursor->position = link->hash + 1;
-    return link;
 }
 
 bool doorman_server_next_resource(doorman_server *server, doorman_cursor *cursor,

@@ -19,6 +19,7 @@ compile="${CC:-cc} -std=c11 -D_DEFAULT_SOURCE -O1"
 try_all() { # name...
     missed=0
     mkdir -p $folder
+    rm -f $folder/*.o # a source may have been renamed
     for source in tests/sim/sim_*.c; do
         $compile -I. -c "$source" -o "$folder/$(basename "$source" .c).o"
     done

@@ -1292,6 +1292,74 @@ static void update_frees_expired_leases(void **state) {
     world_stop(w);
 }
 
+/* The heap of resources is in order, and has no resource later than its first lease entry ends. */
+static void audit_dues(const world *w) {
+    const doorman__timers *dues = &w->server->dues;
+    assert_int_equal(dues->count, w->server->resources.count);
+    for (size_t i = 0; i < dues->count; i++) {
+        const doorman__resource_state *resource =
+            DOORMAN__WITHIN(doorman__resource_state, due, dues->heap[i]);
+        const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
+        assert_true(!first || resource->due.at <= first->end);
+        assert_true(resource->due.at >= dues->heap[0]->at);
+        assert_int_equal(resource->due.place, i + 1);
+    }
+}
+
+/* S2: resources end at random times. An update leaves none that has ended, and is due again at most
+ * a second after another one has. */
+static void an_update_removes_all_resources_that_have_ended(void **state) {
+    (void)state;
+    enum { RESOURCES = 50 };
+    world *w = world_start(100, NULL);
+    for (int step = 0; step < 5000; step++) {
+        char id[16];
+        doorman_capacity_response answer;
+        snprintf(id, sizeof id, "%zu", random_below(RESOURCES));
+        assert_int_equal(request_resource(w, id, &(holder){.id = "h", .wants = 1}, &answer),
+                         DOORMAN_OK);
+        audit_dues(w);
+        w->now += (doorman_time)(random_unit() * 4e9);
+        if (doorman_server_due(w->server) > w->now) {
+            w->now += random_below(2) ? DOORMAN_SECOND : 0;
+            if (doorman_server_due(w->server) > w->now) continue;
+        }
+        while (doorman_server_update(w->server, w->now)) {
+        }
+        audit_dues(w);
+        assert_true(doorman_server_due(w->server) >= w->now + DOORMAN_SECOND);
+        doorman_cursor cursor = {0};
+        for (doorman__link *link; (link = doorman__cursor_next(&cursor, &w->server->resources));) {
+            doorman__resource_state *resource = (doorman__resource_state *)(void *)link;
+            assert_true(doorman__leases_first(&resource->leases)->end > w->now);
+        }
+    }
+    w->now += 64 * SECOND;
+    while (doorman_server_update(w->server, w->now)) {
+    }
+    assert_int_equal(w->server->resources.count, 0);
+    assert_int_equal(doorman_server_due(w->server), DOORMAN_NEVER);
+    world_stop(w);
+}
+
+/* A resource without holders is not kept for a second. */
+static void an_update_is_due_at_once_when_the_last_holder_releases(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 1}, b = {.id = "b", .wants = 1};
+    (void)request(w, &a);
+    (void)request(w, &b);
+    doorman_server_update(w->server, w->now);
+    w->now += 1;
+    release(w, &a, a.has.id);
+    assert_true(doorman_server_due(w->server) > w->now);
+    release(w, &b, b.has.id);
+    assert_int_equal(doorman_server_due(w->server), w->now);
+    assert_false(doorman_server_update(w->server, w->now));
+    assert_int_equal(w->server->resources.count, 0);
+    world_stop(w);
+}
+
 /* S2: each update frees a part of many expired leases, so that no request waits for all of them.
  * Responses do not depend on the rest. */
 static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) {
@@ -1534,6 +1602,8 @@ int main(void) {
         cmocka_unit_test(a_clock_that_goes_back_stands_still),
         cmocka_unit_test(lease_ids_are_unique),
         cmocka_unit_test(update_frees_expired_leases),
+        cmocka_unit_test(an_update_removes_all_resources_that_have_ended),
+        cmocka_unit_test(an_update_is_due_at_once_when_the_last_holder_releases),
         cmocka_unit_test(an_update_with_much_work_does_a_part_and_is_due_again),
         cmocka_unit_test(an_iteration_visits_each_lasting_element_exactly_once),
         cmocka_unit_test(an_iteration_continues_in_a_table_that_shrinks),

@@ -1182,6 +1182,11 @@ static void invalid_terms_are_refused(void **state) {
     }
 }
 
+/* The private state of a resource. NULL: the server has none. */
+static doorman__resource_state *any_resource(const doorman_server *server) {
+    return (doorman__resource_state *)(void *)doorman__table_from(&server->resources, 0);
+}
+
 /* T2: a parent may send 16 levels of its own choice. The child's groups end at some of them, and
  * their number stays within the bound. The groups together want what all clients want. */
 static void more_levels_than_groups_do_no_harm(void **state) {
@@ -1190,7 +1195,7 @@ static void more_levels_than_groups_do_no_harm(void **state) {
     int leaf = add_node(f, 0);
     for (int i = 1; i <= 300; i++) add_client(f, leaf, i, 1);
     run_for(f, 5, 1e6);
-    doorman__resource_state *resource = f->nodes[leaf].server->first;
+    doorman__resource_state *resource = any_resource(f->nodes[leaf].server);
     for (int i = 0; i < DOORMAN_TERMS_MAX; i++) {
         resource->upward->terms[i] = (doorman_terms){i, 5.0 + i, 0.5};
     }
@@ -1464,7 +1469,7 @@ static turns *watch_rotation_long(forest *f, double capacity) {
 /* Slow sums of the turns of a resource against the fast ones; and the lags sum to 0. */
 static void audit_rotation(forest *f, int at) {
     doorman_server *server = f->nodes[at].server;
-    doorman__lease_table *leases = &server->first->leases;
+    doorman__lease_table *leases = &any_resource(server)->leases;
     doorman__total shares = {0, 0}, counted = {0, 0}, owed = {0, 0};
     size_t waiting = 0, pressing = 0, count = 0;
     double lags = 0, largest = 0;
@@ -1583,9 +1588,9 @@ static void the_rotation_continues_when_holders_leave(void **state) {
     }
     for (size_t i = 0; i < 12; i++) set_stalled(f, i, true);
     f->now += 200 * SECOND;
-    assert_non_null(f->nodes[0].server->first);
+    assert_non_null(any_resource(f->nodes[0].server));
     doorman_server_update(f->nodes[0].server, f->now);
-    assert_null(f->nodes[0].server->first);
+    assert_null(any_resource(f->nodes[0].server));
     forest_stop(f);
 }
 
