@@ -1542,7 +1542,7 @@ static uint64_t doorman__random(uint64_t *state) {
     return doorman__mix(*state);
 }
 
-/* Uniform in [0, 1). */
+/* Returns a random number, uniform in [0, 1). */
 static double doorman__random_unit(uint64_t *state) {
     return (double)(doorman__random(state) >> 11) * (1.0 / 9007199254740992.0);
 }
@@ -1841,10 +1841,10 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
 #define DOORMAN__WITHIN(type, field, part)                                                         \
     ((type *)(void *)((unsigned char *)(part)-offsetof(type, field)))
 
-/* An exact sum of amounts: a number of 128 bits, 48 of them behind the point (C9). Subtracting an
- * amount undoes adding it to the last bit, in any order and after any time, so the sum can decide
- * whether "never more than the capacity" holds. The amounts themselves are multiples of 2^-48 of a
- * unit. From 32 units up every double is such a multiple. */
+/* An exact sum of amounts: a number of 128 bits, 48 of them behind the point (C9). When an amount
+ * that was added is subtracted, the sum is what it was, to the last bit, in whatever order this
+ * happens. So the sum can decide whether the leases exceed the capacity. The amounts are multiples
+ * of 2^-48 of a unit. From 32 units up every double is such a multiple. */
 typedef struct doorman__total {
     uint64_t high, low;
 } doorman__total;
@@ -1939,9 +1939,10 @@ static double doorman__total_left(doorman__total total, double capacity) {
  *
  * G1 A resource takes the first template whose glob equals its id, else the first that matches.
  * G2 A resource that matches no template gets what it asks for, or is refused (reject_unmatched).
- * G3 A template without an algorithm takes that of `*`; without one there, the defaults.
+ * G3 A template without an algorithm takes the algorithm of the template `*`. If that has none, it
+ *    takes the defaults.
  * G4 One error refuses the whole configuration. The error text names the field.
- * G6 lease length >= refresh interval > 0; the template `*`, if there is one, is the last.
+ * G6 The refresh interval is more than 0 and at most the lease length. A template `*` is the last.
  *
  * >>server defines G5 (reloading) and C7 (limits; here the number of templates), >>json defines G7
  * (named parameters).
@@ -2006,9 +2007,10 @@ static bool doorman__glob_step(const char **glob, const char **id, const char **
     return true;
 }
 
-/* Returns whether a shell glob matches a whole id. `*` matches `/` too. Only the last `*` needs a
- * second try: whatever more an earlier `*` could match, the last one can match instead. So this
- * costs O(glob * id), without recursion. */
+/* Returns whether a shell glob matches a whole id. `*` matches `/` too. When a match fails, only
+ * the last `*` is tried again, with one more character: there is no need to let an earlier `*`
+ * match more, because the last one can match those characters instead. So this costs O(glob * id),
+ * without recursion. */
 static bool doorman__glob_match(const char *glob, const char *id) {
     const char *star = NULL, *resume = NULL, *open = NULL;
     for (;;) {
@@ -2274,7 +2276,7 @@ doorman_status doorman_config_create(doorman_config **out, const doorman_config_
     if (!config) return doorman__no_memory(error);
     config->template_count = count;
     config->reject_unmatched = options->reject_unmatched;
-    /* One more of each, because the result of an allocation of 0 bytes may be NULL. */
+    /* Each array is never empty, because the result of an allocation of 0 bytes may be NULL. */
     config->templates =
         (doorman_template *)doorman__zalloc((count + 1) * sizeof *config->templates);
     config->strings = (char *)doorman__zalloc(doorman__config_string_bytes(options) + 1);
@@ -2304,8 +2306,8 @@ static size_t doorman__config_place(const doorman_config *config, const doorman_
     return (size_t)(link - config->links) / 2;
 }
 
-/* Returns the index of the first template that matches an id, among those whose literal start is
- * the first `bytes` bytes of the id; or `known`, if that is smaller or none matches. */
+/* Finds the first template that matches an id, among those whose literal start is the first `bytes`
+ * bytes of the id. Returns its index, or `known` if that is smaller. */
 static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
                                     size_t known) {
     uint64_t hash = doorman__config_hash(id, bytes);
@@ -2354,7 +2356,7 @@ static const doorman_algorithm doorman__unmatched = {.kind = DOORMAN_NO_ALGORITH
                                                      .minimum_refresh_interval = DOORMAN_SECOND,
                                                      .decay_factor = 0.5};
 
-/* Returns whether the last template matches every resource. No other template can (G6). */
+/* Returns whether there is a template `*`, which matches every resource. It is the last (G6). */
 static bool doorman__config_matches_all(const doorman_config *config) {
     size_t count = config->template_count;
     return count && strcmp(config->templates[count - 1].identifier_glob, "*") == 0;
@@ -2411,10 +2413,10 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  * equal demands as one entry with a count. So nothing points into the index, and a band with one
  * demand takes 40 bytes.
  *
- * Why the nodes are wide: a search reads a few lines of memory that are side by side, where a
- * binary tree waits for about twenty separate ones. The table shows nanoseconds for one change of a
- * demand (an insertion, a removal and a search for the level) on one core of an AMD EPYC, and bytes
- * for each demand beside the 16 that its holder keeps:
+ * Why the nodes are wide: a search reads a few lines of memory that are side by side. In a binary
+ * tree it would wait for about twenty separate ones. The table shows nanoseconds for one change of
+ * a demand (an insertion, a removal and a search for the level) on one core of an AMD EPYC, and
+ * bytes for each demand beside the 16 that its holder keeps:
  *
  *                         of 1,000   of 10,000   of 100,000   of 1,000,000   bytes
  *     treap                    298         453          980           3880      40
@@ -2443,7 +2445,7 @@ typedef struct doorman__demand {
 
 typedef struct doorman__sums {
     double wants;
-    uint64_t subclients, count; /* integers, so exact; `count` is the number of demands */
+    uint64_t subclients, count; /* integers, which are exact; `count` is of demands */
 } doorman__sums;
 
 #define DOORMAN__WIDTH 32
@@ -2462,7 +2464,7 @@ typedef struct doorman__leaf {
 
 typedef struct doorman__inner {
     doorman__node node;                   /* must be first */
-    doorman__demand keys[DOORMAN__WIDTH]; /* <= its child's demands, > all to the left */
+    doorman__demand keys[DOORMAN__WIDTH]; /* child i - 1 < keys[i] <= child i */
     doorman__sums sums[DOORMAN__WIDTH];   /* of each child */
     doorman__node *below[DOORMAN__WIDTH];
 } doorman__inner;
@@ -2521,9 +2523,9 @@ static size_t doorman__node_upto(const doorman__node *node, const doorman__deman
     return (size_t)(at - demands);
 }
 
-/* Returns the child of an inner node in which a demand is or belongs. The caller reads all of that
- * child next, and in a large tree it is not in the cache. So all its lines are prefetched at
- * once. */
+/* Returns the child of an inner node in which a demand is, or would be inserted. The caller reads
+ * all of that child next, and in a large tree it is not in the cache. So all its lines are
+ * prefetched at once. */
 static size_t doorman__inner_place(const doorman__inner *inner, const doorman__demand *demand) {
     size_t upto = doorman__node_upto(&inner->node, demand), at = upto ? upto - 1 : 0;
     const char *below = (const char *)inner->below[at];
@@ -2594,7 +2596,8 @@ static void doorman__node_close(doorman__node *node, size_t at) {
     doorman__node_move(node, at, node, at + 1, node->count - at);
 }
 
-/* Resizes a leaf; NULL makes a new one. Without memory returns NULL, and the leaf is unchanged. */
+/* Resizes a leaf; NULL makes a new one. If memory runs out, returns NULL and leaves the leaf as it
+ * was. */
 static doorman__node *doorman__leaf_grow(doorman__node *leaf, size_t room) {
     size_t count = leaf ? leaf->count : 0;
     leaf = (doorman__node *)DOORMAN_REALLOC(leaf,
@@ -2635,9 +2638,9 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
     return node;
 }
 
-/* Makes room for a demand. Its insertion must be the next change of the index. A small root grows,
- * and each full node on the demand's path gets a spare one. Returns false without memory, and has
- * changed nothing then. */
+/* Allocates what the insertion of a demand needs. That insertion must be the next change of the
+ * index. A small root grows. Each full node on the demand's path gets a spare node, because the
+ * insertion splits it. If memory runs out, returns false and leaves the index as it was. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
     assert(band >= 0 && band <= DOORMAN_PRIORITY_MAX);
     assert(doorman__amount_valid(demand->wants) && demand->subclients > 0);
@@ -3010,8 +3013,8 @@ static double doorman__terms_target(const doorman_terms *terms, size_t terms_cou
     return target;
 }
 
-/* Returns how much the terms of a parent give to all demands together. Returns -1 if there is a
- * demand for whose priority there are no terms. */
+/* Returns how much the terms of a parent give to all demands together; -1 if a demand has a
+ * priority without terms. */
 static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
                                  const doorman__index *index) {
     double sum = 0;
@@ -3027,7 +3030,7 @@ static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
     return sum;
 }
 
-/* Amounts are at most 1e15, so that all integers up to them are exact. */
+/* Rounds down. Amounts are at most 1e15, and doubles represent all integers up to that. */
 static double doorman__whole_floor(double amount) { return (double)(uint64_t)amount; }
 
 static double doorman__whole_ceil(double amount) {
@@ -8318,9 +8321,8 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) {
 /*
  * Configurations, and the wire protocol. One JSON object is one message. A request has one key, the
  * method. Its response has the same key, or `error`. Unknown fields are ignored in messages; in a
- * configuration they are probably typing errors, so they are refused. A known field that is
- * missing, of the wrong type or out of range refuses the whole message, and so does a key that
- * appears twice in an object.
+ * configuration they are probably typing errors, so they are refused. The whole message is refused
+ * if a known field is missing, of the wrong type or out of range, or if an object has a key twice.
  *
  * get_capacity requests or renews leases. `priority` is 1 and `outstanding` is 0 if absent; `has`
  * is the last lease received. Times are seconds, fractions allowed. Lease ids are integers from 1
@@ -8334,8 +8336,8 @@ doorman_gauge *doorman_resource_gauge(doorman_resource *resource) {
  * if it is more than `capacity`. `expiry_time` (seconds since 1970) is for people. A
  * `safe_capacity` of -1 means unlimited. If leases are whole units, `gets` has `whole`, which is
  * true, and wants are rounded up. `learning` (false if absent) says that the server is learning, or
- * has no lease because its parent is learning: a holder that it cannot give anything back is
- * refused with TRY_LATER.
+ * has no lease because its parent is learning. Then it answers TRY_LATER to a holder whose lease it
+ * cannot renew.
  *
  *   {"get_capacity":{"response":[{"resource_id":"db","safe_capacity":10,"gets":{"id":73020,
  *     "node":"eu-1","capacity":60,"keep":80,"expires_in":60,"refresh_interval":16,
@@ -8583,8 +8585,9 @@ static doorman_status doorman__json_parse(cJSON **out, const char *text, size_t 
     return *out ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* The state of reading a text. The first failure is kept. Reading on after a failure does no harm,
- * because an absent or wrong field leaves its target unchanged. So only the end needs a check. */
+/* The state of reading a text. It keeps the first failure. Callers may continue to read after a
+ * failure, because an absent or wrong field leaves its target unchanged. So only the end needs a
+ * check. */
 typedef struct doorman__reader {
     doorman_status status;
     doorman_error *error;
@@ -8638,8 +8641,8 @@ static int doorman__key_order(const void *a, const void *b) {
 }
 
 /* Returns a key that an object has twice; NULL if there is none. Up to 16 keys are compared in
- * pairs; the first characters mostly differ. More keys are sorted first: no valid message has so
- * many, but an attacker who wants to keep a server busy can send 100,000. */
+ * pairs, which is fast because the first characters mostly differ. More keys are sorted first: no
+ * valid message has so many, but an attacker who wants to keep a server busy can send 100,000. */
 static const char *doorman__key_twice(const doorman__field *object, size_t count) {
     const cJSON *first = object->value->child;
     const char *twice = NULL;
@@ -8891,7 +8894,7 @@ static int doorman__read_name(const doorman__field *field, const char *const *na
     return -1;
 }
 
-/* The same, but refuses a field that is none of them. */
+/* As doorman__read_name, but refuses a field that is present and none of them. */
 static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
     int chosen = doorman__read_name(field, names, count);
     if (!field->value || chosen >= 0) return chosen;
@@ -9099,7 +9102,7 @@ static doorman__field doorman__read_path(const doorman__field *body, doorman_req
     return path;
 }
 
-/* Reads a request. Its memory holds the items, then the demands, then the path. */
+/* Reads a request. The memory holds the items, then the demands, then the path. */
 static void doorman__read_request(const doorman__field *root, doorman_request *out) {
     doorman__reader *reader = root->reader;
     doorman__field body, list, path = {.reader = reader};
@@ -9129,8 +9132,8 @@ static void doorman__read_request(const doorman__field *root, doorman_request *o
     out->path = nodes;
 }
 
-/* Reads the fields that only an answer to a server has, to *algorithm and *terms, and moves *terms
- * behind what was read. The sender leaves defaults out, so they are filled in here. */
+/* Reads the fields that only a response to a server has. It writes to *algorithm and *terms, and
+ * moves *terms behind what it wrote. The sender leaves out defaults, so they are filled in here. */
 static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
                                  doorman_terms **terms, doorman_capacity_response *out) {
     doorman__field settings, list, priority;
@@ -9171,8 +9174,8 @@ static void doorman__read_capacity_response(const doorman__field *field,
     lease->committed = doorman__max(lease->committed, lease->capacity);
 }
 
-/* Reads the answers of a response. Their memory holds the answers; for a server then one algorithm
- * for each answer, and all terms. */
+/* Reads the items of a response. The memory holds the items; for a server then one algorithm for
+ * each item, and all terms. */
 static void doorman__read_capacity_responses(const doorman__field *list, doorman_response *out) {
     bool policy = out->is_server;
     size_t count = doorman__list_count(list);
@@ -9248,8 +9251,8 @@ static void doorman__put_bytes(doorman__writer *out, const char *text, size_t by
     assert(out->buffer->bytes < out->buffer->capacity);
 }
 
-/* Writes a number of units of 10^-places each, without zeros at the end of the fraction. It makes
- * the digits from the last to the first. Division by a constant costs only a multiplication. */
+/* Writes units * 10^-places, without zeros at the end of the fraction. It makes the digits from the
+ * last to the first. A compiler replaces the division by a constant with a multiplication. */
 static void doorman__put_decimal(doorman__writer *out, uint64_t units, int places) {
     char text[32], *end = text + sizeof text, *first = end;
     bool whole = true;
@@ -9272,11 +9275,11 @@ static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
 }
 
 /* Writes the fraction of a double in [1/64, 2^53), which has at most 58 bits behind the point. It
- * writes digits until no other double is as near to them: until the rest, or its distance to one
- * more of the last digit, is less than `near` (Steele and White 1990). Neighbouring doubles are at
- * least a part in 2^53 apart; `near` is half of that, so one digit more than needed may be written.
- * A last digit that is rounded up is never 9, because then one digit less would have been
- * enough. */
+ * writes digits until no other double is as near to them (Steele and White 1990): until the number
+ * is less than `near` away from the digits, or from the digits with the last one incremented.
+ * Neighbouring doubles are at least a part in 2^53 apart; `near` is half of that, so one digit more
+ * than needed may be written. A last digit that is rounded up is never 9, because then one digit
+ * less would have been enough. */
 static void doorman__put_fraction(doorman__writer *out, double size) {
     const uint64_t one = UINT64_C(1) << 60;
     uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
@@ -9567,10 +9570,10 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
     return doorman__put_end(&out);
 }
 
-/* Allocates the memory for a reply before anything is done. If there is none, or the reply could be
- * larger than a message may be, nothing has changed (C4). An id takes up to twice its bytes, if all
- * of it is escaped. The rest of an answer, with the node's name, takes at most 820 bytes. For a
- * server, the algorithm takes at most 520, and each of 16 terms 80. */
+/* Allocates the memory for a reply before the server decides. So a message changes nothing if there
+ * is no memory, or if the reply could be larger than a message may be (C4). An id takes up to twice
+ * its bytes, if all of it is escaped. The rest of an item, with the node's name, takes at most 820
+ * bytes. For a server, the algorithm takes at most 520, and each of 16 terms 80. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
     size_t bytes = 1024, rest = request->is_server ? 820 + 520 + 16 * 80 : 820;
@@ -9656,8 +9659,8 @@ void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
     doorman__exchange_move(exchange, DOORMAN__EXCHANGE_EMPTY, DOORMAN_OK);
 }
 
-/* Allocates memory for the server's response: the answers; for a server then an algorithm and terms
- * for each answer. */
+/* Allocates memory for the server's response: the items; for a server then an algorithm and terms
+ * for each item. */
 static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange) {
     const doorman_request *request = &exchange->request;
     size_t each = sizeof(doorman_capacity_response);
@@ -9689,7 +9692,7 @@ doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const
     return status;
 }
 
-/* Copies what an answer to a server points to. */
+/* Copies what one item of a response to a server points to. */
 static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_t index) {
     size_t count = exchange->response.item_count;
     doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept,
