@@ -5,13 +5,13 @@
  * a handover to another thread would cost more than the decision. One mutex guards the server
  * object. A thread holds it only for the decision, and reads and writes JSON without it. The main
  * thread waits for signals, and once a second does the work that is due. With --parent, one more
- * thread asks the parent for capacity. With --etcd, another one takes part in the election of the
- * master and watches the configuration.
+ * thread requests capacity from the parent. With --etcd, another one takes part in the election of
+ * the master and watches the configuration.
  *
  * G8 A node with a parent gets its resources from the parent. A --config beside --parent is a usage
  *    error.
- * T4 When a node is asked for a resource for the first time, it asks its parent at once.
- * T5 All processes of a node ask the parent under the name of the node.
+ * T4 At the first request for a resource, a node requests it from its parent at once.
+ * T5 All processes of a node send requests to the parent under the name of the node.
  * V1 The server reloads the configuration on SIGHUP, when the file changes or is replaced, and when
  *    the etcd key changes. It refuses an invalid configuration and keeps the last one. SIGTERM and
  *    SIGINT finish the requests in progress, give up mastership, and end the process with exit
@@ -625,9 +625,9 @@ static struct lost_lines {
 
 /* Writes a line with one system call, so that lines of two threads or two processes do not mix.
  *
- * It never blocks, because the caller may hold the lock of the service. A pipe that nobody reads
- * takes no line. A pipe that poll reports as writable takes PIPE_BUF bytes, the most that a line
- * can have. For a socket, which systemd provides, send has a flag instead.
+ * It never blocks, because the caller may hold the lock of the service. A full pipe takes no line.
+ * A pipe that poll reports as writable takes PIPE_BUF bytes, the most that a line can have. For a
+ * socket, which systemd provides, send has a flag instead.
  *   returns   false: the line is lost */
 static bool log_line_write(struct log_line *line) {
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -1203,7 +1203,7 @@ struct config_load {
     struct file_version file_version; /* used only by the main thread */
 };
 
-/* The contents of the files of --tls-...; NULL: not given. */
+/* The contents of the files that the flags --tls-... name; NULL: without that flag. */
 struct pem {
     char *certificate, *key, *authority;
 };
@@ -1219,7 +1219,7 @@ static void counter_add(counter *count, uint64_t more) {
     __atomic_fetch_add(count, more, __ATOMIC_RELAXED);
 }
 
-/* Counts a message that was answered.
+/* Counts a message and its response.
  *   request   NULL: it could not be read */
 static void counters_add_message(struct counters *counters, const doorman_request *request,
                                  doorman_status status, doorman_time duration) {
@@ -1253,9 +1253,9 @@ struct service {
     doorman_config *config;
     doorman_server *server;
     struct repeated_warning warnings[WARNING_COUNT];
-    uint64_t ended_lease_count; /* leases that ended since memory was given back */
-    doorman_time trim_due;      /* the earliest time to give memory back */
-    bool trim_again;            /* give memory back once more, even if no more leases end */
+    uint64_t ended_lease_count; /* leases that ended since memory was last returned */
+    doorman_time trim_due;      /* the earliest time to return memory to the system */
+    bool trim_again;            /* return memory once more, even if no more leases end */
     bool stopping;
     struct config_load last_load;
     struct parent_link parent_link;
@@ -1424,8 +1424,8 @@ static void arena_free(void *block) {
 /* A worker keeps its buffers for the next message, unless they are larger than this. */
 #define WORKER_BUFFER_MAX ((size_t)256 << 10)
 
-/* A request can make the next request to the parent due earlier. This wakes the thread of the
- * parent link, so that it asks at once (T4). Precondition: the lock is held. */
+/* A request can make the next request to the parent due earlier. This function wakes the thread of
+ * the parent link, so that it sends that request at once (T4). Precondition: the lock is held. */
 static void parent_link_expedite(struct service *service) {
     struct parent_link *link = &service->parent_link;
     if (doorman_server_due(service->server) < link->wakes_at) {
@@ -1522,7 +1522,7 @@ static void worker_step(void *argument) {
 }
 
 /* ---- >>parent link -------------------------------------------------------------------------- */
-/* One thread asks the parent for capacity. It holds the lock, except while it sends or sleeps. */
+/* One thread requests capacity from the parent. It releases the lock while it sends or sleeps. */
 
 /* The transport calls this, without the lock. */
 static void parent_link_on_wakeup(void *context) {
@@ -1560,8 +1560,8 @@ static void parent_link_take_response(struct service *service, doorman_time now)
     }
 }
 
-/* Logs how many resources have a lease from the parent, if the number has changed. It visits all
- * resources, so it does nothing unless the log level is debug. */
+/* Logs how many resources have a lease from the parent, if the number has changed. It iterates over
+ * all resources, so it does nothing unless the log level is debug. */
 static void parent_link_log_leases(struct service *service, doorman_time now) {
     struct parent_link *link = &service->parent_link;
     doorman_server_resource resource;
@@ -1688,8 +1688,8 @@ static void parent_link_stop(struct service *service) {
  *                                            another lease holds the key         STANDBY
  *                                            no key, or the last renewal is      NO_MASTER
  *                                            too old
- *     RESIGNED   this process has given      none: every state changes to this
- *                the key back                one when the process stops
+ *     RESIGNED   this process has left       none: every state changes to this
+ *                the election                one when the process stops
  *
  * A master answers as master until 0.95 TTL after it sent the last renewal that succeeded. etcd
  * counts the whole TTL, and starts when it receives the renewal. So no other process can get the
@@ -1904,8 +1904,8 @@ static void election_sleep(struct service *service, doorman_time started_at) {
     }
 }
 
-/* Gives up mastership, and then the key, so that another process can become master at once. If etcd
- * does not answer, the key ends with its lease. */
+/* Resigns as master, then deletes the key, so that another process can become master at once. If
+ * etcd does not answer, the key ends with its lease. */
 static void election_resign(struct service *service) {
     struct election *election = &service->election;
     const struct poll_result result = {.state = ELECTION_RESIGNED, .until = DOORMAN_NEVER};
@@ -1971,7 +1971,7 @@ static enum exit_status election_start(struct service *service) {
                : fatal_error(EXIT_ERROR, "cannot start the election: out of memory or threads");
 }
 
-/* Cancels the current call to etcd, gives the key back, and waits for the end of the thread. */
+/* Cancels the current call to etcd, deletes the key, and waits for the end of the thread. */
 static void election_stop(struct service *service) {
     struct election *election = &service->election;
     if (election->started) {
@@ -2127,19 +2127,17 @@ static bool query_read(const char *query, const char *name, char *out, size_t ro
 
 /* ---- >>snapshot ----------------------------------------------------------------------------- */
 /* A snapshot is a copy of the state for the pages and the metrics. The copy is made while the lock
- * is held, and all text is written later, without it. A snapshot holds at most
- * ROWS_MAX resources or leases, the first ones of an iteration; of the other resources it holds the
- * sum.
+ * is held, and all text is written later, without it. A snapshot holds at most ROWS_MAX resources
+ * or leases, the first ones of an iteration; of the other resources it holds the sum.
  *
- * To visit a resource or a lease takes about 0.2 us, or several us if it is not in the CPU's caches. So the
- * iteration is done in slices, and gives up the lock between them. It sleeps for a moment then,
+ * Each step of an iteration takes about 0.2 us, or several us if it is not in the CPU's caches. So
+ * an iteration releases the lock after each ITERATION_BATCH steps. It sleeps for a moment then,
  * because a thread that waits for the lock wakes up too late to get it otherwise. */
 #define ROWS_MAX 100000
-#define ITERATION_BATCH                                                                            \
-    1000 /* elements: less than 5 ms, including the removal of leases that have ended */
+#define ITERATION_BATCH 1000 /* steps: less than 5 ms, even if they remove ended leases */
 #define ITERATION_PAUSE_MS 1
 
-/* Gives up the lock for a moment, so that other threads can take it. */
+/* Releases the lock for a moment, so that other threads can take it. */
 static void service_yield(struct service *service) {
     pthread_mutex_unlock(&service->lock);
     nng_msleep(ITERATION_PAUSE_MS);
@@ -2147,7 +2145,7 @@ static void service_yield(struct service *service) {
 }
 
 /* Calls `callback` for each resource until it returns false. The lock is held during the calls and
- * released between slices. */
+ * released between batches. */
 static void service_for_each_resource(struct service *service,
                                       bool (*callback)(void *context,
                                                        const doorman_server_resource *info),
@@ -3494,8 +3492,8 @@ static void response_unwrap(struct text *text, const doorman_buffer *response, c
     text_add(text, "\n");
 }
 
-/* A path that is a method has the inner object as its body, and is answered with one. The path /v1
- * takes and answers the whole message, as every other transport does. */
+/* If the path names a method, the bodies of the request and of the response are the inner objects.
+ * With the path /v1 they are whole messages, as in every other transport. */
 static void handle_method(struct service *service, const struct http_request *request,
                           struct http_response *response) {
     const char *method = strcmp(request->path, "/v1") == 0 ? NULL : request->path + strlen("/v1/");
@@ -3520,7 +3518,7 @@ static void handle_method(struct service *service, const struct http_request *re
 
 /* ---- >>http --------------------------------------------------------------------------------- */
 /* nng has an HTTP server, but it waits without a timeout for the rest of a request, limits neither
- * the number of connections nor the size of a head, and reads a body before it checks who sent it.
+ * the number of connections nor the size of a head, and reads a body before it checks the sender.
  * So this section uses only nng's streams, which support TLS.
  *
  * A connection (struct http_connection) has one aio, so that it does one thing at a time:
@@ -3650,7 +3648,7 @@ static bool token_equal(const char *token, const char *given, size_t bytes) {
     return different == 0;
 }
 
-/* Programs send "Bearer TOKEN". A browser asks its user, and sends "Basic" with the token as the
+/* Programs send "Bearer TOKEN". A browser prompts its user, and sends "Basic" with the token as the
  * password and any user name. */
 static bool token_valid(const char *token, const char *head) {
     char value[TOKEN_BYTES_MAX * 2 + 512], pair[sizeof value];
@@ -4035,9 +4033,9 @@ static void connection_step(void *argument) {
     }
 }
 
-/* If all connections are in use, closes the one whose deadline is nearest; one that sends a
- * response only if all others do, too. Precondition: the lock is held. So no connection changes its
- * state here, and the cancelled operation is the one that its state says.
+/* If all connections are in use, closes the one with the nearest deadline. A connection that sends
+ * a response is closed only if all others send one too. Precondition: the lock is held. So no
+ * connection changes its state here, and the cancelled operation is the one of that state.
  *   newest   stays open */
 static void http_make_room(struct http *http, const struct http_connection *newest) {
     struct http_connection *chosen = NULL;
@@ -4267,7 +4265,7 @@ static enum exit_status pem_load(char **out, int flag, const char *path) {
     return exit_status;
 }
 
-/* Makes a TLS configuration, in which nng checks the certificates. The one in client mode is only
+/* Makes a TLS configuration, in which nng checks the certificates. In client mode it is only used
  * for this check, because the transport makes its own. */
 static enum exit_status tls_create(nng_tls_config **out, nng_tls_mode mode,
                                    const struct service *service) {
@@ -4632,7 +4630,7 @@ static void service_sample(struct service *service, doorman_time now) {
     }
 }
 
-/* Gives free memory back to the system. glibc keeps it otherwise, because it lies between blocks in
+/* Returns free memory to the system. Otherwise glibc keeps it, because it lies between blocks in
  * use. malloc_trim takes tens of milliseconds, and other threads may have to wait for memory
  * meanwhile. So it runs only after TRIM_LEASES leases have ended, at most every TRIM_INTERVAL. It
  * then runs once more, for memory that is freed a little later, such as the history of the same

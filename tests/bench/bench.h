@@ -88,7 +88,7 @@ typedef struct load_options {
     bool echo; /* the peer sends the request back */
     size_t connections;
     size_t in_flight;     /* requests on each connection */
-    size_t holders;       /* holders take turns; at least one for each request in flight */
+    size_t holders;       /* used in rotation; at least one for each request in flight */
     const char *resource; /* its id; with several in each request, the start of their ids */
     size_t resources;     /* the number in each request */
 } load_options;

@@ -1,4 +1,4 @@
-/* The cost of a limiter's try, and how evenly a limiter lets waiters through. */
+/* The cost of a limiter's try, and how evenly a limiter grants waits. */
 #include "bench.h"
 
 #include <pthread.h>

@@ -174,7 +174,7 @@ static void copy_message(call_world *world, const call_message *message) {
     memcpy(copy->text.text, message->text.text, message->text.bytes + 1);
 }
 
-/* An unknown holder claims a lease that nobody granted. */
+/* An unknown holder claims a lease that was never granted. */
 static void send_false_claim(call_world *world, doorman_server *server, unsigned argument) {
     doorman_demand demand = {
         .wants = 0, .subclients = 1 + argument / 64, .priority = (int)argument % 16};

@@ -76,7 +76,7 @@ static void request_capacity(config_world *world, doorman_server *server, double
     }
 }
 
-/* Carries a request of the node below to the server, and the response back, as text. */
+/* Delivers a request of the node below to the server, and its response, as text. */
 static void exchange(config_world *world) {
     doorman_upstream *upstream = doorman_server_upstream(world->leaf);
     doorman_buffer text = {NULL, 0, 0}, reply = {NULL, 0, 0};
@@ -112,7 +112,7 @@ static void check_below(config_world *world) {
     }
 }
 
-/* Asks six times: steps of 1 s, and every third step longer than any lease. */
+/* Sends requests six times: after steps of 1 s, and every third step longer than any lease. */
 static void run_servers(config_world *world, const doorman_config *other) {
     for (int i = 0; i < 6; i++) {
         world->now += i % 3 ? DOORMAN_SECOND : FAR;

@@ -1,5 +1,5 @@
-/* Any lines as messages to a root, and to a node below it that asks the root in turn. Both answer,
- * keep their sums right, and continue.
+/* Any lines as messages to a root, and to a node below it, which sends requests to the root. Both
+ * answer, keep their sums right, and continue.
  *
  * A line is a message to the root; with `<` in front, to the node. With a digit n in front of that,
  * 2^n seconds pass. What the node sends to its parent and receives from it is text too.
@@ -118,8 +118,8 @@ static void send_to_leaf(message_world *world, const char *text, size_t bytes) {
     must(is_error(&world->reply) == (status != DOORMAN_OK));
 }
 
-/* Carries the node's request, if one is due. Its parent accepts it, unless an earlier message has
- * given the request a path with a loop. */
+/* Delivers the node's request, if one is due, and its response. Its parent accepts it, unless an
+ * earlier message has given the request a path with a loop. */
 static void exchange(message_world *world) {
     doorman_upstream *upstream = doorman_server_upstream(world->leaf);
     doorman_buffer text = {NULL, 0, 0};

@@ -76,7 +76,7 @@ static void check_request(const doorman_request *request) {
     doorman_buffer_uninit(&text);
 }
 
-/* A client of the node asks for a lease. */
+/* A client of the node requests a lease. */
 static void request_from_node(response_world *world, const char *client, double wants) {
     doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
     doorman_capacity_request item = {.resource_id = "db", .wants = &demand, .wants_count = 1};

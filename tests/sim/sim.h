@@ -3,18 +3,18 @@
  * Servers and clients are the real state machines; clocks, network, processes and elections are
  * simulated in one thread. The same seed gives the same run, to the last bit.
  *
- *   sim_random.c       random numbers; tests/fuzz replaces this file with its own
+ *   sim_random.c     random numbers; tests/fuzz replaces this file with its own
  *   sim_world.c      time, clocks, processes and their elections, clients
- *   sim_network.c    messages between clients or child nodes and the processes that they ask
+ *   sim_network.c    messages between clients or child nodes and the processes that answer them
  *   sim_check.c      invariants checked at every event, and the exact shares expected at the end
  *   sim_scenarios.c  the scenarios of the design document, and their tables
  *   sim_faults.c     random systems and faults, and how a failing run is shrunk
  *   sim.c            the command line
  *
- * A system has nodes and clients. Each node has processes, which elect its master. Each client asks
- * a node by the addresses of its processes. The nodes form one or more trees: the processes of a
- * root have a configuration; the processes of any other node ask the processes of its parent, as
- * clients do.
+ * A system has nodes and clients. Each node has processes, which elect its master. Each client
+ * sends requests to the processes of a node. The nodes form one or more trees. The processes of a
+ * root have a configuration. The processes of any other node send requests to the processes of its
+ * parent, as clients do.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -30,10 +30,10 @@
 #define SIM_PROCESSES 39 /* in all nodes together */
 #define SIM_CLIENTS 45
 #define SIM_RESOURCES 3
-#define SIM_LEVELS 4       /* levels of a tree */
-#define SIM_VERSIONS 32    /* configurations in one run */
-#define SIM_LOG_LINES 30   /* the last notes before a failure, which are printed with it */
-#define SIM_JOBS 64        /* processes that share the runs */
+#define SIM_LEVELS 4     /* levels of a tree */
+#define SIM_VERSIONS 32  /* configurations in one run */
+#define SIM_LOG_LINES 30 /* the last lines of the log before a failure, which are printed with it */
+#define SIM_JOBS 64      /* processes that share the runs */
 #define SIM_COMMITMENTS 96 /* live leases of one holder, each larger than the newer ones */
 #define SIM_RECOUNT_INTERVAL                                                                       \
     64 /* events between two comparisons of cached checks with a full recount */
@@ -87,7 +87,7 @@ typedef struct sim_sender {
 typedef struct sim_message {
     size_t references;
     sim_sender sender;    /* the sender of the request */
-    uint64_t incarnation; /* the life of the sender's machine */
+    uint64_t incarnation; /* the incarnation of the sender's machine */
     size_t process;       /* the receiver of the request */
     uint64_t sequence;
     doorman_time sent_at; /* by the sender's clock */
@@ -97,8 +97,8 @@ typedef struct sim_message {
     doorman_capacity_request request_items[SIM_RESOURCES];
     doorman_capacity_response response_items[SIM_RESOURCES];
     doorman_algorithm algorithms[SIM_RESOURCES];
-    doorman_demand *demands; /* of all asks */
-    doorman_terms *terms;    /* of all answers */
+    doorman_demand *demands; /* of all request items */
+    doorman_terms *terms;    /* of all response items */
 } sim_message;
 
 struct sim_event {
@@ -106,7 +106,7 @@ struct sim_event {
     uint64_t sequence; /* events at the same time run in the order of planning */
     sim_handler handler;
     size_t actor, target; /* index of a process or client; index of a resource or a kind of fault */
-    uint64_t incarnation; /* the life that the event is for; it is dropped when that life is over */
+    uint64_t incarnation; /* the event is dropped if this incarnation has ended */
     double amount;
     sim_message *message;
 };
@@ -170,9 +170,9 @@ typedef struct sim_node {
     size_t root;   /* the root of its tree */
     size_t level;  /* 0: this is a root */
     size_t first_process, process_count;
-    size_t master;                /* the process that holds the election key; SIM_NONE: nobody */
+    size_t master;                /* the process that holds the election key; SIM_NONE: none */
     doorman_time key_until;       /* when the key expires unless it is renewed */
-    doorman_time vacant_until;    /* nobody is elected before this time */
+    doorman_time vacant_until;    /* no process is elected before this time */
     uint64_t term;                /* number of masterships so far */
     double in_use[SIM_RESOURCES]; /* in use under leases of this node and of the nodes below it */
     double leases[SIM_RESOURCES]; /* the sum of these leases */
@@ -212,7 +212,7 @@ typedef struct sim_usage {
 
 typedef struct sim_client {
     char id[32];
-    size_t node;  /* the node that it asks */
+    size_t node;  /* the node to which it sends requests */
     size_t other; /* a second node, for clients that roam; otherwise the same node */
     sim_machine machine;
     double careless;          /* probability that a request names a wrong lease */
@@ -255,7 +255,7 @@ struct sim_world {
 
     bool cuts;           /* this run has a schedule of cuts: see sim_faults.c */
     doorman_time hold;   /* the longest time for which a gauge's units are held */
-    bool verbose, quiet; /* verbose: prints all notes; quiet: takes none */
+    bool verbose, quiet; /* verbose: prints the whole log; quiet: keeps none */
     char log_lines[SIM_LOG_LINES][200];
     uint64_t log_count;
     char failure[300]; /* "": no failure */
@@ -351,7 +351,7 @@ typedef struct sim_run_options {
     bool favoured[SIM_FAULT_COUNT]; /* faults that happen at full intensity */
     size_t maximum[SIM_BOUND_COUNT];
     bool verbose, shrink;
-    bool quiet; /* takes no notes, which is faster; a run that fails is repeated with notes */
+    bool quiet; /* keeps no log, which is faster; a run that fails is repeated with a log */
 } sim_run_options;
 
 int sim_faults(const sim_run_options *options, uint64_t seeds, uint64_t jobs);

@@ -722,7 +722,7 @@ static void share(demand *demands, size_t count, const sim_rules *rules) {
 
 /* Some time after the last fault each share is within 5 % of the share that a single server would
  * have given to all clients of the tree (T2), and the sum is within 0.1 %, so that all capacity
- * that is wanted is in use. (A holder that lacks less than 0.1 % is not told to come back sooner,
+ * that is wanted is in use. (A holder that lacks less than 0.1 % gets no shorter refresh interval,
  * R12.) With whole units, each level above a holder may round its share down or up, and two units
  * and 10 % of the sum may be moving between holders. */
 static void check_settled(sim_world *world, size_t root, size_t resource) {

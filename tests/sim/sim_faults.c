@@ -78,7 +78,7 @@ static double random_wants(uint64_t *random) {
     return sim_between(random, 1, choice < 3 ? 150 : 1000);
 }
 
-/* Some resources have leases of whole units, often with a small capacity, so that most shares are
+/* Some resources have leases of whole units. Their capacity is often small, so that most shares are
  * not integers. */
 static void draw_whole(sim_world *world, sim_rules *rules, bool first) {
     uint64_t *random = &world->fault_random[SIM_WHOLE];
@@ -556,8 +556,8 @@ static void set_up(sim_world *world, const sim_run_options *options) {
 
 /* Returns the time within which all shares reach their exact values. It is the longer of 3 lease
  * lengths, and of 2 lease lengths after the longest back-off of a client (60 s, K2). Each level
- * below the root takes one more lease length, because a node may learn for that long after it has
- * heard from its parent. */
+ * below the root takes one more lease length, because a node may learn for that long after a
+ * response from its parent. */
 static doorman_time settling_time(const sim_world *world) {
     doorman_time length = longest_lease(world), levels = 0;
     for (size_t i = 0; i < world->node_count; i++) {
@@ -615,7 +615,7 @@ static void report(const sim_run_options *options) {
     report_command(options);
 }
 
-/* Makes the story smaller if it still fails. */
+/* Takes the smaller options if the run still fails with them. */
 static bool try_smaller(sim_run_options *options, const sim_run_options *smaller) {
     if (run(smaller)) return false;
     *options = *smaller;
@@ -635,7 +635,7 @@ static bool shrink_bound(sim_run_options *options, size_t bound) {
     return options->maximum[bound] < before;
 }
 
-/* Shrinks a story for as long as it still fails: fewer kinds of faults, then a smaller system, then
+/* Shrinks the options while the run still fails: fewer kinds of faults, then a smaller system, then
  * less time. */
 static void shrink(sim_run_options *options) {
     for (bool smaller = true; smaller;) {
@@ -651,8 +651,8 @@ static void shrink(sim_run_options *options) {
 
 static const sim_run_options *current;
 
-/* An assertion of the header has failed. If the run took no notes, it is repeated with notes and
- * ends up here again; the state of the first run is not used any more. */
+/* An assertion of the header has failed. If the run kept no log, it is repeated with a log and ends
+ * up here again. The state of the first run is not needed any more. */
 static void on_abort(int number) {
     (void)number;
     if (world.quiet) {
@@ -683,7 +683,7 @@ static bool run_fails(const sim_run_options *first) {
     return true;
 }
 
-/* C1: the same seed gives the same run, with notes and without. */
+/* C1: the same seed gives the same run, with a log and without. */
 static bool is_repeatable(const sim_run_options *options) {
     sim_run_options quiet = *options;
     quiet.quiet = true;

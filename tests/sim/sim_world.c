@@ -328,8 +328,8 @@ static size_t addresses_of(const sim_world *world, size_t node_index, uint64_t *
 }
 
 /* Starts a process. A process of a root starts with the oldest configuration whose leases may still
- * be in force, because it must learn for as long as they last. Nothing tells it that length in
- * reality, so an operator who shortens leases must not start a process within the old lease length,
+ * be in force, because it must learn for as long as they last. A real process cannot know that
+ * length, so an operator who shortens leases must not start a process within the old lease length,
  * or must set learning_mode_duration. */
 void sim_start_process(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];

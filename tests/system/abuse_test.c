@@ -235,7 +235,7 @@ static doorman_time stall_monitor_total(doorman_time now) {
 
 /* ---- the good client ------------------------------------------------------------------------ */
 
-/* The good client. It sends requests by nng and HTTP in turn, on connections that it keeps. If
+/* The good client. It alternates between nng and HTTP, on connections that stay open. If
  * `reconnects` is set, every tenth request uses a new nng connection. Such a request may take
  * longer: after a bad greeting from any peer, nng accepts no connection for 100 ms. */
 struct probe {
@@ -262,8 +262,8 @@ static bool request_by_nng(int fd) {
            strstr(response, "\"capacity\":1,") != NULL;
 }
 
-/* Asks on a new connection. nng 1.5 sometimes loses a new connection and never answers on it, so
- * this tries again soon, as clients do. */
+/* Sends a request on a new connection. nng 1.5 sometimes loses a new connection and never answers
+ * on it, so this tries again soon, as clients do. */
 static bool probe_request_reconnecting(struct probe *probe) {
     bool answered = false;
     for (int tries = 0; tries < 10 && !answered; tries++) {
@@ -387,7 +387,7 @@ static void many_silent_connections_do_not_delay_others(void **state) {
 }
 
 /* V5: a client that sends one byte at a time is answered (over HTTP if it needs less than 30 s),
- * and delays nobody. */
+ * and does not delay others. */
 static void a_peer_that_sends_single_bytes_is_answered_and_delays_no_other(void **state) {
     (void)state;
     enum { COUNT = 200 }; /* of each kind; the server takes 256 HTTP connections at once */
@@ -444,7 +444,7 @@ static struct blob blob_long(const char *before, char character, size_t count, c
     { text, sizeof text - 1 }
 #define HELLO "\0SP\0\0\x30\0\0"
 
-/* Messages that nng carries but that are not in the protocol. The long ones are at the end. */
+/* Messages that nng transports but that are not in the protocol. The long ones are at the end. */
 enum { TEXT_SHORT = 11, TEXT_COUNT = 15 };
 static struct blob texts[TEXT_COUNT] = {
     BLOB(""),
@@ -592,7 +592,7 @@ static void floods_of_invalid_messages_do_not_delay_others(void **state) {
 
 #define BLOCK 500 /* resources in one request */
 
-/* One holder asks for one block of resources. */
+/* One holder requests one block of resources. */
 static void fill_block(int fd, char *text, size_t room, int holder, int first) {
     char response[64];
     size_t bytes = (size_t)snprintf(
@@ -608,7 +608,7 @@ static void fill_block(int fd, char *text, size_t room, int holder, int first) {
     assert_non_null(strstr(response, "\"response\""));
 }
 
-/* Every holder asks for every resource. */
+/* Every holder requests every resource. */
 static void fill(struct probe *probe) {
     size_t room = BLOCK * 64 + 256;
     char *text = (char *)malloc(room);
@@ -648,7 +648,7 @@ static void *status_reader_main(void *argument) {
     return NULL;
 }
 
-/* Asks while another client reads the whole status. */
+/* Sends requests while another client reads the whole status. */
 static long probe_during_status(struct probe *probe) {
     struct status_reader status_reader = {.fixture = probe->fixture};
     assert_int_equal(
@@ -658,8 +658,8 @@ static long probe_during_status(struct probe *probe) {
     return status_reader.bytes;
 }
 
-/* Asks while the server loads a configuration that has 1,000 more templates before the old one.
- * Each resource must find its template again. */
+/* Sends requests while the server loads a configuration that has 1,000 more templates before the
+ * old one. Each resource must find its template again. */
 static void probe_during_reload(struct probe *probe, const char *last) {
     enum { TEMPLATES = 1000 };
     const struct process *process = probe->fixture->server.process;
@@ -683,7 +683,7 @@ static void probe_during_reload(struct probe *probe, const char *last) {
     free(config);
 }
 
-/* C9, S2: all leases end at about the same time, and nobody asks for those resources again. At
+/* C9, S2: all leases end at about the same time, and no client requests those resources again. At
  * least 75 % of the memory that they took returns to the system; the rest is in pieces between
  * blocks that are still in use. With a sanitizer this is not asserted, because it keeps freed
  * memory. */

@@ -153,8 +153,8 @@ static doorman_server_resource test_server_read(test_server *self) {
     return sums;
 }
 
-/* Makes an address at which nobody listens, unless a test starts a server there. It is not a port,
- * because another program could take that. */
+/* Makes an address without a server; a test can start one there. It is not a port, because another
+ * program could take that. */
 static void unused_address(char url[64]) {
     static int count;
     snprintf(url, 64, "ipc:///tmp/doorman-test-%ld-%d", (long)getpid(), count++);
@@ -1167,8 +1167,8 @@ static void every_wait_counts_once_as_demand(void **state) {
     doorman_agent_stop(agent);
 }
 
-/* L2: a waiter that gives up has been counted as refused before it leaves the queue. After that
- * another thread may close the resource. */
+/* L2: a waiter that times out is counted as refused before it leaves the queue. After that another
+ * thread may close the resource. */
 static void a_waiter_that_left_the_queue_does_not_use_the_resource(void **state) {
     (void)state;
     char url[64];

@@ -101,8 +101,8 @@ static void a_release_frees_the_capacity_of_the_lease_it_names(void **state) {
     server_stop(&server);
 }
 
-/* S4: a server that starts does not know who holds leases, and grants no new ones at first. It
- * answers TRY_LATER instead of granting 0. */
+/* S4: a server that starts does not know the holders of leases, and grants no new leases at first.
+ * It answers TRY_LATER instead of granting 0. */
 static void a_server_that_starts_learns_first(void **state) {
     (void)state;
     struct server server =
@@ -499,7 +499,7 @@ static void sigterm_and_sigint_end_the_server_with_success(void **state) {
     }
 }
 
-/* Returns whether a client that asks repeatedly while a server stops is answered UNAVAILABLE. */
+/* Returns whether a client that sends requests while a server stops is answered UNAVAILABLE. */
 static bool answers_stopping(struct server *server) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     char request[] = "{\"discovery\":{}}", *reply = NULL;

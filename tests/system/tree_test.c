@@ -238,8 +238,8 @@ static doorman_time leases_got(const struct node *leaf, int first, int count) {
     return doorman_clock() - from;
 }
 
-/* T4. A node that does not ask at once asks up to a second later, each time. A busy machine can be
- * as slow, so there are several tries. */
+/* T4. A node that does not send a request at once sends it up to a second later, each time. A busy
+ * machine can be as slow, so there are several tries. */
 static void a_node_requests_a_new_resource_at_once(void **state) {
     (void)state;
     enum { ROUNDS = 20, TRIES = 10 };

@@ -56,7 +56,7 @@ static void text_end(text *t) {
     *t = (text){NULL, 0, 0};
 }
 
-/* ---- a scene: a root, a node below it, and a client of each --------------------------------- */
+/* ---- the fixture: a root, a node below it, and a client of each ----------------------------- */
 
 enum { RESOURCES = 2 };
 
@@ -145,7 +145,7 @@ static void start_client(fixture *s, int which) {
     }
 }
 
-/* Carries the request that is due, if there is one, and its response. */
+/* Delivers the request that is due, if there is one, and its response. */
 static void exchange(fixture *s, doorman_upstream *upstream, doorman_server *server) {
     doorman_request request;
     doorman_response response;
@@ -515,7 +515,7 @@ static void dump_request(text *outcome, const doorman_request *request) {
     }
 }
 
-/* Starts a node that has not asked its parent for anything yet, and a client asks it. */
+/* Starts a node that has sent no request to its parent, and sends it a request of a client. */
 static void start_node_with_request(fixture *s, size_t count) {
     s->created_server = start_server(s, "new");
     assert_int_equal(request_resources(s, s->created_server, "new", count), DOORMAN_OK);
@@ -587,7 +587,7 @@ static doorman_status parse_config(fixture *s) {
     return status;
 }
 
-/* It has so many keys that they are sorted to find duplicates. */
+/* It has enough keys that they are sorted to find duplicates. */
 static const char request_text[] =
     "{\"get_capacity\":{\"client_id\":\"new\",\"resource\":[{\"resource_id\":\"db/1\",\"wants\":5,"
     "\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,\"k\":1,"

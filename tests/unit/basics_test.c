@@ -435,7 +435,7 @@ static void the_reported_rest_never_exceeds_the_true_rest(void **state) {
 
 enum { TIMERS = 60 };
 
-/* The first by a look at each. */
+/* The first timer, found by comparing all. */
 static const doorman__timer *first_of(const doorman__timer *timers) {
     const doorman__timer *first = NULL;
     for (size_t i = 0; i < TIMERS; i++) {

@@ -123,7 +123,7 @@ static doorman_resource *open_resource(world *w, doorman_client *client, double 
 
 static bool lost(const world *w) { return w->down || random_below(100) < w->loss; }
 
-/* Updates a client, and carries its request to the server and the response back. */
+/* Updates a client, delivers its request to the server, and delivers the response. */
 static void exchange(world *w, doorman_client *client) {
     doorman_upstream *asker = doorman_client_upstream(client);
     doorman_request request;
@@ -431,7 +431,7 @@ static void a_fallback_applies_only_without_a_lease(void **state) {
     (void)state;
     static const struct {
         doorman_fallback mode;
-        /* Safe capacities in the options and in the response; heard -2: none. */
+        /* Safe capacities in the options and in the response; -2 in the response: none. */
         double given, heard;
         double before, after;
     } cases[] = {
@@ -1047,7 +1047,7 @@ static doorman_resource *open_with_wants_from_use(world *w, doorman_resource_opt
     return open_with(w, add_client(w, "client"), options);
 }
 
-/* L4. The Go client asks for 0.1 at a steady demand of 10 a second. */
+/* L4. The Go client wants 0.1 at a steady demand of 10 a second. */
 static void wants_settle_on_a_steady_demand(void **state) {
     (void)state;
     static const double rates[] = {2, 10, 137, 1000};
@@ -1285,8 +1285,8 @@ static void an_optimistic_fallback_with_wants_from_use_is_not_starved(void **sta
     world_stop(&w);
 }
 
-/* K1, L4: wants that change all the time do not cause a request each time. Only when the load has
- * grown and the server may have more, the client asks sooner, and only a few times. */
+/* K1, L4: wants that change all the time do not cause a request each time. The client sends a
+ * request sooner only when the load has grown and the server may have more, and only rarely. */
 static void wants_that_follow_use_keep_the_minimum_interval(void **state) {
     (void)state;
     world w;

@@ -1,5 +1,5 @@
-/* The demand of >>client of doorman.h: how much a resource should want, from what its limiters have
- * counted. A pure structure, so these tests need no client, no limiter and no server. */
+/* The demand of >>client of doorman.h: how much a resource should want, computed from the counts of
+ * its limiters. It is a pure structure, so these tests need no client, no limiter and no server. */
 #include "unit.h"
 
 #include <math.h>
@@ -94,7 +94,7 @@ static void counters_can_wrap_around(void **state) {
     assert_near(run_for(&f, 60, 40), 100, 0.1);
 }
 
-/* L4: a refusal is believed, until the server has said that there is no more. */
+/* L4: refused units count as demand until the server has reported that it has no more. */
 static void refused_units_count_until_the_server_has_no_more(void **state) {
     (void)state;
     fixture f = start(1);
@@ -124,7 +124,7 @@ static void a_poll_sees_a_rate_within_a_tenth_of_a_second(void **state) {
     }
 }
 
-/* L4: one refusal tells no rate; nor does one of many units. */
+/* L4: one refusal does not show a rate, even if it is for many units. */
 static void the_first_refusal_only_starts_the_measurement(void **state) {
     (void)state;
     fixture f = start(1);
@@ -137,7 +137,8 @@ static void the_first_refusal_only_starts_the_measurement(void **state) {
     assert_near(poll_demand(&f), 500, 1e-3);
 }
 
-/* L4: a sample in the midst must not take away what a look needs, nor leave it an older one. */
+/* L4: a sample between a refusal and its poll must not remove the counts that the poll needs, nor
+ * leave older ones. */
 static void a_sample_between_a_refusal_and_its_poll_loses_nothing(void **state) {
     (void)state;
     fixture f = start(1);
@@ -227,7 +228,7 @@ static void a_single_refused_request_counts_once(void **state) {
     }
 }
 
-/* L4: where all wait nobody knows what they could do; the safe capacity is the least. */
+/* L4: when all callers wait, their possible rate is not known; the safe capacity bounds it below. */
 static void when_all_callers_wait_wants_are_a_multiple_of_the_possible(void **state) {
     (void)state;
     fixture f = start(1);

@@ -144,7 +144,7 @@ static void a_refused_resource_has_a_reason_and_others_are_granted(void **state)
     world_stop(w);
 }
 
-/* A5: a client hears it with its lease, a server with the algorithm. */
+/* A5: a client receives it with its lease, a server with the algorithm. */
 static void a_response_says_whether_units_are_whole(void **state) {
     (void)state;
     static const char config[] = "{\"resources\":[{\"identifier_glob\":\"db\",\"capacity\":20,"
@@ -1207,8 +1207,8 @@ static void the_longest_response_fits_the_reserved_memory(void **state) {
     }
 }
 
-/* Carries a node's request to its parent, and the response back, as text. The request's text is
- * left in *text. */
+/* Delivers a node's request to its parent, and the response, as text. Leaves the request's text in
+ * *text. */
 static void exchange_with_parent(world *parent, doorman_server *node, doorman_buffer *text) {
     doorman_request request;
     doorman_error error = {""};

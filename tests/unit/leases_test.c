@@ -709,7 +709,7 @@ static void a_lease_that_is_shortened_twice_keeps_the_order_of_expiry(void **sta
 
 /* ---- the lease table ----------------------------------------------------------------------- */
 
-/* Clients and servers have separate spaces of ids. Entries with the same hash are told apart. */
+/* Clients and servers have separate id spaces. Entries with the same hash are distinguished. */
 static void a_holder_is_found_by_its_id_and_whether_it_is_a_server(void **state) {
     (void)state;
     fixture f;

@@ -380,7 +380,7 @@ static void the_minimum_interval_is_at_most_half_the_refresh_interval(void **sta
     world_stop(w);
 }
 
-/* S4, R6: holders get back what they claim, and nobody grows. */
+/* S4, R6: holders are granted what they claim, and no holder grows. */
 static void a_new_master_grants_holders_what_they_claim(void **state) {
     (void)state;
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
@@ -415,8 +415,8 @@ static void assert_refused(world *w, holder *h, doorman_time refresh_interval) {
     assert_int_equal(answer.gets.refresh_interval, refresh_interval);
 }
 
-/* S4: a refused holder asks again after the usual interval, or when learning ends if that is
- * sooner, but not within 1 s. */
+/* S4: a refused holder retries after the usual interval, or when learning ends if that is sooner,
+ * but not within 1 s. */
 static void a_holder_without_a_lease_is_refused_until_learning_ends(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
@@ -617,7 +617,7 @@ static bool is_shared(world *w, const char *holder_id) {
     return lease.shared;
 }
 
-/* A process asks `times` times, every 8 s. */
+/* A process renews its lease `times` times, every 8 s. */
 static void renew_repeatedly(world *w, holder *h, int times) {
     for (int i = 0; i < times; i++) {
         (void)request(w, h);
@@ -660,7 +660,8 @@ static void two_processes_with_one_id_are_detected(void **state) {
     world_stop(w);
 }
 
-/* S10: also if one process asks eight times as often as the other, and if responses are lost. */
+/* S10: also if one process sends eight times as many requests as the other, and if responses are
+ * lost. */
 static void two_processes_with_one_id_are_detected_at_different_request_rates(void **state) {
     (void)state;
     world *w = world_start(1000, NULL);
@@ -721,7 +722,7 @@ static void run_on_bad_network(world *w, process *p) {
     w->now += (doorman_time)random_below(20) * SECOND;
 }
 
-/* S10: a bad network does not make one process look like two. */
+/* S10: one process on a bad network is not reported as two. */
 static void one_process_on_a_bad_network_is_not_reported_as_two(void **state) {
     (void)state;
     for (int run = 0; run < 20; run++) {
@@ -932,7 +933,7 @@ static void long_leases_of_a_removed_template_are_learned_when_it_returns(void *
     world_stop(w);
 }
 
-/* S3, S6: a holder that renews at the time it was told gets a new lease, for any refresh
+/* S3, S6: a holder that renews after its refresh interval gets a new lease, for any refresh
  * interval. */
 static void a_holder_that_renews_on_time_gets_a_new_lease(void **state) {
     (void)state;
@@ -1095,7 +1096,7 @@ static void an_invalid_message_changes_nothing(void **state) {
     world_stop(w);
 }
 
-/* C5: errors of a client's request outside its asks. */
+/* C5: errors of a client's request outside its items. */
 static void an_invalid_request_changes_nothing(void **state) {
     (void)state;
     static const char *const deep[DOORMAN__PATH_MAX + 1] = {
@@ -1390,7 +1391,7 @@ static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) 
     world_stop(w);
 }
 
-/* A holder asks for the resource with this number as its id. */
+/* A holder requests the resource with this number as its id. */
 static void request_by_number(world *w, int number) {
     char id[16];
     doorman_capacity_response answer;
@@ -1399,7 +1400,7 @@ static void request_by_number(world *w, int number) {
                      DOORMAN_OK);
 }
 
-/* Asks for the resource with this number, or for "db" as the holder with this number. */
+/* Requests the resource with this number, or "db" as the holder with this number. */
 static void ask_as_number(world *w, bool is_holder, int number) {
     char id[16];
     holder h = {.id = id, .wants = 1};
@@ -1426,7 +1427,7 @@ static bool iterate(world *w, bool leases, doorman_cursor *cursor, int steps, in
 }
 
 /* While an iteration is at any position, every other element is removed, and others are added: one,
- * or so many that the hash table grows. A second iteration runs at another position. */
+ * or enough to make the hash table grow. A second iteration runs at another position. */
 static void check_iteration(bool leases, int place, int added) {
     enum { COUNT = 40, MOST = 1000 };
     int seen[2][COUNT + MOST] = {{0}};

@@ -1,5 +1,5 @@
 /* Tests trees of servers, as section >>server of doorman.h promises them (T1 to T8, R7, R8). Nodes
- * and clients are in one process, the test carries their messages, and time is a variable. */
+ * and clients are in one process, the test delivers their messages, and time is a variable. */
 #include "unit.h"
 
 #define DOORMAN_IMPLEMENTATION
@@ -41,7 +41,7 @@ typedef struct forest {
     bool divide_leases;       /* leases of nodes are divided, as by a parent without whole units */
     bool hide_algorithm;      /* responses are changed so that they name no algorithm */
     uint64_t started_clients; /* number of clients added so far */
-    size_t largest_request;   /* the largest number of asks in one request */
+    size_t largest_request;   /* the largest number of items in one request */
     size_t refused;           /* number of requests that were answered with an error */
     doorman_error error;      /* the last error */
     size_t events[DOORMAN_EVENT_COUNT];
@@ -159,8 +159,8 @@ static int node_at(const forest *f, const char *address) {
     return -1;
 }
 
-/* Carries one request from an upstream object and its response back, if it has a request. Messages
- * take no time. Returns whether there was a request. */
+/* Delivers the request of an upstream object, if it has one, and its response. Messages take no
+ * time. Returns whether there was a request. */
 static bool exchange(forest *f, doorman_upstream *upstream, bool cut) {
     doorman_request request;
     doorman_response response;
@@ -278,8 +278,8 @@ static void compare_with_one_server(const forest *f, const doorman_algorithm *al
     free(demands);
 }
 
-/* T1, T4: at the first request for a resource a node asks its parent at once. The holder asks again
- * one second later, and gets its share. */
+/* T1, T4: at the first request for a resource a node requests it from its parent at once. The
+ * holder renews one second later, and gets its share. */
 static void a_first_request_through_a_node_gets_its_share_within_seconds(void **state) {
     (void)state;
     forest *f = forest_start_one(100, fair);
@@ -386,8 +386,7 @@ static void a_leaf_that_was_away_grants_the_old_leases_again(void **state) {
     forest_stop(f);
 }
 
-/* R6, R8: no holder grows while a leaf learns, because the leaf may not have heard of all old
- * leases. */
+/* R6, R8: no holder grows while a leaf learns, because the leaf may not know all old leases yet. */
 static void no_holder_grows_while_a_leaf_learns(void **state) {
     (void)state;
     forest *f = forest_start_one(100, fair);
@@ -555,7 +554,7 @@ static void a_learning_node_releases_nothing(void **state) {
     run_for(f, 30, 100);
     restart_node(f, leaf);
     set_stalled(f, 0, true);
-    run_for(f, 3, 100); /* the other client asks, so the leaf has a lease */
+    run_for(f, 3, 100); /* the other client sends a request, so the leaf has a lease */
     doorman_resource_close(f->clients[1].resource, f->now);
     f->clients[1].resource = NULL;
     run_for(f, 20, 100); /* now the leaf knows no holder */
@@ -948,9 +947,8 @@ static void a_nodes_request_fails_after_its_timeout(void **state) {
     forest_stop(f);
 }
 
-/* A node forgets a resource that nobody asks for, even while it learns. Here a request for the
- * resource is under way when its last entry ends; it is never answered, and the next one is
- * refused. */
+/* A node forgets a resource without holders, even while it learns. Here a request for the resource
+ * is under way when its last entry ends; it is never answered, and the next one is refused. */
 static void a_node_forgets_a_resource_that_its_parent_refuses(void **state) {
     (void)state;
     forest *f = forest_start(NULL, 0);
@@ -1389,7 +1387,7 @@ static forest *forest_start_whole(double capacity, doorman_algorithm algorithm) 
     return forest_start(&all, 1);
 }
 
-/* What is seen of the turns that clients take. */
+/* What the test observes of the rotation. */
 typedef struct turns {
     size_t steps, requests;
     double in_use;         /* units, on average */
@@ -1460,13 +1458,13 @@ static void compare_with_shares(const forest *f, const turns *t, const doorman_a
     }
 }
 
-/* Five hours, after the first turns. */
+/* Five hours, after the first rotation. */
 static turns *watch_rotation_long(forest *f, double capacity) {
     free(watch_rotation(f, 1000, capacity));
     return watch_rotation(f, 18000, capacity);
 }
 
-/* Slow sums of the turns of a resource against the fast ones; and the lags sum to 0. */
+/* Compares the fast sums of a rotation with a recount, and checks that the lags sum to 0. */
 static void audit_rotation(forest *f, int at) {
     doorman_server *server = f->nodes[at].server;
     doorman__lease_table *leases = &any_resource(server)->leases;
@@ -1498,7 +1496,7 @@ static void audit_rotation(forest *f, int at) {
     assert_true(fabs(lags) <= 1e-6 * fmax(1, largest));
 }
 
-/* A5: 25 clients, 20 units. Those that wait for their turn do not ask more often for it. */
+/* A5: 25 clients, 20 units. Clients that wait for a unit do not send more requests. */
 static void units_that_cannot_be_divided_rotate_among_holders(void **state) {
     (void)state;
     forest *f = forest_start_whole(20, usual);
@@ -1543,7 +1541,7 @@ static void every_kind_gives_whole_units(void **state) {
     }
 }
 
-/* A5: in a tree the turns of clients below different nodes come to the same shares. */
+/* A5: in a tree, clients below different nodes get the same shares. */
 static void units_rotate_through_a_tree(void **state) {
     (void)state;
     forest *f = forest_start_whole(20, usual);
@@ -1559,7 +1557,7 @@ static void units_rotate_through_a_tree(void **state) {
     forest_stop(f);
 }
 
-/* A newcomer waits for no turn: it has a unit when a holder has given one up. */
+/* A new client does not wait for a whole rotation: it gets a unit when a holder releases one. */
 static void a_newcomer_has_its_first_unit_soon(void **state) {
     (void)state;
     forest *f = forest_start_whole(20, usual);
@@ -1638,7 +1636,8 @@ static void a_fractional_lease_from_the_parent_is_rounded_down(void **state) {
     doorman_server_resource resource;
     assert_true(resource_of(f, leaf, &resource));
     assert_exact(resource.capacity, 19);
-    assert_exact(resource.safe_capacity, 6); /* S7: 20 / 3 is the level told, rounded down */
+    assert_exact(resource.safe_capacity,
+                 6); /* S7: the level in the parent's terms is 20 / 3, rounded down */
     forest_stop(f);
 }
 

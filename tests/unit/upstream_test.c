@@ -1,5 +1,6 @@
-/* Tests section >>asking of doorman.h: what a client asks, when and whom, and how it handles the
- * responses, which the tests make by hand. doorman.h defines the rules K1 to K3 and R1 to R12. */
+/* Tests section >>asking of doorman.h: which requests a client sends, when, and to which address,
+ * and how it handles the responses, which the tests write themselves. doorman.h defines the rules
+ * K1 to K3 and R1 to R12. */
 #include "unit.h"
 
 #include <math.h>
@@ -395,8 +396,8 @@ static void a_gauge_above_its_lease_confirms_as_it_falls_at_most_once_a_second(v
     world_stop(&w);
 }
 
-/* K1: the client asks when the first resource is due. A confirmation that units in flight prevent
- * is not due. */
+/* K1: the client sends a request when the first resource is due. A confirmation that units in
+ * flight prevent is not due. */
 static void a_gauge_above_its_lease_does_not_speed_up_other_resources(void **state) {
     (void)state;
     world w;
@@ -495,8 +496,8 @@ static void units_in_flight_after_the_lease_has_ended_are_reported_but_not_claim
     world_stop(&w);
 }
 
-/* R3: units in flight beyond the lease are told for as long as they are in use, and never claimed
- * as a lease. */
+/* R3: units in flight above the lease are reported while they are in use, and never claimed as a
+ * lease. */
 static void units_above_the_lease_are_reported_but_not_claimed(void **state) {
     (void)state;
     world w;
@@ -863,7 +864,7 @@ static void an_unknown_master_is_a_failure(void **state) {
     }
 }
 
-/* K2: an election does not take long, so the client asks again after 1 to 4 s. */
+/* K2: an election does not take long, so the client retries after 1 to 4 s. */
 static void an_unknown_master_is_retried_within_four_seconds(void **state) {
     (void)state;
     world w = world_start();
