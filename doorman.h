@@ -93,8 +93,8 @@
  *         closing   after the last       none               has released it    (freed)
  *                   close                                   is opened again    leased, unleased
  *
- *     doorman_server_set_master decides whether a server is master. >>upstream has the states of
- *     the upstream, which makes the requests of a client or node.
+ *     doorman_server_set_master decides whether a server is master. >>upstream has the states of a
+ *     held lease and of the upstream, which makes the requests of a client or node.
  *
  * THE API, by group. The documentation of each function is above its declaration.
  *
@@ -102,10 +102,10 @@
  *     configuration  doorman_config_create  _destroy  _templates
  *     shares         doorman_shares
  *     messages       doorman_method_name
- *     upstream       doorman_upstream_address  _request  _response  _failed  _due
- *     server         doorman_server_create  _destroy  _configure  _set_master  _handle  _due
- *                    _update  _asker  _next_resource  _next_lease  _find
- *     client         doorman_client_create  _destroy  _asker  _due  _update  _kill_switch
+ *     upstream       doorman_upstream_due  _request  _response  _failed
+ *     server         doorman_server_create  _destroy  _configure  _set_master  _handle
+ *                    _upstream  _next_resource  _next_lease  _find
+ *     client         doorman_client_create  _destroy  _upstream  _kill_switch
  *                    doorman_resource_open  _close  _set_wants  _read  _rate  _gauge
  *     limiters       doorman_rate_init  _init_units  _try  _decide  _delay  _shadow
  *                    doorman_gauge_init  _try  _decide  _release  _shadow
@@ -208,6 +208,7 @@
  *     >>server          a node: mastership, learning, how a request is answered
  *     >>limiters        what the application calls before it uses a resource
  *     >>client          resources of an application, their fallbacks, wants that follow use
+ *     >>loop            what a caller's loop calls, for a client or a server
  *     >>json            the wire protocol
  *     >>nng             a client with its own thread, and the transport of clients and nodes
  *
@@ -484,7 +485,8 @@ typedef struct doorman_request {
     size_t path_count;
     const doorman_capacity_request *items; /* RELEASE_CAPACITY: only resource_id and has.id */
     size_t item_count;
-    uint64_t sequence; /* not on the wire: matches a response to its request */
+    const char *address; /* not on the wire: the server to send it to */
+    uint64_t sequence;   /* not on the wire: matches a response to its request */
 } doorman_request;
 
 typedef struct doorman_response {
@@ -498,32 +500,50 @@ typedef struct doorman_response {
 
 /* ---- upstream, the public part ------------------------------------------------------------- */
 
-/* The upward half, the same for a client and for a server with a parent: which leases to ask for,
- * when and at which address, and what the responses mean. It belongs to its client or server, which
- * frees it. At most one request is under way. The loop of a caller:
+/* The half of a client or a server that makes requests: which leases to ask for, when and at which
+ * address, and what the responses mean. It belongs to its client or server, which frees it. The
+ * same loop serves a client, a node and a root; a root has work to do, but nothing to send:
  *
- *     wait until doorman_client_due(client), for a response, or for a call of the application
- *     doorman_client_update(client, now)
- *     doorman_upstream_request(upstream, &request, now)     and if request.sequence is not 0,
- *         send it to doorman_upstream_address(upstream), and later call one of
- *         doorman_upstream_response(upstream, sequence, &response, now)
- *         doorman_upstream_failed(upstream, sequence, now)
- */
+ *     doorman_upstream *upstream = doorman_client_upstream(client);  (or doorman_server_upstream)
+ *     until the end
+ *         wait until doorman_upstream_due(upstream), for a response to the last request, or until
+ *             the client or the server has been called
+ *         if a response has come
+ *             doorman_upstream_response(upstream, request.sequence, &response, now)
+ *         else if the request has failed
+ *             doorman_upstream_failed(upstream, request.sequence, now)
+ *         if (doorman_upstream_request(upstream, &request, now))
+ *             send the request to request.address
+ *
+ * At most one request is under way. examples/event_loop.c has such a loop. */
 typedef struct doorman_upstream doorman_upstream;
 
-/* The address for the next request, after redirects and fail-over.
- *   returns   never NULL; valid until the next call on the upstream */
-DOORMAN_API const char *doorman_upstream_address(const doorman_upstream *upstream);
+/* When to call doorman_upstream_request next.
+ *   returns   a time; DOORMAN_NEVER: not before another call. Any call on the upstream, its client
+ *             or its server makes the time stale. A call on a limiter does not: while the wants of
+ *             a resource follow its use, the time is at most 0.2 s ahead, and the next call sees
+ *             what limiters have refused
+ *   cost      O(1) */
+DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
 
-/* Makes the next request, if one is due. A request without a response within its timeout counts as
- * failed here.
- *   out       written on OK; sequence 0: send nothing now. Pointers in it are valid until the next
- *             call on the upstream
- *   returns   OK | OUT_OF_MEMORY (only for a node; a client's request needs no memory)
- *   cost      O(log resources) for each resource that it asks for, at most 500 (for a node 1,000);
- *             O(1) if nothing is due */
-DOORMAN_API doorman_status doorman_upstream_request(doorman_upstream *upstream,
-                                                    doorman_request *out, doorman_time now);
+/* Does the work that is due, and then makes the next request if one is due. A request without a
+ * response within its timeout counts as failed here. The work:
+ *     client   estimates wants from use, and takes leases that have ended from the limiters
+ *     server   frees memory, and ends a mastership whose time has passed. Responses do not depend
+ *              on it. One call visits at most 10,000 resources and expired leases, which takes some
+ *              milliseconds. If there is more to do, the upstream is due again at once
+ *
+ *   out       written in full. Pointers in it are valid until the next call on the upstream
+ *   returns   true: send this request to out->address. false: there is nothing to send now;
+ *             out->sequence is 0. (Also if a node runs out of memory: it tries again after 1 s. A
+ *             client's request needs no memory)
+ *   cost      O(log resources) for each resource that it asks for, at most 500 (for a node 1,000),
+ *             and for each resource of a client that has work: every tenth of its window if its
+ *             wants follow use, 0.1 s after a refusal, and at the end of its lease. If a limiter
+ *             has refused something, also O(resources), some nanoseconds each. O(1) if nothing is
+ *             due */
+DOORMAN_API bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out,
+                                          doorman_time now);
 
 /* Processes the response to the request with this sequence. Only a response to the last request is
  * accepted, and only once (R2).
@@ -538,11 +558,6 @@ DOORMAN_API doorman_status doorman_upstream_response(doorman_upstream *upstream,
  * address. No effect unless this request is under way. */
 DOORMAN_API void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence,
                                          doorman_time now);
-
-/* When to call doorman_upstream_request next.
- *   returns   a time; DOORMAN_NEVER: not before another call. Out of date after any call on the
- *             upstream, its client or its server */
-DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
 
 /* ---- server, the public part --------------------------------------------------------------- */
 
@@ -634,18 +649,8 @@ DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
                                                  doorman_response *response, doorman_error *error,
                                                  doorman_time now);
 
-/* When to call doorman_server_update, which frees memory, and ends a mastership whose time has
- * passed. Responses do not depend on it. The time is out of date after any call on the server. An
- * update visits at most 10,000 resources and expired leases, which takes some milliseconds. If
- * there is more to do, it returns true, and is due again at once. Otherwise it is due at most once
- * a second, and at once when a resource has lost its last holder by a release.
- *   cost      O(log resources) for each resource that is due, O(1) for each expired lease */
-DOORMAN_API doorman_time doorman_server_due(const doorman_server *server);
-DOORMAN_API bool doorman_server_update(doorman_server *server, doorman_time now);
-
-/* The half of a node that makes the requests to its parent: see doorman_upstream.
- * doorman_server_due includes its time.
- *   returns   belongs to the server, which frees it; NULL: the server is a root */
+/* What a loop drives, for a root too: see doorman_upstream.
+ *   returns   never NULL; belongs to the server, which frees it */
 DOORMAN_API doorman_upstream *doorman_server_upstream(doorman_server *server);
 
 typedef struct doorman_server_resource {
@@ -776,18 +781,9 @@ DOORMAN_API doorman_status doorman_client_create(doorman_client **out,
  * close the resources first, and carry the request that the upstream then makes. NULL is fine. */
 DOORMAN_API void doorman_client_destroy(doorman_client *client);
 
-/* What carries the client's requests; the client's, and gone with it. */
+/* What a loop drives: see doorman_upstream.
+ *   returns   never NULL; belongs to the client, which frees it */
 DOORMAN_API doorman_upstream *doorman_client_upstream(doorman_client *client);
-
-/* When the client wants doorman_client_update and doorman_upstream_request to be called next. Stale
- * after any call on the client or its resources. Limiters do not report what they refuse, so while
- * the wants of a resource follow its use this is at most 0.2 s ahead: the caller's thread sleeps
- * until then, and calls update.
- *   cost      due O(1). An update takes O(log resources) for each resource that is due: every tenth
- *             of its window if its wants follow use, 0.1 s after a refusal, and at the end of its
- *             lease. If something was refused, it also takes O(resources), some nanoseconds each */
-DOORMAN_API doorman_time doorman_client_due(const doorman_client *client);
-DOORMAN_API void doorman_client_update(doorman_client *client, doorman_time now);
 
 /* The kill switch: while on, the limiters of all the client's resources, those to come too, let
  * everything through, and count it. Leases go on as ever. */
@@ -1358,11 +1354,10 @@ DOORMAN_API doorman_status doorman_agent_gauge_release(doorman_agent *agent,
  *
  *     with the lock that guards the upstream and its owner
  *         doorman_transport_take(transport, &error, now)
- *         doorman_server_update(server, now)
  *         bool made = doorman_transport_prepare(transport, now)
  *     without it
  *         if (made) doorman_transport_send(transport)
- *     and sleeps until doorman_server_due(server), or until on_news is called
+ *     and sleeps until doorman_upstream_due(upstream), or until on_wakeup is called
  *
  * None but _send and _destroy takes long. */
 typedef struct doorman_transport doorman_transport;
@@ -4139,27 +4134,58 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
 /* ---- >>upstream ----------------------------------------------------------------------------- */
 /*
  * The upward half of a client, and of a server with a parent: which leases to ask for, when and at
- * which address, and what the responses mean. It calls its owner when the owner must say what it
- * wants (prepare), and when a held lease has changed (changed). A doorman__held_lease without a
- * lease id stands for a resource that the owner has no lease of.
+ * which address, and what the responses mean. It is passive. Its owner, the client or the server,
+ * hands demands in and reads changes of leases out:
+ *
+ *     a request    if (doorman__upstream_begin(upstream, now)) {
+ *                      while ((held = doorman__upstream_next(upstream, now))) {
+ *                          doorman__upstream_put(upstream, held, &report, now);
+ *                      }
+ *                      made = doorman__upstream_end(upstream, out, now);
+ *                  }
+ *     a response   status = doorman__upstream_accept(upstream, sequence, response, now);
+ *                  while ((answer = doorman__upstream_next_answer(upstream, response, &held))) ...
+ *     after both   while ((held = doorman__upstream_next_closed(upstream))) free it
  *
  * At most one request is under way. The upstream is in one of three states. Only
  * doorman__upstream_move changes the state:
  *
  *   state        meaning                    leaves it
  *   READY        no request is under way    a request is made                    -> REQUESTED
+ *                                           there is no memory for one           -> BACKING_OFF
  *   REQUESTED    waits for one response     it comes, or redirects               -> READY
  *                                           it fails, times out or is invalid    -> BACKING_OFF
  *   BACKING_OFF  waits until retry_at       then a request is made               -> REQUESTED
  *   REQUESTED, BACKING_OFF                  its owner is no longer master        -> READY
  *
+ * A held lease belongs to a resource of the owner, and is a part of the owner's own struct. Without
+ * a lease id it stands for a resource that the owner has no lease of. Only doorman__held_move
+ * changes its state:
+ *
+ *   state      meaning                                  leaves it
+ *   IDLE       waits until it is due                    its renewal is requested    -> REQUESTED
+ *                                                       its owner closes it         -> CLOSING
+ *   REQUESTED  its renewal is in the request            the request ends            -> IDLE
+ *                                                       its owner closes it         -> ABANDONED
+ *   ABANDONED  the same; its owner has closed it        the request ends            -> CLOSING
+ *                                                       its owner opens it again    -> REQUESTED
+ *   CLOSING    waits until nothing of it is in use      its release is requested    -> RELEASING
+ *                                                       its owner opens it again    -> IDLE
+ *   RELEASING  its release is in the request            the request ends            -> CLOSED
+ *                                                       its owner opens it again    -> REOPENED
+ *   REOPENED   the same; its owner has opened it again  the request ends            -> IDLE
+ *                                                       its owner closes it         -> RELEASING
+ *   CLOSED     the upstream has no part in it           the owner frees it
+ *   IDLE, ABANDONED, CLOSING, without a lease in force  its owner closes it, or has -> CLOSED
+ *   any                                                 its owner removes it        -> CLOSED
+ *
  * An owner may have a great many held leases, so no call visits all of them. Each of them has
  * timers in these heaps:
  *
  *   heap      time                                         which held leases are in it
- *   dues      when to ask for it, to renew or to confirm   not asked for now, not closing
- *   halves    when half of its interval has passed         not asked for now, not closing
- *   releases  when to release it                           not asked for now, closing
+ *   dues      when to ask for it, to renew or to confirm   IDLE
+ *   halves    when half of its interval has passed         IDLE
+ *   releases  when to release it                           CLOSING
  *   ends      the end of its lease                         with a lease id
  *
  * A held lease is in force while it has a lease id and now < end. Otherwise the owner uses its
@@ -4193,50 +4219,61 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
 /* Wants count as met if the lease is smaller by at most a thousandth (R12). */
 #define DOORMAN__MET 0.999
 
+typedef enum doorman__held_state {
+    DOORMAN__HELD_CLOSED, /* also before it is added */
+    DOORMAN__HELD_IDLE,
+    DOORMAN__HELD_REQUESTED,
+    DOORMAN__HELD_ABANDONED,
+    DOORMAN__HELD_CLOSING,
+    DOORMAN__HELD_RELEASING,
+    DOORMAN__HELD_REOPENED,
+    DOORMAN__HELD_STATE_COUNT
+} doorman__held_state;
+
 typedef struct doorman__held_lease {
     struct doorman__held_lease *previous, *next; /* in the upstream's list */
     doorman__timer due;                          /* in the heap of dues, or that of releases */
     doorman__timer half, over;                   /* in the heaps of halves and of ends */
-    const char *resource_id;                     /* the owner's memory */
-    uint64_t lease_id;                           /* 0: never had one */
-    double capacity;                             /* of the lease */
+    doorman__held_state state;
+    const char *resource_id; /* the owner's memory */
+
+    /* The lease. */
+    uint64_t lease_id; /* 0: never had one */
+    double capacity;
     doorman_time end;
-    double committed;       /* K: what the granter has committed for it, */
-    double claimed;         /* in the last request that was answered or is under way */
-    double requested_wants; /* the same; the sum */
-    bool reported;          /* the request under way reports a lease */
-    bool in_request;        /* it is in the request under way */
-    bool learning;          /* its owner does not know all its holders yet (R8) */
-    bool closing;           /* release it once nothing of it is in use */
-    bool confirming;        /* the next request is, or the last one was, a confirmation (R12) */
-    bool has_outcome;       /* there was a response, */
-    bool granter_learns;    /* and the last one said so */
-    bool met;               /* the last response granted all that was asked for */
-    doorman_time requested_at, refresh_interval; /* see schedule */
-    doorman_time request_at;                     /* when to renew, report other wants, or release */
-    doorman_time confirm_at; /* when to check for something to confirm; NEVER: nothing */
+    double committed; /* K: what the granter has committed for it */
+    char node[DOORMAN_ID_BYTES_MAX + 1];
+
+    /* The last request that was answered, or is under way. */
+    double claimed;
+    double requested_wants; /* the sum */
+
+    /* The last response. */
+    bool has_outcome; /* there was one */
     doorman_outcome outcome;
-    bool whole; /* leases are whole units, by the last response */
+    bool granter_learns;
+    bool met;   /* it granted all that was asked for */
+    bool cut;   /* it granted less than was claimed, so a confirmation follows (R12) */
+    bool whole; /* leases are whole units */
     bool has_safe_capacity;
     double safe_capacity;
-    doorman_demand demand; /* filled in by `prepare`: the wants, of all groups together, */
-    double outstanding;    /* what is in use, */
-    double claim;          /* and all that it has or still uses (R3) */
-    char node[DOORMAN_ID_BYTES_MAX + 1];
+
+    /* When to ask: see doorman__held_schedule. */
+    doorman_time requested_at, refresh_interval;
+    doorman_time request_at; /* when to renew, to report other wants, or to release */
+    doorman_time confirm_at; /* when to check for something to confirm; NEVER: nothing */
 } doorman__held_lease;
 
-#define DOORMAN__GROUPS_MAX (32 * (DOORMAN_PRIORITY_MAX + 1)) /* demands of one server: T2 */
+/* What an owner reports about a held lease. */
+typedef struct doorman__report {
+    const doorman_demand *demands; /* a client: one; a server: at most GROUPS_MAX */
+    size_t demand_count;
+    double wants;       /* the sum of the demands */
+    double outstanding; /* what is in use */
+    bool learning;      /* the owner does not know all its holders yet (R8) */
+} doorman__report;
 
-typedef struct doorman__owner {
-    void (*look)(doorman_upstream *upstream, doorman_time now); /* called first; may be NULL */
-    void (*prepare)(doorman__held_lease *held, doorman_time now);
-    /* Writes the demands of a server, at most GROUPS_MAX. NULL: there is one, held->demand. */
-    size_t (*group)(const doorman__held_lease *held, doorman_demand *out);
-    /* A response for this held lease was accepted. */
-    void (*changed)(doorman__held_lease *held, const doorman_capacity_response *answer,
-                    doorman_time now);
-    void (*closed)(doorman__held_lease *held); /* already out of the list; frees it */
-} doorman__owner;
+#define DOORMAN__GROUPS_MAX (32 * (DOORMAN_PRIORITY_MAX + 1)) /* demands of one server: T2 */
 
 typedef enum doorman__upstream_state {
     DOORMAN__READY,
@@ -4248,36 +4285,42 @@ typedef enum doorman__upstream_state {
 #define DOORMAN__REDIRECTS_MAX 5
 #define DOORMAN__PATH_MAX 16
 
-/* A request with this many asks, with the longest ids, is within 4 MiB and 200,000 values. Further
- * asks go into the next request. */
+/* A request with this many items, with the longest ids, is within 4 MiB and 200,000 values. Further
+ * items go into the next request. */
 #define DOORMAN__ITEMS_MAX 1000
 #define DOORMAN__ITEMS_MAX_CLIENT 500 /* a client has a lock while they are written or read */
 #define DOORMAN__DEMANDS_MAX 20000
 
 struct doorman_upstream {
-    const doorman__owner *owner;
-    const char *holder_id; /* the owner's memory */
+    doorman_client *client; /* the owner is either a client or a server; the other one is NULL. */
+    doorman_server *server; /* The upstream never looks into it: see >>loop */
+    const char *holder_id;  /* the owner's memory */
     bool is_server;
     const char *const *path; /* of a server; the owner's memory */
     size_t path_count;
     char *addresses[DOORMAN__ADDRESSES_MAX];
-    size_t address_count, address_index;
+    size_t address_count, address_index;     /* a root has none */
     char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* "": none */
     unsigned redirects, failures;
     uint64_t failure_count; /* since the start */
     doorman__upstream_state state;
-    doorman_method method; /* of the request under way */
+    doorman_method method; /* of the request under way, or the last one */
     uint64_t sequence, random;
     doorman_time now, sent_at, retry_at, timeout;
-    doorman__held_lease *first, *last;
+    doorman__held_lease *first, *last, *closed; /* `closed`: to be freed by the owner */
     size_t held_count;
     doorman__timers dues, halves, releases, ends;
-    doorman_capacity_request
-        *items; /* reserved for all that a client asks for, so its requests need no memory */
+
+    /* The request under way: one item for each held lease. The arrays have room for the largest
+     * request of a client, so a client's requests need no memory. */
+    doorman_capacity_request *items;
     doorman__held_lease **in_request;
-    size_t items_capacity, in_request_capacity, in_request_count;
-    doorman_demand *demands; /* of a server's request: those of the first ask, then the next */
+    size_t items_capacity, in_request_capacity, item_count;
+    doorman_demand *demands; /* those of the first item, then those of the second, ... */
     size_t demands_capacity, demand_count;
+    size_t answered_count; /* items whose answers have been read out */
+    bool tried_both;       /* between begin and end: the method has been changed */
+    bool no_memory;        /* between begin and end: there was none for an item */
 };
 
 const char *doorman_method_name(doorman_method method, bool is_server) {
@@ -4289,7 +4332,7 @@ const char *doorman_method_name(doorman_method method, bool is_server) {
 
 static void doorman__upstream_move(doorman_upstream *upstream, doorman__upstream_state state) {
     static const bool legal[3][3] = {
-        [DOORMAN__READY] = {[DOORMAN__REQUESTED] = true},
+        [DOORMAN__READY] = {[DOORMAN__REQUESTED] = true, [DOORMAN__BACKING_OFF] = true},
         [DOORMAN__REQUESTED] = {[DOORMAN__READY] = true, [DOORMAN__BACKING_OFF] = true},
         [DOORMAN__BACKING_OFF] = {[DOORMAN__READY] = true, [DOORMAN__REQUESTED] = true}};
     assert(legal[upstream->state][state]);
@@ -4297,10 +4340,10 @@ static void doorman__upstream_move(doorman_upstream *upstream, doorman__upstream
     upstream->state = state;
 }
 
-static doorman_status doorman__upstream_init(doorman_upstream *upstream,
-                                             const doorman__owner *owner, const char *holder_id,
+static doorman_status doorman__upstream_init(doorman_upstream *upstream, const char *holder_id,
                                              const char *const *addresses, size_t address_count,
                                              doorman_error *error) {
+    assert(!upstream->client != !upstream->server);
     if (address_count < 1 || address_count > DOORMAN__ADDRESSES_MAX || !addresses) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "addresses: must be 1 to %d",
                              DOORMAN__ADDRESSES_MAX);
@@ -4311,7 +4354,6 @@ static doorman_status doorman__upstream_init(doorman_upstream *upstream,
                                  DOORMAN__ID_RULE);
         }
     }
-    upstream->owner = owner;
     upstream->holder_id = holder_id;
     for (; upstream->address_count < address_count; upstream->address_count++) {
         char *copy = doorman__copy(addresses[upstream->address_count]);
@@ -4321,7 +4363,9 @@ static doorman_status doorman__upstream_init(doorman_upstream *upstream,
     return DOORMAN_OK;
 }
 
+/* Precondition: the owner has removed all held leases. */
 static void doorman__upstream_uninit(doorman_upstream *upstream) {
+    assert(!upstream->first && !upstream->closed && !upstream->held_count);
     for (size_t i = 0; i < upstream->address_count; i++) DOORMAN_FREE(upstream->addresses[i]);
     DOORMAN_FREE(upstream->items);
     DOORMAN_FREE(upstream->in_request);
@@ -4340,6 +4384,14 @@ static size_t doorman__upstream_items_max(const doorman_upstream *upstream) {
     return upstream->is_server ? DOORMAN__ITEMS_MAX : DOORMAN__ITEMS_MAX_CLIENT;
 }
 
+static bool doorman__upstream_reserve_demands(doorman_upstream *upstream, size_t count) {
+    void *demands = upstream->demands;
+    bool room =
+        doorman__reserve(&demands, &upstream->demands_capacity, count, sizeof(doorman_demand));
+    upstream->demands = (doorman_demand *)demands;
+    return room;
+}
+
 /* Reserves memory for one more held lease. */
 static bool doorman__upstream_reserve(doorman_upstream *upstream) {
     void *items = upstream->items, *in_request = upstream->in_request;
@@ -4351,22 +4403,88 @@ static bool doorman__upstream_reserve(doorman_upstream *upstream) {
     room = doorman__reserve(&in_request, &upstream->in_request_capacity, count,
                             sizeof(doorman__held_lease *));
     upstream->in_request = (doorman__held_lease **)in_request;
-    return room && doorman__timers_reserve(&upstream->dues, all) &&
+    if (!room) return false;
+    return (upstream->is_server || doorman__upstream_reserve_demands(upstream, count)) &&
+           doorman__timers_reserve(&upstream->dues, all) &&
            doorman__timers_reserve(&upstream->halves, all) &&
            doorman__timers_reserve(&upstream->releases, all) &&
            doorman__timers_reserve(&upstream->ends, all);
 }
 
+static const char *doorman__upstream_address(const doorman_upstream *upstream) {
+    return upstream->redirect[0] ? upstream->redirect
+                                 : upstream->addresses[upstream->address_index];
+}
+
+/* The earliest time at which a held lease is due. */
+static doorman_time doorman__upstream_first_due(const doorman_upstream *upstream) {
+    return doorman__earlier(doorman__timers_due(&upstream->dues),
+                            doorman__timers_due(&upstream->releases));
+}
+
+/* When the next request is due, or the one under way times out. */
+static doorman_time doorman__upstream_due(const doorman_upstream *upstream) {
+    if (upstream->state == DOORMAN__REQUESTED) {
+        return doorman__after(upstream->sent_at, upstream->timeout);
+    }
+    doorman_time due = doorman__upstream_first_due(upstream);
+    return upstream->state == DOORMAN__READY ? due : doorman__later(due, upstream->retry_at);
+}
+
+/* ---- upstream: a held lease */
+
+static bool doorman__held_live(const doorman__held_lease *held, doorman_time now) {
+    return held->lease_id && now < held->end;
+}
+
+/* The owner has closed it. */
+static bool doorman__held_ending(const doorman__held_lease *held) {
+    return held->state == DOORMAN__HELD_ABANDONED || held->state == DOORMAN__HELD_CLOSING ||
+           held->state == DOORMAN__HELD_RELEASING;
+}
+
+static bool doorman__held_in_request(const doorman__held_lease *held) {
+    return held->state == DOORMAN__HELD_REQUESTED || held->state == DOORMAN__HELD_ABANDONED ||
+           held->state == DOORMAN__HELD_RELEASING || held->state == DOORMAN__HELD_REOPENED;
+}
+
 /* Sets the timers of a held lease. Called after each change of a field that they depend on. */
 static void doorman__held_set_timers(doorman_upstream *upstream, doorman__held_lease *held) {
-    doorman_time due = DOORMAN_NEVER, half = DOORMAN_NEVER;
-    if (!held->in_request) due = doorman__earlier(held->request_at, held->confirm_at);
-    if (!held->in_request && !held->closing) {
-        half = doorman__after(held->requested_at, held->refresh_interval / 2);
-    }
-    doorman__timer_set(held->closing ? &upstream->releases : &upstream->dues, &held->due, due);
+    bool idle = held->state == DOORMAN__HELD_IDLE, closing = held->state == DOORMAN__HELD_CLOSING;
+    doorman_time due = DOORMAN_NEVER, half = DOORMAN_NEVER, end = DOORMAN_NEVER;
+    if (idle || closing) due = doorman__earlier(held->request_at, held->confirm_at);
+    if (idle) half = doorman__after(held->requested_at, held->refresh_interval / 2);
+    if (held->lease_id && held->state != DOORMAN__HELD_CLOSED) end = held->end;
+    doorman__timer_set(closing ? &upstream->releases : &upstream->dues, &held->due, due);
     doorman__timer_set(&upstream->halves, &held->half, half);
-    doorman__timer_set(&upstream->ends, &held->over, held->lease_id ? held->end : DOORMAN_NEVER);
+    doorman__timer_set(&upstream->ends, &held->over, end);
+}
+
+static void doorman__held_move(doorman_upstream *upstream, doorman__held_lease *held,
+                               doorman__held_state state) {
+    enum {
+        CLOSED = 1 << DOORMAN__HELD_CLOSED,
+        IDLE = 1 << DOORMAN__HELD_IDLE,
+        REQUESTED = 1 << DOORMAN__HELD_REQUESTED,
+        ABANDONED = 1 << DOORMAN__HELD_ABANDONED,
+        CLOSING = 1 << DOORMAN__HELD_CLOSING,
+        RELEASING = 1 << DOORMAN__HELD_RELEASING,
+        REOPENED = 1 << DOORMAN__HELD_REOPENED
+    };
+    static const int legal[DOORMAN__HELD_STATE_COUNT] = {
+        [DOORMAN__HELD_CLOSED] = IDLE,
+        [DOORMAN__HELD_IDLE] = REQUESTED | CLOSING | CLOSED,
+        [DOORMAN__HELD_REQUESTED] = IDLE | ABANDONED | CLOSED,
+        [DOORMAN__HELD_ABANDONED] = CLOSING | REQUESTED | CLOSED,
+        [DOORMAN__HELD_CLOSING] = RELEASING | IDLE | CLOSED,
+        [DOORMAN__HELD_RELEASING] = REOPENED | CLOSED,
+        [DOORMAN__HELD_REOPENED] = IDLE | RELEASING | CLOSED};
+    assert(legal[held->state] & 1 << state);
+    (void)legal;
+    bool closing = held->state == DOORMAN__HELD_CLOSING;
+    doorman__timer_clear(closing ? &upstream->releases : &upstream->dues, &held->due);
+    held->state = state;
+    doorman__held_set_timers(upstream, held);
 }
 
 static void doorman__held_request_at(doorman_upstream *upstream, doorman__held_lease *held,
@@ -4381,12 +4499,6 @@ static void doorman__held_confirm_at(doorman_upstream *upstream, doorman__held_l
     doorman__held_set_timers(upstream, held);
 }
 
-static void doorman__held_set_requested(doorman_upstream *upstream, doorman__held_lease *held,
-                                        bool in_request) {
-    held->in_request = in_request;
-    doorman__held_set_timers(upstream, held);
-}
-
 /* Adds a held lease, which is due at once. Precondition: doorman__upstream_reserve has
  * succeeded. */
 static void doorman__upstream_add(doorman_upstream *upstream, doorman__held_lease *held,
@@ -4395,36 +4507,39 @@ static void doorman__upstream_add(doorman_upstream *upstream, doorman__held_leas
     *(upstream->last ? &upstream->last->next : &upstream->first) = held;
     upstream->last = held;
     upstream->held_count++;
+    held->request_at = now;
     held->confirm_at = DOORMAN_NEVER;
-    doorman__held_request_at(upstream, held, now);
+    doorman__held_move(upstream, held, DOORMAN__HELD_IDLE);
 }
 
-static void doorman__held_set_closing(doorman_upstream *upstream, doorman__held_lease *held,
-                                      bool closing) {
-    if (closing == held->closing) return;
-    doorman__timer_clear(closing ? &upstream->dues : &upstream->releases, &held->due);
-    held->closing = closing;
-    doorman__held_set_timers(upstream, held);
-}
-
+/* Removes a held lease without a release. The owner may free it then. */
 static void doorman__upstream_remove(doorman_upstream *upstream, doorman__held_lease *held) {
+    assert(upstream->held_count > 0);
     *(held->previous ? &held->previous->next : &upstream->first) = held->next;
     *(held->next ? &held->next->previous : &upstream->last) = held->previous;
-    doorman__timer_clear(held->closing ? &upstream->releases : &upstream->dues, &held->due);
-    doorman__timer_clear(&upstream->halves, &held->half);
-    doorman__timer_clear(&upstream->ends, &held->over);
+    held->previous = held->next = NULL;
     upstream->held_count--;
-    upstream->owner->closed(held);
+    doorman__held_move(upstream, held, DOORMAN__HELD_CLOSED);
+    assert(!held->due.place && !held->half.place && !held->over.place);
 }
 
-/* The earliest time at which a held lease is due. */
-static doorman_time doorman__upstream_first_due(const doorman_upstream *upstream) {
-    return doorman__earlier(doorman__timers_due(&upstream->dues),
-                            doorman__timers_due(&upstream->releases));
+/* Removes a held lease that has nothing to release, and leaves it for the owner to free. */
+static void doorman__held_finish(doorman_upstream *upstream, doorman__held_lease *held) {
+    assert(doorman__held_ending(held) || held->state == DOORMAN__HELD_IDLE);
+    doorman__upstream_remove(upstream, held);
+    held->next = upstream->closed;
+    upstream->closed = held;
 }
 
-static bool doorman__held_live(const doorman__held_lease *held, doorman_time now) {
-    return held->lease_id && now < held->end;
+/* A held lease that is closed, for the owner to free; NULL: there is none. Every call that can
+ * close one is followed by this one, until it returns NULL. */
+static doorman__held_lease *doorman__upstream_next_closed(doorman_upstream *upstream) {
+    doorman__held_lease *held = upstream->closed;
+    if (!held) return NULL;
+    assert(held->state == DOORMAN__HELD_CLOSED);
+    upstream->closed = held->next;
+    held->next = NULL;
+    return held;
 }
 
 /* Makes a held lease due as soon as the minimum interval allows. */
@@ -4453,44 +4568,81 @@ static void doorman__held_grow(doorman_upstream *upstream, doorman__held_lease *
     if (held->met) doorman__held_expedite(upstream, held, 0, now);
 }
 
-/* The owner no longer needs the held lease. If it is not in force, and not in a request, it is
- * closed at once. A lease is released with the next request. If some of it is in use, it is
- * released when that has ended, or closed when the lease has ended. */
+/* R3: lowers the lease to what its owner needs, unless no server answers at present. Returns
+ * whether that changes it. */
+static bool doorman__held_give_back(const doorman_upstream *upstream, doorman__held_lease *held,
+                                    double needed, doorman_time now) {
+    assert(needed >= 0);
+    bool reachable = upstream->failures == 0;
+    if (!reachable || !doorman__held_live(held, now) || needed >= held->capacity) return false;
+    held->capacity = needed;
+    return true;
+}
+
+/* The owner no longer needs the held lease. A lease in force is released with the next request. If
+ * some of it is in use, it is released when that has ended. Without a lease in force the held lease
+ * is closed at once. */
 static void doorman__held_close(doorman_upstream *upstream, doorman__held_lease *held,
                                 doorman_time now) {
     held->confirm_at = DOORMAN_NEVER;
-    doorman__held_set_closing(upstream, held, true);
-    doorman__held_request_at(upstream, held, now);
-    if (!held->in_request && !doorman__held_live(held, now)) {
-        doorman__upstream_remove(upstream, held);
+    held->request_at = now;
+    if (held->state == DOORMAN__HELD_IDLE && !doorman__held_live(held, now)) {
+        doorman__held_finish(upstream, held);
+    } else if (held->state == DOORMAN__HELD_IDLE) {
+        doorman__held_move(upstream, held, DOORMAN__HELD_CLOSING);
+    } else if (held->state == DOORMAN__HELD_REQUESTED) {
+        doorman__held_move(upstream, held, DOORMAN__HELD_ABANDONED);
+    } else {
+        doorman__held_move(upstream, held, DOORMAN__HELD_RELEASING);
     }
 }
 
-const char *doorman_upstream_address(const doorman_upstream *upstream) {
-    return upstream->redirect[0] ? upstream->redirect
-                                 : upstream->addresses[upstream->address_index];
+/* The owner needs the held lease again after it has closed it. It is asked for at once, or when the
+ * request under way has ended. */
+static void doorman__held_reopen(doorman_upstream *upstream, doorman__held_lease *held,
+                                 doorman_time now) {
+    assert(doorman__held_ending(held));
+    held->request_at = now;
+    if (held->state == DOORMAN__HELD_CLOSING) {
+        doorman__held_move(upstream, held, DOORMAN__HELD_IDLE);
+    } else if (held->state == DOORMAN__HELD_ABANDONED) {
+        doorman__held_move(upstream, held, DOORMAN__HELD_REQUESTED);
+    } else {
+        doorman__held_move(upstream, held, DOORMAN__HELD_REOPENED);
+    }
 }
 
-/* The request under way has ended. What was not answered is asked for again, after everything that
- * has been due for longer. So if not all asks fit into a request, each has its turn. */
-static void doorman__upstream_settle(doorman_upstream *upstream, doorman__upstream_state state,
-                                     bool answered) {
-    doorman__upstream_move(upstream, state);
-    for (size_t i = 0; i < upstream->in_request_count; i++) {
+/* The request that contains this held lease has ended. */
+static void doorman__held_end_request(doorman_upstream *upstream, doorman__held_lease *held) {
+    assert(doorman__held_in_request(held));
+    if (!doorman__held_ending(held)) {
+        doorman__held_move(upstream, held, DOORMAN__HELD_IDLE);
+    } else if (doorman__held_live(held, upstream->now)) {
+        doorman__held_move(upstream, held, DOORMAN__HELD_CLOSING);
+    } else {
+        doorman__held_finish(upstream, held);
+    }
+}
+
+/* ---- upstream: when a request ends */
+
+/* The request under way has ended without answers, or it was a release. What was not answered is
+ * asked for again, after everything that has been due for longer. So if not all items fit into a
+ * request, each has its turn. */
+static void doorman__upstream_end_items(doorman_upstream *upstream, bool answered) {
+    for (size_t i = 0; i < upstream->item_count; i++) {
         doorman__held_lease *held = upstream->in_request[i];
         if (!answered) held->request_at = upstream->now;
-        doorman__held_set_requested(upstream, held, false);
-        if (held->closing && !doorman__held_live(held, upstream->now)) {
-            doorman__upstream_remove(upstream, held);
-        }
+        doorman__held_end_request(upstream, held);
     }
-    upstream->in_request_count = 0;
+    upstream->item_count = 0;
 }
 
-/* Forgets all held leases without a release. The response to a request under way will be
- * dropped. */
+/* Forgets all held leases without a release, for the owner to free. The response to a request under
+ * way will be dropped. */
 static void doorman__upstream_forget(doorman_upstream *upstream) {
-    upstream->in_request_count = 0;
+    assert(!upstream->closed);
+    upstream->item_count = 0;
     while (upstream->first) doorman__upstream_remove(upstream, upstream->first);
     if (upstream->state != DOORMAN__READY) doorman__upstream_move(upstream, DOORMAN__READY);
     upstream->failures = upstream->redirects = 0;
@@ -4509,9 +4661,11 @@ static doorman_time doorman__upstream_first_end(doorman_upstream *upstream) {
     return doorman__timers_due(&upstream->ends);
 }
 
-static void doorman__upstream_fail(doorman_upstream *upstream, unsigned failures_max) {
+/* The request under way has failed. */
+static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned failures_max) {
     doorman_time now = upstream->now;
-    doorman__upstream_settle(upstream, DOORMAN__BACKING_OFF, false);
+    doorman__upstream_move(upstream, DOORMAN__BACKING_OFF);
+    doorman__upstream_end_items(upstream, false);
     upstream->failures = upstream->failures < failures_max ? upstream->failures + 1 : failures_max;
     upstream->failure_count++;
     upstream->redirects = 0;
@@ -4524,148 +4678,168 @@ static void doorman__upstream_fail(doorman_upstream *upstream, unsigned failures
     upstream->retry_at = doorman__after(now, doorman__later(delay, DOORMAN_SECOND));
 }
 
-void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
+/* The request with this sequence got no response. No effect unless it is under way. */
+static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence,
+                                   doorman_time now) {
     doorman__upstream_now(upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
-    doorman__upstream_fail(upstream, DOORMAN__FAILURES_MAX);
+    doorman__upstream_back_off(upstream, DOORMAN__FAILURES_MAX);
 }
 
-/* Makes a release of the held leases that are closing, if there are any. From then on their leases
- * are not used. A held lease that is still in use is checked once a second. */
-static void doorman__upstream_collect_releases(doorman_upstream *upstream, doorman_time now) {
-    while (doorman__timers_due(&upstream->releases) <= now) {
-        if (upstream->in_request_count == doorman__upstream_items_max(upstream)) break;
-        doorman__timer *first = doorman__timers_first(&upstream->releases);
-        doorman__held_lease *held = DOORMAN__WITHIN(doorman__held_lease, due, first);
-        upstream->owner->prepare(held, now);
-        if (!doorman__held_live(held, now)) {
-            doorman__upstream_remove(upstream, held);
-        } else if (held->outstanding > 0) {
-            doorman_time second = doorman__after(now, DOORMAN_SECOND);
-            doorman__held_request_at(upstream, held, doorman__earlier(held->end, second));
-        } else {
-            doorman_capacity_request wanted = {.resource_id = held->resource_id,
-                                               .has.id = held->lease_id};
-            wanted.has.node = held->node;
-            held->lease_id = 0;
-            doorman__held_set_requested(upstream, held, true);
-            upstream->items[upstream->in_request_count] = wanted;
-            upstream->in_request[upstream->in_request_count++] = held;
-        }
+/* ---- upstream: a request */
+
+/* Starts a request. False: the one under way or the back-off has not ended, or nothing is due.
+ * Renewals and releases alternate. */
+static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now) {
+    now = doorman__upstream_now(upstream, now);
+    upstream->tried_both = upstream->no_memory = false;
+    if (upstream->state == DOORMAN__REQUESTED) {
+        if (now - upstream->sent_at < upstream->timeout) return false;
+        doorman__upstream_back_off(upstream, DOORMAN__FAILURES_MAX);
     }
+    if (now < doorman__upstream_due(upstream)) return false;
+    assert(upstream->item_count == 0);
+    bool released = upstream->method == DOORMAN_RELEASE_CAPACITY;
+    upstream->method = released ? DOORMAN_GET_CAPACITY : DOORMAN_RELEASE_CAPACITY;
+    upstream->demand_count = 0;
+    return true;
 }
 
-static doorman_capacity_request doorman__held_capacity_request(doorman__held_lease *held,
-                                                               doorman_time now) {
-    doorman_capacity_request wanted = {.resource_id = held->resource_id,
-                                       .outstanding = held->outstanding,
-                                       .wants = &held->demand,
-                                       .wants_count = 1,
-                                       .learning = held->learning};
-    held->reported = doorman__held_live(held, now);
-    if (held->reported) {
-        wanted.has.id = held->lease_id;
-        wanted.has.node = held->node;
-        held->committed = doorman__min(held->committed, held->claim);
-        wanted.has.capacity = doorman__min(held->claim, held->capacity); /* R3 */
-        wanted.has.expires_in = held->end - now;
-    }
-    return wanted;
-}
-
-/* Whether to ask now for a held lease whose timer is due. A confirmation that could confirm
- * nothing, because a gauge has not given back any units, is checked again a second later. */
-static bool doorman__held_due(doorman_upstream *upstream, doorman__held_lease *held,
-                              doorman_time now) {
-    if (now >= held->request_at) return true;
-    upstream->owner->prepare(held, now);
-    if (held->claim < held->claimed) return true;
-    doorman__held_confirm_at(upstream, held, doorman__after(now, DOORMAN_SECOND));
-    return false;
-}
-
-/* Makes room in the request for the largest possible ask of one held lease. */
+/* Makes room in the request for the largest possible item. */
 static bool doorman__upstream_room(doorman_upstream *upstream) {
-    if (upstream->in_request_count == doorman__upstream_items_max(upstream)) return false;
-    if (!upstream->owner->group) return true;
-    size_t count = upstream->demand_count + DOORMAN__GROUPS_MAX;
-    void *demands = upstream->demands;
-    bool room =
-        count <= DOORMAN__DEMANDS_MAX &&
-        doorman__reserve(&demands, &upstream->demands_capacity, count, sizeof(doorman_demand));
-    upstream->demands = (doorman_demand *)demands;
+    if (upstream->item_count == doorman__upstream_items_max(upstream)) return false;
+    size_t count = upstream->demand_count + (upstream->is_server ? DOORMAN__GROUPS_MAX : 1);
+    if (count > DOORMAN__DEMANDS_MAX) return false;
+    bool room = doorman__upstream_reserve_demands(upstream, count);
+    if (!room) upstream->no_memory = true;
     return room;
 }
 
-static void doorman__upstream_collect(doorman_upstream *upstream, doorman__held_lease *held,
-                                      doorman_time now) {
-    upstream->owner->prepare(held, now);
-    doorman__held_set_requested(upstream, held, true);
-    held->claimed = held->claim;
-    held->requested_wants = held->demand.wants;
-    doorman_capacity_request *wanted = &upstream->items[upstream->in_request_count];
-    upstream->in_request[upstream->in_request_count++] = held;
-    *wanted = doorman__held_capacity_request(held, now);
-    if (!upstream->owner->group) return;
-    wanted->wants_count = upstream->owner->group(held, &upstream->demands[upstream->demand_count]);
-    upstream->demand_count += wanted->wants_count;
+/* K1: a held lease to renew. When none is due any more, and there are items, those that are past
+ * half their interval follow. */
+static doorman__held_lease *doorman__upstream_next_renewal(doorman_upstream *upstream,
+                                                           doorman_time now) {
+    bool due = doorman__timers_due(&upstream->dues) <= now;
+    bool half = upstream->item_count > 0 && doorman__timers_due(&upstream->halves) <= now;
+    if ((!due && !half) || !doorman__upstream_room(upstream)) return NULL;
+    if (!due) {
+        doorman__timer *first = doorman__timers_first(&upstream->halves);
+        return DOORMAN__WITHIN(doorman__held_lease, half, first);
+    }
+    return DOORMAN__WITHIN(doorman__held_lease, due, doorman__timers_first(&upstream->dues));
 }
 
-/* K1: adds what is due and, if anything is, what is past half its interval. False: not all that is
- * due had room. */
-static bool doorman__upstream_collect_renewals(doorman_upstream *upstream, doorman_time now) {
-    bool room = true;
-    upstream->demand_count = 0;
-    while (room && doorman__timers_due(&upstream->dues) <= now) {
-        doorman__timer *first = doorman__timers_first(&upstream->dues);
+/* A held lease to release. Those whose leases have ended meanwhile are closed. */
+static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *upstream,
+                                                           doorman_time now) {
+    if (upstream->item_count == doorman__upstream_items_max(upstream)) return NULL;
+    while (doorman__timers_due(&upstream->releases) <= now) {
+        doorman__timer *first = doorman__timers_first(&upstream->releases);
         doorman__held_lease *held = DOORMAN__WITHIN(doorman__held_lease, due, first);
-        if (!doorman__held_due(upstream, held, now)) continue;
-        room = doorman__upstream_room(upstream);
-        if (room) doorman__upstream_collect(upstream, held, now);
+        if (doorman__held_live(held, now)) return held;
+        doorman__held_finish(upstream, held);
     }
-    bool more = room && upstream->in_request_count > 0;
-    while (more && doorman__timers_due(&upstream->halves) <= now) {
-        doorman__timer *first = doorman__timers_first(&upstream->halves);
-        more = doorman__upstream_room(upstream);
-        doorman__held_lease *held = DOORMAN__WITHIN(doorman__held_lease, half, first);
-        if (more) doorman__upstream_collect(upstream, held, now);
+    return NULL;
+}
+
+/* The next held lease to report about, for doorman__upstream_put; NULL: there is none, or the
+ * request is full. If there is nothing to do by one method, the other one is tried. */
+static doorman__held_lease *doorman__upstream_next(doorman_upstream *upstream, doorman_time now) {
+    for (;;) {
+        bool renews = upstream->method == DOORMAN_GET_CAPACITY;
+        doorman__held_lease *held = renews ? doorman__upstream_next_renewal(upstream, now)
+                                           : doorman__upstream_next_release(upstream, now);
+        if (held || upstream->item_count || upstream->tried_both) return held;
+        upstream->tried_both = true;
+        upstream->method = renews ? DOORMAN_RELEASE_CAPACITY : DOORMAN_GET_CAPACITY;
     }
+}
+
+static void doorman__upstream_add_item(doorman_upstream *upstream, doorman__held_lease *held,
+                                       const doorman_capacity_request *item) {
+    assert(upstream->item_count < upstream->items_capacity);
+    assert(upstream->item_count < upstream->in_request_capacity);
+    upstream->in_request[upstream->item_count] = held;
+    upstream->items[upstream->item_count++] = *item;
+}
+
+/* R10. From now on the lease is not used. A held lease that is still in use is checked again a
+ * second later. */
+static void doorman__upstream_put_release(doorman_upstream *upstream, doorman__held_lease *held,
+                                          double outstanding, doorman_time now) {
+    if (outstanding > 0) {
+        doorman_time second = doorman__after(now, DOORMAN_SECOND);
+        doorman__held_request_at(upstream, held, doorman__earlier(held->end, second));
+        return;
+    }
+    const doorman_capacity_request item = {.resource_id = held->resource_id,
+                                           .has = {.id = held->lease_id, .node = held->node}};
+    held->lease_id = 0;
+    doorman__held_move(upstream, held, DOORMAN__HELD_RELEASING);
+    doorman__upstream_add_item(upstream, held, &item);
+}
+
+static void doorman__upstream_put_renewal(doorman_upstream *upstream, doorman__held_lease *held,
+                                          const doorman__report *report, double claim,
+                                          doorman_time now) {
+    doorman_capacity_request item = {.resource_id = held->resource_id,
+                                     .outstanding = report->outstanding,
+                                     .wants_count = report->demand_count,
+                                     .learning = report->learning};
+    held->claimed = claim;
+    held->requested_wants = report->wants;
+    if (doorman__held_live(held, now)) {
+        held->committed = doorman__min(held->committed, claim);
+        item.has.id = held->lease_id;
+        item.has.node = held->node;
+        item.has.capacity = doorman__min(claim, held->capacity); /* R3 */
+        item.has.expires_in = held->end - now;
+    }
+    for (size_t i = 0; i < report->demand_count; i++) {
+        upstream->demands[upstream->demand_count++] = report->demands[i];
+    }
+    assert(upstream->demand_count <= upstream->demands_capacity);
+    doorman__held_move(upstream, held, DOORMAN__HELD_REQUESTED);
+    doorman__upstream_add_item(upstream, held, &item);
+}
+
+/* Puts the held lease that doorman__upstream_next has returned into the request. A confirmation
+ * that could confirm nothing, because a gauge has not given back any units, is checked again a
+ * second later. */
+static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_lease *held,
+                                  const doorman__report *report, doorman_time now) {
+    assert(report->outstanding >= 0 && report->wants >= 0);
+    if (upstream->method == DOORMAN_RELEASE_CAPACITY) {
+        doorman__upstream_put_release(upstream, held, report->outstanding, now);
+        return;
+    }
+    double capacity = doorman__held_live(held, now) ? held->capacity : 0;
+    double claim = doorman__max(capacity, report->outstanding);
+    bool confirms = now >= held->confirm_at && now < held->request_at;
+    if (confirms && claim >= held->claimed) {
+        doorman__held_confirm_at(upstream, held, doorman__after(now, DOORMAN_SECOND));
+    } else {
+        doorman__upstream_put_renewal(upstream, held, report, claim, now);
+    }
+}
+
+/* Ends what _begin has started, and writes the request. False: there is nothing to send. If there
+ * is no memory for the smallest request, another one is tried a second later. */
+static bool doorman__upstream_end(doorman_upstream *upstream, doorman_request *out,
+                                  doorman_time now) {
     const doorman_demand *demands = upstream->demands;
-    for (size_t i = 0; upstream->owner->group && i < upstream->in_request_count; i++) {
+    if (!upstream->item_count && upstream->no_memory) {
+        if (upstream->state == DOORMAN__READY) {
+            doorman__upstream_move(upstream, DOORMAN__BACKING_OFF);
+        }
+        upstream->retry_at = doorman__after(now, DOORMAN_SECOND);
+    }
+    if (!upstream->item_count) return false;
+    for (size_t i = 0; i < upstream->item_count; i++) {
+        if (!upstream->items[i].wants_count) continue;
         upstream->items[i].wants = demands; /* the array may have moved until now */
         demands += upstream->items[i].wants_count;
     }
-    return room;
-}
-
-/* Makes the next request, if there is something to ask for or to release. If there is both, they
- * alternate. */
-static doorman_status doorman__upstream_compose(doorman_upstream *upstream, doorman_time now) {
-    bool wanted = upstream->method == DOORMAN_RELEASE_CAPACITY, room = true;
-    for (int turn = 0; turn < 2 && !upstream->in_request_count; turn++, wanted = !wanted) {
-        upstream->method = wanted ? DOORMAN_GET_CAPACITY : DOORMAN_RELEASE_CAPACITY;
-        if (wanted) {
-            room = doorman__upstream_collect_renewals(upstream, now);
-        } else {
-            doorman__upstream_collect_releases(upstream, now);
-        }
-    }
-    return room || upstream->in_request_count ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
-}
-
-doorman_status doorman_upstream_request(doorman_upstream *upstream, doorman_request *out,
-                                        doorman_time now) {
-    now = doorman__upstream_now(upstream, now);
-    memset(out, 0, sizeof *out);
-    if (upstream->owner->look) upstream->owner->look(upstream, now);
-    if (upstream->state == DOORMAN__REQUESTED) {
-        if (now - upstream->sent_at < upstream->timeout) return DOORMAN_OK;
-        doorman__upstream_fail(upstream, DOORMAN__FAILURES_MAX);
-    }
-    if (upstream->state == DOORMAN__BACKING_OFF && now < upstream->retry_at) return DOORMAN_OK;
-    if (now < doorman__upstream_first_due(upstream)) return DOORMAN_OK;
-    doorman_status status = doorman__upstream_compose(upstream, now);
-    if (!upstream->in_request_count) return status;
     doorman__upstream_move(upstream, DOORMAN__REQUESTED);
     upstream->sent_at = now;
     *out = (doorman_request){.method = upstream->method,
@@ -4674,18 +4848,13 @@ doorman_status doorman_upstream_request(doorman_upstream *upstream, doorman_requ
                              .path = upstream->path,
                              .path_count = upstream->path_count,
                              .items = upstream->items,
-                             .item_count = upstream->in_request_count,
+                             .item_count = upstream->item_count,
+                             .address = doorman__upstream_address(upstream),
                              .sequence = ++upstream->sequence};
-    return DOORMAN_OK;
+    return true;
 }
 
-doorman_time doorman_upstream_due(const doorman_upstream *upstream) {
-    if (upstream->state == DOORMAN__REQUESTED)
-        return doorman__after(upstream->sent_at, upstream->timeout);
-    doorman_time look_at = doorman__upstream_first_due(upstream);
-    return upstream->state == DOORMAN__READY ? look_at
-                                             : doorman__later(look_at, upstream->retry_at);
-}
+/* ---- upstream: a response */
 
 /* The scheme of an address may be in upper or lower case. */
 static bool doorman__tls(const char *address) {
@@ -4700,7 +4869,7 @@ static bool doorman__tls(const char *address) {
 /* K3. False: the redirect must not be followed. */
 static bool doorman__upstream_redirect(doorman_upstream *upstream, const char *address) {
     if (!doorman__id_valid(address) || upstream->redirects >= DOORMAN__REDIRECTS_MAX) return false;
-    if (doorman__tls(doorman_upstream_address(upstream)) && !doorman__tls(address)) return false;
+    if (doorman__tls(doorman__upstream_address(upstream)) && !doorman__tls(address)) return false;
     upstream->redirects++;
     memmove(upstream->redirect, address, strlen(address) + 1);
     return true;
@@ -4745,8 +4914,8 @@ static bool doorman__response_valid(const doorman_upstream *upstream,
     if (response->method != upstream->method) return false;
     if (upstream->method == DOORMAN_RELEASE_CAPACITY) return true;
     if (response->is_server != upstream->is_server) return false;
-    if (response->item_count != upstream->in_request_count) return false;
-    for (size_t i = 0; i < upstream->in_request_count; i++) {
+    if (response->item_count != upstream->item_count) return false;
+    for (size_t i = 0; i < upstream->item_count; i++) {
         const doorman_capacity_response *answer = &response->items[i];
         if (!doorman__capacity_response_valid(answer, &upstream->items[i], upstream->is_server))
             return false;
@@ -4763,15 +4932,15 @@ static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lea
     doorman_time now = upstream->now;
     double late = 1 + 0.05 * doorman__random_unit(&upstream->random);
     bool cut = doorman__held_live(held, now) && held->capacity < held->claimed;
+    bool ending = doorman__held_ending(held);
     held->refresh_interval = doorman__later(interval, DOORMAN_SECOND / 100);
     held->requested_at =
         doorman__earlier(now, doorman__after(upstream->sent_at, held->refresh_interval / 2));
     doorman_time next = doorman__scale(held->refresh_interval, late);
-    doorman_time again = held->confirming ? doorman__after(now, DOORMAN_SECOND) : now;
-    next = doorman__after(held->requested_at, next);
-    doorman__held_request_at(upstream, held, held->closing ? now : next);
-    doorman__held_confirm_at(upstream, held, cut && !held->closing ? again : DOORMAN_NEVER);
-    held->confirming = cut;
+    doorman_time again = held->cut ? doorman__after(now, DOORMAN_SECOND) : now;
+    held->request_at = ending ? now : doorman__after(held->requested_at, next);
+    held->confirm_at = cut && !ending ? again : DOORMAN_NEVER;
+    held->cut = cut;
 }
 
 /* R9: replaces the lease of a held lease. If it has none, or one of another node, K starts from the
@@ -4790,58 +4959,76 @@ static void doorman__held_replace(doorman__held_lease *held, const doorman_lease
     memcpy(held->node, lease->node, strlen(lease->node) + 1);
 }
 
-static void doorman__held_take(doorman_upstream *upstream, doorman__held_lease *held,
+/* Takes one answer. False: it has no effect, since the reported lease has ended meanwhile (R2). */
+static bool doorman__held_take(doorman_upstream *upstream, doorman__held_lease *held, bool reported,
                                const doorman_capacity_response *answer) {
     const doorman_lease *lease = &answer->gets;
-    if (held->reported && upstream->now >= held->end) { /* R2 */
-        doorman__held_request_at(upstream, held, upstream->now);
-        return;
+    bool granted = answer->outcome == DOORMAN_GRANTED;
+    if (reported && upstream->now >= held->end) {
+        held->request_at = upstream->now;
+        return false;
     }
     held->has_outcome = true;
     held->outcome = answer->outcome;
     held->granter_learns = answer->learning;
-    held->met = answer->outcome == DOORMAN_GRANTED &&
-                lease->capacity >= held->requested_wants * DOORMAN__MET;
+    held->met = granted && lease->capacity >= held->requested_wants * DOORMAN__MET;
     if (answer->has_safe_capacity) {
         held->has_safe_capacity = true;
         held->safe_capacity = answer->safe_capacity;
     }
-    if (answer->outcome == DOORMAN_GRANTED) {
+    doorman_time interval = lease->refresh_interval;
+    if (granted) {
         held->whole = answer->whole;
         doorman__held_replace(held, lease, doorman__after(upstream->sent_at, lease->expires_in),
                               upstream->now);
-    }
-    doorman_time interval = lease->refresh_interval;
-    if (answer->outcome == DOORMAN_GRANTED) {
-        interval =
-            doorman__earlier(interval, lease->expires_in / 2); /* or the lease would end first */
+        interval = doorman__earlier(interval, lease->expires_in / 2); /* before the lease ends */
     }
     doorman__held_schedule(upstream, held, interval);
-    upstream->owner->changed(held, answer, upstream->now);
+    return true;
 }
 
-doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t sequence,
-                                         const doorman_response *response, doorman_time now) {
-    now = doorman__upstream_now(upstream, now);
-    if (upstream->owner->look) upstream->owner->look(upstream, now);
+/* Accepts the response to the request with this sequence, or not (R2). After OK the owner reads the
+ * answers by doorman__upstream_next_answer.
+ *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (it does not match the request) */
+static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint64_t sequence,
+                                               const doorman_response *response, doorman_time now) {
+    doorman__upstream_now(upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence)
         return DOORMAN_STALE;
     if (!response->is_master && doorman__upstream_redirect(upstream, response->master_address)) {
-        doorman__upstream_settle(upstream, DOORMAN__READY, false);
+        doorman__upstream_move(upstream, DOORMAN__READY);
+        doorman__upstream_end_items(upstream, false);
         return DOORMAN_OK;
     }
     if (!response->is_master || !doorman__response_valid(upstream, response)) {
-        doorman__upstream_fail(upstream, response->is_master ? DOORMAN__FAILURES_MAX
-                                                             : DOORMAN__FAILURES_MAX_ALIVE);
+        doorman__upstream_back_off(upstream, response->is_master ? DOORMAN__FAILURES_MAX
+                                                                 : DOORMAN__FAILURES_MAX_ALIVE);
         return response->is_master ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
     }
     upstream->failures = upstream->redirects = 0;
-    bool gets = upstream->method == DOORMAN_GET_CAPACITY;
-    for (size_t i = 0; gets && i < response->item_count; i++) {
-        doorman__held_take(upstream, upstream->in_request[i], &response->items[i]);
-    }
-    doorman__upstream_settle(upstream, DOORMAN__READY, true);
+    doorman__upstream_move(upstream, DOORMAN__READY);
+    upstream->answered_count = 0;
+    if (upstream->method == DOORMAN_RELEASE_CAPACITY) doorman__upstream_end_items(upstream, true);
     return DOORMAN_OK;
+}
+
+/* Takes the next answer of the response that was accepted.
+ *   held      out: the held lease that it has changed
+ *   returns   the answer; NULL: there are no more */
+static const doorman_capacity_response *
+doorman__upstream_next_answer(doorman_upstream *upstream, const doorman_response *response,
+                              doorman__held_lease **held) {
+    assert(upstream->state != DOORMAN__REQUESTED);
+    while (upstream->answered_count < upstream->item_count) {
+        size_t i = upstream->answered_count++;
+        bool reported = upstream->items[i].has.id != 0;
+        *held = upstream->in_request[i];
+        bool taken = doorman__held_take(upstream, *held, reported, &response->items[i]);
+        doorman__held_end_request(upstream, *held);
+        if (taken && (*held)->state != DOORMAN__HELD_CLOSED) return &response->items[i];
+    }
+    upstream->item_count = upstream->answered_count = 0;
+    return NULL;
 }
 
 /* ---- >>server ------------------------------------------------------------------------------- */
@@ -4983,7 +5170,7 @@ typedef struct doorman__request_item {
 
 /* A node's own lease of a resource, and what its parent said about the resource. */
 typedef struct doorman__upward {
-    doorman__held_lease held; /* must be first */
+    doorman__held_lease held;
     doorman_server *server;
     doorman__resource_state *resource;
     doorman_template settings; /* of the resource */
@@ -4991,7 +5178,7 @@ typedef struct doorman__upward {
 } doorman__upward;
 
 struct doorman_server {
-    doorman_upstream upstream;               /* must be first; a root has no addresses */
+    doorman_upstream upstream;               /* a root has no addresses */
     const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the longest path below it, */
     char below[DOORMAN__PATH_MAX][DOORMAN_ID_BYTES_MAX + 1];
     doorman_time below_until; /* which is forgotten then unless a request names it again */
@@ -5089,6 +5276,18 @@ static void doorman__resource_update_by(doorman_server *server, doorman__resourc
     if (resource->due.at > at) doorman__timer_set(&server->dues, &resource->due, at);
 }
 
+static doorman__upward *doorman__upward_of(doorman__held_lease *held) {
+    return DOORMAN__WITHIN(doorman__upward, held, held);
+}
+
+/* Frees the resources of a node whose own leases have been released, or have ended. */
+static void doorman__server_free_closed(doorman_server *server) {
+    for (doorman__held_lease *held = NULL;
+         (held = doorman__upstream_next_closed(&server->upstream));) {
+        doorman__server_free_resource(server, doorman__upward_of(held)->resource);
+    }
+}
+
 /* Removes a resource that has no holders. A node removes it only after its own lease has been
  * released. While the node learns it may have holders that it does not know of, so it keeps the
  * lease (R10). */
@@ -5099,11 +5298,11 @@ static void doorman__server_remove_resource(doorman_server *server,
         return;
     }
     doorman__held_lease *held = &resource->upward->held;
-    bool stays_held = held->in_request || doorman__held_live(held, server->now);
+    bool stays_held = doorman__held_in_request(held) || doorman__held_live(held, server->now);
     bool stays = stays_held && doorman__leases_learning(&resource->leases, server->now);
-    if (!held->closing && !stays) {
-        doorman__held_close(&server->upstream, held, server->now);
-    }
+    if (doorman__held_ending(held) || stays) return;
+    doorman__held_close(&server->upstream, held, server->now);
+    doorman__server_free_closed(server);
 }
 
 /* S2. Removes at most `most` expired records; returns how many. */
@@ -5127,7 +5326,7 @@ static void doorman__server_expire(doorman_server *server, doorman__resource_sta
 }
 
 static void doorman__server_resign(doorman_server *server) {
-    doorman__upstream_forget(&server->upstream); /* together with the lease tables of a node */
+    doorman__upstream_forget(&server->upstream);
     for (doorman__timer *due = NULL; (due = doorman__timers_first(&server->dues));) {
         doorman__server_free_resource(server, DOORMAN__WITHIN(doorman__resource_state, due, due));
     }
@@ -5140,8 +5339,6 @@ static void doorman__server_resign(doorman_server *server) {
 static void doorman__server_check_mastership(doorman_server *server) {
     if (server->is_master && server->now >= server->master_until) doorman__server_resign(server);
 }
-
-static const doorman__owner doorman__upward_owner;
 
 static doorman_status doorman__server_check_options(const doorman_server_options *options,
                                                     doorman_error *error) {
@@ -5184,8 +5381,8 @@ static doorman_status doorman__server_init_upstream(doorman_server *server,
     upstream->path_count = 1;
     upstream->random = doorman__hash(options->seed, "jitter");
     upstream->timeout = options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
-    return doorman__upstream_init(upstream, &doorman__upward_owner, server->node, options->parents,
-                                  options->parent_count, error);
+    return doorman__upstream_init(upstream, server->node, options->parents, options->parent_count,
+                                  error);
 }
 
 doorman_status doorman_server_create(doorman_server **out, const doorman_server_options *options,
@@ -5195,6 +5392,7 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     doorman_server *server = (doorman_server *)doorman__zalloc(sizeof *server);
     if (!server) return doorman__no_memory(error);
     doorman__server_set_options(server, options);
+    server->upstream.server = server;
     doorman__server_now(server, now);
     if (options->parent_count) {
         status = doorman__server_init_upstream(server, options, error);
@@ -5668,10 +5866,6 @@ static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm
     return doorman__earlier(algorithm->minimum_interval, parent_terms / 2);
 }
 
-static doorman__upward *doorman__upward_of(doorman__held_lease *held) {
-    return (doorman__upward *)(void *)held;
-}
-
 /* Passes what the node holds to its lease table. */
 static void doorman__upward_follow(doorman__upward *upward) {
     doorman__lease_table *leases = &upward->resource->leases;
@@ -5687,9 +5881,8 @@ static void doorman__upward_follow(doorman__upward *upward) {
 static bool doorman__upward_renew(doorman__upward *upward) {
     doorman_server *server = upward->server;
     doorman__held_lease *held = &upward->held;
-    if (held->closing) {
-        doorman__held_set_closing(&server->upstream, held, false);
-        doorman__held_request_at(&server->upstream, held, server->now);
+    if (doorman__held_ending(held)) {
+        doorman__held_reopen(&server->upstream, held, server->now);
     }
     doorman__upward_follow(upward);
     return doorman__held_live(held, server->now);
@@ -5714,28 +5907,8 @@ static void doorman__upward_look(doorman__upward *upward) {
     bool fits = doorman__total_value(upward->resource->leases.committed) <= capacity;
     if (cut && fits && held->confirm_at == DOORMAN_NEVER) {
         doorman_time again = doorman__after(held->requested_at, DOORMAN_SECOND);
-        doorman__held_confirm_at(upstream, held, held->confirming ? again : now);
+        doorman__held_confirm_at(upstream, held, held->cut ? again : now);
     }
-}
-
-/* R3. A node gives back what no holder wants, unless it does not know all its holders, or the
- * parent does not answer. It does not ask for what is committed for holders that are gone (S2). */
-static void doorman__upward_prepare(doorman__held_lease *held, doorman_time now) {
-    doorman__upward *upward = doorman__upward_of(held);
-    doorman__lease_table *leases = &upward->resource->leases;
-    doorman__server_expire(upward->server, upward->resource);
-    double wants = doorman__min(doorman__leases_wants(leases), DOORMAN_AMOUNT_MAX);
-    double committed = doorman__total_ceil(leases->committed);
-    bool live = doorman__held_live(held, now), alone = upward->server->upstream.failures > 0;
-    held->learning = doorman__leases_learning(leases, now);
-    if (live && !held->learning && !alone) {
-        double least = doorman__max(wants, committed);
-        held->capacity = doorman__min(held->capacity, least);
-        doorman__upward_follow(upward);
-    }
-    held->demand.wants = wants;
-    held->outstanding = committed;
-    held->claim = doorman__max(live ? held->capacity : 0, committed);
 }
 
 /* The levels at which a demand changes from wanting at most its share to wanting more, by the terms
@@ -5817,15 +5990,35 @@ static size_t doorman__upward_group_band(const doorman__upward *upward, int band
     return count;
 }
 
-static size_t doorman__upward_group(const doorman__held_lease *held, doorman_demand *out) {
-    const doorman__upward *upward = (const doorman__upward *)(const void *)held;
+static size_t doorman__upward_group(const doorman__upward *upward, doorman_demand *out) {
     const doorman__lease_table *leases = &upward->resource->leases;
     size_t count = 0;
     for (int band = 0; band <= DOORMAN_PRIORITY_MAX; band++) {
         if (!leases->index.bands[band] && !leases->frozen_children) continue;
         count += doorman__upward_group_band(upward, band, out + count);
     }
+    assert(count <= DOORMAN__GROUPS_MAX);
     return count;
+}
+
+/* R3: reports about one held lease. A node gives back what no holder wants, unless it does not know
+ * all its holders. It does not ask for what is committed for holders that are gone (S2). */
+static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
+    doorman_upstream *upstream = &upward->server->upstream;
+    doorman__lease_table *leases = &upward->resource->leases;
+    doorman_demand demands[DOORMAN__GROUPS_MAX];
+    doorman__server_expire(upward->server, upward->resource);
+    doorman__report report = {.demands = demands,
+                              .wants =
+                                  doorman__min(doorman__leases_wants(leases), DOORMAN_AMOUNT_MAX),
+                              .outstanding = doorman__total_ceil(leases->committed),
+                              .learning = doorman__leases_learning(leases, now)};
+    double needed = doorman__max(report.wants, report.outstanding);
+    if (!report.learning && doorman__held_give_back(upstream, &upward->held, needed, now)) {
+        doorman__upward_follow(upward);
+    }
+    report.demand_count = doorman__upward_group(upward, demands);
+    doorman__upstream_put(upstream, &upward->held, &report, now);
 }
 
 /* T3: takes over the algorithm of the parent, with this node's refresh interval. */
@@ -5861,11 +6054,11 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
     doorman__held_request_at(&server->upstream, held, request_at);
 }
 
-static void doorman__upward_changed(doorman__held_lease *held,
-                                    const doorman_capacity_response *answer, doorman_time now) {
-    doorman__upward *upward = doorman__upward_of(held);
+/* The parent has answered for this resource. */
+static void doorman__upward_changed(doorman__upward *upward,
+                                    const doorman_capacity_response *answer) {
+    doorman__held_lease *held = &upward->held;
     doorman__lease_table *leases = &upward->resource->leases;
-    (void)now;
     if (answer->outcome == DOORMAN_GRANTED) {
         memcpy(upward->server->parent, held->node, strlen(held->node) + 1);
         if (answer->algorithm) {
@@ -5891,26 +6084,6 @@ static void doorman__upward_changed(doorman__held_lease *held,
     doorman__held_confirm_at(&upward->server->upstream, held, DOORMAN_NEVER);
     doorman__upward_look(upward);
 }
-
-static void doorman__upward_closed(doorman__held_lease *held) {
-    doorman__upward *upward = doorman__upward_of(held);
-    doorman__server_free_resource(upward->server, upward->resource);
-}
-
-/* Runs before anything else: checks that this server is still master, and updates the path below
- * it. */
-static void doorman__upward_check_mastership(doorman_upstream *upstream, doorman_time now) {
-    doorman_server *server = (doorman_server *)(void *)upstream;
-    doorman__server_now(server, now);
-    doorman__server_check_mastership(server);
-    if (server->now >= server->below_until) upstream->path_count = 1;
-}
-
-static const doorman__owner doorman__upward_owner = {.look = doorman__upward_check_mastership,
-                                                     .prepare = doorman__upward_prepare,
-                                                     .group = doorman__upward_group,
-                                                     .changed = doorman__upward_changed,
-                                                     .closed = doorman__upward_closed};
 
 /* T8: notes the longest path below this node, from the requests of its children. A path that no
  * request has named for a minute is forgotten: otherwise a child that is gone, or has a wrong name,
@@ -6350,16 +6523,7 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
     return DOORMAN_OK;
 }
 
-doorman_time doorman_server_due(const doorman_server *server) {
-    doorman_time due = doorman__later(doorman__timers_due(&server->dues), server->update_at);
-    if (server->is_master) due = doorman__earlier(due, server->master_until);
-    if (doorman__server_is_root(server)) return due;
-    return doorman__earlier(due, doorman_upstream_due(&server->upstream));
-}
-
-doorman_upstream *doorman_server_upstream(doorman_server *server) {
-    return doorman__server_is_root(server) ? NULL : &server->upstream;
-}
+doorman_upstream *doorman_server_upstream(doorman_server *server) { return &server->upstream; }
 
 /* Removes expired leases of a resource that is due, at most `most`, and the resource itself if no
  * holder is left. Returns how much of the limit it used. */
@@ -6376,24 +6540,74 @@ static size_t doorman__resource_update(doorman_server *server, doorman__resource
 
 /* Returns memory. Every call that reads a resource has already removed its expired leases, so an
  * update is due at most once a second, for all that has become due until then. */
-bool doorman_server_update(doorman_server *server, doorman_time now) {
-    now = doorman__server_now(server, now);
-    doorman__server_check_mastership(server);
+static void doorman__server_update(doorman_server *server) {
+    doorman_time now = server->now;
     for (size_t left = DOORMAN__UPDATE_MAX; doorman__timers_due(&server->dues) <= now;) {
-        if (left == 0) return true;
+        if (left == 0) return; /* more is due at once */
         doorman__timer *due = doorman__timers_first(&server->dues);
         left -= doorman__resource_update(server, DOORMAN__WITHIN(doorman__resource_state, due, due),
                                          left);
     }
     server->update_at = doorman__after(now, DOORMAN_SECOND);
-    return false;
+}
+
+/* ---- server: what a caller's loop calls (see >>loop) */
+
+static doorman_time doorman__server_due(const doorman_server *server) {
+    doorman_time due = doorman__later(doorman__timers_due(&server->dues), server->update_at);
+    if (server->is_master) due = doorman__earlier(due, server->master_until);
+    if (doorman__server_is_root(server)) return due;
+    return doorman__earlier(due, doorman__upstream_due(&server->upstream));
+}
+
+static void doorman__server_work(doorman_server *server, doorman_time now) {
+    doorman__server_now(server, now);
+    doorman__server_check_mastership(server);
+    doorman__server_update(server);
+}
+
+static bool doorman__server_request(doorman_server *server, doorman_request *out,
+                                    doorman_time now) {
+    doorman_upstream *upstream = &server->upstream;
+    bool made = false;
+    now = doorman__server_now(server, now);
+    if (doorman__server_is_root(server)) return false;
+    if (now >= server->below_until) upstream->path_count = 1; /* T8 */
+    if (doorman__upstream_begin(upstream, now)) {
+        for (doorman__held_lease *held = NULL; (held = doorman__upstream_next(upstream, now));) {
+            doorman__upward_report(doorman__upward_of(held), now);
+        }
+        made = doorman__upstream_end(upstream, out, now);
+    }
+    doorman__server_free_closed(server);
+    return made;
+}
+
+static doorman_status doorman__server_response(doorman_server *server, uint64_t sequence,
+                                               const doorman_response *response, doorman_time now) {
+    const doorman_capacity_response *answer = NULL;
+    doorman__held_lease *held = NULL;
+    now = doorman__server_now(server, now);
+    doorman__server_check_mastership(server);
+    doorman_status status = doorman__upstream_accept(&server->upstream, sequence, response, now);
+    if (status == DOORMAN_STALE) return status;
+    while ((answer = doorman__upstream_next_answer(&server->upstream, response, &held))) {
+        doorman__upward_changed(doorman__upward_of(held), answer);
+    }
+    doorman__server_free_closed(server);
+    return status;
+}
+
+static void doorman__server_failed(doorman_server *server, uint64_t sequence, doorman_time now) {
+    doorman__upstream_fail(&server->upstream, sequence, now);
+    doorman__server_free_closed(server);
 }
 
 /* False: this node is about to release the resource, so it is not shown. */
 static bool doorman__resource_describe(doorman_server *server, doorman__resource_state *resource,
                                        doorman_server_resource *out) {
     doorman_time now = server->now;
-    if (resource->upward && resource->upward->held.closing) return false;
+    if (resource->upward && doorman__held_ending(&resource->upward->held)) return false;
     doorman__server_expire(server, resource);
     const doorman__lease_table *leases = &resource->leases;
     const doorman__held_lease *held = resource->upward ? &resource->upward->held : NULL;
@@ -7691,20 +7905,20 @@ static void doorman__estimator_look(doorman__estimator *estimator, const doorman
 /* ---- client: resources */
 
 struct doorman_client {
-    doorman_upstream upstream; /* must be first */
-    doorman__table resources;  /* by id */
-    doorman__timers wakes;     /* when to follow the use of a resource, or a lease ends */
-    doorman_time look_at;      /* when to look whether a limiter has refused */
-    size_t following_count;    /* of resources whose wants follow use */
-    uint64_t hash_key[2];      /* of the table: C8 */
-    uint8_t unmet;             /* a limiter has refused; atomic */
-    bool killed;               /* the kill switch */
-    bool notifying;            /* an on_change is being called; atomic */
+    doorman_upstream upstream;
+    doorman__table resources; /* by id */
+    doorman__timers wakes;    /* when to follow the use of a resource, or a lease ends */
+    doorman_time look_at;     /* when to look whether a limiter has refused */
+    size_t following_count;   /* of resources whose wants follow use */
+    uint64_t hash_key[2];     /* of the table: C8 */
+    uint8_t unmet;            /* a limiter has refused; atomic */
+    bool killed;              /* the kill switch */
+    bool notifying;           /* an on_change is being called; atomic */
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
 };
 
 struct doorman_resource {
-    doorman__held_lease held; /* must be first */
+    doorman__held_lease held;
     doorman__link link;
     doorman__timer wake;
     doorman_client *client;
@@ -7762,7 +7976,7 @@ void doorman_resource_read(const doorman_resource *resource, doorman_resource_in
 
 static doorman_time doorman__resource_follow_due(const doorman_resource *resource);
 
-/* Sets when doorman_client_update next has work for the resource. Called after a change of the
+/* Sets when the client next has work for the resource. Called after a change of the
  * lease in force, of the newest sample, of what was refused, or of whether the wants follow use. */
 static void doorman__resource_set_wake(doorman_resource *resource) {
     doorman_time at = resource->follows ? doorman__resource_follow_due(resource) : DOORMAN_NEVER;
@@ -7938,41 +8152,37 @@ static void doorman__resource_follow(doorman_resource *resource, doorman_time no
     doorman__resource_grow(resource, now);
 }
 
-/* ---- client: what the upstream calls */
+/* ---- client: its held leases */
 
 static doorman_resource *doorman__resource_of(doorman__held_lease *held) {
-    return (doorman_resource *)(void *)held;
+    return DOORMAN__WITHIN(doorman_resource, held, held);
 }
 
-/* R3. What is given back is taken from the limiters first, and only then is what they still have in
- * flight looked at. */
-static void doorman__client_prepare(doorman__held_lease *held, doorman_time now) {
-    doorman_resource *resource = doorman__resource_of(held);
-    bool live = doorman__held_live(held, now);
+/* R3: reports about one held lease. What is given back is taken from the limiters first, and only
+ * then is what they still have in flight looked at. */
+static void doorman__resource_report(doorman_resource *resource, doorman_time now) {
+    doorman_upstream *upstream = &resource->client->upstream;
     double wants = resource->wants;
-    if (held->whole) wants = doorman__whole_ceil(wants);
-    held->demand.wants = wants;
-    bool alone = resource->client->upstream.failures > 0; /* nobody to give anything back to */
-    if (live && !alone && wants < held->capacity) {
-        held->capacity = wants;
+    if (resource->held.whole) wants = doorman__whole_ceil(wants);
+    if (doorman__held_give_back(upstream, &resource->held, wants, now)) {
         doorman__resource_publish(resource, now);
     }
-    held->outstanding = doorman__gauge_in_flight(&resource->gauge);
-    held->claim = doorman__max(live ? held->capacity : 0, held->outstanding);
+    const doorman_demand demand = {.wants = wants, .priority = resource->options.priority};
+    const doorman__report report = {.demands = &demand,
+                                    .demand_count = 1,
+                                    .wants = wants,
+                                    .outstanding = doorman__gauge_in_flight(&resource->gauge)};
+    doorman__upstream_put(upstream, &resource->held, &report, now);
 }
 
-static void doorman__client_changed(doorman__held_lease *held,
-                                    const doorman_capacity_response *answer, doorman_time now) {
-    doorman_resource *resource = doorman__resource_of(held);
-    (void)answer;
-    /* The wants may have changed while it asked. */
-    doorman__held_wants(&resource->client->upstream, held, resource->wants, now);
+/* The server has answered. The wants may have changed since the request. */
+static void doorman__resource_answered(doorman_resource *resource, doorman_time now) {
+    doorman__held_wants(&resource->client->upstream, &resource->held, resource->wants, now);
     doorman__resource_publish(resource, now);
-    if (resource->follows && held->met) doorman__resource_grow(resource, now);
+    if (resource->follows && resource->held.met) doorman__resource_grow(resource, now);
 }
 
-static void doorman__client_closed(doorman__held_lease *held) {
-    doorman_resource *resource = doorman__resource_of(held);
+static void doorman__resource_free(doorman_resource *resource) {
     doorman__table_remove(&resource->client->resources, &resource->link);
     doorman__timer_clear(&resource->client->wakes, &resource->wake);
     if (resource->follows) resource->client->following_count--;
@@ -7980,9 +8190,13 @@ static void doorman__client_closed(doorman__held_lease *held) {
     DOORMAN_FREE(resource);
 }
 
-static const doorman__owner doorman__client_owner = {.prepare = doorman__client_prepare,
-                                                     .changed = doorman__client_changed,
-                                                     .closed = doorman__client_closed};
+/* Frees the resources that are closed, and whose leases have been released or have ended. */
+static void doorman__client_free_closed(doorman_client *client) {
+    for (doorman__held_lease *held = NULL;
+         (held = doorman__upstream_next_closed(&client->upstream));) {
+        doorman__resource_free(doorman__resource_of(held));
+    }
+}
 
 /* ---- client: the calls of the application */
 
@@ -8002,15 +8216,15 @@ doorman_status doorman_client_create(doorman_client **out, const doorman_client_
     if (!client) return doorman__no_memory(error);
     memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
     client->look_at = DOORMAN_NEVER;
+    client->upstream.client = client;
     client->upstream.now = doorman__later(now, 0);
     client->upstream.random = options->seed;
     uint64_t keys = ~options->seed; /* another sequence than that of the jitter */
     for (int i = 0; i < 2; i++) client->hash_key[i] = doorman__random(&keys);
     client->upstream.timeout =
         options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
-    doorman_status status =
-        doorman__upstream_init(&client->upstream, &doorman__client_owner, client->client_id,
-                               options->addresses, options->address_count, error);
+    doorman_status status = doorman__upstream_init(
+        &client->upstream, client->client_id, options->addresses, options->address_count, error);
     if (status != DOORMAN_OK) {
         doorman_client_destroy(client);
         return status;
@@ -8021,8 +8235,11 @@ doorman_status doorman_client_create(doorman_client **out, const doorman_client_
 
 void doorman_client_destroy(doorman_client *client) {
     if (!client) return;
-    while (client->upstream.first)
-        doorman__upstream_remove(&client->upstream, client->upstream.first);
+    while (client->upstream.first) {
+        doorman_resource *resource = doorman__resource_of(client->upstream.first);
+        doorman__upstream_remove(&client->upstream, &resource->held);
+        doorman__resource_free(resource);
+    }
     doorman__upstream_uninit(&client->upstream);
     doorman__table_uninit(&client->resources);
     doorman__timers_uninit(&client->wakes);
@@ -8030,14 +8247,6 @@ void doorman_client_destroy(doorman_client *client) {
 }
 
 doorman_upstream *doorman_client_upstream(doorman_client *client) { return &client->upstream; }
-
-/* What has no resources is not due, so that one that ends can tell. */
-doorman_time doorman_client_due(const doorman_client *client) {
-    doorman_time due = doorman_upstream_due(&client->upstream);
-    if (!client->upstream.first) return due;
-    due = doorman__earlier(due, doorman__timers_due(&client->wakes));
-    return doorman__earlier(due, client->look_at);
-}
 
 /* How often to look whether a limiter has refused: with LOOK_MIN after it, 250 ms leave some time.
  */
@@ -8074,8 +8283,51 @@ static bool doorman__client_update_some(doorman_client *client, size_t most, doo
     return doorman__timers_due(&client->wakes) <= now;
 }
 
-void doorman_client_update(doorman_client *client, doorman_time now) {
+/* ---- client: what a caller's loop calls (see >>loop) */
+
+/* A client without resources is not due. So a client that ends can see when all are released. */
+static doorman_time doorman__client_due(const doorman_client *client) {
+    doorman_time due = doorman__upstream_due(&client->upstream);
+    if (!client->upstream.first) return due;
+    due = doorman__earlier(due, doorman__timers_due(&client->wakes));
+    return doorman__earlier(due, client->look_at);
+}
+
+static void doorman__client_work(doorman_client *client, doorman_time now) {
     (void)doorman__client_update_some(client, SIZE_MAX, now);
+}
+
+static bool doorman__client_request(doorman_client *client, doorman_request *out,
+                                    doorman_time now) {
+    doorman_upstream *upstream = &client->upstream;
+    bool made = false;
+    now = doorman__upstream_now(upstream, now);
+    if (doorman__upstream_begin(upstream, now)) {
+        for (doorman__held_lease *held = NULL; (held = doorman__upstream_next(upstream, now));) {
+            doorman__resource_report(doorman__resource_of(held), now);
+        }
+        made = doorman__upstream_end(upstream, out, now);
+    }
+    doorman__client_free_closed(client);
+    return made;
+}
+
+static doorman_status doorman__client_response(doorman_client *client, uint64_t sequence,
+                                               const doorman_response *response, doorman_time now) {
+    doorman__held_lease *held = NULL;
+    now = doorman__upstream_now(&client->upstream, now);
+    doorman_status status = doorman__upstream_accept(&client->upstream, sequence, response, now);
+    if (status == DOORMAN_STALE) return status;
+    while (doorman__upstream_next_answer(&client->upstream, response, &held)) {
+        doorman__resource_answered(doorman__resource_of(held), now);
+    }
+    doorman__client_free_closed(client);
+    return status;
+}
+
+static void doorman__client_failed(doorman_client *client, uint64_t sequence, doorman_time now) {
+    doorman__upstream_fail(&client->upstream, sequence, now);
+    doorman__client_free_closed(client);
 }
 
 static void doorman__resource_killed(doorman_resource *resource, bool on) {
@@ -8205,7 +8457,6 @@ static void doorman__resource_set_options(doorman_resource *resource,
     doorman_resource_options all = doorman__resource_resolve(options);
     resource->options = all;
     resource->options_differ = false;
-    resource->held.demand.priority = all.priority;
     doorman__resource_set_follows(resource, all.wants <= 0, now);
     resource->wants = resource->follows ? all.wants_initial : all.wants;
     resource->fallback = all.fallback;
@@ -8278,10 +8529,8 @@ doorman_status doorman_resource_open(doorman_resource **out, doorman_client *cli
         doorman__resource_compare(resource, options, error);
     } else {
         doorman__held_lease *held = &resource->held;
-        held->confirming = false;
-        held->confirm_at = DOORMAN_NEVER;
-        doorman__held_set_closing(&client->upstream, held, false);
-        doorman__held_request_at(&client->upstream, held, now);
+        held->cut = false;
+        if (doorman__held_ending(held)) doorman__held_reopen(&client->upstream, held, now);
         doorman__resource_set_options(resource, options, now);
         doorman__resource_publish(resource, now);
     }
@@ -8294,6 +8543,7 @@ void doorman_resource_close(doorman_resource *resource, doorman_time now) {
     assert(resource->opened);
     if (--resource->opened) return;
     doorman__held_close(&client->upstream, &resource->held, now);
+    doorman__client_free_closed(client);
 }
 
 doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants,
@@ -8312,6 +8562,47 @@ doorman_rate *doorman_resource_rate(doorman_resource *resource) { return &resour
 doorman_gauge *doorman_resource_gauge(doorman_resource *resource) {
     __atomic_store_n(&resource->has_gauge, true, __ATOMIC_RELAXED);
     return &resource->gauge;
+}
+
+/* ---- >>loop --------------------------------------------------------------------------------- */
+/*
+ * What a caller's loop calls: the same four functions for a client, a node and a root. The upstream
+ * knows nothing of its owner, so this section passes each call on to the client or the server.
+ */
+
+doorman_time doorman_upstream_due(const doorman_upstream *upstream) {
+    return upstream->client ? doorman__client_due(upstream->client)
+                            : doorman__server_due(upstream->server);
+}
+
+/* The work that is due, without a request. */
+static void doorman__upstream_work(doorman_upstream *upstream, doorman_time now) {
+    if (upstream->client) {
+        doorman__client_work(upstream->client, now);
+    } else {
+        doorman__server_work(upstream->server, now);
+    }
+}
+
+bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out, doorman_time now) {
+    memset(out, 0, sizeof *out);
+    doorman__upstream_work(upstream, now);
+    return upstream->client ? doorman__client_request(upstream->client, out, now)
+                            : doorman__server_request(upstream->server, out, now);
+}
+
+doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t sequence,
+                                         const doorman_response *response, doorman_time now) {
+    return upstream->client ? doorman__client_response(upstream->client, sequence, response, now)
+                            : doorman__server_response(upstream->server, sequence, response, now);
+}
+
+void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
+    if (upstream->client) {
+        doorman__client_failed(upstream->client, sequence, now);
+    } else {
+        doorman__server_failed(upstream->server, sequence, now);
+    }
 }
 
 #ifdef DOORMAN_JSON
@@ -10476,19 +10767,20 @@ static void doorman__transport_disconnect(doorman_transport *transport) {
 bool doorman_transport_prepare(doorman_transport *transport, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
     doorman_request request;
-    if (transport->sequence) return false;
-    if (doorman_upstream_request(upstream, &request, now) != DOORMAN_OK || !request.sequence) {
+    if (transport->sequence) {
+        doorman__upstream_work(upstream, now);
         return false;
     }
+    if (!doorman_upstream_request(upstream, &request, now)) return false;
     if (doorman_json_request(&request, &transport->text) != DOORMAN_OK) {
         doorman_upstream_failed(upstream, request.sequence, now);
         return false;
     }
-    const char *address = doorman_upstream_address(upstream);
+    const char *address = request.address;
     if (strcmp(transport->address, address) != 0) doorman__transport_disconnect(transport);
     memcpy(transport->address, address, strlen(address) + 1);
     transport->sequence = request.sequence;
-    transport->deadline = doorman_upstream_due(upstream);
+    transport->deadline = doorman__upstream_due(upstream);
     return true;
 }
 
@@ -10612,7 +10904,7 @@ static void *doorman__agent_main(void *context) {
         now = doorman_clock();
         doorman__line_wake(agent);
         doorman__agent_ask(agent, now);
-        doorman_time due = doorman_client_due(agent->client), stop_by = agent->stop_by;
+        doorman_time due = doorman__client_due(agent->client), stop_by = agent->stop_by;
         if (stop_by != DOORMAN_NEVER && (now >= stop_by || due == DOORMAN_NEVER)) break;
         if (agent->wakeup) continue;
         if (due <= now) due = now + DOORMAN_SECOND / 100; /* whatever happens, it must not spin */
@@ -10833,13 +11125,13 @@ doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info 
     const doorman_upstream *upstream = &agent->client->upstream;
     memset(out, 0, sizeof *out);
     memcpy(out->client_id, agent->client->client_id, sizeof out->client_id);
-    snprintf(out->address, sizeof out->address, "%s", doorman_upstream_address(upstream));
+    snprintf(out->address, sizeof out->address, "%s", doorman__upstream_address(upstream));
     bool same = strcmp(out->address, agent->transport->address) == 0;
     out->connected = same && __atomic_load_n(&agent->transport->pipe, __ATOMIC_RELAXED) != 0;
     out->failing = upstream->failures > 0;
     out->last_error = agent->last_error;
     out->last_error_at = agent->last_error_at;
-    out->next_refresh = doorman_upstream_due(upstream);
+    out->next_refresh = doorman__upstream_due(upstream);
     pthread_mutex_unlock(&agent->mutex);
     return DOORMAN_OK;
 }

@@ -5,8 +5,8 @@
  * a handover to another thread would cost more than the decision. One mutex guards the server
  * object. A thread holds it only for the decision, and reads and writes JSON without it. The main
  * thread waits for signals, and once a second does the work that is due. With --parent, one more
- * thread requests capacity from the parent. With --etcd, another one takes part in the election of
- * the master and watches the configuration.
+ * thread does this work, and requests capacity from the parent. With --etcd, another one takes part
+ * in the election of the master and watches the configuration.
  *
  * G8 A node with a parent gets its resources from the parent. A --config beside --parent is a usage
  *    error.
@@ -1428,7 +1428,7 @@ static void arena_free(void *block) {
  * the parent link, so that it sends that request at once (T4). Precondition: the lock is held. */
 static void parent_link_expedite(struct service *service) {
     struct parent_link *link = &service->parent_link;
-    if (doorman_server_due(service->server) < link->wakes_at) {
+    if (doorman_upstream_due(doorman_server_upstream(service->server)) < link->wakes_at) {
         link->wakes_at = 0;
         pthread_cond_signal(&link->wake);
     }
@@ -1588,7 +1588,7 @@ static void parent_link_log_leases(struct service *service, doorman_time now) {
  * suspended, and doorman_clock does not. */
 static void parent_link_sleep(struct service *service, doorman_time now) {
     struct parent_link *link = &service->parent_link;
-    doorman_time duration = doorman_server_due(service->server) - now;
+    doorman_time duration = doorman_upstream_due(doorman_server_upstream(service->server)) - now;
     if (duration > DOORMAN_SECOND) duration = DOORMAN_SECOND;
     if (duration < DOORMAN_SECOND / 100) duration = DOORMAN_SECOND / 100;
     link->wakes_at = now + duration;
@@ -1603,7 +1603,6 @@ static void *parent_link_main(void *argument) {
     while (!service->stopping) {
         doorman_time now = doorman_clock();
         parent_link_take_response(service, now);
-        if (doorman_server_due(service->server) <= now) doorman_server_update(service->server, now);
         parent_link_log_leases(service, now);
         if (doorman_transport_prepare(link->transport, now)) {
             pthread_mutex_unlock(&service->lock);
@@ -4655,8 +4654,13 @@ static void service_trim(struct service *service, doorman_time now) {
 static void service_update(struct service *service) {
     pthread_mutex_lock(&service->lock);
     doorman_time now = doorman_clock();
-    bool due = doorman_server_due(service->server) <= now;
-    while (due && doorman_server_update(service->server, now)) service_yield(service);
+    doorman_upstream *upstream = doorman_server_upstream(service->server);
+    doorman_request none;
+    bool is_root = service->settings->parents.count == 0; /* else the parent link does this */
+    while (is_root && doorman_upstream_due(upstream) <= now) {
+        (void)doorman_upstream_request(upstream, &none, now);
+        if (doorman_upstream_due(upstream) <= now) service_yield(service);
+    }
     for (int kind = 0; kind < WARNING_COUNT; kind++) {
         warning_log(service, kind, NULL, NULL, NULL, now);
     }

@@ -57,9 +57,7 @@ static void carry(world *w, doorman_client *client) {
     doorman_upstream *asker = doorman_client_upstream(client);
     doorman_request request;
     doorman_response response;
-    doorman_client_update(client, w->now);
-    check(doorman_upstream_request(asker, &request, w->now));
-    if (request.sequence == 0) return;
+    if (!doorman_upstream_request(asker, &request, w->now)) return;
     check(doorman_server_handle(w->server, &request, &response, NULL, w->now));
     check(doorman_upstream_response(asker, request.sequence, &response, w->now));
 }
@@ -84,9 +82,11 @@ static void run_until(world *w, doorman_time end) {
     for (;;) {
         int first = 0;
         for (int i = 1; i < CLIENTS; i++) {
-            if (doorman_client_due(w->client[i]) < doorman_client_due(w->client[first])) first = i;
+            if (doorman_upstream_due(doorman_client_upstream(w->client[i])) <
+                doorman_upstream_due(doorman_client_upstream(w->client[first])))
+                first = i;
         }
-        doorman_time due = doorman_client_due(w->client[first]);
+        doorman_time due = doorman_upstream_due(doorman_client_upstream(w->client[first]));
         if (due >= end) break;
         if (due > w->now) w->now = due;
         carry(w, w->client[first]);

@@ -95,21 +95,19 @@ static void request_from_node(response_world *world, const char *client, double 
  * neither may be due again at the same time, because then a caller's loop would never end. */
 static void send_requests(response_world *world) {
     doorman_request request;
-    doorman_client_update(world->client, world->now);
     doorman_upstream *upstream = doorman_client_upstream(world->client);
-    must(doorman_upstream_request(upstream, &request, world->now) == DOORMAN_OK);
+    (void)doorman_upstream_request(upstream, &request, world->now);
     if (request.sequence) world->client_sequence = request.sequence;
     if (request.sequence) check_request(&request);
-    must(doorman_client_due(world->client) > world->now);
+    must(doorman_upstream_due(upstream) > world->now);
 
     request_from_node(world, "a", 5);
     request_from_node(world, "b", 3);
-    doorman_server_update(world->node, world->now);
     upstream = doorman_server_upstream(world->node);
-    must(doorman_upstream_request(upstream, &request, world->now) == DOORMAN_OK);
+    (void)doorman_upstream_request(upstream, &request, world->now);
     if (request.sequence) world->node_sequence = request.sequence;
     if (request.sequence) check_request(&request);
-    must(doorman_server_due(world->node) > world->now);
+    must(doorman_upstream_due(upstream) > world->now);
 }
 
 static void check(response_world *world) {

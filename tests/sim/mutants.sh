@@ -113,8 +113,8 @@ mutant any-answer 'R2: a client accepts the response to any request' \
         return DOORMAN_STALE;' \
     --favour delay
 mutant in-flight 'R3: units in use are not claimed' \
-    'held->outstanding = doorman__gauge_in_flight(&resource->gauge);' \
-    'held->outstanding = 0;' --faults hold,resign,loss,spike --favour hold,resign
+    '.outstanding = doorman__gauge_in_flight(&resource->gauge)};' \
+    '.outstanding = 0};' --faults hold,resign,loss,spike --favour hold,resign
 mutant no-keep 'R5: the amount committed to a node does not bound that of its holders' \
     'return bound ? doorman__min(in_force, doorman__leases_left(leases, entry, leases->may_commit)) : in_force;' \
     '(void)bound; return in_force;'
@@ -140,11 +140,11 @@ mutant straddle 'T2: a demand group may straddle the level' \
     'doorman__upward_levels(upward, bounds, DOORMAN__BAND_GROUPS - 1 - 2 * step_count);' \
     '0 * doorman__upward_levels(upward, bounds, 0);' --faults spike,resign --favour spike
 mutant process-id 'T5: each process of a node has an id of its own' \
-    '&doorman__upward_owner, server->node, options->parents' \
-    '&doorman__upward_owner, server->master, options->parents'
+    'doorman__upstream_init(upstream, server->node, options->parents' \
+    'doorman__upstream_init(upstream, server->master, options->parents'
 mutant overclaim 'R3: units in use beyond the lease are claimed as a lease' \
-    'wanted.has.capacity = doorman__min(held->claim, held->capacity);' \
-    'wanted.has.capacity = held->claim;' \
+    'item.has.capacity = doorman__min(claim, held->capacity);' \
+    'item.has.capacity = claim;' \
     --faults hold,loss,resign,gap,spike,stall,cut --favour hold,resign,cut
 mutant other-node 'R3: what another node has committed is claimed' \
     '|| strcmp(held->node, lease->node) != 0) {' \

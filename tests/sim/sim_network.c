@@ -15,7 +15,7 @@ static sim_machine *machine_of(sim_world *world, sim_sender sender) {
                              : &world->clients[sender.index].machine;
 }
 
-/* Returns NULL for a dead client or process, and for a root. */
+/* Returns NULL for a dead client or process. */
 static doorman_upstream *upstream_of(const sim_world *world, sim_sender sender) {
     if (sender.is_process) {
         doorman_server *server = world->processes[sender.index].server;
@@ -422,14 +422,14 @@ static void change_named_lease(sim_world *world, sim_client *client,
 static void send_request(sim_world *world, sim_sender sender) {
     doorman_upstream *upstream = upstream_of(world, sender);
     doorman_request request;
-    doorman_status status = doorman_upstream_request(upstream, &request, local_time(world, sender));
-    if (status != DOORMAN_OK) abort();
-    if (!request.sequence) return;
+    bool made = doorman_upstream_request(upstream, &request, local_time(world, sender));
+    if (!sender.is_process) sim_invalidate_client(world, sender.index);
+    if (!made) return;
     sim_message *message = copy_request(world, &request);
     message->sender = sender;
     message->incarnation = machine_of(world, sender)->incarnation;
     message->sent_at = local_time(world, sender);
-    message->process = process_at(world, doorman_upstream_address(upstream));
+    message->process = process_at(world, request.address);
     bool careless = !sender.is_process && world->clients[sender.index].careless > 0;
     for (size_t i = 0; i < request.item_count && careless; i++) {
         if (request.method != DOORMAN_GET_CAPACITY) break;
@@ -449,10 +449,8 @@ void sim_step_client(sim_world *world, size_t index) {
     sim_machine *machine = &client->machine;
     if (!client->client || machine->paused_until) return;
     doorman_time local = sim_local(&machine->clock, world->now);
-    doorman_client_update(client->client, local);
-    sim_invalidate_client(world, index);
     send_request(world, (sim_sender){false, index});
-    doorman_time due = doorman_client_due(client->client);
+    doorman_time due = doorman_upstream_due(doorman_client_upstream(client->client));
     if (due <= local) {
         sim_fail(world, "%s is always due at once", client->id);
     }
@@ -472,10 +470,9 @@ void sim_step_process(sim_world *world, size_t index) {
     bool root = sim_is_root(world, process);
     if (!process->server || machine->paused_until) return;
     doorman_time local = sim_local(&machine->clock, world->now);
-    doorman_server_update(process->server, local);
-    if (!root) send_request(world, (sim_sender){true, index});
+    send_request(world, (sim_sender){true, index});
     sim_observe_learning(world, index);
-    doorman_time due = doorman_server_due(process->server);
+    doorman_time due = doorman_upstream_due(doorman_server_upstream(process->server));
     if (!root && due <= local) {
         sim_fail(world, "%s is always due at once", process->address);
     }

@@ -93,7 +93,6 @@ static inline void fleet_step(void) {
         doorman_time now = doorman_clock();
         (void)doorman_transport_take(self->transport, NULL, now);
         fleet_check(now);
-        doorman_client_update(self->client, now);
         if (doorman_transport_prepare(self->transport, now)) {
             doorman_transport_send(self->transport);
         }

@@ -149,8 +149,7 @@ static void start_client(fixture *s, int which) {
 static void exchange(fixture *s, doorman_upstream *upstream, doorman_server *server) {
     doorman_request request;
     doorman_response response;
-    assert_int_equal(doorman_upstream_request(upstream, &request, s->now), DOORMAN_OK);
-    if (!request.sequence) return;
+    if (!doorman_upstream_request(upstream, &request, s->now)) return;
     assert_int_equal(doorman_server_handle(server, &request, &response, NULL, s->now), DOORMAN_OK);
     assert_int_equal(doorman_upstream_response(upstream, request.sequence, &response, s->now),
                      DOORMAN_OK);
@@ -238,7 +237,7 @@ static void dump_server(text *output, doorman_server *server, doorman_time now) 
         dump_resource(output, server, &resource, now);
     }
     const doorman_upstream *upstream = doorman_server_upstream(server);
-    if (upstream) add(output, "asks %s\n", doorman_upstream_address(upstream));
+    if (upstream->address_count) add(output, "asks %s\n", doorman__upstream_address(upstream));
 }
 
 static void dump_client(text *output, const fixture *s, int which) {
@@ -251,8 +250,9 @@ static void dump_client(text *output, const fixture *s, int which) {
             info.resource_id, info.leased, info.capacity, info.wants, info.expires_at,
             (int)info.outcome, info.refresh_failures);
     }
-    add(output, "due %" PRId64 " at %s\n", doorman_client_due(s->clients[which]),
-        doorman_upstream_address(doorman_client_upstream(s->clients[which])));
+    add(output, "due %" PRId64 " at %s\n",
+        doorman_upstream_due(doorman_client_upstream(s->clients[which])),
+        doorman__upstream_address(doorman_client_upstream(s->clients[which])));
 }
 
 static void dump_state(const fixture *s, text *output) {
@@ -528,11 +528,14 @@ static void start_node_with_many_resources(fixture *s) { start_node_with_request
 static doorman_status compose_request(fixture *s) {
     doorman_request request;
     doorman_upstream *upstream = doorman_server_upstream(s->created_server);
-    doorman_status status = doorman_upstream_request(upstream, &request, s->now);
-    if (status == DOORMAN_OK) dump_request(&s->outcome, &request);
-    if (status != DOORMAN_OK) assert_int_equal(request.sequence, 0);
-    if (status != DOORMAN_OK) assert_true(doorman_upstream_due(upstream) <= s->now);
-    return status;
+    if (doorman_upstream_request(upstream, &request, s->now)) {
+        dump_request(&s->outcome, &request);
+        return DOORMAN_OK;
+    }
+    assert_int_equal(request.sequence, 0);
+    assert_int_equal(doorman_upstream_due(upstream), s->now + SECOND); /* it tries again */
+    s->now += SECOND;
+    return DOORMAN_OUT_OF_MEMORY;
 }
 
 static doorman_status create_client(fixture *s) {
@@ -567,7 +570,8 @@ static doorman_status open_resource(fixture *s) {
         doorman_resource_open(&resource, s->created_client, &options, &error, s->now);
     if (status != DOORMAN_OK) assert_null(resource);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
-    add(&s->outcome, "due %" PRId64 "\n", doorman_client_due(s->created_client));
+    add(&s->outcome, "due %" PRId64 "\n",
+        doorman_upstream_due(doorman_client_upstream(s->created_client)));
     return status;
 }
 
@@ -648,9 +652,7 @@ static doorman_status writes_an_error(fixture *s) {
 
 static void prepare_node_request(fixture *s) {
     start_node_with_many_resources(s);
-    assert_int_equal(
-        doorman_upstream_request(doorman_server_upstream(s->created_server), &s->request, s->now),
-        DOORMAN_OK);
+    (void)doorman_upstream_request(doorman_server_upstream(s->created_server), &s->request, s->now);
 }
 
 static doorman_status write_request(fixture *s) {
@@ -673,8 +675,7 @@ static doorman_status serve_node(fixture *s) {
 
 /* Makes the text that answers the next request. */
 static void prepare_response(fixture *s, doorman_upstream *upstream) {
-    assert_int_equal(doorman_upstream_request(upstream, &s->request, s->now), DOORMAN_OK);
-    assert_true(s->request.sequence);
+    assert_true(doorman_upstream_request(upstream, &s->request, s->now));
     assert_int_equal(doorman_json_request(&s->request, &s->reply), DOORMAN_OK);
     assert_int_equal(
         doorman_json_serve(s->root, s->reply.text, s->reply.bytes, &s->message, 0, s->now),
@@ -823,16 +824,14 @@ static void limiters_and_clients_work_without_memory(void **state) {
     assert_int_equal(doorman_resource_set_wants(s->resources[0][0], 50, s->now), DOORMAN_OK);
     assert_int_equal(doorman_rate_try(doorman_resource_rate(s->resources[0][0]), 1, s->now),
                      DOORMAN_ALLOWED);
-    doorman_client_update(s->clients[0], s->now);
-    assert_int_equal(doorman_upstream_request(upstream, &request, s->now), DOORMAN_OK);
-    assert_true(request.sequence);
+    assert_true(doorman_upstream_request(upstream, &request, s->now));
     assert_true(memory_works());
     assert_int_equal(doorman_server_handle(s->root, &request, &response, NULL, s->now), DOORMAN_OK);
     memory_fails_from(1);
     assert_int_equal(doorman_upstream_response(upstream, request.sequence, &response, s->now),
                      DOORMAN_OK);
     doorman_resource_close(s->resources[0][1], s->now);
-    assert_int_equal(doorman_upstream_request(upstream, &request, s->now), DOORMAN_OK);
+    (void)doorman_upstream_request(upstream, &request, s->now);
     assert_int_equal(request.method, DOORMAN_RELEASE_CAPACITY);
     assert_true(memory_works());
     fixture_stop(s);
@@ -855,7 +854,8 @@ static void a_server_works_without_memory(void **state) {
     dump_state(s, &after);
     assert_string_not_equal(before.at, after.at);
     s->now += 70 * SECOND;
-    doorman_server_update(s->root, s->now);
+    doorman_request none;
+    assert_false(doorman_upstream_request(doorman_server_upstream(s->root), &none, s->now));
     text_start(&after);
     dump_server(&after, s->root, s->now);
     assert_string_equal(after.at, "\n");
@@ -879,14 +879,14 @@ static void resources_that_do_not_fit_are_in_the_next_request(void **state) {
     size_t expected[] = {1, MANY - 1};
     for (int i = 0; i < 2; i++) {
         if (i == 0) memory_fails_at(2);
-        assert_int_equal(doorman_upstream_request(upstream, &request, s->now), DOORMAN_OK);
+        (void)doorman_upstream_request(upstream, &request, s->now);
         assert_int_equal(memory_works(), i == 1);
         assert_int_equal(request.item_count, expected[i]);
         assert_int_equal(doorman_server_handle(s->root, &request, &response, NULL, s->now),
                          DOORMAN_OK);
         assert_int_equal(doorman_upstream_response(upstream, request.sequence, &response, s->now),
                          DOORMAN_OK);
-        assert_int_equal(doorman_upstream_due(upstream) <= s->now, i == 0);
+        assert_int_equal(doorman__upstream_due(upstream) <= s->now, i == 0);
     }
     fixture_stop(s);
 }
@@ -1013,8 +1013,9 @@ static bool try_without_memory(size_t nth, bool once) {
     assert_int_equal(status, worked || !prepared ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
     if (!worked) {
-        assert_true(doorman_client_due(c.client) > c.now); /* it backs off */
-        c.now = doorman_client_due(c.client);
+        assert_true(doorman_upstream_due(doorman_client_upstream(c.client)) >
+                    c.now); /* it backs off */
+        c.now = doorman_upstream_due(doorman_client_upstream(c.client));
         assert_true(doorman_transport_prepare(c.transport, c.now));
         transport_fixture_answer(&c);
         assert_int_equal(doorman_transport_take(c.transport, NULL, c.now), DOORMAN_OK);
@@ -1049,7 +1050,8 @@ static void the_transport_of_a_node_waits_for_memory(void **state) {
     memory_fails_from(1);
     assert_false(doorman_transport_prepare(s->transport, s->now));
     assert_false(memory_works());
-    assert_true(doorman_transport_prepare(s->transport, s->now));
+    assert_false(doorman_transport_prepare(s->transport, s->now + SECOND - 1));
+    assert_true(doorman_transport_prepare(s->transport, s->now + SECOND));
     fixture_stop(s);
     size_t blocks = memory_blocks();
     transport_fixture c;
@@ -1104,7 +1106,7 @@ static void random_holders_and_failing_allocations_keep_the_lease_tables_valid(v
     for (int round = 0; round < 4000; round++) {
         doorman_server *server = random_below(3) ? s->root : s->node;
         s->now += (doorman_time)random_below(4) * SECOND;
-        doorman_server_update(server, s->now);
+        doorman__server_work(server, s->now);
         dump_state(s, &before);
         if (random_below(2)) memory_fails_at(1 + random_below(6));
         doorman_status status = random_request(s, server);

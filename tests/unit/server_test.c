@@ -71,6 +71,17 @@ static void world_stop(world *w) {
     free(w);
 }
 
+static doorman_time due_of(const world *w) {
+    return doorman_upstream_due(doorman_server_upstream(w->server));
+}
+
+/* Lets the server do the work that is due. A root never has a request. */
+static void work(world *w) {
+    doorman_request request;
+    assert_false(doorman_upstream_request(doorman_server_upstream(w->server), &request, w->now));
+    assert_int_equal(request.sequence, 0);
+}
+
 /* Replaces the configuration in force. */
 static void reload(world *w, doorman_config *config) {
     assert_int_equal(doorman_server_configure(w->server, config, w->now), DOORMAN_OK);
@@ -1116,19 +1127,23 @@ static void an_invalid_request_changes_nothing(void **state) {
         const char *text;
     } wrong[] = {
         {{.method = DOORMAN_METHOD_COUNT}, DOORMAN_NOT_FOUND, "no such method"},
-        {{gets, false, "a", NULL, 0, &none, 1, 0}, DOORMAN_INVALID_ARGUMENT, "resource[0].wants: "},
-        {{gets, false, "a", NULL, 0, &both, 1, 0}, DOORMAN_INVALID_ARGUMENT, "resource[0].wants: "},
-        {{gets, true, "a", nameless, 1, &bad, 1, 0},
+        {{gets, false, "a", NULL, 0, &none, 1, NULL, 0},
+         DOORMAN_INVALID_ARGUMENT,
+         "resource[0].wants: "},
+        {{gets, false, "a", NULL, 0, &both, 1, NULL, 0},
+         DOORMAN_INVALID_ARGUMENT,
+         "resource[0].wants: "},
+        {{gets, true, "a", nameless, 1, &bad, 1, NULL, 0},
          DOORMAN_INVALID_ARGUMENT,
          "resource[0].wants[0].wants: "},
-        {{gets, true, "a", deep, DOORMAN__PATH_MAX + 1, &both, 1, 0},
+        {{gets, true, "a", deep, DOORMAN__PATH_MAX + 1, &both, 1, NULL, 0},
          DOORMAN_INVALID_ARGUMENT,
          "path: more than 16 nodes"},
-        {{gets, true, "a", nameless, 2, &both, 1, 0}, DOORMAN_INVALID_ARGUMENT, "path[1]: "},
-        {{releases, false, "a", NULL, 0, &nothing, 1, 0},
+        {{gets, true, "a", nameless, 2, &both, 1, NULL, 0}, DOORMAN_INVALID_ARGUMENT, "path[1]: "},
+        {{releases, false, "a", NULL, 0, &nothing, 1, NULL, 0},
          DOORMAN_INVALID_ARGUMENT,
          "resource[0].id: "},
-        {{releases, false, "a", NULL, 0, &large, 1, 0},
+        {{releases, false, "a", NULL, 0, &large, 1, NULL, 0},
          DOORMAN_INVALID_ARGUMENT,
          "resource[0].id: "},
     };
@@ -1217,9 +1232,9 @@ static void an_iteration_over_leases_ends_with_the_mastership(void **state) {
     assert_true(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
     w->now += 5 * SECOND;
     assert_false(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
-    assert_int_equal(doorman_server_due(w->server), DOORMAN_NEVER);
-    doorman_server_update(w->server, w->now);
-    assert_int_equal(doorman_server_due(w->server), DOORMAN_NEVER);
+    assert_int_equal(due_of(w), DOORMAN_NEVER);
+    work(w);
+    assert_int_equal(due_of(w), DOORMAN_NEVER);
     world_stop(w);
 }
 
@@ -1282,14 +1297,14 @@ static void update_frees_expired_leases(void **state) {
         holder h = {.id = id, .wants = 1};
         assert_about(request_capacity(w, &h), 1);
     }
-    doorman_time due = doorman_server_due(w->server);
+    doorman_time due = due_of(w);
     assert_true(due <= w->now + 63 * SECOND);
     w->now += 63 * SECOND;
-    doorman_server_update(w->server, w->now);
+    work(w);
     size_t holders = 0;
     assert_int_equal(count_resources(w, &holders), 0);
     assert_int_equal(w->events[DOORMAN_EVENT_EXPIRED], 100);
-    assert_int_equal(doorman_server_due(w->server), DOORMAN_NEVER);
+    assert_int_equal(due_of(w), DOORMAN_NEVER);
     world_stop(w);
 }
 
@@ -1321,14 +1336,15 @@ static void an_update_removes_all_resources_that_have_ended(void **state) {
                          DOORMAN_OK);
         audit_dues(w);
         w->now += (doorman_time)(random_unit() * 4e9);
-        if (doorman_server_due(w->server) > w->now) {
+        if (due_of(w) > w->now) {
             w->now += random_below(2) ? DOORMAN_SECOND : 0;
-            if (doorman_server_due(w->server) > w->now) continue;
+            if (due_of(w) > w->now) continue;
         }
-        while (doorman_server_update(w->server, w->now)) {
-        }
+        do {
+            work(w);
+        } while (due_of(w) <= w->now);
         audit_dues(w);
-        assert_true(doorman_server_due(w->server) >= w->now + DOORMAN_SECOND);
+        assert_true(due_of(w) >= w->now + DOORMAN_SECOND);
         doorman_cursor cursor = {0};
         for (doorman__link *link; (link = doorman__cursor_next(&cursor, &w->server->resources));) {
             doorman__resource_state *resource = (doorman__resource_state *)(void *)link;
@@ -1336,10 +1352,11 @@ static void an_update_removes_all_resources_that_have_ended(void **state) {
         }
     }
     w->now += 64 * SECOND;
-    while (doorman_server_update(w->server, w->now)) {
-    }
+    do {
+        work(w);
+    } while (due_of(w) <= w->now);
     assert_int_equal(w->server->resources.count, 0);
-    assert_int_equal(doorman_server_due(w->server), DOORMAN_NEVER);
+    assert_int_equal(due_of(w), DOORMAN_NEVER);
     world_stop(w);
 }
 
@@ -1350,13 +1367,13 @@ static void an_update_is_due_at_once_when_the_last_holder_releases(void **state)
     holder a = {.id = "a", .wants = 1}, b = {.id = "b", .wants = 1};
     (void)request(w, &a);
     (void)request(w, &b);
-    doorman_server_update(w->server, w->now);
+    work(w);
     w->now += 1;
     release(w, &a, a.has.id);
-    assert_true(doorman_server_due(w->server) > w->now);
+    assert_true(due_of(w) > w->now);
     release(w, &b, b.has.id);
-    assert_int_equal(doorman_server_due(w->server), w->now);
-    assert_false(doorman_server_update(w->server, w->now));
+    assert_int_equal(due_of(w), w->now);
+    work(w);
     assert_int_equal(w->server->resources.count, 0);
     world_stop(w);
 }
@@ -1377,9 +1394,9 @@ static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) 
     }
     w->now += 63 * SECOND;
     int updates = 0;
-    for (; doorman_server_due(w->server) <= w->now && updates < 10; updates++) {
+    for (; due_of(w) <= w->now && updates < 10; updates++) {
         size_t before = w->events[DOORMAN_EVENT_EXPIRED];
-        doorman_server_update(w->server, w->now);
+        work(w);
         assert_true(w->events[DOORMAN_EVENT_EXPIRED] - before <= 10000);
         if (updates == 0) assert_about(request_capacity(w, &late), 100);
     }
@@ -1439,7 +1456,7 @@ static void check_iteration(bool leases, int place, int added) {
     iterate(w, leases, &cursors[0], place, seen[0]);
     iterate(w, leases, &cursors[1], COUNT / 2, seen[1]);
     w->now += 40 * SECOND;
-    doorman_server_update(w->server, w->now);
+    work(w);
     for (int i = 0; i < added; i++) ask_as_number(w, leases, COUNT + i);
     for (int i = 0; i < 2; i++) {
         int before = 0, all = 0;
@@ -1477,7 +1494,7 @@ static void an_iteration_continues_in_a_table_that_shrinks(void **state) {
     for (int i = 0; i < KEPT; i++) request_by_number(w, i);
     assert_true(iterate(w, false, &cursor, COUNT / 2, seen));
     w->now += 40 * SECOND;
-    doorman_server_update(w->server, w->now);
+    work(w);
     assert_false(iterate(w, false, &cursor, COUNT, seen));
     for (int i = 0; i < COUNT; i++) assert_true(seen[i] <= 1 && (seen[i] == 1 || i >= KEPT));
     world_stop(w);

@@ -164,9 +164,8 @@ static int node_at(const forest *f, const char *address) {
 static bool exchange(forest *f, doorman_upstream *upstream, bool cut) {
     doorman_request request;
     doorman_response response;
-    assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
-    if (!request.sequence) return false;
-    int at = node_at(f, doorman_upstream_address(upstream));
+    if (!doorman_upstream_request(upstream, &request, f->now)) return false;
+    int at = node_at(f, request.address);
     bool reached = !cut && at >= 0 && f->nodes[at].server;
     if (request.item_count > f->largest_request) f->largest_request = request.item_count;
     if (reached && doorman_server_handle(f->nodes[at].server, &request, &response, &f->error,
@@ -218,13 +217,10 @@ static void handle_due(forest *f) {
         bool busy = false;
         for (size_t i = 0; i < f->node_count; i++) {
             if (!f->nodes[i].server) continue;
-            doorman_server_update(f->nodes[i].server, f->now);
-            doorman_upstream *upstream = doorman_server_upstream(f->nodes[i].server);
-            if (upstream) busy = exchange(f, upstream, f->cut[i]) || busy;
+            busy = exchange(f, doorman_server_upstream(f->nodes[i].server), f->cut[i]) || busy;
         }
         for (size_t i = 0; i < f->client_count; i++) {
             if (f->clients[i].stalled) continue;
-            doorman_client_update(f->clients[i].client, f->now);
             busy = exchange(f, doorman_client_upstream(f->clients[i].client), false) || busy;
         }
         if (!busy) return;
@@ -941,9 +937,8 @@ static void a_nodes_request_fails_after_its_timeout(void **state) {
     exchange(f, doorman_client_upstream(f->clients[0].client), false);
     doorman_upstream *upstream = doorman_server_upstream(leaf->server);
     doorman_request request;
-    assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
-    assert_true(request.sequence);
-    assert_int_equal(doorman_upstream_due(upstream), f->now + 2 * SECOND);
+    assert_true(doorman_upstream_request(upstream, &request, f->now));
+    assert_int_equal(doorman__upstream_due(upstream), f->now + 2 * SECOND);
     forest_stop(f);
 }
 
@@ -962,14 +957,13 @@ static void a_node_forgets_a_resource_that_its_parent_refuses(void **state) {
     request_as(f, leaf, "c", "db", 1, (doorman_lease){.id = 0});
     doorman_upstream *upstream = doorman_server_upstream(f->nodes[leaf].server);
     doorman_request request;
-    assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
-    assert_int_not_equal(request.sequence, 0);
+    assert_true(doorman_upstream_request(upstream, &request, f->now));
     run_for(f, 10, 100);
     doorman_upstream_failed(upstream, request.sequence, f->now);
     run_for(f, 100, 100);
     doorman_server_resource resource;
     assert_false(resource_of(f, leaf, &resource));
-    assert_int_equal(doorman_server_due(f->nodes[leaf].server), DOORMAN_NEVER);
+    assert_int_equal(doorman_upstream_due(upstream), DOORMAN_NEVER);
     forest_stop(f);
 }
 
@@ -992,7 +986,7 @@ static void releases_do_not_delay_renewals(void **state) {
         doorman_request request;
         doorman_response response;
         doorman_resource_close(closing[i], f->now);
-        assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
+        (void)doorman_upstream_request(upstream, &request, f->now);
         f->now += SECOND;
         if (!request.sequence) continue;
         assert_int_equal(
@@ -1160,7 +1154,7 @@ static void invalid_terms_are_refused(void **state) {
         doorman_upstream *upstream = doorman_server_upstream(f->nodes[leaf].server);
         doorman_request request;
         tested_response t = {.response = {.is_master = false}};
-        assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
+        (void)doorman_upstream_request(upstream, &request, f->now);
         assert_int_equal(
             doorman_server_handle(f->nodes[0].server, &request, &t.response, NULL, f->now),
             DOORMAN_OK);
@@ -1201,7 +1195,7 @@ static void more_levels_than_groups_do_no_harm(void **state) {
     f->now += 20 * SECOND;
     doorman_request request;
     doorman_upstream *upstream = doorman_server_upstream(f->nodes[leaf].server);
-    assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
+    (void)doorman_upstream_request(upstream, &request, f->now);
     assert_true(request.items[0].wants_count <= DOORMAN__BAND_GROUPS);
     double wants = 0;
     for (size_t i = 0; i < request.items[0].wants_count; i++) {
@@ -1270,7 +1264,7 @@ static void many_groups_are_split_into_several_messages(void **state) {
         asks[i] = (doorman_capacity_request){
             .resource_id = ids[i], .wants = wants, .wants_count = DOORMAN__GROUPS_MAX};
     }
-    doorman_request request = {DOORMAN_GET_CAPACITY, true, "child", path, 1, asks, COUNT, 0};
+    doorman_request request = {DOORMAN_GET_CAPACITY, true, "child", path, 1, asks, COUNT, NULL, 0};
     doorman_response response;
     doorman_server *server = f->nodes[leaf].server;
     assert_int_equal(doorman_server_handle(server, &request, &response, NULL, f->now), DOORMAN_OK);
@@ -1303,7 +1297,29 @@ static void a_node_has_a_configuration_or_a_parent(void **state) {
     assert_non_null(strstr(error.text, "config: "));
     assert_int_equal(doorman_server_configure(f->nodes[leaf].server, f->config, f->now),
                      DOORMAN_INVALID_ARGUMENT);
-    assert_null(doorman_server_upstream(f->nodes[0].server));
+    forest_stop(f);
+}
+
+/* A root has work to do, but nothing to send. */
+static void a_root_has_an_upstream_that_sends_nothing(void **state) {
+    (void)state;
+    forest *f = forest_start_one(100, fair);
+    doorman_request request;
+    doorman_upstream *root = doorman_server_upstream(f->nodes[0].server);
+    const doorman_response stray = {.method = DOORMAN_GET_CAPACITY, .is_master = true};
+    add_client(f, 0, 60, 1);
+    exchange(f, doorman_client_upstream(f->clients[0].client), false);
+    assert_true(doorman_upstream_due(root) != DOORMAN_NEVER);
+    f->clients[0].stalled = true;
+    f->now += 100 * SECOND;
+    assert_true(doorman_upstream_due(root) <= f->now);
+    assert_false(doorman_upstream_request(root, &request, f->now));
+    assert_int_equal(request.sequence, 0);
+    assert_null(any_resource(f->nodes[0].server)); /* it has freed the resource */
+    assert_int_equal(doorman_upstream_due(root), DOORMAN_NEVER);
+    assert_int_equal(doorman_upstream_response(root, 0, &stray, f->now), DOORMAN_STALE);
+    doorman_upstream_failed(root, 0, f->now);
+    assert_int_equal(doorman_upstream_due(root), DOORMAN_NEVER);
     forest_stop(f);
 }
 
@@ -1317,10 +1333,10 @@ static void a_lost_mastership_cancels_the_request_in_progress(void **state) {
     doorman_upstream *upstream = doorman_server_upstream(server);
     doorman_request request;
     doorman_response response;
-    assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
+    (void)doorman_upstream_request(upstream, &request, f->now);
     assert_int_equal(request.sequence, 0);
     exchange(f, doorman_client_upstream(f->clients[0].client), false);
-    assert_int_equal(doorman_upstream_request(upstream, &request, f->now), DOORMAN_OK);
+    (void)doorman_upstream_request(upstream, &request, f->now);
     assert_true(request.sequence && request.is_server && request.items[0].learning);
     assert_int_equal(doorman_server_handle(f->nodes[0].server, &request, &response, NULL, f->now),
                      DOORMAN_OK);
@@ -1329,8 +1345,8 @@ static void a_lost_mastership_cancels_the_request_in_progress(void **state) {
     assert_int_equal(doorman_server_set_master(server, &other, f->now), DOORMAN_OK);
     assert_int_equal(doorman_upstream_response(upstream, sequence, &response, f->now),
                      DOORMAN_STALE);
-    doorman_server_update(server, f->now);
-    assert_int_equal(doorman_server_due(server), DOORMAN_NEVER);
+    assert_false(doorman_upstream_request(upstream, &request, f->now));
+    assert_int_equal(doorman_upstream_due(upstream), DOORMAN_NEVER);
     forest_stop(f);
 }
 
@@ -1587,7 +1603,9 @@ static void the_rotation_continues_when_holders_leave(void **state) {
     for (size_t i = 0; i < 12; i++) set_stalled(f, i, true);
     f->now += 200 * SECOND;
     assert_non_null(any_resource(f->nodes[0].server));
-    doorman_server_update(f->nodes[0].server, f->now);
+    doorman_request none;
+    doorman_upstream *root = doorman_server_upstream(f->nodes[0].server);
+    assert_false(doorman_upstream_request(root, &none, f->now));
     assert_null(any_resource(f->nodes[0].server));
     forest_stop(f);
 }
@@ -1683,6 +1701,7 @@ int main(void) {
         cmocka_unit_test(an_unknown_algorithm_keeps_the_lease),
         cmocka_unit_test(many_resources_are_split_into_several_messages),
         cmocka_unit_test(many_groups_are_split_into_several_messages),
+        cmocka_unit_test(a_root_has_an_upstream_that_sends_nothing),
         cmocka_unit_test(a_node_has_a_configuration_or_a_parent),
         cmocka_unit_test(a_lost_mastership_cancels_the_request_in_progress),
         cmocka_unit_test(a_tree_shares_as_one_server_would),

@@ -1,4 +1,4 @@
-/* Tests section >>asking of doorman.h: which requests a client sends, when, and to which address,
+/* Tests section >>upstream of doorman.h: which requests a client sends, when, and to which address,
  * and how it handles the responses, which the tests write themselves. doorman.h defines the rules
  * K1 to K3 and R1 to R12. */
 #include "unit.h"
@@ -16,7 +16,7 @@
 
 typedef struct world {
     doorman_client *client;
-    doorman_upstream *asker;
+    doorman_upstream *upstream;
     doorman_time now;
     doorman_request request; /* the last request made */
     uint64_t lease_id;       /* of the last lease given */
@@ -30,7 +30,7 @@ static world world_start_full(doorman_client_options options) {
     world w = {.now = 1000 * SECOND, .lease_id = 100, .blocks = memory_blocks()};
     options.client_id = "client";
     assert_int_equal(doorman_client_create(&w.client, &options, NULL, w.now), DOORMAN_OK);
-    w.asker = doorman_client_upstream(w.client);
+    w.upstream = doorman_client_upstream(w.client);
     return w;
 }
 
@@ -64,15 +64,16 @@ static doorman_resource *open_resource(world *w, const char *resource_id, double
 
 /* Returns whether the client sends a request now. */
 static bool has_request(world *w) {
-    doorman_client_update(w->client, w->now);
-    assert_int_equal(doorman_upstream_request(w->asker, &w->request, w->now), DOORMAN_OK);
-    return w->request.sequence != 0;
+    bool made = doorman_upstream_request(w->upstream, &w->request, w->now);
+    assert_int_equal(made, w->request.sequence != 0);
+    if (made) assert_string_equal(w->request.address, doorman__upstream_address(w->upstream));
+    return made;
 }
 
 /* Lets time pass until the client sends a request. */
 static void wait_for_request(world *w) {
     for (int i = 0; i < 1000; i++) {
-        doorman_time due = doorman_client_due(w->client);
+        doorman_time due = doorman_upstream_due(w->upstream);
         assert_true(due != DOORMAN_NEVER);
         if (due > w->now) w->now = due;
         if (has_request(w)) return;
@@ -110,7 +111,7 @@ static doorman_status reply(world *w, const doorman_capacity_response *answers,
                                        .is_master = true,
                                        .items = answers,
                                        .item_count = answer_count};
-    return doorman_upstream_response(w->asker, w->request.sequence, &response, w->now);
+    return doorman_upstream_response(w->upstream, w->request.sequence, &response, w->now);
 }
 
 /* Answers every ask of the last request with a lease of this capacity. */
@@ -131,11 +132,11 @@ static void respond_to_release(world *w) {
 
 static doorman_status redirect(world *w, const char *address) {
     const doorman_response response = {.method = w->request.method, .master_address = address};
-    return doorman_upstream_response(w->asker, w->request.sequence, &response, w->now);
+    return doorman_upstream_response(w->upstream, w->request.sequence, &response, w->now);
 }
 
 static void fail_request(world *w) {
-    doorman_upstream_failed(w->asker, w->request.sequence, w->now);
+    doorman_upstream_failed(w->upstream, w->request.sequence, w->now);
 }
 
 static doorman_resource_info read_now(const world *w, const doorman_resource *resource) {
@@ -169,10 +170,10 @@ static doorman_resource *start_with_lease(world *w, double wants, double capacit
 static void a_new_resource_is_requested_at_once(void **state) {
     (void)state;
     world w = world_start();
-    assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
+    assert_int_equal(doorman_upstream_due(w.upstream), DOORMAN_NEVER);
     assert_false(has_request(&w));
     open_resource(&w, "db", 120);
-    assert_int_equal(doorman_client_due(w.client), w.now);
+    assert_int_equal(doorman_upstream_due(w.upstream), w.now);
     assert_true(has_request(&w));
     assert_int_equal(w.request.method, DOORMAN_GET_CAPACITY);
     assert_string_equal(w.request.holder_id, "client");
@@ -276,7 +277,7 @@ static void changed_wants_wait_for_the_minimum_interval(void **state) {
         respond_with(&w, answer);
         w.now += SECOND;
         set_wants(&w, resource, 200);
-        assert_int_equal(doorman_client_due(w.client), sent + minima[i] * SECOND);
+        assert_int_equal(doorman_upstream_due(w.upstream), sent + minima[i] * SECOND);
         w.now = sent + minima[i] * SECOND - 1;
         assert_false(has_request(&w));
         w.now++;
@@ -325,7 +326,7 @@ static void a_smaller_lease_is_confirmed_at_once(void **state) {
     wait_for_request(&w);
     assert_exact(w.request.items[0].has.capacity, 100);
     grant_one(&w, 60);
-    assert_int_equal(doorman_client_due(w.client), w.now);
+    assert_int_equal(doorman_upstream_due(w.upstream), w.now);
     assert_true(has_request(&w));
     assert_exact(w.request.items[0].has.capacity, 60);
     assert_int_equal(w.request.items[0].has.id, w.lease_id);
@@ -684,13 +685,13 @@ static void a_timeout_counts_as_a_failure(void **state) {
         assert_true(has_request(&w));
         doorman_time until = w.now + (timeout ? timeout : 5) * SECOND;
         const doorman_request unanswered = w.request;
-        assert_int_equal(doorman_client_due(w.client), until);
+        assert_int_equal(doorman_upstream_due(w.upstream), until);
         w.now = until - 1;
         assert_false(has_request(&w));
-        assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
+        assert_string_equal(doorman__upstream_address(w.upstream), "tcp://a:1");
         w.now = until;
         assert_false(has_request(&w));
-        assert_string_equal(doorman_upstream_address(w.asker), "tcp://b:1");
+        assert_string_equal(doorman__upstream_address(w.upstream), "tcp://b:1");
         w.request = unanswered;
         doorman_capacity_response answer = {.resource_id = "db", .gets.refresh_interval = SECOND};
         assert_int_equal(reply(&w, &answer, 1), DOORMAN_STALE);
@@ -708,13 +709,13 @@ static void addresses_are_tried_in_turn(void **state) {
     open_resource(&w, "db", 10);
     for (size_t i = 0; i < 7; i++) {
         wait_for_request(&w);
-        assert_string_equal(doorman_upstream_address(w.asker), addresses[i % 3]);
+        assert_string_equal(doorman__upstream_address(w.upstream), addresses[i % 3]);
         fail_request(&w);
     }
     wait_for_request(&w);
     grant_one(&w, 10);
     wait_for_request(&w);
-    assert_string_equal(doorman_upstream_address(w.asker), "tcp://b:1"); /* it has answered */
+    assert_string_equal(doorman__upstream_address(w.upstream), "tcp://b:1"); /* it has answered */
     world_stop(&w);
 }
 
@@ -725,12 +726,12 @@ static void only_the_request_in_progress_can_fail(void **state) {
     world w = world_start_at(addresses, 2);
     open_resource(&w, "db", 10);
     assert_true(has_request(&w));
-    doorman_upstream_failed(w.asker, w.request.sequence - 1, w.now);
-    doorman_upstream_failed(w.asker, w.request.sequence + 1, w.now);
-    assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
+    doorman_upstream_failed(w.upstream, w.request.sequence - 1, w.now);
+    doorman_upstream_failed(w.upstream, w.request.sequence + 1, w.now);
+    assert_string_equal(doorman__upstream_address(w.upstream), "tcp://a:1");
     grant_one(&w, 10);
     fail_request(&w);
-    assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
+    assert_string_equal(doorman__upstream_address(w.upstream), "tcp://a:1");
     world_stop(&w);
 }
 
@@ -759,14 +760,15 @@ static void a_redirect_is_followed_at_once(void **state) {
     open_resource(&w, "db", 10);
     assert_true(has_request(&w));
     assert_int_equal(redirect(&w, "tcp://master:1"), DOORMAN_OK);
-    assert_int_equal(doorman_client_due(w.client), w.now);
-    assert_string_equal(doorman_upstream_address(w.asker), "tcp://master:1");
+    assert_int_equal(doorman_upstream_due(w.upstream), w.now);
+    assert_string_equal(doorman__upstream_address(w.upstream), "tcp://master:1");
     assert_true(has_request(&w));
     grant_one(&w, 10);
     wait_for_request(&w);
-    assert_string_equal(doorman_upstream_address(w.asker), "tcp://master:1"); /* it has answered */
+    assert_string_equal(doorman__upstream_address(w.upstream),
+                        "tcp://master:1"); /* it has answered */
     fail_request(&w);
-    assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
+    assert_string_equal(doorman__upstream_address(w.upstream), "tcp://a:1");
     world_stop(&w);
 }
 
@@ -782,8 +784,8 @@ static void five_redirects_are_followed_and_the_sixth_is_a_failure(void **state)
             assert_true(has_request(&w));
         }
         assert_int_equal(redirect(&w, "tcp://b:1"), DOORMAN_OK);
-        assert_true(doorman_client_due(w.client) >= w.now + SECOND);
-        assert_string_equal(doorman_upstream_address(w.asker), "tcp://a:1");
+        assert_true(doorman_upstream_due(w.upstream) >= w.now + SECOND);
+        assert_string_equal(doorman__upstream_address(w.upstream), "tcp://a:1");
     }
     world_stop(&w);
 }
@@ -826,7 +828,7 @@ static void no_redirect_is_followed_from_tls_to_plain_text(void **state) {
         open_resource(&w, "db", 10);
         assert_true(has_request(&w));
         assert_int_equal(redirect(&w, cases[i].to), DOORMAN_OK);
-        assert_string_equal(doorman_upstream_address(w.asker),
+        assert_string_equal(doorman__upstream_address(w.upstream),
                             cases[i].followed ? cases[i].to : cases[i].from);
         assert_int_equal(has_request(&w), cases[i].followed);
         world_stop(&w);
@@ -858,8 +860,8 @@ static void an_unknown_master_is_a_failure(void **state) {
         open_resource(&w, "db", 10);
         assert_true(has_request(&w));
         assert_int_equal(redirect(&w, unusable[i]), DOORMAN_OK);
-        assert_true(doorman_client_due(w.client) >= w.now + SECOND);
-        assert_string_equal(doorman_upstream_address(w.asker), "tcp://b:1");
+        assert_true(doorman_upstream_due(w.upstream) >= w.now + SECOND);
+        assert_string_equal(doorman__upstream_address(w.upstream), "tcp://b:1");
         world_stop(&w);
     }
 }
@@ -1012,7 +1014,8 @@ static void an_invalid_response_changes_nothing(void **state) {
         assert_int_equal(read_now(&w, db).expires_at, before.expires_at);
         assert_exact(read_now(&w, disk).capacity, 5);
         assert_int_equal(w.change_count, 0);
-        assert_true(doorman_client_due(w.client) >= w.now + SECOND); /* it counts as a failure */
+        assert_true(doorman_upstream_due(w.upstream) >=
+                    w.now + SECOND); /* it counts as a failure */
         wait_for_request(&w);
         size_t at = strcmp(w.request.items[0].resource_id, "db") == 0 ? 0 : 1;
         uint64_t id = w.request.items[at].has.id; /* one of the two earlier leases */
@@ -1067,7 +1070,7 @@ static void response_values_at_their_bounds_are_accepted(void **state) {
     answer.safe_capacity = DOORMAN_UNLIMITED;
     respond_with(&w, answer);
     assert_exact(read_now(&w, db).capacity, DOORMAN_AMOUNT_MAX);
-    assert_true(doorman_client_due(w.client) >= w.now + DOORMAN_DURATION_MAX / 2);
+    assert_true(doorman_upstream_due(w.upstream) >= w.now + DOORMAN_DURATION_MAX / 2);
     world_stop(&w);
 }
 
@@ -1167,7 +1170,7 @@ static void a_release_names_the_newest_lease(void **state) {
     wait_for_request(&w);
     grant_one(&w, 50);
     doorman_resource_close(resource, w.now);
-    assert_int_equal(doorman_client_due(w.client), w.now);
+    assert_int_equal(doorman_upstream_due(w.upstream), w.now);
     assert_true(has_request(&w));
     assert_int_equal(w.request.method, DOORMAN_RELEASE_CAPACITY);
     assert_string_equal(w.request.holder_id, "client");
@@ -1175,7 +1178,7 @@ static void a_release_names_the_newest_lease(void **state) {
     assert_string_equal(w.request.items[0].resource_id, "db");
     assert_int_equal(w.request.items[0].has.id, w.lease_id);
     respond_to_release(&w);
-    assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
+    assert_int_equal(doorman_upstream_due(w.upstream), DOORMAN_NEVER);
     world_stop(&w);
 }
 
@@ -1192,7 +1195,7 @@ static void a_release_is_sent_once(void **state) {
         if (way == TIMES_OUT) w.now += 5 * SECOND;
         if (way == REDIRECTED) assert_int_equal(redirect(&w, "tcp://master:1"), DOORMAN_OK);
         assert_false(has_request(&w));
-        assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
+        assert_int_equal(doorman_upstream_due(w.upstream), DOORMAN_NEVER);
         world_stop(&w);
     }
 }
@@ -1216,7 +1219,7 @@ static void a_resource_without_a_lease_is_closed_without_a_request(void **state)
     world w = world_start();
     doorman_resource_close(open_resource(&w, "db", 100), w.now);
     assert_false(has_request(&w));
-    assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
+    assert_int_equal(doorman_upstream_due(w.upstream), DOORMAN_NEVER);
     world_stop(&w);
 }
 
@@ -1247,7 +1250,7 @@ static void a_close_during_a_request_that_grants_nothing_sends_no_release(void *
         doorman_resource_close(resource, w.now);
         if (refused) respond_with(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND));
         if (!refused) fail_request(&w);
-        assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
+        assert_int_equal(doorman_upstream_due(w.upstream), DOORMAN_NEVER);
         world_stop(&w);
     }
 }
@@ -1310,7 +1313,7 @@ static void a_resource_reopened_and_closed_during_its_release_is_removed(void **
     doorman_resource_close(open_resource(&w, "db", 100), w.now);
     respond_to_release(&w);
     assert_false(has_request(&w));
-    assert_int_equal(doorman_client_due(w.client), DOORMAN_NEVER);
+    assert_int_equal(doorman_upstream_due(w.upstream), DOORMAN_NEVER);
     world_stop(&w);
 }
 
@@ -1339,8 +1342,8 @@ static void a_close_with_units_in_flight_releases_nothing(void **state) {
         if (under_way) wait_for_request(&w);
         doorman_resource_close(resource, w.now);
         if (under_way) respond_with(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND));
-        while (doorman_client_due(w.client) != DOORMAN_NEVER) {
-            w.now = doorman__later(w.now, doorman_client_due(w.client));
+        while (doorman_upstream_due(w.upstream) != DOORMAN_NEVER) {
+            w.now = doorman__later(w.now, doorman_upstream_due(w.upstream));
             assert_true(w.now <= end);
             assert_false(has_request(&w));
         }
