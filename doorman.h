@@ -5158,14 +5158,46 @@ typedef struct doorman__resource_state {
     char resource_id[];
 } doorman__resource_state;
 
-/* One ask (resource) of a request, while the request is checked and answered. */
+/* The decision on one item of a request, which asks for one resource. Only doorman__item_move
+ * changes the state:
+ *
+ *   state      the item              event                                           next
+ *   CHECKED    is valid              no template matches the resource (G2)           UNMATCHED
+ *                                    a limit is reached (C7)                         FULL
+ *                                    the holder has a lease entry                    FOUND
+ *                                    a lease entry is added                          ADDED
+ *   FOUND,     has all the memory    the node has no lease (T4)                      NO_LEASE
+ *   ADDED      that it needs         the server learns (R6)                          LEARN
+ *                                    none of the other events (S5)                   GRANT
+ *   FOUND      the same              it comes too soon (S3)                          REPEAT
+ *                                    the same, but that lease is 0 while the server
+ *                                    learns (S4)                                     TRY_LATER
+ *                                    the holder learns, and had a lease (R7)         RESTORE
+ *   LEARN      gets what it had      it had nothing of this node (S4)                TRY_LATER
+ *
+ * The item is answered in the last state: REPEAT with the last lease; LEARN, RESTORE and GRANT with
+ * a new lease; the other states with no lease. */
+typedef enum doorman__item_state {
+    DOORMAN__ITEM_CHECKED,
+    DOORMAN__ITEM_UNMATCHED,
+    DOORMAN__ITEM_FULL,
+    DOORMAN__ITEM_FOUND,
+    DOORMAN__ITEM_ADDED,
+    DOORMAN__ITEM_NO_LEASE,
+    DOORMAN__ITEM_REPEAT,
+    DOORMAN__ITEM_LEARN,
+    DOORMAN__ITEM_RESTORE,
+    DOORMAN__ITEM_GRANT,
+    DOORMAN__ITEM_TRY_LATER,
+    DOORMAN__ITEM_STATE_COUNT
+} doorman__item_state;
+
 typedef struct doorman__request_item {
     uint64_t hash;
     size_t index;
-    doorman__resource_state *resource;
-    doorman__lease_entry *entry;
-    bool added; /* the record is new */
-    doorman_outcome outcome;
+    doorman__resource_state *resource; /* NULL: UNMATCHED, or FULL */
+    doorman__lease_entry *entry;       /* the holder's; NULL until FOUND or ADDED */
+    doorman__item_state state;
 } doorman__request_item;
 
 /* A node's own lease of a resource, and what its parent said about the resource. */
@@ -5712,6 +5744,27 @@ static doorman_status doorman__server_check(doorman_server *server, const doorma
 
 /* ---- server: making room */
 
+static void doorman__item_move(doorman__request_item *item, doorman__item_state state) {
+    static const bool legal[DOORMAN__ITEM_STATE_COUNT][DOORMAN__ITEM_STATE_COUNT] = {
+        [DOORMAN__ITEM_CHECKED] = {[DOORMAN__ITEM_UNMATCHED] = true,
+                                   [DOORMAN__ITEM_FULL] = true,
+                                   [DOORMAN__ITEM_FOUND] = true,
+                                   [DOORMAN__ITEM_ADDED] = true},
+        [DOORMAN__ITEM_FOUND] = {[DOORMAN__ITEM_NO_LEASE] = true,
+                                 [DOORMAN__ITEM_REPEAT] = true,
+                                 [DOORMAN__ITEM_LEARN] = true,
+                                 [DOORMAN__ITEM_RESTORE] = true,
+                                 [DOORMAN__ITEM_GRANT] = true,
+                                 [DOORMAN__ITEM_TRY_LATER] = true},
+        [DOORMAN__ITEM_ADDED] = {[DOORMAN__ITEM_NO_LEASE] = true,
+                                 [DOORMAN__ITEM_LEARN] = true,
+                                 [DOORMAN__ITEM_GRANT] = true},
+        [DOORMAN__ITEM_LEARN] = {[DOORMAN__ITEM_TRY_LATER] = true}};
+    assert(legal[item->state][state]);
+    (void)legal;
+    item->state = state;
+}
+
 /* Makes the held lease of a node for one of its resources. Until the parent has sent the settings
  * and how long to learn, the held lease has no capacity and the lease table learns. */
 static bool doorman__upward_create(doorman_server *server, doorman__resource_state *resource) {
@@ -5760,10 +5813,9 @@ static doorman__resource_state *doorman__server_add_resource(doorman_server *ser
     return resource;
 }
 
-/* Adds one resource to those of a holder. FULL: the holder has reached the limit. A server acts for
- * many holders, so for it there is no limit. */
-static doorman_status doorman__server_count(doorman_server *server, uint64_t hash, bool is_server,
-                                            doorman_outcome *outcome) {
+/* Adds one resource to those of a holder. RESOURCE_EXHAUSTED: the holder has reached the limit. A
+ * server acts for many holders, so for it there is no limit. */
+static doorman_status doorman__server_count(doorman_server *server, uint64_t hash, bool is_server) {
     size_t most = is_server ? SIZE_MAX : server->options.resource_max_per_holder;
     doorman__holder_usage *usage = doorman__server_usage(server, hash);
     if (!usage) {
@@ -5771,14 +5823,13 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
         if (!usage) return DOORMAN_OUT_OF_MEMORY;
         doorman__table_add(&server->usages, &usage->link, hash);
     } else if (usage->count >= most) {
-        *outcome = DOORMAN_FULL;
-        return DOORMAN_OK;
+        return DOORMAN_RESOURCE_EXHAUSTED;
     }
     usage->count++;
     return DOORMAN_OK;
 }
 
-/* Finds or creates a resource. If there is none, `outcome` has the reason. */
+/* Finds or creates a resource. If there is none, the state has the reason. */
 static doorman_status doorman__item_find_resource(doorman_server *server,
                                                   doorman__request_item *item,
                                                   const char *resource_id) {
@@ -5787,11 +5838,11 @@ static doorman_status doorman__item_find_resource(doorman_server *server,
     const doorman_template *settings =
         root ? doorman__config_find(server->config, resource_id) : NULL;
     if (root && !settings) {
-        item->outcome = DOORMAN_UNMATCHED;
+        doorman__item_move(item, DOORMAN__ITEM_UNMATCHED);
         return DOORMAN_OK;
     }
     if (server->resources.count >= server->options.resource_max) {
-        item->outcome = DOORMAN_FULL;
+        doorman__item_move(item, DOORMAN__ITEM_FULL);
         return DOORMAN_OK;
     }
     item->resource = doorman__server_add_resource(server, item->hash, resource_id, settings);
@@ -5807,19 +5858,22 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
     if (item->entry) {
         __builtin_prefetch(item->entry->older); /* it will be unlinked from its neighbours */
         __builtin_prefetch(item->entry->newer);
+        doorman__item_move(item, DOORMAN__ITEM_FOUND);
         return DOORMAN_OK;
     }
-    if (leases->entries.count >= server->options.holder_max) {
-        item->outcome = DOORMAN_FULL;
-        return DOORMAN_OK;
+    doorman_status status = DOORMAN_RESOURCE_EXHAUSTED;
+    if (leases->entries.count < server->options.holder_max) {
+        status = doorman__server_count(server, holder_hash, request->is_server);
     }
-    doorman_status status =
-        doorman__server_count(server, holder_hash, request->is_server, &item->outcome);
-    if (status != DOORMAN_OK || item->outcome == DOORMAN_FULL) return status;
+    if (status == DOORMAN_RESOURCE_EXHAUSTED) doorman__item_move(item, DOORMAN__ITEM_FULL);
+    if (status != DOORMAN_OK) return status == DOORMAN_OUT_OF_MEMORY ? status : DOORMAN_OK;
     item->entry = doorman__leases_add(leases, holder_hash, request->holder_id, request->is_server);
-    item->added = item->entry != NULL;
-    if (!item->added) doorman__server_uncount(server, holder_hash);
-    return item->added ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+    if (!item->entry) {
+        doorman__server_uncount(server, holder_hash);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    doorman__item_move(item, DOORMAN__ITEM_ADDED);
+    return DOORMAN_OK;
 }
 
 /* Finds or creates everything that a request needs. If memory runs out, nothing has changed. */
@@ -5839,7 +5893,7 @@ static doorman_status doorman__server_make_room(doorman_server *server,
                                      wanted->wants_count)) {
             status = DOORMAN_OUT_OF_MEMORY;
         }
-        if (item->outcome == DOORMAN_FULL && item->resource &&
+        if (item->state == DOORMAN__ITEM_FULL && item->resource &&
             !item->resource->leases.entries.count) {
             doorman__server_remove_resource(server, item->resource);
             item->resource = NULL;
@@ -5851,7 +5905,8 @@ static doorman_status doorman__server_make_room(doorman_server *server,
         doorman__lease_table *leases = &item->resource->leases;
         doorman__index_drop_spares(&leases->index);
         if (item->entry) doorman__leases_retract(leases, item->entry);
-        if (item->added) doorman__server_remove_entry(server, leases, item->entry);
+        if (item->state == DOORMAN__ITEM_ADDED)
+            doorman__server_remove_entry(server, leases, item->entry);
         if (!leases->entries.count) doorman__server_remove_resource(server, item->resource);
     }
     return status;
@@ -6126,10 +6181,11 @@ static bool doorman__resource_safe_capacity(const doorman__resource_state *resou
     return !resource->upward || *out > 0;
 }
 
-/* One ask of a request, with everything that is known about it. */
+/* One item of a request, with everything that is known about it. */
 typedef struct doorman__request_context {
     doorman_server *server;
     const doorman_request *request;
+    doorman__request_item *item;
     const doorman_capacity_request *wanted;
     doorman__resource_state *resource;
     doorman__lease_table *leases; /* of the resource */
@@ -6138,6 +6194,8 @@ typedef struct doorman__request_context {
     doorman_time now;
     doorman_time end;      /* end of the record of what the holder has had; 0: nothing */
     double claim;          /* x, what the holder claims */
+    double claim_here;     /* R6: what it claims under a lease of this node, */
+    double outstanding;    /* and what a server has committed under such a lease */
     bool live;             /* something is committed for it; else it is new, or was put off (T4) */
     bool names_last_lease; /* it names the last lease that it was granted here */
     bool granted_here;     /* the lease that it has is from this node */
@@ -6148,13 +6206,14 @@ typedef struct doorman__request_context {
 
 static doorman__request_context doorman__context_start(doorman_server *server,
                                                        const doorman_request *request,
-                                                       const doorman__request_item *item) {
+                                                       doorman__request_item *item) {
     const doorman_capacity_request *wanted = &request->items[item->index];
     doorman__lease_table *leases = &item->resource->leases;
     doorman__lease_entry *entry = item->entry;
     bool live = entry->lease_id || entry->committed > 0;
     doorman__request_context context = {.server = server,
                                         .request = request,
+                                        .item = item,
                                         .wanted = wanted,
                                         .resource = item->resource,
                                         .leases = leases,
@@ -6167,6 +6226,8 @@ static doorman__request_context doorman__context_start(doorman_server *server,
     context.claim = doorman__max(wanted->has.id ? wanted->has.capacity : 0, wanted->outstanding);
     context.names_last_lease = entry->lease_id && wanted->has.id == entry->lease_id;
     context.granted_here = wanted->has.id && strcmp(wanted->has.node, server->node) == 0;
+    if (context.granted_here) context.claim_here = wanted->has.capacity;
+    if (context.granted_here && entry->is_server) context.outstanding = wanted->outstanding;
     context.learns = request->is_server && wanted->learning;
     context.returned =
         context.learns && live && whole && !doorman__leases_learning(leases, context.now);
@@ -6174,9 +6235,10 @@ static doorman__request_context doorman__context_start(doorman_server *server,
 }
 
 /* Reports a claim that cannot be true. Such a claim has no effect. */
-static void doorman__context_report_claim(const doorman__request_context *context, bool added) {
+static void doorman__context_report_claim(const doorman__request_context *context) {
     const doorman_lease *has = &context->wanted->has;
-    bool unknown = added && has->id && context->now >= context->leases->learned_at; /* S9 */
+    bool unknown = context->item->state == DOORMAN__ITEM_ADDED && has->id &&
+                   context->now >= context->leases->learned_at; /* S9 */
     bool excess =
         context->names_last_lease && has->capacity > context->entry->committed * (1 + 1e-9);
     if (!unknown && !excess) return;
@@ -6195,20 +6257,20 @@ static doorman_lease doorman__unmatched_lease(doorman_server *server, double wan
                            .refresh_interval = doorman__unmatched.refresh_interval};
 }
 
-/* Answers an ask that has no record: a refusal, or (G2) a grant of all that it asks for. */
+/* Answers an item that has no lease entry: a refusal, or (G2) a grant of all that it asks for. */
 static void doorman__server_answer_unmatched(doorman_server *server,
                                              const doorman__request_item *item,
                                              const doorman_request *request,
                                              doorman_capacity_response *answer) {
     static const doorman_terms all = {DOORMAN_ANY_PRIORITY, 0, 1};
     const doorman_capacity_request *wanted = &request->items[item->index];
-    bool full = item->outcome == DOORMAN_FULL;
+    bool full = item->state == DOORMAN__ITEM_FULL;
     double wants = 0;
     for (size_t i = 0; i < wanted->wants_count; i++) wants += wanted->wants[i].wants;
     wants = doorman__min(wants, DOORMAN_AMOUNT_MAX);
     doorman__server_event(server, full ? DOORMAN_EVENT_FULL : DOORMAN_EVENT_UNMATCHED,
                           wanted->resource_id, request->holder_id, wants);
-    answer->outcome = item->outcome;
+    answer->outcome = full ? DOORMAN_FULL : DOORMAN_UNMATCHED;
     answer->gets.refresh_interval = doorman__unmatched.refresh_interval;
     if (full || server->config->reject_unmatched) return;
     answer->outcome = DOORMAN_GRANTED;
@@ -6317,58 +6379,88 @@ static bool doorman__context_may_grow(const doorman__request_context *context, d
     return target * DOORMAN__MET > has;
 }
 
-/* S4: grants what a holder has had. False: the holder has nothing from this node, and is put off. A
- * holder that names a lease of this node may also get what others give back, and should ask again
- * soon for that. The other holders have to wait until the lease table has learned.
+/* S3: whether the holder gets its last lease again. `wanted` is as above. */
+static bool doorman__context_too_soon(const doorman__request_context *context, double wanted) {
+    const doorman__lease_entry *entry = context->entry;
+    doorman_time minimum =
+        doorman__minimum_interval(context->leases->algorithm, entry->lease_end - entry->granted_at);
+    return context->names_last_lease && context->now - entry->granted_at < minimum &&
+           !doorman__context_may_grow(context, wanted);
+}
+
+/* What an item becomes whose memory is reserved.
+ *   leased   a root, or a node that has a lease
+ *   wanted   the wants before this request */
+static doorman__item_state doorman__context_next(const doorman__request_context *context,
+                                                 bool leased, double wanted) {
+    bool learning = doorman__leases_learning(context->leases, context->now);
+    if (!leased) return DOORMAN__ITEM_NO_LEASE;
+    if (doorman__context_too_soon(context, wanted)) {
+        bool has = context->entry->has > 0 || context->claim_here > 0 || context->outstanding > 0;
+        return learning && !has ? DOORMAN__ITEM_TRY_LATER : DOORMAN__ITEM_REPEAT;
+    }
+    if (learning) return DOORMAN__ITEM_LEARN;
+    return context->returned ? DOORMAN__ITEM_RESTORE : DOORMAN__ITEM_GRANT;
+}
+
+/* R6: grants what a holder has had. A holder that names a lease of this node may also get what
+ * others give back. Returns what is committed. If the holder has nothing from this node, it has to
+ * try later.
  *    A claim for which there is no room is answered with 0, so that its holder stops using the old
- * lease (R6). If it kept that lease, it could claim it from the next master while the leases that
- * took the room are still in force, and that master would renew it. */
-static bool doorman__context_learn(const doorman__request_context *context, bool again,
-                                   doorman_capacity_response *answer, double *committed) {
+ * lease. If it kept that lease, it could claim it from the next master while the leases that took
+ * the room are still in force, and that master would renew it. */
+static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     double target = context->granted_here ? context->target : 0;
     if (leases->whole) target = doorman__whole_ceil(target);
-    double claim = context->granted_here ? context->wanted->has.capacity : 0;
-    double outstanding =
-        context->granted_here && context->entry->is_server ? context->wanted->outstanding : 0;
-    *committed = context->entry->has;
-    if (!again)
-        *committed = doorman__leases_learn(leases, context->entry, target, claim, outstanding);
-    if (*committed > 0 || claim > 0 || outstanding > 0) return true;
-    const doorman_algorithm *algorithm = leases->algorithm;
+    double committed = doorman__leases_learn(leases, context->entry, target, context->claim_here,
+                                             context->outstanding);
+    bool had = committed > 0 || context->claim_here > 0 || context->outstanding > 0;
+    if (!had) doorman__item_move(context->item, DOORMAN__ITEM_TRY_LATER);
+    return committed;
+}
+
+/* S5: grants a share, or what is free of it. Returns what is committed. *target is then in whole
+ * units, if leases are. */
+static double doorman__context_share(const doorman__request_context *context, double *target) {
+    doorman__lease_table *leases = context->leases;
+    doorman__rotation *turns = leases->whole ? context->rotation : NULL;
+    double due = 0;
+    if (turns) {
+        *target = doorman__leases_whole_target(leases, turns, *target, &due, context->now);
+    }
+    double committed = doorman__leases_grant(leases, context->entry, *target, context->claim);
+    if (turns) doorman__rotation_granted(leases, turns, due);
+    return committed;
+}
+
+/* S4: the answer to a holder that has nothing of this node, while the server learns. A holder that
+ * names a lease of this node should ask again soon, because others may give something back. The
+ * other holders have to wait until the server has learned. */
+static void doorman__context_put_off(const doorman__request_context *context,
+                                     doorman_capacity_response *answer) {
+    const doorman_algorithm *algorithm = context->leases->algorithm;
     doorman_time usual =
         context->granted_here ? doorman__leases_soon(algorithm) : algorithm->refresh_interval;
-    doorman_time rest = doorman__earlier(usual, leases->learned_at - context->now);
+    doorman_time rest = doorman__earlier(usual, context->leases->learned_at - context->now);
     doorman_time interval = doorman__later(rest, doorman__earlier(usual, DOORMAN_SECOND));
     doorman_time length = doorman__earlier(3 * interval, algorithm->lease_length);
     if (!context->live) doorman__context_set_end(context, length);
     answer->outcome = DOORMAN_TRY_LATER;
     answer->gets.refresh_interval = interval;
-    return false;
 }
 
-/* A new lease of what has just been entered into the record: by S4 if the lease table learns, else
- * by S5. */
-static doorman_lease doorman__context_grant(const doorman__request_context *context,
-                                            double committed) {
+/* A new lease of what has just been entered into the lease table.
+ *   target      what the holder should have; if it has less, it should ask again soon
+ *   committed   what the lease commits */
+static doorman_lease doorman__context_new_lease(const doorman__request_context *context,
+                                                double target, double committed) {
     doorman_server *server = context->server;
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
     doorman_time now = context->now, length = doorman__leases_lease_length(leases, now);
-    double target = context->target, most = DOORMAN_AMOUNT_MAX;
+    double most = DOORMAN_AMOUNT_MAX;
     if (!context->learns) most = doorman__floor(doorman__entry_wants(entry));
-    if (doorman__leases_learning(leases, now)) {
-        target = doorman__entry_wants(entry);
-    } else if (context->returned) {
-        committed = doorman__leases_return(leases, entry);
-        target = entry->has;
-    } else {
-        double due = 0;
-        doorman__rotation *turns = leases->whole ? context->rotation : NULL;
-        if (turns) target = doorman__leases_whole_target(leases, turns, target, &due, now);
-        committed = doorman__leases_grant(leases, entry, target, context->claim);
-        if (turns) doorman__rotation_granted(leases, turns, due);
-    }
     if (doorman__entry_follow(entry, context->wanted->has.id)) {
         doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, context->resource->resource_id,
                               entry->holder_id, entry->has);
@@ -6377,9 +6469,7 @@ static doorman_lease doorman__context_grant(const doorman__request_context *cont
     entry->lease_id = doorman__server_lease_id(server);
     entry->granted_at = now;
     entry->lease_end = doorman__after(now, length);
-    doorman__leases_set_end(leases, entry,
-                            doorman__after(now, doorman__server_bound(server, length)));
-    doorman__resource_update_by(server, context->resource, entry->end);
+    doorman__context_set_end(context, length);
     return (doorman_lease){.id = entry->lease_id,
                            .node = server->node,
                            .capacity = doorman__min(entry->has, most),
@@ -6419,52 +6509,68 @@ static void doorman__context_write_terms(const doorman__request_context *context
     answer->learn_for = doorman__later(answer->learn_for, leases->learned_at - context->now);
 }
 
-/* Answers one ask: with a new lease, with the last one again, or with none. */
+/* Decides on an item whose memory is reserved, and answers it: with a new lease, with the last one
+ * again, or with none. Parameters as above. */
 static void doorman__context_decide(const doorman__request_context *context, bool leased,
-                                    bool again, doorman_capacity_response *answer) {
-    double committed = 0;
+                                    double wanted, doorman_capacity_response *answer) {
+    doorman__request_item *item = context->item;
+    double committed = 0, target = context->target;
     answer->learning = doorman__leases_learning(context->leases, context->now);
-    if (!leased) {
-        doorman__context_defer(context, answer);
-        return;
+    doorman__item_move(item, doorman__context_next(context, leased, wanted));
+    if (item->state == DOORMAN__ITEM_GRANT) {
+        committed = doorman__context_share(context, &target);
+    } else if (item->state == DOORMAN__ITEM_LEARN) {
+        committed = doorman__context_learn(context);
+        target = doorman__entry_wants(context->entry);
+    } else if (item->state == DOORMAN__ITEM_RESTORE) {
+        committed = doorman__leases_return(context->leases, context->entry);
+        target = context->entry->has;
     }
-    if (answer->learning && !doorman__context_learn(context, again, answer, &committed)) return;
-    answer->gets =
-        again ? doorman__context_repeat(context) : doorman__context_grant(context, committed);
+    if (item->state == DOORMAN__ITEM_NO_LEASE) {
+        doorman__context_defer(context, answer);
+    } else if (item->state == DOORMAN__ITEM_TRY_LATER) {
+        doorman__context_put_off(context, answer);
+    } else if (item->state == DOORMAN__ITEM_REPEAT) {
+        answer->gets = doorman__context_repeat(context);
+    } else {
+        answer->gets = doorman__context_new_lease(context, target, committed);
+    }
+}
+
+/* Enters what the holder wants, and what it confirms, into the lease table. */
+static void doorman__context_enter(doorman__request_context *context) {
+    doorman__lease_table *leases = context->leases;
+    doorman__lease_entry *entry = context->entry;
+    const doorman_capacity_request *wanted = context->wanted;
+    doorman__leases_tick(leases, doorman__leases_learning(leases, context->now), context->now);
+    if (context->rotation) doorman__rotation_settle(leases, context->rotation);
+    if (!context->learns) doorman__leases_age(leases, entry, context->now);
+    if (context->returned) {
+        doorman__leases_retract(leases, entry);
+    } else {
+        doorman__leases_set_demands(leases, entry, wanted->wants, wanted->wants_count);
+    }
+    if (context->names_last_lease && !context->learns) {
+        doorman__leases_confirm(leases, entry, context->claim);
+    }
+    context->target = doorman__leases_target(leases, entry);
 }
 
 static void doorman__server_answer(doorman_server *server, const doorman_request *request,
-                                   const doorman__request_item *item,
-                                   doorman_capacity_response *answer) {
+                                   doorman__request_item *item, doorman_capacity_response *answer) {
     *answer = (doorman_capacity_response){.resource_id = request->items[item->index].resource_id};
     if (!item->entry) {
         doorman__server_answer_unmatched(server, item, request, answer);
         return;
     }
     doorman__resource_state *resource = item->resource;
-    doorman__lease_table *leases = &resource->leases;
-    doorman__lease_entry *entry = item->entry;
+    const doorman__lease_table *leases = &resource->leases;
     bool leased = !resource->upward || doorman__upward_renew(resource->upward);
     doorman__request_context context = doorman__context_start(server, request, item);
-    doorman__context_report_claim(&context, item->added);
-    double wanted = doorman__entry_wants(entry);
-    doorman__leases_tick(leases, doorman__leases_learning(leases, context.now), context.now);
-    if (context.rotation) doorman__rotation_settle(leases, context.rotation);
-    if (!context.learns) doorman__leases_age(leases, entry, context.now);
-    if (context.returned) {
-        doorman__leases_retract(leases, entry);
-    } else {
-        doorman__leases_set_demands(leases, entry, context.wanted->wants,
-                                    context.wanted->wants_count);
-    }
-    if (context.names_last_lease && !context.learns)
-        doorman__leases_confirm(leases, entry, context.claim);
-    context.target = doorman__leases_target(leases, entry);
-    doorman_time minimum =
-        doorman__minimum_interval(leases->algorithm, entry->lease_end - entry->granted_at);
-    bool again = context.names_last_lease && context.now - entry->granted_at < minimum;
-    again = again && !doorman__context_may_grow(&context, wanted);
-    doorman__context_decide(&context, leased, again, answer);
+    doorman__context_report_claim(&context);
+    double wanted = doorman__entry_wants(item->entry);
+    doorman__context_enter(&context);
+    doorman__context_decide(&context, leased, wanted, answer);
     if (request->is_server && answer->outcome == DOORMAN_GRANTED) {
         size_t place = item->index * DOORMAN_TERMS_MAX;
         doorman__context_write_terms(&context, &server->terms[place], answer);

@@ -105,8 +105,8 @@ mutant one-id 'R1: all leases have the same id' \
     'return id ? id : 1;' \
     'return id ? 1 : 1;'
 mutant any-id 'R4: a claim confirms even if it names another lease' \
-    'if (context.names_last_lease && !context.learns) doorman__leases_confirm(' \
-    'if (entry->lease_id && !context.learns) doorman__leases_confirm('
+    'if (context->names_last_lease && !context->learns) { doorman__leases_confirm(' \
+    'if (entry->lease_id && !context->learns) { doorman__leases_confirm('
 mutant any-answer 'R2: a client accepts the response to any request' \
     'sequence != upstream->sequence) return DOORMAN_STALE;' \
     '(sequence != upstream->sequence && !doorman__response_valid(upstream, response)))
@@ -119,8 +119,8 @@ mutant no-keep 'R5: the amount committed to a node does not bound that of its ho
     'return bound ? doorman__min(in_force, doorman__leases_left(leases, entry, leases->may_commit)) : in_force;' \
     '(void)bound; return in_force;'
 mutant learner-confirms 'R7: a claim of a node that learns counts as a confirmation' \
-    'if (context.names_last_lease && !context.learns) doorman__leases_confirm(' \
-    'if (context.names_last_lease) doorman__leases_confirm('
+    'if (context->names_last_lease && !context->learns) { doorman__leases_confirm(' \
+    'if (context->names_last_lease) { doorman__leases_confirm('
 mutant learner-told 'R8: a node that learns stops as soon as its parent has learned' \
     'answer->learn_for = doorman__later(context->end - context->now, 0);' \
     'answer->learn_for = 0;'
@@ -153,11 +153,11 @@ mutant learn-shorter 'R6: learning ends after half a lease' \
     'doorman__after(predecessor_gone_at, doorman__server_bound(server, algorithm->lease_length));' \
     'doorman__after(predecessor_gone_at, doorman__server_bound(server, algorithm->lease_length / 2));'
 mutant learn-grow 'R6: holders grow while a server learns' \
-    'if (!again) *committed = doorman__leases_learn(leases, context->entry, target, claim, outstanding);' \
-    'if (!again) *committed = doorman__leases_grant(leases, context->entry, target, claim);'
+    'doorman__leases_learn(leases, context->entry, target, context->claim_here, context->outstanding);' \
+    'doorman__leases_grant(leases, context->entry, target, context->claim_here);'
 mutant learn-zero 'S4: a server that learns grants 0 instead of answering TRY_LATER' \
-    'if (*committed > 0 || claim > 0 || outstanding > 0) return true;' \
-    'if (*committed >= 0) return true;'
+    'if (!had) doorman__item_move(' \
+    'if (!had && 0) doorman__item_move('
 mutant learn-unbound 'R6: a learning server grants claims beyond the capacity' \
     'known = doorman__leases_round_down(leases, doorman__min(claim, free));' \
     'known = doorman__leases_round_down(leases, claim);'
@@ -187,8 +187,8 @@ mutant whole-parts 'A5: a claim of a part of a unit confirms that the whole unit
     'doorman__min(entry->committed, doorman__leases_round_down(leases, claim));' \
     --favour whole,hold
 mutant whole-idle 'A5: units that do not divide evenly are granted to no holder' \
-    'if (turns) target = doorman__leases_whole_target(leases, turns, target, &due, now);' \
-    'if (turns) (void)doorman__leases_whole_target(leases, turns, target, &due, now);' \
+    '*target = doorman__leases_whole_target(leases, turns, *target, &due, context->now);' \
+    '(void)doorman__leases_whole_target(leases, turns, *target, &due, context->now);' \
     --favour whole
 mutant no-floor 'G5: after a cut, the free capacity is negative' \
     'double most = doorman__max(doorman__leases_free(leases, entry), in_force);' \
