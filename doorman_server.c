@@ -142,9 +142,9 @@ static const struct flag {
     [FLAG_CONFIG] = {"config", "FILE|etcd:KEY", "DOORMAN_CONFIG",
                      "the resources and how each is shared: a file, or a key of etcd; the server "
                      "reloads it when\n        it changes; required unless --parent is given"},
-    [FLAG_LISTEN] = {"listen", "URL[,URL...]", "DOORMAN_LISTEN",
-                     "the addresses to serve; can be given more than once (default " LISTEN_DEFAULT
-                     ")"},
+    [FLAG_LISTEN] =
+        {"listen", "URL[,URL...]", "DOORMAN_LISTEN",
+         "the addresses to listen on; can be given more than once (default " LISTEN_DEFAULT ")"},
     [FLAG_PARENT] = {"parent", "URL[,URL...]", "DOORMAN_PARENT",
                      "the servers of the parent node, which grants this node its capacity and "
                      "names its resources;\n        replaces --config; can be given more than once "
@@ -648,7 +648,7 @@ static void log_line_send(struct log_line *line) {
     if (lost_lines.count > 0) {
         snprintf(count, sizeof count, "%" PRIu64, lost_lines.count);
         log_line_start(&before, LEVEL_WARNING,
-                       "log lines are lost: standard error did not take them");
+                       "log lines were lost: standard error did not accept them");
         log_line_add_pair(&before, "count", count);
         if (log_line_write(&before)) lost_lines.count = 0;
     }
@@ -869,7 +869,7 @@ static cJSON *etcd_read_response(struct etcd *etcd, const doorman_buffer *respon
         bool has_text = cJSON_IsString(error);
         snprintf(etcd->error.text, sizeof etcd->error.text, "%.128s: %.200s",
                  etcd->members->items[etcd->at],
-                 has_text ? error->valuestring : "no response of etcd");
+                 has_text ? error->valuestring : "this is not a response of etcd");
         cJSON_Delete(tree);
         tree = NULL;
     }
@@ -1576,7 +1576,7 @@ static void parent_link_log_leases(struct service *service, doorman_time now) {
         char leased_text[24], count_text[24];
         snprintf(leased_text, sizeof leased_text, "%zu", leased_count);
         snprintf(count_text, sizeof count_text, "%zu", count);
-        log_event(service->settings, LEVEL_DEBUG, "leases of the parent", "leased", leased_text,
+        log_event(service->settings, LEVEL_DEBUG, "leases from the parent", "leased", leased_text,
                   "resources", count_text, LOG_END);
     }
     link->leased_count = leased_count;
@@ -2572,7 +2572,8 @@ static const struct {
     {"resource_capacity", "gauge", "Capacity that can be granted, in the resource's units."},
     {"resource_has", "gauge", "Sum of the leases, in the resource's units."},
     {"resource_wants", "gauge", "Sum of what the holders want, in the resource's units."},
-    {"resource_clients", "gauge", "Holders: clients and child servers that ask this server."},
+    {"resource_clients", "gauge",
+     "Holders: clients and child servers with an entry at this server."},
     {"resource_subclients", "gauge", "Clients, including those of child servers."},
     {"resource_safe_capacity", "gauge", "What a client may use without a lease; -1 is unlimited."},
     {"resource_learning", "gauge", "1 while holders are granted only what they claim, else 0."},
@@ -3168,7 +3169,7 @@ static void handle_page(struct service *service, const struct http_request *requ
     }
     text_add(text, "</ol>");
     if (snapshot.resource_count == 0) {
-        text_add(text, "<p class=soft>No client has asked for a resource yet.</p>");
+        text_add(text, "<p class=soft>No client has requested a resource yet.</p>");
     } else if (snapshot.row_count == 0) {
         text_add(text, "<p class=soft>No resource name contains this text.</p>");
     } else {
@@ -3241,7 +3242,7 @@ static void page_leases(struct text *text, struct service *service, struct lease
     }
     text_add(text, "</tbody></table>");
     if (row->info.holder_count > ROWS_MAX) {
-        text_addf(text, "<p class=warn>There are %zu holders; this list is made of %d of them.</p>",
+        text_addf(text, "<p class=warn>There are %zu holders; this list contains %d of them.</p>",
                   row->info.holder_count, ROWS_MAX);
     }
 }
@@ -4273,8 +4274,9 @@ static enum exit_status tls_create(nng_tls_config **out, nng_tls_mode mode,
     enum exit_status exit_status = CONTINUE;
     int error = nng_tls_config_alloc(out, mode);
     if (error != 0) {
-        exit_status = fatal_error(EXIT_USAGE, "no TLS: %s; libnng was built without TLS",
-                                  nng_strerror(error));
+        exit_status =
+            fatal_error(EXIT_USAGE, "TLS is not available: %s; libnng was built without TLS",
+                        nng_strerror(error));
     }
     if (exit_status == CONTINUE && pem->certificate) {
         error = nng_tls_config_own_cert(*out, pem->certificate, pem->key, NULL);

@@ -390,9 +390,8 @@ static void load_sleep(load *l, doorman_time until) {
     ppoll(&file, 1, &time, NULL);
 }
 
-/* Sends requests with the gaps of a Poisson process, as clients do that know nothing about each
- * other. A connection whose last request is still in flight is skipped, and this counts as a
- * request without a response. */
+/* Sends requests with the gaps of a Poisson process, as independent clients do. A connection whose
+ * last request is still in flight is skipped, and this counts as a request without a response. */
 static size_t load_send_paced(load *l, bench *b, double gap, doorman_time end) {
     size_t asked = 0;
     double due = (double)doorman_clock();

@@ -1,5 +1,5 @@
-/* Any bytes as calls: on a root, on a node below it and on four clients, of which two use each of
- * them; and as what happens to their messages. Two bytes are a call and its argument.
+/* Any bytes as calls: on a root, on a node below it and on four clients, two for each server; and
+ * as what happens to their messages. Two bytes are a call and its argument.
  *
  * After each call T7 holds: the leases add up to at most the capacity. The sums of both servers
  * hold too. At the end everything is closed, and after a while no server knows any resource. */
@@ -251,7 +251,7 @@ static void set_wants(call_world *world, size_t index, unsigned argument) {
 static void change_servers(call_world *world, unsigned argument) {
     doorman_server *server = argument & 1 ? world->root : world->node;
     switch (argument / 2 % 4) {
-    case 0: /* a new process, which knows nothing of the last one */
+    case 0: /* a new process, without the state of the last one */
         doorman_server_destroy(server);
         if (argument & 1) {
             start_root(world);

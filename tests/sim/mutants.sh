@@ -121,7 +121,7 @@ mutant no-keep 'R5: the amount committed to a node does not bound that of its ho
 mutant learner-confirms 'R7: a claim of a node that learns counts as a confirmation' \
     'if (context->names_last_lease && !context->learns) { doorman__leases_confirm(' \
     'if (context->names_last_lease) { doorman__leases_confirm('
-mutant learner-told 'R8: a node that learns stops as soon as its parent has learned' \
+mutant learner-stops 'R8: a node that learns stops as soon as its parent has learned' \
     'answer->learn_for = doorman__later(context->end - context->now, 0);' \
     'answer->learn_for = 0;'
 mutant end-back 'R9: the end of a lease entry moves back when leases become shorter' \

@@ -122,7 +122,7 @@ typedef struct sim_machine {
     sim_clock clock;
     uint64_t incarnation; /* how often its client or process has been started */
     uint64_t wakeup; /* number of the last wake-up that was planned; earlier ones are ignored */
-    doorman_time paused_until; /* 0: it is running; otherwise it stands still until then */
+    doorman_time paused_until; /* 0: it is running; otherwise it is paused until then */
     bool other_side;           /* on the other side of a partition */
 } sim_machine;
 

@@ -83,8 +83,8 @@ void sim_observe_learning(sim_world *world, size_t index) {
  * mark the configurations that may still have leases:
  *   - Used: a running process of a root has the configuration. That process may be master.
  *   - Kept: some server of any node learns, and the leases under the configuration have not ended.
- *     Holders then renew what they held, as far as it fits beside the other holders that this
- *     server knows. The server also keeps the lease that it has from its parent (R7).
+ *     Holders then renew their leases, if these fit together with those of the other holders that
+ *     this server knows. The server also keeps the lease that it has from its parent (R7).
  *
  * Most events change none of this, so a limit stores how long it stays valid. While it is valid,
  * each check marks the same configurations as used and kept; these marks are stored only when they
@@ -244,8 +244,8 @@ static bool read_resource_state(const sim_process *process, const char *resource
  *     learns may repeat what it granted before where that is more, because the difference is in
  *     flight. A holder that gets nothing back from it gets no lease (S4).
  *   - After a cut no holder grows until the sum fits: the lease is at most what the holder claims,
- *     or it fits into the capacity beside everything that is committed for the others. From a
- *     server that learns it fits, except when the last lease is repeated.
+ *     or it fits into the capacity together with everything that is committed for the others. From
+ *     a server that learns it fits, except when the last lease is repeated.
  *
  * A child that learns keeps what it has, which may be more than all of these (R7). */
 static void check_lease(sim_world *world, const sim_resource_state *state,
@@ -271,7 +271,7 @@ static void check_lease(sim_world *world, const sim_resource_state *state,
     }
     if (!state || !guarantees_capacity(&state->resource.settings->algorithm)) return;
     double claim = fmax(has, request_item->outstanding), capacity = state->resource.capacity;
-    if (response_item->whole) claim = ceil(claim); /* all that is committed is whole */
+    if (response_item->whole) claim = ceil(claim); /* committed amounts are whole */
     bool more = exceeds(lease->capacity, learns && lease->id != request_item->has.id ? 0 : claim);
     if (more && exceeds(lease->capacity + state->others, capacity)) {
         sim_fail(
@@ -302,8 +302,8 @@ static void check_answer(sim_world *world, const sim_process *process,
                  rules->capacity);
     }
     if (response_item->whole && lease->capacity > floor(lease->capacity)) {
-        sim_fail(world, "%s is given %.17g of %s, which is in whole units", holder, lease->capacity,
-                 request_item->resource_id);
+        sim_fail(world, "%s is granted %.17g of %s, which is in whole units", holder,
+                 lease->capacity, request_item->resource_id);
     }
     if (request_item->learning) return;
     bool learns = known && divides_capacity(&state.resource.settings->algorithm) &&
@@ -359,7 +359,7 @@ static void check_resource(sim_world *world, const sim_process *process,
         count != resource->holder_count) {
         sim_fail(world,
                  "%s has for %s the sums has %.17g committed %.17g wants %.17g of %zu holders; a "
-                 "recount gives %.17g, %.17g, %.17g of %zu",
+                 "recount finds %.17g, %.17g, %.17g of %zu",
                  process->address, id, resource->has, resource->committed, resource->wants,
                  resource->holder_count, has, committed, wants, count);
     }
@@ -454,7 +454,7 @@ static double committed_amount(const sim_usage *usage, doorman_time local) {
 
 /* Returns the units that a client may use under its lease, or does use if that is more.
  *
- * Units in flight count as far as leases that have not ended cover them. Other units in flight are
+ * Units in flight count up to the amount that leases in force cover. Other units in flight are
  * outside of T7: the fallback allowed them, or a lease that has ended. Units that are in flight
  * when a resource is closed count until the end of that lease. */
 static double in_use(const sim_usage *usage, const doorman_resource_info *info,

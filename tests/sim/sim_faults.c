@@ -129,7 +129,7 @@ static void release_units(sim_world *world, const sim_event *event) {
     sim_invalidate_client(world, event->actor);
     if (usage->resource) {
         doorman_gauge_release(doorman_resource_gauge(usage->resource), amount);
-        sim_log(world, "c%zu gives %.6g of r%zu back", event->actor, amount, event->target);
+        sim_log(world, "c%zu releases %.6g of r%zu", event->actor, amount, event->target);
     } else {
         usage->abandoned = usage->abandoned > amount ? usage->abandoned - amount : 0;
         usage->returned_units += amount;

@@ -273,7 +273,7 @@ static void take_leases(sim_world *world, const sim_message *message, const bool
     }
 }
 
-/* A client or process that stands still receives its messages when it runs again, or never. */
+/* A paused client or process receives its messages when it runs again, or never. */
 static bool sender_misses(sim_world *world, const sim_event *event) {
     sim_sender sender = event->message->sender;
     const sim_machine *machine = machine_of(world, sender);
@@ -341,7 +341,7 @@ static void log_request(sim_world *world, const sim_message *message, bool is_ma
         }
         sim_log(world, "%s%s at %s%s: %s %s, %shas %s", message->request.holder_id,
                 request_item->learning ? " (learning)" : "", address,
-                is_master ? "" : " (not master)", release ? "releases" : "asks for",
+                is_master ? "" : " (not master)", release ? "releases" : "requests",
                 request_item->resource_id, wants, request_item->has.id ? has : "nothing");
     }
 }
@@ -357,8 +357,8 @@ static void log_response_sent(sim_world *world, const sim_message *message) {
                     response_item->resource_id);
             continue;
         }
-        sim_log(world, "%s gives %s %.6g of %s, commits %.6g, lease %llx for %.3f s", address, name,
-                response_item->gets.capacity, response_item->resource_id,
+        sim_log(world, "%s grants %s %.6g of %s, commits %.6g, lease %llx for %.3f s", address,
+                name, response_item->gets.capacity, response_item->resource_id,
                 response_item->gets.committed, (unsigned long long)response_item->gets.id,
                 seconds(response_item->gets.expires_in));
     }

@@ -703,7 +703,7 @@ static void memory_is_returned_when_all_leases_have_ended(void **state) {
     assert_true(peak > before);
     print_message("%d leases of %d resources in %.1f s: %ld KiB before, %ld at the peak\n",
                   sizes.resources * sizes.holders, sizes.resources, seconds, before, peak);
-    probe_end(&probe, "a client that takes all leases");
+    probe_end(&probe, "a client that gets all leases");
     probe = probe_start(&fixture);
     long bytes = probe_during_status(&probe);
     probe_end(&probe, "the status of all resources");
@@ -819,7 +819,7 @@ static void a_log_on_a_full_disk_continues_when_there_is_space(void **state) {
     noisy_server_continue(process);
     assert_int_equal(truncate(seen.err, 0), 0);
     process_signal(process, SIGHUP);
-    process_await(&seen, "standard error did not take them\" count=", 1);
+    process_await(&seen, "standard error did not accept them\" count=", 1);
     process_stop(process);
 }
 
@@ -847,7 +847,7 @@ static void an_unread_log_neither_blocks_nor_ends_the_server(void **state) {
     for (int waited = 0; waited < TIMEOUT_MS && !reported; waited += 10) {
         ssize_t got = read(reader, lines, sizeof lines - 1);
         lines[got > 0 ? got : 0] = 0;
-        reported = strstr(lines, "standard error did not take them\" count=") != NULL;
+        reported = strstr(lines, "standard error did not accept them\" count=") != NULL;
         if (got <= 0) sleep_ms(10);
     }
     assert_true(reported);

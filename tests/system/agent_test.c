@@ -802,7 +802,7 @@ static int child_checks(doorman_agent *agent, doorman_resource *resource, bool g
     return WIFEXITED(result) ? WEXITSTATUS(result) : 101;
 }
 
-/* While one thread waits, and with all that lets a limiter allow more than its lease. */
+/* One thread waits, and everything is on that lets a limiter allow more than its lease. */
 static void after_a_fork_only_the_parent_can_use_the_agent(void **state) {
     (void)state;
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
@@ -1696,7 +1696,7 @@ static doorman_status transport_round_trip(doorman_transport *transport, int *wa
     return doorman_transport_take(transport, error, doorman_clock());
 }
 
-/* Sends one request to each address of a client in turn, and compares the results. */
+/* Sends one request to each address of a client, one after the other, and compares the results. */
 static void check_round_trips(const char *const *addresses, size_t count,
                               doorman_time request_timeout, const doorman_status *expected) {
     doorman_client_options who = {.client_id = "a", .addresses = addresses, .address_count = count};

@@ -727,15 +727,16 @@ static void flags_take_precedence_over_the_environment(void **state) {
                                      process->config,
                                      "--listen=tcp://127.0.0.1:0",
                                      "--node",
-                                     "told",
+                                     "declared",
                                      "--log-level",
                                      "info",
                                      NULL};
     const char *const environment[] = {"DOORMAN_CONFIG=/nowhere", "DOORMAN_LISTEN=nonsense",
-                                       "DOORMAN_NODE=untold", "DOORMAN_LOG_LEVEL=nonsense", NULL};
+                                       "DOORMAN_NODE=undeclared", "DOORMAN_LOG_LEVEL=nonsense",
+                                       NULL};
     file_write(process->config, CONFIG_120);
     process_start(process, arguments, environment);
-    process_await(process, " node=told ", 1);
+    process_await(process, " node=declared ", 1);
     process_signal(process, SIGTERM);
     process_end(process, 0);
 }

@@ -141,8 +141,8 @@ static void leases_end_when_the_root_is_away_for_too_long(void **state) {
     tree_stop(&tree);
 }
 
-/* A region loses all that it knows of its leaves; its next process serves them again. Then that
- * process is stopped for longer than its lease lasts, and afterwards answers the requests that came
+/* A region loses its state about its leaves; its next process serves them again. Then that process
+ * is stopped for longer than its lease lasts, and afterwards answers the requests that came
  * meanwhile. */
 static void a_region_recovers_after_a_kill_and_a_freeze(void **state) {
     (void)state;
@@ -215,7 +215,7 @@ static void two_nodes_that_are_parents_of_each_other_report_it_and_grant_nothing
     server_stop(&two.server);
 }
 
-/* Returns how long it takes to get a lease on each of `count` resources in turn. */
+/* Returns the time to get a lease on each of `count` resources, one after the other. */
 static doorman_time leases_got(const struct node *leaf, int first, int count) {
     doorman_time from = doorman_clock();
     for (int i = first; i < first + count; i++) {

@@ -213,7 +213,7 @@ static void dump_resource(text *output, doorman_server *server,
     doorman_cursor cursor = {0};
     while (doorman_server_next_lease(server, resource->resource_id, &cursor, &lease, now)) {
         add(output,
-            "    %s %d has %.17g counted %.17g wants %.17g of %.17g, %d, %" PRId64 " to %" PRId64
+            "    %s %d has %.17g committed %.17g wants %.17g of %.17g, %d, %" PRId64 " to %" PRId64
             "\n",
             lease.holder_id, lease.is_server, lease.has, lease.committed, lease.wants,
             lease.subclients, lease.priority, lease.granted_at, lease.expires_at);
@@ -237,7 +237,7 @@ static void dump_server(text *output, doorman_server *server, doorman_time now) 
         dump_resource(output, server, &resource, now);
     }
     const doorman_upstream *upstream = doorman_server_upstream(server);
-    if (upstream->address_count) add(output, "asks %s\n", doorman__upstream_address(upstream));
+    if (upstream->address_count) add(output, "address %s\n", doorman__upstream_address(upstream));
 }
 
 static void dump_client(text *output, const fixture *s, int which) {
@@ -761,7 +761,7 @@ static const test_case test_cases[] = {
     {"doorman_server_handle", "a new server gets nothing", NULL, request_by_new_server, 40},
     {"doorman_server_handle", "a server keeps what it has", NULL, request_by_known_server, 40},
     {"doorman_server_handle", "nothing is released", NULL, release_by_client, 1},
-    {"doorman_upstream_request", "a node asks for nothing", start_node_with_one_resource,
+    {"doorman_upstream_request", "a node sends no request", start_node_with_one_resource,
      compose_request, 1},
     {"doorman_client_create", "no client is made", NULL, create_client, 4},
     {"doorman_resource_open", "no resource is opened", create_client_with_resources, open_resource,
@@ -774,9 +774,9 @@ static const test_case test_cases[] = {
     {"doorman_json_exchange_write", "without a decision nothing is written", NULL, write_reply, 40},
     {"doorman_json_exchange_write", "an error is empty", NULL, writes_an_error, 1},
     {"doorman_json_request", "no request is written", prepare_node_request, write_request, 2},
-    {"doorman_json_response", "a client can be given its response again", prepare_client_response,
-     read_client_response, 20},
-    {"doorman_json_response", "a node can be given its response again", prepare_node_response,
+    {"doorman_json_response", "a client accepts its response at the next try",
+     prepare_client_response, read_client_response, 20},
+    {"doorman_json_response", "a node accepts its response at the next try", prepare_node_response,
      read_node_response, 20},
     {"doorman_agent_start", "no agent starts", NULL, start_agent, 4},
     {"doorman_agent_open", "an agent opens nothing", prepare_agent, open_agent_resource, 3},

@@ -1113,7 +1113,7 @@ static void a_busy_loop_does_not_raise_wants_without_bound(void **state) {
     world_stop(&w);
 }
 
-/* L4, K6: nor do the wants of a loop that gets nothing. */
+/* L4, K6: the wants of a loop that gets nothing do not grow without bound either. */
 static void a_busy_loop_without_capacity_wants_a_few_times_the_minimum(void **state) {
     (void)state;
     world w;

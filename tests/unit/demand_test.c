@@ -228,7 +228,7 @@ static void a_single_refused_request_counts_once(void **state) {
     }
 }
 
-/* L4: when all callers wait, their possible rate is not known; the safe capacity bounds it below. */
+/* L4: when all callers wait, their possible rate is unknown. It is at least the safe capacity. */
 static void when_all_callers_wait_wants_are_a_multiple_of_the_possible(void **state) {
     (void)state;
     fixture f = start(1);

@@ -919,7 +919,7 @@ static void world_check(const world *all) {
 }
 
 /* One random event. A message that is put in the place of another one replaces it; that one is
- * lost. A request whose response goes to another place stays, and is delivered again. So is a
+ * lost. A request stays if its response is stored elsewhere, and is delivered again. So is a
  * response. */
 static void world_step(world *all) {
     message *some = &all->messages[random_below(UNDER_WAY)];

@@ -185,7 +185,7 @@ static void a_higher_rate_does_not_enlarge_the_saved_burst(void **state) {
     doorman_client_destroy(s.client);
 }
 
-/* L1: a rate that is always tried grants all that it may. */
+/* L1: a rate that is tried all the time grants its full amount. */
 static void a_rate_that_is_tried_all_the_time_is_fully_used(void **state) {
     (void)state;
     static const double rates[] = {0.5, 1, 3, 6, 7, 9, 10, 33, 97, 1000};

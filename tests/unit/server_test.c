@@ -502,7 +502,7 @@ static void a_claim_that_does_not_fit_gets_0(void **state) {
 }
 
 /* S4: a holder that has given back everything holds nothing, but keeps its lease until that ends.
- * When it wants something again, it may get what it gave back. */
+ * When it wants something again, it may get the amount that it returned. */
 static void a_holder_that_returned_everything_can_get_it_again(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
@@ -522,7 +522,8 @@ static void a_holder_that_returned_everything_can_get_it_again(void **state) {
     world_stop(w);
 }
 
-/* R6, S4: a holder that lost its lease is refused; what it may still be using stays committed. */
+/* R6, S4: a holder that lost its lease is refused; the amount that it may still use stays
+ * committed. */
 static void a_holder_that_lost_its_lease_is_refused_and_stays_committed(void **state) {
     (void)state;
     world *w = world_start(100, &learns);

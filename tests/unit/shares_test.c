@@ -104,8 +104,8 @@ static void fair_shares_never_exceed_the_wants(void **state) {
     assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 12, demands, expected, 3);
 }
 
-/* A holder that wants no more than its weight's part of the capacity gets it, whatever others
- * want. */
+/* A holder that wants at most its weight's part of the capacity gets it, for any wants of the
+ * others. */
 static void a_guaranteed_share_is_not_starved_where_weights_differ(void **state) {
     (void)state;
     const doorman_demand demands[] = {{50, 5, 1}, {1e15, 1, 1}, {1e15, 4, 1}};

@@ -1527,7 +1527,7 @@ static void units_that_cannot_be_divided_rotate_among_holders(void **state) {
     forest_stop(f);
 }
 
-/* A5: what is beside whole units goes round, whatever the kind is. */
+/* A5: the remainder that is not a whole unit rotates, for every kind. */
 static void every_kind_gives_whole_units(void **state) {
     (void)state;
     static const struct {

@@ -78,7 +78,7 @@ static void wait_for_request(world *w) {
         if (due > w->now) w->now = due;
         if (has_request(w)) return;
     }
-    fail_msg("the client never asks");
+    fail_msg("the client sends no request");
 }
 
 /* Returns when the client sends its next request if nothing else happens. */
