@@ -3067,7 +3067,7 @@ ORDER_OF(compare_lease_wants, lease_row, info.wants)
 ORDER_OF(compare_lease_weight, lease_row, info.subclients)
 ORDER_OF(compare_lease_priority, lease_row, info.priority)
 ORDER_OF(compare_lease_expiry, lease_row, info.expires_at)
-ORDER_OF(compare_lease_seen, lease_row, info.granted_at)
+ORDER_OF(compare_lease_age, lease_row, info.granted_at)
 
 static int compare_lease_ids(const void *left, const void *right) {
     return strcmp(((const struct lease_row *)left)->id, ((const struct lease_row *)right)->id);
@@ -3083,7 +3083,7 @@ static const struct order lease_orders[] = {
     {"holder", "holder", compare_lease_ids},          {"has", "has", compare_lease_has},
     {"wants", "wants", compare_lease_wants},          {"weight", "weight", compare_lease_weight},
     {"priority", "priority", compare_lease_priority}, {"expiry", "ends in", compare_lease_expiry},
-    {"seen", "last renewal", compare_lease_seen},     {NULL, NULL, NULL}};
+    {"seen", "last renewal", compare_lease_age},      {NULL, NULL, NULL}};
 
 /* Which part of a list a page shows, and in which order. */
 struct view {

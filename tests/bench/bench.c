@@ -64,9 +64,9 @@ static void clear_step(const bench *b) {
     if (b->terminal) fputs("\r\033[K", stderr);
 }
 
-void must(bool done, const char *what) {
+void must(bool done, const char *message) {
     if (done) return;
-    fprintf(stderr, "\nbench: %s\n", what);
+    fprintf(stderr, "\nbench: %s\n", message);
     exit(1);
 }
 

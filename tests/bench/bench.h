@@ -47,7 +47,7 @@ __attribute__((format(printf, 2, 3))) void bench_step(bench *b, const char *form
 void bench_tick(bench *b);
 
 /* Ends the program unless `done`, with a line that says what failed. */
-void must(bool done, const char *what);
+void must(bool done, const char *message);
 
 /* Returns the CPU time of this thread in nanoseconds. On a busy machine it is less than the time
  * that passes. */

@@ -38,10 +38,10 @@ typedef struct fleet {
 static void renew(fleet *f, holder *h) {
     doorman_demand demand = {h->wants, 1, 1};
     doorman_lease has = {.id = h->lease_id, .node = "root", .capacity = h->capacity};
-    doorman_capacity_request ask = {
+    doorman_capacity_request item = {
         .resource_id = "db/orders", .has = has, .wants = &demand, .wants_count = 1};
     doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = h->id, .items = &ask, .item_count = 1};
+        .method = DOORMAN_GET_CAPACITY, .holder_id = h->id, .items = &item, .item_count = 1};
     doorman_response response;
     must(doorman_server_handle(f->server, &request, &response, NULL, f->now) == DOORMAN_OK,
          "a request was refused");
@@ -58,8 +58,8 @@ static void make_server(fleet *f) {
          "cannot make a configuration");
     doorman_server_options node = {.node = "root", .config = f->config, .seed = {1, 2}};
     must(doorman_server_create(&f->server, &node, NULL, 0) == DOORMAN_OK, "cannot make a server");
-    doorman_mastership mine = {.address = "here", .until = DOORMAN_NEVER};
-    must(doorman_server_set_master(f->server, &mine, 0) == DOORMAN_OK,
+    doorman_mastership mastership = {.address = "here", .until = DOORMAN_NEVER};
+    must(doorman_server_set_master(f->server, &mastership, 0) == DOORMAN_OK,
          "cannot make the server master");
 }
 

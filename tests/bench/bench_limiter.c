@@ -127,16 +127,16 @@ void bench_limiter(bench *b) {
     init_limiters(&l);
     bench_step(b, "a limiter's try");
     for (size_t i = 0; i < rounds; i++) {
-        for (int what = 0; what < OPERATION_COUNT; what++) {
-            costs[what][i] = cost(operations[what].run, &l);
+        for (int index = 0; index < OPERATION_COUNT; index++) {
+            costs[index][i] = cost(operations[index].run, &l);
         }
     }
-    for (int what = 0; what < OPERATION_COUNT; what++) ns[what] = median(costs[what], rounds);
-    for (int what = 0; what < OPERATION_COUNT; what++) {
-        int beside = operations[what].beside;
-        bench_row(b, ns[what], "ns", ANY, "%s", operations[what].name);
-        if (operations[what].most <= 0) continue;
-        bench_row(b, ns[what] / ns[beside], "times", MOST(operations[what].most),
+    for (int index = 0; index < OPERATION_COUNT; index++) ns[index] = median(costs[index], rounds);
+    for (int index = 0; index < OPERATION_COUNT; index++) {
+        int beside = operations[index].beside;
+        bench_row(b, ns[index], "ns", ANY, "%s", operations[index].name);
+        if (operations[index].most <= 0) continue;
+        bench_row(b, ns[index] / ns[beside], "times", MOST(operations[index].most),
                   "  relative to %s", operations[beside].name);
     }
 }
@@ -287,8 +287,8 @@ static void pace_at(bench *b, const char *address, double rate, const char *word
 static void time_out(bench *b) {
     enum { WAITS = 50 };
     double late[WAITS];
-    const char *nobody = "tcp://127.0.0.1:1";
-    doorman_client_options options = {.addresses = &nobody, .address_count = 1};
+    const char *unused_address = "tcp://127.0.0.1:1";
+    doorman_client_options options = {.addresses = &unused_address, .address_count = 1};
     doorman_resource_options none = {
         .resource_id = "none", .wants = 1, .fallback = DOORMAN_PESSIMISTIC};
     pacing p;

@@ -65,9 +65,9 @@ struct load {
     size_t greeted, waiting;
     uint64_t answered, lost; /* responses, and connections that broke */
     uint64_t random;
-    bool go_on;            /* a slot sends a new request after each response */
-    bool ask_when_greeted; /* a connection sends a request when it has opened */
-    double *latencies;     /* seconds; NULL: not recorded */
+    bool go_on;                /* a slot sends a new request after each response */
+    bool request_when_greeted; /* a connection sends a request when it has opened */
+    double *latencies;         /* seconds; NULL: not recorded */
     size_t latency_count, latency_max;
 };
 
@@ -176,11 +176,11 @@ static void connection_close(load *l, connection *c) {
 static void connection_send_request(load *l, connection *c, size_t slot) {
     size_t slots = l->options.connections * l->options.in_flight;
     size_t first = (size_t)(c - l->connections) * l->options.in_flight + slot;
-    size_t turn = l->slot_holders[first] + slots < l->options.holders
-                      ? l->slot_holders[first] + slots
-                      : first;
-    holder *h = &l->holders[turn];
-    l->slot_holders[first] = turn;
+    size_t slot_holder = l->slot_holders[first] + slots < l->options.holders
+                             ? l->slot_holders[first] + slots
+                             : first;
+    holder *h = &l->holders[slot_holder];
+    l->slot_holders[first] = slot_holder;
     if (random_below(&l->random, 10) == 0) {
         snprintf(h->wants, sizeof h->wants, "%d", 1 + (int)random_below(&l->random, 99));
     }
@@ -225,7 +225,7 @@ static void connection_parse(load *l, connection *c) {
         c->greeted = true;
         l->greeted++;
         at = GREETING_BYTES;
-        if (l->ask_when_greeted) connection_send_request(l, c, 0);
+        if (l->request_when_greeted) connection_send_request(l, c, 0);
     }
     while (c->greeted && c->in.count - at >= HEAD_BYTES) {
         const unsigned char *head = (const unsigned char *)c->in.at + at;
@@ -437,7 +437,7 @@ double load_reconnect(load *l, bench *b) {
     for (size_t i = 0; i < count; i++) connection_close(l, &l->connections[i]);
     doorman_time start = doorman_clock();
     uint64_t answered = l->answered;
-    l->ask_when_greeted = true;
+    l->request_when_greeted = true;
     for (size_t i = 0; i < count; i++) {
         connection_open(l, &l->connections[i]);
         if (i % 64 == 0) load_step(l, 0);
@@ -446,7 +446,7 @@ double load_reconnect(load *l, bench *b) {
         load_step(l, 10);
         bench_tick(b);
     }
-    l->ask_when_greeted = false;
+    l->request_when_greeted = false;
     must(l->answered - answered == count, "not all connections were answered after reconnecting");
     return (double)(doorman_clock() - start) / 1e9;
 }

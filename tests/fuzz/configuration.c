@@ -100,14 +100,14 @@ static void check_below(config_world *world) {
     doorman_server_resource below;
     while (doorman_server_next_resource(world->leaf, &cursor, &below, world->now)) {
         const doorman_template *found = doorman__config_find(world->config, below.resource_id);
-        const doorman_algorithm *heard = &below.settings->algorithm;
+        const doorman_algorithm *received = &below.settings->algorithm;
         if (!found || !below.leased) continue;
-        must(heard->kind == found->algorithm.kind);
-        must(heard->handover == found->algorithm.handover);
-        must(fabs(heard->decay_factor - found->algorithm.decay_factor) <= 0);
-        must(fabs(heard->reserve - found->algorithm.reserve) <= 0);
+        must(received->kind == found->algorithm.kind);
+        must(received->handover == found->algorithm.handover);
+        must(fabs(received->decay_factor - found->algorithm.decay_factor) <= 0);
+        must(fabs(received->reserve - found->algorithm.reserve) <= 0);
         if (found->algorithm.lease_length > 26 * 86400 * DOORMAN_SECOND) continue;
-        must(heard->lease_length == found->algorithm.lease_length);
+        must(received->lease_length == found->algorithm.lease_length);
     }
 }
 

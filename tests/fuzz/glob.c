@@ -12,7 +12,8 @@ typedef struct glob_text {
 
 typedef struct glob_pair {
     glob_text glob, id;
-    signed char seen[DOORMAN_ID_BYTES_MAX + 1][DOORMAN_ID_BYTES_MAX + 1]; /* the result, if known */
+    signed char known[DOORMAN_ID_BYTES_MAX + 1]
+                     [DOORMAN_ID_BYTES_MAX + 1]; /* the result, if known */
 } glob_pair;
 
 /* The number of calls of functions that are built with -finstrument-functions: all of the
@@ -98,8 +99,8 @@ static size_t bracket(const glob_text *glob, size_t at, uint32_t character, bool
 
 /* Returns whether the rest of the glob, from `g`, matches the rest of the id, from `i`. */
 static bool matches(glob_pair *pair, size_t g, size_t i) {
-    signed char *seen = &pair->seen[g][i];
-    if (*seen != UNSEEN) return *seen;
+    signed char *known = &pair->known[g][i];
+    if (*known != UNSEEN) return *known;
     uint32_t element = code_at(&pair->glob, g), character = code_at(&pair->id, i);
     bool result = false, holds = false;
     size_t behind = element == '[' ? bracket(&pair->glob, g, character, &holds) : 0;
@@ -118,7 +119,7 @@ static bool matches(glob_pair *pair, size_t g, size_t i) {
     } else {
         result = element == character && matches(pair, g + 1, i + 1);
     }
-    *seen = (signed char)result;
+    *known = (signed char)result;
     return result;
 }
 
@@ -142,7 +143,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     bool good[2] = {read_text(lines[0], &pair.glob), read_text(lines[1], &pair.id)};
     must(doorman__id_valid(glob) == good[0] && doorman__id_valid(id) == good[1]);
     if (good[0] && good[1]) {
-        memset(pair.seen, UNSEEN, sizeof pair.seen);
+        memset(pair.known, UNSEEN, sizeof pair.known);
         bool wanted = matches(&pair, 0, 0);
         steps = 0;
         bool matched = doorman__glob_match(glob, id);

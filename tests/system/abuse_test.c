@@ -807,19 +807,19 @@ static void a_log_on_a_full_disk_continues_when_there_is_space(void **state) {
     noisy_server_start(process, "exec unshare -rm sh -c '" SMALL_DISK " && " NOISY_SERVER
                                 " 2>>\"$3/log\"' \"$0\" \"$1\" \"$2\" \"$3\"");
     noisy_server_request(process, 0);
-    struct process seen = *process; /* as seen from outside the namespace */
-    snprintf(seen.err, sizeof seen.err, "/proc/%d/root%.40s/disk/log", (int)process->pid,
+    struct process outside = *process; /* as seen from outside the namespace */
+    snprintf(outside.err, sizeof outside.err, "/proc/%d/root%.40s/disk/log", (int)process->pid,
              process->folder);
     struct stat disk = {.st_size = 0};
     for (int waited = 0; waited < TIMEOUT_MS && disk.st_size < NEARLY_FULL; waited += 10) {
-        assert_int_equal(stat(seen.err, &disk), 0);
+        assert_int_equal(stat(outside.err, &disk), 0);
         sleep_ms(10);
     }
     assert_in_range(disk.st_size, NEARLY_FULL, 64 << 10);
     noisy_server_continue(process);
-    assert_int_equal(truncate(seen.err, 0), 0);
+    assert_int_equal(truncate(outside.err, 0), 0);
     process_signal(process, SIGHUP);
-    process_await(&seen, "standard error did not accept them\" count=", 1);
+    process_await(&outside, "standard error did not accept them\" count=", 1);
     process_stop(process);
 }
 

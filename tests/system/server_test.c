@@ -33,7 +33,7 @@ static double capacity_of(const struct server *server, const char *request) {
 
 /* Fails unless the server has logged a text, and at most once a minute. In most runs that is
  * once. */
-static void assert_said_each_minute(const struct server *server, const char *text, time_t from) {
+static void assert_logged_each_minute(const struct server *server, const char *text, time_t from) {
     int most = 1 + (int)((time(NULL) - from) / 60);
     assert_in_range(process_logged(server->process, text), 1, most);
 }
@@ -171,7 +171,7 @@ static void an_unmatched_resource_is_logged_once_a_minute(void **state) {
         assert_true(capacity_of(&server, CAPACITY_REQUEST("a", "no", "9")) == 9);
     }
     server_stop(&server);
-    assert_said_each_minute(&server, "level=warning", from);
+    assert_logged_each_minute(&server, "level=warning", from);
     assert_int_equal(process_logged(server.process, "count=1 resource=no holder=a"), 1);
 }
 
@@ -302,7 +302,7 @@ static void an_invalid_message_gets_an_error_and_has_no_effect(void **state) {
     /* If "bad" were a holder now, it would have a share. */
     assert_true(capacity_of(&server, CAPACITY_REQUEST("good", "db/orders", "1000")) == 120);
     server_stop(&server);
-    assert_said_each_minute(&server, "a message was refused", from);
+    assert_logged_each_minute(&server, "a message was refused", from);
 }
 
 /* V5. */

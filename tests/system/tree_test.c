@@ -261,10 +261,11 @@ static void a_node_requests_a_new_resource_at_once(void **state) {
 static doorman_resource *agent_open(doorman_agent **agent, const struct node *node, double wants) {
     const char *const addresses[] = {node->server.url};
     doorman_client_options who = {.addresses = addresses, .address_count = 1};
-    doorman_resource_options what = {.resource_id = RESOURCE, .wants = wants, .safe_capacity = 40};
+    doorman_resource_options action = {
+        .resource_id = RESOURCE, .wants = wants, .safe_capacity = 40};
     doorman_resource *resource = NULL;
     assert_int_equal(doorman_agent_start(agent, &who, NULL), DOORMAN_OK);
-    assert_int_equal(doorman_agent_open(&resource, *agent, &what, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_agent_open(&resource, *agent, &action, NULL), DOORMAN_OK);
     return resource;
 }
 

@@ -202,7 +202,7 @@ static void fixture_stop(fixture *s) {
 static void dump_resource(text *output, doorman_server *server,
                           const doorman_server_resource *resource, doorman_time now) {
     add(output,
-        "%s capacity %.17g leased %d %" PRId64 " grant %d expired %" PRIu64 " learns %" PRId64
+        "%s capacity %.17g leased %d %" PRId64 " outcome %d expired %" PRIu64 " learns %" PRId64
         " safe %.17g\n",
         resource->resource_id, resource->capacity, resource->leased, resource->lease_end,
         (int)resource->outcome, resource->expired_count, resource->learned_at,
@@ -245,7 +245,7 @@ static void dump_client(text *output, const fixture *s, int which) {
         doorman_resource_info info;
         doorman_resource_read(s->resources[which][i], &info, s->now);
         add(output,
-            "%s leased %d capacity %.17g wants %.17g until %" PRId64 " grant %d, %" PRIu64
+            "%s leased %d capacity %.17g wants %.17g until %" PRId64 " outcome %d, %" PRIu64
             " failures\n",
             info.resource_id, info.leased, info.capacity, info.wants, info.expires_at,
             (int)info.outcome, info.refresh_failures);

@@ -57,9 +57,9 @@ static doorman_config *config_of(double capacity, doorman_time lease_length) {
 static void server_start(world *w) {
     const doorman_server_options options = {
         .node = "root", .config = w->config, .seed = {random_bits(), random_bits()}};
-    const doorman_mastership mine = {.address = "tcp://a:1", .until = DOORMAN_NEVER};
+    const doorman_mastership mastership = {.address = "tcp://a:1", .until = DOORMAN_NEVER};
     assert_int_equal(doorman_server_create(&w->server, &options, NULL, w->now), DOORMAN_OK);
-    assert_int_equal(doorman_server_set_master(w->server, &mine, w->now), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(w->server, &mastership, w->now), DOORMAN_OK);
 }
 
 static void world_start_safe(world *w, double capacity, double safe_capacity) {
@@ -437,7 +437,7 @@ static void a_fallback_applies_only_without_a_lease(void **state) {
     static const struct {
         doorman_fallback mode;
         /* Safe capacities in the options and in the response; -2 in the response: none. */
-        double given, heard;
+        double given, received;
         double before, after;
     } cases[] = {
         {DOORMAN_SAFE, 0, -2, 0, 0},
@@ -460,7 +460,7 @@ static void a_fallback_applies_only_without_a_lease(void **state) {
         assert_false(read_now(&w, resource).leased);
         assert_exact(read_now(&w, resource).capacity, cases[i].before);
         doorman_capacity_response answer = granted_lease(40);
-        if (cases[i].heard > -2) answer = with_safe_capacity(answer, cases[i].heard);
+        if (cases[i].received > -2) answer = with_safe_capacity(answer, cases[i].received);
         respond(&w, client, answer);
         assert_true(read_now(&w, resource).leased);
         assert_exact(read_now(&w, resource).capacity, 40);
@@ -991,7 +991,7 @@ static void call_randomly(world *w, doorman_client *client, doorman_resource **r
 static void leases_and_units_in_flight_never_exceed_the_capacity(void **state) {
     (void)state;
     static const char *const ids[CLIENTS] = {"a", "b", "c", "d"};
-    for (int story = 0; story < 20; story++) {
+    for (int run = 0; run < 20; run++) {
         doorman_resource *resources[CLIENTS] = {NULL};
         world w;
         world_start(&w, 100);

@@ -159,8 +159,8 @@ static void a_response_says_whether_units_are_whole(void **state) {
                         "\"safe_capacity\":20,\"gets\":{\"id\":#,\"node\":\"ro\\\"ot\","
                         "\"capacity\":3,\"expires_in\":60,\"refresh_interval\":16,"
                         "\"whole\":true}}]}}");
-    const char *told = send_text(w, SERVER_DB("\"wants\":[{\"num_clients\":2,\"wants\":2}]"));
-    assert_non_null(strstr(told,
+    const char *reply = send_text(w, SERVER_DB("\"wants\":[{\"num_clients\":2,\"wants\":2}]"));
+    assert_non_null(strstr(reply,
                            "\"refresh_interval\":16,\"whole\":true,\"learning_mode_duration\":"
                            "0,\"parameters\":[]"));
     world_stop(w);
@@ -1626,8 +1626,8 @@ static void an_invalid_response_is_a_failure(void **state) {
         client_fixture *a = client_fixture_start();
         double capacity = 0;
         doorman_status status = receive(a, rows[i].text);
-        bool told = strncmp(a->error.text, rows[i].error, strlen(rows[i].error)) == 0;
-        if (!told || status != DOORMAN_INVALID_ARGUMENT) {
+        bool matches = strncmp(a->error.text, rows[i].error, strlen(rows[i].error)) == 0;
+        if (!matches || status != DOORMAN_INVALID_ARGUMENT) {
             fail_msg("%s\ngives %s: %s\ninstead of %s", rows[i].text, doorman_status_name(status),
                      a->error.text, rows[i].error);
         }
@@ -1642,7 +1642,7 @@ static void a_refusal_is_read_with_its_outcome(void **state) {
     (void)state;
     static const struct {
         const char *name;
-        doorman_outcome grant;
+        doorman_outcome outcome;
     } rows[] = {
         {"TRY_LATER", DOORMAN_TRY_LATER}, {"UNMATCHED", DOORMAN_UNMATCHED}, {"FULL", DOORMAN_FULL}};
     for (size_t i = 0; i < COUNT(rows); i++) {
@@ -1655,7 +1655,7 @@ static void a_refusal_is_read_with_its_outcome(void **state) {
         assert_int_equal(receive(a, text), DOORMAN_OK);
         doorman_resource_info info;
         doorman_resource_read(a->resource, &info, a->now);
-        assert_int_equal(info.outcome, rows[i].grant);
+        assert_int_equal(info.outcome, rows[i].outcome);
         assert_exact(info.capacity, DOORMAN_UNLIMITED);
         client_fixture_stop(a);
     }

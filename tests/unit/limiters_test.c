@@ -616,7 +616,7 @@ static void gauges_with_capacity_0_and_unlimited_ones(void **state) {
 static void a_gauge_equals_a_model_with_a_list_of_holds(void **state) {
     (void)state;
     enum { HOLDS = 64 };
-    for (int story = 0; story < 50; story++) {
+    for (int run = 0; run < 50; run++) {
         double holds[HOLDS], sum = 0, capacity = 32;
         size_t count = 0;
         source s = source_open(capacity, 0, 0);

@@ -38,8 +38,8 @@ static doorman_config *config_of(double capacity, const doorman_algorithm *algor
 }
 
 static void become_master(world *w) {
-    const doorman_mastership mine = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
-    assert_int_equal(doorman_server_set_master(w->server, &mine, w->now), DOORMAN_OK);
+    const doorman_mastership mastership = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
+    assert_int_equal(doorman_server_set_master(w->server, &mastership, w->now), DOORMAN_OK);
 }
 
 static world *world_start_full(double capacity, const doorman_algorithm *algorithm,
@@ -225,15 +225,16 @@ static void a_server_that_is_not_master_names_the_master(void **state) {
 static void mastership_ends_exactly_at_its_time_without_a_call(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
-    const doorman_mastership mine = {.address = "tcp://here:1", .until = w->now + 10 * SECOND};
-    assert_int_equal(doorman_server_set_master(w->server, &mine, w->now), DOORMAN_OK);
+    const doorman_mastership mastership = {.address = "tcp://here:1",
+                                           .until = w->now + 10 * SECOND};
+    assert_int_equal(doorman_server_set_master(w->server, &mastership, w->now), DOORMAN_OK);
     const doorman_request request = {.method = DOORMAN_DISCOVERY};
     doorman_response response;
-    w->now = mine.until - 1;
+    w->now = mastership.until - 1;
     assert_int_equal(doorman_server_handle(w->server, &request, &response, NULL, w->now),
                      DOORMAN_OK);
     assert_true(response.is_master);
-    w->now = mine.until;
+    w->now = mastership.until;
     assert_int_equal(doorman_server_handle(w->server, &request, &response, NULL, w->now),
                      DOORMAN_OK);
     assert_false(response.is_master);
@@ -605,10 +606,10 @@ static void learning_starts_when_the_predecessor_was_gone(void **state) {
     world *w = world_start(100, &fair);
     doorman_mastership other = {.until = 0};
     assert_int_equal(doorman_server_set_master(w->server, &other, w->now), DOORMAN_OK);
-    const doorman_mastership mine = {.address = "tcp://here:1",
-                                     .until = DOORMAN_NEVER,
-                                     .predecessor_gone = w->now - 62 * SECOND};
-    assert_int_equal(doorman_server_set_master(w->server, &mine, w->now), DOORMAN_OK);
+    const doorman_mastership mastership = {.address = "tcp://here:1",
+                                           .until = DOORMAN_NEVER,
+                                           .predecessor_gone = w->now - 62 * SECOND};
+    assert_int_equal(doorman_server_set_master(w->server, &mastership, w->now), DOORMAN_OK);
     holder a = {.id = "a", .wants = 70};
     assert_about(request_capacity(w, &a), 0);
     w->now += SECOND;
@@ -1101,9 +1102,9 @@ static void an_invalid_message_changes_nothing(void **state) {
         assert_ptr_equal(strstr(w->error.text, wrong[i].text), w->error.text);
         assert_false(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
     }
-    holder nobody = {.id = "", .wants = 1};
+    holder no_id = {.id = "", .wants = 1};
     doorman_capacity_response answer;
-    assert_int_equal(request_resource(w, "db", &nobody, &answer), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(request_resource(w, "db", &no_id, &answer), DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(w->error.text, "client_id: " DOORMAN__ID_RULE);
     world_stop(w);
 }
@@ -1279,9 +1280,9 @@ static void lease_ids_are_unique(void **state) {
         ids[i] = request(w, &a).gets.id;
         assert_true(ids[i] >= 1 && ids[i] <= UINT64_C(1) << 53);
         for (size_t j = 0; j < i; j++) assert_true(ids[i] != ids[j]);
-        const doorman_mastership nobody = {.until = 0};
+        const doorman_mastership no_master = {.until = 0};
         if (i % 100 == 0) {
-            assert_int_equal(doorman_server_set_master(w->server, &nobody, w->now), DOORMAN_OK);
+            assert_int_equal(doorman_server_set_master(w->server, &no_master, w->now), DOORMAN_OK);
             become_master(w);
         }
     }
@@ -1432,14 +1433,14 @@ static void ask_as_number(world *w, bool is_holder, int number) {
 
 /* Takes up to `steps` steps of an iteration over the resources, or over the leases of "db", and
  * counts how often each element is seen. Returns whether there may be more. */
-static bool iterate(world *w, bool leases, doorman_cursor *cursor, int steps, int *seen) {
+static bool iterate(world *w, bool leases, doorman_cursor *cursor, int steps, int *visits) {
     doorman_server_resource resource;
     doorman_server_lease lease;
     bool more = true;
     for (int i = 0; i < steps && more; i++) {
         more = leases ? doorman_server_next_lease(w->server, "db", cursor, &lease, w->now)
                       : doorman_server_next_resource(w->server, cursor, &resource, w->now);
-        if (more) seen[atoi(leases ? lease.holder_id : resource.resource_id)]++;
+        if (more) visits[atoi(leases ? lease.holder_id : resource.resource_id)]++;
     }
     return more;
 }
@@ -1448,27 +1449,27 @@ static bool iterate(world *w, bool leases, doorman_cursor *cursor, int steps, in
  * or enough to make the hash table grow. A second iteration runs at another position. */
 static void check_iteration(bool leases, int place, int added) {
     enum { COUNT = 40, MOST = 1000 };
-    int seen[2][COUNT + MOST] = {{0}};
+    int visits[2][COUNT + MOST] = {{0}};
     doorman_cursor cursors[2] = {{0}, {0}};
     world *w = world_start(100, NULL);
     for (int i = 0; i < COUNT; i++) ask_as_number(w, leases, i);
     w->now += 30 * SECOND;
     for (int i = 0; i < COUNT; i += 2) ask_as_number(w, leases, i);
-    iterate(w, leases, &cursors[0], place, seen[0]);
-    iterate(w, leases, &cursors[1], COUNT / 2, seen[1]);
+    iterate(w, leases, &cursors[0], place, visits[0]);
+    iterate(w, leases, &cursors[1], COUNT / 2, visits[1]);
     w->now += 40 * SECOND;
     work(w);
     for (int i = 0; i < added; i++) ask_as_number(w, leases, COUNT + i);
     for (int i = 0; i < 2; i++) {
         int before = 0, all = 0;
-        for (int k = 0; k < COUNT; k++) before += seen[i][k];
+        for (int k = 0; k < COUNT; k++) before += visits[i][k];
         assert_int_equal(before, i == 0 ? place : COUNT / 2);
-        assert_false(iterate(w, leases, &cursors[i], COUNT + MOST, seen[i]));
-        assert_false(iterate(w, leases, &cursors[i], 1, seen[i])); /* it stays at the end */
+        assert_false(iterate(w, leases, &cursors[i], COUNT + MOST, visits[i]));
+        assert_false(iterate(w, leases, &cursors[i], 1, visits[i])); /* it stays at the end */
         for (int k = 0; k < COUNT + MOST; k++) {
-            if (k < COUNT && k % 2 == 0) assert_int_equal(seen[i][k], 1);
-            assert_true(seen[i][k] <= 1);
-            all += seen[i][k];
+            if (k < COUNT && k % 2 == 0) assert_int_equal(visits[i][k], 1);
+            assert_true(visits[i][k] <= 1);
+            all += visits[i][k];
         }
         assert_true(all >= COUNT / 2 && all <= COUNT + added);
     }
@@ -1487,17 +1488,17 @@ static void an_iteration_visits_each_lasting_element_exactly_once(void **state) 
 static void an_iteration_continues_in_a_table_that_shrinks(void **state) {
     (void)state;
     enum { COUNT = 1000, KEPT = 10 };
-    int seen[COUNT] = {0};
+    int visits[COUNT] = {0};
     doorman_cursor cursor = {0};
     world *w = world_start(100, NULL);
     for (int i = 0; i < COUNT; i++) request_by_number(w, i);
     w->now += 30 * SECOND;
     for (int i = 0; i < KEPT; i++) request_by_number(w, i);
-    assert_true(iterate(w, false, &cursor, COUNT / 2, seen));
+    assert_true(iterate(w, false, &cursor, COUNT / 2, visits));
     w->now += 40 * SECOND;
     work(w);
-    assert_false(iterate(w, false, &cursor, COUNT, seen));
-    for (int i = 0; i < COUNT; i++) assert_true(seen[i] <= 1 && (seen[i] == 1 || i >= KEPT));
+    assert_false(iterate(w, false, &cursor, COUNT, visits));
+    for (int i = 0; i < COUNT; i++) assert_true(visits[i] <= 1 && (visits[i] == 1 || i >= KEPT));
     world_stop(w);
 }
 
@@ -1514,8 +1515,8 @@ static void an_iteration_ends_with_the_mastership(void **state) {
     assert_int_equal(resource.holder_count, 1);
     assert_false(doorman_server_find(w->server, "3", &resource, w->now));
     assert_string_equal(resource.resource_id, "1");
-    const doorman_mastership nobody = {.until = 0};
-    assert_int_equal(doorman_server_set_master(w->server, &nobody, w->now), DOORMAN_OK);
+    const doorman_mastership no_master = {.until = 0};
+    assert_int_equal(doorman_server_set_master(w->server, &no_master, w->now), DOORMAN_OK);
     assert_false(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
     assert_false(doorman_server_find(w->server, "1", &resource, w->now));
     world_stop(w);

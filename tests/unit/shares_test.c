@@ -368,8 +368,8 @@ static void terms_are_common_or_per_priority_from_the_highest(void **state) {
         if (!by_priority) continue;
         assert_int_equal(terms[1].priority, 3);
         assert_int_equal(terms[2].priority, 0);
-        const doorman_demand nobody = {5, 1, 7};
-        assert_exact(doorman__terms_target(terms, count, &nobody), 0);
+        const doorman_demand other = {5, 1, 7};
+        assert_exact(doorman__terms_target(terms, count, &other), 0);
     }
     assert_int_equal(doorman_shares(NULL, 12, NULL, 0, NULL, terms, &count, NULL), DOORMAN_OK);
     assert_exact(doorman__terms_target(terms, count, &demands[0]), 5); /* this demand alone fits */

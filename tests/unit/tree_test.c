@@ -1404,16 +1404,16 @@ static forest *forest_start_whole(double capacity, doorman_algorithm algorithm) 
 }
 
 /* What the test observes of the rotation. */
-typedef struct turns {
+typedef struct rotation_history {
     size_t steps, requests;
     double in_use;         /* units, on average */
     double means[WATCHED]; /* of each client */
     bool has_unit[WATCHED][STEPS_MAX];
-} turns;
+} rotation_history;
 
 /* A5, T7: leases are of whole units, and never sum to more than there is. */
-static turns *watch_rotation(forest *f, double seconds, double capacity) {
-    turns *t = calloc(1, sizeof *t);
+static rotation_history *watch_rotation(forest *f, double seconds, double capacity) {
+    rotation_history *t = calloc(1, sizeof *t);
     assert_non_null(t);
     assert_true(f->client_count <= WATCHED && seconds * STEPS_PER_SECOND <= STEPS_MAX);
     for (; (double)t->steps < seconds * STEPS_PER_SECOND; t->steps++) {
@@ -1440,7 +1440,7 @@ static turns *watch_rotation(forest *f, double seconds, double capacity) {
 }
 
 /* The least part of any time of this length in which a client has a unit. */
-static double smallest_part(const turns *t, size_t count, double seconds) {
+static double smallest_part(const rotation_history *t, size_t count, double seconds) {
     size_t length = (size_t)(seconds * STEPS_PER_SECOND);
     double least = 1;
     for (size_t i = 0; i < count; i++) {
@@ -1455,8 +1455,9 @@ static double smallest_part(const turns *t, size_t count, double seconds) {
 }
 
 /* The mean of each client is its exact share, as one server has it, of what is in use. */
-static void compare_with_shares(const forest *f, const turns *t, const doorman_algorithm *algorithm,
-                                double capacity, double within) {
+static void compare_with_shares(const forest *f, const rotation_history *t,
+                                const doorman_algorithm *algorithm, double capacity,
+                                double within) {
     doorman_demand demands[WATCHED];
     double shares[WATCHED];
     for (size_t i = 0; i < f->client_count; i++) {
@@ -1475,7 +1476,7 @@ static void compare_with_shares(const forest *f, const turns *t, const doorman_a
 }
 
 /* Five hours, after the first rotation. */
-static turns *watch_rotation_long(forest *f, double capacity) {
+static rotation_history *watch_rotation_long(forest *f, double capacity) {
     free(watch_rotation(f, 1000, capacity));
     return watch_rotation(f, 18000, capacity);
 }
@@ -1517,7 +1518,7 @@ static void units_that_cannot_be_divided_rotate_among_holders(void **state) {
     (void)state;
     forest *f = forest_start_whole(20, usual);
     for (int i = 0; i < 25; i++) add_client(f, 0, 1, 1);
-    turns *t = watch_rotation_long(f, 20);
+    rotation_history *t = watch_rotation_long(f, 20);
     assert_true(smallest_part(t, 25, 600) >= 0.5);
     assert_true(t->in_use >= 0.98 * 20);
     assert_true((double)t->requests <= 1.15 * 25 * 18000 / 16);
@@ -1548,7 +1549,7 @@ static void every_kind_gives_whole_units(void **state) {
             double wants = cases[i].wants > 1 ? 0.3 + k % cases[i].wants : 10;
             add_client(f, 0, wants, 1 + k % 3);
         }
-        turns *t = watch_rotation_long(f, cases[i].in_use > 0 ? 20 : 1e9);
+        rotation_history *t = watch_rotation_long(f, cases[i].in_use > 0 ? 20 : 1e9);
         if (cases[i].in_use > 0) assert_true(t->in_use >= 0.98 * cases[i].in_use);
         compare_with_shares(f, t, &algorithm, 20, 0.03);
         audit_rotation(f, 0);
@@ -1564,7 +1565,7 @@ static void units_rotate_through_a_tree(void **state) {
     int one = add_node(f, 0), two = add_node(f, 0), three = add_node(f, one);
     const int leaves[] = {one, two, three};
     for (int i = 0; i < 25; i++) add_client(f, leaves[i % 3], 1, 1);
-    turns *t = watch_rotation_long(f, 20);
+    rotation_history *t = watch_rotation_long(f, 20);
     assert_true(smallest_part(t, 25, 600) >= 0.5);
     assert_true(t->in_use >= 0.98 * 20);
     compare_with_shares(f, t, &usual, 20, 0.02);
@@ -1593,10 +1594,10 @@ static void the_rotation_continues_when_holders_leave(void **state) {
     for (int i = 0; i < 12; i++) add_client(f, 0, 1 + i % 3, 1);
     for (int round = 0; round < 200; round++) {
         size_t client = random_below(12);
-        uint64_t what = random_below(4);
-        if (what == 0) set_wants(f, client, (double)random_below(40) / 10);
-        if (what == 1) set_stalled(f, client, random_below(2));
-        if (what == 2) reset_client(f, client);
+        uint64_t action = random_below(4);
+        if (action == 0) set_wants(f, client, (double)random_below(40) / 10);
+        if (action == 1) set_stalled(f, client, random_below(2));
+        if (action == 2) reset_client(f, client);
         free(watch_rotation(f, 1 + (double)random_below(40), 7));
         audit_rotation(f, 0);
     }

@@ -98,10 +98,10 @@ static doorman_capacity_response granted_lease(world *w, size_t i, double capaci
                                                 .refresh_interval = 16 * SECOND}};
 }
 
-static doorman_capacity_response refusal(world *w, doorman_outcome grant,
+static doorman_capacity_response refusal(world *w, doorman_outcome outcome,
                                          doorman_time refresh_interval) {
     return (doorman_capacity_response){.resource_id = w->request.items[0].resource_id,
-                                       .outcome = grant,
+                                       .outcome = outcome,
                                        .gets.refresh_interval = refresh_interval};
 }
 
@@ -874,9 +874,9 @@ static void an_unknown_master_is_retried_within_four_seconds(void **state) {
     wait_for_request(&w);
     for (int i = 0; i < 100; i++) {
         assert_int_equal(redirect(&w, NULL), DOORMAN_OK);
-        doorman_time told = w.now;
+        doorman_time learned_at = w.now;
         wait_for_request(&w);
-        assert_true(w.now - told >= SECOND && w.now - told <= 4 * SECOND);
+        assert_true(w.now - learned_at >= SECOND && w.now - learned_at <= 4 * SECOND);
     }
     world_stop(&w);
 }
@@ -1385,12 +1385,12 @@ static void releases_to_a_failing_server_back_off(void **state) {
 /* C3: a client can be destroyed in any state; world_stop checks for leaks. */
 static void a_client_can_be_destroyed_in_any_state(void **state) {
     (void)state;
-    enum { IDLE, ASKING, HOLDING, RELEASING, MOMENTS };
+    enum { IDLE, REQUESTED, HOLDING, RELEASING, MOMENTS };
     for (int moment = 0; moment < MOMENTS; moment++) {
         world w = world_start();
         doorman_resource *resource = open_resource(&w, "db", 100);
         open_resource(&w, "disk", 100);
-        if (moment >= ASKING) assert_true(has_request(&w));
+        if (moment >= REQUESTED) assert_true(has_request(&w));
         if (moment >= HOLDING) grant_one(&w, 10);
         if (moment == RELEASING) doorman_resource_close(resource, w.now);
         if (moment == RELEASING) assert_true(has_request(&w));
@@ -1404,12 +1404,12 @@ static void the_same_seed_makes_the_same_requests(void **state) {
     doorman_time times[2][30];
     const doorman_client_options options = {
         .addresses = one_address, .address_count = 1, .seed = random_bits()};
-    for (size_t story = 0; story < 2; story++) {
+    for (size_t run = 0; run < 2; run++) {
         world w = world_start_full(options);
         open_resource(&w, "db", 100);
         for (size_t i = 0; i < 30; i++) {
             wait_for_request(&w);
-            times[story][i] = w.now;
+            times[run][i] = w.now;
             if (i % 3) fail_request(&w);
             if (i % 3 == 0) grant_one(&w, 40);
         }
