@@ -1492,11 +1492,10 @@ static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
 
-/* Makes room for `count` items in a growing array. The capacity doubles, so appending costs O(1)
- * amortised. When memory runs out, returns false and leaves the array as it was. */
-static bool doorman__reserve(void **items, size_t *capacity, size_t count, size_t item_bytes) {
-    assert(item_bytes > 0 && (*items || *capacity == 0));
-    if (count <= *capacity) return true;
+/* Apart from doorman__reserve, so that compilers inline the common case. */
+__attribute__((noinline)) static bool doorman__grow(void **items, size_t *capacity, size_t count,
+                                                    size_t item_bytes) {
+    assert(count > *capacity && item_bytes > 0 && (*items || *capacity == 0));
     size_t larger = *capacity < 8 ? 8 : *capacity;
     while (larger < count) {
         if (larger > SIZE_MAX / 2) return false;
@@ -1505,10 +1504,15 @@ static bool doorman__reserve(void **items, size_t *capacity, size_t count, size_
     if (larger > SIZE_MAX / item_bytes) return false;
     void *grown = DOORMAN_REALLOC(*items, larger * item_bytes);
     if (!grown) return false;
-    assert(larger >= count);
     *items = grown;
     *capacity = larger;
     return true;
+}
+
+/* Makes room for `count` items in a growing array. The capacity doubles, so appending costs O(1)
+ * amortised. When memory runs out, returns false and leaves the array as it was. */
+static bool doorman__reserve(void **items, size_t *capacity, size_t count, size_t item_bytes) {
+    return count <= *capacity || doorman__grow(items, capacity, count, item_bytes);
 }
 
 static void *doorman__zalloc(size_t bytes) {
@@ -1829,7 +1833,6 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
     timer->order = ++timers->order;
     doorman__timers_sift(timers, timer->place ? timer->place - 1 : timers->count++, timer);
     assert(timers->heap[timer->place - 1] == timer);
-    assert(timers->heap[0]->at <= at);
 }
 
 /* Gets the object that contains `part`, a timer or a link. */
@@ -1858,7 +1861,6 @@ static double doorman__ceil(double amount) {
 
 /* Converts an amount. Anything below 2^-48 of a unit is cut off. */
 static doorman__total doorman__total_of(double amount) {
-    assert(amount >= 0 && amount <= 2 * DOORMAN_AMOUNT_MAX);
     uint64_t whole = (uint64_t)amount;
     uint64_t part = (uint64_t)((amount - (double)whole) * DOORMAN__FRACTION);
     return (doorman__total){whole >> 16, whole << 48 | part};
@@ -1921,9 +1923,7 @@ static double doorman__total_left(doorman__total total, double capacity) {
     doorman__total all = doorman__total_of(capacity);
     if (!doorman__total_less(total, all)) return 0;
     doorman__total left = {all.high - total.high - (all.low < total.low), all.low - total.low};
-    double amount = doorman__total_floor(left);
-    assert(amount >= 0 && amount <= capacity);
-    return amount;
+    return doorman__total_floor(left);
 }
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
@@ -2692,7 +2692,6 @@ static void doorman__node_insert(doorman__index *index, doorman__node *node,
         doorman__node_open(node, at);
         demands[at] = *demand;
         demands[at].count = 1;
-        assert(at == 0 || doorman__demand_before(&demands[at - 1], demand));
         return;
     }
     doorman__inner *inner = doorman__as_inner(node);
@@ -3003,9 +3002,7 @@ static double doorman__terms_target(const doorman_terms *terms, size_t terms_cou
     double subclients = demand->subclients > 0 ? demand->subclients : 1;
     double base = doorman__min(demand->wants, found->level * subclients);
     double rest = demand->wants - base;
-    double target = doorman__min(demand->wants, base + found->slope * rest);
-    assert(target >= 0);
-    return target;
+    return doorman__min(demand->wants, base + found->slope * rest);
 }
 
 /* Returns how much the terms of a parent give to all demands together; -1 if a demand has a
@@ -3036,7 +3033,6 @@ static double doorman__whole_ceil(double amount) {
 /* Converts a demand to an entry of the index. Where leases are whole units, wants are rounded up: a
  * holder that wants 2.3 units needs 3. */
 static doorman__demand doorman__demand_of(const doorman_demand *demand, bool whole) {
-    assert(doorman__amount_valid(demand->wants) && demand->subclients >= 0);
     double subclients = demand->subclients > 0 ? demand->subclients : 1;
     double wants = whole ? doorman__whole_ceil(demand->wants) : demand->wants;
     return (doorman__demand){wants, (uint32_t)subclients, 1};
