@@ -3116,47 +3116,49 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
 
 /* ---- >>leases ------------------------------------------------------------------------------- */
 /*
- * The lease table of one resource: which holder has how much, until when, and how much may
- * move to other holders. For each holder it knows the amount of its last lease (`given`, g), the
- * amount that is committed because it may still be in use (`counted`, u >= g), and when its record
- * ends (`end`, E).
+ * The lease table of one resource: which holder has how much, until when, and how much may move to
+ * other holders. It knows neither the tree nor templates. Its owner sets the values that it needs:
+ * the algorithm, the capacity, what may be committed, when leases must have ended, the terms of the
+ * parent, and until when it learns.
+ *
+ *     field         in proofs   meaning
+ *     has           g           the amount of a holder's last lease
+ *     committed     u           the amount that the holder may still be using; u >= g
+ *     claim         x           the amount that the holder says it has, or is still using
+ *     in_round      v           what leases of the present round commit for it (see "round")
+ *     capacity      C           what all leases together may use
+ *     may_commit    K           of a node: what its parent has committed for it; K >= C
+ *     end                       when the lease entry of the holder ends
  *
  * T7 The leases in force never exceed the capacity. The invariant: what the holders may use is at
- * most the sum of u, and a grant keeps that sum within the capacity. (After a cut in capacity the
- * sum may be above it; see "round".) Why each step keeps the invariant:
+ *    most the sum of u, and a grant keeps that sum within C. (After a cut in capacity the sum may
+ *    be above C: see "round".) The rules R1 to R12 keep the invariant. R2, R3, R9 and R10 are in
+ *    the section of the upstream; R7, R8, R11 and R12 are in the section of the server.
+ * R1 No two leases of a resource and node have the same id, across masters and restarts. An id is
+ *    53 bits of a keyed hash of a counter, with a new key for each process.
+ * R4 A claim lowers u only if it names the last lease that was granted to the holder. Then no newer
+ *    lease is on its way to the holder, and the holder will not accept an older one (R2). Claims
+ *    under one lease only fall. So a copy that comes late overstates, which is safe.
+ *       A lease that has ended is not in force, even if its holder never confirmed a smaller one.
+ *    So u also falls to the largest amount of the leases that may not have ended (see "age").
+ *    Otherwise a holder that never confirms would keep its largest lease committed for as long as
+ *    it asks.
+ * R5 A grant is at most the target, and at most what is free: C less the sum of the other holders'
+ *    u. If that is less than min(u, x), the grant is at most min(u, x), because the holder may
+ *    still be using that amount, and it is committed already. A node also keeps the sum of u within
+ *    K. A grant raises u to at least g. In a round it has a second bound.
+ * R6 A new master knows no holders, so it learns. It grants again what holders claim from this
+ *    node, within C. The sum of these claims was within the lease tables of its predecessor. Until
+ *    every lease that the predecessor can have granted has ended, holders grow only by what other
+ *    holders have given back to this master (`spare`). A holder that names a lease of this master
+ *    has accepted it, so it really had that amount, and what it has less of now is free. (The
+ *    amount of its first claim would be wrong there, because a copy that comes late overstates.)
+ *       A claim for which there is no room is answered with a lease of 0, so that the holder stops
+ *    using the old lease. Otherwise it could claim that lease from the next master, which would
+ *    grant it beside the leases that took the room. What a node has outstanding is committed even
+ *    beyond C (see doorman__leases_learn).
  *
- *   names    (R1) No two leases of a resource and node have the same id, across masters and
- *            restarts: an id is 53 bits of a keyed hash of a counter, with a new key for each
- *            process.
- *   claim    (R3) A holder limits itself to a claim before it sends the claim (see upstream).
- *   confirm  (R4) A claim lowers u only if it names the last lease that was granted to the holder:
- *            then no newer lease is on its way to the holder, and the holder will not accept an
- *            older one. Claims under one lease only fall. So a copy that comes late overstates,
- *            which is safe.
- *   grant    (R5) g is at most the target, and at most what the others leave free, C - sum of their
- *            u. Or it is at most what the holder itself may still use, min(u, x), which is already
- *            committed. u rises to at least g. In a round (below) g has a second bound.
- *   age      (R4) A lease that has ended is not in force, even if its holder never confirmed a
- *            smaller one. So u falls to the largest amount of the leases that may not have ended.
- *            Without this rule a holder that never confirms would keep its largest lease committed
- *            for as long as it asks. See "age" below.
- *   learn    (R6) A new master knows no holders. It grants again what holders claim from this node,
- *            within C, since the sum of these claims was within the predecessor's lease tables.
- *            Until every lease that its predecessor can have granted has ended, a holder grows only
- *            by what other holders have given back to this master (`spare`). A holder that names a
- *            lease of this master has accepted it, so it really had that amount; what it has less
- *            of now is free. To count from the first claim, and not from the accepted lease, would
- *            be wrong, because a copy that comes late overstates. A claim for which there is no
- *            room is answered with a lease of 0, so that the holder stops using the old lease. If
- *            it kept that lease, it could claim it from the next master, which would grant it
- *            beside the leases that took the room. What a node has outstanding is committed even
- *            beyond C (see doorman__leases_learn).
- *   end      (R9, S8) A record ends later than the holder's lease: the holder's clock may be slower
- *            by the drift, and the holder counts from when it asked. Ends never move back.
- *   release  (R10) A release names its lease too. A copy that comes late names an old lease, so it
- *            has no effect.
- *
- * With `immediate` handover u becomes g at once. That is one step sooner, but the leases exceed the
+ * With `immediate` handover a grant sets u to g. That is one step sooner, but the leases exceed the
  * capacity until each holder has received its smaller share.
  *
  * Shared ids. T7 assumes that no two processes use one id. If two do, each gets the share of one,
@@ -3173,41 +3175,41 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * (R2), so one of the two chains is never continued. After a restart the old chain is not
  * continued. So the lease table knows two chains of each holder, by their last leases, and whether
  * each has been continued. A request is a sign of two processes if it returns to the chain that
- * does not have the last lease, and both chains have been continued; above, A 3 -> 5 is the first
+ * does not have the last lease, and both chains have been continued. Above, A 3 -> 5 is the first
  * sign. A single process gives at most two signs until it restarts again: the last request of its
  * predecessor, if that comes late, and its own next request. So three signs without a restart in
- * between are reported (>>server, S10). A lossy network never looks like that. A client that keeps
- * naming the lease before its last one does, and is reported too.
+ * between are reported (S10). A lossy network never looks like that. A client that keeps naming the
+ * lease before its last one does, and is reported too.
  *     Each request that continues the chain of the last lease removes a quarter of a sign. So two
  * processes are found if one asks up to eight times as often as the other, and forgotten seven
  * renewals after one of them has gone.
  *
- * Round (R5). After a cut the sum of u is above C. min(u, x) alone would not lower it: such a grant
- * adds nothing to the sum of u, but it is a lease that lasts, and targets move. In numbers, C falls
- * from 300 to 100 while A and B have 150 each in flight, so u stays 150 for both:
+ * Round (R5). After a cut the sum of u is above C. The bound min(u, x) alone does not lower the
+ * sum: such a grant adds nothing to it, but the grant is a lease that lasts, and targets move. In
+ * numbers, C falls from 300 to 100 while A and B use 150 each, so u stays 150 for both:
  *
  *     A wants 10:     A gets 10                               B gets its target, 90
  *     A wants 1,000:  A gets its target, 50, within its u     B still has 90: 140 of 100
  *
- * and both could renew their leases like that for ever. So a round begins when a decision finds the
- * sum of u above C and no round is on. It ends when a decision finds that the sum fits. For each
- * holder the round counts v, the amount that leases granted in this round commit: v starts at 0, a
- * grant raises it to g, and whatever lowers u lowers v to u. A grant in a round is also at most C
- * less the sum of the other holders' v. (v counts g and not `keep`: what is in flight beyond the
- * lease only drains, since nothing new starts until it fits.)
+ * Both could renew their leases like that for ever. So a round begins when a decision finds the sum
+ * of u above C and no round is on. It ends when a decision finds that the sum fits. In a round each
+ * holder has an amount v, which is what leases of this round commit for it. v starts at 0, a grant
+ * raises it to g, and whatever lowers u lowers v to u. A grant in a round is also at most C less
+ * the sum of the other holders' v. (v counts the lease, and not what is in use beyond it, because
+ * that part only falls: nothing new starts until it fits.)
  *
  * Why the leases fit one lease length, with the drift, after the last cut. Let t be the time of
  * that cut, and let w be like v, but only for leases granted since t. w rises and falls with v and
- * starts at 0, so w <= v. Each grant since t is at most C - sum of the others' v <= C - sum of the
- * others' w, so the sum of w never exceeds C. A lease length later every lease in force was granted
- * since t, and is counted in w. What this means for the cases:
+ * starts at 0, so w <= v. Each grant since t is at most C less the sum of the others' v, which is
+ * at most C less the sum of the others' w. So the sum of w never exceeds C. A lease length later
+ * every lease in force was granted since t, and is counted in w. What this means for the cases:
  *
  *   several cuts    A cut within a round does not restart the round. The argument above needs only
  *                   that v has counted since the last cut or longer. A restart would forget leases
  *                   from before, which is safe only a lease length later, and only if there is no
  *                   cut until then.
- *   a raise         C is read at each grant. A larger C allows more, and may end the round. After
- *                   that the sum of u is within C, and R5 alone keeps it there.
+ *   a raise         Each grant reads C. A larger C allows more, and may end the round. After that
+ *                   the sum of u is within C, and R5 alone keeps it there.
  *   first renewals  All v are 0 at the start. The targets sum to at most C. So while they do not
  *                   move, no holder is cut below its target, in whatever order they renew.
  *   nodes           C is the node's own lease, which changes with each renewal. That is a series of
@@ -3216,28 +3218,30 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *   learning        R6 grants what is free beside u, and u >= v, so it keeps the bound too. v
  *                   counts these leases, since a round may be on when the learning ends.
  *   frozen children R7 grants a child that learns what it had. That lease counts in v, so others
- *                   get less, but v may exceed C. This ends when the child has learned, at most one
- *                   record of its own later; then the child is a holder like any other.
+ *                   get less, but v may exceed C. This ends when the child has learned, at most the
+ *                   length of its own lease entry later. Then the child is a holder like any other.
  *   `immediate`     v is g, as u is. The sum of u can exceed C only by the cut, and the same bound
  *                   makes it fall.
  *   priorities      The order of bands is in the targets. A holder of a high priority that renews
  *                   late finds room for its target, because the targets before it left that room.
  *
- * A round ends: two lease lengths after the last cut u counts only leases of the round ("age"), and
- * units in flight that holders still claim.
+ * A round ends: two lease lengths after the last cut, u counts only leases of the round (see "age")
+ * and units in use that holders still claim.
  *
- * Age (R4). Two steps are enough, an older and a newer one. A new step begins when all leases that
- * were granted before the present step have ended. Then the present step becomes the older one, and
- * leases from before it are no longer in force. For each holder `recent` is the largest amount of
- * its leases in the newest step in which it got one. While that is the lease table's present step,
- * u covers older leases too; from the next step on u falls to `recent`. So an amount is counted for
- * at most two lease lengths. What counts is what a lease commits, max(g, keep), because a holder
- * may claim that much. A child that learns does not age (R7): its masters, one after the other,
- * renew what holders had under larger leases. Each does so within its own lease, so together they
- * may exceed the lease until the last one has learned. Two bits are enough for the number of a
- * step: when two steps have begun after the last lease of a holder, that lease has ended, and its
- * record is removed. `recent` and v are floats, rounded up. That commits at most 6e-8 of an amount
- * too much, and saves 8 bytes in each of a million records.
+ * Age (R4). A lease table divides time into steps, and two of them are enough: an older and a newer
+ * one. A new step begins when all leases that were granted before the present step have ended. Then
+ * the present step becomes the older one, and leases from before it are no longer in force. For
+ * each holder `recent` is the largest amount of its leases in the newest step in which it got one.
+ * While that is the present step, u covers older leases too. From the next step on u falls to
+ * `recent`. So an amount is committed for at most two lease lengths after its last grant. What
+ * counts is the amount that a lease commits, which may be more than g, because the holder may claim
+ * that much. A child that learns does not age (R7): its masters, one after the other, renew what
+ * holders had under larger leases. Each does so within its own lease, so together they may exceed
+ * the lease until the last one has learned.
+ *     Two bits are enough for the number of a step: when two steps have begun after the last lease
+ * of a holder, that lease has ended, and its entry is removed. `recent` and `in_round` are floats,
+ * rounded up. That commits at most 6e-8 of an amount too much, and saves 8 bytes in each of a
+ * million entries.
  *
  * Expiry. The owner removes the entries that have ended, the first to end first (S2). They are a
  * list in the order of `end`. All leases have the same length, so a renewed entry ends last: it
@@ -3246,13 +3250,11 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * array that doubles when it grows), and a renewal would visit O(log n) other entries, each of
  * them a wait for memory if there are a million. The buckets of a wheel are lists with the same two
  * pointers, and one bucket has to be searched for the entries that have ended.
- *    A configuration that shortens leases breaks the order of the list. Then the old list drains
+ *     A configuration that shortens leases breaks the order of the list. Then the old list drains
  * beside a new one, and the head of either list may be the first to end. If leases are shortened
  * again before the old list is empty, or if a lease is shorter because the lease of the node ends
  * soon (S6), an entry lasts until the one before it ends. It is committed a little longer, at most
  * one lease length, which is safe.
- *
- * C9 Sums are exact totals (see basics), so the sums of a table without entries are exactly 0.
  */
 
 /* The demands of a holder that is a server: one for each group of its clients. */
@@ -3274,7 +3276,7 @@ typedef struct doorman__child {
 } doorman__child;
 
 /* There may be a million of these, so every field is as small as possible. With an id of 32 bytes a
- * record takes 132 bytes. */
+ * entry takes 132 bytes. */
 typedef struct doorman__lease_entry {
     doorman__link link; /* in the lease table's table; must be first */
     struct doorman__lease_entry *older,
@@ -3301,7 +3303,7 @@ typedef struct doorman__lease_entry {
 } doorman__lease_entry;
 
 /* The turns of a holder at units that do not divide evenly: see "leases: whole units". It is not a
- * part of the record, so other resources need no memory for it. It takes 80 bytes, with its place
+ * part of the entry, so other resources need no memory for it. It takes 80 bytes, with its place
  * in the table. */
 typedef struct doorman__rotation {
     doorman__link link; /* in the lease table's table; must be first */
@@ -3328,10 +3330,10 @@ typedef struct doorman__lease_table {
     bool whole;          /* leases are whole units */
     doorman__table entries;
     doorman__lease_entry *oldest, *newest;
-    doorman__lease_entry *draining; /* the oldest record from before leases became shorter */
+    doorman__lease_entry *draining; /* the oldest entry from before leases became shorter */
     doorman__index index;
     doorman__total has, committed;
-    doorman__total frozen; /* part of `given`: subtracted from the capacity before it is shared, */
+    doorman__total frozen; /* part of `has`: subtracted from the capacity before it is shared, */
     doorman__child *frozen_children; /* and the children that have it: R7 */
     doorman__sums frozen_wants;
     doorman_terms terms[DOORMAN_TERMS_MAX];
@@ -3371,7 +3373,7 @@ static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, 
     return NULL;
 }
 
-/* Adds a record of a holder that has nothing and wants nothing. NULL: no memory. */
+/* Adds an entry for a holder that has nothing and wants nothing. NULL: no memory. */
 static doorman__lease_entry *doorman__leases_add(doorman__lease_table *leases, uint64_t hash,
                                                  const char *holder_id, bool is_server) {
     size_t id_bytes = strlen(holder_id) + 1;
@@ -3430,7 +3432,7 @@ static void doorman__leases_unlist(doorman__lease_table *leases, doorman__lease_
     entry->older = entry->newer = NULL;
 }
 
-/* The record that ends first. NULL: there are no records. */
+/* The entry that ends first. NULL: there are no entries. */
 static doorman__lease_entry *doorman__leases_first(const doorman__lease_table *leases) {
     if (!leases->oldest || !leases->draining)
         return leases->oldest ? leases->oldest : leases->draining;
@@ -3546,7 +3548,7 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
     leases->round_is_on = exceeds;
 }
 
-/* Enters a new lease of `given`; `keep` is committed for it. The caller sets its end afterwards.
+/* Enters a new lease. `committed` is committed for it. The caller sets its end afterwards.
  * With `immediate` handover the holder is assumed to have nothing else. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
                                    double has, double committed) {
@@ -3569,8 +3571,8 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  * has its target rounded down or rounded up, and the mean over time is the target.
  *
  * Each holder with turns has a share (its exact target) and a lag: by how many units * seconds it
- * is behind its share. Its lag grows by share * (gain of `service`) - counted * (time passed).
- * `service` is what one unit of share has received: each second it gains the sum of `counted` over
+ * is behind its share. Its lag grows by share * (gain of `service`) - committed * (time passed).
+ * `service` is what one unit of share has received: each second it gains the sum of `committed` over
  * the sum of the shares, of all holders with turns. Therefore:
  *   - The lags sum to 0, however much of the capacity is in use. (The lag of a holder that leaves
  *     is added to the others.) A holder with a bounded lag has a mean in proportion to its share.
@@ -3816,7 +3818,7 @@ static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease
            doorman__index_reserve(&leases->index, demands->priority, &next);
 }
 
-/* Computed from scratch whenever a child is set aside or returns (C9). */
+/* Computed from scratch whenever a child is frozen or no longer is (C9). */
 static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
     leases->frozen_wants = (doorman__sums){0, 0, 0};
     for (const doorman__child *child = leases->frozen_children; child; child = child->next_frozen) {
@@ -3902,7 +3904,7 @@ static void doorman__leases_remove(doorman__lease_table *leases, doorman__lease_
     leases->terms_count = 0;
 }
 
-/* Precondition: there are no records. */
+/* Precondition: there are no entries. */
 static void doorman__leases_uninit(doorman__lease_table *leases) {
     assert(leases->entries.count == 0 && leases->rotations.count == 0);
     doorman__table_uninit(&leases->entries);
@@ -4018,7 +4020,7 @@ static double doorman__entry_subclients(const doorman__lease_entry *entry) {
     return subclients;
 }
 
-/* C or K, less the sum of u over the other holders; at least 0. */
+/* The capacity, or may_commit, less what is committed for the other holders; at least 0. */
 static double doorman__leases_left(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double capacity) {
     doorman__total others = leases->committed;
@@ -4026,7 +4028,7 @@ static double doorman__leases_left(const doorman__lease_table *leases,
     return doorman__total_left(others, capacity);
 }
 
-/* C less the sum of v over the other holders; at least 0. */
+/* The capacity less what the round commits for the other holders; at least 0. */
 static double doorman__leases_left_in_round(const doorman__lease_table *leases,
                                             const doorman__lease_entry *entry) {
     doorman__total others = leases->in_round;
@@ -4064,7 +4066,7 @@ static void doorman__leases_confirm(doorman__lease_table *leases, doorman__lease
     doorman__leases_set_amounts(leases, entry, doorman__min(entry->has, committed), committed);
 }
 
-/* What a holder itself may still use, and so may keep: min(u, x), within K. */
+/* What the holder may still be using: min(committed, claim), and within may_commit (R5). */
 static double doorman__leases_held(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double claim) {
     double in_force = doorman__min(entry->committed, claim);
@@ -4074,7 +4076,7 @@ static double doorman__leases_held(const doorman__lease_table *leases,
                  : in_force;
 }
 
-/* R5. Returns what stays committed for the holder, `keep`. */
+/* R5. Returns what the lease commits: what the holder is told, and at least the lease. */
 static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim) {
     bool whole = doorman__kinds[leases->algorithm->kind].divides_capacity;
@@ -5029,49 +5031,53 @@ doorman__upstream_next_answer(doorman_upstream *upstream, const doorman_response
 
 /* ---- >>server ------------------------------------------------------------------------------- */
 /*
- * A node of the tree: one lease table for each resource that a holder has asked for, a
- * mastership, and a configuration. A request is checked as a whole first. Then the memory for all
- * of it is reserved. Only then is anything decided. So a request that is invalid, or for which
- * there is no memory, changes nothing (C4, C5).
+ * A node of the tree: one lease table for each resource that a holder has asked for, a mastership,
+ * and a configuration. A request is checked as a whole first. Then the memory for all of it is
+ * reserved. Only then is anything decided. So a request that is invalid, or for which there is no
+ * memory, changes nothing (C4, C5).
  *
  * S1 A server that is not master answers only with the mastership.
  * S2 Expired leases never show: every function removes them before it reads a lease table.
- * S3 A holder that names its last lease and asks again within the minimum interval (5 s, at most
- *    half the refresh interval) gets that lease again, with the rest of its time, less what the
- *    holder has given back (R11). The minimum interval does not apply to a holder that names
- *    another lease or none. It also does not apply to a holder that had been granted all its wants,
- *    wants more now, and can have that from the free capacity, while no round is on (see leases).
- *    Such a holder gets a new lease by R5, like any other: what it has given back in between is
- *    free or belongs to another holder, and the old lease never comes back. The interval applies to
- *    a holder whose wants were not met, so that no holder gains by asking often.
- * S4 Learning: see leases, R6. A holder that holds nothing of this node gets TRY_LATER, not a lease
- *    of 0. So its fallback stays in force, as if the server were still away. It should ask again
- *    after its usual interval, or when the learning ends. The server notes its wants, commits
- *    nothing for it, and removes its record unless it asks again. A claim for which there is no
- *    room is answered with a lease of 0 (R6). Amounts that are not parts of a shared capacity
- *    (STATIC, NO_ALGORITHM) need no learning.
+ * S3 A holder that asks again within the minimum interval (5 s, at most half the refresh interval)
+ *    and names its last lease gets that lease again (R11). The minimum interval does not apply to a
+ *    holder that names another lease or none. It also does not apply to a holder that had been
+ *    granted all its wants, wants more now, and can have that from the free capacity, while no
+ *    round is on (see leases). Such a holder gets a new lease by R5. What it has given back in
+ *    between is free or belongs to another holder, and the old lease never comes back. The interval
+ *    applies to a holder whose wants were not met, so that no holder gains by asking often.
+ * S4 While the server learns (R6), a holder that has nothing of this node gets TRY_LATER, not a
+ *    lease of 0. So its fallback stays in force, as if the server were still away. It should ask
+ *    again after its usual interval, or when the learning ends. The server notes its wants, commits
+ *    nothing for it, and removes its lease entry unless it asks again. Amounts that are not parts
+ *    of a shared capacity (STATIC, NO_ALGORITHM) need no learning.
  * S5 Otherwise a holder gets the target of the algorithm, cut to what is free, or to what the
- *    holder may still use.
+ *    holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
- *    interval in a response is at most a third of the lease. A holder whose lease is below its
- *    target by more than a thousandth should ask again after the minimum interval (R12). If leases
- *    are whole units, this applies only to a holder that is owed a unit (A5, see leases), and only
- *    if no more units are owed than there are. The other holders wait for their turns at the normal
- *    interval.
+ *    interval in a response is at most a third of the lease. If leases are whole units, a holder
+ *    below its target should ask again early (R12) only if it is owed a unit (A5), and if no more
+ *    units are owed than there are. The other holders wait for their turns at the usual interval.
  * S7 The safe capacity is the template's. Without one it is the capacity divided by the number of
  *    known subclients, including those of the request. There is none while the server learns, for
  *    amounts that are not parts of a shared capacity, or for a server. A node has no more capacity
  *    than its clients want, so there the safe capacity is at least the level that its parent sent,
  *    and there is none if that would be 0. With whole units it is rounded down, to 0 if there are
  *    more clients than units: one unit for each would exceed the capacity.
- * S8 The record of a lease lasts 1 + drift times as long as the lease.
- * S9 If a holder claims a lease that has no record, and the server is not learning, on_event
+ * S8 The entry of a lease lasts 1 + drift times as long as the lease, because the holder's clock
+ *    may be slower by the drift, and because the holder counts from when it asked.
+ * S9 If a holder without a lease entry claims a lease, and the server is not learning, on_event
  *    reports it, and the claim has no effect.
  * S10 If two processes seem to use one id (see leases, "shared ids"), on_event reports each sign,
  *    and their leases are marked. Nothing else changes for them.
  * R8 Learning ends when every lease that a predecessor can have granted has ended. That takes the
- *    longest lease length, with the drift, from when the predecessor was known to be gone. With a
- *    shorter learning_mode_duration, T7 does not hold for that resource.
+ *    longest lease length, with the drift, from when the predecessor was known to be gone. (For a
+ *    node see T6.) With a shorter learning_mode_duration, T7 does not hold for that resource.
+ * R11 A request within the minimum interval (S3) confirms like any other (R4). The holder gets its
+ *    last lease again, with the rest of its time, less what it has given back. What it has given
+ *    back does not come again within the interval.
+ * R12 Capacity moves fast. A client confirms a smaller lease at once. A node does when what it has
+ *    committed for its holders has come down to its lease. A holder whose lease is below its target
+ *    by more than a thousandth should ask again after the minimum interval, but not before
+ *    `minimum_refresh_interval`.
  * G5 A new configuration drops no lease. A resource that gains a template starts by learning:
  *    without a template it was granted all that was asked for, and no lease table was kept.
  * C7 The number of resources, of holders of one resource, and of resources of one holder is
@@ -5085,8 +5091,9 @@ doorman__upstream_next_answer(doorman_upstream *upstream, const doorman_response
  * cost of updates is O(log resources) for each resource and lease length, however many resources
  * and renewals there are.
  *
- * The tree. A server with a parent has a held lease (see upstream) for each lease table: its own
- * lease. C is the capacity of this lease, and K is what the parent has committed for it.
+ * The tree. A server with a parent has a held lease (see upstream) for each resource: its own
+ * lease. It gives its lease table the capacity of this lease (C), and what the parent has committed
+ * for it (K).
  *
  * T1 The node asks its parent for all its resources in one request, with the wants of its holders
  *    in groups. It asks sooner if they want more than the capacity, but keeps the minimum interval.
@@ -5109,25 +5116,26 @@ doorman__upstream_next_answer(doorman_upstream *upstream, const doorman_response
  *    4 s if the node cannot have a lease sooner.
  * T5 All servers of a node use the node's name at the parent, so a new master inherits the node's
  *    lease.
- * T6, R8 A new master reports to its parent that it learns, until its predecessor's leases have
- *    ended. These did not outlive the node's own lease. So the parent responds with the time that
- *    its record of that lease lasts (`learn_for`), and at least the time that it learns itself.
- *    Only the first such response counts, because the record that it renews then is that of the new
- *    master's own lease. Until then the node releases nothing (R10).
+ * T6 A new master reports to its parent that it learns, until its predecessor's leases have ended.
+ *    These did not outlive the node's own lease. So the parent responds with the time that its
+ *    entry for that lease lasts (`learn_for`), and at least the time that it learns itself. Only
+ *    the first such response counts, because after it the entry is that of the new master's own
+ *    lease. Until the node has learned it releases nothing (R10).
  * R7 To a server that learns its parent grants again what it granted before, and does not treat its
  *    claims as confirmations. Until it has learned, its demands are not in the shares, and what it
  *    has is subtracted from the capacity.
- * T7 In the whole tree, the leases in force never exceed the capacity. Let b(h) be what the parent
- *    of h has committed for it; while the parent is gone or learns, what its last complete lease
- *    tables had committed. What is in force below h is at most b(h), and the b of all children of p
- *    sum to at most b(p); b of the root is its capacity. Proof by induction over the levels: grants
- *    keep the sum of u within K. K is at most b(p), because the parent of p lowers b(p) only to a
- *    claim to which p has limited itself, or when the lease of p has ended (R3, R4). A server that
- *    restarts has an unchanged b (R7), grants no more than was in force, and has complete lease
- *    tables when it has learned (R6, R8). And a lease ends no later than the lease of which it is a
- *    part (S6, S8, R9).
  * T8 A request to a parent names the nodes that it passed, on the longest path. A server refuses a
  *    request that names the server itself, or more than 16 nodes.
+ *
+ * Why T7 holds in the whole tree. Let b(h) be what the parent of h has committed for h. While that
+ * parent is gone or learns, b(h) is what its last complete lease table had committed. The b of the
+ * root is its capacity. Two statements hold for every server: what is in force below h is at most
+ * b(h), and the b of all children of p sum to at most b(p). The proof is by induction over the
+ * levels. Grants keep the sum of u within K (R5). K is at most b(p), because the parent of p lowers
+ * b(p) only to a claim to which p has limited itself, or when the lease of p has ended (R3, R4). A
+ * server that restarts has an unchanged b (R7), grants no more than was in force, and has complete
+ * lease tables when it has learned (R6, R8). And a lease ends no later than the lease of which it
+ * is a part (S6, S8, R9).
  */
 
 /* The longest time after which a holder should ask again at a node that has no lease. */
@@ -5260,7 +5268,7 @@ static uint64_t doorman__holder_hash(const doorman_server *server, const char *h
     return doorman__hash(server->options.seed, holder_id) ^ (is_server ? ~UINT64_C(0) : 0);
 }
 
-/* How long a record lasts for a lease of this length, with the drift. */
+/* How long the entry lasts for a lease of this length, with the drift (S8). */
 static doorman_time doorman__server_bound(const doorman_server *server, doorman_time length) {
     return length + doorman__scale(length, server->options.drift);
 }
@@ -5333,7 +5341,7 @@ static void doorman__server_remove_resource(doorman_server *server,
     doorman__server_free_closed(server);
 }
 
-/* S2. Removes at most `most` expired records; returns how many. */
+/* S2. Removes at most `most` expired entries; returns how many. */
 static size_t doorman__server_expire_some(doorman_server *server, doorman__resource_state *resource,
                                           size_t most) {
     size_t count = 0;
@@ -6002,7 +6010,7 @@ static size_t doorman__upward_bounds(const doorman__upward *upward, double mean,
     return count;
 }
 
-/* Adds the demands of servers that are set aside. They are still wanted, but are not in the
+/* Adds the demands of servers that are frozen. They are still wanted, but are not in the
  * index. */
 static void doorman__upward_add_frozen(const doorman__lease_table *leases, int band,
                                        const double *bounds, doorman__sums *groups) {
@@ -6084,7 +6092,7 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
         doorman__earlier(algorithm->refresh_interval, algorithm->lease_length);
 }
 
-/* R8. The parent's record includes the drift. That suffices for clocks that differ by the drift,
+/* R8. The time of the parent's entry includes the drift. That suffices for clocks that differ by the drift,
  * even if several of them each measured a part of the time. When the time has passed, the node
  * reports at once that it has learned. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
@@ -6188,7 +6196,7 @@ typedef struct doorman__request_context {
     doorman__lease_entry *entry;
     doorman__rotation *rotation; /* NULL: leases are not whole units */
     doorman_time now;
-    doorman_time end;      /* end of the record of what the holder has had; 0: nothing */
+    doorman_time end;      /* end of the entry if the holder has had a lease; 0: it has had none */
     double claim;          /* x, what the holder claims */
     double claim_here;     /* R6: what it claims under a lease of this node, */
     double outstanding;    /* and what a server has committed under such a lease */
