@@ -3572,8 +3572,8 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  *
  * Each holder with turns has a share (its exact target) and a lag: by how many units * seconds it
  * is behind its share. Its lag grows by share * (gain of `service`) - committed * (time passed).
- * `service` is what one unit of share has received: each second it gains the sum of `committed` over
- * the sum of the shares, of all holders with turns. Therefore:
+ * `service` is what one unit of share has received: each second it gains the sum of `committed`
+ * over the sum of the shares, of all holders with turns. Therefore:
  *   - The lags sum to 0, however much of the capacity is in use. (The lag of a holder that leaves
  *     is added to the others.) A holder with a bounded lag has a mean in proportion to its share.
  *   - A renewal settles one lag in O(1), and visits no other holder (A2).
@@ -6092,9 +6092,9 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
         doorman__earlier(algorithm->refresh_interval, algorithm->lease_length);
 }
 
-/* R8. The time of the parent's entry includes the drift. That suffices for clocks that differ by the drift,
- * even if several of them each measured a part of the time. When the time has passed, the node
- * reports at once that it has learned. */
+/* R8. The time of the parent's entry includes the drift. That suffices for clocks that differ by
+ * the drift, even if several of them each measured a part of the time. When the time has passed,
+ * the node reports at once that it has learned. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -6816,8 +6816,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *    file is one thread's at a time). Nor a division, and for one unit no fraction: what a limit
  *    means is worked out when it changes. With a clock read that takes 24 ns, and 30 with a
  *    compare-and-swap, a try with its clock read takes 33 ns, or 27 if refused (make bench).
- * L4 The first refusal since the client looked says when it was, and sets a flag of the client, so
- *    that the client need not look at all its resources to learn that nothing was refused.
+ *    The first refusal since the client looked sets a flag of the client (L4), so that the client
+ *    need not look at all its resources to learn that nothing was refused.
  * L5 Whoever is refused looks whether all is to be let through; who is allowed need not.
  *
  * A try is IMPOSSIBLE only where n does not fit into the limiter at its `ceiling`, the largest
@@ -7026,7 +7026,7 @@ static void doorman__usage_read(const doorman__usage *usage, doorman_counts *out
 /* ---- limiters: the rate */
 
 /* What may be saved is the burst, or one unit's time. Of nothing, and of all, it is -1, and so is
- * the price: they are seen to in doorman__rate_refuse. */
+ * the price: the slow path of a try handles both. */
 static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amount) {
     doorman__quota limit = {amount, doorman__unit_time(amount), -1, -1};
     if (!(amount > 0)) return limit;
@@ -7646,9 +7646,10 @@ doorman_time doorman_limiter_delay(const doorman_limiter *limiter, const doorman
  *
  * The limiters follow it by themselves: see there.
  *
- * R3 A client claims the capacity of its lease, and reports what is in flight as outstanding. If it
- *    wants less than it has, it gives back first.
- * A5 What it wants of a resource in whole units it rounds up, as the server does.
+ * A client claims the capacity of its lease, and reports what is in flight as outstanding (R3). If
+ * it wants less than it has, it gives back first. If leases are whole units, it rounds up what it
+ * wants, as the server does (A5).
+ *
  * K4 Modes, and on_change when capacity or its kind changes.
  * K5 To open twice gives one resource with the options of the first opening, and reports where
  *    those of the second differ; the last close releases it.
@@ -10241,16 +10242,17 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * sends what is to be sent, and sleeps until the client is due, or there is news. A node with a
  * parent does the same with a transport of its own, in a thread of its program.
  *
- * K7 What can take long (closing, dialling, sending, reading an answer) is done without the
- *    mutex, so no caller waits for the network. The thread updates 100 resources at a time. On a
- *    busy machine it had the mutex for 0.2 to 1.1 ms to write a request of 1,000 resources, and for
- *    0.2 to 1.0 ms to take its answer; therefore a client's have 500. nng's callback only notes
- *    what has come. A request that fails takes its connection with it: what does not answer may be
- *    half dead.
- * L1, L2 Of those who wait for one limiter only the first tries. It sleeps until the limiter could
- *    let it through, or the lease may have changed, and wakes the next when it leaves. The
- *    limiters' queues say without the mutex whether there is a line, and to the client what is in
- *    demand; who gives up counts as refused, once.
+ * The mutex (K7). What can take long (closing, dialling, sending, reading an answer) is done
+ * without the mutex, so no caller waits for the network. The thread updates 100 resources at a
+ * time. On a busy machine it had the mutex for 0.2 to 1.1 ms to write a request of 1,000 resources,
+ * and for 0.2 to 1.0 ms to take its answer; therefore a client's have 500. nng's callback only
+ * notes what has come. A request that fails takes its connection with it: what does not answer may
+ * be half dead.
+ *
+ * Waiting (L1, L2). Of those who wait for one limiter only the first tries. It sleeps until the
+ * limiter could let it through, or the lease may have changed, and wakes the next when it leaves.
+ * The limiters' queues say without the mutex whether there is a line, and to the client what is in
+ * demand; who gives up counts as refused, once.
  *
  * Pacing. A thread that wakes late finds what was saved meanwhile, and it and those behind it would
  *    rush. So whoever stands in line, or comes soon after such a one, passes its price after the

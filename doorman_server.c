@@ -10,8 +10,8 @@
  *
  * G8 A node with a parent gets its resources from the parent. A --config beside --parent is a usage
  *    error.
- * T4 At the first request for a resource, a node requests it from its parent at once.
- * T5 All processes of a node send requests to the parent under the name of the node.
+ *    At the first request for a resource, a node requests it from its parent at once (T4). All
+ *    processes of a node send requests to the parent under the name of the node (T5).
  * V1 The server reloads the configuration on SIGHUP, when the file changes or is replaced, and when
  *    the etcd key changes. It refuses an invalid configuration and keeps the last one. SIGTERM and
  *    SIGINT finish the requests in progress, give up mastership, and end the process with exit
@@ -21,8 +21,8 @@
  * V3 HTTP has a status page for people, metrics for Prometheus and JSON for programs. It also takes
  *    the messages of the protocol.
  * V4 Metrics follow the conventions of Prometheus.
- * V5 A message has at most 4 MiB. A peer that sends invalid data, or disconnects in the middle of a
- *    message, does not affect other peers.
+ *    A message has at most 4 MiB (V5). A peer that sends invalid data, or disconnects in the middle
+ *    of a message, does not affect other peers.
  * V6 Log lines are logfmt on standard error. A warning that repeats is logged once a minute, with a
  *    count. No thread waits for the log: a line that cannot be written at once is lost and counted.
  * V7 Exit codes: 0 done, 1 failure, 2 usage error. One line on standard error says what is wrong
@@ -3533,11 +3533,11 @@ static void handle_method(struct service *service, const struct http_request *re
  *     DRAINING   the rest of the body of a    it has been read, timeout, or   FREE
  *                refused request comes in     a disconnect
  *
- * V3 The server checks a request as soon as its head is complete. The Host must be known, so that a
- *    web page cannot reach a server on its reader's machine through a DNS name of its own. The
+ * The server checks a request as soon as its head is complete (V3). The Host must be known, so that
+ *    a web page cannot reach a server on its reader's machine through a DNS name of its own. The
  *    token must be right. A POST must have a Content-Type that HTML forms cannot send. There are no
  *    CORS headers.
- * V5 When all connections are in use, the server closes the one that has waited longest for its
+ * When all connections are in use (V5), the server closes the one that has waited longest for its
  *    request. A request must arrive within HTTP_TIMEOUT_SECONDS, and its response must leave within
  *    HTTP_TIMEOUT_SECONDS. */
 #define HTTP_TIMEOUT_SECONDS 30

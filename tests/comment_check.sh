@@ -1,0 +1,94 @@
+#!/bin/sh
+# Checks the comments of doorman.h and doorman_server.c:
+#
+#   - Each function, type or macro that a comment of doorman.h names exists. In the list of the API
+#     at the top, "_destroy" behind "doorman_server_create" stands for doorman_server_destroy.
+#   - Each rule that a comment of these files or of the tests quotes (T7, R4, ...) is defined
+#     exactly once. A definition is a line of a comment that starts with the number of the rule.
+set -u
+awk '
+    function complain(text) { print text; failed++ }
+
+    # Whether the suffix can replace the last words of a name.
+    function extends(name, suffix) {
+        while (sub(/_[^_]*$/, "", name)) if ((name suffix) in code) return 1
+        return 0
+    }
+
+    # Splits a line into its code and its comment. Returns the comment.
+    function comment_of(line,    text, at) {
+        text = outside = ""
+        while (line != "") {
+            at = index(line, inside ? "*/" : "/*")
+            if (at == 0) at = length(line) + 1
+            if (inside) text = text " " substr(line, 1, at - 1)
+            else outside = outside " " substr(line, 1, at - 1)
+            line = substr(line, at + 2)
+            if (at <= full) inside = !inside
+            full = length(line)
+        }
+        return text
+    }
+
+    function take_words(text, array, where,    count, words, i) {
+        count = split(text, words, /[^A-Za-z0-9_*]+/)
+        for (i = 1; i <= count; i++) if (words[i] != "" && !(words[i] in array)) {
+            array[words[i]] = where
+        }
+    }
+
+    {
+        full = length($0)
+        text = comment_of($0)
+        where = FILENAME ":" FNR
+        header = FILENAME == "doorman.h"
+        take_words(outside, code, where)
+        if (text == "") next
+        if (header || FILENAME == "doorman_server.c") {
+            if (match(text, /^ +\* [A-Z][0-9]+(, [A-Z][0-9]+)* [^ ]/)) {
+                count = split(substr(text, RSTART, RLENGTH - 1), words, /[^A-Z0-9]+/)
+                for (i = 1; i <= count; i++) if (words[i] != "") {
+                    if (words[i] in rules) {
+                        complain(where ": " words[i] " is also defined at " rules[words[i]])
+                    }
+                    rules[words[i]] = where
+                }
+            }
+        }
+        if (header && text ~ / THE API, by group/) in_list = 1
+        if (header && text ~ / There are three ways/) in_list = 0
+        count = split(text, words, /[^A-Za-z0-9_*]+/)
+        for (i = 1; i <= count; i++) {
+            word = words[i]
+            if (word ~ /^[ACGKLRSTV][0-9][0-9]?$/ && !(word in quoted)) quoted[word] = where
+            if (!header) continue
+            if (word ~ /^(doorman|DOORMAN)_[A-Za-z0-9_]*[A-Za-z0-9]$/) {
+                if (!(word in named)) named[word] = where
+                last = word
+            } else if (in_list && word ~ /^_[a-z_]+$/) {
+                suffixes[last " " word] = where
+            }
+        }
+    }
+
+    END {
+        known["doorman_server"] = 1 # the program
+        for (word in named) {
+            checked++
+            if (!(word in code) && !(word in known)) complain(named[word] ": no " word)
+        }
+        for (pair in suffixes) {
+            split(pair, parts, " ")
+            checked++
+            if (!extends(parts[1], parts[2])) complain(suffixes[pair] ": no " parts[2])
+        }
+        for (word in quoted) {
+            checked++
+            if (!(word in rules) && word !~ /^C(11|99)$/) complain(quoted[word] ": no rule " word)
+        }
+        if (checked == 0) complain("there are no comments")
+        print "[  PASSED  ] " checked - failed + 0 " test(s)."
+        if (failed) print "[  FAILED  ] " failed " test(s)"
+        exit failed != 0
+    }
+' doorman.h doorman_server.c tests/*/*.[ch]
