@@ -116,7 +116,7 @@
  *     nng            doorman_agent_start  _shutdown  _stop  _read_info  _open  _close  _set_wants
  *                    _read  _kill_switch  _rate_wait  _gauge_wait  _gauge_release
  *                    doorman_clock    doorman_random
- *                    doorman_transport_create  _destroy  _prepare  _send  _take  _address
+ *                    doorman_transport_create  _destroy  _update  _send
  *
  *     There are three ways to use it:
  *     an application  doorman_agent_start and doorman_agent_open; before each request of the
@@ -1348,55 +1348,59 @@ DOORMAN_API doorman_status doorman_agent_gauge_wait(doorman_agent *agent,
 DOORMAN_API doorman_status doorman_agent_gauge_release(doorman_agent *agent,
                                                        doorman_resource *resource, double n);
 
-/* What takes the requests of an upstream to whom it names, one at a time over one connection, and
- * brings the answers. An agent has one; a node with a parent needs one of its own. It has no
- * thread: one of the caller's goes round and round,
+/* Sends the requests of an upstream, one at a time over one connection, and receives the responses.
+ * An agent has one. A node with a parent needs one of its own. It has no thread. The loop of a
+ * thread of the caller:
  *
  *     with the lock that guards the upstream and its owner
- *         doorman_transport_take(transport, &error, now)
- *         bool made = doorman_transport_prepare(transport, now)
- *     without it
+ *         bool made = doorman_transport_update(transport, &result, now)
+ *     without the lock
  *         if (made) doorman_transport_send(transport)
- *     and sleeps until doorman_upstream_due(upstream), or until on_wakeup is called
- *
- * None but _send and _destroy takes long. */
+ *         else wait until doorman_upstream_due(upstream), or until on_wakeup is called
+ */
 typedef struct doorman_transport doorman_transport;
 
 typedef struct doorman_transport_options {
-    doorman_upstream *upstream;       /* required; goes on until the transport is destroyed */
-    void (*on_wakeup)(void *context); /* required: there is something to take. From any thread, and
-                                       from within _send; it may take the lock, and no call here */
+    doorman_upstream *upstream; /* required; must outlive the transport */
+    /* Required: there is a result for doorman_transport_update. It is called from any thread, and
+     * from within doorman_transport_send. It may take the lock. It must not call the transport. */
+    void (*on_wakeup)(void *context);
     void *context;
-    const doorman_tls *tls; /* where addresses are of TLS */
+    const doorman_tls *tls; /* required if an address needs TLS */
 } doorman_transport_options;
 
-/* Makes a transport, which connects when there is something to send.
- *   out       written on OK alone; the caller destroys it
- *   options   borrowed for the call
+/* Creates a transport, which connects when there is something to send.
+ *   out       written only on OK; the caller destroys it
+ *   options   used only during the call, with the texts of tls
  *   returns   OK | OUT_OF_MEMORY | UNAVAILABLE (after a fork, see doorman_agent_start) */
 DOORMAN_API doorman_status doorman_transport_create(doorman_transport **out,
                                                     const doorman_transport_options *options);
 
-/* Ends the connection, and waits for an on_news that is being called: so without the lock. NULL is
- * fine. */
+/* Ends the connection, and waits for a call of on_wakeup that is in progress, so it must be called
+ * without the lock. NULL is fine. */
 DOORMAN_API void doorman_transport_destroy(doorman_transport *transport);
 
-/* Fetches the next request from the upstream. true: doorman_transport_send must be called next.
- * false: there is none to be sent now, or the last one is still under way. */
-DOORMAN_API bool doorman_transport_prepare(doorman_transport *transport, doorman_time now);
+/* How a request ended. */
+typedef struct doorman_transport_result {
+    bool has_ended; /* a request has ended since the last update; else the rest is zero */
+    /* OK | UNAVAILABLE (no connection, or no response in time) | else as doorman_json_response: the
+     * response was invalid */
+    doorman_status status;
+    doorman_error error;                    /* why it failed */
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the server that it was for */
+} doorman_transport_result;
 
-/* Sends what was prepared, connecting first where it must. Without the lock, since it may wait for
- * the network's machinery. What becomes of it, doorman_transport_take says. */
+/* Passes the response that has come, or a failure, to the upstream. Then fetches the next request,
+ * unless one is in progress. It includes doorman_upstream_request, and so the work of the owner.
+ *   out       how the last request ended; may be NULL
+ *   returns   true: doorman_transport_send must be called next */
+DOORMAN_API bool doorman_transport_update(doorman_transport *transport,
+                                          doorman_transport_result *out, doorman_time now);
+
+/* Sends the request that doorman_transport_update has fetched, and connects first if needed. It may
+ * wait for threads of nng, so it must be called without the lock. Its result comes with a later
+ * update. */
 DOORMAN_API void doorman_transport_send(doorman_transport *transport);
-
-/* Gives the answer that has come to the upstream, or tells it of a failure.
- *   returns   OK (also where nothing has come) | UNAVAILABLE (no answer in time, or no way to send)
- *             | else as doorman_json_response, of an answer that was of no use */
-DOORMAN_API doorman_status doorman_transport_take(doorman_transport *transport,
-                                                  doorman_error *error, doorman_time now);
-
-/* Whom the last request was for; "": there was none. Borrowed until the next _prepare. */
-DOORMAN_API const char *doorman_transport_address(const doorman_transport *transport);
 #endif /* DOORMAN_NNG */
 
 #ifdef __cplusplus
@@ -10716,32 +10720,151 @@ doorman_status doorman_agent_gauge_release(doorman_agent *agent, doorman_resourc
 
 /* ---- nng: the transport */
 
-/* A request is prepared and taken by the caller's thread. In between it is nng's, which calls
- * on_aio; `over` hands it back, and what stands before it with it. */
+/* A request is with the caller's thread, or with nng. Only doorman__transport_move changes the
+ * state, and so passes everything else in the struct from one to the other.
+ *
+ *   state      meaning                          with    leaves it
+ *   IDLE       there is no request              caller  _update fetches a request      -> PREPARED
+ *   PREPARED   it must be sent                  caller  _send                          -> SENDING
+ *                                                       _send fails                    -> ENDED
+ *   SENDING    it waits for a connection        nng     it is sent                     -> RECEIVING
+ *                                                       it fails, or the time is over  -> ENDED
+ *   RECEIVING  it waits for its response        nng     it comes, fails, or is late    -> ENDED
+ *   ENDED      it has a response, or an error   caller  the response is parsed         -> PARSED
+ *                                                       _update passes the error on    -> IDLE
+ *   PARSED     its response is parsed           caller  _update passes it on           -> IDLE
+ */
+typedef enum doorman__transport_state {
+    DOORMAN__TRANSPORT_IDLE,
+    DOORMAN__TRANSPORT_PREPARED,
+    DOORMAN__TRANSPORT_SENDING,
+    DOORMAN__TRANSPORT_RECEIVING,
+    DOORMAN__TRANSPORT_ENDED,
+    DOORMAN__TRANSPORT_PARSED,
+    DOORMAN__TRANSPORT_STATE_COUNT
+} doorman__transport_state;
+
 struct doorman_transport {
     doorman_transport_options options;
+    doorman__transport_state state; /* atomic */
+    char *pem[3];                   /* authority, certificate, key; NULL: none */
+
+    /* The connection. */
     nng_socket socket;
     nng_aio *aio;
-    doorman_buffer text;
-    char *pem[3];                           /* authority, certificate, key; NULL: none */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the last request */
-    bool connected;                         /* to it; else the socket is of no use */
-    int pipe;              /* the id of the connection that nng has made to it; 0: none; atomic */
-    uint64_t sequence;     /* of the request under way; 0: none */
-    doorman_time deadline; /* for its answer */
-    bool sending;          /* else receiving */
-    int result;            /* nng's: why it failed, or 0 */
-    nng_msg *reply;        /* where it did not */
-    bool over;             /* atomic */
-    bool was_read;         /* the reply, which is now here */
+    bool has_socket;                        /* a socket that connects to this address */
+    int dialer;                             /* its id */
+    int pipe; /* the id of the connection that nng has made; 0: none; atomic */
+
+    /* The request. */
+    doorman_buffer text;
+    uint64_t sequence;
+    doorman_time deadline; /* for its response */
+
+    /* How it ended. */
+    int nng_error;  /* why it failed; 0: it did not */
+    nng_msg *reply; /* NULL: it failed */
     doorman__incoming incoming;
-    doorman_error error; /* what is wrong with it */
+    doorman_error error; /* what is wrong */
 };
 
-static void doorman__transport_finish(doorman_transport *transport, int result, nng_msg *reply) {
-    transport->result = result;
+static doorman__transport_state doorman__transport_get(const doorman_transport *transport) {
+    return __atomic_load_n(&transport->state, __ATOMIC_ACQUIRE);
+}
+
+static void doorman__transport_move(doorman_transport *transport, doorman__transport_state state) {
+    static const bool legal[DOORMAN__TRANSPORT_STATE_COUNT][DOORMAN__TRANSPORT_STATE_COUNT] = {
+        [DOORMAN__TRANSPORT_IDLE] = {[DOORMAN__TRANSPORT_PREPARED] = true},
+        [DOORMAN__TRANSPORT_PREPARED] =
+            {[DOORMAN__TRANSPORT_SENDING] = true, [DOORMAN__TRANSPORT_ENDED] = true},
+        [DOORMAN__TRANSPORT_SENDING] =
+            {[DOORMAN__TRANSPORT_RECEIVING] = true, [DOORMAN__TRANSPORT_ENDED] = true},
+        [DOORMAN__TRANSPORT_RECEIVING] = {[DOORMAN__TRANSPORT_ENDED] = true},
+        [DOORMAN__TRANSPORT_ENDED] =
+            {[DOORMAN__TRANSPORT_PARSED] = true, [DOORMAN__TRANSPORT_IDLE] = true},
+        [DOORMAN__TRANSPORT_PARSED] = {[DOORMAN__TRANSPORT_IDLE] = true}};
+    assert(legal[doorman__transport_get(transport)][state]);
+    (void)legal;
+    __atomic_store_n(&transport->state, state, __ATOMIC_RELEASE);
+}
+
+/* ---- nng: why there is no connection */
+
+/* The counters of failures in nng's statistics of a dialer, and what each means. */
+static const struct doorman__dial_failure {
+    const char *counter;
+    int nng_error; /* 0: see `text` */
+    const char *text;
+} doorman__dial_failures[] = {
+    {"refused", NNG_ECONNREFUSED, NULL},
+    {"disconnect", NNG_ECONNRESET, NULL},
+    {"timeout", NNG_ETIMEDOUT, NULL},
+    {"proto", NNG_EPROTO, NULL},
+    {"auth", 0, "the TLS handshake failed"},
+    {"oom", NNG_ENOMEM, NULL},
+    {"other", 0,
+     "the host is unreachable, its name is unknown, or another protocol is spoken there"},
+};
+
+static uint64_t doorman__stat_value(nng_stat *parent, const char *name) {
+    for (nng_stat *at = nng_stat_child(parent); at; at = nng_stat_next(at)) {
+        if (strcmp(nng_stat_name(at), name) == 0) return nng_stat_value(at);
+    }
+    return 0;
+}
+
+/* The most frequent failure of a dialer, from its statistics; NULL: there was none. */
+static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *dialer) {
+    const struct doorman__dial_failure *found = NULL;
+    uint64_t most = 0;
+    for (size_t i = 0; i < sizeof doorman__dial_failures / sizeof *doorman__dial_failures; i++) {
+        uint64_t count = doorman__stat_value(dialer, doorman__dial_failures[i].counter);
+        if (count > most) found = &doorman__dial_failures[i];
+        if (count > most) most = count;
+    }
+    return found;
+}
+
+/* nng keeps dialling, and reports no failure. Only its statistics count them, by their cause.
+ *   cost   O(sockets and connections of nng in this process) */
+static const struct doorman__dial_failure *doorman__dialer_failure(int dialer) {
+    const struct doorman__dial_failure *found = NULL;
+    nng_stat *all = NULL;
+    if (nng_stats_get(&all) != 0) return NULL;
+    for (nng_stat *at = nng_stat_child(all); at && !found; at = nng_stat_next(at)) {
+        bool is_dialer = strncmp(nng_stat_name(at), "dialer", strlen("dialer")) == 0;
+        if (!is_dialer || doorman__stat_value(at, "id") != (uint64_t)dialer) continue;
+        found = doorman__stat_failure(at);
+    }
+    nng_stats_free(all);
+    return found;
+}
+
+/* ---- nng: the transport's requests */
+
+/* Says why a request has failed. While nng was sending it, there was no connection. */
+static void doorman__transport_explain(doorman_transport *transport, bool was_sending) {
+    int code = transport->nng_error;
+    const struct doorman__dial_failure *failure = NULL;
+    bool connects = transport->has_socket && was_sending && code == NNG_ETIMEDOUT &&
+                    __atomic_load_n(&transport->pipe, __ATOMIC_RELAXED) == 0;
+    if (connects) failure = doorman__dialer_failure(transport->dialer);
+    if (failure && failure->nng_error) code = failure->nng_error;
+    doorman__fail(&transport->error, DOORMAN_UNAVAILABLE, "%s%s",
+                  connects ? "cannot connect: " : "",
+                  failure && failure->text ? failure->text : nng_strerror(code));
+}
+
+/* A request has ended, with a reply or an error of nng. */
+static void doorman__transport_finish(doorman_transport *transport, int nng_error, nng_msg *reply) {
+    assert(!nng_error == !!reply);
+    bool was_sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
+    transport->nng_error = nng_error;
     transport->reply = reply;
-    __atomic_store_n(&transport->over, true, __ATOMIC_RELEASE);
+    transport->error.text[0] = 0;
+    if (!reply) doorman__transport_explain(transport, was_sending);
+    doorman__transport_move(transport, DOORMAN__TRANSPORT_ENDED);
     transport->options.on_wakeup(transport->options.context);
 }
 
@@ -10753,16 +10876,17 @@ static nng_duration doorman__transport_time_left(doorman_time deadline) {
 /* In a thread of nng's: the request was sent, or answered, or has failed. */
 static void doorman__transport_on_aio(void *context) {
     doorman_transport *transport = (doorman_transport *)context;
-    int result = nng_aio_result(transport->aio);
-    if (transport->sending && result == 0) {
-        transport->sending = false;
+    int nng_error = nng_aio_result(transport->aio);
+    bool sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
+    if (sending && nng_error == 0) {
+        doorman__transport_move(transport, DOORMAN__TRANSPORT_RECEIVING);
         nng_aio_set_timeout(transport->aio, doorman__transport_time_left(transport->deadline));
         nng_recv_aio(transport->socket, transport->aio);
         return;
     }
-    if (transport->sending) nng_msg_free(nng_aio_get_msg(transport->aio)); /* so it is still ours */
-    doorman__transport_finish(transport, result,
-                              result == 0 ? nng_aio_get_msg(transport->aio) : NULL);
+    if (sending) nng_msg_free(nng_aio_get_msg(transport->aio)); /* nng has not taken it */
+    doorman__transport_finish(transport, nng_error,
+                              nng_error == 0 ? nng_aio_get_msg(transport->aio) : NULL);
 }
 
 /* The options' texts are borrowed, and each connection needs them again. */
@@ -10796,15 +10920,13 @@ void doorman_transport_destroy(doorman_transport *transport) {
     if (!transport) return;
     nng_close(transport->socket);
     nng_aio_free(transport->aio);
-    if (transport->was_read) (void)doorman__read_end(&transport->incoming.reader);
+    if (doorman__transport_get(transport) == DOORMAN__TRANSPORT_PARSED) {
+        (void)doorman__read_end(&transport->incoming.reader);
+    }
     if (transport->reply) nng_msg_free(transport->reply);
     doorman_buffer_uninit(&transport->text);
     for (int i = 0; i < 3; i++) DOORMAN_FREE(transport->pem[i]);
     DOORMAN_FREE(transport);
-}
-
-const char *doorman_transport_address(const doorman_transport *transport) {
-    return transport->address;
 }
 
 /* What a connection to this address asks of its peer, and shows it: nng checks the certificate, but
@@ -10844,6 +10966,7 @@ static int doorman__transport_dial(doorman_transport *transport) {
         if (error == 0) error = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
     }
     if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
+    transport->dialer = nng_dialer_id(dialer);
     if (tls) nng_tls_config_free(tls); /* the dialer holds on to it */
     return error;
 }
@@ -10866,20 +10989,22 @@ static int doorman__transport_connect(doorman_transport *transport) {
         error = nng_pipe_notify(socket, event, doorman__transport_on_pipe, transport);
     }
     if (error == 0) error = doorman__transport_dial(transport);
-    transport->connected = error == 0;
+    transport->has_socket = error == 0;
     return error;
 }
 
-/* The connection is of no use any more; the next request makes another one. */
+/* The connection is not used any more. The next request makes another one. */
 static void doorman__transport_disconnect(doorman_transport *transport) {
-    transport->connected = false;
+    transport->has_socket = false;
     __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
 }
 
-bool doorman_transport_prepare(doorman_transport *transport, doorman_time now) {
+/* Fetches the next request, unless one is in progress. The work of the owner is done in any case.
+ * True: the request must be sent. */
+static bool doorman__transport_prepare(doorman_transport *transport, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
     doorman_request request;
-    if (transport->sequence) {
+    if (doorman__transport_get(transport) != DOORMAN__TRANSPORT_IDLE) {
         doorman__upstream_work(upstream, now);
         return false;
     }
@@ -10888,16 +11013,16 @@ bool doorman_transport_prepare(doorman_transport *transport, doorman_time now) {
         doorman_upstream_failed(upstream, request.sequence, now);
         return false;
     }
-    const char *address = request.address;
-    if (strcmp(transport->address, address) != 0) doorman__transport_disconnect(transport);
-    memcpy(transport->address, address, strlen(address) + 1);
+    if (strcmp(transport->address, request.address) != 0) doorman__transport_disconnect(transport);
+    memcpy(transport->address, request.address, strlen(request.address) + 1);
     transport->sequence = request.sequence;
     transport->deadline = doorman__upstream_due(upstream);
+    doorman__transport_move(transport, DOORMAN__TRANSPORT_PREPARED);
     return true;
 }
 
-/* A request is sent when there is a connection; nng does not tell that there is nobody to connect
- * to. Where another address could be tried, that is not waited for until the answer is due. */
+/* nng sends a request when there is a connection. If another address could be tried, the transport
+ * waits for a connection for at most this long, else until the response is due. */
 #define DOORMAN__CONNECT_MAX (2 * DOORMAN_SECOND)
 
 void doorman_transport_send(doorman_transport *transport) {
@@ -10906,7 +11031,7 @@ void doorman_transport_send(doorman_transport *transport) {
     if (transport->options.upstream->address_count > 1) {
         deadline = doorman__earlier(deadline, doorman_clock() + DOORMAN__CONNECT_MAX);
     }
-    int error = transport->connected ? 0 : doorman__transport_connect(transport);
+    int error = transport->has_socket ? 0 : doorman__transport_connect(transport);
     if (error == 0) error = nng_msg_alloc(&message, transport->text.bytes);
     if (error != 0) {
         doorman__transport_finish(transport, error, NULL);
@@ -10915,42 +11040,50 @@ void doorman_transport_send(doorman_transport *transport) {
     memcpy(nng_msg_body(message), transport->text.text, transport->text.bytes);
     nng_aio_set_msg(transport->aio, message);
     nng_aio_set_timeout(transport->aio, doorman__transport_time_left(deadline));
-    transport->sending = true;
+    doorman__transport_move(transport, DOORMAN__TRANSPORT_SENDING);
     nng_send_aio(transport->socket, transport->aio);
 }
 
-/* Reads the answer that has come, if one has: what of doorman_transport_take needs no lock. */
-static void doorman__transport_read(doorman_transport *transport) {
-    bool over = __atomic_load_n(&transport->over, __ATOMIC_ACQUIRE);
-    if (!over || !transport->reply || transport->was_read) return;
-    transport->error.text[0] = 0;
+/* Parses the response that has come, if one has. This needs no lock. */
+static void doorman__transport_parse(doorman_transport *transport) {
+    if (doorman__transport_get(transport) != DOORMAN__TRANSPORT_ENDED || !transport->reply) return;
     doorman__incoming_read(&transport->incoming, (const char *)nng_msg_body(transport->reply),
                            nng_msg_len(transport->reply), &transport->error);
-    transport->was_read = true;
+    doorman__transport_move(transport, DOORMAN__TRANSPORT_PARSED);
 }
 
-doorman_status doorman_transport_take(doorman_transport *transport, doorman_error *error,
-                                      doorman_time now) {
+/* Passes the response that has come, or a failure, to the upstream. A request that fails takes its
+ * connection with it. */
+static void doorman__transport_take(doorman_transport *transport, doorman_transport_result *out,
+                                    doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
-    doorman_status status = DOORMAN_UNAVAILABLE;
-    if (!__atomic_load_n(&transport->over, __ATOMIC_ACQUIRE)) return DOORMAN_OK;
-    if (transport->reply) {
-        doorman__transport_read(transport);
-        status = doorman__incoming_give(&transport->incoming, upstream, transport->sequence, now);
-        if (status != DOORMAN_OK) doorman__fail(error, status, "%s", transport->error.text);
+    memset(out, 0, sizeof *out);
+    doorman__transport_parse(transport);
+    doorman__transport_state state = doorman__transport_get(transport);
+    bool parsed = state == DOORMAN__TRANSPORT_PARSED;
+    if (!parsed && state != DOORMAN__TRANSPORT_ENDED) return;
+    out->has_ended = true;
+    out->status = DOORMAN_UNAVAILABLE;
+    memcpy(out->address, transport->address, sizeof out->address);
+    if (parsed) {
+        out->status =
+            doorman__incoming_give(&transport->incoming, upstream, transport->sequence, now);
         nng_msg_free(transport->reply);
-    } else {
-        doorman__fail(error, status, "%s", nng_strerror(transport->result));
+        transport->reply = NULL;
     }
-    if (status != DOORMAN_OK) {
+    if (out->status != DOORMAN_OK) {
+        out->error = transport->error;
         doorman_upstream_failed(upstream, transport->sequence, now);
         doorman__transport_disconnect(transport);
     }
-    transport->sequence = 0;
-    transport->reply = NULL;
-    transport->was_read = false;
-    transport->over = false;
-    return status;
+    doorman__transport_move(transport, DOORMAN__TRANSPORT_IDLE);
+}
+
+bool doorman_transport_update(doorman_transport *transport, doorman_transport_result *out,
+                              doorman_time now) {
+    doorman_transport_result result;
+    doorman__transport_take(transport, out ? out : &result, now);
+    return doorman__transport_prepare(transport, now);
 }
 
 /* ---- nng: the thread */
@@ -10963,23 +11096,24 @@ static void doorman__agent_on_wakeup(void *context) {
     pthread_mutex_unlock(&agent->mutex);
 }
 
-/* Sends what the upstream wants sent. Lets go of the mutex meanwhile. */
-static void doorman__agent_ask(doorman_agent *agent, doorman_time now) {
-    if (!doorman_transport_prepare(agent->transport, now)) return;
+/* Sends the request that is due, if one is. It releases the mutex while it sends. */
+static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
+    if (!doorman__transport_prepare(agent->transport, now)) return;
     pthread_mutex_unlock(&agent->mutex);
     doorman_transport_send(agent->transport);
     pthread_mutex_lock(&agent->mutex);
 }
 
-/* A server that answers that nobody is known to be master has failed, as far as the client goes. */
+/* Passes the result of the last request on, and notes why it failed. For a client, a response from
+ * a server that knows no master is a failure too. */
 static void doorman__agent_take(doorman_agent *agent, doorman_time now) {
-    doorman_error error = {""};
+    doorman_transport_result result;
     uint64_t before = agent->client->upstream.failure_count;
-    (void)doorman_transport_take(agent->transport, &error, now);
-    if (agent->client->upstream.failure_count == before) return;
-    if (!error.text[0]) doorman__fail(&error, DOORMAN_OK, "it knows no master");
-    doorman__fail(&agent->last_error, DOORMAN_OK, "%s: %.*s", agent->transport->address,
-                  (int)(sizeof error.text - sizeof agent->transport->address - 2), error.text);
+    doorman__transport_take(agent->transport, &result, now);
+    if (!result.has_ended || agent->client->upstream.failure_count == before) return;
+    if (!result.error.text[0]) doorman__fail(&result.error, DOORMAN_OK, "it knows no master");
+    doorman__fail(&agent->last_error, DOORMAN_OK, "%s: %.*s", result.address,
+                  (int)(sizeof result.error.text - sizeof result.address - 2), result.error.text);
     agent->last_error_at = now;
 }
 
@@ -11007,7 +11141,7 @@ static void *doorman__agent_main(void *context) {
     pthread_mutex_lock(&agent->mutex);
     for (;;) {
         pthread_mutex_unlock(&agent->mutex);
-        doorman__transport_read(agent->transport);
+        doorman__transport_parse(agent->transport);
         pthread_mutex_lock(&agent->mutex);
         doorman_time now = doorman_clock();
         agent->wakeup = false;
@@ -11015,7 +11149,7 @@ static void *doorman__agent_main(void *context) {
         doorman__agent_update(agent);
         now = doorman_clock();
         doorman__line_wake(agent);
-        doorman__agent_ask(agent, now);
+        doorman__agent_send(agent, now);
         doorman_time due = doorman__client_due(agent->client), stop_by = agent->stop_by;
         if (stop_by != DOORMAN_NEVER && (now >= stop_by || due == DOORMAN_NEVER)) break;
         if (agent->wakeup) continue;

@@ -1138,7 +1138,6 @@ struct parent_link {
     pthread_cond_t wake;
     doorman_transport *transport;
     doorman_time wakes_at; /* when the thread wakes up to do what is due; 0: it is awake */
-    bool has_response;     /* the transport has a response, or an error */
     bool reachable;        /* the last request to the parent succeeded */
     size_t leased_count, resource_count; /* the values that were logged last */
 };
@@ -1528,36 +1527,32 @@ static void worker_step(void *argument) {
 static void parent_link_on_wakeup(void *context) {
     struct service *service = (struct service *)context;
     pthread_mutex_lock(&service->lock);
-    service->parent_link.has_response = true;
     pthread_cond_signal(&service->parent_link.wake);
     pthread_mutex_unlock(&service->lock);
 }
 
-static void parent_link_log_failure(struct service *service, doorman_status status,
-                                    const doorman_error *error, doorman_time now) {
-    int kind = status == DOORMAN_UNAVAILABLE ? WARNING_PARENT_UNREACHABLE : WARNING_PARENT_RESPONSE;
-    const char *why = error->text[0] ? error->text : status_text(status);
+static void parent_link_log_failure(struct service *service, const doorman_transport_result *result,
+                                    doorman_time now) {
+    bool unreachable = result->status == DOORMAN_UNAVAILABLE;
+    int kind = unreachable ? WARNING_PARENT_UNREACHABLE : WARNING_PARENT_RESPONSE;
+    const char *why = result->error.text[0] ? result->error.text : status_text(result->status);
     service->warnings[kind].unlogged_count++;
-    warning_log(service, kind, "parent", doorman_transport_address(service->parent_link.transport),
-                why, now);
+    warning_log(service, kind, "parent", result->address, why, now);
 }
 
-/* Takes the result of the last request to the parent, if there is one. */
-static void parent_link_take_response(struct service *service, doorman_time now) {
+/* Counts and logs the result of a request to the parent. */
+static void parent_link_note_result(struct service *service, doorman_transport_result *result,
+                                    doorman_time now) {
     struct parent_link *link = &service->parent_link;
-    doorman_error error = {""};
-    if (link->has_response) {
-        doorman_status status = doorman_transport_take(link->transport, &error, now);
-        if (status == DOORMAN_STALE) status = DOORMAN_OK; /* from an earlier mastership */
-        counter_add(&service->counters.parent[status], 1);
-        if (status != DOORMAN_OK) parent_link_log_failure(service, status, &error, now);
-        if (status == DOORMAN_OK && !link->reachable) {
-            log_event(service->settings, LEVEL_INFO, "the parent answers", "parent",
-                      doorman_transport_address(link->transport), LOG_END);
-        }
-        link->reachable = status == DOORMAN_OK;
-        link->has_response = false;
+    /* A stale response is one from an earlier mastership. */
+    if (result->status == DOORMAN_STALE) result->status = DOORMAN_OK;
+    counter_add(&service->counters.parent[result->status], 1);
+    if (result->status != DOORMAN_OK) parent_link_log_failure(service, result, now);
+    if (result->status == DOORMAN_OK && !link->reachable) {
+        log_event(service->settings, LEVEL_INFO, "the parent answers", "parent", result->address,
+                  LOG_END);
     }
+    link->reachable = result->status == DOORMAN_OK;
 }
 
 /* Logs how many resources have a lease from the parent, if the number has changed. It iterates over
@@ -1602,9 +1597,11 @@ static void *parent_link_main(void *argument) {
     pthread_mutex_lock(&service->lock);
     while (!service->stopping) {
         doorman_time now = doorman_clock();
-        parent_link_take_response(service, now);
+        doorman_transport_result result;
+        bool made = doorman_transport_update(link->transport, &result, now);
+        if (result.has_ended) parent_link_note_result(service, &result, now);
         parent_link_log_leases(service, now);
-        if (doorman_transport_prepare(link->transport, now)) {
+        if (made) {
             pthread_mutex_unlock(&service->lock);
             doorman_transport_send(link->transport);
             pthread_mutex_lock(&service->lock);

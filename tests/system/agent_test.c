@@ -546,6 +546,30 @@ static void an_agent_reports_its_state(void **state) {
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
 }
 
+/* nng keeps trying to connect, and the agent says why that fails. */
+static void an_agent_says_why_it_cannot_connect(void **state) {
+    (void)state;
+    static const struct {
+        const char *address, *why;
+    } cases[] = {
+        {"inproc://nobody", "inproc://nobody: cannot connect: Connection refused"},
+        {"tcp://127.0.0.1:1", "tcp://127.0.0.1:1: cannot connect: Connection refused"},
+        {"ipc:///tmp/doorman-nobody", "ipc:///tmp/doorman-nobody: cannot connect: "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        doorman_client_options options = {.addresses = &cases[i].address,
+                                          .address_count = 1,
+                                          .request_timeout = 300 * MILLISECOND};
+        doorman_agent *agent = NULL;
+        assert_int_equal(doorman_agent_start(&agent, &options, NULL), DOORMAN_OK);
+        (void)open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
+        EVENTUALLY(info_of(agent).failing);
+        doorman_agent_info info = info_of(agent);
+        if (!strstr(info.last_error.text, cases[i].why)) fail_msg("%s", info.last_error.text);
+        assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
+    }
+}
+
 /* A server that is not master, and knows of none. */
 static void an_agent_reports_that_there_is_no_master(void **state) {
     (void)state;
@@ -1681,19 +1705,22 @@ static void an_address_that_nng_cannot_reach_is_refused_at_the_start(void **stat
 static void count_wakeup(void *context) { __atomic_fetch_add((int *)context, 1, __ATOMIC_SEQ_CST); }
 
 /* Sends the next request of a client, and returns its result. */
-static doorman_status transport_round_trip(doorman_transport *transport, int *wakeup_count,
-                                           doorman_error *error) {
+static doorman_transport_result transport_round_trip(doorman_transport *transport,
+                                                     int *wakeup_count) {
     int before = __atomic_load_n(wakeup_count, __ATOMIC_SEQ_CST);
-    bool prepared = false;
-    for (doorman_time end = doorman_clock() + TEST_TIMEOUT; !prepared && doorman_clock() < end;) {
-        prepared = doorman_transport_prepare(transport, doorman_clock());
-        if (!prepared) sleep_for(2 * MILLISECOND);
+    doorman_transport_result result;
+    bool made = false;
+    for (doorman_time end = doorman_clock() + TEST_TIMEOUT; !made && doorman_clock() < end;) {
+        made = doorman_transport_update(transport, &result, doorman_clock());
+        assert_false(result.has_ended);
+        if (!made) sleep_for(2 * MILLISECOND);
     }
-    assert_true(prepared);
+    assert_true(made);
     doorman_transport_send(transport);
-    assert_false(doorman_transport_prepare(transport, doorman_clock()));
     EVENTUALLY(__atomic_load_n(wakeup_count, __ATOMIC_SEQ_CST) > before);
-    return doorman_transport_take(transport, error, doorman_clock());
+    assert_false(doorman_transport_update(transport, &result, doorman_clock()));
+    assert_true(result.has_ended);
+    return result;
 }
 
 /* Sends one request to each address of a client, one after the other, and compares the results. */
@@ -1713,13 +1740,11 @@ static void check_round_trips(const char *const *addresses, size_t count,
                                          .on_wakeup = count_wakeup,
                                          .context = &wakeup_count};
     assert_int_equal(doorman_transport_create(&transport, &options), DOORMAN_OK);
-    assert_string_equal(doorman_transport_address(transport), "");
-    assert_int_equal(doorman_transport_take(transport, NULL, now), DOORMAN_OK);
     for (size_t i = 0; i < count; i++) {
-        doorman_error error = {""};
-        assert_int_equal(transport_round_trip(transport, &wakeup_count, &error), expected[i]);
-        assert_string_equal(doorman_transport_address(transport), addresses[i]);
-        assert_true((error.text[0] != 0) == (expected[i] != DOORMAN_OK));
+        doorman_transport_result result = transport_round_trip(transport, &wakeup_count);
+        assert_int_equal(result.status, expected[i]);
+        assert_string_equal(result.address, addresses[i]);
+        assert_true((result.error.text[0] != 0) == (expected[i] != DOORMAN_OK));
     }
     assert_int_equal(wakeup_count, (int)count);
     doorman_resource_info info;
@@ -1768,6 +1793,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_default_id_is_valid_and_names_the_process),
         cmocka_unit_test(default_ids_differ_within_a_process),
         cmocka_unit_test(an_agent_reports_its_state),
+        cmocka_unit_test(an_agent_says_why_it_cannot_connect),
         cmocka_unit_test(an_agent_reports_that_there_is_no_master),
         cmocka_unit_test(calls_inside_on_change_are_refused_and_do_nothing),
         cmocka_unit_test(shutdown_ends_endless_waits_without_a_race),

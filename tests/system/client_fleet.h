@@ -91,11 +91,9 @@ static inline void fleet_step(void) {
     for (int i = 0; i < fleet.count; i++) {
         struct client *self = &fleet.clients[i];
         doorman_time now = doorman_clock();
-        (void)doorman_transport_take(self->transport, NULL, now);
+        bool made = doorman_transport_update(self->transport, NULL, now);
         fleet_check(now);
-        if (doorman_transport_prepare(self->transport, now)) {
-            doorman_transport_send(self->transport);
-        }
+        if (made) doorman_transport_send(self->transport);
     }
     sleep_ms(2);
 }

@@ -787,13 +787,12 @@ static const test_case test_cases[] = {
 
 /* All other functions that return a status. */
 static const char *const other_functions[] = {
-    "doorman_upstream_response",   "doorman_server_set_master", "doorman_resource_set_wants",
-    "doorman_rate_init",           "doorman_gauge_init",        "doorman_limit_init",
-    "doorman_limiter_init",        "doorman_agent_set_wants",   "doorman_agent_rate_wait",
-    "doorman_agent_gauge_wait",    "doorman_transport_take",    "doorman_rate_init_units",
-    "doorman_agent_shutdown",      "doorman_agent_stop",        "doorman_agent_read_info",
-    "doorman_agent_close",         "doorman_agent_read",        "doorman_agent_kill_switch",
-    "doorman_agent_gauge_release",
+    "doorman_upstream_response", "doorman_server_set_master", "doorman_resource_set_wants",
+    "doorman_rate_init",         "doorman_gauge_init",        "doorman_limit_init",
+    "doorman_limiter_init",      "doorman_agent_set_wants",   "doorman_agent_rate_wait",
+    "doorman_agent_gauge_wait",  "doorman_rate_init_units",   "doorman_agent_shutdown",
+    "doorman_agent_stop",        "doorman_agent_read_info",   "doorman_agent_close",
+    "doorman_agent_read",        "doorman_agent_kill_switch", "doorman_agent_gauge_release",
 };
 
 static void limiters_start(doorman_time now) {
@@ -996,9 +995,8 @@ static bool try_without_memory(size_t nth, bool once) {
     transport_fixture_start(&c);
     if (once) memory_fails_at(nth);
     if (!once) memory_fails_from(nth);
-    bool prepared = doorman_transport_prepare(c.transport, c.now);
-    doorman_error error = {""};
-    doorman_status status = DOORMAN_OK;
+    bool prepared = doorman_transport_update(c.transport, NULL, c.now);
+    doorman_transport_result result = {.has_ended = false};
     size_t left = unit__memory.until_failure;
     bool worked = memory_works();
     assert_int_equal(prepared, worked);
@@ -1006,19 +1004,22 @@ static bool try_without_memory(size_t nth, bool once) {
         transport_fixture_answer(&c);
         if (once) memory_fails_at(left);
         if (!once) memory_fails_from(left);
-        status = doorman_transport_take(c.transport, &error, c.now);
+        assert_false(doorman_transport_update(c.transport, &result, c.now));
+        assert_true(result.has_ended);
+        assert_string_equal(result.address, own_addresses[0]);
         worked = memory_works();
     }
     assert_int_equal(transport_fixture_leased(&c), worked);
-    assert_int_equal(status, worked || !prepared ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY);
-    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    assert_int_equal(result.status, worked || !prepared ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY);
+    assert_string_equal(result.error.text, result.status == DOORMAN_OK ? "" : "out of memory");
     if (!worked) {
         assert_true(doorman_upstream_due(doorman_client_upstream(c.client)) >
                     c.now); /* it backs off */
         c.now = doorman_upstream_due(doorman_client_upstream(c.client));
-        assert_true(doorman_transport_prepare(c.transport, c.now));
+        assert_true(doorman_transport_update(c.transport, NULL, c.now));
         transport_fixture_answer(&c);
-        assert_int_equal(doorman_transport_take(c.transport, NULL, c.now), DOORMAN_OK);
+        assert_false(doorman_transport_update(c.transport, &result, c.now));
+        assert_true(result.has_ended && result.status == DOORMAN_OK);
         assert_true(transport_fixture_leased(&c));
     }
     transport_fixture_stop(&c);
@@ -1048,15 +1049,15 @@ static void the_transport_of_a_node_waits_for_memory(void **state) {
                                                .tls = &tls};
     assert_int_equal(doorman_transport_create(&s->transport, &options), DOORMAN_OK);
     memory_fails_from(1);
-    assert_false(doorman_transport_prepare(s->transport, s->now));
+    assert_false(doorman_transport_update(s->transport, NULL, s->now));
     assert_false(memory_works());
-    assert_false(doorman_transport_prepare(s->transport, s->now + SECOND - 1));
-    assert_true(doorman_transport_prepare(s->transport, s->now + SECOND));
+    assert_false(doorman_transport_update(s->transport, NULL, s->now + SECOND - 1));
+    assert_true(doorman_transport_update(s->transport, NULL, s->now + SECOND));
     fixture_stop(s);
     size_t blocks = memory_blocks();
     transport_fixture c;
     transport_fixture_start(&c);
-    assert_true(doorman_transport_prepare(c.transport, c.now));
+    assert_true(doorman_transport_update(c.transport, NULL, c.now));
     transport_fixture_answer(&c);
     transport_fixture_stop(&c);
     assert_int_equal(memory_blocks(), blocks);
