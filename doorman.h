@@ -3380,6 +3380,7 @@ static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, 
 /* Adds an entry for a holder that has nothing and wants nothing. NULL: no memory. */
 static doorman__lease_entry *doorman__leases_add(doorman__lease_table *leases, uint64_t hash,
                                                  const char *holder_id, bool is_server) {
+    assert(doorman__id_valid(holder_id));
     size_t id_bytes = strlen(holder_id) + 1;
     size_t bytes = offsetof(doorman__lease_entry, holder_id) + id_bytes;
     if (bytes < sizeof(doorman__lease_entry)) bytes = sizeof(doorman__lease_entry);
@@ -3458,6 +3459,7 @@ static void doorman__leases_set_end(doorman__lease_table *leases, doorman__lease
     }
     leases->newest = entry;
     leases->last_end = doorman__later(leases->last_end, entry->end);
+    assert(leases->oldest && !entry->newer && (!entry->older || entry->older->end <= entry->end));
 }
 
 /* Rounds up to a float. */
@@ -3479,6 +3481,7 @@ static double doorman__entry_in_round(const doorman__lease_table *leases,
 
 static void doorman__leases_set_in_round(doorman__lease_table *leases, doorman__lease_entry *entry,
                                          double amount) {
+    assert(amount >= 0 && amount <= doorman__float_up(entry->committed));
     doorman__total_subtract(&leases->in_round, doorman__entry_in_round(leases, entry));
     entry->round = leases->round;
     entry->in_round = doorman__float_up(amount);
@@ -3527,6 +3530,7 @@ static void doorman__leases_set_amounts(doorman__lease_table *leases, doorman__l
     if (doorman__entry_in_round(leases, entry) > committed) {
         doorman__leases_set_in_round(leases, entry, committed);
     }
+    assert(!doorman__total_less(leases->committed, leases->has));
 }
 
 /* Age: if the newest lease of a holder is of an earlier step, the leases before that step have
@@ -3550,20 +3554,29 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
         leases->in_round = (doorman__total){0, 0};
     }
     leases->round_is_on = exceeds;
+    assert(leases->round_is_on || !doorman__total_less(capacity, leases->committed));
 }
 
-/* Enters a new lease. `committed` is committed for it. The caller sets its end afterwards.
- * With `immediate` handover the holder is assumed to have nothing else. */
+/* Enters a new lease. `committed` is committed for it. The caller sets its end afterwards. With
+ * `immediate` handover the holder is assumed to have nothing else.
+ *    T7: no lease raises what is committed above the capacity. It can be above the capacity after a
+ * cut, or because of what nodes have outstanding while the lease table learns. Then a lease does
+ * not raise it. Amounts that are not parts of the capacity may exceed it. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
                                    double has, double committed) {
     bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
     double in_round = immediate ? 0 : doorman__entry_in_round(leases, entry);
+    doorman__total before = leases->committed, capacity = doorman__total_of(leases->capacity);
     assert(committed >= has);
     if (entry->step != leases->step) entry->recent = 0;
     entry->step = leases->step & 3;
     entry->recent = doorman__float_up(doorman__max(entry->recent, committed));
     doorman__leases_set_amounts(leases, entry, has,
                                 immediate ? has : doorman__max(entry->committed, committed));
+    assert(!doorman__kinds[leases->algorithm->kind].divides_capacity ||
+           !doorman__total_less(capacity, leases->committed) ||
+           !doorman__total_less(before, leases->committed));
+    (void)before, (void)capacity;
     if (!leases->round_is_on) return;
     doorman__leases_set_in_round(leases, entry, doorman__max(in_round, has));
 }
@@ -3629,6 +3642,7 @@ static bool doorman__rotation_reserve(doorman__lease_table *leases,
  * the lease table learns, because the lease table does not decide then what holders have. */
 static void doorman__leases_tick(doorman__lease_table *leases, bool learning, doorman_time now) {
     if (!leases->whole) return;
+    assert(now >= leases->clock_until);
     doorman_time passed = leases->clock_until && !learning ? now - leases->clock_until : 0;
     double shares = doorman__total_value(leases->rotation_shares);
     leases->clock_until = now;
@@ -3652,6 +3666,8 @@ static void doorman__rotation_settle(const doorman__lease_table *leases,
  * the others. */
 static void doorman__rotation_set_share(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double share) {
+    assert(share >= 0 && rotation->service_at >= leases->service &&
+           rotation->service_at <= leases->service && rotation->clock_at >= leases->clock);
     double committed = rotation->entry->committed;
     if (rotation->share > 0) {
         doorman__total_subtract(&leases->rotation_shares, rotation->share);
@@ -3670,6 +3686,7 @@ static void doorman__rotation_set_share(doorman__lease_table *leases, doorman__r
 
 static void doorman__rotation_set_owed(doorman__lease_table *leases, doorman__rotation *rotation,
                                        double owed, bool is_pressing) {
+    assert(owed >= 0 && leases->pressing >= rotation->is_pressing);
     doorman__total_subtract(&leases->owed, (double)rotation->owed);
     leases->pressing -= rotation->is_pressing;
     rotation->owed = (float)owed; /* its 24 bits are enough */
@@ -3680,6 +3697,7 @@ static void doorman__rotation_set_owed(doorman__lease_table *leases, doorman__ro
 
 static void doorman__rotation_set_waits(doorman__lease_table *leases, doorman__rotation *rotation,
                                         bool waits) {
+    assert(leases->waiting >= rotation->waits);
     leases->waiting -= rotation->waits;
     rotation->waits = waits;
     leases->waiting += rotation->waits;
@@ -3701,6 +3719,7 @@ static void doorman__rotation_end(doorman__lease_table *leases, const doorman__l
 static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rotation *rotation,
                                       double due) {
     double has = rotation->entry->has, base = doorman__whole_floor(rotation->share);
+    assert(due >= 0 && has >= doorman__whole_floor(has) && has <= doorman__whole_floor(has));
     bool is_pressing = has < due && (rotation->share <= 0 || has < base || !rotation->served);
     doorman__rotation_set_owed(leases, rotation, doorman__max(0, due - has), is_pressing);
     if (has > 0) rotation->served = true;
@@ -3792,6 +3811,7 @@ static void doorman__leases_retract(doorman__lease_table *leases, doorman__lease
 static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_entry *entry,
                                   const doorman_demand *demands, size_t count) {
     doorman__demand_groups *offered = &entry->demand.child->offered;
+    assert(entry->is_server && offered->count == 0);
     void *items = offered->items;
     bool whole = leases->whole;
     bool room = doorman__reserve(&items, &offered->capacity, count, sizeof *offered->items);
@@ -3811,6 +3831,7 @@ static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_e
  * unless this is retracted. False: no memory, and nothing has changed. */
 static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     const doorman_demand *demands, size_t count) {
+    assert(entry->is_server || count == 1);
     bool whole = leases->whole;
     if (whole && !doorman__rotation_reserve(leases, entry)) return false;
     if (entry->is_server) {
@@ -3836,6 +3857,7 @@ static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
 /* R7: removes the demands of a server that learns from the shares, and subtracts what it has from
  * the capacity. */
 static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
+    assert(entry->is_server);
     doorman__child *child = entry->demand.child;
     if (child->frozen) return;
     doorman__leases_unindex(leases, &child->now);
@@ -3849,6 +3871,7 @@ static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_
 /* Precondition: its demands are still those from before, and not in the index. */
 static void doorman__leases_unfreeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     doorman__child *child = entry->demand.child, **at = &leases->frozen_children;
+    assert(child->frozen);
     doorman__total_subtract(&leases->frozen, entry->has);
     while (*at != child) at = &(*at)->next_frozen;
     *at = child->next_frozen;
@@ -3880,6 +3903,7 @@ static void doorman__leases_set_demands(doorman__lease_table *leases, doorman__l
     entry->priority = (unsigned)demands->priority & DOORMAN_PRIORITY_MAX;
     entry->indexed = true;
     leases->terms_count = 0;
+    assert(entry->demand.wants >= 0 && (int)entry->priority == demands->priority);
 }
 
 static void doorman__child_destroy(doorman__child *child) {
@@ -3906,6 +3930,8 @@ static void doorman__leases_remove(doorman__lease_table *leases, doorman__lease_
     doorman__child_destroy(child);
     DOORMAN_FREE(entry);
     leases->terms_count = 0;
+    assert(leases->entries.count > 0 || (!leases->oldest && !leases->draining)); /* C9: */
+    assert(leases->entries.count > 0 || (leases->committed.high | leases->committed.low) == 0);
 }
 
 /* Precondition: there are no entries. */
@@ -3921,11 +3947,13 @@ static void doorman__leases_drain(doorman__lease_table *leases) {
     if (leases->draining) return;
     leases->draining = leases->oldest;
     leases->oldest = leases->newest = NULL;
+    assert(!leases->draining == (leases->entries.count == 0));
 }
 
 /* Sets how the resource is shared. Must be called after each change of the algorithm too. */
 static void doorman__leases_set_algorithm(doorman__lease_table *leases,
                                           const doorman_algorithm *algorithm, bool whole) {
+    assert((unsigned)algorithm->kind < DOORMAN_KIND_COUNT && algorithm->lease_length >= 0);
     if (algorithm->lease_length < leases->lease_length) doorman__leases_drain(leases);
     if (!whole) leases->clock_until = 0;
     leases->algorithm = algorithm;
@@ -4062,6 +4090,7 @@ static double doorman__leases_round_up(const doorman__lease_table *leases, doubl
 /* R4. Precondition: the holder has named its last lease. */
 static void doorman__leases_confirm(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double claim) {
+    assert(claim >= 0);
     double committed = doorman__min(entry->committed, doorman__leases_round_up(leases, claim));
     if (entry->has > committed) {
         doorman__total_add(&leases->spare, entry->has);
@@ -4085,6 +4114,7 @@ static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease
                                     double target, double claim) {
     bool whole = doorman__kinds[leases->algorithm->kind].divides_capacity;
     bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
+    assert(target >= 0 && claim >= 0);
     double in_force = doorman__leases_held(leases, entry, claim);
     double most = doorman__max(doorman__leases_free(leases, entry), in_force);
     doorman__leases_check_round(leases);
@@ -4093,11 +4123,13 @@ static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease
     double has = doorman__leases_round_down(leases, whole ? doorman__min(target, most) : target);
     double committed = immediate ? has : doorman__max(has, in_force);
     doorman__leases_commit(leases, entry, has, committed);
+    assert(entry->has <= target && entry->has <= committed && committed <= DOORMAN_AMOUNT_MAX);
     return committed;
 }
 
 /* R7. A server that learns gets again what it had, as far as that fits. Nothing is confirmed. */
 static double doorman__leases_return(doorman__lease_table *leases, doorman__lease_entry *entry) {
+    assert(entry->is_server && !doorman__total_less(leases->has, doorman__total_of(entry->has)));
     double has = doorman__leases_held(leases, entry, entry->has);
     has = doorman__leases_round_down(leases, has);
     doorman__leases_freeze(leases, entry);
@@ -4115,6 +4147,7 @@ static double doorman__leases_return(doorman__lease_table *leases, doorman__leas
  *                 learns may use it longer than the leases of the predecessor last (R7) */
 static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim, double outstanding) {
+    assert(target >= 0 && claim >= 0 && outstanding >= 0);
     double free = doorman__leases_free(leases, entry);
     double known = doorman__leases_round_down(leases, doorman__min(claim, free));
     doorman__total_add(&leases->spare, known);
