@@ -107,9 +107,8 @@
  *                    _upstream  _next_resource  _next_lease  _find
  *     client         doorman_client_create  _destroy  _upstream  _kill_switch
  *                    doorman_resource_open  _close  _set_wants  _read  _rate  _gauge
- *     limiters       doorman_rate_init  _init_units  _try  _decide  _delay  _shadow
- *                    doorman_gauge_init  _try  _decide  _release  _shadow
- *                    doorman_limit_init    doorman_limiter_init  _try  _delay
+ *     limiters       doorman_rate_try  _decide  _delay    doorman_gauge_try  _decide  _release
+ *                    doorman_limit_init    doorman_limiter_init  _try  _delay  _release
  *     JSON           doorman_json_config  _serve  _request  _response
  *                    doorman_json_exchange_read  _decide  _write  _uninit
  *                    doorman_buffer_uninit
@@ -759,7 +758,8 @@ typedef struct doorman_resource_options {
     double burst_units;        /* 0: the burst is a time; else this many units, whatever the rate */
     doorman_fallback fallback; /* SAFE */
     double safe_capacity; /* 0: in force until a server has said another; or DOORMAN_UNLIMITED */
-    bool shadow;          /* see doorman_rate_shadow */
+    bool shadow; /* shadow mode, to see what a limit would do: what would be refused is allowed, and
+                    counted as excess (unless n is not an amount); nothing waits; delays are 0 */
     /* Called when `leased`, `grant` or `capacity` has changed; info says what they are now, and is
      * borrowed for the call. The call comes from within a call on the client or the agent, which
      * waits for it, so it should return soon. It may use limiters (try, delay, release). It
@@ -854,81 +854,29 @@ typedef enum doorman_decision {
 typedef struct doorman_result {
     doorman_decision decision;
     double limit;             /* in force: units a second, or at once; or DOORMAN_UNLIMITED */
-    double remaining;         /* units that could be had now, after this; or DOORMAN_UNLIMITED */
-    doorman_time retry_after; /* 0: allowed. Else when to try again: when there will be enough, or,
-                                 where the lease is too small, when a new one is expected.
-                                 DOORMAN_NEVER: IMPOSSIBLE, or nothing that is known will change */
-    doorman_time reset_after; /* of a rate: until a whole burst is saved up again; of a gauge 0 */
+    double remaining;         /* units that are left after this; or DOORMAN_UNLIMITED. What a bucket
+                                 could lend is not counted */
+    doorman_time wait;        /* ALLOWED: the caller must wait this long before it uses the units.
+                                 It is 0, except for a limiter with debt_max */
+    doorman_time retry_after; /* ALLOWED: 0. REFUSED: until there will be enough or, if the lease is
+                                 too small, until a new one is expected. DOORMAN_NEVER: IMPOSSIBLE,
+                                 or nothing is known that will change */
+    doorman_time reset_after; /* until all that was used is available again, without other calls; 0
+                                 for a gauge and CONCURRENCY, because nobody knows */
 } doorman_result;
 
-/* Private: what threads share in 64 bits stands at a multiple of 8. On 32-bit x86 it need not by
- * itself, and then who reads it across the border of a cache line can see half of a write. */
+/* Private: 64 bits that threads share are aligned to 8 bytes. 32-bit x86 does not require that, and
+ * reads and writes a value that crosses the border of a cache line in two halves. */
 #ifdef __GNUC__
 #define DOORMAN__ALIGNED __attribute__((aligned(8)))
 #else
 #define DOORMAN__ALIGNED
 #endif
 
-/* Private: an amount, and what follows from it, so that a try need not work it out. */
-typedef struct DOORMAN__ALIGNED doorman__quota {
-    double amount, unit_time; /* of a rate: what a unit costs, in 1/256 ns; */
-    int64_t unit_price;       /* the same, rounded up */
-    int64_t most;             /* of a rate: what can be saved; of a gauge: units / 4096 */
-} doorman__quota;
-
-/* Private: a limit that changes hands and ends by itself, read without a lock. One writer. */
-typedef struct doorman__allowance {
-    uint32_t version;
-    struct doorman__allowance_slot {
-        doorman_time until;
-        doorman__quota limit[2]; /* before `until`, and from it on */
-    } slot[2];
-} doorman__allowance;
-
-/* Private: what is asked of a limiter, in units / 4096; they wrap. And what its client should know
- * of that, and has to say. */
-typedef struct DOORMAN__ALIGNED doorman__usage {
-    uint64_t allowed, refused, excess;
-    doorman_time unmet_since; /* the first refusal since the client looked; 0: none */
-    uint64_t largest;         /* the largest n above one unit since the client's last sample */
-    double ceiling;           /* the largest amount that the limiter can ever follow */
-    doorman_time refresh_at;  /* when another amount may come; DOORMAN_NEVER: of no resource */
-    uint8_t *client_unmet;    /* set with unmet_since; NULL: of no resource */
-    uint8_t bypass;           /* DOORMAN__SHADOW, DOORMAN__KILLED */
-} doorman__usage;
-
-/* A rate limiter, and a gauge of what is in flight. The fields are private. Any number of threads;
- * the memory is the caller's, and must not be copied or moved while in use. */
-typedef struct doorman__rate {
-    doorman__allowance allowance;
-    doorman_time burst;
-    double burst_units;  /* in its place, where it is not 0 */
-    uint64_t paid_until; /* 1/256 ns: all units up to then are spent */
-    doorman__usage usage;
-} doorman__rate;
-
-typedef struct doorman__gauge {
-    doorman__allowance allowance;
-    int64_t in_flight; /* units / 4096, as all here */
-    int64_t peak;
-    doorman__usage usage;
-} doorman__gauge;
-
-/* The public names of both. */
-typedef doorman__rate doorman_rate;
-typedef doorman__gauge doorman_gauge;
-
-/* A rate limiter that is not of a resource: a fixed rate.
- *   rate      units a second, [0, 1e15], or DOORMAN_UNLIMITED
- *   burst     how much of unused time is saved up; 0 means 0.1 s
- *   returns   OK | INVALID_ARGUMENT */
-DOORMAN_API doorman_status doorman_rate_init(doorman_rate *rate, double units_per_second,
-                                             doorman_time burst, doorman_time now);
-
-/* The same with a burst in units, (0, 1e15]: that many can be saved up, whatever the rate. In any
- * time t at most rate * t + burst units pass. As any rate it starts empty. */
-DOORMAN_API doorman_status doorman_rate_init_units(doorman_rate *rate, double units_per_second,
-                                                   double burst, doorman_time now);
+/* The limiters of a resource: a rate of units a second, and a gauge of units in flight. Any number
+ * of threads may use them. */
+typedef struct doorman__rate doorman_rate;
+typedef struct doorman__gauge doorman_gauge;
 
 /* May n units be used now? Takes them if so.
  * In any time t at most rate * (t + burst) units are let through (L1), where a burst shorter than
@@ -955,10 +903,6 @@ DOORMAN_API doorman_decision doorman_rate_decide(doorman_rate *rate, double n, d
  * takes nothing. DOORMAN_NEVER: not at this rate. */
 DOORMAN_API doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time now);
 
-/* A gauge that is not of a resource: a fixed number of units at once, [0, 1e15] or
- * DOORMAN_UNLIMITED. OK | INVALID_ARGUMENT */
-DOORMAN_API doorman_status doorman_gauge_init(doorman_gauge *gauge, double capacity);
-
 /* May n units start now? Whoever is allowed calls doorman_gauge_release with the same n. What is in
  * flight never exceeds the capacity; when that shrinks, nothing new starts until it fits (L1).
  * Units are counted in 1/4096, rounded up. IMPOSSIBLE: more than the largest capacity that there
@@ -971,12 +915,6 @@ DOORMAN_API doorman_decision doorman_gauge_decide(doorman_gauge *gauge, double n
                                                   doorman_result *out, doorman_time now);
 DOORMAN_API void doorman_gauge_release(doorman_gauge *gauge, double n);
 
-/* Shadow mode, to see what a limit would do: what would be refused is let through, and counted as
- * excess. (Not what is no amount.) Who comes to wait does not, who waits already is let through
- * within a second, and delays are 0. Any thread, at any time. */
-DOORMAN_API void doorman_rate_shadow(doorman_rate *rate, bool on);
-DOORMAN_API void doorman_gauge_shadow(doorman_gauge *gauge, bool on);
-
 /* The limiters of a resource: as many threads and callers as like share them. They end with the
  * last close of the resource. A gauge needs leases of whole units, as a template with "whole": true
  * gives them: without it on_change comes once, and then gauge_is_divided is true. */
@@ -984,9 +922,9 @@ DOORMAN_API doorman_rate *doorman_resource_rate(doorman_resource *resource);
 DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
 
 /* ---- limiters without a server -------------------------------------------------------------- */
-/* The classical limiters, for one process that shares its limit with no other process.
+/* Limiters for one process that shares its limit with no other process.
  *
- *     doorman_limit     the kind and the figures, checked once, 56 bytes. Any number of limiters
+ *     doorman_limit     the kind and the figures, checked once, 64 bytes. Any number of limiters
  *                       share it
  *     doorman_limiter   the state of one limiter, 16 bytes: one for each user, connection, ...
  *
@@ -998,15 +936,15 @@ DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
  *         .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 10, .size = 50};
  *     doorman_limit limit;       doorman_limit_init(&limit, &options, &error)
  *     doorman_limiter limiter;   doorman_limiter_init(&limiter, &limit, NULL, now)
- *                                doorman_limiter_try(&limiter, &limit, 1, &wait, now)
+ *                                doorman_limiter_try(&limiter, &limit, 1, NULL, now)
  *
  * TOKEN_BUCKET: a bucket that holds at most `size` units, is full at first, and gains
  * units_per_second. With debt_max it also lends units: a caller is allowed before they are there,
- * and waits until all earlier debt is paid back (*wait). It has three uses:
+ * and waits until all earlier debt is paid back (`wait` of the result). It has three uses:
  *
  *     token bucket      size alone: units that were not used are saved for a burst
  *     leaky bucket      debt_max alone: a queue that holds debt_max units and lets them out evenly.
- *                       An allowed caller is in the queue, and goes after *wait
+ *                       An allowed caller is in the queue, and goes after `wait`
  *     bucket with debt  both: a caller may take more than there is and goes at once; the callers
  *                       after it wait. In numbers, 10 a second, size 5, debt_max 10: at 0 s a
  *                       caller takes 15 and goes at once; the next caller waits 1 s
@@ -1017,8 +955,8 @@ DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
  *             large n that was lent makes all later callers wait. A queue that is full of old
  *             requests refuses new ones, or delays them
  *   cost      one compare-and-swap
- *   source    GCRA (ITU-T I.371), as doorman_rate_try; the debt is that of Guava's RateLimiter and
- *             of Square's quota service
+ *   source    GCRA (ITU-T I.371); the debt is that of Guava's RateLimiter and of Square's quota
+ *             service
  *
  * FIXED_WINDOW: at most `limit` units in each window. Windows begin at multiples of `window`.
  *   holds     the limit in each of its windows. Units are counted in 1/4096, rounded up
@@ -1043,12 +981,18 @@ DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
  *   holds     the limit in any window, exactly. n is rounded up to whole units
  *   memory    8 bytes for each unit of the limit, besides the limiter
  *   fails     a caller that keeps retrying stays refused, because refused attempts are remembered
- *   cost      two locked instructions for each unit */
+ *   cost      two locked instructions for each unit
+ *
+ * CONCURRENCY: at most `limit` units at once. The caller releases what it was allowed.
+ *   holds     the limit at any moment. Units are counted in 1/4096, rounded up
+ *   fails     units that a caller never releases are lost
+ *   cost      one compare-and-swap for a try, and one for a release */
 typedef enum doorman_limit_kind {
     DOORMAN_TOKEN_BUCKET = 1,
     DOORMAN_FIXED_WINDOW,
     DOORMAN_SLIDING_WINDOW,
-    DOORMAN_SLIDING_LOG
+    DOORMAN_SLIDING_LOG,
+    DOORMAN_CONCURRENCY
 } doorman_limit_kind;
 
 /* Fields that the kind does not use must be 0. */
@@ -1063,21 +1007,23 @@ typedef struct doorman_limit_options {
     bool has_wait_max;       /* else callers may have to wait for as long as debt_max allows */
     doorman_time wait_max;   /* an attempt that would have to wait longer is refused; 0: no waits */
 
-    /* FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG */
-    double limit;        /* units in a window, [0, 1e8]; SLIDING_LOG: a whole number, [1, 1e8] */
-    doorman_time window; /* required, (0, 1e8 s] */
+    /* FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG, CONCURRENCY */
+    double limit;        /* units in a window, [0, 1e8]; SLIDING_LOG: a whole number, [1, 1e8];
+                            CONCURRENCY: units at once, [0, 1e15] */
+    doorman_time window; /* required, (0, 1e8 s]; not for CONCURRENCY */
 } doorman_limit_options;
 
-/* Private: what a bucket may save, lend, and make a caller wait, in 1/256 ns. */
+/* Private: how much a bucket may save, lend, and make a caller wait, in 1/256 ns. */
 typedef struct DOORMAN__ALIGNED doorman__bucket {
     int64_t saved_most, debt_most, wait_most;
 } doorman__bucket;
 
 typedef struct DOORMAN__ALIGNED doorman_limit {
     doorman_limit_kind kind; /* 0: not initialised */
-    double unit_time;        /* TOKEN_BUCKET: the price of a unit, in 1/256 ns */
+    double amount;           /* units a second, in a window, or at once */
+    double unit_time;        /* TOKEN_BUCKET: the time of one unit, in 1/256 ns */
     doorman__bucket bucket;
-    uint64_t most; /* windows: units / 4096; SLIDING_LOG: whole units */
+    uint64_t most; /* the amount in 1/4096 units; SLIDING_LOG: in whole units */
     doorman_time window;
 } doorman_limit;
 
@@ -1086,7 +1032,7 @@ typedef doorman_time DOORMAN__ALIGNED doorman_arrival;
 
 typedef struct DOORMAN__ALIGNED doorman_limiter {
     union {
-        uint64_t words[2]; /* TOKEN_BUCKET: paid until; windows: counts */
+        uint64_t words[2]; /* TOKEN_BUCKET: paid until; windows: counts; CONCURRENCY: in use */
         struct {
             uint64_t next;
             doorman_arrival *arrivals;
@@ -1113,22 +1059,29 @@ DOORMAN_API doorman_status doorman_limiter_init(doorman_limiter *limiter,
                                                 const doorman_limit *limit,
                                                 doorman_arrival *arrivals, doorman_time now);
 
-/* May n units be used now? Takes them if so. n = 0 is always allowed.
- *   wait      out. ALLOWED: how long the caller must wait before it uses them, always 0 without
- *             debt_max. REFUSED: as doorman_limiter_delay after this call, for a Retry-After.
- *             IMPOSSIBLE: DOORMAN_NEVER. May be NULL for a limit whose callers never have to wait
+/* May n units be used now? If so, the call takes them. n = 0 is always allowed, and takes nothing.
+ *   out       may be NULL for a limit whose callers never have to wait. Else written whole
  *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n is more than the limiter ever allows, negative, or
  *             NaN
- *   cost      no lock and no system call; see the kinds */
+ *   cost      no lock and no system call; see the kinds. With `out` also, for a SLIDING_LOG,
+ *             O(log limit) */
 DOORMAN_API doorman_decision doorman_limiter_try(doorman_limiter *limiter,
                                                  const doorman_limit *limit, double n,
-                                                 doorman_time *wait, doorman_time now);
+                                                 doorman_result *out, doorman_time now);
 
-/* How long until n units would be allowed, if there were no other calls; takes nothing. A caller
- * may sleep for that long and try again; nobody queues for it. DOORMAN_NEVER: IMPOSSIBLE. */
+/* How long until n units would be allowed, without other calls. It takes nothing. A caller may
+ * sleep for that long and try again; the limiter does not queue callers.
+ *   returns   0: now | DOORMAN_NEVER: n is IMPOSSIBLE, or other units must be released first
+ *             (CONCURRENCY) */
 DOORMAN_API doorman_time doorman_limiter_delay(const doorman_limiter *limiter,
                                                const doorman_limit *limit, double n,
                                                doorman_time now);
+
+/* Releases n units of a CONCURRENCY limit, as many as a try was allowed. A release of more units
+ * than are in use leaves none in use; it makes no room beyond the limit. If n is negative, NaN or
+ * more than 1e15, or the limit is of another kind, the call does nothing. */
+DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman_limit *limit,
+                                         double n);
 
 #ifdef DOORMAN_JSON
 #define DOORMAN__DECLARES_JSON
@@ -6823,629 +6776,249 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
 
 /* ---- >>limiters ----------------------------------------------------------------------------- */
 /*
- * What the application calls before it acts. A limiter reads its allowance, changes one word by
- * compare-and-swap, and counts.
+ * Limiters decide whether an application may use units now. Two families use the same arithmetic:
  *
- * An allowance says what holds until when, and what then: a lease ends without a call of anybody's.
- * It is two slots; the one writer fills the slot that nobody is told to read, and then counts the
- * version up.
+ *   doorman_limiter                  needs no server. Its figures, a doorman_limit, do not change
+ *   doorman__rate, doorman__gauge    the limiters of a resource. Their figures follow its lease
  *
- * L1 The rate is GCRA. `paid_until` is the time up to which all units are spent: now - paid_until
- *    is the unused time, of which at most `burst` is saved up, and n units cost n times one unit's
- *    time. So in any time t at most rate * (t + burst) units pass, and a rate that falls shrinks
- *    what was saved, since it was saved as time. It starts empty. At 0.5 a second one unit's time,
- *    2 s, is more than a burst of 0.1 s; then 2 s may be saved, or nothing would ever pass.
- *    In numbers, 10 a second, burst 0.1 s: at 5.00 s, paid until 4.00, so 4.90 (the burst); a unit
- *    costs 0.1 and fits exactly: paid until 5.00. The next one is possible at 5.10.
- *    A burst in units is the time that they take at the rate in force.
+ * Each kind has one pure function. It takes the figures, the state, an amount and the time, and
+ * returns a doorman__attempt: the decision, the new state, the wait and what is left. It reads no
+ * shared memory. The loops around it load the state, and store the new state by compare-and-swap.
+ * Code that holds a lock can call it without a loop.
  *
- *    The word counts 1/256 ns, round and round in 64 bits, 834 days. What looks like the future by
- *    up to 18 minutes is: another thread read its clock later. All else is the past.
- *    So a whole unit is let through from 3e-8 a second on, one in a year; and as one unit's time is
- *    rounded up to 1/256 ns, single units pass at 2.5e11 a second at most, and at 1e8 a second
- *    0.04 % too slowly.
+ *   kind             function                    state
+ *   token bucket     doorman__bucket_try         the time up to which all units are spent
+ *   concurrency      doorman__concurrency_try    the units in use
+ *   fixed window     doorman__fixed_try          the number of a window, and its units
+ *   sliding window   doorman__sliding_try        the same for two windows
+ *   sliding log      doorman__arrival_try        for each unit of the limit, its last arrival
  *
- *    The gauge is the number of units in flight. Whoever adds to it looks again whether the
- *    allowance is still the one it went by, while the client first lowers the allowance and then
- *    looks what is in flight: one of the two sees the other, so that no claim misses a unit (R3).
- * L2 Try, and for rates delay, which takes nothing. (Waiting is the agent's, see nng.)
- * L3 No lock and no system call: any number of threads may share a limiter (C2; all else in this
- *    file is one thread's at a time). Nor a division, and for one unit no fraction: what a limit
- *    means is worked out when it changes. With a clock read that takes 24 ns, and 30 with a
- *    compare-and-swap, a try with its clock read takes 33 ns, or 27 if refused (make bench).
- *    The first refusal since the client looked sets a flag of the client (L4), so that the client
- *    need not look at all its resources to learn that nothing was refused.
- * L5 Whoever is refused looks whether all is to be let through; who is allowed need not.
+ * The rate of a resource is a token bucket without debt, and its gauge is a concurrency limiter.
+ * Both follow an allowance: one quota until a point in time, and another one from then on. So a
+ * lease ends without any call. An allowance has two slots. Its only writer fills the slot that is
+ * not in use, and then increments the version.
  *
- * A try is IMPOSSIBLE only where n does not fit into the limiter at its `ceiling`, the largest
- * amount that it can ever follow. Where only the amount in force is too small it is REFUSED: the
- * refusal is demand, and a larger lease may come.
+ * L1 In any time t a rate allows at most rate * (t + burst) units. A gauge never has more units in
+ *    flight than its capacity, and when the capacity falls, nothing new starts until it fits.
+ *
+ *    A token bucket stores paid_until, the time up to which all units are spent (GCRA). The time
+ *    from paid_until to now is unused. At most `burst` of it is saved. n units cost n times the
+ *    time of one unit. When a rate falls, the saved units become fewer, because time is saved, not
+ *    units. A rate starts with nothing saved. In numbers, 10 a second, burst 0.1 s: at 5.00 s
+ *    paid_until is 4.00, so 0.1 s is saved. One unit costs 0.1 s, and fits exactly: paid_until
+ *    becomes 5.00. The next unit fits at 5.10.
+ *    If the time of one unit is longer than the burst, the bucket saves that time instead.
+ *    Otherwise no unit would ever fit: at 0.5 a second, one unit takes 2 s. A burst in units is the
+ *    time that they take at the rate in force.
+ *
+ *    Times are in ticks of 1/256 ns, modulo 2^64 (834 days). A paid_until that is less than 18
+ *    minutes ahead of the clock is in the future: another thread has read its clock later, or units
+ *    were lent. Any other time is in the past. Therefore below 3e-8 a second, one unit a year, no
+ *    whole unit passes. The time of a unit is rounded up to a tick. So single units pass at 2.5e11
+ *    a second at most, and at 1e8 a second 0.04 % too slowly.
+ *
+ *    A gauge counts the units in flight. A thread that adds to them checks afterwards that the
+ *    allowance is still the one that it has read. The client first lowers the allowance, and then
+ *    reads the units in flight. One of the two sees the other, so no claim misses a unit (R3).
+ * L2 The calls are try, delay (takes nothing) and release. Waiting is in >>nng. A try is IMPOSSIBLE
+ *    only if n does not fit at the ceiling, the largest amount that the limiter can ever follow. If
+ *    only the amount in force is too small, the try is REFUSED: the refusal is demand, and a larger
+ *    lease may come.
+ * L3 Limiters take no lock and make no system call, so any number of threads may share one (C2).
+ *    Only one thread at a time may use any other object of this file. The try of a resource does
+ *    not divide: what follows from an amount is computed when the amount changes. With a clock read
+ *    that takes 24 ns, and 30 ns with a compare-and-swap, a try with its clock read takes 33 ns, or
+ *    27 ns if it is refused (make bench).
+ * L5 In shadow mode, and while the kill switch is on, a try that would be refused is allowed, and
+ *    counts as excess. Only the refusal path checks the two flags.
+ *
+ * Refusals are demand (L4, see >>client). The first refusal since the client last looked stores its
+ * time, and sets a flag of the client. So the client reads one flag to learn that no limiter has
+ * refused anything.
  */
 
-#define DOORMAN__UNIT 4096.0 /* limiters count units in parts of this size */
+/* ---- limiters: amounts and times */
 
-/* In ticks; for ever where nothing is allowed, 0 where everything is. */
-static double doorman__unit_time(double amount) {
-    if (doorman__unlimited(amount)) return 0;
-    return amount > 0 ? 256e9 / amount : DBL_MAX;
-}
+#define DOORMAN__UNIT 4096.0 /* a unit has so many parts; limiters count parts */
 
-static void doorman__allowance_set(doorman__allowance *allowance, doorman__quota before,
-                                   doorman_time until, doorman__quota after) {
-    uint32_t version = allowance->version + 1; /* written by this thread alone */
-    struct doorman__allowance_slot *slot = &allowance->slot[version & 1];
-    doorman__quota limits[2] = {before, after};
-    for (int i = 0; i < 2; i++) {
-        __atomic_store(&slot->limit[i].amount, &limits[i].amount, __ATOMIC_RELEASE);
-        __atomic_store(&slot->limit[i].unit_time, &limits[i].unit_time, __ATOMIC_RELEASE);
-        __atomic_store_n(&slot->limit[i].unit_price, limits[i].unit_price, __ATOMIC_RELEASE);
-        __atomic_store_n(&slot->limit[i].most, limits[i].most, __ATOMIC_RELEASE);
-    }
-    __atomic_store_n(&slot->until, until, __ATOMIC_RELEASE);
-    __atomic_store_n(&allowance->version, version, __ATOMIC_SEQ_CST);
-}
-
-/* What holds now, and the version of it. The loop ends unless the writer writes twice in the time
- * of this read. A branch for `until`, and no index: it is foreseen, and nothing waits for the
- * clock; unless told so a compiler makes it a choice of addresses, which does. */
-static inline uint32_t doorman__allowance_read(const doorman__allowance *allowance,
-                                               doorman__quota *out, doorman_time now) {
-    uint32_t version;
-    do {
-        version = __atomic_load_n(&allowance->version, __ATOMIC_ACQUIRE);
-        const struct doorman__allowance_slot *slot = &allowance->slot[version & 1];
-        const doorman__quota *limit = &slot->limit[0];
-        bool later = now >= __atomic_load_n(&slot->until, __ATOMIC_ACQUIRE);
-        if (__builtin_expect(later, false)) limit = &slot->limit[1];
-        __atomic_load(&limit->amount, &out->amount, __ATOMIC_ACQUIRE);
-        __atomic_load(&limit->unit_time, &out->unit_time, __ATOMIC_ACQUIRE);
-        out->unit_price = __atomic_load_n(&limit->unit_price, __ATOMIC_ACQUIRE);
-        out->most = __atomic_load_n(&limit->most, __ATOMIC_ACQUIRE);
-    } while (version != __atomic_load_n(&allowance->version, __ATOMIC_RELAXED));
-    return version;
-}
+#define DOORMAN__TICKS_PER_SECOND 256e9
 
 static inline uint64_t doorman__ticks(doorman_time now) { return (uint64_t)now * 256; }
 
-/* Rounded up. */
-static doorman_time doorman__nanoseconds(int64_t ticks) { return (ticks + 255) / 256; }
+/* Rounds up. */
+static inline doorman_time doorman__nanoseconds(int64_t ticks) { return (ticks + 255) / 256; }
 
-/* Rounded up; of what is at most 2^63. */
+/* Rounds up. Precondition: x is at most 2^63. */
 static inline int64_t doorman__round_up(double x) {
     int64_t whole = (int64_t)x;
     return whole + ((double)whole < x);
 }
 
-/* Units for the counters; they wrap, and only differences are looked at. */
+/* The number of parts of n units, rounded up. Counters of parts wrap around; only their differences
+ * are used. */
 static inline uint64_t doorman__units(double n) {
     if (n == 1) return (uint64_t)DOORMAN__UNIT;
     return (uint64_t)doorman__round_up(n * DOORMAN__UNIT);
 }
 
-/* How many ticks are saved up, at most `most`; negative where they are spent ahead of `now`, by
- * less than `future`. */
-static inline int64_t doorman__saved(uint64_t paid_until, uint64_t now, int64_t most,
-                                     int64_t future) {
-    int64_t saved = (int64_t)(now - paid_until);
-    return saved > most || saved <= -future ? most : saved;
+/* The time of one unit in ticks. It is infinite for an amount of 0, and 0 without a limit. */
+static double doorman__unit_time(double amount) {
+    if (doorman__unlimited(amount)) return 0;
+    return amount > 0 ? DOORMAN__TICKS_PER_SECOND / amount : DBL_MAX;
 }
 
-#define DOORMAN__FUTURE (INT64_C(1) << 48)
-
-/* A price in ticks; -1: more than could ever be had, or no number. All that can be had can be had
- * at once, although its price may be rounded. */
+/* A price in ticks, rounded up. -1: it is NaN, negative, or more than `most`. The tolerance covers
+ * rounding, so that all of `most` can be taken at once. */
 static inline int64_t doorman__price(double price, int64_t most) {
     if (!(price >= 0 && price <= (double)most * (1 + 1e-9))) return -1;
     int64_t ticks = doorman__round_up(price);
     return ticks < most ? ticks : most;
 }
 
-/* ---- limiters: one attempt as a pure function */
-/* What an attempt on a limiter's state leads to. Each kind of limiter has one function that
- * computes it from the figures, the state and the clock, and reads no shared memory. The loops
- * around these functions load the state, and store `after` by compare-and-swap. */
-typedef struct doorman__step {
+/* ---- limiters: an attempt as a pure function */
+
+/* Forced inlining. Otherwise compilers return a doorman__attempt in memory, and compute fields that
+ * the caller does not use: a try takes 10 to 14 ns instead of 8. */
+#define DOORMAN__INLINE static inline __attribute__((always_inline))
+
+/* The result of an attempt on the state of a limiter. */
+typedef struct doorman__attempt {
     doorman_decision decision;
-    size_t index;      /* ALLOWED: which word of the state changes, */
-    uint64_t after;    /* and to what */
-    doorman_time wait; /* ALLOWED: before the units may be used; else until they could be allowed */
-} doorman__step;
+    size_t index;             /* ALLOWED: the word of the state that changes, */
+    uint64_t after;           /* and its new value */
+    doorman_time wait;        /* ALLOWED: until the units may be used. Else: until the attempt could
+                                 be allowed. DOORMAN_NEVER: no time is known */
+    int64_t left;             /* after the attempt: ticks of a bucket, or parts of units. Negative:
+                                 what is owed */
+    doorman_time reset_after; /* until the state is that of a new limiter, without other attempts */
+} doorman__attempt;
 
-/* GCRA, with debt. `paid_until` is the time up to which all units are spent. It is behind the clock
- * by what is saved, or ahead of the clock by what is owed. An attempt adds its price to it, and is
- * refused if more than debt_most would be owed, or if the caller would have to wait longer than
- * wait_most: a caller waits until what is owed already is paid back. */
-static inline doorman__step doorman__gcra(const doorman__bucket *bucket, uint64_t paid_until,
-                                          int64_t price, uint64_t now) {
-    assert(price >= 0);
-    int64_t saved =
-        doorman__saved(paid_until, now, bucket->saved_most, bucket->debt_most + DOORMAN__FUTURE);
-    int64_t owed = saved < 0 ? -saved : 0;
-    int64_t missing = price - saved - bucket->debt_most;
-    int64_t too_long = owed - bucket->wait_most;
-    if (missing <= 0 && too_long <= 0) {
-        return (doorman__step){DOORMAN_ALLOWED, 0, now - (uint64_t)(saved - price),
-                               doorman__nanoseconds(owed)};
+/* ---- limiters: token bucket */
+
+#define DOORMAN__FUTURE (INT64_C(1) << 48) /* 18 minutes, in ticks */
+
+/* How many ticks are saved; negative: owed. */
+static inline int64_t doorman__bucket_level(const doorman__bucket *bucket, uint64_t paid_until,
+                                            uint64_t now) {
+    int64_t level = (int64_t)(now - paid_until), future = bucket->debt_most + DOORMAN__FUTURE;
+    return level > bucket->saved_most || level <= -future ? bucket->saved_most : level;
+}
+
+/* An attempt adds its price to paid_until. It is refused if more than debt_most would be owed, or
+ * if the caller would have to wait longer than wait_most: a caller waits until the earlier debt is
+ * paid back. */
+DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *bucket,
+                                                     uint64_t paid_until, int64_t price,
+                                                     uint64_t now) {
+    assert(price >= 0 && bucket->saved_most >= 0 && bucket->debt_most >= 0);
+    int64_t level = doorman__bucket_level(bucket, paid_until, now), owed = level < 0 ? -level : 0;
+    int64_t missing = price - level - bucket->debt_most;
+    int64_t excess_wait = owed - bucket->wait_most;
+    if (missing <= 0 && excess_wait <= 0) {
+        int64_t left = level - price;
+        return (doorman__attempt){.decision = DOORMAN_ALLOWED,
+                                  .after = now - (uint64_t)left,
+                                  .wait = doorman__nanoseconds(owed),
+                                  .left = left,
+                                  .reset_after = doorman__nanoseconds(bucket->saved_most - left)};
     }
-    int64_t until = missing > too_long ? missing : too_long;
-    return (doorman__step){.decision = DOORMAN_REFUSED, .wait = doorman__nanoseconds(until)};
+    int64_t until = missing > excess_wait ? missing : excess_wait;
+    return (doorman__attempt){.decision = DOORMAN_REFUSED,
+                              .wait = doorman__nanoseconds(until),
+                              .left = level,
+                              .reset_after = doorman__nanoseconds(bucket->saved_most - level)};
 }
 
-/* ---- limiters: what is counted, and let through all the same */
+/* ---- limiters: concurrency */
 
-enum { DOORMAN__SHADOW = 1, DOORMAN__KILLED = 2 };
-
-static void doorman__usage_bypass(doorman__usage *usage, uint8_t bit, bool on) {
-    if (on) {
-        __atomic_fetch_or(&usage->bypass, bit, __ATOMIC_RELAXED);
-    } else {
-        __atomic_fetch_and(&usage->bypass, (uint8_t)~bit, __ATOMIC_RELAXED);
+/* Nobody knows when units will be released, so a refusal knows no wait, and no state resets. */
+DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_t in_use,
+                                                          uint64_t units) {
+    uint64_t room = in_use < most ? most - in_use : 0;
+    if (units > room) {
+        return (doorman__attempt){
+            .decision = DOORMAN_REFUSED, .wait = DOORMAN_NEVER, .left = (int64_t)room};
     }
+    return (doorman__attempt){
+        .decision = DOORMAN_ALLOWED, .after = in_use + units, .left = (int64_t)(room - units)};
 }
 
-static inline bool doorman__bypass(const doorman__usage *usage) {
-    return __atomic_load_n(&usage->bypass, __ATOMIC_RELAXED) != 0;
+/* A caller that releases more than is in use makes no room for others. */
+static inline uint64_t doorman__concurrency_after_release(uint64_t in_use, uint64_t units) {
+    return in_use > units ? in_use - units : 0;
 }
 
-/* Something could not be had: the client should look soon. The flag comes second, and the client
- * takes it first, so that it finds the time of whatever has set the flag. */
-static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now) {
-    if (__atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED)) return;
-    __atomic_store_n(&usage->unmet_since, now | 1, __ATOMIC_RELAXED); /* 0 means none */
-    if (usage->client_unmet) __atomic_store_n(usage->client_unmet, 1, __ATOMIC_RELEASE);
+static void doorman__concurrency_release(uint64_t *in_use, uint64_t units) {
+    uint64_t before = __atomic_load_n(in_use, __ATOMIC_RELAXED), after;
+    do {
+        after = doorman__concurrency_after_release(before, units);
+        assert(after <= before);
+    } while (!__atomic_compare_exchange_n(in_use, &before, after, true, __ATOMIC_SEQ_CST,
+                                          __ATOMIC_RELAXED));
 }
 
-/* One unit always fits, where anything does; of larger requests the client has to know the largest.
+/* ---- limiters: windows */
+/*
+ * The count of a window is one word: the number of the window modulo 2^24, and its units in 40
+ * bits. If the number is up to 255 windows ahead of the clock, another thread has read its clock
+ * later, and the attempt is made in the window of that thread. Any other number is in the past, and
+ * its units do not count.
  */
-static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t units) {
-    if (__builtin_expect(units <= (uint64_t)DOORMAN__UNIT, true)) return;
-    uint64_t largest = __atomic_load_n(&usage->largest, __ATOMIC_RELAXED);
-    while (largest < units && !__atomic_compare_exchange_n(&usage->largest, &largest, units, true,
-                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
-}
-
-/* What was allowed is counted exactly: wants follow it. Who is refused changes nothing that threads
- * would have to agree on, so that costs no locked instruction, and two of them at the same moment
- * may count as one. */
-static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
-                                              doorman_decision decision, doorman_time now) {
-    if (decision != DOORMAN_IMPOSSIBLE) doorman__usage_note_size(usage, units);
-    if (decision == DOORMAN_ALLOWED) {
-        __atomic_fetch_add(&usage->allowed, units, __ATOMIC_RELAXED);
-        return DOORMAN_ALLOWED;
-    }
-    doorman__usage_signal(usage, now);
-    if (doorman__bypass(usage)) {
-        __atomic_fetch_add(&usage->excess, units, __ATOMIC_RELAXED);
-        return DOORMAN_ALLOWED;
-    }
-    uint64_t refused = __atomic_load_n(&usage->refused, __ATOMIC_RELAXED);
-    __atomic_store_n(&usage->refused, refused + units, __ATOMIC_RELAXED);
-    return decision;
-}
-
-/* What a refusal that raises the wants waits for: the client looks (0.2 s), and asks. */
-#define DOORMAN__RESPONSE_ITEM_BYTES_MIN (DOORMAN_SECOND / 4)
-
-/* How long until another amount may come; DOORMAN_NEVER: this limiter is of no resource. */
-static doorman_time doorman__usage_refresh_in(const doorman__usage *usage, doorman_time now) {
-    doorman_time at = __atomic_load_n(&usage->refresh_at, __ATOMIC_RELAXED);
-    if (at == DOORMAN_NEVER) return DOORMAN_NEVER;
-    return at - now > DOORMAN__RESPONSE_ITEM_BYTES_MIN ? at - now
-                                                       : DOORMAN__RESPONSE_ITEM_BYTES_MIN;
-}
-
-static double doorman__usage_ceiling(const doorman__usage *usage) {
-    double ceiling;
-    __atomic_load(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
-    return ceiling;
-}
-
-static void doorman__usage_set_ceiling(doorman__usage *usage, double ceiling) {
-    __atomic_store(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
-}
-
-/* Of no resource: the amount in force stays. */
-static void doorman__usage_fix(doorman__usage *usage, double amount) {
-    doorman__usage_set_ceiling(usage, amount);
-    usage->refresh_at = DOORMAN_NEVER;
-}
-
-/* What the limiter has counted. Waiting calls are counted by >>nng. */
-static void doorman__usage_read(const doorman__usage *usage, doorman_counts *out) {
-    *out = (doorman_counts){
-        .allowed = (double)__atomic_load_n(&usage->allowed, __ATOMIC_RELAXED) / DOORMAN__UNIT,
-        .refused = (double)__atomic_load_n(&usage->refused, __ATOMIC_RELAXED) / DOORMAN__UNIT,
-        .excess = (double)__atomic_load_n(&usage->excess, __ATOMIC_RELAXED) / DOORMAN__UNIT};
-}
-
-/* ---- limiters: the rate */
-
-/* What may be saved is the burst, or one unit's time. Of nothing, and of all, it is -1, and so is
- * the price: the slow path of a try handles both. */
-static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amount) {
-    doorman__quota limit = {amount, doorman__unit_time(amount), -1, -1};
-    if (!(amount > 0)) return limit;
-    double depth = (double)rate->burst * 256;
-    if (rate->burst_units > 0) depth = rate->burst_units * limit.unit_time;
-    depth = doorman__max(depth, limit.unit_time);
-    limit.most = doorman__round_up(doorman__min(depth, 9e18));
-    if (limit.unit_time <= 9e18) limit.unit_price = doorman__round_up(limit.unit_time);
-    return limit;
-}
-
-/* What was saved up at a rate is worth as many units at a higher one, and one at least: so it is
- * less time. (At a lower one it is the same time, and fewer units.) */
-static void doorman__quota_carry(doorman__quota *after, const doorman__quota *before) {
-    if (!(after->amount > before->amount)) return;
-    double depth = (double)before->most * (before->amount / after->amount);
-    if (before->most < 0) depth = 0;
-    int64_t most = doorman__round_up(doorman__max(depth, doorman__min(after->unit_time, 9e18)));
-    if (most < after->most) after->most = most;
-}
-
-/* Writes what a rate follows. One that rises must not make more units of the time that was saved up
- * at the old one: that is cut in proportion, before the new rate is known to anybody. (One that
- * falls makes fewer, unless the burst is in units: then the units stay.) And one that rises by
- * itself, at `until`, does not let more be saved up than before until it is set again. */
-static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time until, double after,
-                              doorman_time now) {
-    doorman__quota old,
-        limits[2] = {doorman__rate_quota(rate, amount), doorman__rate_quota(rate, after)};
-    const doorman__quota *next = &limits[now >= until];
-    (void)doorman__allowance_read(&rate->allowance, &old, now);
-    double part = next->unit_time / old.unit_time;
-    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-    uint64_t ticks = doorman__ticks(now), later = 0;
-    do {
-        int64_t most = old.most < 0 ? INT64_C(1) << 62 : old.most;
-        int64_t saved = doorman__saved(paid, ticks, most, DOORMAN__FUTURE);
-        bool stays = rate->burst_units > 0 && part < 1e12 && next->most >= 0;
-        if ((!(part <= 1) && !stays) || saved <= 0) break;
-        double kept_most = next->most >= 0 ? (double)next->most : 9e18;
-        int64_t kept = (int64_t)doorman__min((double)saved * part, doorman__min(kept_most, 9e18));
-        if (part >= 1 && !stays &&
-            doorman__saved(paid, ticks, next->most, DOORMAN__FUTURE) <= saved)
-            break;
-        later = ticks - (uint64_t)kept;
-    } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, later, true, __ATOMIC_RELAXED,
-                                          __ATOMIC_RELAXED));
-    if (now < until) doorman__quota_carry(&limits[1], &limits[0]);
-    doorman__allowance_set(&rate->allowance, limits[0], until, limits[1]);
-}
-
-/* One unit, the usual case, needs no arithmetic. */
-static inline int64_t doorman__rate_price(const doorman__quota *limit, double n) {
-    if (n == 1) return limit->unit_price;
-    return doorman__price(n * limit->unit_time, limit->most);
-}
-
-static doorman_status doorman__rate_start(doorman__rate *rate, double amount, doorman_time burst,
-                                          double burst_units, doorman_time now) {
-    if (!doorman__safe_capacity_valid(amount)) return DOORMAN_INVALID_ARGUMENT;
-    memset(rate, 0, sizeof *rate);
-    rate->burst = burst ? burst : DOORMAN_SECOND / 10;
-    rate->burst_units = burst_units;
-    rate->paid_until = doorman__ticks(now);
-    doorman__usage_fix(&rate->usage, amount);
-    doorman__quota limit = doorman__rate_quota(rate, amount);
-    doorman__allowance_set(&rate->allowance, limit, DOORMAN_NEVER, limit);
-    return DOORMAN_OK;
-}
-
-static doorman_status doorman__rate_init(doorman__rate *rate, double units_per_second,
-                                         doorman_time burst, doorman_time now) {
-    if (!doorman__duration_valid(burst)) return DOORMAN_INVALID_ARGUMENT;
-    return doorman__rate_start(rate, units_per_second, burst, 0, now);
-}
-
-static doorman_status doorman__rate_init_units(doorman__rate *rate, double units_per_second,
-                                               double burst, doorman_time now) {
-    if (!doorman__amount_valid(burst) || !(burst > 0)) return DOORMAN_INVALID_ARGUMENT;
-    return doorman__rate_start(rate, units_per_second, 0, burst, now);
-}
-
-/* Could n units be had at the largest rate that there can be? Where that is 0 nobody knows yet. */
-static bool doorman__rate_possible(const doorman__rate *rate, double n) {
-    double ceiling = doorman__usage_ceiling(&rate->usage);
-    if (!(ceiling > 0)) return true;
-    double most = rate->burst_units;
-    if (most <= 0) most = ceiling * ((double)rate->burst / (double)DOORMAN_SECOND);
-    if (!(n * doorman__unit_time(ceiling) <= 9e18)) return false;
-    return n <= doorman__max(most, 1) * (1 + 1e-9);
-}
-
-/* What has no price: no number, nothing, too much, and units of a rate of nothing or of all. */
-static doorman_decision doorman__rate_other(doorman__rate *rate, const doorman__quota *limit,
-                                            double n, doorman_time now) {
-    if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
-    if (n <= 0) return DOORMAN_ALLOWED;
-    doorman_decision decision = DOORMAN_ALLOWED;
-    if (!doorman__unlimited(limit->amount)) {
-        decision = doorman__rate_possible(rate, n) ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
-    }
-    return doorman__count(&rate->usage, doorman__units(n), decision, now);
-}
-
-static doorman_decision doorman__rate_try(doorman__rate *rate, double n, doorman_time now) {
-    doorman__quota limit;
-    (void)doorman__allowance_read(&rate->allowance, &limit, now);
-    int64_t price = doorman__rate_price(&limit, n);
-    if (price < 0 || n <= 0) return doorman__rate_other(rate, &limit, n, now);
-    uint64_t ticks = doorman__ticks(now), units = doorman__units(n);
-    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-    const doorman__bucket bucket = {limit.most, 0, INT64_MAX};
-    doorman__step step;
-    do {
-        step = doorman__gcra(&bucket, paid, price, ticks);
-        if (step.decision != DOORMAN_ALLOWED) {
-            return doorman__count(&rate->usage, units, DOORMAN_REFUSED, now);
-        }
-    } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, step.after, true,
-                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
-}
-
-static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doorman_time now) {
-    doorman__quota limit;
-    if (!doorman__amount_valid(n)) return DOORMAN_NEVER;
-    (void)doorman__allowance_read(&rate->allowance, &limit, now);
-    if (n <= 0 || doorman__unlimited(limit.amount) || doorman__bypass(&rate->usage)) return 0;
-    int64_t price = doorman__rate_price(&limit, n);
-    if (price < 0) return DOORMAN_NEVER;
-    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-    const doorman__bucket bucket = {limit.most, 0, INT64_MAX};
-    doorman__step step = doorman__gcra(&bucket, paid, price, doorman__ticks(now));
-    return step.decision == DOORMAN_ALLOWED ? 0 : step.wait;
-}
-
-/* Others may take and give between the try and the look: what is left is of the moment after. */
-static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, doorman_result *out,
-                                             doorman_time now) {
-    doorman_decision decision = doorman__rate_try(rate, n, now);
-    doorman__quota limit;
-    (void)doorman__allowance_read(&rate->allowance, &limit, now);
-    *out = (doorman_result){decision, limit.amount, limit.amount, 0, 0};
-    if (limit.amount > 0) {
-        uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-        int64_t saved = doorman__saved(paid, doorman__ticks(now), limit.most, DOORMAN__FUTURE);
-        out->remaining = saved > 0 ? (double)saved / limit.unit_time : 0;
-        out->reset_after = doorman__nanoseconds(limit.most - saved);
-    } else if (!doorman__unlimited(limit.amount)) {
-        out->reset_after = doorman__usage_refresh_in(&rate->usage, now);
-    }
-    if (decision == DOORMAN_ALLOWED) return decision;
-    out->retry_after = DOORMAN_NEVER;
-    if (decision == DOORMAN_IMPOSSIBLE) return decision;
-    out->retry_after = doorman__rate_delay(rate, n, now);
-    if (out->retry_after == DOORMAN_NEVER) {
-        out->retry_after = doorman__usage_refresh_in(&rate->usage, now);
-    }
-    return decision;
-}
-
-static void doorman__rate_shadow(doorman__rate *rate, bool on) {
-    doorman__usage_bypass(&rate->usage, DOORMAN__SHADOW, on);
-}
-
-/* ---- limiters: the gauge */
-
-static double doorman__gauge_in_flight(const doorman__gauge *gauge) {
-    return (double)__atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST) / DOORMAN__UNIT;
-}
-
-static doorman__quota doorman__gauge_quota(double amount) {
-    double most = doorman__unlimited(amount) ? DOORMAN_AMOUNT_MAX : amount;
-    return (doorman__quota){amount, 0, 0, (int64_t)(most * DOORMAN__UNIT)};
-}
-
-static void doorman__gauge_set(doorman__gauge *gauge, double amount, doorman_time until,
-                               double after) {
-    doorman__allowance_set(&gauge->allowance, doorman__gauge_quota(amount), until,
-                           doorman__gauge_quota(after));
-}
-
-static doorman_status doorman__gauge_init(doorman__gauge *gauge, double capacity) {
-    if (!doorman__safe_capacity_valid(capacity)) return DOORMAN_INVALID_ARGUMENT;
-    memset(gauge, 0, sizeof *gauge);
-    doorman__usage_fix(&gauge->usage, capacity);
-    doorman__gauge_set(gauge, capacity, DOORMAN_NEVER, capacity);
-    return DOORMAN_OK;
-}
-
-/* The most that may have been in flight at once, for the wants. */
-static void doorman__gauge_note_peak(doorman__gauge *gauge, int64_t in_flight) {
-    int64_t peak = __atomic_load_n(&gauge->peak, __ATOMIC_RELAXED);
-    while (peak < in_flight && !__atomic_compare_exchange_n(&gauge->peak, &peak, in_flight, true,
-                                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
-}
-
-static void doorman__gauge_release(doorman__gauge *gauge, double n) {
-    if (!doorman__amount_valid(n)) return;
-    int64_t parts = (int64_t)doorman__units(n);
-    int64_t before = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED), after = 0;
-    do { /* who releases more than it took must not make room for others */
-        after = before > parts ? before - parts : 0;
-    } while (!__atomic_compare_exchange_n(&gauge->in_flight, &before, after, true, __ATOMIC_SEQ_CST,
-                                          __ATOMIC_RELAXED));
-}
-
-static doorman_decision doorman__gauge_take(doorman__gauge *gauge, int64_t most, int64_t parts) {
-    int64_t before = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
-    do {
-        if (before > most - parts) return DOORMAN_REFUSED;
-    } while (!__atomic_compare_exchange_n(&gauge->in_flight, &before, before + parts, true,
-                                          __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
-    doorman__gauge_note_peak(gauge, before + parts);
-    return DOORMAN_ALLOWED;
-}
-
-/* As doorman__rate_possible. */
-static bool doorman__gauge_possible(const doorman__gauge *gauge, int64_t parts) {
-    doorman__quota limit = doorman__gauge_quota(doorman__usage_ceiling(&gauge->usage));
-    return limit.most == 0 || parts <= limit.most;
-}
-
-/* What starts all the same is in flight like anything else. */
-static doorman_decision doorman__gauge_refuse(doorman__gauge *gauge, int64_t parts,
-                                              doorman_time now) {
-    const int64_t most = (int64_t)(DOORMAN_AMOUNT_MAX * DOORMAN__UNIT);
-    bool bypass = doorman__bypass(&gauge->usage);
-    doorman_decision decision =
-        doorman__gauge_possible(gauge, parts) ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
-    if (bypass && doorman__gauge_take(gauge, most, parts) != DOORMAN_ALLOWED) return decision;
-    return doorman__count(&gauge->usage, (uint64_t)parts, decision, now);
-}
-
-static doorman_decision doorman__gauge_try(doorman__gauge *gauge, double n, doorman_time now) {
-    if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
-    if (n <= 0) return DOORMAN_ALLOWED;
-    int64_t parts = (int64_t)doorman__units(n);
-    for (;;) {
-        doorman__quota limit;
-        uint32_t version = doorman__allowance_read(&gauge->allowance, &limit, now);
-        doorman_decision decision = doorman__gauge_take(gauge, limit.most, parts);
-        if (decision != DOORMAN_ALLOWED) return doorman__gauge_refuse(gauge, parts, now);
-        if (version == __atomic_load_n(&gauge->allowance.version, __ATOMIC_SEQ_CST)) {
-            return doorman__count(&gauge->usage, (uint64_t)parts, DOORMAN_ALLOWED, now);
-        }
-        doorman__gauge_release(gauge, n);
-    }
-}
-
-static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, doorman_result *out,
-                                              doorman_time now) {
-    doorman_decision decision = doorman__gauge_try(gauge, n, now);
-    doorman__quota limit;
-    (void)doorman__allowance_read(&gauge->allowance, &limit, now);
-    *out = (doorman_result){decision, limit.amount, limit.amount, 0, 0};
-    if (!doorman__unlimited(limit.amount)) {
-        out->remaining = doorman__max(limit.amount - doorman__gauge_in_flight(gauge), 0);
-    }
-    if (decision == DOORMAN_IMPOSSIBLE) out->retry_after = DOORMAN_NEVER;
-    if (decision == DOORMAN_REFUSED) {
-        out->retry_after = doorman__usage_refresh_in(&gauge->usage, now);
-    }
-    return decision;
-}
-
-static void doorman__gauge_shadow(doorman__gauge *gauge, bool on) {
-    doorman__usage_bypass(&gauge->usage, DOORMAN__SHADOW, on);
-}
-
-/* ---- limiters: the public calls */
-
-doorman_status doorman_rate_init(doorman_rate *rate, double units_per_second, doorman_time burst,
-                                 doorman_time now) {
-    return doorman__rate_init(rate, units_per_second, burst, now);
-}
-
-doorman_status doorman_rate_init_units(doorman_rate *rate, double units_per_second, double burst,
-                                       doorman_time now) {
-    return doorman__rate_init_units(rate, units_per_second, burst, now);
-}
-
-doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now) {
-    return doorman__rate_try(rate, n, now);
-}
-
-doorman_decision doorman_rate_decide(doorman_rate *rate, double n, doorman_result *out,
-                                     doorman_time now) {
-    return doorman__rate_decide(rate, n, out, now);
-}
-
-doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time now) {
-    return doorman__rate_delay(rate, n, now);
-}
-
-void doorman_rate_shadow(doorman_rate *rate, bool on) { doorman__rate_shadow(rate, on); }
-
-doorman_status doorman_gauge_init(doorman_gauge *gauge, double capacity) {
-    return doorman__gauge_init(gauge, capacity);
-}
-
-doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time now) {
-    return doorman__gauge_try(gauge, n, now);
-}
-
-doorman_decision doorman_gauge_decide(doorman_gauge *gauge, double n, doorman_result *out,
-                                      doorman_time now) {
-    return doorman__gauge_decide(gauge, n, out, now);
-}
-
-void doorman_gauge_release(doorman_gauge *gauge, double n) { doorman__gauge_release(gauge, n); }
-
-void doorman_gauge_shadow(doorman_gauge *gauge, bool on) { doorman__gauge_shadow(gauge, on); }
-
-/* ---- limiters without a server: the arithmetic of each kind */
-
-static doorman__step doorman__impossible(void) {
-    return (doorman__step){.decision = DOORMAN_IMPOSSIBLE, .wait = DOORMAN_NEVER};
-}
-
-static inline doorman__step doorman__bucket_step(const doorman_limit *limit, uint64_t paid_until,
-                                                 double n, doorman_time now) {
-    const doorman__bucket *bucket = &limit->bucket;
-    int64_t price = doorman__price(n * limit->unit_time, bucket->saved_most + bucket->debt_most);
-    if (price < 0) return doorman__impossible();
-    return doorman__gcra(bucket, paid_until, price, doorman__ticks(now));
-}
-
-/* The count of a window is one word: the number of the window modulo 2^24, and its units / 4096 in
- * 40 bits. If the number is up to 255 windows later than the clock's, another thread has read its
- * clock later, and this attempt is made in that thread's window. All other numbers are of the past,
- * and their units do not count. */
 
 #define DOORMAN__WINDOWS ((UINT64_C(1) << 24) - 1)
 #define DOORMAN__WINDOW_UNITS ((UINT64_C(1) << 40) - 1)
 #define DOORMAN__WINDOW_LIMIT_MAX 1e8
 
 /* How many windows a count is ahead of the clock; 0: none. */
-static inline uint64_t doorman__window_ahead(uint64_t count, uint64_t window) {
-    uint64_t by = ((count >> 40) - window) & DOORMAN__WINDOWS;
-    return by < 256 ? by : 0;
+static inline uint64_t doorman__window_ahead(uint64_t count, uint64_t number) {
+    uint64_t ahead = ((count >> 40) - number) & DOORMAN__WINDOWS;
+    return ahead < 256 ? ahead : 0;
 }
 
 /* The window that an attempt is made in. */
-typedef struct doorman__place {
-    uint64_t window;
-    doorman_time rest; /* until it ends, by this clock: above its length if counts are ahead */
-} doorman__place;
+typedef struct doorman__window {
+    uint64_t number;
+    doorman_time rest; /* until it ends, by this clock: longer than a window if a count is ahead */
+} doorman__window;
 
-static inline doorman__place doorman__window_place(const uint64_t *counts, size_t count,
-                                                   doorman_time length, doorman_time now) {
-    uint64_t window = (uint64_t)(now / length), ahead = 0;
+static inline doorman__window doorman__window_at(const uint64_t *counts, size_t count,
+                                                 doorman_time length, doorman_time now) {
+    uint64_t number = (uint64_t)(now / length), ahead = 0;
     for (size_t i = 0; i < count; i++) {
-        uint64_t by = doorman__window_ahead(counts[i], window);
+        uint64_t by = doorman__window_ahead(counts[i], number);
         if (by > ahead) ahead = by;
     }
     doorman_time rest = length - now % length + (doorman_time)ahead * length;
-    return (doorman__place){(window + ahead) & DOORMAN__WINDOWS, rest};
+    return (doorman__window){(number + ahead) & DOORMAN__WINDOWS, rest};
 }
 
-static inline uint64_t doorman__window_units(uint64_t count, uint64_t window) {
-    return count >> 40 == (window & DOORMAN__WINDOWS) ? count & DOORMAN__WINDOW_UNITS : 0;
+static inline uint64_t doorman__window_units(uint64_t count, uint64_t number) {
+    return count >> 40 == (number & DOORMAN__WINDOWS) ? count & DOORMAN__WINDOW_UNITS : 0;
 }
 
-/* Precondition of this step and the next: units <= most, and no count is ahead of the place. */
-static inline doorman__step doorman__fixed_step(uint64_t most, uint64_t count, uint64_t units,
-                                                doorman__place place) {
-    assert(units <= most && doorman__window_ahead(count, place.window) == 0);
-    uint64_t sum = doorman__window_units(count, place.window) + units;
-    if (sum > most) return (doorman__step){.decision = DOORMAN_REFUSED, .wait = place.rest};
-    return (doorman__step){.decision = DOORMAN_ALLOWED, .after = place.window << 40 | sum};
+/* Precondition, also of doorman__sliding_try: units <= most, and no count is ahead of `window`. */
+DOORMAN__INLINE doorman__attempt doorman__fixed_try(uint64_t most, uint64_t count, uint64_t units,
+                                                    doorman__window window) {
+    assert(units <= most && doorman__window_ahead(count, window.number) == 0);
+    uint64_t used = doorman__window_units(count, window.number);
+    uint64_t room = used < most ? most - used : 0;
+    bool allowed = units <= room;
+    if (allowed) used += units, room -= units;
+    return (doorman__attempt){.decision = allowed ? DOORMAN_ALLOWED : DOORMAN_REFUSED,
+                              .after = window.number << 40 | used,
+                              .wait = allowed ? 0 : window.rest,
+                              .left = (int64_t)room,
+                              .reset_after = used > 0 ? window.rest : 0};
 }
 
-/* How many units of the last window count when `rest` of this one is left; rounded up. */
+/* How many units of the last window count while `rest` of this one is left, rounded up. */
 static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
                                              doorman_time length) {
     if (rest >= length) return units;
     return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
 }
 
-/* The longest rest with which at most `room` is carried. */
+/* The longest rest with which at most `room` units of the last window count. */
 static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
@@ -7453,53 +7026,121 @@ static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_
     return rest;
 }
 
-/* How long until a refused attempt fits: in this window, as less and less of the last one counts;
- * or in the next one, if the units of this one alone leave no room. */
+/* How long until a refused attempt fits: in this window, while fewer and fewer units of the last
+ * one count; or in the next window, if the units of this one alone leave no room. */
 static doorman_time doorman__sliding_delay(uint64_t last, uint64_t here, uint64_t room,
                                            doorman_time rest, doorman_time length) {
     if (here > room) return rest + length - doorman__window_rest(here, room, length);
     return rest - doorman__window_rest(last, room - here, length);
 }
 
-/* The counts of even and odd windows take turns: each replaces the one before the last. */
-static inline doorman__step doorman__sliding_step(uint64_t most, doorman_time length,
-                                                  const uint64_t *counts, uint64_t units,
-                                                  doorman__place place) {
-    assert(units <= most && doorman__window_ahead(counts[0], place.window) == 0 &&
-           doorman__window_ahead(counts[1], place.window) == 0);
-    size_t index = place.window & 1;
-    uint64_t last = doorman__window_units(counts[!index], place.window - 1);
-    uint64_t here = doorman__window_units(counts[index], place.window), room = most - units;
-    if (here + doorman__window_carry(last, place.rest, length) <= room) {
-        return (doorman__step){DOORMAN_ALLOWED, index, place.window << 40 | (here + units), 0};
+/* There is one count for even windows and one for odd ones. So each window replaces the one before
+ * the last. */
+DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_time length,
+                                                      const uint64_t *counts, uint64_t units,
+                                                      doorman__window window) {
+    assert(units <= most && doorman__window_ahead(counts[0], window.number) == 0 &&
+           doorman__window_ahead(counts[1], window.number) == 0);
+    size_t index = window.number & 1;
+    uint64_t last = doorman__window_units(counts[!index], window.number - 1);
+    uint64_t here = doorman__window_units(counts[index], window.number);
+    uint64_t used = here + doorman__window_carry(last, window.rest, length);
+    uint64_t room = used < most ? most - used : 0;
+    doorman__attempt attempt = {.decision = DOORMAN_ALLOWED, .index = index};
+    if (units > room) {
+        attempt.decision = DOORMAN_REFUSED;
+        attempt.wait = doorman__sliding_delay(last, here, most - units, window.rest, length);
+    } else {
+        here += units;
+        room -= units;
     }
-    doorman_time wait = doorman__sliding_delay(last, here, room, place.rest, length);
-    return (doorman__step){.decision = DOORMAN_REFUSED, .wait = wait};
+    attempt.after = window.number << 40 | here;
+    attempt.left = (int64_t)room;
+    if (last > 0) attempt.reset_after = window.rest;
+    if (here > 0) attempt.reset_after = window.rest + length;
+    return attempt;
 }
+
+/* ---- limiters: log */
 
 /* Only the last `limit` arrivals matter. They are in a ring, and each unit replaces the oldest one.
- * One more unit is allowed if the arrival that it replaces is at least a whole window old. So no
- * place is taken twice within a window, and no window has more units than there are places.
- * Arrivals never go back in time, also if this clock is behind that of another thread. */
-static inline doorman__step doorman__arrival_step(doorman_time window, doorman_time before,
-                                                  doorman_time now) {
+ * A unit is allowed if the arrival that it replaces is at least a whole window old. So no place is
+ * used twice within a window, and no window has more units than there are places. An arrival never
+ * goes back in time, even if the clock of this thread is behind that of another one. */
+static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
+                                                    doorman_time now) {
     doorman_time wait = doorman__later(window - (now - before), 0);
-    return (doorman__step){.decision = wait > 0 ? DOORMAN_REFUSED : DOORMAN_ALLOWED,
-                           .after = (uint64_t)doorman__later(before, now),
-                           .wait = wait};
+    return (doorman__attempt){.decision = wait > 0 ? DOORMAN_REFUSED : DOORMAN_ALLOWED,
+                              .after = (uint64_t)doorman__later(before, now),
+                              .wait = wait};
 }
 
-/* Any kind but the log, whose state is not in two words. n = 0 changes nothing. */
-static inline doorman__step doorman__limit_step(const doorman_limit *limit, const uint64_t *words,
-                                                double n, doorman_time now) {
-    if (n == 0) return (doorman__step){.decision = DOORMAN_ALLOWED, .after = words[0]};
-    if (limit->kind == DOORMAN_TOKEN_BUCKET) return doorman__bucket_step(limit, words[0], n, now);
-    bool sliding = limit->kind == DOORMAN_SLIDING_WINDOW;
-    uint64_t units = doorman__amount_valid(n) ? doorman__units(n) : UINT64_MAX;
-    if (units > limit->most) return doorman__impossible();
-    doorman__place place = doorman__window_place(words, sliding ? 2 : 1, limit->window, now);
-    if (!sliding) return doorman__fixed_step(limit->most, words[0], units, place);
-    return doorman__sliding_step(limit->most, limit->window, words, units, place);
+/* ---- limiters without a server: any kind as a pure function */
+
+/* The amount n as the kind counts it: in ticks (a bucket), or in parts of units. -1: IMPOSSIBLE. */
+static inline int64_t doorman__limit_amount(const doorman_limit *limit, double n) {
+    if (limit->kind == DOORMAN_TOKEN_BUCKET) {
+        const doorman__bucket *bucket = &limit->bucket;
+        return doorman__price(n * limit->unit_time, bucket->saved_most + bucket->debt_most);
+    }
+    if (!doorman__amount_valid(n)) return -1;
+    uint64_t units = doorman__units(n);
+    return units <= limit->most ? (int64_t)units : -1;
+}
+
+DOORMAN__INLINE doorman__attempt doorman__limit_attempt(const doorman_limit *limit,
+                                                        const uint64_t *words, int64_t amount,
+                                                        doorman_time now) {
+    if (limit->kind == DOORMAN_TOKEN_BUCKET) {
+        return doorman__bucket_try(&limit->bucket, words[0], amount, doorman__ticks(now));
+    }
+    uint64_t units = (uint64_t)amount;
+    if (limit->kind == DOORMAN_FIXED_WINDOW) {
+        doorman__window window = doorman__window_at(words, 1, limit->window, now);
+        return doorman__fixed_try(limit->most, words[0], units, window);
+    }
+    if (limit->kind == DOORMAN_SLIDING_WINDOW) {
+        doorman__window window = doorman__window_at(words, 2, limit->window, now);
+        return doorman__sliding_try(limit->most, limit->window, words, units, window);
+    }
+    return doorman__concurrency_try(limit->most, words[0], units);
+}
+
+/* An attempt that takes nothing: n is 0 or IMPOSSIBLE (amount -1). The caller does not store
+ * `after`. */
+static doorman__attempt doorman__limit_look(const doorman_limit *limit, const uint64_t *words,
+                                            int64_t amount, doorman_time now) {
+    assert(amount <= 0);
+    doorman__attempt attempt = doorman__limit_attempt(limit, words, 0, now);
+    attempt.decision = amount < 0 ? DOORMAN_IMPOSSIBLE : DOORMAN_ALLOWED;
+    attempt.wait = amount < 0 ? DOORMAN_NEVER : 0;
+    return attempt;
+}
+
+/* Any kind except the log, whose state is not in two words. */
+DOORMAN__INLINE doorman__attempt doorman__limit_try(const doorman_limit *limit,
+                                                    const uint64_t *words, double n,
+                                                    doorman_time now) {
+    int64_t amount = doorman__limit_amount(limit, n);
+    if (__builtin_expect(amount <= 0, false)) {
+        return doorman__limit_look(limit, words, amount, now);
+    }
+    return doorman__limit_attempt(limit, words, amount, now);
+}
+
+static doorman_result doorman__limit_result(const doorman_limit *limit,
+                                            const doorman__attempt *attempt) {
+    bool allowed = attempt->decision == DOORMAN_ALLOWED;
+    double left = attempt->left > 0 ? (double)attempt->left : 0;
+    bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+    double units = bucket ? left * limit->amount * (1 / DOORMAN__TICKS_PER_SECOND)
+                          : left * (1 / DOORMAN__UNIT);
+    return (doorman_result){.decision = attempt->decision,
+                            .limit = limit->amount,
+                            .remaining = units,
+                            .wait = allowed ? attempt->wait : 0,
+                            .retry_after = allowed ? 0 : attempt->wait,
+                            .reset_after = attempt->reset_after};
 }
 
 /* ---- limiters without a server: the checked figures */
@@ -7525,11 +7166,22 @@ static const char *doorman__bucket_fault(const doorman_limit_options *options, c
     if (!doorman__duration_valid(options->wait_max)) return "wait_max";
     *rule = "must be 0 without has_wait_max";
     if (options->wait_max && !options->has_wait_max) return "wait_max";
-    *rule = "must not be set without a debt_max: nobody would have to wait";
+    *rule = "must not be set without a debt_max, because no caller would have to wait";
     if (options->has_wait_max && !(options->debt_max > 0)) return "has_wait_max";
     *rule = "must be 0: a TOKEN_BUCKET has none";
     if (options->limit != 0) return "limit";
     return options->window ? "window" : NULL;
+}
+
+/* The same for the fields of a bucket, where the kind is another one. */
+static const char *doorman__not_bucket_fault(const doorman_limit_options *options,
+                                             const char **rule) {
+    *rule = "must be 0: only a TOKEN_BUCKET has one";
+    if (options->units_per_second != 0) return "units_per_second";
+    if (options->size != 0) return "size";
+    if (options->debt_max != 0) return "debt_max";
+    if (options->has_wait_max) return "has_wait_max";
+    return options->wait_max ? "wait_max" : NULL;
 }
 
 /* The same for a window or a log. */
@@ -7541,36 +7193,50 @@ static const char *doorman__window_fault(const doorman_limit_options *options, c
     if (options->kind == DOORMAN_SLIDING_LOG && !whole) return "limit";
     *rule = DOORMAN__DURATION_RULE;
     if (options->window == 0 || !doorman__duration_valid(options->window)) return "window";
-    *rule = "must be 0: only a TOKEN_BUCKET has one";
-    if (options->units_per_second != 0) return "units_per_second";
-    if (options->size != 0) return "size";
-    if (options->debt_max != 0) return "debt_max";
-    if (options->has_wait_max) return "has_wait_max";
-    return options->wait_max ? "wait_max" : NULL;
+    return doorman__not_bucket_fault(options, rule);
+}
+
+/* The same for CONCURRENCY. */
+static const char *doorman__concurrency_fault(const doorman_limit_options *options,
+                                              const char **rule) {
+    *rule = DOORMAN__AMOUNT_RULE;
+    if (!doorman__amount_valid(options->limit)) return "limit";
+    *rule = "must be 0: CONCURRENCY has none";
+    return options->window ? "window" : doorman__not_bucket_fault(options, rule);
+}
+
+static const char *doorman__limit_fault(const doorman_limit_options *options, const char **rule) {
+    *rule = "must be TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG or CONCURRENCY";
+    switch (options->kind) {
+    case DOORMAN_TOKEN_BUCKET: return doorman__bucket_fault(options, rule);
+    case DOORMAN_FIXED_WINDOW:
+    case DOORMAN_SLIDING_WINDOW:
+    case DOORMAN_SLIDING_LOG: return doorman__window_fault(options, rule);
+    case DOORMAN_CONCURRENCY: return doorman__concurrency_fault(options, rule);
+    default: return "kind";
+    }
 }
 
 static void doorman__limit_set_bucket(doorman_limit *limit, const doorman_limit_options *options) {
     doorman_time wait_max = options->has_wait_max ? options->wait_max : DOORMAN_DURATION_MAX;
+    limit->amount = options->units_per_second;
     limit->unit_time = doorman__unit_time(options->units_per_second);
     limit->bucket.saved_most = doorman__round_up(options->size * limit->unit_time);
     limit->bucket.debt_most = doorman__round_up(options->debt_max * limit->unit_time);
     limit->bucket.wait_most = doorman__earlier(wait_max, DOORMAN__BUCKET_TIME_MAX) * 256;
+    assert(limit->bucket.saved_most >= 0 && limit->bucket.debt_most >= 0 &&
+           limit->bucket.wait_most >= 0);
 }
 
 doorman_status doorman_limit_init(doorman_limit *limit, const doorman_limit_options *options,
                                   doorman_error *error) {
-    const char *rule = "must be TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW or SLIDING_LOG";
-    const char *field = "kind";
-    bool bucket = options->kind == DOORMAN_TOKEN_BUCKET;
-    if (options->kind >= DOORMAN_TOKEN_BUCKET && options->kind <= DOORMAN_SLIDING_LOG) {
-        field =
-            bucket ? doorman__bucket_fault(options, &rule) : doorman__window_fault(options, &rule);
-    }
+    const char *rule, *field = doorman__limit_fault(options, &rule);
     if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
-    *limit = (doorman_limit){.kind = options->kind, .window = options->window};
+    *limit =
+        (doorman_limit){.kind = options->kind, .amount = options->limit, .window = options->window};
     double parts = options->kind == DOORMAN_SLIDING_LOG ? 1 : DOORMAN__UNIT;
     limit->most = (uint64_t)(options->limit * parts);
-    if (bucket) doorman__limit_set_bucket(limit, options);
+    if (options->kind == DOORMAN_TOKEN_BUCKET) doorman__limit_set_bucket(limit, options);
     return DOORMAN_OK;
 }
 
@@ -7584,80 +7250,125 @@ doorman_status doorman_limiter_init(doorman_limiter *limiter, const doorman_limi
     memset(limiter, 0, sizeof *limiter);
     if (limit->kind == DOORMAN_TOKEN_BUCKET) {
         limiter->state.words[0] = doorman__ticks(now) - (uint64_t)limit->bucket.saved_most;
-    } else if (!log) {
-        limiter->state.words[0] = (uint64_t)(now / limit->window) << 40;
-        limiter->state.words[1] = limiter->state.words[0];
-    } else {
+    } else if (log) {
         limiter->state.log.arrivals = arrivals;
         for (uint64_t i = 0; i < limit->most; i++) arrivals[i] = -limit->window; /* over at 0 */
+    } else if (limit->kind != DOORMAN_CONCURRENCY) {
+        limiter->state.words[0] = (uint64_t)(now / limit->window) << 40;
+        limiter->state.words[1] = limiter->state.words[0];
     }
     return DOORMAN_OK;
 }
 
-/* Whole units; UINT64_MAX: more than the limit, or not an amount. */
+/* n in whole units. UINT64_MAX: more than the limit, or not an amount. */
 static uint64_t doorman__log_units(const doorman_limit *limit, double n) {
     return n >= 0 && n <= (double)limit->most ? (uint64_t)doorman__round_up(n) : UINT64_MAX;
 }
 
+static inline doorman_arrival *doorman__log_place(const doorman_limiter *limiter,
+                                                  const doorman_limit *limit, uint64_t index) {
+    return &limiter->state.log.arrivals[index % limit->most];
+}
+
+static uint64_t doorman__log_next(const doorman_limiter *limiter) {
+    return __atomic_load_n(&limiter->state.log.next, __ATOMIC_RELAXED);
+}
+
+/* How long until one unit could be allowed at this place. */
+static doorman_time doorman__log_wait(const doorman_limiter *limiter, const doorman_limit *limit,
+                                      uint64_t index, doorman_time now) {
+    const doorman_arrival *place = doorman__log_place(limiter, limit, index);
+    doorman_time before = __atomic_load_n(place, __ATOMIC_RELAXED);
+    return doorman__arrival_try(limit->window, before, now).wait;
+}
+
 static doorman_decision doorman__log_try(doorman_limiter *limiter, const doorman_limit *limit,
-                                         double n, doorman_time now) {
-    uint64_t units = doorman__log_units(limit, n);
-    if (units > limit->most) return DOORMAN_IMPOSSIBLE;
+                                         uint64_t units, doorman_time now) {
+    assert(units <= limit->most);
     uint64_t next = __atomic_fetch_add(&limiter->state.log.next, units, __ATOMIC_RELAXED);
     doorman_decision decision = DOORMAN_ALLOWED;
     for (; units > 0; units--, next++) {
-        doorman_arrival *place = &limiter->state.log.arrivals[next % limit->most];
+        doorman_arrival *place = doorman__log_place(limiter, limit, next);
         doorman_time before = __atomic_load_n(place, __ATOMIC_RELAXED);
-        doorman__step step;
+        doorman__attempt attempt;
         do {
-            step = doorman__arrival_step(limit->window, before, now);
-        } while (!__atomic_compare_exchange_n(place, &before, (doorman_time)step.after, true,
+            attempt = doorman__arrival_try(limit->window, before, now);
+            assert((doorman_time)attempt.after >= before);
+        } while (!__atomic_compare_exchange_n(place, &before, (doorman_time)attempt.after, true,
                                               __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-        if (step.decision != DOORMAN_ALLOWED) decision = DOORMAN_REFUSED;
+        if (attempt.decision != DOORMAN_ALLOWED) decision = DOORMAN_REFUSED;
     }
     return decision;
 }
 
-/* The last unit has to wait longest: its place has the latest arrival. */
+/* The last unit has to wait longest, because its place has the latest arrival. */
 static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doorman_limit *limit,
                                        double n, doorman_time now) {
     uint64_t units = doorman__log_units(limit, n);
     if (units > limit->most) return DOORMAN_NEVER;
     if (units == 0) return 0;
-    uint64_t last = __atomic_load_n(&limiter->state.log.next, __ATOMIC_RELAXED) + units - 1;
-    const doorman_arrival *place = &limiter->state.log.arrivals[last % limit->most];
-    doorman_time before = __atomic_load_n(place, __ATOMIC_RELAXED);
-    return doorman__arrival_step(limit->window, before, now).wait;
+    return doorman__log_wait(limiter, limit, doorman__log_next(limiter) + units - 1, now);
 }
 
-static inline doorman__step doorman__limiter_step(const doorman_limiter *limiter,
-                                                  const doorman_limit *limit, uint64_t *words,
-                                                  double n, doorman_time now) {
+/* How many units could be allowed now. Beginning with the next place, the arrivals in the ring go
+ * from the oldest to the newest, so this is a binary search for the first one that is too new. */
+static uint64_t doorman__log_left(const doorman_limiter *limiter, const doorman_limit *limit,
+                                  doorman_time now) {
+    uint64_t next = doorman__log_next(limiter), low = 0, high = limit->most;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (doorman__log_wait(limiter, limit, next + middle, now) == 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static doorman_decision doorman__log_decide(doorman_limiter *limiter, const doorman_limit *limit,
+                                            double n, doorman_result *out, doorman_time now) {
+    uint64_t units = doorman__log_units(limit, n);
+    doorman_decision decision = DOORMAN_IMPOSSIBLE;
+    if (units <= limit->most) decision = doorman__log_try(limiter, limit, units, now);
+    if (!out) return decision;
+    uint64_t newest = doorman__log_next(limiter) + limit->most - 1;
+    *out = (doorman_result){.decision = decision,
+                            .limit = limit->amount,
+                            .remaining = (double)doorman__log_left(limiter, limit, now),
+                            .reset_after = doorman__log_wait(limiter, limit, newest, now)};
+    if (decision != DOORMAN_ALLOWED) {
+        out->retry_after = doorman__log_delay(limiter, limit, n, now);
+    }
+    return decision;
+}
+
+DOORMAN__INLINE doorman__attempt doorman__limiter_attempt(const doorman_limiter *limiter,
+                                                          const doorman_limit *limit,
+                                                          uint64_t *words, double n,
+                                                          doorman_time now) {
     for (int i = 0; i < 2; i++) {
         words[i] = __atomic_load_n(&limiter->state.words[i], __ATOMIC_RELAXED);
     }
-    return doorman__limit_step(limit, words, n, now);
+    return doorman__limit_try(limit, words, n, now);
 }
 
 doorman_decision doorman_limiter_try(doorman_limiter *limiter, const doorman_limit *limit, double n,
-                                     doorman_time *wait, doorman_time now) {
-    assert(limit->kind && (wait || !limit->bucket.debt_most || !limit->bucket.wait_most));
-    doorman__step step;
+                                     doorman_result *out, doorman_time now) {
+    assert(limit->kind && (out || !limit->bucket.debt_most || !limit->bucket.wait_most));
     if (limit->kind == DOORMAN_SLIDING_LOG) {
-        step.decision = doorman__log_try(limiter, limit, n, now);
-        if (!wait) return step.decision;
-        bool allowed = step.decision == DOORMAN_ALLOWED;
-        *wait = allowed ? 0 : doorman__log_delay(limiter, limit, n, now);
-        return step.decision;
+        return doorman__log_decide(limiter, limit, n, out, now);
     }
     uint64_t words[2];
+    doorman__attempt attempt;
     do {
-        step = doorman__limiter_step(limiter, limit, words, n, now);
-        if (step.decision != DOORMAN_ALLOWED) break;
-    } while (!__atomic_compare_exchange_n(&limiter->state.words[step.index], &words[step.index],
-                                          step.after, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    if (wait) *wait = step.wait;
-    return step.decision;
+        attempt = doorman__limiter_attempt(limiter, limit, words, n, now);
+        if (attempt.decision != DOORMAN_ALLOWED || n <= 0) break;
+    } while (!__atomic_compare_exchange_n(&limiter->state.words[attempt.index],
+                                          &words[attempt.index], attempt.after, true,
+                                          __ATOMIC_ACQUIRE, __ATOMIC_RELAXED));
+    if (out) *out = doorman__limit_result(limit, &attempt);
+    return attempt.decision;
 }
 
 doorman_time doorman_limiter_delay(const doorman_limiter *limiter, const doorman_limit *limit,
@@ -7665,9 +7376,514 @@ doorman_time doorman_limiter_delay(const doorman_limiter *limiter, const doorman
     assert(limit->kind);
     if (limit->kind == DOORMAN_SLIDING_LOG) return doorman__log_delay(limiter, limit, n, now);
     uint64_t words[2];
-    doorman__step step = doorman__limiter_step(limiter, limit, words, n, now);
-    return step.decision == DOORMAN_ALLOWED ? 0 : step.wait;
+    doorman__attempt attempt = doorman__limiter_attempt(limiter, limit, words, n, now);
+    return attempt.decision == DOORMAN_ALLOWED ? 0 : attempt.wait;
 }
+
+void doorman_limiter_release(doorman_limiter *limiter, const doorman_limit *limit, double n) {
+    if (limit->kind != DOORMAN_CONCURRENCY || !doorman__amount_valid(n)) return;
+    doorman__concurrency_release(&limiter->state.words[0], doorman__units(n));
+}
+
+/* ---- limiters of a resource: the allowance */
+
+/* An amount, and what follows from it. */
+typedef struct DOORMAN__ALIGNED doorman__quota {
+    double amount;      /* units a second, or at once; or DOORMAN_UNLIMITED */
+    double unit_time;   /* of a rate: the time of one unit in ticks, */
+    int64_t unit_price; /* and rounded up; -1: the amount is 0 or unlimited */
+    int64_t most;       /* of a rate: how many ticks can be saved, or -1; of a gauge: parts */
+} doorman__quota;
+
+/* Two quotas that threads read without a lock. One thread writes them. */
+typedef struct doorman__allowance {
+    uint32_t version;
+    struct doorman__allowance_slot {
+        doorman_time until;
+        doorman__quota quota[2]; /* before `until`, and from it on */
+    } slot[2];
+} doorman__allowance;
+
+static void doorman__allowance_set(doorman__allowance *allowance, doorman__quota before,
+                                   doorman_time until, doorman__quota after) {
+    assert(doorman__safe_capacity_valid(before.amount));
+    assert(doorman__safe_capacity_valid(after.amount));
+    uint32_t version = allowance->version + 1; /* only this thread writes it */
+    struct doorman__allowance_slot *slot = &allowance->slot[version & 1];
+    doorman__quota quotas[2] = {before, after};
+    for (int i = 0; i < 2; i++) {
+        __atomic_store(&slot->quota[i].amount, &quotas[i].amount, __ATOMIC_RELEASE);
+        __atomic_store(&slot->quota[i].unit_time, &quotas[i].unit_time, __ATOMIC_RELEASE);
+        __atomic_store_n(&slot->quota[i].unit_price, quotas[i].unit_price, __ATOMIC_RELEASE);
+        __atomic_store_n(&slot->quota[i].most, quotas[i].most, __ATOMIC_RELEASE);
+    }
+    __atomic_store_n(&slot->until, until, __ATOMIC_RELEASE);
+    __atomic_store_n(&allowance->version, version, __ATOMIC_SEQ_CST);
+}
+
+/* Reads the quota in force, and returns its version. The loop ends unless the writer writes twice
+ * during this read. `until` is compared by a branch, which the processor predicts, so that no load
+ * has to wait for the clock. Without the hint, compilers select an address instead, and the loads
+ * wait. */
+static inline uint32_t doorman__allowance_read(const doorman__allowance *allowance,
+                                               doorman__quota *out, doorman_time now) {
+    uint32_t version;
+    do {
+        version = __atomic_load_n(&allowance->version, __ATOMIC_ACQUIRE);
+        const struct doorman__allowance_slot *slot = &allowance->slot[version & 1];
+        const doorman__quota *quota = &slot->quota[0];
+        bool later = now >= __atomic_load_n(&slot->until, __ATOMIC_ACQUIRE);
+        if (__builtin_expect(later, false)) quota = &slot->quota[1];
+        __atomic_load(&quota->amount, &out->amount, __ATOMIC_ACQUIRE);
+        __atomic_load(&quota->unit_time, &out->unit_time, __ATOMIC_ACQUIRE);
+        out->unit_price = __atomic_load_n(&quota->unit_price, __ATOMIC_ACQUIRE);
+        out->most = __atomic_load_n(&quota->most, __ATOMIC_ACQUIRE);
+    } while (version != __atomic_load_n(&allowance->version, __ATOMIC_RELAXED));
+    return version;
+}
+
+/* ---- limiters of a resource: what they count */
+
+enum { DOORMAN__SHADOW = 1, DOORMAN__KILLED = 2 };
+
+/* The units that were asked for, in parts (they wrap around), and what the client and the limiter
+ * tell each other. All fields are atomic. */
+typedef struct DOORMAN__ALIGNED doorman__usage {
+    uint64_t allowed, refused, excess;
+    doorman_time unmet_since; /* the first refusal since the client looked; 0: none */
+    uint64_t largest;         /* the largest n above one unit since the client's last sample */
+    double ceiling;           /* the largest amount that the limiter can ever follow */
+    doorman_time refresh_at;  /* when another amount may come; DOORMAN_NEVER: never */
+    uint8_t *client_unmet;    /* set together with unmet_since; may be NULL */
+    uint8_t bypass;           /* DOORMAN__SHADOW, DOORMAN__KILLED */
+} doorman__usage;
+
+static double doorman__usage_ceiling(const doorman__usage *usage) {
+    double ceiling;
+    __atomic_load(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
+    return ceiling;
+}
+
+static void doorman__usage_set_ceiling(doorman__usage *usage, double ceiling) {
+    assert(doorman__safe_capacity_valid(ceiling));
+    __atomic_store(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
+}
+
+/* The amount never changes, until the client says something else. */
+static void doorman__usage_init(doorman__usage *usage, double amount) {
+    doorman__usage_set_ceiling(usage, amount);
+    usage->refresh_at = DOORMAN_NEVER;
+}
+
+static void doorman__usage_bypass(doorman__usage *usage, uint8_t flag, bool on) {
+    assert(flag == DOORMAN__SHADOW || flag == DOORMAN__KILLED);
+    if (on) {
+        __atomic_fetch_or(&usage->bypass, flag, __ATOMIC_RELAXED);
+    } else {
+        __atomic_fetch_and(&usage->bypass, (uint8_t)~flag, __ATOMIC_RELAXED);
+    }
+}
+
+static inline bool doorman__bypass(const doorman__usage *usage) {
+    return __atomic_load_n(&usage->bypass, __ATOMIC_RELAXED) != 0;
+}
+
+/* Something was refused: the client should look soon. The client takes the flag first, so that it
+ * finds the time of the refusal that has set the flag. */
+static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now) {
+    if (__atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED)) return;
+    __atomic_store_n(&usage->unmet_since, now | 1, __ATOMIC_RELAXED); /* 0 means none */
+    if (usage->client_unmet) __atomic_store_n(usage->client_unmet, 1, __ATOMIC_RELEASE);
+}
+
+/* One unit always fits if anything does. The client has to know the largest request above that. */
+static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t units) {
+    if (__builtin_expect(units <= (uint64_t)DOORMAN__UNIT, true)) return;
+    uint64_t largest = __atomic_load_n(&usage->largest, __ATOMIC_RELAXED);
+    while (largest < units && !__atomic_compare_exchange_n(&usage->largest, &largest, units, true,
+                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+/* Counts an attempt, and returns the decision that the caller gets. Allowed units are counted
+ * exactly, because wants follow them. The count of refused units has no locked instruction: threads
+ * that are refused have nothing to agree on. So two refusals at the same time may count as one. */
+static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
+                                              doorman_decision decision, doorman_time now) {
+    assert(units > 0);
+    if (decision != DOORMAN_IMPOSSIBLE) doorman__usage_note_size(usage, units);
+    if (decision == DOORMAN_ALLOWED) {
+        __atomic_fetch_add(&usage->allowed, units, __ATOMIC_RELAXED);
+        return DOORMAN_ALLOWED;
+    }
+    doorman__usage_signal(usage, now);
+    if (doorman__bypass(usage)) {
+        __atomic_fetch_add(&usage->excess, units, __ATOMIC_RELAXED);
+        return DOORMAN_ALLOWED;
+    }
+    uint64_t refused = __atomic_load_n(&usage->refused, __ATOMIC_RELAXED);
+    __atomic_store_n(&usage->refused, refused + units, __ATOMIC_RELAXED);
+    return decision;
+}
+
+/* A refusal that raises the wants waits at least this long: the client looks (0.2 s), and asks. */
+#define DOORMAN__REFRESH_MIN (DOORMAN_SECOND / 4)
+
+/* How long until another amount may come. */
+static doorman_time doorman__usage_refresh_in(const doorman__usage *usage, doorman_time now) {
+    doorman_time at = __atomic_load_n(&usage->refresh_at, __ATOMIC_RELAXED);
+    return at == DOORMAN_NEVER ? DOORMAN_NEVER : doorman__later(at - now, DOORMAN__REFRESH_MIN);
+}
+
+/* What the limiter has counted. >>nng counts the calls that wait. */
+static void doorman__usage_read(const doorman__usage *usage, doorman_counts *out) {
+    *out = (doorman_counts){
+        .allowed = (double)__atomic_load_n(&usage->allowed, __ATOMIC_RELAXED) / DOORMAN__UNIT,
+        .refused = (double)__atomic_load_n(&usage->refused, __ATOMIC_RELAXED) / DOORMAN__UNIT,
+        .excess = (double)__atomic_load_n(&usage->excess, __ATOMIC_RELAXED) / DOORMAN__UNIT};
+}
+
+/* ---- limiters of a resource: the rate */
+
+/* A token bucket without debt, which follows an allowance. It must not be copied or moved while
+ * threads use it. */
+typedef struct doorman__rate {
+    doorman__allowance allowance;
+    doorman_time burst;
+    double burst_units;  /* if it is not 0, it replaces `burst` */
+    uint64_t paid_until; /* in ticks: all units up to this time are spent */
+    doorman__usage usage;
+} doorman__rate;
+
+static inline doorman__bucket doorman__quota_bucket(const doorman__quota *quota) {
+    return (doorman__bucket){.saved_most = quota->most, .wait_most = INT64_MAX};
+}
+
+/* The quota of an amount. The burst can be saved, or the time of one unit if that is longer. */
+static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amount) {
+    doorman__quota quota = {amount, doorman__unit_time(amount), -1, -1};
+    if (!(amount > 0)) return quota;
+    double depth = (double)rate->burst * 256;
+    if (rate->burst_units > 0) depth = rate->burst_units * quota.unit_time;
+    depth = doorman__max(depth, quota.unit_time);
+    quota.most = doorman__round_up(doorman__min(depth, 9e18));
+    if (quota.unit_time <= 9e18) quota.unit_price = doorman__round_up(quota.unit_time);
+    return quota;
+}
+
+/* Limits what can be saved at `after`, so that a rise from `before` adds no units to what was saved
+ * then. One unit can always be saved. (A fall makes fewer units of the same time.) */
+static void doorman__quota_limit_rise(doorman__quota *after, const doorman__quota *before) {
+    if (!(after->amount > before->amount)) return;
+    double depth = (double)before->most * (before->amount / after->amount);
+    if (before->most < 0) depth = 0;
+    int64_t most = doorman__round_up(doorman__max(depth, doorman__min(after->unit_time, 9e18)));
+    if (most < after->most) after->most = most;
+}
+
+/* The paid_until with which a rate goes from one quota to another: it saves no more units than
+ * before. When the rate rises, the saved time shrinks in proportion. When it falls, the saved time
+ * stays, and is worth fewer units; but with a burst in units, the units stay. Returns paid_until
+ * itself if nothing changes. */
+static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__quota *to,
+                                     bool in_units, uint64_t paid_until, uint64_t now) {
+    const doorman__bucket before = {.saved_most = from->most < 0 ? INT64_C(1) << 62 : from->most};
+    const doorman__bucket after = {.saved_most = to->most};
+    int64_t saved = doorman__bucket_level(&before, paid_until, now);
+    double ratio = to->unit_time / from->unit_time; /* NaN: both are unlimited */
+    bool units_stay = in_units && ratio < 1e12 && to->most >= 0;
+    bool falls = !(ratio <= 1);
+    if (saved <= 0 || (falls && !units_stay)) return paid_until;
+    bool stays = ratio >= 1 && doorman__bucket_level(&after, paid_until, now) <= saved;
+    if (stays && !units_stay) return paid_until;
+    double most = to->most >= 0 ? doorman__min((double)to->most, 9e18) : 9e18;
+    return now - (uint64_t)doorman__min((double)saved * ratio, most);
+}
+
+/* Sets what the rate follows: `amount` until then, and `after` from then on. Before other threads
+ * see a higher rate, what was saved at the old one is reduced. If the rate rises at `until`, it
+ * saves no more than before until it is set again. */
+static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time until, double after,
+                              doorman_time now) {
+    doorman__quota old,
+        quotas[2] = {doorman__rate_quota(rate, amount), doorman__rate_quota(rate, after)};
+    const doorman__quota *next = &quotas[now >= until];
+    (void)doorman__allowance_read(&rate->allowance, &old, now);
+    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED), carried;
+    do {
+        uint64_t ticks = doorman__ticks(now);
+        carried = doorman__quota_carry(&old, next, rate->burst_units > 0, paid, ticks);
+        if (carried == paid) break;
+        assert((int64_t)(ticks - carried) >= 0); /* what was saved does not become a debt */
+    } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, carried, true, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+    if (now < until) doorman__quota_limit_rise(&quotas[1], &quotas[0]);
+    doorman__allowance_set(&rate->allowance, quotas[0], until, quotas[1]);
+}
+
+/* The rate starts with nothing saved.
+ *   burst         how much unused time is saved; 0: 0.1 s
+ *   burst_units   if it is not 0, that many units are saved instead, whatever the rate */
+static void doorman__rate_init(doorman__rate *rate, double amount, doorman_time burst,
+                               double burst_units, doorman_time now) {
+    assert(doorman__duration_valid(burst) && doorman__amount_valid(burst_units));
+    memset(rate, 0, sizeof *rate);
+    rate->burst = burst ? burst : DOORMAN_SECOND / 10;
+    rate->burst_units = burst_units;
+    rate->paid_until = doorman__ticks(now);
+    doorman__usage_init(&rate->usage, amount);
+    doorman__quota quota = doorman__rate_quota(rate, amount);
+    doorman__allowance_set(&rate->allowance, quota, DOORMAN_NEVER, quota);
+}
+
+/* The price of n units in ticks. -1: see doorman__price, or the amount is 0 or unlimited. One unit,
+ * the usual case, needs no arithmetic. */
+static inline int64_t doorman__rate_price(const doorman__quota *quota, double n) {
+    if (n == 1) return quota->unit_price;
+    return doorman__price(n * quota->unit_time, quota->most);
+}
+
+/* Do n units fit at the ceiling? If the ceiling is 0, it is not known yet. */
+static bool doorman__rate_possible(const doorman__rate *rate, double n) {
+    double ceiling = doorman__usage_ceiling(&rate->usage);
+    if (!(ceiling > 0)) return true;
+    double most = rate->burst_units;
+    if (most <= 0) most = ceiling * ((double)rate->burst / (double)DOORMAN_SECOND);
+    if (!(n * doorman__unit_time(ceiling) <= 9e18)) return false;
+    return n <= doorman__max(most, 1) * (1 + 1e-9);
+}
+
+/* A try without a price: n is 0, not an amount, or too large, or the rate is 0 or unlimited. */
+static doorman_decision doorman__rate_try_unpriced(doorman__rate *rate, const doorman__quota *quota,
+                                                   double n, doorman_time now) {
+    if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
+    if (n <= 0) return DOORMAN_ALLOWED;
+    doorman_decision decision = DOORMAN_ALLOWED;
+    if (!doorman__unlimited(quota->amount)) {
+        decision = doorman__rate_possible(rate, n) ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
+    }
+    return doorman__count(&rate->usage, doorman__units(n), decision, now);
+}
+
+static doorman_decision doorman__rate_try(doorman__rate *rate, double n, doorman_time now) {
+    doorman__quota quota;
+    (void)doorman__allowance_read(&rate->allowance, &quota, now);
+    int64_t price = doorman__rate_price(&quota, n);
+    if (price < 0 || n <= 0) return doorman__rate_try_unpriced(rate, &quota, n, now);
+    uint64_t ticks = doorman__ticks(now), units = doorman__units(n);
+    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
+    const doorman__bucket bucket = doorman__quota_bucket(&quota);
+    doorman__attempt attempt;
+    do {
+        attempt = doorman__bucket_try(&bucket, paid, price, ticks);
+        if (attempt.decision != DOORMAN_ALLOWED) {
+            return doorman__count(&rate->usage, units, DOORMAN_REFUSED, now);
+        }
+    } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, attempt.after, true,
+                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
+}
+
+/* What a try for n units would find now. */
+typedef struct doorman__rate_view {
+    doorman__quota quota;
+    int64_t price;            /* as doorman__rate_price */
+    doorman__attempt attempt; /* at this price. If the price is -1: at the price 0 */
+} doorman__rate_view;
+
+/* Takes nothing, and counts nothing. */
+static doorman__rate_view doorman__rate_look(const doorman__rate *rate, double n,
+                                             doorman_time now) {
+    doorman__rate_view view = {.attempt = {.decision = DOORMAN_REFUSED}};
+    (void)doorman__allowance_read(&rate->allowance, &view.quota, now);
+    view.price = doorman__rate_price(&view.quota, n);
+    if (!(view.quota.amount > 0)) return view;
+    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
+    const doorman__bucket bucket = doorman__quota_bucket(&view.quota);
+    int64_t price = view.price > 0 ? view.price : 0;
+    view.attempt = doorman__bucket_try(&bucket, paid, price, doorman__ticks(now));
+    return view;
+}
+
+/* How long until the try of the view could succeed. */
+static doorman_time doorman__rate_view_delay(const doorman__rate_view *view) {
+    if (doorman__unlimited(view->quota.amount)) return 0;
+    if (view->price < 0) return DOORMAN_NEVER;
+    return view->attempt.decision == DOORMAN_ALLOWED ? 0 : view->attempt.wait;
+}
+
+static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doorman_time now) {
+    if (!doorman__amount_valid(n)) return DOORMAN_NEVER;
+    if (n <= 0 || doorman__bypass(&rate->usage)) return 0;
+    doorman__rate_view view = doorman__rate_look(rate, n, now);
+    return doorman__rate_view_delay(&view);
+}
+
+/* A try, and then a look. Other threads may take units in between. */
+static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, doorman_result *out,
+                                             doorman_time now) {
+    doorman_decision decision = doorman__rate_try(rate, n, now);
+    doorman_time refresh_in = doorman__usage_refresh_in(&rate->usage, now);
+    doorman__rate_view view = doorman__rate_look(rate, 0, now);
+    double amount = view.quota.amount;
+    *out = (doorman_result){.decision = decision, .limit = amount, .remaining = amount};
+    if (amount > 0) {
+        double left = view.attempt.left > 0 ? (double)view.attempt.left : 0;
+        out->remaining = left / view.quota.unit_time;
+        out->reset_after = view.attempt.reset_after;
+    } else if (!doorman__unlimited(amount)) {
+        out->reset_after = refresh_in;
+    }
+    if (decision == DOORMAN_IMPOSSIBLE) out->retry_after = DOORMAN_NEVER;
+    if (decision != DOORMAN_REFUSED) return decision;
+    out->retry_after = doorman__later(doorman__rate_delay(rate, n, now), 1);
+    if (out->retry_after == DOORMAN_NEVER) out->retry_after = refresh_in;
+    return decision;
+}
+
+/* ---- limiters of a resource: the gauge */
+
+/* A concurrency limiter that follows an allowance. It must not be copied or moved while threads use
+ * it. */
+typedef struct DOORMAN__ALIGNED doorman__gauge {
+    doorman__allowance allowance;
+    uint64_t in_flight; /* in parts */
+    uint64_t peak;      /* the largest value of in_flight since the client's last sample */
+    doorman__usage usage;
+} doorman__gauge;
+
+static double doorman__gauge_in_flight(const doorman__gauge *gauge) {
+    return (double)__atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST) / DOORMAN__UNIT;
+}
+
+static doorman__quota doorman__gauge_quota(double amount) {
+    double most = doorman__unlimited(amount) ? DOORMAN_AMOUNT_MAX : amount;
+    return (doorman__quota){.amount = amount, .most = (int64_t)(most * DOORMAN__UNIT)};
+}
+
+/* Sets what the gauge follows: `amount` until then, and `after` from then on. */
+static void doorman__gauge_set(doorman__gauge *gauge, double amount, doorman_time until,
+                               double after) {
+    doorman__allowance_set(&gauge->allowance, doorman__gauge_quota(amount), until,
+                           doorman__gauge_quota(after));
+}
+
+static void doorman__gauge_init(doorman__gauge *gauge, double capacity) {
+    memset(gauge, 0, sizeof *gauge);
+    doorman__usage_init(&gauge->usage, capacity);
+    doorman__gauge_set(gauge, capacity, DOORMAN_NEVER, capacity);
+}
+
+/* The most that may have been in flight at once, for the wants. */
+static void doorman__gauge_note_peak(doorman__gauge *gauge, uint64_t in_flight) {
+    uint64_t peak = __atomic_load_n(&gauge->peak, __ATOMIC_RELAXED);
+    while (peak < in_flight && !__atomic_compare_exchange_n(&gauge->peak, &peak, in_flight, true,
+                                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+/* n is what was allowed. An n that is not an amount is ignored. */
+static void doorman__gauge_release(doorman__gauge *gauge, double n) {
+    if (doorman__amount_valid(n)) {
+        doorman__concurrency_release(&gauge->in_flight, doorman__units(n));
+    }
+}
+
+static doorman_decision doorman__gauge_take(doorman__gauge *gauge, int64_t most, uint64_t units) {
+    assert(most >= 0 && units > 0);
+    uint64_t before = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
+    doorman__attempt attempt;
+    do {
+        attempt = doorman__concurrency_try((uint64_t)most, before, units);
+        if (attempt.decision != DOORMAN_ALLOWED) return DOORMAN_REFUSED;
+        assert(attempt.after <= (uint64_t)most);
+    } while (!__atomic_compare_exchange_n(&gauge->in_flight, &before, attempt.after, true,
+                                          __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+    doorman__gauge_note_peak(gauge, attempt.after);
+    return DOORMAN_ALLOWED;
+}
+
+/* As doorman__rate_possible. */
+static bool doorman__gauge_possible(const doorman__gauge *gauge, uint64_t units) {
+    doorman__quota quota = doorman__gauge_quota(doorman__usage_ceiling(&gauge->usage));
+    return quota.most == 0 || units <= (uint64_t)quota.most;
+}
+
+/* Units that shadow mode or the kill switch allow are in flight as well. */
+static doorman_decision doorman__gauge_refuse(doorman__gauge *gauge, uint64_t units,
+                                              doorman_time now) {
+    const int64_t most = (int64_t)(DOORMAN_AMOUNT_MAX * DOORMAN__UNIT);
+    bool bypass = doorman__bypass(&gauge->usage);
+    doorman_decision decision =
+        doorman__gauge_possible(gauge, units) ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
+    if (bypass && doorman__gauge_take(gauge, most, units) != DOORMAN_ALLOWED) return decision;
+    return doorman__count(&gauge->usage, units, decision, now);
+}
+
+static doorman_decision doorman__gauge_try(doorman__gauge *gauge, double n, doorman_time now) {
+    if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
+    if (n <= 0) return DOORMAN_ALLOWED;
+    uint64_t units = doorman__units(n);
+    for (;;) {
+        doorman__quota quota;
+        uint32_t version = doorman__allowance_read(&gauge->allowance, &quota, now);
+        doorman_decision decision = doorman__gauge_take(gauge, quota.most, units);
+        if (decision != DOORMAN_ALLOWED) return doorman__gauge_refuse(gauge, units, now);
+        if (version == __atomic_load_n(&gauge->allowance.version, __ATOMIC_SEQ_CST)) {
+            return doorman__count(&gauge->usage, units, DOORMAN_ALLOWED, now);
+        }
+        doorman__concurrency_release(&gauge->in_flight, units);
+    }
+}
+
+/* Could n units start now? Takes nothing, and counts nothing. */
+static doorman__attempt doorman__gauge_look(const doorman__gauge *gauge, double n,
+                                            doorman__quota *quota, doorman_time now) {
+    (void)doorman__allowance_read(&gauge->allowance, quota, now);
+    uint64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST);
+    return doorman__concurrency_try((uint64_t)quota->most, in_flight, doorman__units(n));
+}
+
+/* A try, and then a look. Other threads may take units in between. */
+static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, doorman_result *out,
+                                              doorman_time now) {
+    doorman__quota quota;
+    doorman_decision decision = doorman__gauge_try(gauge, n, now);
+    doorman__attempt attempt = doorman__gauge_look(gauge, 0, &quota, now);
+    *out = (doorman_result){.decision = decision, .limit = quota.amount, .remaining = quota.amount};
+    if (!doorman__unlimited(quota.amount)) out->remaining = (double)attempt.left / DOORMAN__UNIT;
+    if (decision == DOORMAN_IMPOSSIBLE) out->retry_after = DOORMAN_NEVER;
+    if (decision == DOORMAN_REFUSED) {
+        out->retry_after = doorman__usage_refresh_in(&gauge->usage, now);
+    }
+    return decision;
+}
+
+/* ---- limiters: the public calls */
+
+doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now) {
+    return doorman__rate_try(rate, n, now);
+}
+
+doorman_decision doorman_rate_decide(doorman_rate *rate, double n, doorman_result *out,
+                                     doorman_time now) {
+    return doorman__rate_decide(rate, n, out, now);
+}
+
+doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time now) {
+    return doorman__rate_delay(rate, n, now);
+}
+
+doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time now) {
+    return doorman__gauge_try(gauge, n, now);
+}
+
+doorman_decision doorman_gauge_decide(doorman_gauge *gauge, double n, doorman_result *out,
+                                      doorman_time now) {
+    return doorman__gauge_decide(gauge, n, out, now);
+}
+
+void doorman_gauge_release(doorman_gauge *gauge, double n) { doorman__gauge_release(gauge, n); }
 
 /* ---- >>client ------------------------------------------------------------------------------- */
 /*
@@ -8231,8 +8447,8 @@ static void doorman__resource_looked(doorman_resource *resource) {
 static void doorman__resource_sampled(doorman_resource *resource, doorman__reading *reading) {
     doorman__rate *rate = &resource->rate;
     doorman__gauge *gauge = &resource->gauge;
-    int64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
-    int64_t peak = __atomic_exchange_n(&gauge->peak, in_flight, __ATOMIC_RELAXED);
+    uint64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
+    uint64_t peak = __atomic_exchange_n(&gauge->peak, in_flight, __ATOMIC_RELAXED);
     uint64_t largest = __atomic_exchange_n(&rate->usage.largest, 0, __ATOMIC_RELAXED);
     uint64_t gauge_largest = __atomic_exchange_n(&gauge->usage.largest, 0, __ATOMIC_RELAXED);
     reading->peak = (double)peak / DOORMAN__UNIT;
@@ -8611,8 +8827,8 @@ static void doorman__resource_set_options(doorman_resource *resource,
     resource->safe_capacity = all.safe_capacity;
     resource->rate.burst = all.burst;
     resource->rate.burst_units = all.burst_units;
-    doorman__rate_shadow(&resource->rate, all.shadow);
-    doorman__gauge_shadow(&resource->gauge, all.shadow);
+    doorman__usage_bypass(&resource->rate.usage, DOORMAN__SHADOW, all.shadow);
+    doorman__usage_bypass(&resource->gauge.usage, DOORMAN__SHADOW, all.shadow);
     doorman__resource_killed(resource, resource->client->killed);
     doorman__reading first = doorman__resource_reading(resource, now);
     doorman__resource_looked(resource);
@@ -8653,8 +8869,8 @@ static doorman_resource *doorman__client_add(doorman_client *client, const char 
     memcpy(resource->resource_id, resource_id, bytes);
     resource->client = client;
     resource->held.resource_id = resource->resource_id;
-    (void)doorman__rate_init(&resource->rate, 0, 0, now);
-    (void)doorman__gauge_init(&resource->gauge, 0);
+    doorman__rate_init(&resource->rate, 0, 0, 0, now);
+    doorman__gauge_init(&resource->gauge, 0);
     resource->rate.usage.client_unmet = &client->unmet;
     resource->gauge.usage.client_unmet = &client->unmet;
     doorman__upstream_add(&client->upstream, &resource->held, now);
@@ -10576,19 +10792,23 @@ static void doorman__line_dismiss(doorman_agent *agent, const doorman_resource *
 /* How late a thread usually wakes, at most: so much is made good at once. */
 #define DOORMAN__WAKE_MAX (DOORMAN_SECOND / 10000)
 
-/* When the pace lets a waiter pass; 0 where there is none: it does not stand in line, and for half
- * of the burst nobody did. */
-static doorman_time doorman__pace_due(const doorman__waiter *waiter, const doorman__quota *limit,
-                                      doorman_time now) {
-    const doorman__rate *rate = &waiter->resource->rate;
+/* When the pace lets a waiter pass whose attempt is allowed. The pace is the time of the waiter
+ * before, plus the price, minus a part of the price that grows with the square of what is saved. */
+static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_view *view) {
+    assert(view->attempt.decision == DOORMAN_ALLOWED && view->price >= 0 && view->quota.most > 0);
+    double saved = 8 * (double)view->attempt.left / (double)view->quota.most;
+    double late = doorman__min(doorman__max(saved, 0), 1);
+    return paced + (doorman_time)((double)view->price / 256 * (1 - late * late));
+}
+
+/* The same; 0 if the pace does not apply: the waiter is not in the queue, and no other waiter has
+ * been there for half of the burst. */
+static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
+                                         const doorman__rate_view *view, doorman_time now) {
     doorman_time paced = __atomic_load_n(&waiter->queue->paced, __ATOMIC_RELAXED);
-    bool of_late = now - paced < limit->most / 512;
-    if (!(limit->amount > 0) || !(waiter->first || of_late)) return 0;
-    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-    int64_t saved = doorman__saved(paid, doorman__ticks(now), limit->most, DOORMAN__FUTURE);
-    double most = (double)limit->most, price = doorman__min(waiter->n * limit->unit_time, most);
-    double late = doorman__min(doorman__max(8 * ((double)saved - price) / most, 0), 1);
-    return paced + (doorman_time)(price / 256 * (1 - late * late));
+    bool recent = now - paced < view->quota.most / 512;
+    if (!(view->quota.amount > 0) || !(waiter->first || recent)) return 0;
+    return doorman__pace_due(paced, view);
 }
 
 /* A call that waits is demand, as a refusal is. */
@@ -10598,22 +10818,24 @@ static void doorman__waiter_signal(const doorman__waiter *waiter, doorman__usage
     doorman__usage_signal(usage, now);
 }
 
-/* Takes the units if they are to be had; UNAVAILABLE: not yet, perhaps after `delay`. Looks first,
- * for a try that fails counts as demand, and who waits is counted already.
- *   last   it cannot wait any longer, and so for no pace either */
+/* Takes the units of a waiter. It looks first, because a failed try would count as demand, and the
+ * waiter is counted already.
+ *   delay     out: on UNAVAILABLE, how long to wait until the next try
+ *   last      the waiter cannot wait any longer, so the pace does not apply
+ *   returns   OK | UNAVAILABLE | RESOURCE_EXHAUSTED: the units are IMPOSSIBLE */
 static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, doorman_time *delay,
                                                bool last, doorman_time now) {
     doorman__rate *rate = &waiter->resource->rate;
-    doorman__quota limit;
-    (void)doorman__allowance_read(&rate->allowance, &limit, now);
+    doorman__rate_view view = doorman__rate_look(rate, waiter->n, now);
     bool bypass = doorman__bypass(&rate->usage);
-    bool fits = limit.amount <= 0 || doorman__rate_price(&limit, waiter->n) >= 0;
+    bool fits = view.quota.amount <= 0 || view.price >= 0;
     if (!fits && !bypass && !doorman__rate_possible(rate, waiter->n)) {
         return DOORMAN_RESOURCE_EXHAUSTED;
     }
-    *delay = doorman__rate_delay(rate, waiter->n, now);
+    doorman_time due = 0;
+    *delay = bypass ? 0 : doorman__rate_view_delay(&view);
     if (*delay > 0) doorman__waiter_signal(waiter, &rate->usage, now);
-    doorman_time due = last || bypass ? 0 : doorman__pace_due(waiter, &limit, now);
+    if (*delay == 0 && !last && !bypass) due = doorman__waiter_pace(waiter, &view, now);
     if (*delay == 0 && due > now) *delay = due - now;
     if (*delay > 0) return DOORMAN_UNAVAILABLE;
     if (doorman__rate_try(rate, waiter->n, now) != DOORMAN_ALLOWED) return DOORMAN_UNAVAILABLE;
@@ -10623,19 +10845,18 @@ static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, do
     return DOORMAN_OK;
 }
 
-/* Looks first, as for a rate; in the parts that the gauge counts in, or one of the two would see
- * room where the other does not. */
+/* The same for a gauge. */
 static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, doorman_time *delay,
                                                 doorman_time now) {
     doorman__gauge *gauge = &waiter->resource->gauge;
-    doorman__quota limit;
-    (void)doorman__allowance_read(&gauge->allowance, &limit, now);
+    doorman__quota quota;
+    doorman__attempt attempt = doorman__gauge_look(gauge, waiter->n, &quota, now);
     bool bypass = doorman__bypass(&gauge->usage);
-    int64_t parts = (int64_t)doorman__units(waiter->n);
-    int64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST);
-    *delay = DOORMAN_NEVER; /* when something changes */
-    if (!bypass && !doorman__gauge_possible(gauge, parts)) return DOORMAN_RESOURCE_EXHAUSTED;
-    if (!bypass && in_flight > limit.most - parts) {
+    *delay = DOORMAN_NEVER; /* until units are released, or the lease changes */
+    if (!bypass && !doorman__gauge_possible(gauge, doorman__units(waiter->n))) {
+        return DOORMAN_RESOURCE_EXHAUSTED;
+    }
+    if (!bypass && attempt.decision != DOORMAN_ALLOWED) {
         doorman__waiter_signal(waiter, &gauge->usage, now);
         return DOORMAN_UNAVAILABLE;
     }

@@ -1,5 +1,6 @@
-/* The limiters that need no server. Each gets the same requests and allows at most 5 a second. Time
- * is a variable, so the program does not wait, and prints the same text every time.
+/* The limiters that need no server. Each gets the same requests, and allows at most 5 a second. The
+ * last one allows 5 at once, and each request takes half a second. Time is a variable, so the
+ * program does not wait, and prints the same text every time.
  *
  *     cc -I. examples/local_limiters.c -o local_limiters && ./local_limiters
  */
@@ -35,11 +36,14 @@ static void print_decision(doorman_decision decision, doorman_time wait) {
     }
 }
 
-static void print_rate(void) {
-    doorman_rate limiter;
-    check(doorman_rate_init(&limiter, LIMIT, 0, 0), "rate");
-    printf("\nrate            ");
-    for (int i = 0; i < COUNT; i++) print_decision(doorman_rate_try(&limiter, 1, time_of(i)), 0);
+/* Releases the units of all requests that began half a second ago or earlier. */
+static void release_finished(doorman_limiter *limiter, const doorman_limit *limit, bool *allowed,
+                             doorman_time now) {
+    for (int i = 0; i < COUNT; i++) {
+        if (!allowed[i] || now - time_of(i) < DOORMAN_SECOND / 2) continue;
+        doorman_limiter_release(limiter, limit, 1);
+        allowed[i] = false;
+    }
 }
 
 static void print_limiter(const char *name, const doorman_limit_options *options) {
@@ -51,10 +55,14 @@ static void print_limiter(const char *name, const doorman_limit_options *options
     bool log = options->kind == DOORMAN_SLIDING_LOG;
     check(doorman_limiter_init(&limiter, &limit, log ? room : NULL, 0), name);
     printf("\n%-16s", name);
+    bool allowed[COUNT] = {false};
     for (int i = 0; i < COUNT; i++) {
-        doorman_time wait = 0;
-        doorman_decision decision = doorman_limiter_try(&limiter, &limit, 1, &wait, time_of(i));
-        print_decision(decision, wait);
+        doorman_result result;
+        bool concurrency = options->kind == DOORMAN_CONCURRENCY;
+        if (concurrency) release_finished(&limiter, &limit, allowed, time_of(i));
+        doorman_decision decision = doorman_limiter_try(&limiter, &limit, 1, &result, time_of(i));
+        allowed[i] = decision == DOORMAN_ALLOWED;
+        print_decision(decision, result.wait);
     }
 }
 
@@ -74,6 +82,7 @@ static const struct {
     {"fixed window", {.kind = DOORMAN_FIXED_WINDOW, .limit = LIMIT, .window = DOORMAN_SECOND}},
     {"sliding window", {.kind = DOORMAN_SLIDING_WINDOW, .limit = LIMIT, .window = DOORMAN_SECOND}},
     {"sliding log", {.kind = DOORMAN_SLIDING_LOG, .limit = LIMIT, .window = DOORMAN_SECOND}},
+    {"concurrency", {.kind = DOORMAN_CONCURRENCY, .limit = LIMIT}},
 };
 
 int main(void) {
@@ -84,7 +93,6 @@ int main(void) {
         if (again) printf("   ");
         if (!again) printf(" %d.%d", arrivals[i] / 10, arrivals[i] % 10);
     }
-    print_rate();
     for (size_t i = 0; i < sizeof limiters / sizeof *limiters; i++) {
         print_limiter(limiters[i].name, &limiters[i].options);
     }

@@ -10,7 +10,7 @@
 
 enum { TRIES = 100000, ROUNDS_MAX = 64, LOG_LIMIT = 1000 };
 
-enum { TOKEN, LEAKY, DEBT, FIXED, SLIDING, LOG, KIND_COUNT };
+enum { TOKEN, LEAKY, DEBT, FIXED, SLIDING, LOG, CONCURRENCY, KIND_COUNT };
 
 /* All of them are so wide that every try is allowed, except `narrow`. */
 static const doorman_limit_options limit_options[KIND_COUNT] = {
@@ -22,24 +22,41 @@ static const doorman_limit_options limit_options[KIND_COUNT] = {
               .debt_max = 1e12},
     [FIXED] = {.kind = DOORMAN_FIXED_WINDOW, .limit = 1e8, .window = DOORMAN_SECOND},
     [SLIDING] = {.kind = DOORMAN_SLIDING_WINDOW, .limit = 1e8, .window = DOORMAN_SECOND},
-    [LOG] = {.kind = DOORMAN_SLIDING_LOG, .limit = LOG_LIMIT, .window = 1}};
+    [LOG] = {.kind = DOORMAN_SLIDING_LOG, .limit = LOG_LIMIT, .window = 1},
+    [CONCURRENCY] = {.kind = DOORMAN_CONCURRENCY, .limit = 1}};
 
 typedef struct limiters {
     uint64_t word;
-    doorman_rate rate, narrow;
-    doorman_gauge gauge;
+    doorman_client *client;
+    doorman_rate *rate, *narrow;
+    doorman_gauge *gauge;
     doorman_limit limits[KIND_COUNT];
     doorman_limiter states[KIND_COUNT];
     doorman_arrival arrivals[LOG_LIMIT];
-    doorman_time wait;
+    doorman_result result;
 } limiters;
+
+/* A resource without a lease, whose fallback has the capacity that it wants. */
+static doorman_resource *open_resource(limiters *l, const char *resource_id, double capacity,
+                                       doorman_time now) {
+    doorman_resource_options options = {
+        .resource_id = resource_id, .wants = capacity, .fallback = DOORMAN_OPTIMISTIC};
+    doorman_resource *resource = NULL;
+    must(doorman_resource_open(&resource, l->client, &options, NULL, now) == DOORMAN_OK,
+         "cannot open a resource");
+    return resource;
+}
 
 static void init_limiters(limiters *l) {
     doorman_time now = doorman_clock();
-    must(doorman_rate_init(&l->rate, 1e12, 0, now) == DOORMAN_OK &&
-             doorman_rate_init(&l->narrow, 1e-3, 0, now) == DOORMAN_OK &&
-             doorman_gauge_init(&l->gauge, 1) == DOORMAN_OK,
-         "cannot initialise a limiter");
+    const char *nobody = "tcp://127.0.0.1:1";
+    doorman_client_options options = {
+        .client_id = "bench", .addresses = &nobody, .address_count = 1, .seed = 1};
+    must(doorman_client_create(&l->client, &options, NULL, now) == DOORMAN_OK,
+         "cannot create a client");
+    l->rate = doorman_resource_rate(open_resource(l, "rate", 1e12, now));
+    l->narrow = doorman_resource_rate(open_resource(l, "narrow", 1e-3, now));
+    l->gauge = doorman_resource_gauge(open_resource(l, "gauge", 1, now));
     for (int i = 0; i < KIND_COUNT; i++) {
         doorman_arrival *arrivals = i == LOG ? l->arrivals : NULL;
         must(doorman_limit_init(&l->limits[i], &limit_options[i], NULL) == DOORMAN_OK &&
@@ -48,8 +65,14 @@ static void init_limiters(limiters *l) {
     }
 }
 
-static uint64_t use(limiters *l, int kind, doorman_time now) {
-    return doorman_limiter_try(&l->states[kind], &l->limits[kind], 1, &l->wait, now);
+static uint64_t use(limiters *l, int kind, doorman_result *out, doorman_time now) {
+    return doorman_limiter_try(&l->states[kind], &l->limits[kind], 1, out, now);
+}
+
+static uint64_t hold_locally(limiters *l, doorman_time now) {
+    uint64_t decision = use(l, CONCURRENCY, NULL, now);
+    doorman_limiter_release(&l->states[CONCURRENCY], &l->limits[CONCURRENCY], 1);
+    return decision;
 }
 
 static uint64_t swap(uint64_t *word, doorman_time now) {
@@ -79,15 +102,16 @@ static uint64_t hold(doorman_gauge *gauge, doorman_time now) {
 
 LOOP(read_clock, now)
 LOOP(read_and_swap, swap(&l->word, now))
-LOOP(rate_allowed, doorman_rate_try(&l->rate, 1, now))
-LOOP(rate_refused, doorman_rate_try(&l->narrow, 1, now))
-LOOP(gauge_held, hold(&l->gauge, now))
-LOOP(token_allowed, use(l, TOKEN, now))
-LOOP(leaky_allowed, use(l, LEAKY, now))
-LOOP(debt_allowed, use(l, DEBT, now))
-LOOP(fixed_allowed, use(l, FIXED, now))
-LOOP(sliding_allowed, use(l, SLIDING, now))
-LOOP(log_allowed, use(l, LOG, now))
+LOOP(rate_allowed, doorman_rate_try(l->rate, 1, now))
+LOOP(rate_refused, doorman_rate_try(l->narrow, 1, now))
+LOOP(gauge_held, hold(l->gauge, now))
+LOOP(token_allowed, use(l, TOKEN, NULL, now))
+LOOP(leaky_allowed, use(l, LEAKY, &l->result, now))
+LOOP(debt_allowed, use(l, DEBT, &l->result, now))
+LOOP(fixed_allowed, use(l, FIXED, NULL, now))
+LOOP(sliding_allowed, use(l, SLIDING, NULL, now))
+LOOP(log_allowed, use(l, LOG, NULL, now))
+LOOP(concurrency_held, hold_locally(l, now))
 
 enum { OPERATION_CLOCK, OPERATION_SWAP };
 
@@ -108,7 +132,8 @@ static const struct {
                   {"a debt bucket's try", debt_allowed, 0, 0},
                   {"a fixed window's try", fixed_allowed, 0, 0},
                   {"a sliding window's try", sliding_allowed, 0, 0},
-                  {"a sliding log's try", log_allowed, 0, 0}};
+                  {"a sliding log's try", log_allowed, 0, 0},
+                  {"a concurrency limiter's try, and its release", concurrency_held, 0, 0}};
 enum { OPERATION_COUNT = sizeof operations / sizeof *operations };
 
 static double cost(uint64_t (*run)(limiters *l), limiters *l) {
@@ -131,6 +156,7 @@ void bench_limiter(bench *b) {
             costs[index][i] = cost(operations[index].run, &l);
         }
     }
+    doorman_client_destroy(l.client);
     for (int index = 0; index < OPERATION_COUNT; index++) ns[index] = median(costs[index], rounds);
     for (int index = 0; index < OPERATION_COUNT; index++) {
         int beside = operations[index].beside;

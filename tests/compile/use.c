@@ -12,11 +12,21 @@ int main(void) {
     static doorman_limit_options options; /* zeros */
     doorman_limit limit;
     doorman_limiter limiter;
+    doorman_result result;
     options.kind = DOORMAN_TOKEN_BUCKET;
     options.units_per_second = 10;
     options.size = 1;
     if (doorman_limit_init(&limit, &options, NULL) != DOORMAN_OK) return 1;
     if (doorman_limiter_init(&limiter, &limit, NULL, 0) != DOORMAN_OK) return 1;
     if (doorman_limiter_try(&limiter, &limit, 1, NULL, 0) != DOORMAN_ALLOWED) return 1;
-    return doorman_limiter_delay(&limiter, &limit, 1, 0) == DOORMAN_SECOND / 10 ? 0 : 1;
+    if (doorman_limiter_delay(&limiter, &limit, 1, 0) != DOORMAN_SECOND / 10) return 1;
+
+    static doorman_limit_options pool; /* zeros */
+    pool.kind = DOORMAN_CONCURRENCY;
+    pool.limit = 2;
+    if (doorman_limit_init(&limit, &pool, NULL) != DOORMAN_OK) return 1;
+    if (doorman_limiter_init(&limiter, &limit, NULL, 0) != DOORMAN_OK) return 1;
+    if (doorman_limiter_try(&limiter, &limit, 2, &result, 0) != DOORMAN_ALLOWED) return 1;
+    doorman_limiter_release(&limiter, &limit, 2);
+    return result.decision == DOORMAN_ALLOWED && result.remaining <= 0 ? 0 : 1;
 }

@@ -198,8 +198,8 @@ mutant no-expiry 'S2: leases do not expire at the server' \
     'if (server->now < entry->end) break;' \
     'if (server->now >= 0) break;'
 mutant rate-fast 'L1: a rate allows 10 % more' \
-    'n * limit->unit_time, limit->most);' \
-    'n * limit->unit_time * 0.9, limit->most);'
+    'n * quota->unit_time, quota->most);' \
+    'n * quota->unit_time * 0.9, quota->most);'
 
 if [ -z "$missed" ]; then echo "$wanted: no such mutant"; fi
 [ "$missed" = 0 ]

@@ -835,7 +835,7 @@ static void after_a_fork_only_the_parent_can_use_the_agent(void **state) {
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_SAFE, DOORMAN_UNLIMITED);
     for (int how = 0; how < 4; how++) {
         if (how == 1) EVENTUALLY(leased(agent, resource));
-        if (how == 2) doorman_rate_shadow(doorman_resource_rate(resource), true);
+        if (how == 2) doorman__usage_bypass(&resource->rate.usage, DOORMAN__SHADOW, true);
         if (how == 3) assert_int_equal(doorman_agent_kill_switch(agent, true), DOORMAN_OK);
         pid_t child = fork();
         if (child == 0) _exit(child_checks(agent, resource, true));
@@ -1439,6 +1439,27 @@ static size_t most_in_10_ms(const double *passed_at, size_t count) {
     return most;
 }
 
+/* Pacing: the example in the comment of >>nng. At 10,000 a second with a burst of 0.1 s, a unit is
+ * paced 0.1 ms after the one before. The more has been saved, the sooner it is. */
+static void the_pace_follows_what_is_saved(void **state) {
+    (void)state;
+    static const struct {
+        doorman_time saved; /* beyond the price of the unit */
+        double faster;
+    } cases[] = {{0, 1}, {2 * MILLISECOND, 1.03}, {10 * MILLISECOND, 2.8}, {12 * MILLISECOND, 12}};
+    doorman__rate rate;
+    doorman__rate_init(&rate, 10000, 0, 0, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        doorman_time now = START + cases[i].saved + MILLISECOND / 10;
+        rate.paid_until = doorman__ticks(START);
+        doorman__rate_view view = doorman__rate_look(&rate, 1, now);
+        double paced = (double)(doorman__pace_due(START, &view) - START);
+        assert_true(fabs(MILLISECOND / 10 / paced / cases[i].faster - 1) < 0.1);
+    }
+    doorman__rate_view view = doorman__rate_look(&rate, 1, START + 13 * MILLISECOND);
+    assert_int_equal(doorman__pace_due(START, &view), START); /* more than an eighth: at once */
+}
+
 /* Pacing. The mean rate is within 0.1 % of the configured one. If a thread sometimes wakes up to 2
  * ms late, no 10 ms have more than 1.05 times their part at 10,000 units a second, and 1.2 times at
  * 1,000. If every sleep takes up to 80 ms longer, the mean rate still holds. */
@@ -1818,6 +1839,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_kill_switch_ends_waits),
         cmocka_unit_test(waits_are_granted_at_the_rate_and_not_above),
         cmocka_unit_test(late_wakeups_cause_no_burst_and_lose_nothing),
+        cmocka_unit_test(the_pace_follows_what_is_saved),
         cmocka_unit_test(many_threads_never_exceed_a_gauge),
         cmocka_unit_test(calls_from_many_threads_work_together),
         cmocka_unit_test(an_agent_with_many_resources_serves_each_one),

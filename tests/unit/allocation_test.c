@@ -788,37 +788,37 @@ static const test_case test_cases[] = {
 /* All other functions that return a status. */
 static const char *const other_functions[] = {
     "doorman_upstream_response", "doorman_server_set_master", "doorman_resource_set_wants",
-    "doorman_rate_init",         "doorman_gauge_init",        "doorman_limit_init",
-    "doorman_limiter_init",      "doorman_agent_set_wants",   "doorman_agent_rate_wait",
-    "doorman_agent_gauge_wait",  "doorman_rate_init_units",   "doorman_agent_shutdown",
+    "doorman_limit_init",        "doorman_limiter_init",      "doorman_agent_set_wants",
+    "doorman_agent_rate_wait",   "doorman_agent_gauge_wait",  "doorman_agent_shutdown",
     "doorman_agent_stop",        "doorman_agent_read_info",   "doorman_agent_close",
     "doorman_agent_read",        "doorman_agent_kill_switch", "doorman_agent_gauge_release",
 };
 
 static void limiters_start(doorman_time now) {
-    const doorman_limit_options options = {
-        .kind = DOORMAN_SLIDING_LOG, .limit = 2, .window = SECOND};
+    const doorman_limit_options log = {.kind = DOORMAN_SLIDING_LOG, .limit = 2, .window = SECOND};
+    const doorman_limit_options concurrency = {.kind = DOORMAN_CONCURRENCY, .limit = 1};
     doorman_limit limit;
     doorman_limiter limiter;
     doorman_arrival arrivals[2];
-    assert_int_equal(doorman_limit_init(&limit, &options, NULL), DOORMAN_OK);
+    doorman_result result;
+    assert_int_equal(doorman_limit_init(&limit, &log, NULL), DOORMAN_OK);
     assert_int_equal(doorman_limiter_init(&limiter, &limit, arrivals, now), DOORMAN_OK);
+    assert_int_equal(doorman_limiter_try(&limiter, &limit, 1, &result, now), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_limit_init(&limit, &concurrency, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_limiter_init(&limiter, &limit, NULL, now), DOORMAN_OK);
+    assert_int_equal(doorman_limiter_try(&limiter, &limit, 1, &result, now), DOORMAN_ALLOWED);
+    doorman_limiter_release(&limiter, &limit, 1);
 }
 
 /* Calls that use or release what exists work without memory. */
 static void limiters_and_clients_work_without_memory(void **state) {
     (void)state;
     fixture *s = fixture_start();
-    doorman_rate rate;
-    doorman_gauge gauge;
     doorman_request request;
     doorman_response response;
     doorman_upstream *upstream = doorman_client_upstream(s->clients[0]);
     s->now += 20 * SECOND;
     memory_fails_from(1);
-    assert_int_equal(doorman_rate_init(&rate, 10, 0, s->now), DOORMAN_OK);
-    assert_int_equal(doorman_rate_init_units(&rate, 10, 5, s->now), DOORMAN_OK);
-    assert_int_equal(doorman_gauge_init(&gauge, 10), DOORMAN_OK);
     limiters_start(s->now);
     assert_int_equal(doorman_resource_set_wants(s->resources[0][0], 50, s->now), DOORMAN_OK);
     assert_int_equal(doorman_rate_try(doorman_resource_rate(s->resources[0][0]), 1, s->now),

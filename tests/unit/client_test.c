@@ -1866,8 +1866,6 @@ static void shadow_mode_applies_to_one_resource(void **state) {
     assert_int_equal(doorman_rate_try(rate, 1, w.now), DOORMAN_ALLOWED);
     assert_int_equal(doorman_rate_try(doorman_resource_rate(earnest), 1, w.now), DOORMAN_REFUSED);
     assert_exact(read_now(&w, shadowed).rate.excess, 1);
-    doorman_rate_shadow(rate, false);
-    assert_int_equal(doorman_rate_try(rate, 1, w.now), DOORMAN_REFUSED);
     world_stop(&w);
 }
 
