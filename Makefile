@@ -52,6 +52,7 @@ build/doorman_server: doorman_server.c doorman.h | build_deps
 build/examples/%: examples/%.c doorman.h | build_deps
 	$(build)
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
+build/examples/event_loop: LIBRARIES = -lcjson
 build/examples/demo build/examples/demo_tree: examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 
@@ -78,16 +79,19 @@ THREADED = $(filter-out system/abuse_test,$(filter unit/limiters_test system/%,$
 TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(PROGRAMS:%=build/plain/%)
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
+TEST_LOOP = build/asan/examples/event_loop
 TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
 
 HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
 REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
-TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(REPLAYS) build/sim/sim build/doorman_server
+TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_LOOP) $(REPLAYS) build/sim/sim \
+    build/doorman_server
 # The longest tests come first, because they run in parallel.
 test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh $(TESTS) \
-	    tests/shell_check.sh tests/deploy_check.sh tests/browser_check.sh \
+	    tests/shell_check.sh tests/event_loop_check.sh tests/deploy_check.sh \
+	    tests/browser_check.sh \
 	    tests/install_check.sh tests/fuzz/replay.sh tests/text_check.sh \
 	    tests/comment_check.sh
 
@@ -101,7 +105,8 @@ build/tsan/%: tests/%.c $(TEST_SOURCES) | deps
 $(TEST_SERVERS): doorman_server.c doorman.h | deps
 	$(build)
 $(TEST_SHELL): LIBRARIES += -ledit
-$(TEST_SHELL): examples/doorman_shell.c doorman.h | deps
+$(TEST_LOOP): LIBRARIES = -lcjson
+$(TEST_SHELL) $(TEST_LOOP): build/asan/%: %.c doorman.h | deps
 	$(build)
 
 # Measures which lines and branches of the header the tests reach: the unit tests, the simulator,
