@@ -665,7 +665,9 @@ typedef struct doorman_server_resource {
     double subclients;                /* sum over the holders */
     size_t holder_count;
     uint64_t expired_count;  /* leases that have expired since the first request for the resource */
-    doorman_time learned_at; /* it learns until then, if amounts are parts of a shared capacity */
+    bool divides_capacity;   /* leases are parts of the capacity: not STATIC, not NO_ALGORITHM */
+    bool is_learning;        /* the server learns what the holders have, */
+    doorman_time learned_at; /* until then */
     bool has_safe_capacity;
     double safe_capacity;
 } doorman_server_resource;
@@ -6711,6 +6713,7 @@ static bool doorman__resource_describe(doorman_server *server, doorman__resource
     doorman__server_expire(server, resource);
     const doorman__lease_table *leases = &resource->leases;
     const doorman__held_lease *held = resource->upward ? &resource->upward->held : NULL;
+    const doorman__kind *kind = &doorman__kinds[leases->algorithm->kind];
     bool leased = !held || doorman__held_live(held, now);
     *out = (doorman_server_resource){.resource_id = resource->resource_id,
                                      .settings = resource->settings,
@@ -6724,6 +6727,8 @@ static bool doorman__resource_describe(doorman_server *server, doorman__resource
                                      .subclients = doorman__leases_subclients(leases),
                                      .holder_count = leases->entries.count,
                                      .expired_count = resource->expired_count,
+                                     .divides_capacity = kind->divides_capacity,
+                                     .is_learning = doorman__leases_learning(leases, now),
                                      .learned_at = leases->learned_at};
     out->has_safe_capacity = doorman__resource_safe_capacity(resource, now, &out->safe_capacity);
     return true;

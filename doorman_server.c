@@ -2192,20 +2192,14 @@ static bool reserve_row(void **items, size_t count, size_t *capacity, size_t byt
     return true;
 }
 
-/* Whether the algorithm divides the capacity between the holders. If not, the capacity is a limit
- * for each of them, or nothing, and a server does not learn. */
-static bool kind_divides_capacity(doorman_kind kind) {
-    return kind != DOORMAN_STATIC_SHARE && kind != DOORMAN_NO_ALGORITHM;
-}
-
 static bool row_learning(const struct row *row, doorman_time now) {
-    return kind_divides_capacity(row->kind) && row->info.learned_at > now;
+    return row->info.is_learning && row->info.learned_at > now;
 }
 
 /* The caller sets the id. */
 static struct row row_make(const doorman_server_resource *info) {
     struct row row = {.info = *info, .kind = info->settings->algorithm.kind};
-    if (kind_divides_capacity(row.kind) && info->has > info->capacity) {
+    if (info->divides_capacity && info->has > info->capacity) {
         row.overshoot = info->has - info->capacity;
     }
     return row;
@@ -2228,7 +2222,7 @@ static void snapshot_add_row(struct snapshot *snapshot, const doorman_server_res
 static void snapshot_add_other(struct snapshot *snapshot, const struct row *row) {
     doorman_server_resource *others = &snapshot->others.info;
     const doorman_server_resource *info = &row->info;
-    bool later = info->learned_at > others->learned_at;
+    bool later = info->is_learning && info->learned_at > others->learned_at;
     snapshot->has_others = true;
     snapshot->others.overshoot += row->overshoot;
     others->capacity += info->capacity;
@@ -2238,16 +2232,15 @@ static void snapshot_add_other(struct snapshot *snapshot, const struct row *row)
     others->subclients += info->subclients;
     others->holder_count += info->holder_count;
     others->expired_count += info->expired_count;
-    if (kind_divides_capacity(row->kind) && later) others->learned_at = info->learned_at;
+    others->is_learning |= info->is_learning;
+    if (later) others->learned_at = info->learned_at;
 }
 
 static void snapshot_count(struct snapshot *snapshot, const doorman_server_resource *info) {
-    bool learning =
-        kind_divides_capacity(info->settings->algorithm.kind) && info->learned_at > snapshot->now;
     snapshot->resource_count++;
     snapshot->holder_count += info->holder_count;
-    snapshot->learning_count += learning;
-    if (learning && info->learned_at > snapshot->learned_at) {
+    snapshot->learning_count += info->is_learning;
+    if (info->is_learning && info->learned_at > snapshot->learned_at) {
         snapshot->learned_at = info->learned_at;
     }
     if (info->leased && (!snapshot->leased_count++ || info->lease_end < snapshot->lease_end)) {
@@ -2929,7 +2922,7 @@ static void page_facts(struct text *text, struct service *service,
  * bar ends at twice the capacity, because the wants may be a thousand times larger. */
 static void page_bar(struct text *text, const struct row *row) {
     const doorman_server_resource *info = &row->info;
-    double capacity = kind_divides_capacity(row->kind) ? info->capacity : 0, maximum = capacity;
+    double capacity = info->divides_capacity ? info->capacity : 0, maximum = capacity;
     if (info->wants > maximum) maximum = info->wants;
     if (capacity > 0 && maximum > 2 * capacity) maximum = 2 * capacity;
     if (info->has > maximum) maximum = info->has;
@@ -2962,7 +2955,7 @@ static void page_line(struct text *text, const struct trend *trend, const float 
 static void page_trend(struct text *text, struct service *service, const struct row *row,
                        const char *id) {
     struct trend trend = history_find(service, id);
-    double capacity = kind_divides_capacity(row->kind) ? row->info.capacity : 0, maximum = capacity;
+    double capacity = row->info.divides_capacity ? row->info.capacity : 0, maximum = capacity;
     for (unsigned i = HISTORY_POINTS - trend.count; i < HISTORY_POINTS; i++) {
         if ((double)trend.has[i] > maximum) maximum = (double)trend.has[i];
     }
@@ -3006,7 +2999,7 @@ static void page_numbers(struct text *text, const struct row *row) {
     if (row->kind == DOORMAN_NO_ALGORITHM) {
         text_add(text, "</b>, not limited");
     } else {
-        text_add(text, kind_divides_capacity(row->kind) ? "</b> of <b>" : "</b>, each up to <b>");
+        text_add(text, row->info.divides_capacity ? "</b> of <b>" : "</b>, each up to <b>");
         page_amount(text, info->capacity);
         text_add(text, "</b>");
     }

@@ -1380,6 +1380,29 @@ static void an_update_is_due_at_once_when_the_last_holder_releases(void **state)
     world_stop(w);
 }
 
+/* S4: amounts that are not parts of the capacity need no learning. */
+static void a_resource_shows_whether_it_learns(void **state) {
+    (void)state;
+    for (int is_static = 0; is_static < 2; is_static++) {
+        const doorman_algorithm algorithm = {.kind = is_static ? DOORMAN_STATIC_SHARE
+                                                               : DOORMAN_FAIR_SHARE};
+        world *w = world_start(100, &algorithm);
+        holder a = {.id = "a", .wants = 1};
+        (void)request(w, &a);
+        doorman_server_resource resource = read_resource(w);
+        doorman_time learned_at = w->now + 63 * SECOND;
+        assert_int_equal(resource.divides_capacity, !is_static);
+        assert_int_equal(resource.is_learning, !is_static);
+        assert_int_equal(resource.learned_at, learned_at);
+        for (; w->now < learned_at - 1; w->now += 10 * SECOND) (void)request(w, &a);
+        w->now = learned_at - 1;
+        assert_int_equal(read_resource(w).is_learning, !is_static);
+        w->now = learned_at;
+        assert_false(read_resource(w).is_learning);
+        world_stop(w);
+    }
+}
+
 /* S2: each update frees a part of many expired leases, so that no request waits for all of them.
  * Responses do not depend on the rest. */
 static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) {
@@ -1622,6 +1645,7 @@ int main(void) {
         cmocka_unit_test(a_clock_that_goes_back_stands_still),
         cmocka_unit_test(lease_ids_are_unique),
         cmocka_unit_test(update_frees_expired_leases),
+        cmocka_unit_test(a_resource_shows_whether_it_learns),
         cmocka_unit_test(an_update_removes_all_resources_that_have_ended),
         cmocka_unit_test(an_update_is_due_at_once_when_the_last_holder_releases),
         cmocka_unit_test(an_update_with_much_work_does_a_part_and_is_due_again),
