@@ -583,8 +583,11 @@ typedef struct doorman_server_options {
     const char *const *parents;   /* other nodes: 1 to 16 addresses of the parent, tried in turn */
     size_t parent_count;
     doorman_time request_timeout; /* default 5 s, for requests to the parent; 0 for a root */
-    uint64_t seed[2]; /* for hash tables and lease ids: must be random, and new for each process */
-    double drift;     /* default 0.05: how far clock rates may differ, (0, 1] */
+    /* Required: random bits that are new for each process. They are for hash tables and lease ids,
+     * and with the same seed lease ids would repeat after a restart. With DOORMAN_NNG the header
+     * takes random bits from the system if both are 0. */
+    uint64_t seed[2];
+    double drift;                   /* default 0.05: how far clock rates may differ, (0, 1] */
     size_t resource_max;            /* default 1,000,000 */
     size_t holder_max;              /* of one resource; default 10,000,000 */
     size_t resource_max_per_holder; /* of a client; default 100,000 */
@@ -597,8 +600,9 @@ typedef struct doorman_server doorman_server;
 /* Creates a server, which is not yet master.
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call, except `config`
- *   error     may be NULL; describes an INVALID_ARGUMENT
- *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+ *   error     may be NULL; describes the error
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the seed is 0, and the system has
+ *             no random bits) */
 DOORMAN_API doorman_status doorman_server_create(doorman_server **out,
                                                  const doorman_server_options *options,
                                                  doorman_error *error, doorman_time now);
@@ -5383,6 +5387,8 @@ static doorman_status doorman__server_check_options(const doorman_server_options
         wrong = "request_timeout: must be 0 where there are no parents";
     } else if (options->parent_count > 0 && options->config) {
         wrong = "config: must be NULL, as its parent tells it";
+    } else if (!options->seed[0] && !options->seed[1]) {
+        wrong = "seed: must not be 0, but random bits that are new for each process";
     }
     return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
 }
@@ -5415,15 +5421,22 @@ static doorman_status doorman__server_init_upstream(doorman_server *server,
 
 doorman_status doorman_server_create(doorman_server **out, const doorman_server_options *options,
                                      doorman_error *error, doorman_time now) {
-    doorman_status status = doorman__server_check_options(options, error);
+    doorman_server_options own = *options;
+#ifdef DOORMAN_NNG
+    bool has_seed = own.seed[0] || own.seed[1];
+    if (!has_seed && !doorman_random(own.seed, sizeof own.seed)) {
+        return doorman__fail(error, DOORMAN_UNAVAILABLE, "seed: the system has no random bits");
+    }
+#endif
+    doorman_status status = doorman__server_check_options(&own, error);
     if (status != DOORMAN_OK) return status;
     doorman_server *server = (doorman_server *)doorman__zalloc(sizeof *server);
     if (!server) return doorman__no_memory(error);
-    doorman__server_set_options(server, options);
+    doorman__server_set_options(server, &own);
     server->upstream.server = server;
     doorman__server_now(server, now);
     if (options->parent_count) {
-        status = doorman__server_init_upstream(server, options, error);
+        status = doorman__server_init_upstream(server, &own, error);
     } else if (doorman_server_configure(server, options->config, now) != DOORMAN_OK) {
         status = doorman__no_memory(error);
     }

@@ -4441,17 +4441,13 @@ static enum exit_status service_create_server(struct service *service) {
     doorman_mastership mastership = {.address = service->advertise, .until = DOORMAN_NEVER};
     if (service->settings->election_key) mastership.until = 0;
     doorman_time now = doorman_clock();
-    doorman_status status = DOORMAN_UNAVAILABLE;
-    bool random = doorman_random(options.seed, sizeof options.seed);
     doorman_error error = {""};
-    if (random) status = doorman_server_create(&service->server, &options, &error, now);
+    doorman_status status = doorman_server_create(&service->server, &options, &error, now);
     enum exit_status exit_status = CONTINUE;
     if (status == DOORMAN_INVALID_ARGUMENT) {
         exit_status = fatal_error(EXIT_USAGE, "%s; the node is '%s'", error.text, service->node);
     } else if (status != DOORMAN_OK) {
-        exit_status =
-            fatal_error(EXIT_ERROR, "cannot serve: %s",
-                        random ? status_text(status) : "the system provides no random numbers");
+        exit_status = fatal_error(EXIT_ERROR, "cannot serve: %s", error.text);
     } else if (doorman_server_set_master(service->server, &mastership, now) != DOORMAN_OK) {
         exit_status = fatal_error(EXIT_USAGE, "--advertise '%s': " NAME_RULE, service->advertise);
     } else if (service->settings->election_key) {

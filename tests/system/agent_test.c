@@ -93,7 +93,6 @@ static void test_server_create(test_server *self) {
     doorman_config_options templates = {.templates = &all, .template_count = 1};
     assert_int_equal(doorman_config_create(&self->config, &templates, NULL), DOORMAN_OK);
     doorman_server_options options = {.node = "root", .config = self->config};
-    assert_true(doorman_random(options.seed, sizeof options.seed));
     doorman_time now = doorman_clock();
     assert_int_equal(doorman_server_create(&self->server, &options, NULL, now), DOORMAN_OK);
     doorman_mastership mastership = {.address = self->url, .until = DOORMAN_NEVER};
@@ -1796,10 +1795,33 @@ static void a_transport_reports_the_result_of_each_request(void **state) {
     test_server_stop(&right);
 }
 
+/* R1: two processes without a seed of their own never grant leases with the same id. */
+static void a_server_without_a_seed_gets_a_random_one(void **state) {
+    (void)state;
+    uint64_t ids[2];
+    for (int i = 0; i < 2; i++) {
+        test_server server = {.capacity = 100, .url = "tcp://nowhere:1"};
+        doorman_demand demand = {1, 1, 1};
+        doorman_capacity_request item = {.resource_id = "db", .wants = &demand, .wants_count = 1};
+        doorman_request request = {
+            .method = DOORMAN_GET_CAPACITY, .holder_id = "a", .items = &item, .item_count = 1};
+        doorman_response response;
+        test_server_create(&server);
+        assert_int_equal(
+            doorman_server_handle(server.server, &request, &response, NULL, doorman_clock()),
+            DOORMAN_OK);
+        ids[i] = response.items[0].gets.id;
+        doorman_server_destroy(server.server);
+        doorman_config_destroy(server.config);
+    }
+    assert_true(ids[0] != 0 && ids[0] != ids[1]);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_child_can_start_an_agent_where_its_parent_had_none),
+        cmocka_unit_test(a_server_without_a_seed_gets_a_random_one),
         cmocka_unit_test(an_application_is_limited_to_the_rate_of_its_lease),
         cmocka_unit_test(an_invalid_wait_is_refused_at_once),
         cmocka_unit_test(without_a_server_nothing_blocks_and_the_fallback_applies),

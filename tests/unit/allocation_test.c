@@ -381,13 +381,13 @@ static doorman_status create_server(fixture *s, const doorman_server_options *op
 }
 
 static doorman_status create_root(fixture *s) {
-    const doorman_server_options options = {.node = "new", .config = s->config};
+    const doorman_server_options options = {.node = "new", .config = s->config, .seed = {3, 4}};
     return create_server(s, &options);
 }
 
 static doorman_status create_node(fixture *s) {
     const doorman_server_options options = {
-        .node = "new", .parents = parents, .parent_count = COUNT_OF(parents)};
+        .node = "new", .parents = parents, .parent_count = COUNT_OF(parents), .seed = {3, 4}};
     return create_server(s, &options);
 }
 

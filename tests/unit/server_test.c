@@ -1380,6 +1380,26 @@ static void an_update_is_due_at_once_when_the_last_holder_releases(void **state)
     world_stop(w);
 }
 
+/* R1: with the same seed, a process that restarts would repeat the ids of its leases. */
+static void a_server_without_a_seed_is_refused(void **state) {
+    (void)state;
+    doorman_config *config = config_of(100, NULL);
+    doorman_server_options options = {.node = "root", .config = config};
+    doorman_server *server = NULL;
+    doorman_error error = {""};
+    assert_int_equal(doorman_server_create(&server, &options, &error, 0), DOORMAN_INVALID_ARGUMENT);
+    assert_null(server);
+    assert_string_equal(error.text,
+                        "seed: must not be 0, but random bits that are new for each process");
+    for (int i = 0; i < 2; i++) {
+        options.seed[i] = 1;
+        assert_int_equal(doorman_server_create(&server, &options, &error, 0), DOORMAN_OK);
+        doorman_server_destroy(server);
+        options.seed[i] = 0;
+    }
+    doorman_config_destroy(config);
+}
+
 /* S4: amounts that are not parts of the capacity need no learning. */
 static void a_resource_shows_whether_it_learns(void **state) {
     (void)state;
@@ -1645,6 +1665,7 @@ int main(void) {
         cmocka_unit_test(a_clock_that_goes_back_stands_still),
         cmocka_unit_test(lease_ids_are_unique),
         cmocka_unit_test(update_frees_expired_leases),
+        cmocka_unit_test(a_server_without_a_seed_is_refused),
         cmocka_unit_test(a_resource_shows_whether_it_learns),
         cmocka_unit_test(an_update_removes_all_resources_that_have_ended),
         cmocka_unit_test(an_update_is_due_at_once_when_the_last_holder_releases),

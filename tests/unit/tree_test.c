@@ -925,8 +925,11 @@ static void full_at_the_parent_is_full_at_the_node(void **state) {
 static void a_nodes_request_fails_after_its_timeout(void **state) {
     (void)state;
     const char *parents[] = {"n0"};
-    const doorman_server_options options = {
-        .node = "leaf", .parents = parents, .parent_count = 1, .request_timeout = 2 * SECOND};
+    const doorman_server_options options = {.node = "leaf",
+                                            .parents = parents,
+                                            .parent_count = 1,
+                                            .request_timeout = 2 * SECOND,
+                                            .seed = {1, 2}};
     const doorman_mastership mastership = {.address = "leaf", .until = DOORMAN_NEVER};
     forest *f = forest_start_one(100, fair);
     node *leaf = &f->nodes[add_node(f, 0)];
@@ -1288,7 +1291,7 @@ static void a_node_has_a_configuration_or_a_parent(void **state) {
     const char *parents[] = {"n0"};
     doorman_server *server = NULL;
     doorman_error error = {""};
-    doorman_server_options options = {.node = "x"};
+    doorman_server_options options = {.node = "x", .seed = {1, 2}};
     assert_int_equal(doorman_server_create(&server, &options, &error, 0), DOORMAN_INVALID_ARGUMENT);
     options.config = f->config;
     options.parents = parents;
