@@ -1268,6 +1268,25 @@ static void a_resource_reopened_before_its_release_keeps_its_lease(void **state)
     world_stop(&w);
 }
 
+/* A close and a reopening during a request leave no trace: the response is taken. */
+static void a_resource_reopened_during_a_request_takes_its_response(void **state) {
+    (void)state;
+    world w = world_start();
+    doorman_resource *resource = open_resource(&w, "db", 100);
+    assert_true(has_request(&w));
+    doorman__held_lease *held = w.upstream->first;
+    assert_int_equal(held->state, DOORMAN__HELD_REQUESTED);
+    doorman_resource_close(resource, w.now);
+    assert_int_equal(held->state, DOORMAN__HELD_ABANDONED);
+    resource = open_resource(&w, "db", 100);
+    assert_int_equal(held->state, DOORMAN__HELD_REQUESTED);
+    grant_one(&w, 70);
+    assert_int_equal(held->state, DOORMAN__HELD_IDLE);
+    assert_exact(read_now(&w, resource).capacity, 70);
+    assert_false(has_request(&w));
+    world_stop(&w);
+}
+
 /* R10. The Go client has a race between a release and later requests. */
 static void a_resource_reopened_during_its_release_is_requested_again(void **state) {
     (void)state;
@@ -1487,6 +1506,7 @@ int main(void) {
         cmocka_unit_test(a_close_during_a_request_releases_the_lease_of_its_response),
         cmocka_unit_test(a_close_during_a_request_that_grants_nothing_sends_no_release),
         cmocka_unit_test(a_resource_reopened_before_its_release_keeps_its_lease),
+        cmocka_unit_test(a_resource_reopened_during_a_request_takes_its_response),
         cmocka_unit_test(a_resource_reopened_during_its_release_is_requested_again),
         cmocka_unit_test(a_lease_after_a_release_can_end_earlier_than_the_released_one),
         cmocka_unit_test(a_resource_reopened_and_closed_during_its_release_is_removed),
