@@ -28,12 +28,16 @@
  *     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
  *     doorman_client_options options = {.addresses = addresses, .address_count = 1};
  *     doorman_resource_options database = {
- *         .resource_id = "db/orders", .wants = 400, .safe_capacity = 10};
+ *         .resource_id = "db/orders",
+ *         .wants = 400,
+ *         .has_safe_capacity = true,
+ *         .safe_capacity = 10,
+ *     };
  *     doorman_agent *agent = NULL;
  *     doorman_resource *resource = NULL;
  *     doorman_error error = {""};
  *     if (doorman_agent_start(&agent, &options, &error) != DOORMAN_OK ||
- *         doorman_agent_open(&resource, agent, &database, &error) != DOORMAN_OK) {
+ *         doorman_resource_open(&resource, agent, &database, &error) != DOORMAN_OK) {
  *         fprintf(stderr, "rate_client: %s\n", error.text);
  *         doorman_agent_stop(agent);
  *         return 1;
@@ -43,10 +47,10 @@
  *         int queries = 0;
  *         doorman_time end = doorman_clock() + DOORMAN_SECOND;
  *         for (doorman_time now; (now = doorman_clock()) < end;) {
- *             if (doorman_agent_rate_wait(agent, resource, 1, end - now) == DOORMAN_OK) queries++;
+ *             if (doorman_resource_wait(resource, 1, end - now) == DOORMAN_OK) queries++;
  *         }
  *         doorman_resource_info info;
- *         doorman_agent_read(agent, resource, &info);
+ *         doorman_resource_read(resource, &info);
  *         printf("%2d s: %5d queries, %s of %g a second\n", second, queries,
  *                info.leased ? "a lease" : "without a lease, the safe capacity", info.capacity);
  *     }
@@ -105,21 +109,20 @@
  *     upstream       doorman_upstream_due  _request  _response  _failed
  *     server         doorman_server_create  _destroy  _configure  _set_master  _handle
  *                    _upstream  _next_resource  _next_lease  _find
- *     client         doorman_client_create  _destroy  _upstream  _kill_switch
- *                    doorman_resource_open  _close  _set_wants  _read  _rate  _gauge
- *     limiters       doorman_rate_try  _decide  _delay    doorman_gauge_try  _decide  _release
- *                    doorman_limit_init    doorman_limiter_init  _try  _delay  _release
+ *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants  _read
+ *                    _try  _release
+ *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
  *     JSON           doorman_json_config  _serve  _request  _response
  *                    doorman_json_exchange_read  _decide  _write  _uninit
  *                    doorman_buffer_uninit
- *     nng            doorman_agent_start  _shutdown  _stop  _read_info  _open  _close  _set_wants
- *                    _read  _kill_switch  _rate_wait  _gauge_wait  _gauge_release
- *                    doorman_clock    doorman_random
- *                    doorman_transport_create  _destroy  _update  _send
+ *     agent          doorman_agent_start  _shutdown  _stop  _read_info  _kill_switch
+ *                    doorman_resource_open  _close  _try  _wait  _release  _delay  _set_wants
+ *                    _read    doorman_clock
+ *     transport      doorman_transport_create  _destroy  _update  _send
  *
  *     There are three ways to use it:
- *     an application  doorman_agent_start and doorman_agent_open; before each request of the
- *                     application doorman_agent_rate_wait or doorman_rate_try; doorman_agent_stop
+ *     an application  doorman_agent_start and doorman_resource_open; before each request of the
+ *                     application doorman_resource_try or _wait; doorman_agent_stop
  *     a node          doorman_json_config, doorman_server_create, _set_master; for each message
  *                     doorman_json_serve; with a parent also a doorman_transport
  *                     (doorman_server.c does this, with sockets)
@@ -158,10 +161,10 @@
  *
  * THREADS AND TIME
  *
- *     Only one thread at a time may use a server, or a client with its upstream and resources: the
- *     caller needs a lock. Any number of threads may use a limiter (try, delay, release) or a
- *     configuration at once. Any thread may use an agent, except in a child process that inherited
- *     it: see doorman_agent_start.
+ *     Any thread may use an agent and its resources, except in a child process that inherited them:
+ *     see doorman_agent. Only one thread at a time may use a server, or a client with its upstream
+ *     and resources: the caller needs a lock. Any number of threads may use a limiter, a
+ *     configuration, doorman_client_try and doorman_client_release at once.
  *
  *     Only the section nng reads a clock. All other functions that depend on time take `now` as the
  *     last parameter, in nanoseconds of any clock that never goes back. If the clock does go back,
@@ -718,158 +721,187 @@ DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *r
 DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resource_id,
                                      doorman_server_resource *out, doorman_time now);
 
+/* ---- decisions, the public part ------------------------------------------------------------- */
+
+typedef enum doorman_decision {
+    DOORMAN_ALLOWED,
+    DOORMAN_REFUSED,   /* not now */
+    DOORMAN_IMPOSSIBLE /* never: n is negative, NaN, or more than the limiter could ever hold */
+} doorman_decision;
+
+/* A decision, and the values for the headers of a reply: RateLimit and Retry-After. */
+typedef struct doorman_result {
+    doorman_decision decision;
+    double limit;             /* in force: units a second, or at once; or DOORMAN_UNLIMITED */
+    double remaining;         /* units that are left after this call; or DOORMAN_UNLIMITED. What a
+                                 bucket could lend is not counted */
+    doorman_time wait;        /* ALLOWED: the caller must wait this long before it uses the units.
+                                 It is 0, except for a limiter with debt_max */
+    doorman_time retry_after; /* ALLOWED: 0. REFUSED: until there will be enough units or, if the
+                                 lease is too small, until a new one is expected. DOORMAN_NEVER:
+                                 IMPOSSIBLE, or nothing is known that will change */
+    doorman_time reset_after; /* until all that was used is available again, without other calls; 0
+                                 for a gauge and CONCURRENCY, because nobody knows */
+} doorman_result;
+
 /* ---- client, the public part --------------------------------------------------------------- */
 
 /* What a resource does while it has no lease. */
 typedef enum doorman_fallback {
-    DOORMAN_SAFE,        /* the last safe capacity heard, else that of the options */
+    DOORMAN_SAFE,        /* the safe capacity that a server sent last, else that of the options */
     DOORMAN_PESSIMISTIC, /* nothing */
     DOORMAN_OPTIMISTIC   /* what it wants */
 } doorman_fallback;
 
-/* Who is let speak over TLS (tls+tcp://HOST:PORT): texts in PEM. */
+/* Texts in PEM, for addresses like tls+tcp://HOST:PORT. */
 typedef struct doorman_tls {
-    const char *authority; /* required: what servers' certificates must be signed by, for the host
-                              of the address: a name (nng 1.5 finds no numbers in them) */
+    const char *authority; /* required: must have signed the servers' certificates. A certificate
+                              must be for the host name of the address (nng 1.5 does not find
+                              numeric addresses in certificates) */
     const char *certificate, *key; /* this side's own; NULL: none */
 } doorman_tls;
 
 typedef struct doorman_client_options {
-    const char *client_id;        /* required: unlike that of any other client, 1 to 256 bytes */
+    const char *client_id;        /* required: different from that of any other client */
     const char *const *addresses; /* required: 1 to 16, tried in turn */
     size_t address_count;
-    uint64_t seed;                /* of the jitter */
-    doorman_time request_timeout; /* 5 s */
-    const doorman_tls *tls;       /* of an agent alone, where addresses are of TLS */
+    uint64_t seed; /* required: random, and new for each client. With DOORMAN_NNG the header takes
+                      random bits from the system if it is 0 */
+    doorman_time request_timeout; /* 5 s; at least 1 ms */
+    const doorman_tls *tls;       /* only for an agent, if addresses use TLS */
 } doorman_client_options;
 
 typedef struct doorman_client doorman_client;
-typedef struct doorman_resource doorman_resource;
+
+/* A resource of a client that has no thread. An agent's resource has another type, because only one
+ * thread at a time may call the functions that take this one. */
+typedef struct doorman_client_resource doorman_client_resource;
 
 typedef struct doorman_resource_info doorman_resource_info;
 
-/* A field that would have no effect is refused: a priority without has_priority, wants_minimum,
- * wants_initial or window beside wants, a safe_capacity where the mode is not SAFE. (A context
- * without on_change is let be.) */
+/* What a limited thing is counted in, and so what limits it. */
+typedef enum doorman_resource_kind {
+    DOORMAN_RATE, /* units per second: requests */
+    DOORMAN_GAUGE /* units at once, which the application gives back: connections, transactions */
+} doorman_resource_kind;
+
+/* A field that would have no effect is refused: a value without its has_ field; wants_minimum,
+ * wants_initial or window if wants is set; a burst of a gauge; a safe capacity if the fallback is
+ * not SAFE. (A context without on_change is accepted.) */
 typedef struct doorman_resource_options {
-    const char *resource_id; /* required */
-    bool has_priority;       /* else 1 */
+    const char *resource_id;    /* required */
+    doorman_resource_kind kind; /* RATE */
+    bool has_priority;          /* else 1 */
     int priority;
-    double wants;              /* 0: follow the use of the limiters, within the next three */
+    double wants;              /* 0: wants follow use, within the bounds of the next three */
     double wants_minimum;      /* 1: what an idle resource keeps */
-    double wants_maximum;      /* 1e15: wants that are set must not exceed it either */
+    double wants_maximum;      /* 1e15: also the bound of wants that are set */
     double wants_initial;      /* wants_minimum: the least in the first window */
-    doorman_time window;       /* 10 s: how far back use is looked at; 10 ms or more */
-    doorman_time burst;        /* 0.1 s: of the rate limiter, see doorman_rate_try */
-    double burst_units;        /* 0: the burst is a time; else this many units, whatever the rate */
+    doorman_time window;       /* 10 s: for how long use counts; at least 10 ms */
+    doorman_time burst;        /* a rate: 0.1 s; at least 1 us; see doorman_resource_try */
+    double burst_units;        /* a rate: 0; else the burst is this many units, at any rate */
     doorman_fallback fallback; /* SAFE */
-    double safe_capacity; /* 0: in force until a server has said another; or DOORMAN_UNLIMITED */
+    bool has_safe_capacity;    /* else 0 */
+    double safe_capacity;      /* until a server sends another one; or DOORMAN_UNLIMITED */
     bool shadow; /* shadow mode, to see what a limit would do: what would be refused is allowed, and
                     counted as excess (unless n is not an amount); nothing waits; delays are 0 */
-    /* Called when `leased`, `grant` or `capacity` has changed; info says what they are now, and is
-     * borrowed for the call. The call comes from within a call on the client or the agent, which
-     * waits for it, so it should return soon. It may use limiters (try, delay, release). It
-     * must not call the client; a call of the agent does nothing and returns DEADLOCK. Nor may it
-     * wait for a thread that calls either of them. */
+    /* Called when `leased`, `outcome`, `learning` or `capacity` has changed. info is valid only
+     * during the call. The call comes from within a call on the client, or on the agent and its
+     * resources, or from the agent's thread. They wait for it, so it should return soon. It may try
+     * and release units of any resource, and ask for a delay. It must not make other calls on a
+     * client; other calls on an agent return DEADLOCK and do nothing. It must not wait for a thread
+     * that makes such calls. */
     void (*on_change)(void *context, const doorman_resource_info *info);
     void *context;
 } doorman_resource_options;
 
-/* Makes a client. It does nothing by itself: see doorman_upstream.
- *   out       written on OK alone; the caller destroys it
- *   options   borrowed for the call
- *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+/* Creates a client. It does nothing by itself: see doorman_upstream.
+ *   out       written only on OK; the caller destroys it
+ *   options   used only during the call
+ *   error     may be NULL; describes an INVALID_ARGUMENT
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | with DOORMAN_NNG: UNAVAILABLE (the system has
+ *             no random bits) */
 DOORMAN_API doorman_status doorman_client_create(doorman_client **out,
                                                  const doorman_client_options *options,
                                                  doorman_error *error, doorman_time now);
 
-/* Frees the client and its resources, also those that are open. Releases nothing at the server:
- * close the resources first, and carry the request that the upstream then makes. NULL is fine. */
+/* Frees the client and its resources, open ones too. It releases no lease at the server: to do so,
+ * close the resources first, and send the request that the upstream then makes. NULL has no
+ * effect. */
 DOORMAN_API void doorman_client_destroy(doorman_client *client);
 
 /* What a loop drives: see doorman_upstream.
  *   returns   never NULL; belongs to the client, which frees it */
 DOORMAN_API doorman_upstream *doorman_client_upstream(doorman_client *client);
 
-/* The kill switch: while on, the limiters of all the client's resources, those to come too, let
- * everything through, and count it. Leases go on as ever. */
-DOORMAN_API void doorman_client_kill_switch(doorman_client *client, bool on);
-
-/* Opens a resource. A resource that is open already is returned again and counted, and the options
- * of the first opening stay in force. Where the new ones differ, the call still returns OK;
- * `options_differ` of doorman_resource_info is true until the last close, and error, if not NULL,
- * names the first field that differs ("" where none does).
- *   out       written on OK alone
+/* Opens a resource. If it is open already, the call returns the same resource, and the options of
+ * the first opening stay in force. If the new ones differ, the call still returns OK: error (if not
+ * NULL) names the first field that differs ("" if none does), and `options_differ` of
+ * doorman_resource_info is true until the last close. A different kind is refused.
+ *   out       written only on OK
+ *   options   used only during the call
  *   error     also written on OK, see above
- *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY
+ *   returns   OK | INVALID_ARGUMENT (also: open, or with units in use, as the other kind) |
+ *             OUT_OF_MEMORY
  *   cost      O(log resources of the client) */
-DOORMAN_API doorman_status doorman_resource_open(doorman_resource **out, doorman_client *client,
-                                                 const doorman_resource_options *options,
-                                                 doorman_error *error, doorman_time now);
+DOORMAN_API doorman_status doorman_client_open(doorman_client_resource **out,
+                                               doorman_client *client,
+                                               const doorman_resource_options *options,
+                                               doorman_error *error, doorman_time now);
 
-/* Undoes one opening. The last one ends the life of the resource and its limiters, and releases the
- * lease with the next request (or, if a gauge has units in flight, lets it run out). */
-DOORMAN_API void doorman_resource_close(doorman_resource *resource, doorman_time now);
+/* Ends one opening. After the last one the caller must not use the resource any more, and the next
+ * request releases the lease; if a gauge has units in use, the lease ends by itself instead. */
+DOORMAN_API void doorman_client_close(doorman_client_resource *resource, doorman_time now);
 
-/* Sets what is wanted, in the resource's units; from then on it does not follow use.
+/* Sets the wants, in the resource's units. From then on they do not follow use.
  *   returns   OK | INVALID_ARGUMENT (not in [0, wants_maximum]) */
-DOORMAN_API doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants,
-                                                      doorman_time now);
+DOORMAN_API doorman_status doorman_client_set_wants(doorman_client_resource *resource, double wants,
+                                                    doorman_time now);
 
-/* What became of the units that a limiter was asked for, from its beginning. In units, to be
- * exported as counters: each is kept to 1/4096, and starts again from 0 after 2^52. */
+/* Counts of units that a resource was asked for since it was created, to export as counters. Each
+ * is exact to 1/4096 of a unit, and starts again from 0 after 2^52. */
 typedef struct doorman_counts {
-    double allowed; /* exact, whatever the number of threads */
-    double refused; /* an estimate where many threads are refused without pause: one that is stopped
-                       while it counts takes back what others have counted meanwhile */
-    double excess;  /* let through all the same: by shadow mode, or the kill switch */
-    uint64_t waits; /* calls that had to wait, those that timed out too, */
-    doorman_time waited; /* and for how long in all, not counting those that still do */
+    double allowed; /* exact, with any number of threads */
+    double refused; /* an estimate if many threads are refused at the same time: a thread that is
+                       stopped while it counts removes what others have counted meanwhile */
+    double excess;  /* allowed only because of shadow mode or the kill switch */
+    uint64_t waits; /* calls that had to wait and have ended, timed-out ones too, */
+    doorman_time waited; /* and how long they waited, in total */
 } doorman_counts;
 
 struct doorman_resource_info {
-    const char *resource_id;
-    bool leased;     /* else capacity is by the mode */
-    double capacity; /* in force now; DOORMAN_UNLIMITED by a safe capacity alone */
-    double wants, in_flight;
-    doorman_time expires_at; /* the lease's end, where leased */
-    doorman_outcome outcome; /* what the server said last; UNMATCHED and FULL need a person */
-    bool has_outcome;        /* it has said anything */
-    bool learning; /* it said that it learns: until that ends, nobody gets more than it had */
-    bool whole;    /* leases are of whole units: the template says "whole": true */
-    bool gauge_is_divided; /* the gauge is used, but they are not: a unit may never be free */
+    const char *resource_id; /* valid until the last close */
+    doorman_resource_kind kind;
+    bool leased;             /* it has a lease; else the fallback is in force */
+    double capacity;         /* in force; DOORMAN_UNLIMITED only as a safe capacity */
+    double wants;            /* what it wants */
+    double in_use;           /* a gauge: units that are not released yet */
+    doorman_time expires_at; /* the end of the lease, if it has one */
+    bool has_outcome;        /* a server has responded, */
+    doorman_outcome outcome; /* last with this; an operator must act on UNMATCHED and FULL, */
+    bool learning;           /* and said that it learns: until it has, no lease grows */
+    bool has_safe_capacity;  /* a server has sent a safe capacity, */
+    double safe_capacity;    /* last this one; or DOORMAN_UNLIMITED */
+    bool whole;              /* leases are whole units: the template says "whole": true */
+    bool gauge_is_divided;   /* a gauge whose leases are not whole units: a unit may never fit */
     doorman_fallback fallback;
-    doorman_counts rate, gauge;
-    uint64_t refresh_failures; /* of the client: requests without an answer that was of use */
+    doorman_counts counts;
+    uint64_t refresh_failures; /* of the client: requests without a useful response */
     bool options_differ;       /* a later opening gave other options, which are not in force */
 };
 
-DOORMAN_API void doorman_resource_read(const doorman_resource *resource, doorman_resource_info *out,
-                                       doorman_time now);
+/* Reads the state of a resource.
+ *   out   written whole */
+DOORMAN_API void doorman_client_read(const doorman_client_resource *resource,
+                                     doorman_resource_info *out, doorman_time now);
+
+/* As doorman_resource_try and doorman_resource_release. Any number of threads may call them at
+ * once, and also while another thread is in another call on the client. */
+DOORMAN_API doorman_decision doorman_client_try(doorman_client_resource *resource, double n,
+                                                doorman_result *out, doorman_time now);
+DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resource, double n);
 
 /* ---- limiters, the public part -------------------------------------------------------------- */
-
-typedef enum doorman_decision {
-    DOORMAN_ALLOWED,
-    DOORMAN_REFUSED,
-    DOORMAN_IMPOSSIBLE /* more than the limiter could hold at the largest amount that it can ever
-                          follow, negative, or NaN */
-} doorman_decision;
-
-/* A decision, and what the headers of a reply need: RateLimit, Retry-After. */
-typedef struct doorman_result {
-    doorman_decision decision;
-    double limit;             /* in force: units a second, or at once; or DOORMAN_UNLIMITED */
-    double remaining;         /* units that are left after this; or DOORMAN_UNLIMITED. What a bucket
-                                 could lend is not counted */
-    doorman_time wait;        /* ALLOWED: the caller must wait this long before it uses the units.
-                                 It is 0, except for a limiter with debt_max */
-    doorman_time retry_after; /* ALLOWED: 0. REFUSED: until there will be enough or, if the lease is
-                                 too small, until a new one is expected. DOORMAN_NEVER: IMPOSSIBLE,
-                                 or nothing is known that will change */
-    doorman_time reset_after; /* until all that was used is available again, without other calls; 0
-                                 for a gauge and CONCURRENCY, because nobody knows */
-} doorman_result;
 
 /* Private: 64 bits that threads share are aligned to 8 bytes. 32-bit x86 does not require that, and
  * reads and writes a value that crosses the border of a cache line in two halves. */
@@ -878,54 +910,6 @@ typedef struct doorman_result {
 #else
 #define DOORMAN__ALIGNED
 #endif
-
-/* The limiters of a resource: a rate of units a second, and a gauge of units in flight. Any number
- * of threads may use them. */
-typedef struct doorman__rate doorman_rate;
-typedef struct doorman__gauge doorman_gauge;
-
-/* May n units be used now? Takes them if so.
- * In any time t at most rate * (t + burst) units are let through (L1), where a burst shorter than
- * one unit's time counts as that long: else a slow rate could never let one unit through. A unit's
- * time is kept to 1/256 ns, rounded up: single units pass at 2.5e11 a second at most, 0.04 % too
- * slowly at 1e8; and below 3e-8 a second, one in a year, no whole one passes.
- *   n         [0, 1e15], a real number; 0 is always allowed
- *   returns   REFUSED: not now; IMPOSSIBLE: more than the burst, and than one unit, at the largest
- *             rate that there can be. That is the rate of a limiter of its own; of a resource what
- *             it may want at most (wants_maximum, or wants that are set), or has, if that is more.
- *             What is not allowed counts as refused
- *   cost      no lock and no system call; one compare-and-swap where allowed
- *   source    GCRA (ITU-T I.371), with a saved time in place of a bucket of cells */
-DOORMAN_API doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now);
-
-/* As doorman_rate_try, and says how much is left, and when to try again.
- *   out       required; written whole
- *   returns   out->decision
- *   cost      a try and a second look at the limiter, with two divisions */
-DOORMAN_API doorman_decision doorman_rate_decide(doorman_rate *rate, double n, doorman_result *out,
-                                                 doorman_time now);
-
-/* How long until n units could be allowed, if nobody else took any and the rate stayed as it is;
- * takes nothing. DOORMAN_NEVER: not at this rate. */
-DOORMAN_API doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time now);
-
-/* May n units start now? Whoever is allowed calls doorman_gauge_release with the same n. What is in
- * flight never exceeds the capacity; when that shrinks, nothing new starts until it fits (L1).
- * Units are counted in 1/4096, rounded up. IMPOSSIBLE: more than the largest capacity that there
- * can be, as for a rate. */
-DOORMAN_API doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time now);
-
-/* As doorman_gauge_try, and says how much is left, and when to try again: when another lease is
- * expected, for nobody knows when units will be released. */
-DOORMAN_API doorman_decision doorman_gauge_decide(doorman_gauge *gauge, double n,
-                                                  doorman_result *out, doorman_time now);
-DOORMAN_API void doorman_gauge_release(doorman_gauge *gauge, double n);
-
-/* The limiters of a resource: as many threads and callers as like share them. They end with the
- * last close of the resource. A gauge needs leases of whole units, as a template with "whole": true
- * gives them: without it on_change comes once, and then gauge_is_divided is true. */
-DOORMAN_API doorman_rate *doorman_resource_rate(doorman_resource *resource);
-DOORMAN_API doorman_gauge *doorman_resource_gauge(doorman_resource *resource);
 
 /* ---- limiters without a server -------------------------------------------------------------- */
 /* Limiters for one process that shares its limit with no other process.
@@ -1198,44 +1182,48 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 
 #ifdef DOORMAN_NNG
 #define DOORMAN__DECLARES_NNG
-/* ---- nng, the public part ------------------------------------------------------------------- */
+/* ---- agent and resources, the public part --------------------------------------------------- */
 
-/* A client that runs: its own clock, one thread, one connection. All calls may come from any
- * thread; none but the waits blocks, and no wait waits for a server when there is capacity.
+/* A client that runs: it has a clock, a thread and a connection of its own. Any thread may call the
+ * functions of an agent and its resources. Only the waits and doorman_agent_stop block, and a wait
+ * does not wait for a server if there is capacity.
  *
- * Besides what stands with each call, any call returns
- *   DEADLOCK      from within an on_change of this agent. The call has done nothing
- *   UNAVAILABLE   in the child process of a fork that came after doorman_agent_start. The call has
- *                 done nothing, and all limiters of the agent refuse there for good: the lease is
- *                 the parent's. What the child has inherited is not freed; it goes with the process
- */
+ * Each of these functions that returns a status also returns
+ *   DEADLOCK      within an on_change of this agent (except doorman_resource_release). The call has
+ *                 done nothing
+ *   UNAVAILABLE   in the child process of a fork after doorman_agent_start. The call has done
+ *                 nothing. In the child all attempts on the agent's resources are REFUSED for ever,
+ *                 because the leases belong to the parent. The child must not free the agent; its
+ *                 memory goes with the process */
 typedef struct doorman_agent doorman_agent;
 
-/* The clock of an agent's limiters: CLOCK_BOOTTIME where there is one, else CLOCK_MONOTONIC. */
+/* A resource of an agent: a rate or a gauge. It belongs to the agent. */
+typedef struct doorman_resource doorman_resource;
+
+/* The clock of agents: CLOCK_BOOTTIME if the system has it, else CLOCK_MONOTONIC. */
 DOORMAN_API doorman_time doorman_clock(void);
 
-/* Fills an array with random bits of the system's. false: it has none */
-DOORMAN_API bool doorman_random(void *out, size_t bytes);
-
-/* Starts an agent. Servers need not be there yet.
- *   options   as for doorman_client_create, but client_id NULL means host:pid: and 64 bits that the
- *             system draws anew for each agent, and a seed of 0 a random one. An address is one
- *             that nng can reach: tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME,
- *             ws://HOST:PORT/PATH or wss://HOST:PORT/PATH. tls+tcp and wss need tls
+/* Starts an agent. The servers need not run yet.
+ *   out       written only on OK
+ *   options   as for doorman_client_create, except: without a client_id the agent uses
+ *             "HOST:PID:" and 64 random bits. Addresses must be such that nng can reach:
+ *             tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME, ws://HOST:PORT/PATH
+ *             or wss://HOST:PORT/PATH. tls+tcp and wss need tls
+ *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (no thread, no random bits, or
  *             this process is the child of one that had used nng before the fork: nng works in a
- *             child only where the parent had made no agent and no transport, nor used nng
+ *             child only if the parent had made no agent and no transport, and had not used nng
  *             itself) */
 DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                const doorman_client_options *options,
                                                doorman_error *error);
 
-/* The first of two steps to stop: wakes all waits with UNAVAILABLE, and from then on every wait and
- * doorman_agent_open returns UNAVAILABLE at once. All other calls work as before. Any thread may
- * call it, any number of times. Threads that wait for ever are stopped like this:
+/* The first of two steps to stop an agent. All waits return UNAVAILABLE, and from then on every
+ * wait and doorman_resource_open returns UNAVAILABLE at once. All other calls work as before. Any
+ * thread may call it, any number of times. Threads that wait without a timeout are stopped so:
  *
- *     each thread     while (doorman_agent_rate_wait(agent, resource, 1, DOORMAN_NEVER) ==
- *                            DOORMAN_OK) act();
+ *     each thread     while (doorman_resource_wait(resource, 1, DOORMAN_NEVER) == DOORMAN_OK)
+ *                         act();
  *     the last one    doorman_agent_shutdown(agent);
  *                     pthread_join(...);              each thread
  *                     doorman_agent_stop(agent);
@@ -1243,69 +1231,119 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
  *   returns   OK */
 DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
 
-/* The second step, which does the first where it has not been done: releases all leases (waiting a
- * second at most for the server), and frees the agent with its resources. No other thread may be in
- * a call, or begin one, except for waits that are already blocked. NULL is fine.
+/* The second step. It also does the first step if necessary, releases all leases (which takes a
+ * second at most), and frees the agent and its resources. No other thread may be in a call or begin
+ * one, except waits that are blocked already. NULL has no effect.
  *   returns   OK | DEADLOCK, UNAVAILABLE: see above; then nothing is freed */
 DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 
-/* How an agent is doing, for logs and health checks. */
+/* The state of an agent, for logs and health checks. */
 typedef struct doorman_agent_info {
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the request under way, or the next one */
-    bool connected;                         /* there is a connection to it, as far as nng knows */
-    bool failing;                           /* the last request had no answer that was of use */
-    doorman_error last_error;               /* why the last one failed that did; "": none has */
-    doorman_time last_error_at;             /* on doorman_clock; 0: none has */
+    bool connected;                         /* nng has a connection to this address */
+    bool failing;                           /* the last request had no useful response */
+    doorman_error last_error;               /* why a request failed last; "": none has failed */
+    doorman_time last_error_at;             /* when, on doorman_clock; 0: none has failed */
     doorman_time next_refresh; /* when the next request is sent, or the one under way times out;
-                                   DOORMAN_NEVER: there is nothing to ask for */
+                                  DOORMAN_NEVER: there is nothing to ask for */
 } doorman_agent_info;
 
-/* Reads it.
- *   out       written on OK alone
+/* Reads the state of an agent.
+ *   out       written only on OK
  *   returns   OK
  *   cost      a mutex */
 DOORMAN_API doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out);
 
-/* As doorman_resource_open, _close, _set_wants and _read, and with what these return, or OK. Do not
- * use a resource, or its limiters, after its last close, which ends waiting calls with
- * UNAVAILABLE. on_change comes from the agent's thread, or from within a call of these. */
-DOORMAN_API doorman_status doorman_agent_open(doorman_resource **out, doorman_agent *agent,
-                                              const doorman_resource_options *options,
-                                              doorman_error *error);
-DOORMAN_API doorman_status doorman_agent_close(doorman_agent *agent, doorman_resource *resource);
-DOORMAN_API doorman_status doorman_agent_set_wants(doorman_agent *agent, doorman_resource *resource,
-                                                   double wants);
-DOORMAN_API doorman_status doorman_agent_read(doorman_agent *agent,
-                                              const doorman_resource *resource,
-                                              doorman_resource_info *out);
-
-/* As doorman_client_kill_switch; and all who wait are let through. OK */
+/* The kill switch. While it is on, all attempts on the agent's resources are allowed and counted,
+ * also on resources that are opened later, and no call waits. Leases continue as usual.
+ *   returns   OK */
 DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
-/* Waits until n units of the resource's rate may be used, and takes them. First come, first served
- * among those who wait (who tries does not stand in line, and takes what there is); a change of the
- * lease is seen at once. Where there is a line, or was one within half of the burst, they go one by
- * one at the rate, also when more is saved; what threads have slept too long is made good bit by
- * bit. A thread may be cancelled while it waits.
+/* Opens a resource. If it is open already, the call returns the same resource, and the options of
+ * the first opening stay in force. If the new ones differ, the call still returns OK: error (if not
+ * NULL) names the first field that differs ("" if none does), and `options_differ` of
+ * doorman_resource_info is true until the last close. A different kind is refused.
+ *   out       written only on OK
+ *   options   used only during the call; on_change may come from the agent's thread
+ *   error     also written on OK, see above
+ *   returns   OK | INVALID_ARGUMENT (also: open, or with units in use, as the other kind) |
+ *             OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down)
+ *   cost      a mutex, and O(log resources of the agent) */
+DOORMAN_API doorman_status doorman_resource_open(doorman_resource **out, doorman_agent *agent,
+                                                 const doorman_resource_options *options,
+                                                 doorman_error *error);
+
+/* Ends one opening. After the last one the caller must not use the resource any more: waits on it
+ * return UNAVAILABLE, and the next request releases the lease; if a gauge has units in use, the
+ * lease ends by itself instead.
+ *   returns   OK */
+DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
+
+/* May n units be used now? If so, the call takes them.
+ *
+ * A rate grants at most rate * (t + burst) units in any time t (L1). A burst that is shorter than
+ * the time of one unit counts as that time; otherwise a slow rate could never allow one unit. A
+ * burst in units grants at most rate * t + burst units. A rate starts empty. The time of a unit is
+ * kept to 1/256 ns, rounded up: single units pass at 2.5e11 a second at most, 0.04 % too slowly at
+ * 1e8 a second, and no whole unit passes below 3e-8 a second, which is one in a year.
+ *
+ * A gauge never has more units in use than its capacity. If the capacity falls below what is in
+ * use, nothing new is allowed until units are released. The caller releases the same n. Units are
+ * counted in 1/4096, rounded up. A gauge needs leases of whole units, as a template with "whole":
+ * true gives them; otherwise `gauge_is_divided` of doorman_resource_info is true.
+ *
+ *   n         [0, 1e15]; 0 is always allowed
+ *   out       NULL for the fastest call; else written whole
+ *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n can never fit, at the largest capacity that the
+ *             resource may want (wants_maximum, or wants that are set) or has, if that is more; for
+ *             a rate more than one unit, and than the burst at that rate. What is not allowed
+ *             counts as refused
+ *   cost      no lock and no system call except a read of the clock; one compare-and-swap if
+ *             allowed. With `out` also a second look and two divisions
+ *   source    a rate: GCRA (ITU-T I.371), with saved time instead of a bucket of cells */
+DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, double n,
+                                                  doorman_result *out);
+
+/* Waits until n units may be used, and takes them. Waiters are served in the order of their
+ * arrival. (An attempt by doorman_resource_try does not queue: it takes what there is.) A waiter
+ * sees a change of the lease at once. While callers queue for a rate, and for half of the burst
+ * afterwards, they pass one by one at the rate, even if more has been saved; time that threads
+ * oversleep is compensated gradually. A thread may be cancelled while it waits.
  *   n         [0, 1e15], in the resource's units
- *   timeout   nanoseconds; 0: do not wait; DOORMAN_NEVER: for as long as it takes
+ *   timeout   0: does not wait; DOORMAN_NEVER: waits as long as necessary
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is IMPOSSIBLE: see
- *             doorman_rate_try; where only the lease of today is too small, the call waits for a
+ *             doorman_resource_try; if only the present lease is too small, the call waits for a
  *             larger one) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent is shut down, or the
  *             resource is closed) | OUT_OF_MEMORY
- *   cost      about two tries where nobody waits and there is enough; else a mutex, and O(those
- *             who wait at the agent) */
-DOORMAN_API doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman_resource *resource,
-                                                   double n, doorman_time timeout);
+ *   cost      about two attempts if nobody waits and there is enough; else a mutex, and O(waiters
+ *             of the agent) */
+DOORMAN_API doorman_status doorman_resource_wait(doorman_resource *resource, double n,
+                                                 doorman_time timeout);
 
-/* The same for a gauge. Give the units back by doorman_agent_gauge_release, which wakes those who
- * wait. */
-DOORMAN_API doorman_status doorman_agent_gauge_wait(doorman_agent *agent,
-                                                    doorman_resource *resource, double n,
-                                                    doorman_time timeout);
-DOORMAN_API doorman_status doorman_agent_gauge_release(doorman_agent *agent,
-                                                       doorman_resource *resource, double n);
+/* Releases n units of a gauge, and wakes a call that waits for them. Also within an on_change.
+ *   returns   OK | INVALID_ARGUMENT (n, or the resource is a rate)
+ *   cost      a compare-and-swap; a mutex if callers wait */
+DOORMAN_API doorman_status doorman_resource_release(doorman_resource *resource, double n);
+
+/* How long until n units could be allowed, if there were no other callers: what `retry_after` of a
+ * refusal says. It takes and counts nothing.
+ *   returns   0: now | DOORMAN_NEVER: n is IMPOSSIBLE, or nothing is known that will change
+ *   cost      as doorman_resource_try */
+DOORMAN_API doorman_time doorman_resource_delay(const doorman_resource *resource, double n);
+
+/* Sets the wants, in the resource's units. From then on they do not follow use.
+ *   returns   OK | INVALID_ARGUMENT (not in [0, wants_maximum]) */
+DOORMAN_API doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants);
+
+/* Reads the state of a resource.
+ *   out       written only on OK
+ *   returns   OK
+ *   cost      a mutex */
+DOORMAN_API doorman_status doorman_resource_read(const doorman_resource *resource,
+                                                 doorman_resource_info *out);
+
+/* ---- transport, the public part -------------------------------------------------------------- */
 
 /* Sends the requests of an upstream, one at a time over one connection, and receives the responses.
  * An agent has one. A node with a parent needs one of its own. It has no thread. The loop of a
@@ -1888,6 +1926,10 @@ static double doorman__total_left(doorman__total total, double capacity) {
     doorman__total left = {all.high - total.high - (all.low < total.low), all.low - total.low};
     return doorman__total_floor(left);
 }
+
+#ifdef DOORMAN_NNG
+static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
+#endif
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
 /*
@@ -5424,7 +5466,7 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     doorman_server_options own = *options;
 #ifdef DOORMAN_NNG
     bool has_seed = own.seed[0] || own.seed[1];
-    if (!has_seed && !doorman_random(own.seed, sizeof own.seed)) {
+    if (!has_seed && !doorman__random_bits(own.seed, sizeof own.seed)) {
         return doorman__fail(error, DOORMAN_UNAVAILABLE, "seed: the system has no random bits");
     }
 #endif
@@ -7877,32 +7919,6 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
     return decision;
 }
 
-/* ---- limiters: the public calls */
-
-doorman_decision doorman_rate_try(doorman_rate *rate, double n, doorman_time now) {
-    return doorman__rate_try(rate, n, now);
-}
-
-doorman_decision doorman_rate_decide(doorman_rate *rate, double n, doorman_result *out,
-                                     doorman_time now) {
-    return doorman__rate_decide(rate, n, out, now);
-}
-
-doorman_time doorman_rate_delay(const doorman_rate *rate, double n, doorman_time now) {
-    return doorman__rate_delay(rate, n, now);
-}
-
-doorman_decision doorman_gauge_try(doorman_gauge *gauge, double n, doorman_time now) {
-    return doorman__gauge_try(gauge, n, now);
-}
-
-doorman_decision doorman_gauge_decide(doorman_gauge *gauge, double n, doorman_result *out,
-                                      doorman_time now) {
-    return doorman__gauge_decide(gauge, n, out, now);
-}
-
-void doorman_gauge_release(doorman_gauge *gauge, double n) { doorman__gauge_release(gauge, n); }
-
 /* ---- >>client ------------------------------------------------------------------------------- */
 /*
  * The resources of an application: what each wants, what it may use now, and what it does without a
@@ -8289,232 +8305,333 @@ static void doorman__estimator_look(doorman__estimator *estimator, const doorman
 struct doorman_client {
     doorman_upstream upstream;
     doorman__table resources; /* by id */
-    doorman__timers wakes;    /* when to follow the use of a resource, or a lease ends */
-    doorman_time look_at;     /* when to look whether a limiter has refused */
-    size_t following_count;   /* of resources whose wants follow use */
+    doorman__timers wakes;    /* when a resource has work for the client */
+    doorman_time look_at;     /* when to check whether a limiter has refused something */
+    size_t following_count;   /* the number of resources whose wants follow use */
     uint64_t hash_key[2];     /* of the table: C8 */
-    uint8_t unmet;            /* a limiter has refused; atomic */
+    uint8_t unmet;            /* a limiter has refused something; atomic */
     bool killed;              /* the kill switch */
-    bool notifying;           /* an on_change is being called; atomic */
+    bool notifying;           /* an on_change is running; atomic */
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
 };
 
-struct doorman_resource {
+typedef enum doorman__client_resource_state {
+    DOORMAN__UNLEASED,
+    DOORMAN__LEASED,
+    DOORMAN__CLOSING
+} doorman__client_resource_state;
+
+struct doorman_client_resource {
     doorman__held_lease held;
     doorman__link link;
     doorman__timer wake;
     doorman_client *client;
-    size_t opened;
-    bool follows;
-    bool has_gauge; /* the application has asked for the gauge; by any thread, at any time */
+    doorman__client_resource_state state;
+    size_t opened; /* openings without a close */
+    bool follows;  /* the wants follow use */
     double wants;
-    doorman__estimator estimator; /* of the wants, while they follow use */
-    doorman_fallback fallback;
-    double safe_capacity;
-    doorman_resource_options options;   /* of the first opening, with the defaults filled in */
-    bool options_differ;                /* those of a later one do */
-    doorman_resource_info parent_terms; /* what the application knows */
-    doorman__rate rate;
-    doorman__gauge gauge;
-    doorman__waiting rate_waiting, gauge_waiting; /* as >>nng says */
-    struct doorman__queue *queues; /* an agent's, see >>nng; NULL: the client has no thread */
+    doorman__estimator estimator;     /* of the wants, while they follow use */
+    doorman_resource_options options; /* of the first opening, with the defaults filled in */
+    bool options_differ;              /* those of a later opening differ */
+    doorman_resource_info published;  /* what the limiter follows and the application was told */
+    doorman_resource_kind kind;       /* of the limiter */
+    union {
+        doorman__rate rate;
+        doorman__gauge gauge;
+    };
+    doorman__waiting waiting;        /* the calls that wait for the limiter, as >>nng says */
+    struct doorman_resource *handle; /* what an agent's application has; NULL: no agent */
     char resource_id[];
 };
 
-/* Without a lease. */
-static double doorman__resource_fallback(const doorman_resource *resource) {
-    const doorman__held_lease *held = &resource->held;
-    if (resource->fallback == DOORMAN_PESSIMISTIC) return 0;
-    if (resource->fallback == DOORMAN_OPTIMISTIC) return resource->wants;
-    return held->has_safe_capacity ? held->safe_capacity : resource->safe_capacity;
+static doorman__usage *doorman__resource_usage(doorman_client_resource *resource) {
+    return resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
 }
 
-void doorman_resource_read(const doorman_resource *resource, doorman_resource_info *out,
-                           doorman_time now) {
+/* A rate has nothing in use: what it allows is used up at once. */
+static double doorman__resource_in_use(const doorman_client_resource *resource) {
+    return resource->kind == DOORMAN_GAUGE ? doorman__gauge_in_flight(&resource->gauge) : 0;
+}
+
+static double doorman__resource_known_safe_capacity(const doorman_client_resource *resource) {
+    const doorman__held_lease *held = &resource->held;
+    return held->has_safe_capacity ? held->safe_capacity : resource->options.safe_capacity;
+}
+
+/* The capacity without a lease. */
+static double doorman__resource_fallback(const doorman_client_resource *resource) {
+    if (resource->options.fallback == DOORMAN_PESSIMISTIC) return 0;
+    if (resource->options.fallback == DOORMAN_OPTIMISTIC) return resource->wants;
+    return doorman__resource_known_safe_capacity(resource);
+}
+
+static doorman_counts doorman__resource_counts(const doorman_client_resource *resource) {
+    doorman_counts counts;
+    doorman__usage_read(
+        resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage, &counts);
+    doorman__waiting_read(&resource->waiting, &counts);
+    return counts;
+}
+
+void doorman_client_read(const doorman_client_resource *resource, doorman_resource_info *out,
+                         doorman_time now) {
     const doorman__held_lease *held = &resource->held;
     now = doorman__later(now, resource->client->upstream.now);
     bool leased = doorman__held_live(held, now);
+    double fallback = doorman__resource_fallback(resource);
     *out = (doorman_resource_info){.resource_id = resource->resource_id,
+                                   .kind = resource->kind,
                                    .leased = leased,
-                                   .capacity = leased ? held->capacity
-                                                      : doorman__resource_fallback(resource),
+                                   .capacity = leased ? held->capacity : fallback,
                                    .wants = resource->wants,
-                                   .in_flight = doorman__gauge_in_flight(&resource->gauge),
+                                   .in_use = doorman__resource_in_use(resource),
                                    .expires_at = leased ? held->end : 0,
-                                   .outcome = held->outcome,
                                    .has_outcome = held->has_outcome,
+                                   .outcome = held->outcome,
                                    .learning = held->granter_learns,
+                                   .has_safe_capacity = held->has_safe_capacity,
+                                   .safe_capacity = held->safe_capacity,
                                    .whole = held->whole,
-                                   .fallback = resource->fallback,
-                                   .options_differ = resource->options_differ,
-                                   .refresh_failures = resource->client->upstream.failure_count};
-    bool has_gauge = __atomic_load_n(&resource->has_gauge, __ATOMIC_RELAXED);
-    out->gauge_is_divided = has_gauge && leased && !held->whole;
-    doorman__usage_read(&resource->rate.usage, &out->rate);
-    doorman__waiting_read(&resource->rate_waiting, &out->rate);
-    doorman__usage_read(&resource->gauge.usage, &out->gauge);
-    doorman__waiting_read(&resource->gauge_waiting, &out->gauge);
+                                   .gauge_is_divided =
+                                       resource->kind == DOORMAN_GAUGE && leased && !held->whole,
+                                   .fallback = resource->options.fallback,
+                                   .counts = doorman__resource_counts(resource),
+                                   .refresh_failures = resource->client->upstream.failure_count,
+                                   .options_differ = resource->options_differ};
 }
 
-static doorman_time doorman__resource_follow_due(const doorman_resource *resource);
+static doorman_time doorman__resource_follow_due(const doorman_client_resource *resource);
 
 /* Sets when the client next has work for the resource. Called after a change of the
- * lease in force, of the newest sample, of what was refused, or of whether the wants follow use. */
-static void doorman__resource_set_wake(doorman_resource *resource) {
+ * state, of the end of the lease, of the newest sample, of what was refused, or of whether the
+ * wants follow use. */
+static void doorman__resource_set_wake(doorman_client_resource *resource) {
     doorman_time at = resource->follows ? doorman__resource_follow_due(resource) : DOORMAN_NEVER;
-    if (resource->parent_terms.leased) at = doorman__earlier(at, resource->held.end);
+    if (resource->published.leased) at = doorman__earlier(at, resource->held.end);
     doorman__timer_set(&resource->client->wakes, &resource->wake, at);
 }
 
-/* Lets the limiters know how much there can be at most, and when another amount may come: see
+/* Moves a resource to another state: see the table above. No other function writes the state. */
+static void doorman__resource_move(doorman_client_resource *resource,
+                                   doorman__client_resource_state state) {
+    assert(state != resource->state);
+    assert((state == DOORMAN__CLOSING) == (resource->opened == 0));
+    assert(state != DOORMAN__LEASED || resource->held.lease_id);
+    resource->state = state;
+}
+
+/* Tells the limiter the largest capacity that there can be, and when another one may come: see
  * doorman__usage. */
-static void doorman__resource_expect(doorman_resource *resource) {
+static void doorman__resource_expect(doorman_client_resource *resource) {
     const doorman__held_lease *held = &resource->held;
     const doorman_upstream *upstream = &resource->client->upstream;
     double most = resource->follows ? resource->estimator.maximum : resource->wants;
-    most = doorman__max(most, resource->parent_terms.capacity);
+    most = doorman__max(most, resource->published.capacity);
     doorman_time at = held->request_at;
     if (upstream->state == DOORMAN__BACKING_OFF) at = doorman__later(at, upstream->retry_at);
-    if (resource->follows && held->met) at = 0; /* as soon as the refusal is seen */
+    if (resource->follows && held->met) at = 0; /* as soon as the client has seen the refusal */
     if (at == DOORMAN_NEVER) at = 0;
-    doorman__usage *usages[2] = {&resource->rate.usage, &resource->gauge.usage};
-    for (int i = 0; i < 2; i++) {
-        doorman__usage_set_ceiling(usages[i], most);
-        __atomic_store_n(&usages[i]->refresh_at, at, __ATOMIC_RELAXED);
+    doorman__usage *usage = doorman__resource_usage(resource);
+    doorman__usage_set_ceiling(usage, most);
+    __atomic_store_n(&usage->refresh_at, at, __ATOMIC_RELAXED);
+}
+
+/* The limiter follows `amount` until a point in time, and then `after`. */
+static void doorman__resource_limit(doorman_client_resource *resource, double amount,
+                                    doorman_time until, double after, doorman_time now) {
+    if (resource->kind == DOORMAN_GAUGE) {
+        doorman__gauge_set(&resource->gauge, amount, until, after);
+    } else {
+        doorman__rate_set(&resource->rate, amount, until, after, now);
     }
 }
 
-/* Lets the limiters, and then the application, know what is in force. */
-static void doorman__resource_publish(doorman_resource *resource, doorman_time now) {
-    const doorman__held_lease *held = &resource->held;
-    doorman_resource_info info, *parent_terms = &resource->parent_terms;
-    doorman_resource_read(resource, &info, now);
-    double amount = info.leased ? held->capacity : 0;
-    double after = doorman__resource_fallback(resource);
-    doorman__rate_set(&resource->rate, amount, info.expires_at, after, now);
-    doorman__gauge_set(&resource->gauge, amount, info.expires_at, after);
-    info.gauge_is_divided = info.gauge_is_divided || parent_terms->gauge_is_divided; /* told once */
-    bool same = info.leased == parent_terms->leased && info.outcome == parent_terms->outcome &&
-                info.learning == parent_terms->learning &&
-                info.gauge_is_divided == parent_terms->gauge_is_divided &&
-                info.capacity <= parent_terms->capacity && info.capacity >= parent_terms->capacity;
-    *parent_terms = info;
+static void doorman__resource_notify(doorman_client_resource *resource) {
+    if (!resource->options.on_change || resource->state == DOORMAN__CLOSING) return;
+    doorman_resource_info info = resource->published;
+    __atomic_store_n(&resource->client->notifying, true, __ATOMIC_RELAXED);
+    resource->options.on_change(resource->options.context, &info);
+    __atomic_store_n(&resource->client->notifying, false, __ATOMIC_RELAXED);
+}
+
+/* Tells the limiter, and then the application, what is in force. gauge_is_divided stays true, so
+ * that it changes once at most. */
+static void doorman__resource_publish(doorman_client_resource *resource, doorman_time now) {
+    doorman_resource_info info, before = resource->published;
+    doorman_client_read(resource, &info, now);
+    double fallback = doorman__resource_fallback(resource);
+    doorman__resource_limit(resource, info.leased ? info.capacity : 0, info.expires_at, fallback,
+                            now);
+    info.gauge_is_divided = info.gauge_is_divided || before.gauge_is_divided;
+    resource->published = info;
+    doorman__client_resource_state state = info.leased ? DOORMAN__LEASED : DOORMAN__UNLEASED;
+    if (!resource->opened) state = DOORMAN__CLOSING;
+    if (state != resource->state) doorman__resource_move(resource, state);
     doorman__resource_set_wake(resource);
     doorman__resource_expect(resource);
-    if (!same && resource->options.on_change && resource->opened) {
-        __atomic_store_n(&resource->client->notifying, true, __ATOMIC_RELAXED);
-        resource->options.on_change(resource->options.context, &info);
-        __atomic_store_n(&resource->client->notifying, false, __ATOMIC_RELAXED);
-    }
+    bool same = info.leased == before.leased && info.outcome == before.outcome &&
+                info.learning == before.learning &&
+                info.gauge_is_divided == before.gauge_is_divided &&
+                doorman__equal(info.capacity, before.capacity);
+    if (!same) doorman__resource_notify(resource);
 }
 
 #ifdef DOORMAN_NNG
-/* From here on its limiters allow nothing, also in shadow mode or with the kill switch on. Nothing
- * of the resource may be called afterwards, except its limiters. */
-static void doorman__resource_disable(doorman_resource *resource) {
-    doorman__quota none = doorman__rate_quota(&resource->rate, 0);
-    doorman__allowance_set(&resource->rate.allowance, none, DOORMAN_NEVER, none);
-    doorman__gauge_set(&resource->gauge, 0, DOORMAN_NEVER, 0);
-    resource->rate.usage.bypass = resource->gauge.usage.bypass = 0;
+/* From here on the limiter refuses everything, also in shadow mode or with the kill switch on.
+ * Precondition: the client and this resource are not used any more, except by attempts. */
+static void doorman__resource_disable(doorman_client_resource *resource) {
+    doorman__usage *usage = doorman__resource_usage(resource);
+    if (resource->kind == DOORMAN_GAUGE) {
+        doorman__gauge_set(&resource->gauge, 0, DOORMAN_NEVER, 0);
+    } else {
+        doorman__quota none = doorman__rate_quota(&resource->rate, 0);
+        doorman__allowance_set(&resource->rate.allowance, none, DOORMAN_NEVER, none);
+    }
+    usage->bypass = 0;
+    usage->refresh_at = DOORMAN_NEVER; /* no retry can succeed */
 }
 #endif
 
+/* ---- client: attempts */
+
+static inline doorman_decision doorman__resource_try(doorman_client_resource *resource, double n,
+                                                     doorman_result *out, doorman_time now) {
+    if (resource->kind == DOORMAN_GAUGE) {
+        return out ? doorman__gauge_decide(&resource->gauge, n, out, now)
+                   : doorman__gauge_try(&resource->gauge, n, now);
+    }
+    return out ? doorman__rate_decide(&resource->rate, n, out, now)
+               : doorman__rate_try(&resource->rate, n, now);
+}
+
+doorman_decision doorman_client_try(doorman_client_resource *resource, double n,
+                                    doorman_result *out, doorman_time now) {
+    return doorman__resource_try(resource, n, out, now);
+}
+
+doorman_status doorman_client_release(doorman_client_resource *resource, double n) {
+    if (resource->kind != DOORMAN_GAUGE || !doorman__amount_valid(n)) {
+        return DOORMAN_INVALID_ARGUMENT;
+    }
+    doorman__gauge_release(&resource->gauge, n);
+    return DOORMAN_OK;
+}
+
 /* ---- client: wants that follow use */
 
-/* What shadow mode lets through counts as it would in earnest. */
+/* What shadow mode and the kill switch allow counts as refused. */
 static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
     return __atomic_load_n(&usage->refused, __ATOMIC_RELAXED) +
            __atomic_load_n(&usage->excess, __ATOMIC_RELAXED);
 }
 
-/* When something was refused first since the last reading; NEVER: nothing was. */
-static doorman_time doorman__resource_unmet_since(const doorman_resource *resource) {
-    doorman_time rate = __atomic_load_n(&resource->rate.usage.unmet_since, __ATOMIC_RELAXED);
-    doorman_time gauge = __atomic_load_n(&resource->gauge.usage.unmet_since, __ATOMIC_RELAXED);
-    return doorman__earlier(rate ? rate : DOORMAN_NEVER, gauge ? gauge : DOORMAN_NEVER);
+/* The time of the first refusal since the last reading; NEVER: there was none. */
+static doorman_time doorman__resource_unmet_since(const doorman_client_resource *resource) {
+    const doorman_time *at = resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage.unmet_since
+                                                             : &resource->rate.usage.unmet_since;
+    doorman_time since = __atomic_load_n(at, __ATOMIC_RELAXED);
+    return since ? since : DOORMAN_NEVER;
 }
 
-static doorman__reading doorman__resource_reading(const doorman_resource *resource,
+static double doorman__counted(const uint64_t *parts) {
+    return (double)__atomic_load_n(parts, __ATOMIC_RELAXED) / DOORMAN__UNIT;
+}
+
+static void doorman__reading_of_rate(doorman__reading *reading, const doorman__rate *rate,
+                                     const doorman__waiting *waiting) {
+    reading->allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED);
+    reading->refused = doorman__usage_unmet(&rate->usage);
+    reading->largest = doorman__counted(&rate->usage.largest);
+    reading->waited = doorman__waiting_area(waiting, reading->at);
+    reading->waiting = doorman__waiting_units(waiting);
+    reading->waiting_peak = (double)waiting->units_peak / DOORMAN__UNIT;
+}
+
+static void doorman__reading_of_gauge(doorman__reading *reading, const doorman__gauge *gauge,
+                                      const doorman__waiting *waiting) {
+    reading->gauge_refused = doorman__usage_unmet(&gauge->usage);
+    reading->gauge_largest = doorman__counted(&gauge->usage.largest);
+    reading->peak = doorman__counted(&gauge->peak);
+    reading->gauge_waiting = doorman__waiting_units(waiting);
+}
+
+static doorman__reading doorman__resource_reading(const doorman_client_resource *resource,
                                                   doorman_time now) {
-    const doorman__rate *rate = &resource->rate;
-    const doorman__gauge *gauge = &resource->gauge;
-    double largest = (double)__atomic_load_n(&rate->usage.largest, __ATOMIC_RELAXED);
-    double gauge_largest = (double)__atomic_load_n(&gauge->usage.largest, __ATOMIC_RELAXED);
-    return (doorman__reading){
-        .at = now,
-        .unmet_since = doorman__resource_unmet_since(resource),
-        .allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED),
-        .refused = doorman__usage_unmet(&rate->usage),
-        .gauge_refused = doorman__usage_unmet(&gauge->usage),
-        .largest = largest / DOORMAN__UNIT,
-        .gauge_largest = gauge_largest / DOORMAN__UNIT,
-        .waited = doorman__waiting_area(&resource->rate_waiting, now),
-        .waiting = doorman__waiting_units(&resource->rate_waiting),
-        .waiting_peak = (double)resource->rate_waiting.units_peak / DOORMAN__UNIT,
-        .peak = (double)__atomic_load_n(&gauge->peak, __ATOMIC_RELAXED) / DOORMAN__UNIT,
-        .gauge_waiting = doorman__waiting_units(&resource->gauge_waiting)};
+    doorman__reading reading = {.at = now, .unmet_since = doorman__resource_unmet_since(resource)};
+    if (resource->kind == DOORMAN_GAUGE) {
+        doorman__reading_of_gauge(&reading, &resource->gauge, &resource->waiting);
+    } else {
+        doorman__reading_of_rate(&reading, &resource->rate, &resource->waiting);
+    }
+    return reading;
 }
 
-/* The first refusal from here on is the first again. */
-static void doorman__resource_looked(doorman_resource *resource) {
-    __atomic_store_n(&resource->rate.usage.unmet_since, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&resource->gauge.usage.unmet_since, 0, __ATOMIC_RELAXED);
+/* The next refusal counts as the first one again. */
+static void doorman__resource_looked(doorman_client_resource *resource) {
+    doorman__usage *usage = doorman__resource_usage(resource);
+    __atomic_store_n(&usage->unmet_since, 0, __ATOMIC_RELAXED);
 }
 
-/* Takes the amounts that are of the time since the last sample, which begin again. */
-static void doorman__resource_sampled(doorman_resource *resource, doorman__reading *reading) {
-    doorman__rate *rate = &resource->rate;
-    doorman__gauge *gauge = &resource->gauge;
-    uint64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
-    uint64_t peak = __atomic_exchange_n(&gauge->peak, in_flight, __ATOMIC_RELAXED);
-    uint64_t largest = __atomic_exchange_n(&rate->usage.largest, 0, __ATOMIC_RELAXED);
-    uint64_t gauge_largest = __atomic_exchange_n(&gauge->usage.largest, 0, __ATOMIC_RELAXED);
-    reading->peak = (double)peak / DOORMAN__UNIT;
-    reading->largest = (double)largest / DOORMAN__UNIT;
-    reading->gauge_largest = (double)gauge_largest / DOORMAN__UNIT;
-    resource->rate_waiting.units_peak = resource->rate_waiting.units;
+/* Takes the values since the last sample, and starts them again. */
+static void doorman__resource_sampled(doorman_client_resource *resource,
+                                      doorman__reading *reading) {
+    doorman__usage *usage = doorman__resource_usage(resource);
+    uint64_t largest = __atomic_exchange_n(&usage->largest, 0, __ATOMIC_RELAXED);
+    resource->waiting.units_peak = resource->waiting.units;
+    if (resource->kind == DOORMAN_GAUGE) {
+        doorman__gauge *gauge = &resource->gauge;
+        uint64_t in_use = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
+        uint64_t peak = __atomic_exchange_n(&gauge->peak, in_use, __ATOMIC_RELAXED);
+        reading->peak = (double)peak / DOORMAN__UNIT;
+        reading->gauge_largest = (double)largest / DOORMAN__UNIT;
+    } else {
+        reading->largest = (double)largest / DOORMAN__UNIT;
+    }
 }
 
-static doorman__supply doorman__resource_supply(const doorman_resource *resource,
+static doorman__supply doorman__resource_supply(const doorman_client_resource *resource,
                                                 doorman_time now) {
     const doorman__held_lease *held = &resource->held;
-    double safe = held->has_safe_capacity ? held->safe_capacity : resource->safe_capacity;
-    bool live = doorman__held_live(held, now);
-    return (doorman__supply){.amount = doorman__max(resource->parent_terms.capacity, safe),
-                             .exhausted = live && !held->met};
+    double safe = doorman__resource_known_safe_capacity(resource);
+    return (doorman__supply){.amount = doorman__max(resource->published.capacity, safe),
+                             .exhausted = doorman__held_live(held, now) && !held->met};
 }
 
-static void doorman__resource_want(doorman_resource *resource, double wants, doorman_time now) {
+static void doorman__resource_want(doorman_client_resource *resource, double wants,
+                                   doorman_time now) {
+    assert(doorman__amount_valid(wants) && wants <= resource->options.wants_maximum);
     resource->wants = wants;
     doorman__held_wants(&resource->client->upstream, &resource->held, wants, now);
-    if (resource->fallback == DOORMAN_OPTIMISTIC) doorman__resource_publish(resource, now);
+    if (resource->options.fallback == DOORMAN_OPTIMISTIC) {
+        doorman__resource_publish(resource, now);
+    }
     doorman__resource_expect(resource);
 }
 
-/* K1: something is refused, and more is wanted than was asked for: by a tenth, or so that a request
- * fits that does not. */
-static void doorman__resource_grow(doorman_resource *resource, doorman_time now) {
+/* K1: asks at once if something was refused, and the wants have grown since the last request: by a
+ * tenth, or by any amount if a request of the application does not fit yet. */
+static void doorman__resource_grow(doorman_client_resource *resource, doorman_time now) {
     doorman__held_lease *held = &resource->held;
     const doorman__estimator *estimator = &resource->estimator;
-    bool fits = estimator->least <= resource->parent_terms.capacity;
+    bool fits = estimator->least <= resource->published.capacity;
     double worth = fits ? 1.1 : 1 + 1e-9;
     if (!estimator->unmet || resource->wants <= held->requested_wants * worth) return;
     doorman__held_grow(&resource->client->upstream, held, now);
 }
 
-static doorman_time doorman__resource_look_at(const doorman_resource *resource) {
+static doorman_time doorman__resource_look_at(const doorman_client_resource *resource) {
     return doorman__after(doorman__resource_unmet_since(resource), DOORMAN__LOOK_MIN);
 }
 
-/* When to follow again. Where the server has no more, what is refused can wait for the next sample.
- */
-static doorman_time doorman__resource_follow_due(const doorman_resource *resource) {
+/* When to call doorman__resource_follow next. If the server has no more, a refusal need not be seen
+ * before the next sample. */
+static doorman_time doorman__resource_follow_due(const doorman_client_resource *resource) {
     doorman_time due = doorman__estimator_due(&resource->estimator);
     if (doorman__resource_supply(resource, resource->client->upstream.now).exhausted) return due;
     return doorman__earlier(due, doorman__resource_look_at(resource));
 }
 
-static void doorman__resource_follow(doorman_resource *resource, doorman_time now) {
+static void doorman__resource_follow(doorman_client_resource *resource, doorman_time now) {
     doorman__estimator *estimator = &resource->estimator;
     doorman__supply supply = doorman__resource_supply(resource, now);
     doorman_time due = doorman__estimator_due(estimator), look = DOORMAN_NEVER;
@@ -8536,13 +8653,13 @@ static void doorman__resource_follow(doorman_resource *resource, doorman_time no
 
 /* ---- client: its held leases */
 
-static doorman_resource *doorman__resource_of(doorman__held_lease *held) {
-    return DOORMAN__WITHIN(doorman_resource, held, held);
+static doorman_client_resource *doorman__resource_of(doorman__held_lease *held) {
+    return DOORMAN__WITHIN(doorman_client_resource, held, held);
 }
 
-/* R3: reports about one held lease. What is given back is taken from the limiters first, and only
- * then is what they still have in flight looked at. */
-static void doorman__resource_report(doorman_resource *resource, doorman_time now) {
+/* R3: reports about one held lease. The limiter first stops granting what is given back. Only then
+ * the report counts what is in use. */
+static void doorman__resource_report(doorman_client_resource *resource, doorman_time now) {
     doorman_upstream *upstream = &resource->client->upstream;
     double wants = resource->wants;
     if (resource->held.whole) wants = doorman__whole_ceil(wants);
@@ -8553,22 +8670,22 @@ static void doorman__resource_report(doorman_resource *resource, doorman_time no
     const doorman__report report = {.demands = &demand,
                                     .demand_count = 1,
                                     .wants = wants,
-                                    .outstanding = doorman__gauge_in_flight(&resource->gauge)};
+                                    .outstanding = doorman__resource_in_use(resource)};
     doorman__upstream_put(upstream, &resource->held, &report, now);
 }
 
-/* The server has answered. The wants may have changed since the request. */
-static void doorman__resource_answered(doorman_resource *resource, doorman_time now) {
+/* The server has responded. The wants may have changed since the request. */
+static void doorman__resource_answered(doorman_client_resource *resource, doorman_time now) {
     doorman__held_wants(&resource->client->upstream, &resource->held, resource->wants, now);
     doorman__resource_publish(resource, now);
     if (resource->follows && resource->held.met) doorman__resource_grow(resource, now);
 }
 
-static void doorman__resource_free(doorman_resource *resource) {
+static void doorman__resource_free(doorman_client_resource *resource) {
     doorman__table_remove(&resource->client->resources, &resource->link);
     doorman__timer_clear(&resource->client->wakes, &resource->wake);
     if (resource->follows) resource->client->following_count--;
-    DOORMAN_FREE(resource->queues);
+    DOORMAN_FREE(resource->handle);
     DOORMAN_FREE(resource);
 }
 
@@ -8582,31 +8699,52 @@ static void doorman__client_free_closed(doorman_client *client) {
 
 /* ---- client: the calls of the application */
 
-doorman_status doorman_client_create(doorman_client **out, const doorman_client_options *options,
-                                     doorman_error *error, doorman_time now) {
-    if (!doorman__id_valid(options->client_id)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "client_id: %s", DOORMAN__ID_RULE);
-    }
-    if (!doorman__duration_valid(options->request_timeout)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "request_timeout: %s",
-                             DOORMAN__DURATION_RULE);
-    }
-    if (options->tls) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "tls: must be NULL but for an agent");
-    }
-    doorman_client *client = (doorman_client *)doorman__zalloc(sizeof *client);
-    if (!client) return doorman__no_memory(error);
+#define DOORMAN__REQUEST_TIMEOUT_MIN (DOORMAN_SECOND / 1000)
+
+/* The first wrong field of a client's options, and the rule that it breaks; NULL: none. */
+static const char *doorman__client_check(const doorman_client_options *options, const char **rule) {
+    *rule = DOORMAN__ID_RULE;
+    if (!doorman__id_valid(options->client_id)) return "client_id";
+    doorman_time timeout = options->request_timeout;
+    bool is_short = timeout != 0 && timeout < DOORMAN__REQUEST_TIMEOUT_MIN;
+    *rule = "must be from 1 ms to 1e8 seconds";
+    if (!doorman__duration_valid(timeout) || is_short) return "request_timeout";
+    *rule = "must be NULL, except for an agent";
+    if (options->tls) return "tls";
+    *rule = "must not be 0, but random bits that are new for each client";
+    return options->seed ? NULL : "seed";
+}
+
+static doorman_status doorman__client_start(doorman_client *client,
+                                            const doorman_client_options *options,
+                                            doorman_error *error, doorman_time now) {
     memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
     client->look_at = DOORMAN_NEVER;
     client->upstream.client = client;
     client->upstream.now = doorman__later(now, 0);
     client->upstream.random = options->seed;
-    uint64_t keys = ~options->seed; /* another sequence than that of the jitter */
+    uint64_t keys = ~options->seed; /* a sequence that differs from that of the jitter */
     for (int i = 0; i < 2; i++) client->hash_key[i] = doorman__random(&keys);
     client->upstream.timeout =
         options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
-    doorman_status status = doorman__upstream_init(
-        &client->upstream, client->client_id, options->addresses, options->address_count, error);
+    return doorman__upstream_init(&client->upstream, client->client_id, options->addresses,
+                                  options->address_count, error);
+}
+
+doorman_status doorman_client_create(doorman_client **out, const doorman_client_options *options,
+                                     doorman_error *error, doorman_time now) {
+    doorman_client_options own = *options;
+    const char *rule = NULL;
+#ifdef DOORMAN_NNG
+    if (!own.seed && !doorman__random_bits(&own.seed, sizeof own.seed)) {
+        return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system has no random bits");
+    }
+#endif
+    const char *field = doorman__client_check(&own, &rule);
+    if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+    doorman_client *client = (doorman_client *)doorman__zalloc(sizeof *client);
+    if (!client) return doorman__no_memory(error);
+    doorman_status status = doorman__client_start(client, &own, error, now);
     if (status != DOORMAN_OK) {
         doorman_client_destroy(client);
         return status;
@@ -8618,7 +8756,7 @@ doorman_status doorman_client_create(doorman_client **out, const doorman_client_
 void doorman_client_destroy(doorman_client *client) {
     if (!client) return;
     while (client->upstream.first) {
-        doorman_resource *resource = doorman__resource_of(client->upstream.first);
+        doorman_client_resource *resource = doorman__resource_of(client->upstream.first);
         doorman__upstream_remove(&client->upstream, &resource->held);
         doorman__resource_free(resource);
     }
@@ -8643,7 +8781,7 @@ static void doorman__client_look(doorman_client *client, doorman_time now) {
         return;
     }
     for (doorman__held_lease *held = client->upstream.first; held; held = held->next) {
-        doorman_resource *resource = doorman__resource_of(held);
+        doorman_client_resource *resource = doorman__resource_of(held);
         bool unmet = doorman__resource_unmet_since(resource) != DOORMAN_NEVER;
         if (resource->follows && unmet) doorman__resource_set_wake(resource);
     }
@@ -8655,9 +8793,9 @@ static bool doorman__client_update_some(doorman_client *client, size_t most, doo
     doorman__client_look(client, now);
     for (; most > 0 && doorman__timers_due(&client->wakes) <= now; most--) {
         doorman__timer *first = doorman__timers_first(&client->wakes);
-        doorman_resource *resource = DOORMAN__WITHIN(doorman_resource, wake, first);
+        doorman_client_resource *resource = DOORMAN__WITHIN(doorman_client_resource, wake, first);
         if (resource->follows) doorman__resource_follow(resource, now);
-        if (resource->parent_terms.leased && !doorman__held_live(&resource->held, now)) {
+        if (resource->published.leased && !doorman__held_live(&resource->held, now)) {
             doorman__resource_publish(resource, now);
         }
         doorman__resource_set_wake(resource);
@@ -8712,20 +8850,14 @@ static void doorman__client_failed(doorman_client *client, uint64_t sequence, do
     doorman__client_free_closed(client);
 }
 
-static void doorman__resource_killed(doorman_resource *resource, bool on) {
-    doorman__usage_bypass(&resource->rate.usage, DOORMAN__KILLED, on);
-    doorman__usage_bypass(&resource->gauge.usage, DOORMAN__KILLED, on);
+static void doorman__resource_set_killed(doorman_client_resource *resource, bool on) {
+    doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__KILLED, on);
 }
 
-void doorman_client_kill_switch(doorman_client *client, bool on) {
-    client->killed = on;
-    doorman__held_lease *held = client->upstream.first;
-    for (; held; held = held->next) {
-        doorman__resource_killed(doorman__resource_of(held), on);
-    }
-}
+/* ---- client: the options of a resource */
 
-/* How much to want. */
+/* Checks the wants. This function and the next ones return the first wrong field, and the rule that
+ * it breaks; NULL: none is wrong. */
 static const char *doorman__resource_check_wants(const doorman_resource_options *options,
                                                  const char **rule) {
     double least = options->wants_minimum > 0 ? options->wants_minimum : 1;
@@ -8741,49 +8873,73 @@ static const char *doorman__resource_check_wants(const doorman_resource_options 
     if (options->wants > 0) {
         *rule = "must be at most wants_maximum";
         if (options->wants > most) return "wants";
-        *rule = "must be 0 beside wants, which then do not follow use";
+        *rule = "must be 0 if wants is set, because then they do not follow use";
         if (options->wants_minimum > 0) return "wants_minimum";
         if (options->wants_initial > 0) return "wants_initial";
         return options->window ? "window" : NULL;
     }
-    *rule = "must be at least wants_minimum (1 where that is 0)";
+    *rule = "must be at least wants_minimum (1 if that is 0)";
     if (most < least) return "wants_maximum";
     if (options->wants_initial > 0 && options->wants_initial < least) return "wants_initial";
     *rule = "must be at most wants_maximum";
     return options->wants_initial > most ? "wants_initial" : NULL;
 }
 
+#define DOORMAN__BURST_MIN (DOORMAN_SECOND / 1000000)
+
+/* Checks the kind, and what only a rate has. */
+static const char *doorman__resource_check_limiter(const doorman_resource_options *options,
+                                                   const char **rule) {
+    *rule = "must be RATE or GAUGE";
+    if ((unsigned)options->kind > DOORMAN_GAUGE) return "kind";
+    bool is_short = options->burst != 0 && options->burst < DOORMAN__BURST_MIN;
+    *rule = "must be from 1 us to 1e8 seconds";
+    if (!doorman__duration_valid(options->burst) || is_short) return "burst";
+    *rule = DOORMAN__AMOUNT_RULE;
+    if (!doorman__amount_valid(options->burst_units)) return "burst_units";
+    *rule = "must be 0: a gauge has no burst";
+    if (options->kind == DOORMAN_GAUGE && options->burst) return "burst";
+    if (options->kind == DOORMAN_GAUGE && options->burst_units > 0) return "burst_units";
+    *rule = "must be 0 if burst is set: a rate has one or the other";
+    return options->burst && options->burst_units > 0 ? "burst_units" : NULL;
+}
+
+static const char *doorman__resource_check_fallback(const doorman_resource_options *options,
+                                                    const char **rule) {
+    *rule = "must be SAFE, PESSIMISTIC or OPTIMISTIC";
+    if ((unsigned)options->fallback > DOORMAN_OPTIMISTIC) return "fallback";
+    *rule = "needs has_safe_capacity";
+    if (!options->has_safe_capacity && !doorman__equal(options->safe_capacity, 0)) {
+        return "safe_capacity";
+    }
+    *rule = "must be -1 (unlimited), or a finite number from 0 to 1e15";
+    if (!doorman__safe_capacity_valid(options->safe_capacity)) return "safe_capacity";
+    *rule = "must not be set unless the fallback is SAFE";
+    bool useless = options->has_safe_capacity && options->fallback != DOORMAN_SAFE;
+    return useless ? "has_safe_capacity" : NULL;
+}
+
 static doorman_status doorman__resource_check(const doorman_resource_options *options,
                                               doorman_error *error) {
-    const char *rule = NULL, *field = doorman__resource_check_wants(options, &rule);
+    const char *field = NULL, *rule = NULL;
     if (!doorman__id_valid(options->resource_id)) {
         field = "resource_id", rule = DOORMAN__ID_RULE;
     } else if (!options->has_priority && options->priority) {
         field = "priority", rule = "needs has_priority";
     } else if (options->priority < 0 || options->priority > DOORMAN_PRIORITY_MAX) {
         field = "priority", rule = "must be from 0 to 15";
-    } else if (!doorman__duration_valid(options->burst)) {
-        field = "burst", rule = DOORMAN__DURATION_RULE;
-    } else if (!doorman__amount_valid(options->burst_units)) {
-        field = "burst_units";
-    } else if (options->burst && options->burst_units > 0) {
-        field = "burst_units", rule = "must be 0 where there is a burst: it is one or the other";
-    } else if ((unsigned)options->fallback > DOORMAN_OPTIMISTIC) {
-        field = "mode", rule = "must be SAFE, PESSIMISTIC or OPTIMISTIC";
-    } else if (!doorman__safe_capacity_valid(options->safe_capacity)) {
-        field = "safe_capacity", rule = "must be -1 (unlimited), or a finite number from 0 to 1e15";
-    } else if (options->fallback != DOORMAN_SAFE && !doorman__equal(options->safe_capacity, 0)) {
-        field = "safe_capacity", rule = "must be 0 where the mode is not SAFE";
     }
+    if (!field) field = doorman__resource_check_wants(options, &rule);
+    if (!field) field = doorman__resource_check_limiter(options, &rule);
+    if (!field) field = doorman__resource_check_fallback(options, &rule);
     if (!field) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
 }
 
-/* With the defaults in place of zeros, so that what is given can be compared with what is in force.
- */
+/* Replaces zeros by the defaults, so that the options of two openings can be compared. */
 static doorman_resource_options doorman__resource_resolve(const doorman_resource_options *given) {
     doorman_resource_options all = *given;
-    all.resource_id = NULL; /* borrowed */
+    all.resource_id = NULL; /* valid only during the call */
     if (!given->has_priority) all.priority = 1;
     if (given->wants_minimum <= 0) all.wants_minimum = 1;
     if (given->wants_maximum <= 0) all.wants_maximum = DOORMAN_AMOUNT_MAX;
@@ -8793,7 +8949,7 @@ static doorman_resource_options doorman__resource_resolve(const doorman_resource
     return all;
 }
 
-/* The first field in which two of these differ; NULL: none. */
+/* The first field in which two resolved options differ; NULL: none. */
 static const char *doorman__resource_difference(const doorman_resource_options *a,
                                                 const doorman_resource_options *b) {
     if (a->priority != b->priority) return "priority";
@@ -8804,26 +8960,27 @@ static const char *doorman__resource_difference(const doorman_resource_options *
     if (a->window != b->window) return "window";
     if (a->burst != b->burst) return "burst";
     if (!doorman__equal(a->burst_units, b->burst_units)) return "burst_units";
-    if (a->fallback != b->fallback) return "mode";
+    if (a->fallback != b->fallback) return "fallback";
     if (!doorman__equal(a->safe_capacity, b->safe_capacity)) return "safe_capacity";
     if (a->shadow != b->shadow) return "shadow";
     if (a->on_change != b->on_change) return "on_change";
     return a->context != b->context ? "context" : NULL;
 }
 
-/* Opened again. */
-static void doorman__resource_compare(doorman_resource *resource,
+/* K5: compares the options of a later opening with those of the first one. */
+static void doorman__resource_compare(doorman_client_resource *resource,
                                       const doorman_resource_options *given, doorman_error *error) {
     doorman_resource_options all = doorman__resource_resolve(given);
     const char *field = doorman__resource_difference(&resource->options, &all);
     if (error) error->text[0] = 0;
     if (!field) return;
     resource->options_differ = true;
-    doorman__fail(error, DOORMAN_OK, "%s: not as in the first opening, whose options hold", field);
+    doorman__fail(error, DOORMAN_OK, "%s: not as in the first opening, which stays in force",
+                  field);
 }
 
-/* Whether the wants follow use. */
-static void doorman__resource_set_follows(doorman_resource *resource, bool follows,
+/* Sets whether the wants follow use. */
+static void doorman__resource_set_follows(doorman_client_resource *resource, bool follows,
                                           doorman_time now) {
     doorman_client *client = resource->client;
     if (follows != resource->follows) client->following_count += follows ? 1 : SIZE_MAX;
@@ -8833,7 +8990,35 @@ static void doorman__resource_set_follows(doorman_resource *resource, bool follo
     if (follows) client->look_at = doorman__earlier(client->look_at, look_at);
 }
 
-static void doorman__resource_set_options(doorman_resource *resource,
+/* Starts the limiter anew. It allows nothing until the resource is published. */
+static void doorman__resource_set_kind(doorman_client_resource *resource,
+                                       doorman_resource_kind kind, doorman_time now) {
+    resource->kind = kind;
+    if (kind == DOORMAN_GAUGE) {
+        doorman__gauge_init(&resource->gauge, 0);
+    } else {
+        doorman__rate_init(&resource->rate, 0, 0, 0, now);
+    }
+    doorman__resource_usage(resource)->client_unmet = &resource->client->unmet;
+}
+
+static void doorman__resource_start_estimator(doorman_client_resource *resource, doorman_time now) {
+    const doorman_resource_options *options = &resource->options;
+    doorman_time burst = options->burst_units > 0 ? options->window / 5 : options->burst;
+    doorman__reading first = doorman__resource_reading(resource, now);
+    doorman__resource_looked(resource);
+    doorman__resource_sampled(resource, &first);
+    first.unmet_since = DOORMAN_NEVER;
+    resource->estimator = (doorman__estimator){.minimum = options->wants_minimum,
+                                               .maximum = options->wants_maximum,
+                                               .initial = options->wants_initial,
+                                               .window = options->window,
+                                               .burst = (double)burst / (double)DOORMAN_SECOND};
+    doorman__estimator_init(&resource->estimator, &first);
+}
+
+/* The first opening. */
+static void doorman__resource_set_options(doorman_client_resource *resource,
                                           const doorman_resource_options *options,
                                           doorman_time now) {
     doorman_resource_options all = doorman__resource_resolve(options);
@@ -8841,95 +9026,109 @@ static void doorman__resource_set_options(doorman_resource *resource,
     resource->options_differ = false;
     doorman__resource_set_follows(resource, all.wants <= 0, now);
     resource->wants = resource->follows ? all.wants_initial : all.wants;
-    resource->fallback = all.fallback;
-    resource->safe_capacity = all.safe_capacity;
-    resource->rate.burst = all.burst;
-    resource->rate.burst_units = all.burst_units;
-    doorman__usage_bypass(&resource->rate.usage, DOORMAN__SHADOW, all.shadow);
-    doorman__usage_bypass(&resource->gauge.usage, DOORMAN__SHADOW, all.shadow);
-    doorman__resource_killed(resource, resource->client->killed);
-    doorman__reading first = doorman__resource_reading(resource, now);
-    doorman__resource_looked(resource);
-    doorman__resource_sampled(resource, &first);
-    first.unmet_since = DOORMAN_NEVER;
-    bool by_rate = !(all.burst_units > 0);
-    resource->estimator =
-        (doorman__estimator){.minimum = all.wants_minimum,
-                             .maximum = all.wants_maximum,
-                             .initial = all.wants_initial,
-                             .window = all.window,
-                             .burst = (double)(by_rate ? resource->rate.burst : all.window / 5) /
-                                      (double)DOORMAN_SECOND};
-    doorman__estimator_init(&resource->estimator, &first);
-    resource->parent_terms = (doorman_resource_info){.resource_id = resource->resource_id};
+    if (resource->kind != all.kind) doorman__resource_set_kind(resource, all.kind, now);
+    if (resource->kind == DOORMAN_RATE) {
+        resource->rate.burst = all.burst;
+        resource->rate.burst_units = all.burst_units;
+    }
+    doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__SHADOW, all.shadow);
+    doorman__resource_set_killed(resource, resource->client->killed);
+    doorman__resource_start_estimator(resource, now);
+    resource->published = (doorman_resource_info){.resource_id = resource->resource_id};
 }
 
-/* A resource that is still to be released is taken up again: with new options, but with its lease,
- * unless the release is under way, and with what is in flight. */
-static doorman_resource *doorman__client_find(doorman_client *client, const char *resource_id) {
+/* ---- client: opening and closing */
+
+static doorman_client_resource *doorman__client_find(doorman_client *client,
+                                                     const char *resource_id) {
     uint64_t hash = doorman__hash(client->hash_key, resource_id);
     doorman__link *link = doorman__table_first(&client->resources, hash);
     for (; link; link = doorman__table_same(link->next, hash)) {
-        doorman_resource *resource = DOORMAN__WITHIN(doorman_resource, link, link);
+        doorman_client_resource *resource = DOORMAN__WITHIN(doorman_client_resource, link, link);
         if (strcmp(resource->resource_id, resource_id) == 0) return resource;
     }
     return NULL;
 }
 
 /* NULL: no memory. */
-static doorman_resource *doorman__client_add(doorman_client *client, const char *resource_id,
-                                             doorman_time now) {
-    size_t bytes = strlen(resource_id) + 1, count = client->upstream.held_count + 1;
+static doorman_client_resource *doorman__client_add(doorman_client *client,
+                                                    const doorman_resource_options *options,
+                                                    doorman_time now) {
+    size_t bytes = strlen(options->resource_id) + 1, count = client->upstream.held_count + 1;
     if (!doorman__upstream_reserve(&client->upstream)) return NULL;
     if (!doorman__timers_reserve(&client->wakes, count)) return NULL;
-    doorman_resource *resource = (doorman_resource *)doorman__zalloc(sizeof *resource + bytes);
+    doorman_client_resource *resource =
+        (doorman_client_resource *)doorman__zalloc(sizeof *resource + bytes);
     if (!resource) return NULL;
-    memcpy(resource->resource_id, resource_id, bytes);
+    memcpy(resource->resource_id, options->resource_id, bytes);
     resource->client = client;
     resource->held.resource_id = resource->resource_id;
-    doorman__rate_init(&resource->rate, 0, 0, 0, now);
-    doorman__gauge_init(&resource->gauge, 0);
-    resource->rate.usage.client_unmet = &client->unmet;
-    resource->gauge.usage.client_unmet = &client->unmet;
+    doorman__resource_set_kind(resource, options->kind, now);
     doorman__upstream_add(&client->upstream, &resource->held, now);
     doorman__table_add(&client->resources, &resource->link,
-                       doorman__hash(client->hash_key, resource_id));
+                       doorman__hash(client->hash_key, options->resource_id));
     return resource;
 }
 
-doorman_status doorman_resource_open(doorman_resource **out, doorman_client *client,
-                                     const doorman_resource_options *options, doorman_error *error,
-                                     doorman_time now) {
+/* A resource that has been closed but not released yet is used again: with new options, but with
+ * its lease (unless the release is under way) and with the units in use. */
+static void doorman__resource_reopen(doorman_client_resource *resource,
+                                     const doorman_resource_options *options, doorman_time now) {
+    doorman__held_lease *held = &resource->held;
+    held->cut = false;
+    if (doorman__held_ending(held)) doorman__held_reopen(&resource->client->upstream, held, now);
+    doorman__resource_set_options(resource, options, now);
+    doorman__resource_publish(resource, now);
+}
+
+/* K5: one resource has one limiter. */
+static doorman_status doorman__resource_check_kind(const doorman_client_resource *resource,
+                                                   const doorman_resource_options *options,
+                                                   doorman_error *error) {
+    if (!resource || resource->kind == options->kind) return DOORMAN_OK;
+    const char *kind = resource->kind == DOORMAN_GAUGE ? "GAUGE" : "RATE";
+    if (resource->opened) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "kind: '%s' is open as a %s",
+                             resource->resource_id, kind);
+    }
+    if (!(doorman__resource_in_use(resource) > 0)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                         "kind: '%s' was closed as a %s, and has units in use",
+                         resource->resource_id, kind);
+}
+
+doorman_status doorman_client_open(doorman_client_resource **out, doorman_client *client,
+                                   const doorman_resource_options *options, doorman_error *error,
+                                   doorman_time now) {
     now = doorman__upstream_now(&client->upstream, now);
     doorman_status status = doorman__resource_check(options, error);
     if (status != DOORMAN_OK) return status;
-    doorman_resource *resource = doorman__client_find(client, options->resource_id);
-    if (!resource) resource = doorman__client_add(client, options->resource_id, now);
+    doorman_client_resource *resource = doorman__client_find(client, options->resource_id);
+    status = doorman__resource_check_kind(resource, options, error);
+    if (status != DOORMAN_OK) return status;
+    if (!resource) resource = doorman__client_add(client, options, now);
     if (!resource) return doorman__no_memory(error);
     *out = resource;
     if (resource->opened++ > 0) {
         doorman__resource_compare(resource, options, error);
     } else {
-        doorman__held_lease *held = &resource->held;
-        held->cut = false;
-        if (doorman__held_ending(held)) doorman__held_reopen(&client->upstream, held, now);
-        doorman__resource_set_options(resource, options, now);
-        doorman__resource_publish(resource, now);
+        doorman__resource_reopen(resource, options, now);
     }
     return DOORMAN_OK;
 }
 
-void doorman_resource_close(doorman_resource *resource, doorman_time now) {
+void doorman_client_close(doorman_client_resource *resource, doorman_time now) {
     doorman_client *client = resource->client;
     now = doorman__upstream_now(&client->upstream, now);
     assert(resource->opened);
     if (--resource->opened) return;
+    doorman__resource_move(resource, DOORMAN__CLOSING);
     doorman__held_close(&client->upstream, &resource->held, now);
     doorman__client_free_closed(client);
 }
 
-doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants,
-                                          doorman_time now) {
+doorman_status doorman_client_set_wants(doorman_client_resource *resource, double wants,
+                                        doorman_time now) {
     now = doorman__upstream_now(&resource->client->upstream, now);
     bool valid = doorman__amount_valid(wants) && wants <= resource->options.wants_maximum;
     if (!valid) return DOORMAN_INVALID_ARGUMENT;
@@ -8937,13 +9136,6 @@ doorman_status doorman_resource_set_wants(doorman_resource *resource, double wan
     doorman__resource_set_wake(resource);
     doorman__resource_want(resource, wants, now);
     return DOORMAN_OK;
-}
-
-doorman_rate *doorman_resource_rate(doorman_resource *resource) { return &resource->rate; }
-
-doorman_gauge *doorman_resource_gauge(doorman_resource *resource) {
-    __atomic_store_n(&resource->has_gauge, true, __ATOMIC_RELAXED);
-    return &resource->gauge;
 }
 
 /* ---- >>loop --------------------------------------------------------------------------------- */
@@ -10565,22 +10757,27 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
 #error "doorman.h: with -std=c11, put #define _DEFAULT_SOURCE before the first #include"
 #endif
 
-/* The calls that wait for one limiter of a resource. Any thread may read the fields without the
+/* The calls that wait for a resource. Any thread may read the fields without the
  * mutex, so they are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__queue {
     uint64_t units;     /* what the calls wait for, in units / 4096; 0: nobody waits */
     doorman_time paced; /* rate: when the pace let the last waiter pass; see Pacing */
 } doorman__queue;
 
-enum { DOORMAN__RATE_QUEUE, DOORMAN__GAUGE_QUEUE, DOORMAN__QUEUE_COUNT };
+/* What the application of an agent has in place of a doorman_client_resource, which is not
+ * guarded. */
+struct DOORMAN__ALIGNED doorman_resource {
+    doorman_agent *agent;
+    doorman_client_resource *own;
+    doorman__queue queue;
+};
 
 /* A call that waits for units. It is on the stack of its thread. */
 typedef struct doorman__waiter {
     struct doorman__waiter *previous, *next;
     doorman_agent *agent;
-    doorman_resource *resource; /* NULL: the wait has ended, because the resource is closed */
-    bool gauge;                 /* else the rate */
-    doorman__queue *queue;      /* of that limiter */
+    doorman_client_resource *resource; /* NULL: the wait has ended, because it is closed */
+    doorman__queue *queue;             /* of the resource */
     double n;
     bool first; /* in its queue */
     doorman_time since;
@@ -10620,7 +10817,8 @@ doorman_time doorman_clock(void) {
 #endif
 }
 
-bool doorman_random(void *out, size_t bytes) {
+/* Fills an array with random bits of the system. False: it has none. */
+static bool doorman__random_bits(void *out, size_t bytes) {
     unsigned char *at = (unsigned char *)out;
     while (bytes > 0) {
         size_t part = bytes < 256 ? bytes : 256; /* getentropy gives no more at once */
@@ -10735,22 +10933,16 @@ static bool doorman__queue_is_empty(const doorman__queue *queue) {
     return __atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) == 0;
 }
 
-/* What the client knows of the queue that the waiter is in. */
-static doorman__waiting *doorman__waiter_waiting(const doorman__waiter *waiter) {
-    doorman_resource *resource = waiter->resource;
-    return waiter->gauge ? &resource->gauge_waiting : &resource->rate_waiting;
-}
-
 /* The units of a waiter are added to its queue, and subtracted again. The mutex is locked. */
 static void doorman__queue_join(const doorman__waiter *waiter, doorman_time now) {
     uint64_t units = doorman__units(waiter->n);
     assert(units > 0);
     units = __atomic_add_fetch(&waiter->queue->units, units, __ATOMIC_SEQ_CST);
-    doorman__waiting_set(doorman__waiter_waiting(waiter), units, now);
+    doorman__waiting_set(&waiter->resource->waiting, units, now);
 }
 
 static void doorman__queue_leave(const doorman__waiter *waiter, doorman_time now) {
-    doorman__waiting *waiting = doorman__waiter_waiting(waiter);
+    doorman__waiting *waiting = &waiter->resource->waiting;
     uint64_t units = doorman__units(waiter->n);
     assert(waiting->units >= units);
     units = __atomic_sub_fetch(&waiter->queue->units, units, __ATOMIC_SEQ_CST);
@@ -10797,7 +10989,7 @@ static void doorman__line_wake(doorman_agent *agent) {
 }
 
 /* Sends away who waits for a resource, or for any (NULL): they will not touch it again. */
-static void doorman__line_dismiss(doorman_agent *agent, const doorman_resource *resource) {
+static void doorman__line_dismiss(doorman_agent *agent, const doorman_client_resource *resource) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (!waiter->resource || (resource && waiter->resource != resource)) continue;
         doorman__queue_leave(waiter, doorman_clock());
@@ -10884,16 +11076,16 @@ static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, d
 
 static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman_time *delay,
                                           bool last, doorman_time now) {
-    return waiter->gauge ? doorman__waiter_try_gauge(waiter, delay, now)
-                         : doorman__waiter_try_rate(waiter, delay, last, now);
+    return waiter->resource->kind == DOORMAN_GAUGE
+               ? doorman__waiter_try_gauge(waiter, delay, now)
+               : doorman__waiter_try_rate(waiter, delay, last, now);
 }
 
 /* What was not to be had in time, or ever, is demand too. Whoever has left the line must not touch
  * the resource any more, which may be closed from then on; so in the line this is called before. */
 static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
     if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
-    doorman_resource *resource = waiter->resource;
-    doorman__usage *usage = waiter->gauge ? &resource->gauge.usage : &resource->rate.usage;
+    doorman__usage *usage = doorman__resource_usage(waiter->resource);
     doorman_decision decision = status == DOORMAN_TIMED_OUT ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
     (void)doorman__count(usage, doorman__units(waiter->n), decision, doorman_clock());
 }
@@ -10961,32 +11153,20 @@ static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter 
     return status;
 }
 
-doorman_status doorman_agent_rate_wait(doorman_agent *agent, doorman_resource *resource, double n,
-                                       doorman_time timeout) {
-    doorman__waiter waiter = {
-        .resource = resource, .queue = &resource->queues[DOORMAN__RATE_QUEUE], .n = n};
-    return doorman__agent_wait(agent, &waiter, timeout);
+doorman_status doorman_resource_wait(doorman_resource *resource, double n, doorman_time timeout) {
+    doorman__waiter waiter = {.resource = resource->own, .queue = &resource->queue, .n = n};
+    return doorman__agent_wait(resource->agent, &waiter, timeout);
 }
 
-doorman_status doorman_agent_gauge_wait(doorman_agent *agent, doorman_resource *resource, double n,
-                                        doorman_time timeout) {
-    doorman__waiter waiter = {.resource = resource, .gauge = true, .n = n};
-    waiter.queue = &resource->queues[DOORMAN__GAUGE_QUEUE];
-    (void)doorman_resource_gauge(resource); /* the application uses the gauge */
-    return doorman__agent_wait(agent, &waiter, timeout);
-}
-
-doorman_status doorman_agent_gauge_release(doorman_agent *agent, doorman_resource *resource,
-                                           double n) {
-    doorman_status status = doorman__agent_admit(agent);
-    if (status != DOORMAN_OK) return status;
-    doorman__gauge_release(&resource->gauge, n);
-    const doorman__queue *queue = &resource->queues[DOORMAN__GAUGE_QUEUE];
-    if (doorman__queue_is_empty(queue)) return DOORMAN_OK;
-    status = doorman__agent_lock(agent);
-    if (status != DOORMAN_OK) return status;
-    doorman__line_serve(agent->first, queue);
-    pthread_mutex_unlock(&agent->mutex);
+/* Within an on_change this thread has the mutex already. */
+doorman_status doorman_resource_release(doorman_resource *resource, double n) {
+    doorman_agent *agent = resource->agent;
+    if (agent->inherited) return DOORMAN_UNAVAILABLE;
+    doorman_status status = doorman_client_release(resource->own, n);
+    if (status != DOORMAN_OK || doorman__queue_is_empty(&resource->queue)) return status;
+    bool locked = doorman__agent_lock(agent) == DOORMAN_OK;
+    doorman__line_serve(agent->first, &resource->queue);
+    if (locked) pthread_mutex_unlock(&agent->mutex);
     return DOORMAN_OK;
 }
 
@@ -11452,8 +11632,8 @@ static doorman_status doorman__agent_create_client(doorman_agent *agent,
     doorman_client_options own = *options;
     char id[DOORMAN_ID_BYTES_MAX + 1];
     uint64_t random[2];
-    if (!doorman_random(random, sizeof random)) {
-        return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system gives no random bits");
+    if (!doorman__random_bits(random, sizeof random)) {
+        return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system has no random bits");
     }
     doorman__agent_default_id(id, random[0]);
     if (!own.client_id) own.client_id = id;
@@ -11600,9 +11780,9 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
 static void doorman__agent_close_all(doorman_agent *agent, doorman_time now) {
     doorman__held_lease *held = agent->client->upstream.first, *next = NULL;
     for (; held; held = next) {
-        doorman_resource *resource = doorman__resource_of(held);
+        doorman_client_resource *resource = doorman__resource_of(held);
         next = held->next;
-        for (size_t times = resource->opened; times; times--) doorman_resource_close(resource, now);
+        for (size_t times = resource->opened; times; times--) doorman_client_close(resource, now);
     }
 }
 
@@ -11670,62 +11850,98 @@ static doorman_status doorman__agent_enter(doorman_agent *agent, doorman_error *
     return doorman__fail(error, DOORMAN_UNAVAILABLE, "the agent is shut down");
 }
 
-doorman_status doorman_agent_open(doorman_resource **out, doorman_agent *agent,
-                                  const doorman_resource_options *options, doorman_error *error) {
+/* Precondition: the mutex is locked. */
+static doorman_status doorman__agent_open(doorman_resource **out, doorman_agent *agent,
+                                          const doorman_resource_options *options,
+                                          doorman_error *error) {
+    doorman_client_resource *own = NULL;
+    doorman_resource *handle = (doorman_resource *)doorman__zalloc(sizeof *handle);
+    if (!handle) return doorman__no_memory(error);
+    doorman_status status =
+        doorman_client_open(&own, agent->client, options, error, doorman_clock());
+    if (status == DOORMAN_OK && !own->handle) { /* else it was open already */
+        handle->agent = agent;
+        handle->own = own;
+        own->handle = handle;
+        handle = NULL;
+    }
+    if (status == DOORMAN_OK) *out = own->handle;
+    DOORMAN_FREE(handle);
+    return status;
+}
+
+doorman_status doorman_resource_open(doorman_resource **out, doorman_agent *agent,
+                                     const doorman_resource_options *options,
+                                     doorman_error *error) {
     doorman_status status = doorman__agent_enter(agent, error);
     if (status != DOORMAN_OK) return status;
-    size_t bytes = DOORMAN__QUEUE_COUNT * sizeof(doorman__queue);
-    doorman__queue *queues = (doorman__queue *)doorman__zalloc(bytes);
-    doorman_resource *resource = NULL;
-    status = queues
-                 ? doorman_resource_open(&resource, agent->client, options, error, doorman_clock())
-                 : doorman__no_memory(error);
-    if (status == DOORMAN_OK) {
-        *out = resource;
-        if (!resource->queues) { /* else it was open already */
-            resource->queues = queues;
-            queues = NULL;
-        }
-    }
-    DOORMAN_FREE(queues);
+    status = doorman__agent_open(out, agent, options, error);
     doorman__agent_notify(agent);
     pthread_mutex_unlock(&agent->mutex);
     return status;
 }
 
-doorman_status doorman_agent_close(doorman_agent *agent, doorman_resource *resource) {
+doorman_status doorman_resource_close(doorman_resource *resource) {
+    doorman_client_resource *own = resource->own;
+    doorman_agent *agent = resource->agent;
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
-    if (resource->opened == 1) doorman__line_dismiss(agent, resource);
-    doorman_resource_close(resource, doorman_clock());
+    if (own->opened == 1) doorman__line_dismiss(agent, own);
+    doorman_client_close(own, doorman_clock());
     doorman__agent_notify(agent);
     pthread_mutex_unlock(&agent->mutex);
     return DOORMAN_OK;
 }
 
-doorman_status doorman_agent_set_wants(doorman_agent *agent, doorman_resource *resource,
-                                       double wants) {
+doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants) {
+    doorman_agent *agent = resource->agent;
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
-    status = doorman_resource_set_wants(resource, wants, doorman_clock());
+    status = doorman_client_set_wants(resource->own, wants, doorman_clock());
     doorman__agent_notify(agent);
     pthread_mutex_unlock(&agent->mutex);
     return status;
 }
 
-doorman_status doorman_agent_read(doorman_agent *agent, const doorman_resource *resource,
-                                  doorman_resource_info *out) {
+doorman_status doorman_resource_read(const doorman_resource *resource, doorman_resource_info *out) {
+    doorman_agent *agent = resource->agent;
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
-    doorman_resource_read(resource, out, doorman_clock());
+    doorman_client_read(resource->own, out, doorman_clock());
     pthread_mutex_unlock(&agent->mutex);
     return DOORMAN_OK;
 }
 
+doorman_decision doorman_resource_try(doorman_resource *resource, double n, doorman_result *out) {
+    return doorman__resource_try(resource->own, n, out, doorman_clock());
+}
+
+static doorman_time doorman__gauge_delay(const doorman__gauge *gauge, double n, doorman_time now) {
+    doorman__quota quota;
+    doorman__attempt attempt = doorman__gauge_look(gauge, n, &quota, now);
+    if (attempt.decision == DOORMAN_ALLOWED || doorman__bypass(&gauge->usage)) return 0;
+    bool possible = doorman__gauge_possible(gauge, doorman__units(n));
+    return possible ? doorman__usage_refresh_in(&gauge->usage, now) : DOORMAN_NEVER;
+}
+
+doorman_time doorman_resource_delay(const doorman_resource *resource, double n) {
+    const doorman_client_resource *own = resource->own;
+    doorman_time now = doorman_clock();
+    if (!doorman__amount_valid(n)) return DOORMAN_NEVER;
+    if (n <= 0) return 0;
+    if (own->kind == DOORMAN_GAUGE) return doorman__gauge_delay(&own->gauge, n, now);
+    doorman_time delay = doorman__rate_delay(&own->rate, n, now);
+    if (delay != DOORMAN_NEVER || !doorman__rate_possible(&own->rate, n)) return delay;
+    return doorman__usage_refresh_in(&own->rate.usage, now);
+}
+
+/* For the resources that are open, and for those that are opened later. */
 doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
-    doorman_client_kill_switch(agent->client, on);
+    agent->client->killed = on;
+    doorman__held_lease *held = agent->client->upstream.first;
+    for (; held; held = held->next) doorman__resource_set_killed(doorman__resource_of(held), on);
     doorman__line_wake(agent);
     pthread_mutex_unlock(&agent->mutex);
     return DOORMAN_OK;

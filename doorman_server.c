@@ -49,6 +49,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -3862,10 +3863,13 @@ static void connection_respond(struct http_connection *connection, struct http_r
     }
 }
 
+/* Fills at most 256 bytes with random bits of the system. */
+static bool random_bits(void *out, size_t bytes) { return getentropy(out, bytes) == 0; }
+
 static struct http_response http_response_init(void) {
     struct http_response response = {.code = 200, .type = "text/plain; charset=utf-8", .more = ""};
     uint64_t random[2] = {0};
-    doorman_random(random, sizeof random);
+    (void)random_bits(random, sizeof random);
     snprintf(response.nonce, sizeof response.nonce, "%016" PRIx64 "%016" PRIx64, random[0],
              random[1]);
     return response;

@@ -191,7 +191,7 @@ static void *client_main(void *argument) {
     doorman_time next = doorman_clock();
     for (int wants; (wants = atomic_load(&c->wants)) > 0;) {
         sleep_until(next);
-        if (doorman_agent_rate_wait(c->agent, c->resource, 1, TICK) == DOORMAN_OK) {
+        if (doorman_resource_wait(c->resource, 1, TICK) == DOORMAN_OK) {
             atomic_fetch_add(&c->done, 1);
         }
         doorman_time backlog = doorman_clock() - BURST / 2;
@@ -212,7 +212,7 @@ static bool client_join(client *c, int wants) {
     doorman_error error = {""};
     atomic_store(&c->wants, wants);
     if (doorman_agent_start(&c->agent, &options, &error) == DOORMAN_OK &&
-        doorman_agent_open(&c->resource, c->agent, &resource, &error) == DOORMAN_OK &&
+        doorman_resource_open(&c->resource, c->agent, &resource, &error) == DOORMAN_OK &&
         pthread_create(&c->thread, NULL, client_main, c) == 0) {
         return true;
     }
@@ -239,7 +239,7 @@ static bool client_set_wants(client *c, int wants) {
     }
     if (!c->agent) return client_join(c, wants);
     atomic_store(&c->wants, wants);
-    return doorman_agent_set_wants(c->agent, c->resource, wants) == DOORMAN_OK;
+    return doorman_resource_set_wants(c->resource, wants) == DOORMAN_OK;
 }
 
 /* ---- what is measured ------------------------------------------------------------------------ */
@@ -263,7 +263,7 @@ static void crowd_read_leases(const crowd *all, double leases[CLIENTS_MAX]) {
     for (int i = 0; i < all->count; i++) {
         const client *c = &all->clients[i];
         doorman_resource_info info = {0};
-        if (c->agent) doorman_agent_read(c->agent, c->resource, &info);
+        if (c->agent) doorman_resource_read(c->resource, &info);
         leases[i] = info.leased ? info.capacity : 0;
     }
 }

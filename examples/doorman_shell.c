@@ -199,7 +199,7 @@ static void shell_remove(shell *s, lease **at) {
     lease *l = *at;
     *at = l->next;
     if (*find(&s->first, l->client_id, NULL)) {
-        doorman_agent_close(l->agent, l->resource);
+        doorman_resource_close(l->resource);
     } else {
         doorman_agent_stop(l->agent);
     }
@@ -219,7 +219,7 @@ static lease *shell_add(shell *s, const char *client_id, const char *resource_id
     bool good = l && (other || doorman_agent_start(&own, &client, &error) == DOORMAN_OK);
     if (good) {
         l->agent = other ? other->agent : own;
-        good = doorman_agent_open(&l->resource, l->agent, &resource, &error) == DOORMAN_OK;
+        good = doorman_resource_open(&l->resource, l->agent, &resource, &error) == DOORMAN_OK;
     }
     if (!good) {
         fail(s, "%s", error.text);
@@ -239,7 +239,7 @@ static void print_leases(lease **at, const char *resource_id) {
     puts("client               resource                       wants         has  expires in");
     for (lease *l = NULL; (l = *find(at, NULL, resource_id)); at = &l->next) {
         doorman_resource_info info;
-        doorman_agent_read(l->agent, l->resource, &info);
+        doorman_resource_read(l->resource, &info);
         double left = (double)(info.expires_at - doorman_clock()) / (double)DOORMAN_SECOND;
         printf("%-20s %-24s %11.6g", l->client_id, l->resource_id, info.wants);
         if (info.leased) printf(" %11.6g %9.1f s\n", info.capacity, left);
@@ -271,14 +271,14 @@ static void run_get(shell *s, char **words) {
     double wants = 0;
     if (!parse_number(s, words[3], DOORMAN_AMOUNT_MAX, &wants)) return;
     lease *l = *find(&s->first, words[1], words[2]);
-    if (l) doorman_agent_set_wants(l->agent, l->resource, wants);
+    if (l) doorman_resource_set_wants(l->resource, wants);
     if (!l) l = shell_add(s, words[1], words[2], wants);
     if (!l) return;
     doorman_resource_info info;
     doorman_time end = doorman_clock() + PATIENCE_MS * (DOORMAN_SECOND / 1000);
     do {
         usleep(10000);
-        doorman_agent_read(l->agent, l->resource, &info);
+        doorman_resource_read(l->resource, &info);
     } while (!info.leased && !info.learning &&
              (!info.has_outcome || info.outcome == DOORMAN_TRY_LATER) && !interrupted &&
              doorman_clock() < end);

@@ -122,25 +122,25 @@ int main(int argc, char **argv) {
     doorman_client_options options = {
         .client_id = id, .addresses = &address, .address_count = 1, .seed = (uint64_t)now};
     doorman_resource_options orders = {
-        .resource_id = "db/orders", .wants = 400, .safe_capacity = 10};
+        .resource_id = "db/orders", .wants = 400, .has_safe_capacity = true, .safe_capacity = 10};
     doorman_client *client = NULL;
-    doorman_resource *resource = NULL;
+    doorman_client_resource *resource = NULL;
     if (doorman_client_create(&client, &options, NULL, now) != DOORMAN_OK) return 1;
-    if (doorman_resource_open(&resource, client, &orders, NULL, now) != DOORMAN_OK) return 1;
+    if (doorman_client_open(&resource, client, &orders, NULL, now) != DOORMAN_OK) return 1;
     exchange.upstream = doorman_client_upstream(client);
 
     for (doorman_time end = now + seconds * DOORMAN_SECOND; now < end; now = clock_now()) {
         for (; tick <= now; tick += DOORMAN_SECOND / 400) { /* a query is wanted at each tick */
-            queries += doorman_rate_try(doorman_resource_rate(resource), 1, now) == DOORMAN_ALLOWED;
+            queries += doorman_client_try(resource, 1, NULL, now) == DOORMAN_ALLOWED;
         }
         loop_step(tick);
     }
     doorman_resource_info info;
-    doorman_resource_read(resource, &info, now);
+    doorman_client_read(resource, &info, now);
     printf("%d queries, %s of %g a second\n", queries,
            info.leased ? "a lease" : "the safe capacity", info.capacity);
     /* A client whose resources are closed is never due again after it has released its leases. */
-    doorman_resource_close(resource, now);
+    doorman_client_close(resource, now);
     doorman_time end = now + DOORMAN_SECOND;
     while (doorman_upstream_due(exchange.upstream) < end && clock_now() < end) loop_step(end);
     exchange_close();

@@ -37,10 +37,10 @@ static void sleep_for(doorman_time duration) {
 static void *do_transactions(void *argument) {
     work *w = argument;
     while (!atomic_load(&w->over)) {
-        if (doorman_agent_gauge_wait(w->agent, w->resource, 1, DOORMAN_SECOND / 10) == DOORMAN_OK) {
+        if (doorman_resource_wait(w->resource, 1, DOORMAN_SECOND / 10) == DOORMAN_OK) {
             sleep_for(DOORMAN_SECOND / 50); /* simulates begin, a few statements, commit */
             atomic_fetch_add(&w->transactions, 1);
-            doorman_agent_gauge_release(w->agent, w->resource, 1);
+            doorman_resource_release(w->resource, 1);
         }
     }
     return NULL;
@@ -52,15 +52,15 @@ static void watch(work *w) {
     for (int second = 1; second <= 10; second++) {
         sleep_for(DOORMAN_SECOND);
         doorman_resource_info info;
-        doorman_agent_read(w->agent, w->resource, &info);
+        doorman_resource_read(w->resource, &info);
         if (info.gauge_is_divided && !is_told) {
             fputs("gauge_client: leases are not of whole units, and a part of a unit is of no use; "
                   "the resource's template needs \"whole\": true\n",
                   stderr);
             is_told = true;
         }
-        printf("%2d s: %d transactions done, %g in flight, %s of %g at once\n", second,
-               atomic_exchange(&w->transactions, 0), info.in_flight,
+        printf("%2d s: %d transactions done, %g in use, %s of %g at once\n", second,
+               atomic_exchange(&w->transactions, 0), info.in_use,
                info.leased ? "a lease" : "without a lease, the safe capacity", info.capacity);
     }
 }
@@ -69,11 +69,13 @@ int main(int argc, char **argv) {
     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
     doorman_client_options options = {.addresses = addresses, .address_count = 1};
     doorman_resource_options database = {.resource_id = "db/orders/transactions",
+                                         .kind = DOORMAN_GAUGE,
+                                         .has_safe_capacity = true,
                                          .safe_capacity = 1};
     doorman_error error = {""};
     work w = {0};
     if (doorman_agent_start(&w.agent, &options, &error) != DOORMAN_OK ||
-        doorman_agent_open(&w.resource, w.agent, &database, &error) != DOORMAN_OK) {
+        doorman_resource_open(&w.resource, w.agent, &database, &error) != DOORMAN_OK) {
         fprintf(stderr, "gauge_client: %s\n", error.text);
         doorman_agent_stop(w.agent);
         return 1;

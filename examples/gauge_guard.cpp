@@ -19,12 +19,11 @@
 
 class gauge_guard {
 public:
-    gauge_guard(doorman_agent *agent, doorman_resource *resource, double units,
-                doorman_time timeout)
-        : agent_(agent), resource_(resource), units_(units),
-          status_(doorman_agent_gauge_wait(agent, resource, units, timeout)) {}
+    gauge_guard(doorman_resource *resource, double units, doorman_time timeout)
+        : resource_(resource), units_(units),
+          status_(doorman_resource_wait(resource, units, timeout)) {}
     ~gauge_guard() {
-        if (status_ == DOORMAN_OK) doorman_agent_gauge_release(agent_, resource_, units_);
+        if (status_ == DOORMAN_OK) doorman_resource_release(resource_, units_);
     }
     gauge_guard(const gauge_guard &) = delete;
     gauge_guard &operator=(const gauge_guard &) = delete;
@@ -33,23 +32,22 @@ public:
     doorman_status status() const { return status_; }
 
 private:
-    doorman_agent *agent_;
     doorman_resource *resource_;
     double units_;
     doorman_status status_;
 };
 
-static void transaction(doorman_agent *agent, doorman_resource *resource, int number) {
-    gauge_guard guard(agent, resource, 1, 5 * DOORMAN_SECOND);
+static void transaction(doorman_resource *resource, int number) {
+    gauge_guard guard(resource, 1, 5 * DOORMAN_SECOND);
     if (!guard) throw std::runtime_error(doorman_status_name(guard.status()));
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (number % 3 == 0) throw std::runtime_error("rolled back");
 }
 
-static double in_flight(doorman_agent *agent, const doorman_resource *resource) {
+static double in_use(const doorman_resource *resource) {
     doorman_resource_info info;
-    doorman_agent_read(agent, resource, &info);
-    return info.in_flight;
+    doorman_resource_read(resource, &info);
+    return info.in_use;
 }
 
 int main(int argc, char **argv) {
@@ -59,13 +57,15 @@ int main(int argc, char **argv) {
     options.address_count = 1;
     doorman_resource_options database = {};
     database.resource_id = "db/orders/transactions";
+    database.kind = DOORMAN_GAUGE;
+    database.has_safe_capacity = true;
     database.safe_capacity = 1;
 
     doorman_agent *agent = nullptr;
     doorman_resource *resource = nullptr;
     doorman_error error = {};
     if (doorman_agent_start(&agent, &options, &error) != DOORMAN_OK ||
-        doorman_agent_open(&resource, agent, &database, &error) != DOORMAN_OK) {
+        doorman_resource_open(&resource, agent, &database, &error) != DOORMAN_OK) {
         std::fprintf(stderr, "gauge_guard: %s\n", error.text);
         doorman_agent_stop(agent);
         return 1;
@@ -73,12 +73,11 @@ int main(int argc, char **argv) {
     for (int number = 1; number <= 6; number++) {
         const char *result = "committed";
         try {
-            transaction(agent, resource, number);
+            transaction(resource, number);
         } catch (const std::runtime_error &failure) {
             result = failure.what();
         }
-        std::printf("transaction %d: %s, %g in flight\n", number, result,
-                    in_flight(agent, resource));
+        std::printf("transaction %d: %s, %g in use\n", number, result, in_use(resource));
     }
     doorman_agent_stop(agent);
     return 0;

@@ -16,7 +16,7 @@ typedef struct world {
     doorman_config *config;
     doorman_server *server;
     doorman_client *client[CLIENTS];
-    doorman_resource *resource[CLIENTS];
+    doorman_client_resource *resource[CLIENTS];
     double shown[CLIENTS]; /* the leases that were printed last */
     doorman_time now;
 } world;
@@ -46,9 +46,10 @@ static void start_client(world *w, int i, const char *client_id, double wants) {
     const char *addresses[] = {"here"};
     doorman_client_options options = {
         .client_id = client_id, .addresses = addresses, .address_count = 1};
+    options.seed = (uint64_t)i + 1; /* a real program takes random bits */
     check(doorman_client_create(&w->client[i], &options, NULL, w->now));
     doorman_resource_options resource = {.resource_id = "db", .wants = wants};
-    check(doorman_resource_open(&w->resource[i], w->client[i], &resource, NULL, w->now));
+    check(doorman_client_open(&w->resource[i], w->client[i], &resource, NULL, w->now));
 }
 
 /* Passes one request and its response, if the client has something to send. A real program would
@@ -67,7 +68,7 @@ static void print_leases(world *w) {
     bool changed = false;
     for (int i = 0; i < CLIENTS; i++) {
         doorman_resource_info info = {0};
-        if (w->resource[i]) doorman_resource_read(w->resource[i], &info, w->now);
+        if (w->resource[i]) doorman_client_read(w->resource[i], &info, w->now);
         changed = changed || info.capacity < w->shown[i] || info.capacity > w->shown[i];
         w->shown[i] = info.capacity;
     }
@@ -110,7 +111,7 @@ int main(void) {
     run_until(&w, 30 * DOORMAN_SECOND);
 
     printf("medium leaves\n");
-    doorman_resource_close(w.resource[1], w.now);
+    doorman_client_close(w.resource[1], w.now);
     w.resource[1] = NULL;
     run_until(&w, 60 * DOORMAN_SECOND);
 

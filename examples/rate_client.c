@@ -20,12 +20,16 @@ int main(int argc, char **argv) {
     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
     doorman_client_options options = {.addresses = addresses, .address_count = 1};
     doorman_resource_options database = {
-        .resource_id = "db/orders", .wants = 400, .safe_capacity = 10};
+        .resource_id = "db/orders",
+        .wants = 400,
+        .has_safe_capacity = true,
+        .safe_capacity = 10,
+    };
     doorman_agent *agent = NULL;
     doorman_resource *resource = NULL;
     doorman_error error = {""};
     if (doorman_agent_start(&agent, &options, &error) != DOORMAN_OK ||
-        doorman_agent_open(&resource, agent, &database, &error) != DOORMAN_OK) {
+        doorman_resource_open(&resource, agent, &database, &error) != DOORMAN_OK) {
         fprintf(stderr, "rate_client: %s\n", error.text);
         doorman_agent_stop(agent);
         return 1;
@@ -35,10 +39,10 @@ int main(int argc, char **argv) {
         int queries = 0;
         doorman_time end = doorman_clock() + DOORMAN_SECOND;
         for (doorman_time now; (now = doorman_clock()) < end;) {
-            if (doorman_agent_rate_wait(agent, resource, 1, end - now) == DOORMAN_OK) queries++;
+            if (doorman_resource_wait(resource, 1, end - now) == DOORMAN_OK) queries++;
         }
         doorman_resource_info info;
-        doorman_agent_read(agent, resource, &info);
+        doorman_resource_read(resource, &info);
         printf("%2d s: %5d queries, %s of %g a second\n", second, queries,
                info.leased ? "a lease" : "without a lease, the safe capacity", info.capacity);
     }

@@ -152,6 +152,24 @@ macros() { # a compiler of C
     echo "is_accepted '$1' $all_of_it '#include <stdio.h>'"
 }
 
+# No function that needs the caller's lock accepts a resource of an agent, and the reverse.
+handles() { # a compiler of C
+    header="'#define DOORMAN_JSON' '#define DOORMAN_NNG' '#include \"doorman.h\"'"
+    agents="'void call(doorman_resource *it);' 'void call(doorman_resource *it) {'"
+    clients="'void call(doorman_client_resource *it);' 'void call(doorman_client_resource *it) {'"
+    wrong=incompatible-pointer-types
+    for call in 'doorman_client_close(it, 0);' '(void)doorman_client_set_wants(it, 1, 0);' \
+        '(void)doorman_client_try(it, 1, NULL, 0);' '(void)doorman_client_release(it, 1);'; do
+        echo "is_refused $wrong '$1' $header $agents '$call' '}'"
+        echo "is_accepted '$1' $header $clients '$call' '}'"
+    done
+    for call in 'doorman_resource_close(it);' '(void)doorman_resource_set_wants(it, 1);' \
+        '(void)doorman_resource_try(it, 1, NULL);' '(void)doorman_resource_release(it, 1);'; do
+        echo "is_refused $wrong '$1' $header $clients '$call' '}'"
+        echo "is_accepted '$1' $header $agents '$call' '}'"
+    done
+}
+
 programs() { # a compiler of C and one of C++
     echo "works_in_c '$1'"
     echo "works_in_cxx '$1' '$2'"
@@ -192,6 +210,7 @@ table() {
         sections "$c" "$cxx" '' -DDOORMAN_JSON "$nng"
         programs "$c" "$cxx"
         macros "$c"
+        handles "$c"
         for_32_bits "$c" "$cxx"
     done
     for_windows

@@ -28,8 +28,7 @@ static const doorman_limit_options limit_options[KIND_COUNT] = {
 typedef struct limiters {
     uint64_t word;
     doorman_client *client;
-    doorman_rate *rate, *narrow;
-    doorman_gauge *gauge;
+    doorman_client_resource *rate, *narrow, *gauge;
     doorman_limit limits[KIND_COUNT];
     doorman_limiter states[KIND_COUNT];
     doorman_arrival arrivals[LOG_LIMIT];
@@ -37,12 +36,15 @@ typedef struct limiters {
 } limiters;
 
 /* A resource without a lease, whose fallback has the capacity that it wants. */
-static doorman_resource *open_resource(limiters *l, const char *resource_id, double capacity,
-                                       doorman_time now) {
-    doorman_resource_options options = {
-        .resource_id = resource_id, .wants = capacity, .fallback = DOORMAN_OPTIMISTIC};
-    doorman_resource *resource = NULL;
-    must(doorman_resource_open(&resource, l->client, &options, NULL, now) == DOORMAN_OK,
+static doorman_client_resource *open_resource(limiters *l, const char *resource_id,
+                                              doorman_resource_kind kind, double capacity,
+                                              doorman_time now) {
+    doorman_resource_options options = {.resource_id = resource_id,
+                                        .kind = kind,
+                                        .wants = capacity,
+                                        .fallback = DOORMAN_OPTIMISTIC};
+    doorman_client_resource *resource = NULL;
+    must(doorman_client_open(&resource, l->client, &options, NULL, now) == DOORMAN_OK,
          "cannot open a resource");
     return resource;
 }
@@ -54,9 +56,9 @@ static void init_limiters(limiters *l) {
         .client_id = "bench", .addresses = &nobody, .address_count = 1, .seed = 1};
     must(doorman_client_create(&l->client, &options, NULL, now) == DOORMAN_OK,
          "cannot create a client");
-    l->rate = doorman_resource_rate(open_resource(l, "rate", 1e12, now));
-    l->narrow = doorman_resource_rate(open_resource(l, "narrow", 1e-3, now));
-    l->gauge = doorman_resource_gauge(open_resource(l, "gauge", 1, now));
+    l->rate = open_resource(l, "rate", DOORMAN_RATE, 1e12, now);
+    l->narrow = open_resource(l, "narrow", DOORMAN_RATE, 1e-3, now);
+    l->gauge = open_resource(l, "gauge", DOORMAN_GAUGE, 1, now);
     for (int i = 0; i < KIND_COUNT; i++) {
         doorman_arrival *arrivals = i == LOG ? l->arrivals : NULL;
         must(doorman_limit_init(&l->limits[i], &limit_options[i], NULL) == DOORMAN_OK &&
@@ -81,9 +83,9 @@ static uint64_t swap(uint64_t *word, doorman_time now) {
                                        __ATOMIC_RELAXED);
 }
 
-static uint64_t hold(doorman_gauge *gauge, doorman_time now) {
-    uint64_t decision = doorman_gauge_try(gauge, 1, now);
-    doorman_gauge_release(gauge, 1);
+static uint64_t hold(doorman_client_resource *gauge, doorman_time now) {
+    uint64_t decision = doorman_client_try(gauge, 1, NULL, now);
+    (void)doorman_client_release(gauge, 1);
     return decision;
 }
 
@@ -102,8 +104,8 @@ static uint64_t hold(doorman_gauge *gauge, doorman_time now) {
 
 LOOP(read_clock, now)
 LOOP(read_and_swap, swap(&l->word, now))
-LOOP(rate_allowed, doorman_rate_try(l->rate, 1, now))
-LOOP(rate_refused, doorman_rate_try(l->narrow, 1, now))
+LOOP(rate_allowed, doorman_client_try(l->rate, 1, NULL, now))
+LOOP(rate_refused, doorman_client_try(l->narrow, 1, NULL, now))
 LOOP(gauge_held, hold(l->gauge, now))
 LOOP(token_allowed, use(l, TOKEN, NULL, now))
 LOOP(leaky_allowed, use(l, LEAKY, &l->result, now))
@@ -193,7 +195,7 @@ static void *wait_on(void *argument) {
     pacing *p = w->pacing;
     doorman_time now = doorman_clock();
     while (now < p->to && w->count < w->max) {
-        must(doorman_agent_rate_wait(p->agent, p->resource, 1, TIMEOUT) == DOORMAN_OK,
+        must(doorman_resource_wait(p->resource, 1, TIMEOUT) == DOORMAN_OK,
              "a wait ended without its unit");
         now = doorman_clock();
         if (now >= p->from && now < p->to) w->passed[w->count++] = (double)now;
@@ -207,7 +209,7 @@ static void await_lease(pacing *p, double rate) {
     doorman_resource_info info = {0};
     do {
         nanosleep(&moment, NULL);
-        doorman_agent_read(p->agent, p->resource, &info);
+        doorman_resource_read(p->resource, &info);
     } while ((!info.leased || info.capacity < rate) && doorman_clock() < end);
     must(info.leased && !(info.capacity < rate), "no lease was received");
 }
@@ -298,7 +300,7 @@ static void pace_at(bench *b, const char *address, double rate, const char *word
     pacing p;
     bench_step(b, "a lease for %s a second", words);
     must(doorman_agent_start(&p.agent, &options, NULL) == DOORMAN_OK &&
-             doorman_agent_open(&p.resource, p.agent, &resource, NULL) == DOORMAN_OK,
+             doorman_resource_open(&p.resource, p.agent, &resource, NULL) == DOORMAN_OK,
          "cannot start an agent");
     await_lease(&p, rate);
     measure(b, &p, 1, rate, words);
@@ -320,11 +322,11 @@ static void time_out(bench *b) {
     pacing p;
     bench_step(b, "waits that time out");
     must(doorman_agent_start(&p.agent, &options, NULL) == DOORMAN_OK &&
-             doorman_agent_open(&p.resource, p.agent, &none, NULL) == DOORMAN_OK,
+             doorman_resource_open(&p.resource, p.agent, &none, NULL) == DOORMAN_OK,
          "cannot start an agent");
     for (int i = 0; i < WAITS; i++) {
         doorman_time timeout = (1 + i % 10) * DOORMAN_SECOND / 1000, start = doorman_clock();
-        doorman_status status = doorman_agent_rate_wait(p.agent, p.resource, 1, timeout);
+        doorman_status status = doorman_resource_wait(p.resource, 1, timeout);
         must(status == DOORMAN_TIMED_OUT, "a wait did not time out");
         late[i] = (double)(doorman_clock() - start - timeout) / 1e6;
     }

@@ -28,8 +28,8 @@ typedef struct call_message {
 
 typedef struct call_client {
     doorman_client *client; /* NULL: it was destroyed */
-    doorman_resource *resources[RESOURCES];
-    double in_flight; /* of the gauge of the first resource */
+    doorman_client_resource *resources[RESOURCES];
+    double in_use; /* of the gauge of the first resource */
 } call_client;
 
 typedef struct call_world {
@@ -83,9 +83,10 @@ static void open_resource(call_world *world, size_t index, size_t resource) {
     doorman_resource_options options = {
         .resource_id = ids[resource], .wants = 10 * (double)(index + 1), .has_priority = true};
     options.priority = (int)index;
+    options.kind = resource == 0 ? DOORMAN_GAUGE : DOORMAN_RATE;
     call_client *client = &world->clients[index];
-    must(doorman_resource_open(&client->resources[resource], client->client, &options, NULL,
-                               world->now) == DOORMAN_OK);
+    must(doorman_client_open(&client->resources[resource], client->client, &options, NULL,
+                             world->now) == DOORMAN_OK);
 }
 
 static void start_client(call_world *world, size_t index) {
@@ -93,6 +94,7 @@ static void start_client(call_world *world, size_t index) {
     static const char *const addresses[] = {"tcp://here:1"};
     doorman_client_options options = {
         .client_id = names[index], .addresses = addresses, .address_count = 1};
+    options.seed = index + 1;
     call_client *client = &world->clients[index];
     world->incarnations[index]++;
     *client = (call_client){.client = NULL};
@@ -207,8 +209,8 @@ static void open_or_close(call_world *world, size_t index, size_t resource) {
         open_resource(world, index, resource);
         return;
     }
-    if (resource == 0) client->in_flight = 0;
-    doorman_resource_close(client->resources[resource], world->now);
+    if (resource == 0) client->in_use = 0;
+    doorman_client_close(client->resources[resource], world->now);
     client->resources[resource] = NULL;
 }
 
@@ -227,25 +229,25 @@ static void use(call_world *world, size_t index, unsigned part) {
     call_client *client = &world->clients[index];
     doorman_resource_info info;
     if (!client->client || !client->resources[0]) return;
-    doorman_gauge *gauge = doorman_resource_gauge(client->resources[0]);
-    doorman_resource_read(client->resources[0], &info, world->now);
-    if (client->in_flight > 0) {
-        doorman_gauge_release(gauge, info.in_flight);
-        client->in_flight = 0;
+    doorman_client_resource *gauge = client->resources[0];
+    doorman_client_read(gauge, &info, world->now);
+    if (client->in_use > 0) {
+        must(doorman_client_release(gauge, info.in_use) == DOORMAN_OK);
+        client->in_use = 0;
         return;
     }
     double amount = floor(info.capacity * part / 64);
-    if (!info.leased || amount <= 0 || info.in_flight > 0) return;
-    must(doorman_gauge_try(gauge, amount, world->now) == DOORMAN_ALLOWED);
-    client->in_flight = amount;
+    if (!info.leased || amount <= 0 || info.in_use > 0) return;
+    must(doorman_client_try(gauge, amount, NULL, world->now) == DOORMAN_ALLOWED);
+    client->in_use = amount;
 }
 
 static void set_wants(call_world *world, size_t index, unsigned argument) {
     static const double amounts[] = {0, 1, 10, 33, 95, 105, 1000, 1e15};
     call_client *client = &world->clients[index];
-    doorman_resource *resource = client->resources[argument / 8 % RESOURCES];
+    doorman_client_resource *resource = client->resources[argument / 8 % RESOURCES];
     if (!client->client || !resource) return;
-    must(doorman_resource_set_wants(resource, amounts[argument % 8], world->now) == DOORMAN_OK);
+    must(doorman_client_set_wants(resource, amounts[argument % 8], world->now) == DOORMAN_OK);
 }
 
 static void change_servers(call_world *world, unsigned argument) {
@@ -312,7 +314,7 @@ static void check_sum(const call_world *world, size_t resource) {
     for (size_t i = 0; i < CLIENTS; i++) {
         doorman_resource_info info;
         if (!world->clients[i].resources[resource]) continue;
-        doorman_resource_read(world->clients[i].resources[resource], &info, world->now);
+        doorman_client_read(world->clients[i].resources[resource], &info, world->now);
         must(fuzz_amount(info.capacity));
         if (info.leased) sum += info.capacity;
     }

@@ -16,27 +16,31 @@
 
 typedef struct response_world {
     doorman_client *client;
-    doorman_resource *database, *gauge; /* NULL: closed */
+    doorman_client_resource *database, *gauge; /* NULL: closed */
     doorman_server *node;
-    double in_flight, wants;
+    double in_use, wants;
     uint64_t client_sequence, node_sequence;
     doorman_time now;
 } response_world;
 
-static void open_resource(response_world *world, const char *id, doorman_resource **out) {
-    doorman_resource_options options = {
-        .resource_id = id, .wants = world->wants, .safe_capacity = DOORMAN_UNLIMITED};
-    must(doorman_resource_open(out, world->client, &options, NULL, world->now) == DOORMAN_OK);
+static void open_resource(response_world *world, const char *id, doorman_resource_kind kind,
+                          doorman_client_resource **out) {
+    doorman_resource_options options = {.resource_id = id,
+                                        .kind = kind,
+                                        .wants = world->wants,
+                                        .has_safe_capacity = true,
+                                        .safe_capacity = DOORMAN_UNLIMITED};
+    must(doorman_client_open(out, world->client, &options, NULL, world->now) == DOORMAN_OK);
 }
 
 static void start(response_world *world) {
     static const char *const addresses[] = {"tcp://above:1", "tls+tcp://beside:1"};
     doorman_client_options options = {
-        .client_id = "client", .addresses = addresses, .address_count = 2};
+        .client_id = "client", .addresses = addresses, .address_count = 2, .seed = 1};
     world->wants = 5;
     must(doorman_client_create(&world->client, &options, NULL, 0) == DOORMAN_OK);
-    open_resource(world, "db", &world->database);
-    open_resource(world, "gauge", &world->gauge);
+    open_resource(world, "db", DOORMAN_RATE, &world->database);
+    open_resource(world, "gauge", DOORMAN_GAUGE, &world->gauge);
     world->node = fuzz_server(
         &(doorman_server_options){.node = "leaf", .parents = addresses, .parent_count = 2});
 }
@@ -45,10 +49,10 @@ static bool amount_or_unlimited(double amount) {
     return fuzz_amount(amount) || fuzz_same(amount, DOORMAN_UNLIMITED);
 }
 
-static void check_resource(const response_world *world, const doorman_resource *resource) {
+static void check_resource(const response_world *world, const doorman_client_resource *resource) {
     doorman_resource_info info;
     if (!resource) return;
-    doorman_resource_read(resource, &info, world->now);
+    doorman_client_read(resource, &info, world->now);
     must(info.leased ? fuzz_amount(info.capacity) : amount_or_unlimited(info.capacity));
     must(fuzz_amount(info.wants) && info.outcome >= DOORMAN_GRANTED &&
          info.outcome <= DOORMAN_FULL);
@@ -122,18 +126,17 @@ static void check(response_world *world) {
 }
 
 static void use_gauge(response_world *world) {
-    doorman_gauge *gauge = doorman_resource_gauge(world->gauge);
     doorman_resource_info info;
-    if (world->in_flight > 0) {
-        doorman_gauge_release(gauge, world->in_flight);
-        world->in_flight = 0;
+    if (world->in_use > 0) {
+        must(doorman_client_release(world->gauge, world->in_use) == DOORMAN_OK);
+        world->in_use = 0;
         return;
     }
-    doorman_resource_read(world->gauge, &info, world->now);
+    doorman_client_read(world->gauge, &info, world->now);
     double half = fmin(1e12, info.capacity / 2);
     if (half < 0.5 / 4096) return; /* too small: units are counted in 1/4096 */
-    must(doorman_gauge_try(gauge, half, world->now) == DOORMAN_ALLOWED);
-    world->in_flight = half;
+    must(doorman_client_try(world->gauge, half, NULL, world->now) == DOORMAN_ALLOWED);
+    world->in_use = half;
 }
 
 static void set_master(response_world *world, doorman_time until) {
@@ -146,16 +149,16 @@ static bool perform(response_world *world, char letter) {
     switch (letter) {
     case 'o':
         if (world->database) {
-            doorman_resource_close(world->database, world->now);
+            doorman_client_close(world->database, world->now);
             world->database = NULL;
         } else {
-            open_resource(world, "db", &world->database);
+            open_resource(world, "db", DOORMAN_RATE, &world->database);
         }
         return true;
     case 'u': use_gauge(world); return true;
     case 'w':
         world->wants = world->wants < 100 ? 2 * world->wants : 1;
-        must(doorman_resource_set_wants(world->gauge, world->wants, world->now) == DOORMAN_OK);
+        must(doorman_client_set_wants(world->gauge, world->wants, world->now) == DOORMAN_OK);
         return true;
     case 'f':
         doorman_upstream_failed(doorman_client_upstream(world->client), world->client_sequence,

@@ -186,11 +186,11 @@ typedef struct sim_commitment {
 
 /* One resource of a client. */
 typedef struct sim_usage {
-    doorman_resource *resource; /* NULL: closed */
-    uint64_t named_lease;       /* the lease named by the last request that named one */
-    uint64_t earlier_lease;     /* the lease named before that */
-    bool gauge;                 /* a gauge; otherwise a rate */
-    size_t node;                /* the node that gave the last lease */
+    doorman_client_resource *resource; /* NULL: closed */
+    uint64_t named_lease;              /* the lease named by the last request that named one */
+    uint64_t earlier_lease;            /* the lease named before that */
+    bool gauge;                        /* a gauge; otherwise a rate */
+    size_t node;                       /* the node that gave the last lease */
     double wants;
     bool follows_use; /* of a rate: until the faults end, wants follow use, not `wants` */
     int priority;

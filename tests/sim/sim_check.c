@@ -460,7 +460,7 @@ static double committed_amount(const sim_usage *usage, doorman_time local) {
 static double in_use(const sim_usage *usage, const doorman_resource_info *info,
                      doorman_time local) {
     double maximum = committed_amount(usage, local);
-    if (info->leased) return fmax(info->capacity, fmin(info->in_flight, maximum));
+    if (info->leased) return fmax(info->capacity, fmin(info->in_use, maximum));
     return local < usage->abandoned_until ? fmin(usage->abandoned, maximum) : 0;
 }
 
@@ -470,7 +470,7 @@ static doorman_time unchanged_until(const sim_usage *usage, const doorman_resour
                                     doorman_time local) {
     doorman_time until = info->leased ? info->expires_at : DOORMAN_NEVER;
     if (usage->abandoned > 0 && usage->abandoned_until < until) until = usage->abandoned_until;
-    if (info->in_flight <= 0 && usage->abandoned <= 0) return until;
+    if (info->in_use <= 0 && usage->abandoned <= 0) return until;
     for (size_t i = 0; i < usage->commitment_count; i++) {
         doorman_time end = usage->commitments[i].end;
         if (local < end && end < until) until = end;

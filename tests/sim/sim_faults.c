@@ -128,7 +128,7 @@ static void release_units(sim_world *world, const sim_event *event) {
     if (usage->generation != event->incarnation) return;
     sim_invalidate_client(world, event->actor);
     if (usage->resource) {
-        doorman_gauge_release(doorman_resource_gauge(usage->resource), amount);
+        (void)doorman_client_release(usage->resource, amount);
         sim_log(world, "c%zu releases %.6g of r%zu", event->actor, amount, event->target);
     } else {
         usage->abandoned = usage->abandoned > amount ? usage->abandoned - amount : 0;
@@ -151,13 +151,12 @@ static void use_gauge(sim_world *world, const sim_event *event) {
     }
     if (world->now >= world->end || client->machine.paused_until) return;
     if (!sim_leased(world, event->actor, event->target, &info)) return;
-    double amount = (double)(int64_t)((info.capacity - info.in_flight) * part * 16) / 16;
+    double amount = (double)(int64_t)((info.capacity - info.in_use) * part * 16) / 16;
     if (amount <= 0) return;
-    doorman_gauge *gauge = doorman_resource_gauge(usage->resource);
     sim_invalidate_client(world, event->actor);
-    if (doorman_gauge_try(gauge, amount, local) != DOORMAN_ALLOWED) {
+    if (doorman_client_try(usage->resource, amount, NULL, local) != DOORMAN_ALLOWED) {
         sim_fail(world, "%s has %g of r%zu with %g in flight, but is refused %g", client->id,
-                 info.capacity, event->target, info.in_flight, amount);
+                 info.capacity, event->target, info.in_use, amount);
         return;
     }
     sim_log(world, "%s uses %.6g of r%zu for %.3f s", client->id, amount, event->target,
@@ -182,8 +181,8 @@ static void use_rate(sim_world *world, const sim_event *event) {
     doorman_time local = sim_local(&client->machine.clock, world->now);
     double before = usage->granted;
     for (size_t i = 0; i < parts; i++) {
-        doorman_rate *rate = doorman_resource_rate(usage->resource);
-        doorman_decision decision = doorman_rate_try(rate, amount / (double)parts, local);
+        doorman_decision decision =
+            doorman_client_try(usage->resource, amount / (double)parts, NULL, local);
         if (decision == DOORMAN_ALLOWED) usage->granted += amount / (double)parts;
     }
     sim_invalidate_client(world, event->actor);
@@ -350,10 +349,10 @@ static void inject_close(sim_world *world, uint64_t *random) {
         sim_open(world, client, resource);
         return;
     }
-    doorman_resource_read(usage->resource, &info, sim_local(&chosen->machine.clock, world->now));
+    doorman_client_read(usage->resource, &info, sim_local(&chosen->machine.clock, world->now));
     bool abandons = sim_fault_occurs(world, SIM_ABANDON, 1), soon = sim_below(random, 2);
     doorman_time later = world->now + sim_time_between(random, 0, 10 * SECOND);
-    if (info.in_flight > 0 && !abandons) return;
+    if (info.in_use > 0 && !abandons) return;
     sim_close(world, client, resource);
     sim_event event = {.handler = reopen,
                        .actor = client,

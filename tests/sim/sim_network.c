@@ -241,7 +241,7 @@ static void log_item(sim_world *world, const sim_message *message, size_t index,
     if (world->quiet) return;
     sim_log(world, "%s receives%s %.6g of %s, lease %llx: has %.6g for %.3f s, in flight %.6g",
             name, stale, response_item->gets.capacity, response_item->resource_id, id,
-            leased ? info.capacity : 0, left, info.in_flight);
+            leased ? info.capacity : 0, left, info.in_use);
 }
 
 static void log_response_received(sim_world *world, const sim_message *message,

@@ -421,8 +421,8 @@ bool sim_leased(const sim_world *world, size_t client, size_t resource,
                 doorman_resource_info *info) {
     const sim_client *holder = &world->clients[client];
     if (!holder->client || !holder->usages[resource].resource) return false;
-    doorman_resource_read(holder->usages[resource].resource, info,
-                          sim_local(&holder->machine.clock, world->now));
+    doorman_client_read(holder->usages[resource].resource, info,
+                        sim_local(&holder->machine.clock, world->now));
     return info->leased;
 }
 
@@ -484,21 +484,22 @@ void sim_open(sim_world *world, size_t index, size_t resource) {
     sim_client *client = &world->clients[index];
     sim_usage *usage = &client->usages[resource];
     doorman_resource_options options = {.resource_id = world->resources[resource],
+                                        .kind = usage->gauge ? DOORMAN_GAUGE : DOORMAN_RATE,
                                         .has_priority = true,
                                         .priority = usage->priority};
     options.wants_maximum = 1e6; /* if wants follow use: some use 10 times their lease */
     doorman_time local = sim_local(&client->machine.clock, world->now);
     doorman_status status =
-        doorman_resource_open(&usage->resource, client->client, &options, NULL, local);
+        doorman_client_open(&usage->resource, client->client, &options, NULL, local);
     if (status != DOORMAN_OK) abort();
     if (!usage->follows_use &&
-        doorman_resource_set_wants(usage->resource, usage->wants, local) != DOORMAN_OK) {
+        doorman_client_set_wants(usage->resource, usage->wants, local) != DOORMAN_OK) {
         abort();
     }
     doorman_resource_info info;
     (void)sim_leased(world, index, resource, &info);
-    if (info.in_flight > 0) {
-        doorman_gauge_release(doorman_resource_gauge(usage->resource), usage->returned_units);
+    if (info.in_use > 0) {
+        (void)doorman_client_release(usage->resource, usage->returned_units);
     } else {
         usage->generation++;
         usage->leased = false;
@@ -517,14 +518,14 @@ void sim_close(sim_world *world, size_t index, size_t resource) {
     sim_usage *usage = &client->usages[resource];
     doorman_resource_info info;
     if (sim_leased(world, index, resource, &info)) {
-        usage->abandoned = info.in_flight;
+        usage->abandoned = info.in_use;
         usage->abandoned_until = info.expires_at;
     }
-    doorman_resource_close(usage->resource, sim_local(&client->machine.clock, world->now));
+    doorman_client_close(usage->resource, sim_local(&client->machine.clock, world->now));
     usage->resource = NULL;
     sim_invalidate_client(world, index);
     sim_log(world, "%s closes %s with %.6g in flight", client->id, world->resources[resource],
-            info.in_flight);
+            info.in_use);
     sim_step_client(world, index);
 }
 
@@ -534,7 +535,7 @@ void sim_set_wants(sim_world *world, size_t index, size_t resource, double wants
     usage->wants = wants;
     if (!client->client || !usage->resource || usage->follows_use) return;
     doorman_time local = sim_local(&client->machine.clock, world->now);
-    if (doorman_resource_set_wants(usage->resource, wants, local) != DOORMAN_OK) abort();
+    if (doorman_client_set_wants(usage->resource, wants, local) != DOORMAN_OK) abort();
     sim_invalidate_client(world, index);
     sim_log(world, "%s wants %.6g of %s", client->id, wants, world->resources[resource]);
     sim_step_client(world, index);

@@ -172,24 +172,36 @@ static doorman_agent *start_with(const char *url, doorman_time request_timeout) 
 
 static doorman_agent *start(const char *url) { return start_with(url, 500 * MILLISECOND); }
 
-static doorman_resource *open_as(doorman_agent *agent, const char *id, double wants,
-                                 doorman_fallback fallback, double safe_capacity) {
+static doorman_resource *open_kind(doorman_agent *agent, doorman_resource_kind kind, const char *id,
+                                   double wants, doorman_fallback fallback, double safe_capacity) {
     doorman_resource *resource = NULL;
-    doorman_resource_options options = {
-        .resource_id = id, .wants = wants, .fallback = fallback, .safe_capacity = safe_capacity};
-    assert_int_equal(doorman_agent_open(&resource, agent, &options, NULL), DOORMAN_OK);
+    doorman_resource_options options = {.resource_id = id,
+                                        .kind = kind,
+                                        .wants = wants,
+                                        .fallback = fallback,
+                                        .has_safe_capacity = fallback == DOORMAN_SAFE,
+                                        .safe_capacity = safe_capacity};
+    assert_int_equal(doorman_resource_open(&resource, agent, &options, NULL), DOORMAN_OK);
     return resource;
 }
 
-static doorman_resource_info read_info(doorman_agent *agent, doorman_resource *resource) {
+static doorman_resource *open_as(doorman_agent *agent, const char *id, double wants,
+                                 doorman_fallback fallback, double safe_capacity) {
+    return open_kind(agent, DOORMAN_RATE, id, wants, fallback, safe_capacity);
+}
+
+static doorman_resource *open_gauge(doorman_agent *agent, const char *id, double wants,
+                                    doorman_fallback fallback, double safe_capacity) {
+    return open_kind(agent, DOORMAN_GAUGE, id, wants, fallback, safe_capacity);
+}
+
+static doorman_resource_info read_info(doorman_resource *resource) {
     doorman_resource_info info;
-    doorman_agent_read(agent, resource, &info);
+    doorman_resource_read(resource, &info);
     return info;
 }
 
-static bool leased(doorman_agent *agent, doorman_resource *resource) {
-    return read_info(agent, resource).leased;
-}
+static bool leased(doorman_resource *resource) { return read_info(resource).leased; }
 
 static size_t waiters(doorman_agent *agent) {
     size_t count = 0;
@@ -199,11 +211,15 @@ static size_t waiters(doorman_agent *agent) {
     return count;
 }
 
+/* After a wait that was granted. */
+static bool is_gauge(const doorman_resource *resource) {
+    return resource->own->kind == DOORMAN_GAUGE;
+}
+
 /* A wait in a separate thread. */
 typedef struct async_wait {
     doorman_agent *agent;
     doorman_resource *resource;
-    bool gauge;
     double n;
     doorman_time timeout;
     int *order_counter; /* counts the granted waits, to show their order; may be NULL */
@@ -215,18 +231,12 @@ typedef struct async_wait {
 
 static void *async_wait_main(void *context) {
     async_wait *self = (async_wait *)context;
-    if (self->gauge) {
-        self->status =
-            doorman_agent_gauge_wait(self->agent, self->resource, self->n, self->timeout);
-    } else {
-        self->status = doorman_agent_rate_wait(self->agent, self->resource, self->n, self->timeout);
-    }
-    if (self->order_counter) {
+    self->status = doorman_resource_wait(self->resource, self->n, self->timeout);
+    if (self->order_counter)
         self->order = __atomic_fetch_add(self->order_counter, 1, __ATOMIC_SEQ_CST);
-    }
-    if (self->gauge && self->status == DOORMAN_OK) {
+    if (is_gauge(self->resource) && self->status == DOORMAN_OK) {
         sleep_for(5 * MILLISECOND);
-        doorman_agent_gauge_release(self->agent, self->resource, self->n);
+        doorman_resource_release(self->resource, self->n);
     }
     __atomic_store_n(&self->done, true, __ATOMIC_SEQ_CST);
     return NULL;
@@ -254,11 +264,11 @@ static void an_application_is_limited_to_the_rate_of_its_lease(void **state) {
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 500, DOORMAN_PESSIMISTIC, 0);
-    EVENTUALLY(leased(agent, resource));
-    assert_true(read_info(agent, resource).capacity == 500);
+    EVENTUALLY(leased(resource));
+    assert_true(read_info(resource).capacity == 500);
     doorman_time from = doorman_clock();
     for (int count = 1; count <= 500; count++) {
-        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
+        assert_int_equal(doorman_resource_wait(resource, 1, TEST_TIMEOUT), DOORMAN_OK);
         double elapsed = (double)(doorman_clock() - from) / 1e9;
         assert_true(count <= 500 * (elapsed + 0.1) + 1);
     }
@@ -272,18 +282,22 @@ static void an_invalid_wait_is_refused_at_once(void **state) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
-    doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_SAFE, 100);
+    doorman_resource *rate = open_as(agent, "rate", 1, DOORMAN_SAFE, 100);
+    doorman_resource *gauge = open_gauge(agent, "gauge", 1, DOORMAN_SAFE, 100);
     const double invalid[] = {-1, -1e-300, 1e16, (double)NAN, (double)INFINITY};
     for (size_t i = 0; i < sizeof invalid / sizeof invalid[0]; i++) {
-        assert_int_equal(doorman_agent_rate_wait(agent, resource, invalid[i], TEST_TIMEOUT),
+        assert_int_equal(doorman_resource_wait(rate, invalid[i], TEST_TIMEOUT),
                          DOORMAN_INVALID_ARGUMENT);
-        assert_int_equal(doorman_agent_gauge_wait(agent, resource, invalid[i], TEST_TIMEOUT),
+        assert_int_equal(doorman_resource_wait(gauge, invalid[i], TEST_TIMEOUT),
                          DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(doorman_resource_release(gauge, invalid[i]), DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(doorman_resource_try(gauge, invalid[i], NULL), DOORMAN_IMPOSSIBLE);
+        assert_true(doorman_resource_delay(gauge, invalid[i]) == DOORMAN_NEVER);
+        assert_true(doorman_resource_delay(rate, invalid[i]) == DOORMAN_NEVER);
     }
-    assert_int_equal(doorman_agent_rate_wait(agent, resource, 11, DOORMAN_NEVER),
-                     DOORMAN_RESOURCE_EXHAUSTED);
-    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 101, DOORMAN_NEVER),
-                     DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(doorman_resource_wait(rate, 11, DOORMAN_NEVER), DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(doorman_resource_wait(gauge, 101, DOORMAN_NEVER), DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(doorman_resource_release(rate, 1), DOORMAN_INVALID_ARGUMENT);
     doorman_agent_stop(agent);
 }
 
@@ -296,21 +310,23 @@ static void without_a_server_nothing_blocks_and_the_fallback_applies(void **stat
     doorman_agent *agent = start(url);
     doorman_resource *safe = open_as(agent, "safe", 1000, DOORMAN_SAFE, 100);
     doorman_resource *none = open_as(agent, "none", 1000, DOORMAN_PESSIMISTIC, 0);
-    doorman_resource *all = open_as(agent, "all", 1000, DOORMAN_OPTIMISTIC, 0);
-    assert_true(read_info(agent, safe).capacity == 100);
-    assert_true(read_info(agent, none).capacity == 0);
-    assert_true(read_info(agent, all).capacity == 1000);
-    assert_int_equal(doorman_agent_set_wants(agent, all, 2000), DOORMAN_OK);
-    assert_true(read_info(agent, all).capacity == 2000);
-    assert_int_equal(doorman_agent_rate_wait(agent, safe, 1, TEST_TIMEOUT), DOORMAN_OK);
-    assert_int_equal(doorman_agent_gauge_wait(agent, all, 2000, 0), DOORMAN_OK);
-    doorman_agent_gauge_release(agent, all, 2000);
+    doorman_resource *all = open_gauge(agent, "all", 1000, DOORMAN_OPTIMISTIC, 0);
+    assert_true(read_info(safe).capacity == 100);
+    assert_true(read_info(none).capacity == 0);
+    assert_true(read_info(all).capacity == 1000);
+    assert_int_equal(doorman_resource_set_wants(all, 2000), DOORMAN_OK);
+    assert_true(read_info(all).capacity == 2000);
+    assert_int_equal(doorman_resource_wait(safe, 1, TEST_TIMEOUT), DOORMAN_OK);
+    assert_int_equal(doorman_resource_wait(all, 2000, 0), DOORMAN_OK);
+    doorman_resource_release(all, 2000);
     doorman_time before = doorman_clock();
-    assert_int_equal(doorman_agent_rate_wait(agent, none, 1, 0), DOORMAN_TIMED_OUT);
-    assert_int_equal(doorman_agent_rate_wait(agent, none, 1, 50 * MILLISECOND), DOORMAN_TIMED_OUT);
-    assert_int_equal(doorman_agent_gauge_wait(agent, none, 1, 50 * MILLISECOND), DOORMAN_TIMED_OUT);
+    assert_int_equal(doorman_resource_wait(none, 1, 0), DOORMAN_TIMED_OUT);
+    assert_int_equal(doorman_resource_wait(none, 1, 50 * MILLISECOND), DOORMAN_TIMED_OUT);
+    assert_int_equal(doorman_resource_wait(all, 2001, 0), DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(doorman_resource_wait(all, 2000, 0), DOORMAN_OK);
+    assert_int_equal(doorman_resource_wait(all, 1, 50 * MILLISECOND), DOORMAN_TIMED_OUT);
     assert_true(doorman_clock() - before >= 100 * MILLISECOND);
-    doorman_agent_close(agent, none);
+    doorman_resource_close(none);
     doorman_agent_stop(agent);
     assert_true(doorman_clock() - from < TEST_TIMEOUT);
 }
@@ -329,27 +345,26 @@ static void leases_survive_a_server_that_restarts(void **state) {
     doorman_resource_info info = {.leased = false};
     for (int i = 0; i < TRIES && !info.leased; i++) {
         if (i > 0) test_server_start(&server);
-        EVENTUALLY(leased(agent, safe) && leased(agent, none) && leased(agent, all));
+        EVENTUALLY(leased(safe) && leased(none) && leased(all));
         test_server_stop(&server);
-        info = read_info(agent, none);
+        info = read_info(none);
     }
     assert_true(info.leased);
     doorman_time end = info.expires_at;
     for (int i = 0; i < 10000 && info.leased; i++) {
         assert_true(info.capacity == 50);
         sleep_for(MILLISECOND);
-        info = read_info(agent, none);
+        info = read_info(none);
     }
     assert_false(info.leased);
     assert_true(doorman_clock() >= end);
     assert_true(info.capacity == 0);
-    EVENTUALLY(!leased(agent, safe) && !leased(agent, all));
-    assert_true(read_info(agent, safe).capacity == 90); /* the safe capacity for one client */
-    assert_true(read_info(agent, all).capacity == 70);
-    assert_int_equal(doorman_rate_try(doorman_resource_rate(none), 1, doorman_clock()),
-                     DOORMAN_REFUSED);
+    EVENTUALLY(!leased(safe) && !leased(all));
+    assert_true(read_info(safe).capacity == 90); /* the safe capacity for one client */
+    assert_true(read_info(all).capacity == 70);
+    assert_int_equal(doorman_resource_try(none, 1, NULL), DOORMAN_REFUSED);
     test_server_start(&server);
-    EVENTUALLY(leased(agent, safe) && leased(agent, none) && leased(agent, all));
+    EVENTUALLY(leased(safe) && leased(none) && leased(all));
     doorman_agent_stop(agent);
     test_server_stop(&server);
 }
@@ -361,12 +376,13 @@ static void a_waiter_sees_the_end_of_a_lease_of_0(void **state) {
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 1000, DOORMAN_OPTIMISTIC, 0);
-    EVENTUALLY(leased(agent, resource));
+    doorman_resource *gauge = open_gauge(agent, "gauge", 1000, DOORMAN_OPTIMISTIC, 0);
+    EVENTUALLY(leased(resource) && leased(gauge));
     test_server_stop(&server);
-    doorman_time end = read_info(agent, resource).expires_at;
-    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
+    doorman_time end = read_info(resource).expires_at;
+    assert_int_equal(doorman_resource_wait(resource, 1, TEST_TIMEOUT), DOORMAN_OK);
     assert_true(doorman_clock() >= end);
-    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
+    assert_int_equal(doorman_resource_wait(gauge, 1, TEST_TIMEOUT), DOORMAN_OK);
     doorman_agent_stop(agent);
 }
 
@@ -379,13 +395,13 @@ static void check_bad_server(behaviour what) {
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_SAFE, 1000);
     EVENTUALLY(test_server_request_count(&server) >= 2);
-    assert_false(leased(agent, resource));
-    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
+    assert_false(leased(resource));
+    assert_int_equal(doorman_resource_wait(resource, 1, TEST_TIMEOUT), DOORMAN_OK);
     int count = test_server_request_count(&server);
     assert_true(count <= 1 + (doorman_clock() - from) / DOORMAN_SECOND);
     EVENTUALLY(__atomic_load_n(&server.connection_count, __ATOMIC_SEQ_CST) >= count);
     __atomic_store_n(&server.behaviour, ANSWERS, __ATOMIC_SEQ_CST);
-    EVENTUALLY(leased(agent, resource));
+    EVENTUALLY(leased(resource));
     doorman_agent_stop(agent);
     test_server_stop(&server);
 }
@@ -411,7 +427,7 @@ static void an_unreachable_address_counts_as_a_failure(void **state) {
         .addresses = addresses, .address_count = 2, .request_timeout = 60 * DOORMAN_SECOND};
     assert_int_equal(doorman_agent_start(&agent, &options, NULL), DOORMAN_OK);
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
-    EVENTUALLY(leased(agent, resource));
+    EVENTUALLY(leased(resource));
     doorman_agent_stop(agent);
     test_server_stop(&server);
 }
@@ -425,7 +441,7 @@ static void a_redirect_is_followed(void **state) {
     test_server_start(&other);
     doorman_agent *agent = start_with(other.url, TEST_TIMEOUT);
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
-    EVENTUALLY(leased(agent, resource));
+    EVENTUALLY(leased(resource));
     EVENTUALLY(test_server_request_count(&master) >= 3);
     assert_int_equal(test_server_request_count(&other), 1);
     doorman_agent_stop(agent);
@@ -451,7 +467,7 @@ static void redirects_in_a_circle_end(void **state) {
     EVENTUALLY(test_server_request_count(&left) + test_server_request_count(&right) >= 12);
     int count = test_server_request_count(&left) + test_server_request_count(&right);
     assert_true(count <= 6 * (1 + (doorman_clock() - from) / DOORMAN_SECOND));
-    assert_false(leased(agent, resource));
+    assert_false(leased(resource));
     doorman_agent_stop(agent);
     test_server_stop(&left);
     test_server_stop(&right);
@@ -470,10 +486,10 @@ static void two_agents_are_two_holders_and_release_when_they_stop(void **state) 
     EVENTUALLY(test_server_read(&server).holder_count == 2 && test_server_read(&server).has == 90);
     doorman_agent_stop(b);
     EVENTUALLY(test_server_read(&server).holder_count == 1);
-    EVENTUALLY(read_info(a, resource).capacity == 80);
-    doorman_agent_close(a, resource);
-    assert_true(leased(a, resource));
-    doorman_agent_close(a, resource);
+    EVENTUALLY(read_info(resource).capacity == 80);
+    doorman_resource_close(resource);
+    assert_true(leased(resource));
+    doorman_resource_close(resource);
     EVENTUALLY(test_server_read(&server).holder_count == 0);
     open_as(a, "db", 80, DOORMAN_PESSIMISTIC, 0);
     EVENTUALLY(test_server_read(&server).has == 80);
@@ -532,8 +548,8 @@ static void an_agent_reports_its_state(void **state) {
     assert_false(info.connected || info.failing || info.last_error_at);
     assert_true(info.next_refresh == DOORMAN_NEVER);
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
-    EVENTUALLY(info_of(agent).failing || leased(agent, resource));
-    EVENTUALLY(leased(agent, resource));
+    EVENTUALLY(info_of(agent).failing || leased(resource));
+    EVENTUALLY(leased(resource));
     info = info_of(agent);
     assert_string_equal(info.address, server.url);
     assert_true(info.connected && !info.failing && info.last_error_at > 0);
@@ -606,7 +622,7 @@ static void call_everything(void *context, const doorman_resource_info *info) {
     doorman_agent *agent = self->agent;
     self->capacity = info->capacity;
     bool invalid = strcmp(info->resource_id, "db") != 0;
-    invalid |= doorman_agent_open(&other, agent, &options, &error) != DOORMAN_DEADLOCK || other;
+    invalid |= doorman_resource_open(&other, agent, &options, &error) != DOORMAN_DEADLOCK || other;
     invalid |= !strstr(error.text, "on_change");
     invalid |= doorman_agent_read_info(agent, &state) != DOORMAN_DEADLOCK;
     invalid |= strcmp(state.client_id, "as before") != 0;
@@ -614,16 +630,16 @@ static void call_everything(void *context, const doorman_resource_info *info) {
     invalid |= doorman_agent_shutdown(agent) != DOORMAN_DEADLOCK;
     invalid |= doorman_agent_stop(agent) != DOORMAN_DEADLOCK;
     if (resource) {
-        invalid |= doorman_agent_read(agent, resource, &read) != DOORMAN_DEADLOCK;
+        invalid |= doorman_resource_read(resource, &read) != DOORMAN_DEADLOCK;
         invalid |= strcmp(read.resource_id, "as before") != 0;
-        invalid |= doorman_agent_set_wants(agent, resource, 1) != DOORMAN_DEADLOCK;
-        invalid |= doorman_agent_rate_wait(agent, resource, 1, 0) != DOORMAN_DEADLOCK;
-        invalid |= doorman_agent_gauge_wait(agent, resource, 1, DOORMAN_NEVER) != DOORMAN_DEADLOCK;
-        invalid |= doorman_agent_gauge_release(agent, resource, 1) != DOORMAN_DEADLOCK;
-        invalid |= doorman_agent_close(agent, resource) != DOORMAN_DEADLOCK;
-        doorman_gauge *gauge = doorman_resource_gauge(resource);
-        if (doorman_gauge_try(gauge, 1, doorman_clock()) == DOORMAN_ALLOWED) {
-            doorman_gauge_release(gauge, 1);
+        invalid |= doorman_resource_set_wants(resource, 1) != DOORMAN_DEADLOCK;
+        invalid |= doorman_resource_wait(resource, 1, 0) != DOORMAN_DEADLOCK;
+        invalid |= doorman_resource_wait(resource, 1, DOORMAN_NEVER) != DOORMAN_DEADLOCK;
+        invalid |= doorman_resource_close(resource) != DOORMAN_DEADLOCK;
+        doorman_result result;
+        invalid |= doorman_resource_delay(resource, 1) > DOORMAN_SECOND;
+        if (doorman_resource_try(resource, 1, &result) == DOORMAN_ALLOWED) {
+            invalid |= doorman_resource_release(resource, 1) != DOORMAN_OK;
         } else {
             invalid |= info->capacity >= 1;
         }
@@ -640,25 +656,27 @@ static void calls_inside_on_change_are_refused_and_do_nothing(void **state) {
     change_callback self = {.agent = start(server.url)};
     doorman_resource_options options = {.resource_id = "db",
                                         .wants = 50,
+                                        .kind = DOORMAN_GAUGE,
+                                        .has_safe_capacity = true,
                                         .safe_capacity = 7,
                                         .on_change = call_everything,
                                         .context = &self};
     doorman_resource *resource = NULL;
-    assert_int_equal(doorman_agent_open(&resource, self.agent, &options, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_resource_open(&resource, self.agent, &options, NULL), DOORMAN_OK);
     assert_true(__atomic_load_n(&self.call_count, __ATOMIC_SEQ_CST) >= 1);
-    EVENTUALLY(leased(self.agent, resource));
+    EVENTUALLY(leased(resource));
     pthread_mutex_lock(&self.agent->mutex);
     self.resource = resource;
     assert_true(self.capacity == 50);
     pthread_mutex_unlock(&self.agent->mutex);
     int before = __atomic_load_n(&self.call_count, __ATOMIC_SEQ_CST);
-    assert_int_equal(doorman_agent_set_wants(self.agent, resource, 20), DOORMAN_OK);
+    assert_int_equal(doorman_resource_set_wants(resource, 20), DOORMAN_OK);
     EVENTUALLY(__atomic_load_n(&self.call_count, __ATOMIC_SEQ_CST) > before);
     assert_int_equal(self.wrong_count, 0);
-    EVENTUALLY(read_info(self.agent, resource).capacity == 20);
-    assert_true(read_info(self.agent, resource).wants == 20);
-    assert_true(read_info(self.agent, resource).in_flight == 0);
-    assert_int_equal(doorman_agent_rate_wait(self.agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
+    EVENTUALLY(read_info(resource).capacity == 20);
+    assert_true(read_info(resource).wants == 20);
+    assert_true(read_info(resource).in_use == 0);
+    assert_int_equal(doorman_resource_wait(resource, 1, TEST_TIMEOUT), DOORMAN_OK);
     assert_int_equal(doorman_agent_stop(self.agent), DOORMAN_OK);
     test_server_stop(&server);
 }
@@ -668,8 +686,8 @@ static void calls_inside_on_change_are_refused_and_do_nothing(void **state) {
 typedef struct worker {
     doorman_agent *agent;
     doorman_resource *resource;
-    bool gauge;
-    int done; /* atomic */
+    bool is_first; /* of those that open and close resources */
+    int done;      /* atomic */
     pthread_t thread;
 } worker;
 
@@ -677,12 +695,9 @@ static void *worker_main(void *context) {
     worker *self = (worker *)context;
     doorman_status status = DOORMAN_OK;
     while (status == DOORMAN_OK) {
-        if (self->gauge) {
-            status = doorman_agent_gauge_wait(self->agent, self->resource, 1, DOORMAN_NEVER);
-            if (status != DOORMAN_OK) break;
-            status = doorman_agent_gauge_release(self->agent, self->resource, 1);
-        } else {
-            status = doorman_agent_rate_wait(self->agent, self->resource, 1, DOORMAN_NEVER);
+        status = doorman_resource_wait(self->resource, 1, DOORMAN_NEVER);
+        if (status == DOORMAN_OK && is_gauge(self->resource)) {
+            status = doorman_resource_release(self->resource, 1);
         }
         if (status == DOORMAN_OK) __atomic_fetch_add(&self->done, 1, __ATOMIC_SEQ_CST);
     }
@@ -700,13 +715,14 @@ static void shutdown_ends_endless_waits_without_a_race(void **state) {
     for (int round = 0; round < ROUNDS; round++) {
         doorman_agent *agent = start("inproc://nobody");
         doorman_resource *busy = open_as(agent, "busy", 2, DOORMAN_SAFE, 3000);
+        doorman_resource *pool = open_gauge(agent, "pool", 2, DOORMAN_SAFE, 3000);
         doorman_resource *none = open_as(agent, "none", 2, DOORMAN_PESSIMISTIC, 0);
         worker workers[WORKERS];
         pthread_t shutdown_threads[SHUTDOWN_THREADS];
         void *result = NULL;
         for (int i = 0; i < WORKERS; i++) {
-            workers[i] =
-                (worker){.agent = agent, .resource = i % 4 == 3 ? none : busy, .gauge = i % 2 == 0};
+            doorman_resource *used = i % 2 == 0 ? pool : busy;
+            workers[i] = (worker){.agent = agent, .resource = i % 4 == 3 ? none : used};
             assert_int_equal(pthread_create(&workers[i].thread, NULL, worker_main, &workers[i]), 0);
         }
         for (int i = 0; i < 3; i++) {
@@ -730,25 +746,27 @@ static void shutdown_ends_endless_waits_without_a_race(void **state) {
 static void an_agent_that_is_shut_down_accepts_releases_and_grants_nothing(void **state) {
     (void)state;
     doorman_agent *agent = start("inproc://nobody");
-    doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_SAFE, 50);
-    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 5, 0), DOORMAN_OK);
+    doorman_resource *resource = open_gauge(agent, "db", 50, DOORMAN_SAFE, 50);
+    doorman_resource *rate = open_as(agent, "rate", 50, DOORMAN_SAFE, 50);
+    assert_int_equal(doorman_resource_wait(resource, 5, 0), DOORMAN_OK);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(doorman_agent_shutdown(agent), DOORMAN_OK);
         doorman_resource_options options = {.resource_id = "other"};
         doorman_resource *other = NULL;
         doorman_error error = {""};
-        assert_int_equal(doorman_agent_open(&other, agent, &options, &error), DOORMAN_UNAVAILABLE);
+        assert_int_equal(doorman_resource_open(&other, agent, &options, &error),
+                         DOORMAN_UNAVAILABLE);
         assert_null(other);
         assert_string_equal(error.text, "the agent is shut down");
-        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, 0), DOORMAN_UNAVAILABLE);
-        assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1, DOORMAN_NEVER),
-                         DOORMAN_UNAVAILABLE);
-        assert_int_equal(doorman_agent_set_wants(agent, resource, 5), DOORMAN_OK);
+        assert_int_equal(doorman_resource_wait(resource, 1, 0), DOORMAN_UNAVAILABLE);
+        assert_int_equal(doorman_resource_wait(rate, 1, 0), DOORMAN_UNAVAILABLE);
+        assert_int_equal(doorman_resource_wait(resource, 1, DOORMAN_NEVER), DOORMAN_UNAVAILABLE);
+        assert_int_equal(doorman_resource_set_wants(resource, 5), DOORMAN_OK);
         assert_int_equal(doorman_agent_kill_switch(agent, false), DOORMAN_OK);
     }
-    assert_int_equal(doorman_agent_gauge_release(agent, resource, 5), DOORMAN_OK);
-    assert_true(read_info(agent, resource).in_flight == 0);
-    assert_int_equal(doorman_agent_close(agent, resource), DOORMAN_OK);
+    assert_int_equal(doorman_resource_release(resource, 5), DOORMAN_OK);
+    assert_true(read_info(resource).in_use == 0);
+    assert_int_equal(doorman_resource_close(resource), DOORMAN_OK);
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
 }
 
@@ -772,13 +790,14 @@ static int child_result(pid_t child) {
 
 static int child_limiters(doorman_resource *resource) {
     int number = 0;
-    doorman_time now = doorman_clock();
-    CHECK(doorman_rate_try(doorman_resource_rate(resource), 1, now) == DOORMAN_REFUSED);
-    CHECK(doorman_rate_delay(doorman_resource_rate(resource), 1, now) == DOORMAN_NEVER);
-    CHECK(doorman_gauge_try(doorman_resource_gauge(resource), 1, now) == DOORMAN_REFUSED);
-    now += DOORMAN_DURATION_MAX; /* for good */
-    CHECK(doorman_rate_try(doorman_resource_rate(resource), 1, now) == DOORMAN_REFUSED);
-    CHECK(doorman_gauge_try(doorman_resource_gauge(resource), 1, now) == DOORMAN_REFUSED);
+    doorman_result result = {.retry_after = 0};
+    CHECK(doorman_resource_try(resource, 1, NULL) == DOORMAN_REFUSED);
+    CHECK(doorman_resource_try(resource, 1, &result) == DOORMAN_REFUSED);
+    CHECK(result.retry_after == DOORMAN_NEVER);
+    CHECK(doorman_resource_delay(resource, 1) == DOORMAN_NEVER);
+    doorman_time far = doorman_clock() + DOORMAN_DURATION_MAX; /* for ever */
+    CHECK(doorman_client_try(resource->own, 1, &result, far) == DOORMAN_REFUSED);
+    CHECK(result.retry_after == DOORMAN_NEVER);
     return 0;
 }
 
@@ -789,16 +808,16 @@ static int child_calls(doorman_agent *agent, doorman_resource *resource) {
     doorman_resource_info read;
     doorman_agent_info info;
     doorman_error error = {""};
-    CHECK(doorman_agent_open(&other, agent, &options, &error) == DOORMAN_UNAVAILABLE && !other);
+    CHECK(doorman_resource_open(&other, agent, &options, &error) == DOORMAN_UNAVAILABLE && !other);
     CHECK(strstr(error.text, "parent process"));
-    CHECK(doorman_agent_read(agent, resource, &read) == DOORMAN_UNAVAILABLE);
+    CHECK(doorman_resource_read(resource, &read) == DOORMAN_UNAVAILABLE);
     CHECK(doorman_agent_read_info(agent, &info) == DOORMAN_UNAVAILABLE);
-    CHECK(doorman_agent_set_wants(agent, resource, 1) == DOORMAN_UNAVAILABLE);
+    CHECK(doorman_resource_set_wants(resource, 1) == DOORMAN_UNAVAILABLE);
     CHECK(doorman_agent_kill_switch(agent, true) == DOORMAN_UNAVAILABLE);
-    CHECK(doorman_agent_rate_wait(agent, resource, 1, 0) == DOORMAN_UNAVAILABLE);
-    CHECK(doorman_agent_gauge_wait(agent, resource, 1, DOORMAN_NEVER) == DOORMAN_UNAVAILABLE);
-    CHECK(doorman_agent_gauge_release(agent, resource, 1) == DOORMAN_UNAVAILABLE);
-    CHECK(doorman_agent_close(agent, resource) == DOORMAN_UNAVAILABLE);
+    CHECK(doorman_resource_wait(resource, 1, 0) == DOORMAN_UNAVAILABLE);
+    CHECK(doorman_resource_wait(resource, 1, DOORMAN_NEVER) == DOORMAN_UNAVAILABLE);
+    CHECK(doorman_resource_release(resource, 1) == DOORMAN_UNAVAILABLE);
+    CHECK(doorman_resource_close(resource) == DOORMAN_UNAVAILABLE);
     CHECK(doorman_agent_shutdown(agent) == DOORMAN_UNAVAILABLE);
     CHECK(doorman_agent_stop(agent) == DOORMAN_UNAVAILABLE);
     const char *addresses[] = {"inproc://nobody"};
@@ -813,14 +832,16 @@ static int child_calls(doorman_agent *agent, doorman_resource *resource) {
     return 0;
 }
 
-static int child_checks(doorman_agent *agent, doorman_resource *resource, bool grandchild) {
+static int child_checks(doorman_agent *agent, doorman_resource *rate, doorman_resource *gauge,
+                        bool grandchild) {
     (void)alarm(60);
-    int number = child_limiters(resource);
-    if (!number) number = child_calls(agent, resource);
+    int number = child_limiters(rate);
+    if (!number) number = child_limiters(gauge);
+    if (!number) number = child_calls(agent, gauge);
     if (number || !grandchild) return number;
     int result = 0;
     pid_t child = fork();
-    if (child == 0) _exit(child_checks(agent, resource, false));
+    if (child == 0) _exit(child_checks(agent, rate, gauge, false));
     if (child < 0 || waitpid(child, &result, 0) != child) return 100;
     return WIFEXITED(result) ? WEXITSTATUS(result) : 101;
 }
@@ -832,24 +853,27 @@ static void after_a_fork_only_the_parent_can_use_the_agent(void **state) {
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_SAFE, DOORMAN_UNLIMITED);
+    doorman_resource *gauge = open_gauge(agent, "gauge", 50, DOORMAN_SAFE, DOORMAN_UNLIMITED);
     for (int how = 0; how < 4; how++) {
-        if (how == 1) EVENTUALLY(leased(agent, resource));
-        if (how == 2) doorman__usage_bypass(&resource->rate.usage, DOORMAN__SHADOW, true);
+        if (how == 1) EVENTUALLY(leased(resource) && leased(gauge));
+        if (how == 2) doorman__usage_bypass(&resource->own->rate.usage, DOORMAN__SHADOW, true);
+        if (how == 2) doorman__usage_bypass(&gauge->own->gauge.usage, DOORMAN__SHADOW, true);
         if (how == 3) assert_int_equal(doorman_agent_kill_switch(agent, true), DOORMAN_OK);
         pid_t child = fork();
-        if (child == 0) _exit(child_checks(agent, resource, true));
+        if (child == 0) _exit(child_checks(agent, resource, gauge, true));
         assert_int_equal(child_result(child), 0);
-        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
+        assert_int_equal(doorman_resource_wait(resource, 1, TEST_TIMEOUT), DOORMAN_OK);
     }
     assert_int_equal(doorman_agent_kill_switch(agent, false), DOORMAN_OK);
-    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 50, TEST_TIMEOUT), DOORMAN_OK);
-    async_wait waiting = {.agent = agent, .resource = resource, .gauge = true, .n = 1};
+    doorman__usage_bypass(&gauge->own->gauge.usage, DOORMAN__SHADOW, false);
+    assert_int_equal(doorman_resource_wait(gauge, 50, TEST_TIMEOUT), DOORMAN_OK);
+    async_wait waiting = {.agent = agent, .resource = gauge, .n = 1};
     waiting.timeout = DOORMAN_NEVER;
     async_wait_start(&waiting);
     pid_t child = fork();
-    if (child == 0) _exit(child_checks(agent, resource, false));
+    if (child == 0) _exit(child_checks(agent, resource, gauge, false));
     assert_int_equal(child_result(child), 0);
-    assert_int_equal(doorman_agent_gauge_release(agent, resource, 50), DOORMAN_OK);
+    assert_int_equal(doorman_resource_release(gauge, 50), DOORMAN_OK);
     assert_int_equal(async_wait_end(&waiting), DOORMAN_OK);
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
     child = fork(); /* nng's threads are still there */
@@ -867,7 +891,7 @@ static void fork_on_change(void *context, const doorman_resource_info *info) {
     (void)info;
     if (!self->resource || self->call_count++) return;
     pid_t child = fork();
-    if (child == 0) _exit(child_checks(self->agent, self->resource, false));
+    if (child == 0) _exit(child_checks(self->agent, self->resource, self->resource, false));
     self->wrong_count = child_result(child);
 }
 
@@ -879,12 +903,12 @@ static void on_change_can_fork(void **state) {
                                         .fallback = DOORMAN_OPTIMISTIC,
                                         .on_change = fork_on_change,
                                         .context = &self};
-    assert_int_equal(doorman_agent_open(&self.resource, self.agent, &options, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_resource_open(&self.resource, self.agent, &options, NULL), DOORMAN_OK);
     self.call_count = 0;
-    assert_int_equal(doorman_agent_set_wants(self.agent, self.resource, 60), DOORMAN_OK);
+    assert_int_equal(doorman_resource_set_wants(self.resource, 60), DOORMAN_OK);
     assert_int_equal(self.call_count, 1);
     assert_int_equal(self.wrong_count, 0);
-    assert_true(read_info(self.agent, self.resource).capacity == 60);
+    assert_true(read_info(self.resource).capacity == 60);
     assert_int_equal(doorman_agent_stop(self.agent), DOORMAN_OK);
 }
 
@@ -894,11 +918,11 @@ static void *load_main(void *context) {
     worker *self = (worker *)context;
     for (int i = 0; !__atomic_load_n(&self->done, __ATOMIC_SEQ_CST); i++) {
         char id[32];
-        snprintf(id, sizeof id, "%s-%d", self->gauge ? "a" : "b", i % 10);
+        snprintf(id, sizeof id, "%s-%d", self->is_first ? "a" : "b", i % 10);
         doorman_resource *resource = open_as(self->agent, id, 5, DOORMAN_SAFE, 5);
-        (void)doorman_agent_rate_wait(self->agent, resource, 1, MILLISECOND);
-        (void)doorman_agent_set_wants(self->agent, resource, i % 7);
-        assert_int_equal(doorman_agent_close(self->agent, resource), DOORMAN_OK);
+        (void)doorman_resource_wait(resource, 1, MILLISECOND);
+        (void)doorman_resource_set_wants(resource, i % 7);
+        assert_int_equal(doorman_resource_close(resource), DOORMAN_OK);
     }
     return NULL;
 }
@@ -909,14 +933,15 @@ static void a_fork_at_any_moment_leaves_both_processes_working(void **state) {
     test_server_start(&server);
     doorman_agent *agent = start(server.url), *other = start("inproc://nobody");
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_SAFE, DOORMAN_UNLIMITED);
+    doorman_resource *gauge = open_gauge(agent, "gauge", 50, DOORMAN_SAFE, DOORMAN_UNLIMITED);
     worker workers[4];
     for (int i = 0; i < 4; i++) {
-        workers[i] = (worker){.agent = i < 2 ? agent : other, .gauge = i % 2};
+        workers[i] = (worker){.agent = i < 2 ? agent : other, .is_first = i % 2};
         assert_int_equal(pthread_create(&workers[i].thread, NULL, load_main, &workers[i]), 0);
     }
     for (int i = 0; i < 30; i++) {
         pid_t child = fork();
-        if (child == 0) _exit(child_checks(agent, resource, false));
+        if (child == 0) _exit(child_checks(agent, resource, gauge, false));
         assert_int_equal(child_result(child), 0);
     }
     for (int i = 0; i < 4; i++) {
@@ -941,14 +966,14 @@ static int child_starts_an_agent(int from) {
     doorman_agent *agent = NULL;
     doorman_resource *resource = NULL;
     CHECK(doorman_agent_start(&agent, &options, NULL) == DOORMAN_OK);
-    CHECK(doorman_agent_open(&resource, agent, &database, NULL) == DOORMAN_OK);
+    CHECK(doorman_resource_open(&resource, agent, &database, NULL) == DOORMAN_OK);
     for (int i = 0; i < 10000 && !info.leased; i++) {
         sleep_for(2 * MILLISECOND);
-        CHECK(doorman_agent_read(agent, resource, &info) == DOORMAN_OK);
+        CHECK(doorman_resource_read(resource, &info) == DOORMAN_OK);
         number--;
     }
     CHECK(info.leased);
-    CHECK(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT) == DOORMAN_OK);
+    CHECK(doorman_resource_wait(resource, 1, TEST_TIMEOUT) == DOORMAN_OK);
     CHECK(doorman_agent_stop(agent) == DOORMAN_OK);
     return 0;
 }
@@ -976,26 +1001,23 @@ static void stop_and_close_end_waits(void **state) {
     unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *a = open_as(agent, "a", 10, DOORMAN_PESSIMISTIC, 0);
-    doorman_resource *b = open_as(agent, "b", 10, DOORMAN_PESSIMISTIC, 0);
+    doorman_resource *b = open_gauge(agent, "b", 10, DOORMAN_PESSIMISTIC, 0);
     assert_ptr_equal(open_as(agent, "a", 10, DOORMAN_PESSIMISTIC, 0), a);
     async_wait async_waits[6];
     for (int i = 0; i < 6; i++) {
-        async_waits[i] =
-            (async_wait){.agent = agent, .resource = i % 2 ? a : b, .gauge = i > 2, .n = 1};
+        async_waits[i] = (async_wait){.agent = agent, .resource = i % 2 ? a : b, .n = 1};
         async_waits[i].timeout = DOORMAN_NEVER;
         async_wait_start(&async_waits[i]);
     }
-    doorman_agent_close(agent, a);
+    doorman_resource_close(a);
     assert_int_equal(waiters(agent), 6);
-    doorman_agent_close(agent, a);
-    for (int i = 1; i < 6; i += 2) {
+    doorman_resource_close(a);
+    for (int i = 1; i < 6; i += 2)
         assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_UNAVAILABLE);
-    }
     assert_int_equal(waiters(agent), 3);
     doorman_agent_stop(agent);
-    for (int i = 0; i < 6; i += 2) {
+    for (int i = 0; i < 6; i += 2)
         assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_UNAVAILABLE);
-    }
 }
 
 /* Returns how long it takes until all waiters of a queue have been served, in the order of their
@@ -1005,29 +1027,29 @@ static doorman_time serve_queue(void) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
-    doorman_resource *resource = open_as(agent, "db", 4, DOORMAN_SAFE, 4);
+    doorman_resource *resource = open_gauge(agent, "db", 4, DOORMAN_SAFE, 4);
     async_wait async_waits[COUNT];
     int order_counter = 0;
-    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 3, 0), DOORMAN_OK);
+    assert_int_equal(doorman_resource_wait(resource, 3, 0), DOORMAN_OK);
     for (int i = 0; i < COUNT; i++) {
-        async_waits[i] = (async_wait){.agent = agent, .resource = resource, .gauge = true, .n = 4};
+        async_waits[i] = (async_wait){.agent = agent, .resource = resource, .n = 4};
         async_waits[i].n = i == IMPATIENT ? 1 : 4;
         async_waits[i].timeout = i == IMPATIENT ? 100 * MILLISECOND : TEST_TIMEOUT;
         async_waits[i].order_counter = i == IMPATIENT ? NULL : &order_counter;
         async_wait_start(&async_waits[i]);
         if (i == IMPATIENT) assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_TIMED_OUT);
     }
-    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1, 0), DOORMAN_TIMED_OUT);
+    assert_int_equal(doorman_resource_wait(resource, 1, 0), DOORMAN_TIMED_OUT);
     doorman_time from = doorman_clock();
-    doorman_agent_gauge_release(agent, resource, 3);
+    doorman_resource_release(resource, 3);
     for (int i = 0; i < COUNT; i++) {
         if (i == IMPATIENT) continue;
         assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_OK);
         assert_int_equal(async_waits[i].order, i < IMPATIENT ? i : i - 1);
     }
     doorman_time took = doorman_clock() - from;
-    assert_true(read_info(agent, resource).in_flight == 0);
-    assert_true(doorman__queue_is_empty(&resource->queues[DOORMAN__GAUGE_QUEUE]));
+    assert_true(read_info(resource).in_use == 0);
+    assert_true(doorman__queue_is_empty(&resource->queue));
     doorman_agent_stop(agent);
     return took;
 }
@@ -1050,7 +1072,7 @@ static bool waiters_served_in_order(void) {
     unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *resource = open_as(agent, "db", 0, DOORMAN_OPTIMISTIC, 0);
-    assert_int_equal(doorman_agent_set_wants(agent, resource, 0), DOORMAN_OK);
+    assert_int_equal(doorman_resource_set_wants(resource, 0), DOORMAN_OK);
     async_wait async_waits[4];
     int order_counter = 0;
     for (int i = 0; i < 4; i++) {
@@ -1060,7 +1082,7 @@ static bool waiters_served_in_order(void) {
         async_wait_start(&async_waits[i]);
     }
     assert_int_equal(async_wait_end(&async_waits[0]), DOORMAN_TIMED_OUT);
-    assert_int_equal(doorman_agent_set_wants(agent, resource, 20), DOORMAN_OK);
+    assert_int_equal(doorman_resource_set_wants(resource, 20), DOORMAN_OK);
     for (int i = 1; i < 4; i++) {
         assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_OK);
         in_order = in_order && async_waits[i].order == i;
@@ -1085,14 +1107,13 @@ static void a_wait_ends_at_its_timeout(void **state) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
-    doorman_resource *none = open_as(agent, "none", 1, DOORMAN_PESSIMISTIC, 0);
     for (int gauge = 0; gauge < 2; gauge++) {
+        doorman_resource *none = open_kind(agent, gauge ? DOORMAN_GAUGE : DOORMAN_RATE,
+                                           gauge ? "gauge" : "rate", 1, DOORMAN_PESSIMISTIC, 0);
         doorman_time least = DOORMAN_NEVER;
         for (int i = 0; i < WAITS && least > 2 * MILLISECOND; i++) {
             doorman_time timeout = (1 + i % 10) * MILLISECOND, from = doorman_clock();
-            assert_int_equal(gauge ? doorman_agent_gauge_wait(agent, none, 1, timeout)
-                                   : doorman_agent_rate_wait(agent, none, 1, timeout),
-                             DOORMAN_TIMED_OUT);
+            assert_int_equal(doorman_resource_wait(none, 1, timeout), DOORMAN_TIMED_OUT);
             doorman_time late = doorman_clock() - from - timeout;
             assert_true(late >= 0);
             if (late < least) least = late;
@@ -1112,9 +1133,9 @@ static doorman_time new_rate_seen(int rounds) {
     doorman_time from = doorman_clock();
     for (int i = 0; i < rounds; i++) {
         async_wait waits = {.agent = agent, .resource = resource, .n = 1, .timeout = TEST_TIMEOUT};
-        assert_int_equal(doorman_agent_set_wants(agent, resource, 1.0 / 3600), DOORMAN_OK);
+        assert_int_equal(doorman_resource_set_wants(resource, 1.0 / 3600), DOORMAN_OK);
         async_wait_start(&waits);
-        assert_int_equal(doorman_agent_set_wants(agent, resource, 1000), DOORMAN_OK);
+        assert_int_equal(doorman_resource_set_wants(resource, 1000), DOORMAN_OK);
         assert_int_equal(async_wait_end(&waits), DOORMAN_OK);
     }
     doorman_time took = doorman_clock() - from;
@@ -1139,9 +1160,10 @@ static void a_blocked_waiter_sees_the_first_lease(void **state) {
     test_server server = {.capacity = 100};
     unused_address(server.url);
     doorman_agent *agent = start(server.url);
-    doorman_resource *resource = open_as(agent, "db", 100, DOORMAN_PESSIMISTIC, 0);
-    async_wait rate = {.agent = agent, .resource = resource, .n = 1, .timeout = TEST_TIMEOUT};
-    async_wait gauge = {.agent = agent, .resource = resource, .gauge = true, .n = 50};
+    doorman_resource *db = open_as(agent, "db", 100, DOORMAN_PESSIMISTIC, 0);
+    doorman_resource *pool = open_gauge(agent, "pool", 100, DOORMAN_PESSIMISTIC, 0);
+    async_wait rate = {.agent = agent, .resource = db, .n = 1, .timeout = TEST_TIMEOUT};
+    async_wait gauge = {.agent = agent, .resource = pool, .n = 50};
     gauge.timeout = TEST_TIMEOUT;
     async_wait_start(&rate);
     async_wait_start(&gauge);
@@ -1159,34 +1181,32 @@ static void every_wait_counts_once_as_demand(void **state) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
-    doorman_resource *resource = open_as(agent, "db", 5, DOORMAN_OPTIMISTIC, 0);
-    const doorman_rate *rate = doorman_resource_rate(resource);
-    const doorman_gauge *gauge = doorman_resource_gauge(resource);
+    doorman_resource *both[] = {open_as(agent, "rate", 5, DOORMAN_OPTIMISTIC, 0),
+                                open_gauge(agent, "gauge", 5, DOORMAN_OPTIMISTIC, 0)};
+    const doorman__usage *usages[] = {&both[0]->own->rate.usage, &both[1]->own->gauge.usage};
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
+        assert_int_equal(doorman_resource_wait(both[0], 1, TEST_TIMEOUT), DOORMAN_OK);
     }
-    assert_true(rate->usage.allowed == doorman__units(3) && rate->usage.refused == 0);
-    assert_int_equal(doorman_agent_set_wants(agent, resource, 0), DOORMAN_OK);
-    assert_int_equal(doorman_agent_rate_wait(agent, resource, 0.25, 0), DOORMAN_TIMED_OUT);
-    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 0.25, 0), DOORMAN_TIMED_OUT);
-    assert_true(rate->usage.refused == doorman__units(0.25) &&
-                gauge->usage.refused == doorman__units(0.25));
-    async_wait waits[] = {{.n = 0.5, .timeout = 100 * MILLISECOND},
-                          {.n = 0.5, .timeout = 100 * MILLISECOND, .gauge = true}};
+    assert_true(usages[0]->allowed == doorman__units(3) && usages[0]->refused == 0);
+    async_wait waits[2];
     for (int i = 0; i < 2; i++) {
-        waits[i].agent = agent;
-        waits[i].resource = resource;
+        assert_int_equal(doorman_resource_set_wants(both[i], 0), DOORMAN_OK);
+        assert_int_equal(doorman_resource_wait(both[i], 0.25, 0), DOORMAN_TIMED_OUT);
+        assert_true(usages[i]->refused == doorman__units(0.25));
+        waits[i] = (async_wait){.agent = agent, .resource = both[i], .n = 0.5};
+        waits[i].timeout = 100 * MILLISECOND;
         async_wait_start(&waits[i]);
     }
-    for (int i = 0; i < 2; i++) assert_int_equal(async_wait_end(&waits[i]), DOORMAN_TIMED_OUT);
-    assert_true(rate->usage.allowed == doorman__units(3) &&
-                rate->usage.refused == doorman__units(0.75));
-    assert_true(gauge->usage.refused == doorman__units(0.75));
-    assert_true(doorman__queue_is_empty(&resource->queues[DOORMAN__RATE_QUEUE]) &&
-                doorman__queue_is_empty(&resource->queues[DOORMAN__GAUGE_QUEUE]));
-    doorman_counts counts = read_info(agent, resource).gauge; /* of two calls; one of them waited */
-    assert_true(counts.refused >= 0.75 && counts.refused <= 0.75);
-    assert_true(counts.waits == 1 && counts.waited >= 100 * MILLISECOND);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(async_wait_end(&waits[i]), DOORMAN_TIMED_OUT);
+        assert_true(usages[i]->refused == doorman__units(0.75));
+        assert_true(doorman__queue_is_empty(&both[i]->queue));
+        doorman_counts counts = read_info(both[i]).counts;
+        assert_true(counts.refused >= 0.75 && counts.refused <= 0.75);
+        assert_true(counts.waits >= 1 && counts.waited >= 100 * MILLISECOND);
+        assert_true(i == 0 || counts.waits == 1); /* two calls on the gauge; one of them waited */
+    }
+    assert_true(usages[0]->allowed == doorman__units(3));
     doorman_agent_stop(agent);
 }
 
@@ -1197,11 +1217,11 @@ static void a_waiter_that_left_the_queue_does_not_use_the_resource(void **state)
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
-    doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_PESSIMISTIC, 0);
-    for (int gauge = 0; gauge < 2; gauge++) {
-        doorman__waiter waiter = {.resource = resource, .gauge = gauge, .n = 0.5};
-        waiter.queue = &resource->queues[gauge ? DOORMAN__GAUGE_QUEUE : DOORMAN__RATE_QUEUE];
-        const doorman__usage *usage = gauge ? &resource->gauge.usage : &resource->rate.usage;
+    doorman_resource *both[] = {open_as(agent, "rate", 1, DOORMAN_PESSIMISTIC, 0),
+                                open_gauge(agent, "gauge", 1, DOORMAN_PESSIMISTIC, 0)};
+    for (int i = 0; i < 2; i++) {
+        doorman__waiter waiter = {.resource = both[i]->own, .queue = &both[i]->queue, .n = 0.5};
+        const doorman__usage *usage = doorman__resource_usage(both[i]->own);
         assert_int_equal(doorman__waiter_stand(agent, &waiter, doorman_clock() + MILLISECOND),
                          DOORMAN_TIMED_OUT);
         assert_true(usage->refused == doorman__units(0.5));
@@ -1216,16 +1236,13 @@ static void an_impossible_wait_counts_as_demand(void **state) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
-    doorman_resource *resource = open_as(agent, "db", 5, DOORMAN_OPTIMISTIC, 0);
-    for (doorman_time timeout = 0; timeout <= TEST_TIMEOUT; timeout += TEST_TIMEOUT) {
-        doorman_resource_info before = read_info(agent, resource);
-        assert_int_equal(doorman_agent_rate_wait(agent, resource, 6, timeout),
+    doorman_resource *both[] = {open_as(agent, "rate", 5, DOORMAN_OPTIMISTIC, 0),
+                                open_gauge(agent, "gauge", 5, DOORMAN_OPTIMISTIC, 0)};
+    for (int i = 0; i < 4; i++) {
+        doorman_resource_info before = read_info(both[i % 2]);
+        assert_int_equal(doorman_resource_wait(both[i % 2], 6, i < 2 ? 0 : TEST_TIMEOUT),
                          DOORMAN_RESOURCE_EXHAUSTED);
-        assert_int_equal(doorman_agent_gauge_wait(agent, resource, 6, timeout),
-                         DOORMAN_RESOURCE_EXHAUSTED);
-        doorman_resource_info after = read_info(agent, resource);
-        assert_true(after.rate.refused >= before.rate.refused + 6);
-        assert_true(after.gauge.refused >= before.gauge.refused + 6);
+        assert_true(read_info(both[i % 2]).counts.refused >= before.counts.refused + 6);
     }
     doorman_agent_stop(agent);
 }
@@ -1238,16 +1255,15 @@ static void a_wait_for_a_gauge_uses_the_precision_of_the_gauge(void **state) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
-    doorman_resource *third = open_as(agent, "third", 1.0 / 3, DOORMAN_OPTIMISTIC, 0);
-    doorman_resource *fifth = open_as(agent, "fifth", 0.2001, DOORMAN_OPTIMISTIC, 0);
-    assert_int_equal(doorman_gauge_try(doorman_resource_gauge(third), 1.0 / 3, doorman_clock()),
-                     DOORMAN_IMPOSSIBLE);
-    assert_int_equal(doorman_agent_gauge_wait(agent, third, 1.0 / 3, MILLISECOND),
+    doorman_resource *third = open_gauge(agent, "third", 1.0 / 3, DOORMAN_OPTIMISTIC, 0);
+    doorman_resource *fifth = open_gauge(agent, "fifth", 0.2001, DOORMAN_OPTIMISTIC, 0);
+    assert_int_equal(doorman_resource_try(third, 1.0 / 3, NULL), DOORMAN_IMPOSSIBLE);
+    assert_int_equal(doorman_resource_wait(third, 1.0 / 3, MILLISECOND),
                      DOORMAN_RESOURCE_EXHAUSTED);
-    assert_int_equal(doorman_agent_gauge_wait(agent, fifth, 0.1, 0), DOORMAN_OK);
-    assert_int_equal(doorman_agent_gauge_wait(agent, fifth, 0.1, MILLISECOND), DOORMAN_TIMED_OUT);
-    assert_true(doorman_resource_gauge(fifth)->usage.refused == doorman__units(0.1));
-    doorman_agent_gauge_release(agent, fifth, 0.1);
+    assert_int_equal(doorman_resource_wait(fifth, 0.1, 0), DOORMAN_OK);
+    assert_int_equal(doorman_resource_wait(fifth, 0.1, MILLISECOND), DOORMAN_TIMED_OUT);
+    assert_true(fifth->own->gauge.usage.refused == doorman__units(0.1));
+    doorman_resource_release(fifth, 0.1);
     doorman_agent_stop(agent);
 }
 
@@ -1259,14 +1275,15 @@ static void a_wait_for_many_units_waits_for_a_large_enough_lease(void **state) {
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 0, DOORMAN_SAFE, 0);
-    EVENTUALLY(leased(agent, resource));
-    assert_true(read_info(agent, resource).capacity <= 1);
-    assert_int_equal(doorman_agent_rate_wait(agent, resource, 20, TEST_TIMEOUT), DOORMAN_OK);
-    assert_true(read_info(agent, resource).capacity >= 200);
-    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 900, TEST_TIMEOUT), DOORMAN_OK);
-    assert_true(read_info(agent, resource).capacity >= 900);
-    doorman_agent_gauge_release(agent, resource, 900);
-    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1100, 300 * MILLISECOND),
+    doorman_resource *gauge = open_gauge(agent, "pool", 0, DOORMAN_SAFE, 0);
+    EVENTUALLY(leased(resource));
+    assert_true(read_info(resource).capacity <= 1);
+    assert_int_equal(doorman_resource_wait(resource, 20, TEST_TIMEOUT), DOORMAN_OK);
+    assert_true(read_info(resource).capacity >= 200);
+    assert_int_equal(doorman_resource_wait(gauge, 900, TEST_TIMEOUT), DOORMAN_OK);
+    assert_true(read_info(gauge).capacity >= 900);
+    doorman_resource_release(gauge, 900);
+    assert_int_equal(doorman_resource_wait(gauge, 1100, 300 * MILLISECOND),
                      DOORMAN_TIMED_OUT); /* the server has only 1000 */
     doorman_agent_stop(agent);
     test_server_stop(&server);
@@ -1281,10 +1298,10 @@ static void a_loop_of_waits_gets_all_of_a_free_resource(void **state) {
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 0, DOORMAN_SAFE, 0);
     doorman_time deadline = doorman_clock() + TEST_TIMEOUT;
-    while (read_info(agent, resource).capacity < 500 && doorman_clock() < deadline) {
-        (void)doorman_agent_rate_wait(agent, resource, 1, 100 * MILLISECOND);
+    while (read_info(resource).capacity < 500 && doorman_clock() < deadline) {
+        (void)doorman_resource_wait(resource, 1, 100 * MILLISECOND);
     }
-    assert_true(read_info(agent, resource).capacity >= 500);
+    assert_true(read_info(resource).capacity >= 500);
     doorman_agent_stop(agent);
     test_server_stop(&server);
 }
@@ -1334,9 +1351,9 @@ static void a_cancelled_thread_leaves_the_queue(void **state) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
-    doorman_resource *resource = open_as(agent, "db", 4, DOORMAN_OPTIMISTIC, 0);
-    assert_int_equal(doorman_agent_gauge_wait(agent, resource, 1, 0), DOORMAN_OK);
-    async_wait first = {.agent = agent, .resource = resource, .gauge = true, .n = 4};
+    doorman_resource *resource = open_gauge(agent, "db", 4, DOORMAN_OPTIMISTIC, 0);
+    assert_int_equal(doorman_resource_wait(resource, 1, 0), DOORMAN_OK);
+    async_wait first = {.agent = agent, .resource = resource, .n = 4};
     first.timeout = DOORMAN_NEVER;
     async_wait next = first;
     next.n = 3;
@@ -1365,20 +1382,88 @@ static void the_kill_switch_ends_waits(void **state) {
     unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *resource = open_as(agent, "db", 100, DOORMAN_PESSIMISTIC, 0);
+    doorman_resource *gauge = open_gauge(agent, "gauge", 100, DOORMAN_PESSIMISTIC, 0);
     async_wait async_waits[COUNT];
     for (int i = 0; i < COUNT; i++) {
         async_waits[i] =
-            (async_wait){.agent = agent, .resource = resource, .gauge = i % 2, .n = 1 + i};
+            (async_wait){.agent = agent, .resource = i % 2 ? gauge : resource, .n = 1 + i};
         async_waits[i].timeout = TEST_TIMEOUT;
         async_wait_start(&async_waits[i]);
     }
     doorman_agent_kill_switch(agent, true);
     for (int i = 0; i < COUNT; i++) assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_OK);
-    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1000, 0), DOORMAN_OK);
-    assert_true(read_info(agent, resource).rate.excess >= 1000);
-    assert_true(read_info(agent, resource).in_flight <= 0);
+    assert_int_equal(doorman_resource_wait(resource, 1000, 0), DOORMAN_OK);
+    assert_true(read_info(resource).counts.excess >= 1000);
+    assert_true(read_info(gauge).in_use <= 0);
     doorman_agent_kill_switch(agent, false);
-    assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, 0), DOORMAN_TIMED_OUT);
+    assert_int_equal(doorman_resource_wait(resource, 1, 0), DOORMAN_TIMED_OUT);
+    doorman_agent_stop(agent);
+}
+
+/* L5: it applies to all resources, also to those that are opened later. Leases continue. */
+static void the_kill_switch_allows_everything_and_counts_it(void **state) {
+    (void)state;
+    test_server server = {.capacity = 10, .lease_length = 10 * TEST_TIMEOUT};
+    test_server_start(&server);
+    doorman_agent *agent = start(server.url);
+    doorman_resource *all[3] = {open_as(agent, "rate", 10, DOORMAN_PESSIMISTIC, 0),
+                                open_gauge(agent, "gauge", 10, DOORMAN_PESSIMISTIC, 0)};
+    EVENTUALLY(leased(all[0]) && leased(all[1]));
+    assert_int_equal(doorman_agent_kill_switch(agent, true), DOORMAN_OK);
+    all[2] = open_gauge(agent, "later", 5, DOORMAN_PESSIMISTIC, 0);
+    for (int i = 0; i < 150; i++) {
+        assert_int_equal(doorman_resource_try(all[i % 3], 1, NULL), DOORMAN_ALLOWED);
+        assert_true(doorman_resource_delay(all[i % 3], 1000) == 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        doorman_counts counts = read_info(all[i]).counts;
+        double sum = counts.allowed + counts.excess;
+        assert_true(sum >= 50 && sum <= 50 && counts.refused <= 0);
+    }
+    assert_true(read_info(all[1]).counts.excess >= 40 && read_info(all[1]).counts.excess <= 40);
+    assert_true(leased(all[0]));
+    assert_int_equal(doorman_agent_kill_switch(agent, false), DOORMAN_OK);
+    assert_int_equal(doorman_resource_try(all[1], 1, NULL), DOORMAN_REFUSED);
+    doorman_agent_stop(agent);
+    test_server_stop(&server);
+}
+
+/* L2: a delay says what `retry_after` of a refusal would say, and takes nothing. */
+static void a_delay_says_when_to_try_again(void **state) {
+    (void)state;
+    doorman_agent *agent = start("inproc://nobody");
+    doorman_resource *rate = open_as(agent, "rate", 0, DOORMAN_SAFE, 10);
+    doorman_resource *gauge = open_gauge(agent, "gauge", 0, DOORMAN_SAFE, 10);
+    assert_int_equal(doorman_resource_wait(rate, 1, TEST_TIMEOUT), DOORMAN_OK);
+    doorman_time delay = doorman_resource_delay(rate, 1);
+    assert_true(delay > 0 && delay <= DOORMAN_SECOND / 10);
+    assert_true(doorman_resource_delay(rate, 0) == 0);
+    assert_true(doorman_resource_delay(rate, 1e15) == DOORMAN_NEVER);
+    delay = doorman_resource_delay(rate, 5); /* needs a larger lease */
+    assert_true(delay > 0 && delay < TEST_TIMEOUT);
+    assert_true(read_info(rate).counts.refused <= 0);
+    assert_true(doorman_resource_delay(gauge, 10) == 0);
+    assert_int_equal(doorman_resource_wait(gauge, 10, 0), DOORMAN_OK);
+    delay = doorman_resource_delay(gauge, 1); /* when another lease is expected */
+    assert_true(delay > 0 && delay < TEST_TIMEOUT);
+    assert_int_equal(doorman_resource_release(gauge, 10), DOORMAN_OK);
+    assert_true(doorman_resource_delay(gauge, 10) == 0);
+    doorman_agent_stop(agent);
+}
+
+/* K5. */
+static void a_resource_is_opened_as_one_kind(void **state) {
+    (void)state;
+    doorman_agent *agent = start("inproc://nobody");
+    doorman_resource *rate = open_as(agent, "db", 5, DOORMAN_SAFE, 10), *other = NULL;
+    doorman_resource_options options = {.resource_id = "db", .kind = DOORMAN_GAUGE, .wants = 5};
+    doorman_error error = {""};
+    assert_int_equal(doorman_resource_open(&other, agent, &options, &error),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_null(other);
+    assert_string_equal(error.text, "kind: 'db' is open as a RATE");
+    assert_int_equal(read_info(rate).kind, DOORMAN_RATE);
+    assert_int_equal(doorman_resource_release(rate, 1), DOORMAN_INVALID_ARGUMENT);
     doorman_agent_stop(agent);
 }
 
@@ -1392,12 +1477,12 @@ static void waits_are_granted_at_the_rate_and_not_above(void **state) {
     doorman_resource *resource = open_as(agent, "db", RATE, DOORMAN_OPTIMISTIC, 0);
     doorman_time from = doorman_clock();
     for (int i = 0; i < UNITS; i++) {
-        assert_int_equal(doorman_agent_rate_wait(agent, resource, 1, TEST_TIMEOUT), DOORMAN_OK);
+        assert_int_equal(doorman_resource_wait(resource, 1, TEST_TIMEOUT), DOORMAN_OK);
     }
     double elapsed = (double)(doorman_clock() - from) / 1e9;
     assert_true(UNITS <= RATE * (elapsed + 0.1) + 1);
     assert_true(elapsed < UNITS / 10); /* the waits do not sleep for 1 s each */
-    assert_int_equal(doorman_agent_rate_wait(agent, resource, RATE / 10, TEST_TIMEOUT), DOORMAN_OK);
+    assert_int_equal(doorman_resource_wait(resource, RATE / 10, TEST_TIMEOUT), DOORMAN_OK);
     doorman_agent_stop(agent);
 }
 
@@ -1406,8 +1491,9 @@ static void waits_are_granted_at_the_rate_and_not_above(void **state) {
 /* Takes one unit after the other, with time as a variable. The simulated machine wakes a sleeping
  * thread 50 to 90 us late, and once in `late_once_in` times up to `late` later still. `passed_at`
  * gets the time of each unit. */
-static size_t simulate_busy_machine(doorman_resource *resource, double *passed_at, size_t max,
-                                    doorman_time end, int late_once_in, doorman_time late) {
+static size_t simulate_busy_machine(doorman_client_resource *resource, double *passed_at,
+                                    size_t max, doorman_time end, int late_once_in,
+                                    doorman_time late) {
     uint64_t random = 1;
     size_t count = 0;
     doorman_time now = START, delay = 0;
@@ -1481,9 +1567,9 @@ static void late_wakeups_cause_no_burst_and_lose_nothing(void **state) {
         doorman_resource_options fixed = {
             .resource_id = "db", .wants = machines[i].rate, .fallback = DOORMAN_OPTIMISTIC};
         doorman_client *client = NULL;
-        doorman_resource *resource = NULL;
+        doorman_client_resource *resource = NULL;
         assert_int_equal(doorman_client_create(&client, &options, NULL, START), DOORMAN_OK);
-        assert_int_equal(doorman_resource_open(&resource, client, &fixed, NULL, START), DOORMAN_OK);
+        assert_int_equal(doorman_client_open(&resource, client, &fixed, NULL, START), DOORMAN_OK);
         size_t count =
             simulate_busy_machine(resource, passed_at, MAX, START + SECONDS * DOORMAN_SECOND,
                                   machines[i].late_once_in, machines[i].late);
@@ -1509,7 +1595,7 @@ static void *gauge_thread_main(void *context) {
     gauge_users *self = (gauge_users *)context;
     for (int i = 0; i < 500; i++) {
         doorman_time timeout = self->end - doorman_clock();
-        if (doorman_agent_gauge_wait(self->agent, self->resource, 1, timeout) != DOORMAN_OK) {
+        if (doorman_resource_wait(self->resource, 1, timeout) != DOORMAN_OK) {
             __atomic_fetch_add(&self->failures, 1, __ATOMIC_SEQ_CST);
             break;
         }
@@ -1520,7 +1606,7 @@ static void *gauge_thread_main(void *context) {
         }
         if (i % 50 == 0) sleep_for(MILLISECOND);
         __atomic_sub_fetch(&self->in_flight, 1, __ATOMIC_SEQ_CST);
-        doorman_agent_gauge_release(self->agent, self->resource, 1);
+        doorman_resource_release(self->resource, 1);
     }
     return NULL;
 }
@@ -1530,8 +1616,8 @@ static void many_threads_never_exceed_a_gauge(void **state) {
     test_server server = {.capacity = 3};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
-    doorman_resource *resource = open_as(agent, "db", 3, DOORMAN_PESSIMISTIC, 0);
-    EVENTUALLY(leased(agent, resource));
+    doorman_resource *resource = open_gauge(agent, "db", 3, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(leased(resource));
     gauge_users all = {.agent = agent, .resource = resource, .end = doorman_clock() + TEST_TIMEOUT};
     pthread_t threads[8];
     for (int i = 0; i < 8; i++) {
@@ -1540,7 +1626,7 @@ static void many_threads_never_exceed_a_gauge(void **state) {
     for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
     assert_int_equal(all.failures, 0);
     assert_in_range(all.most, 1, 3);
-    assert_true(read_info(agent, resource).in_flight == 0);
+    assert_true(read_info(resource).in_use == 0);
     doorman_agent_stop(agent);
     test_server_stop(&server);
 }
@@ -1553,18 +1639,23 @@ typedef struct call_thread {
 
 static void *call_thread_main(void *context) {
     call_thread *self = (call_thread *)context;
-    doorman_resource_options options = {.resource_id = self->index % 2 ? "odd" : "even"};
+    bool is_odd = self->index % 2;
+    doorman_resource_options options = {.resource_id = is_odd ? "odd" : "even",
+                                        .kind = is_odd ? DOORMAN_GAUGE : DOORMAN_RATE};
     for (int i = 0; i < 50; i++) {
         doorman_resource *resource = NULL;
         doorman_resource_info info;
-        if (doorman_agent_open(&resource, self->agent, &options, NULL) != DOORMAN_OK) continue;
-        doorman_agent_rate_wait(self->agent, resource, 1, 5 * MILLISECOND);
-        if (doorman_agent_gauge_wait(self->agent, resource, 1, 5 * MILLISECOND) == DOORMAN_OK) {
-            doorman_agent_gauge_release(self->agent, resource, 1);
+        if (doorman_resource_open(&resource, self->agent, &options, NULL) != DOORMAN_OK) continue;
+        if (doorman_resource_wait(resource, 1, 5 * MILLISECOND) == DOORMAN_OK && is_odd) {
+            doorman_resource_release(resource, 1);
         }
-        doorman_agent_set_wants(self->agent, resource, i);
-        doorman_agent_read(self->agent, resource, &info);
-        doorman_agent_close(self->agent, resource);
+        if (doorman_resource_try(resource, 1, NULL) == DOORMAN_ALLOWED && is_odd) {
+            doorman_resource_release(resource, 1);
+        }
+        (void)doorman_resource_delay(resource, 1);
+        doorman_resource_set_wants(resource, i);
+        doorman_resource_read(resource, &info);
+        doorman_resource_close(resource);
     }
     return NULL;
 }
@@ -1626,22 +1717,22 @@ static void an_agent_with_many_resources_serves_each_one(void **state) {
         char id[32];
         snprintf(id, sizeof id, "resource/%zu", i);
         doorman_resource_options options = {.resource_id = id};
-        TIMED(opens[i], doorman_agent_open(&resources[i], agent, &options, NULL));
+        TIMED(opens[i], doorman_resource_open(&resources[i], agent, &options, NULL));
     }
-    for (size_t i = 0; i < RESOURCES; i++) EVENTUALLY(leased(agent, resources[i]));
+    for (size_t i = 0; i < RESOURCES; i++) EVENTUALLY(leased(resources[i]));
     int before = test_server_request_count(&server);
     for (size_t i = 0; i < RESOURCES; i++) {
         doorman_resource *resource = resources[i * 7919 % RESOURCES];
         doorman_resource_info info;
         doorman_agent_info state_;
-        TIMED(reads[i], doorman_agent_read(agent, resource, &info));
+        TIMED(reads[i], doorman_resource_read(resource, &info));
         TIMED(infos[i], doorman_agent_read_info(agent, &state_));
-        TIMED(wants[i], doorman_agent_set_wants(agent, resource, 2));
+        TIMED(wants[i], doorman_resource_set_wants(resource, 2));
         assert_true(info.leased);
         sleep_for(MILLISECOND / 4);
     }
     print_message("%d requests meanwhile\n", test_server_request_count(&server) - before);
-    for (size_t i = 0; i < RESOURCES; i++) EVENTUALLY(read_info(agent, resources[i]).capacity == 2);
+    for (size_t i = 0; i < RESOURCES; i++) EVENTUALLY(read_info(resources[i]).capacity == 2);
     pthread_mutex_lock(&server.mutex);
     doorman_cursor cursor = {0};
     doorman_server_resource each;
@@ -1652,7 +1743,7 @@ static void an_agent_with_many_resources_serves_each_one(void **state) {
     pthread_mutex_unlock(&server.mutex);
     assert_int_equal(count, RESOURCES);
     for (size_t i = 0; i < RESOURCES; i++) {
-        TIMED(closes[i], doorman_agent_close(agent, resources[i]));
+        TIMED(closes[i], doorman_resource_close(resources[i]));
     }
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
     print_times("open", opens, RESOURCES);
@@ -1749,11 +1840,11 @@ static void check_round_trips(const char *const *addresses, size_t count,
     doorman_client_options who = {.client_id = "a", .addresses = addresses, .address_count = count};
     who.request_timeout = request_timeout;
     doorman_client *client = NULL;
-    doorman_resource *resource = NULL;
+    doorman_client_resource *resource = NULL;
     doorman_resource_options what = {.resource_id = "db", .wants = 50};
     doorman_time now = doorman_clock();
     assert_int_equal(doorman_client_create(&client, &who, NULL, now), DOORMAN_OK);
-    assert_int_equal(doorman_resource_open(&resource, client, &what, NULL, now), DOORMAN_OK);
+    assert_int_equal(doorman_client_open(&resource, client, &what, NULL, now), DOORMAN_OK);
     int wakeup_count = 0;
     doorman_transport *transport = NULL;
     doorman_transport_options options = {.upstream = doorman_client_upstream(client),
@@ -1768,7 +1859,7 @@ static void check_round_trips(const char *const *addresses, size_t count,
     }
     assert_int_equal(wakeup_count, (int)count);
     doorman_resource_info info;
-    doorman_resource_read(resource, &info, doorman_clock());
+    doorman_client_read(resource, &info, doorman_clock());
     assert_int_equal(info.leased, expected[count - 1] == DOORMAN_OK);
     doorman_transport_destroy(transport);
     doorman_client_destroy(client);
@@ -1859,6 +1950,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_wait_for_a_gauge_uses_the_precision_of_the_gauge),
         cmocka_unit_test(a_cancelled_thread_leaves_the_queue),
         cmocka_unit_test(the_kill_switch_ends_waits),
+        cmocka_unit_test(the_kill_switch_allows_everything_and_counts_it),
+        cmocka_unit_test(a_delay_says_when_to_try_again),
+        cmocka_unit_test(a_resource_is_opened_as_one_kind),
         cmocka_unit_test(waits_are_granted_at_the_rate_and_not_above),
         cmocka_unit_test(late_wakeups_cause_no_burst_and_lose_nothing),
         cmocka_unit_test(the_pace_follows_what_is_saved),

@@ -20,7 +20,7 @@
 struct client {
     char id[16];
     doorman_client *client;
-    doorman_resource *resource;
+    doorman_client_resource *resource;
     doorman_transport *transport;
 };
 
@@ -52,7 +52,7 @@ static inline void fleet_add(const char *const *addresses, size_t count, double 
         .resource_id = RESOURCE, .wants = wants, .fallback = DOORMAN_PESSIMISTIC};
     assert_int_equal(doorman_client_create(&self->client, &client_options, NULL, now), DOORMAN_OK);
     assert_int_equal(
-        doorman_resource_open(&self->resource, self->client, &resource_options, NULL, now),
+        doorman_client_open(&self->resource, self->client, &resource_options, NULL, now),
         DOORMAN_OK);
     doorman_transport_options transport_options = {
         .upstream = doorman_client_upstream(self->client), .on_wakeup = ignore_wakeup};
@@ -61,13 +61,13 @@ static inline void fleet_add(const char *const *addresses, size_t count, double 
 
 static inline void fleet_set_wants(int index, double wants) {
     assert_int_equal(
-        doorman_resource_set_wants(fleet.clients[index].resource, wants, doorman_clock()),
+        doorman_client_set_wants(fleet.clients[index].resource, wants, doorman_clock()),
         DOORMAN_OK);
 }
 
 static inline double client_has(int index, doorman_time now) {
     doorman_resource_info info;
-    doorman_resource_read(fleet.clients[index].resource, &info, now);
+    doorman_client_read(fleet.clients[index].resource, &info, now);
     return info.leased ? info.capacity : 0;
 }
 

@@ -846,10 +846,10 @@ static void expect_agent(const char *url, const char *authority, const char *fol
     free(key);
     free(certificate);
     free(ca);
-    assert_int_equal(doorman_agent_open(&resource, agent, &db, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_resource_open(&resource, agent, &db, NULL), DOORMAN_OK);
     for (int waited = 0; !info.leased && waited < timeout(expected); waited += 20) {
         sleep_ms(20);
-        doorman_agent_read(agent, resource, &info);
+        doorman_resource_read(resource, &info);
     }
     doorman_agent_stop(agent);
     assert_int_equal(info.leased, expected);

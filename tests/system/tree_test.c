@@ -262,10 +262,10 @@ static doorman_resource *agent_open(doorman_agent **agent, const struct node *no
     const char *const addresses[] = {node->server.url};
     doorman_client_options who = {.addresses = addresses, .address_count = 1};
     doorman_resource_options action = {
-        .resource_id = RESOURCE, .wants = wants, .safe_capacity = 40};
+        .resource_id = RESOURCE, .wants = wants, .has_safe_capacity = true, .safe_capacity = 40};
     doorman_resource *resource = NULL;
     assert_int_equal(doorman_agent_start(agent, &who, NULL), DOORMAN_OK);
-    assert_int_equal(doorman_agent_open(&resource, *agent, &action, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_resource_open(&resource, *agent, &action, NULL), DOORMAN_OK);
     return resource;
 }
 
@@ -282,7 +282,7 @@ static void a_restarted_server_leaves_the_safe_capacity_in_force(void **state) {
     doorman_time end = doorman_clock() + TIMEOUT_MS * (DOORMAN_SECOND / 1000);
     while (!info.leased && doorman_clock() < end) {
         sleep_ms(5);
-        doorman_agent_read(old, kept, &info);
+        doorman_resource_read(kept, &info);
     }
     assert_true(info.leased);
     node_kill(&root);
@@ -290,9 +290,9 @@ static void a_restarted_server_leaves_the_safe_capacity_in_force(void **state) {
     doorman_resource *fresh = agent_open(&new_, &root, 30);
     for (bool learned = false; !info.leased || !learned; sleep_ms(5)) {
         assert_true(doorman_clock() < end);
-        doorman_agent_read(old, kept, &info);
+        doorman_resource_read(kept, &info);
         assert_true(info.capacity >= 30);
-        doorman_agent_read(new_, fresh, &info);
+        doorman_resource_read(fresh, &info);
         assert_true(info.capacity >= (info.leased ? 30 : 40));
         learned = learned || info.learning;
     }

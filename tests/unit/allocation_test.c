@@ -67,14 +67,14 @@ typedef struct fixture {
     doorman_config *config, *other_config;
     doorman_server *root, *node;
     doorman_client *clients[2]; /* of the root; of the node */
-    doorman_resource *resources[2][RESOURCES];
+    doorman_client_resource *resources[2][RESOURCES];
 
     /* The result of the call. */
     text outcome;
     doorman_config *created_config;
     doorman_server *created_server;
     doorman_client *created_client;
-    doorman_resource *created_resource;
+    doorman_client_resource *created_resource;
     doorman_agent *agent;
     doorman_transport *transport;
     doorman_buffer reply;
@@ -139,8 +139,8 @@ static void start_client(fixture *s, int which) {
     for (int i = 0; i < RESOURCES; i++) {
         const doorman_resource_options resource = {.resource_id = resource_ids[which][i],
                                                    .wants = 30 + 10 * i};
-        assert_int_equal(doorman_resource_open(&s->resources[which][i], s->clients[which],
-                                               &resource, NULL, s->now),
+        assert_int_equal(doorman_client_open(&s->resources[which][i], s->clients[which], &resource,
+                                             NULL, s->now),
                          DOORMAN_OK);
     }
 }
@@ -243,7 +243,7 @@ static void dump_server(text *output, doorman_server *server, doorman_time now) 
 static void dump_client(text *output, const fixture *s, int which) {
     for (int i = 0; i < RESOURCES; i++) {
         doorman_resource_info info;
-        doorman_resource_read(s->resources[which][i], &info, s->now);
+        doorman_client_read(s->resources[which][i], &info, s->now);
         add(output,
             "%s leased %d capacity %.17g wants %.17g until %" PRId64 " outcome %d, %" PRIu64
             " failures\n",
@@ -552,22 +552,21 @@ static doorman_status create_client(fixture *s) {
 /* Opens as many resources as the first allocation of the client's table can hold. */
 static void create_client_with_resources(fixture *s) {
     static const char *const ids[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
-    doorman_resource *resource = NULL;
+    doorman_client_resource *resource = NULL;
     assert_int_equal(create_client(s), DOORMAN_OK);
     for (size_t i = 0; i < COUNT_OF(ids); i++) {
         const doorman_resource_options options = {.resource_id = ids[i], .wants = 7};
-        assert_int_equal(
-            doorman_resource_open(&resource, s->created_client, &options, NULL, s->now),
-            DOORMAN_OK);
+        assert_int_equal(doorman_client_open(&resource, s->created_client, &options, NULL, s->now),
+                         DOORMAN_OK);
     }
 }
 
 static doorman_status open_resource(fixture *s) {
     const doorman_resource_options options = {.resource_id = "db/1", .wants = 7};
-    doorman_resource *resource = NULL;
+    doorman_client_resource *resource = NULL;
     doorman_error error = {""};
     doorman_status status =
-        doorman_resource_open(&resource, s->created_client, &options, &error, s->now);
+        doorman_client_open(&resource, s->created_client, &options, &error, s->now);
     if (status != DOORMAN_OK) assert_null(resource);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
     add(&s->outcome, "due %" PRId64 "\n",
@@ -731,7 +730,7 @@ static void prepare_agent(fixture *s) { assert_int_equal(start_agent(s), DOORMAN
 static doorman_status open_agent_resource(fixture *s) {
     const doorman_resource_options options = {.resource_id = "db/1", .wants = 7};
     doorman_resource *resource = NULL;
-    doorman_status status = doorman_agent_open(&resource, s->agent, &options, NULL);
+    doorman_status status = doorman_resource_open(&resource, s->agent, &options, NULL);
     if (status != DOORMAN_OK) assert_null(resource);
     return status;
 }
@@ -764,7 +763,7 @@ static const test_case test_cases[] = {
     {"doorman_upstream_request", "a node sends no request", start_node_with_one_resource,
      compose_request, 1},
     {"doorman_client_create", "no client is made", NULL, create_client, 4},
-    {"doorman_resource_open", "no resource is opened", create_client_with_resources, open_resource,
+    {"doorman_client_open", "no resource is opened", create_client_with_resources, open_resource,
      3},
     {"doorman_json_config", "no configuration is read", NULL, parse_config, 20},
     {"doorman_json_serve", "nothing is served", NULL, serve_message, 40},
@@ -779,7 +778,7 @@ static const test_case test_cases[] = {
     {"doorman_json_response", "a node accepts its response at the next try", prepare_node_response,
      read_node_response, 20},
     {"doorman_agent_start", "no agent starts", NULL, start_agent, 4},
-    {"doorman_agent_open", "an agent opens nothing", prepare_agent, open_agent_resource, 3},
+    {"doorman_resource_open", "an agent opens nothing", prepare_agent, open_agent_resource, 4},
     {"doorman_transport_create", "no transport is created", NULL, create_transport, 4},
 };
 
@@ -787,11 +786,11 @@ static const test_case test_cases[] = {
 
 /* All other functions that return a status. */
 static const char *const other_functions[] = {
-    "doorman_upstream_response", "doorman_server_set_master", "doorman_resource_set_wants",
-    "doorman_limit_init",        "doorman_limiter_init",      "doorman_agent_set_wants",
-    "doorman_agent_rate_wait",   "doorman_agent_gauge_wait",  "doorman_agent_shutdown",
-    "doorman_agent_stop",        "doorman_agent_read_info",   "doorman_agent_close",
-    "doorman_agent_read",        "doorman_agent_kill_switch", "doorman_agent_gauge_release",
+    "doorman_upstream_response", "doorman_server_set_master", "doorman_client_set_wants",
+    "doorman_limit_init",        "doorman_limiter_init",      "doorman_resource_set_wants",
+    "doorman_resource_wait",     "doorman_client_release",    "doorman_agent_shutdown",
+    "doorman_agent_stop",        "doorman_agent_read_info",   "doorman_resource_close",
+    "doorman_resource_read",     "doorman_agent_kill_switch", "doorman_resource_release",
 };
 
 static void limiters_start(doorman_time now) {
@@ -820,16 +819,15 @@ static void limiters_and_clients_work_without_memory(void **state) {
     s->now += 20 * SECOND;
     memory_fails_from(1);
     limiters_start(s->now);
-    assert_int_equal(doorman_resource_set_wants(s->resources[0][0], 50, s->now), DOORMAN_OK);
-    assert_int_equal(doorman_rate_try(doorman_resource_rate(s->resources[0][0]), 1, s->now),
-                     DOORMAN_ALLOWED);
+    assert_int_equal(doorman_client_set_wants(s->resources[0][0], 50, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_client_try(s->resources[0][0], 1, NULL, s->now), DOORMAN_ALLOWED);
     assert_true(doorman_upstream_request(upstream, &request, s->now));
     assert_true(memory_works());
     assert_int_equal(doorman_server_handle(s->root, &request, &response, NULL, s->now), DOORMAN_OK);
     memory_fails_from(1);
     assert_int_equal(doorman_upstream_response(upstream, request.sequence, &response, s->now),
                      DOORMAN_OK);
-    doorman_resource_close(s->resources[0][1], s->now);
+    doorman_client_close(s->resources[0][1], s->now);
     (void)doorman_upstream_request(upstream, &request, s->now);
     assert_int_equal(request.method, DOORMAN_RELEASE_CAPACITY);
     assert_true(memory_works());
@@ -895,25 +893,29 @@ static void waits_need_no_memory(void **state) {
     (void)state;
     fixture *s = fixture_start();
     prepare_agent(s);
-    doorman_resource *resource = NULL;
-    const doorman_resource_options options = {
-        .resource_id = "db/1", .wants = 7, .safe_capacity = 1000};
-    assert_int_equal(doorman_agent_open(&resource, s->agent, &options, NULL), DOORMAN_OK);
+    doorman_resource *rate = NULL, *gauge = NULL;
+    doorman_resource_options options = {
+        .resource_id = "db/1", .wants = 7, .has_safe_capacity = true, .safe_capacity = 1000};
+    assert_int_equal(doorman_resource_open(&rate, s->agent, &options, NULL), DOORMAN_OK);
+    options.resource_id = "db/2", options.kind = DOORMAN_GAUGE;
+    assert_int_equal(doorman_resource_open(&gauge, s->agent, &options, NULL), DOORMAN_OK);
     memory_fails_from(1);
-    assert_int_equal(doorman_agent_set_wants(s->agent, resource, 8), DOORMAN_OK);
-    assert_int_equal(doorman_agent_rate_wait(s->agent, resource, 0, 0), DOORMAN_OK);
-    assert_int_equal(doorman_agent_rate_wait(s->agent, resource, 100, DOORMAN_NEVER), DOORMAN_OK);
-    assert_int_equal(doorman_agent_rate_wait(s->agent, resource, 5, DOORMAN_NEVER), DOORMAN_OK);
-    assert_int_equal(doorman_agent_gauge_wait(s->agent, resource, 1000, DOORMAN_NEVER), DOORMAN_OK);
-    assert_int_equal(doorman_agent_gauge_wait(s->agent, resource, 1, MILLISECOND),
-                     DOORMAN_TIMED_OUT);
-    assert_int_equal(doorman_agent_gauge_release(s->agent, resource, 1000), DOORMAN_OK);
+    assert_int_equal(doorman_resource_set_wants(rate, 8), DOORMAN_OK);
+    assert_int_equal(doorman_resource_wait(rate, 0, 0), DOORMAN_OK);
+    assert_int_equal(doorman_resource_wait(rate, 100, DOORMAN_NEVER), DOORMAN_OK);
+    assert_int_equal(doorman_resource_wait(rate, 5, DOORMAN_NEVER), DOORMAN_OK);
+    assert_int_equal(doorman_resource_wait(gauge, 1000, DOORMAN_NEVER), DOORMAN_OK);
+    assert_int_equal(doorman_resource_wait(gauge, 1, MILLISECOND), DOORMAN_TIMED_OUT);
+    doorman_result result;
+    assert_int_equal(doorman_resource_try(gauge, 1, &result), DOORMAN_REFUSED);
+    assert_true(doorman_resource_delay(gauge, 1) > 0);
+    assert_int_equal(doorman_resource_release(gauge, 1000), DOORMAN_OK);
     doorman_resource_info read;
     doorman_agent_info info;
-    assert_int_equal(doorman_agent_read(s->agent, resource, &read), DOORMAN_OK);
+    assert_int_equal(doorman_resource_read(rate, &read), DOORMAN_OK);
     assert_int_equal(doorman_agent_read_info(s->agent, &info), DOORMAN_OK);
     assert_int_equal(doorman_agent_kill_switch(s->agent, false), DOORMAN_OK);
-    assert_int_equal(doorman_agent_close(s->agent, resource), DOORMAN_OK);
+    assert_int_equal(doorman_resource_close(rate), DOORMAN_OK);
     assert_int_equal(doorman_agent_shutdown(s->agent), DOORMAN_OK);
     assert_true(memory_works());
     fixture_stop(s);
@@ -927,7 +929,7 @@ typedef struct transport_fixture {
     fixture *s;
     nng_socket socket;
     doorman_client *client;
-    doorman_resource *resource;
+    doorman_client_resource *resource;
     doorman_transport *transport;
     doorman_time now; /* of the client: the machine's time, or later */
     int wakeups;      /* atomic */
@@ -946,9 +948,8 @@ static void transport_fixture_start(transport_fixture *c) {
                                                    .request_timeout = TEST_TIMEOUT};
     const doorman_resource_options resource_options = {.resource_id = "db/1", .wants = 7};
     assert_int_equal(doorman_client_create(&c->client, &client_options, NULL, c->now), DOORMAN_OK);
-    assert_int_equal(
-        doorman_resource_open(&c->resource, c->client, &resource_options, NULL, c->now),
-        DOORMAN_OK);
+    assert_int_equal(doorman_client_open(&c->resource, c->client, &resource_options, NULL, c->now),
+                     DOORMAN_OK);
     const doorman_transport_options options = {.upstream = doorman_client_upstream(c->client),
                                                .on_wakeup = count_wakeup,
                                                .context = &c->wakeups};
@@ -964,7 +965,7 @@ static void transport_fixture_stop(transport_fixture *c) {
 
 static bool transport_fixture_leased(const transport_fixture *c) {
     doorman_resource_info info;
-    doorman_resource_read(c->resource, &info, c->now);
+    doorman_client_read(c->resource, &info, c->now);
     return info.leased;
 }
 

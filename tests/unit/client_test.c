@@ -24,14 +24,14 @@ typedef struct world {
     doorman_server *server;
     doorman_client *clients[CLIENTS_MAX];
     size_t client_count;
-    bool down;                /* the server does not answer */
-    unsigned loss;            /* percentage of requests, and of responses, that are lost */
-    bool lets_go;             /* without a lease, applications give back their units in flight */
-    size_t request_count;     /* number of requests that clients have made */
-    size_t change_count;      /* number of calls of on_change */
-    doorman_resource *opened; /* the last resource that was opened */
-    doorman_resource_info changed; /* what the last call of on_change could read */
-    size_t blocks;                 /* allocated before the start */
+    bool down;            /* the server does not answer */
+    unsigned loss;        /* percentage of requests, and of responses, that are lost */
+    bool lets_go;         /* without a lease, applications give back their units in flight */
+    size_t request_count; /* number of requests that clients have made */
+    size_t change_count;  /* number of calls of on_change */
+    doorman_client_resource *opened; /* the last resource that was opened */
+    doorman_resource_info changed;   /* what the last call of on_change could read */
+    size_t blocks;                   /* allocated before the start */
 } world;
 
 /* One template for all resources, without learning. safe_capacity < 0: none is configured. */
@@ -97,28 +97,37 @@ static doorman_client *add_client(world *w, const char *client_id) {
     return *client;
 }
 
+static void release(doorman_client_resource *gauge, double n) {
+    assert_int_equal(doorman_client_release(gauge, n), DOORMAN_OK);
+}
+
 static void record_change(void *context, const doorman_resource_info *info) {
     world *w = context;
     w->change_count++;
     w->changed = *info;
     if (w->lets_go && !info->leased) {
-        doorman_gauge_release(doorman_resource_gauge(w->opened), info->in_flight);
+        release(w->opened, info->in_use);
     }
 }
 
-static doorman_resource *open_with(world *w, doorman_client *client,
-                                   doorman_resource_options options) {
-    doorman_resource *resource = NULL;
+static doorman_client_resource *open_with(world *w, doorman_client *client,
+                                          doorman_resource_options options) {
+    doorman_client_resource *resource = NULL;
     options.resource_id = "db";
+    options.has_safe_capacity = options.safe_capacity != 0;
     options.on_change = record_change;
     options.context = w;
-    assert_int_equal(doorman_resource_open(&resource, client, &options, NULL, w->now), DOORMAN_OK);
+    assert_int_equal(doorman_client_open(&resource, client, &options, NULL, w->now), DOORMAN_OK);
     w->opened = resource;
     return resource;
 }
 
-static doorman_resource *open_resource(world *w, doorman_client *client, double wants) {
+static doorman_client_resource *open_resource(world *w, doorman_client *client, double wants) {
     return open_with(w, client, (doorman_resource_options){.wants = wants});
+}
+
+static doorman_client_resource *open_gauge(world *w, doorman_client *client, double wants) {
+    return open_with(w, client, (doorman_resource_options){.kind = DOORMAN_GAUGE, .wants = wants});
 }
 
 static bool lost(const world *w) { return w->down || random_below(100) < w->loss; }
@@ -174,14 +183,14 @@ static void run_until(world *w, doorman_time until) {
 
 static void run_for(world *w, doorman_time duration) { run_until(w, w->now + duration); }
 
-static doorman_resource_info read_now(const world *w, const doorman_resource *resource) {
+static doorman_resource_info read_now(const world *w, const doorman_client_resource *resource) {
     doorman_resource_info info;
-    doorman_resource_read(resource, &info, w->now);
+    doorman_client_read(resource, &info, w->now);
     return info;
 }
 
-static void set_wants(world *w, doorman_resource *resource, double wants) {
-    assert_int_equal(doorman_resource_set_wants(resource, wants, w->now), DOORMAN_OK);
+static void set_wants(world *w, doorman_client_resource *resource, double wants) {
+    assert_int_equal(doorman_client_set_wants(resource, wants, w->now), DOORMAN_OK);
 }
 
 static size_t holder_count(world *w) {
@@ -233,18 +242,15 @@ static void a_gauge_on_fractional_units_is_reported_once(void **state) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
-    doorman_resource *resource = open_with(&w, client, (doorman_resource_options){.wants = 2});
-    respond(&w, client, granted_lease(0.8));
+    doorman_client_resource *resource = open_gauge(&w, client, 2);
     assert_false(read_now(&w, resource).gauge_is_divided);
-    (void)doorman_resource_gauge(resource);
     size_t before = w.change_count;
     for (int i = 0; i < 3; i++) {
-        w.now += 20 * SECOND;
         respond(&w, client, granted_lease(0.8));
         assert_int_equal(w.change_count, before + 1);
         assert_true(w.changed.gauge_is_divided && !w.changed.whole);
+        w.now += 20 * SECOND;
     }
-    w.now += 20 * SECOND;
     doorman_capacity_response whole = granted_lease(1);
     whole.whole = true;
     respond(&w, client, whole);
@@ -259,7 +265,7 @@ static void wants_of_whole_units_are_rounded_up(void **state) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
-    doorman_resource *resource = open_resource(&w, client, 2.3);
+    doorman_client_resource *resource = open_resource(&w, client, 2.3);
     doorman_capacity_response whole = granted_lease(3);
     whole.whole = true;
     respond(&w, client, whole);
@@ -294,21 +300,36 @@ static void invalid_client_options_are_refused(void **state) {
         const char *field;
         doorman_client_options options;
     } wrongs[] = {
-        {"client_id", {.addresses = good, .address_count = 1}},
-        {"client_id", {.client_id = "", .addresses = good, .address_count = 1}},
-        {"client_id", {.client_id = too_long, .addresses = good, .address_count = 1}},
-        {"client_id", {.client_id = "a\x7f", .addresses = good, .address_count = 1}},
-        {"client_id", {.client_id = "a\xff", .addresses = good, .address_count = 1}},
-        {"addresses", {.client_id = "c"}},
-        {"addresses", {.client_id = "c", .address_count = 1}},
-        {"addresses", {.client_id = "c", .addresses = good, .address_count = 17}},
-        {"addresses[1]", {.client_id = "c", .addresses = bad, .address_count = 2}},
-        {"addresses[0]", {.client_id = "c", .addresses = bad + 2, .address_count = 1}},
+        {"client_id", {.seed = 1, .addresses = good, .address_count = 1}},
+        {"client_id", {.seed = 1, .client_id = "", .addresses = good, .address_count = 1}},
+        {"client_id", {.seed = 1, .client_id = too_long, .addresses = good, .address_count = 1}},
+        {"client_id", {.seed = 1, .client_id = "a\x7f", .addresses = good, .address_count = 1}},
+        {"client_id", {.seed = 1, .client_id = "a\xff", .addresses = good, .address_count = 1}},
+        {"addresses", {.seed = 1, .client_id = "c"}},
+        {"addresses", {.seed = 1, .client_id = "c", .address_count = 1}},
+        {"addresses", {.seed = 1, .client_id = "c", .addresses = good, .address_count = 17}},
+        {"addresses[1]", {.seed = 1, .client_id = "c", .addresses = bad, .address_count = 2}},
+        {"addresses[0]", {.seed = 1, .client_id = "c", .addresses = bad + 2, .address_count = 1}},
         {"request_timeout",
-         {.client_id = "c", .addresses = good, .address_count = 1, .request_timeout = -1}},
+         {.seed = 1,
+          .client_id = "c",
+          .addresses = good,
+          .address_count = 1,
+          .request_timeout = -1}},
         {"request_timeout",
-         {.client_id = "c", .addresses = good, .address_count = 1, .request_timeout = INT64_MAX}},
-        {"tls", {.client_id = "c", .addresses = good, .address_count = 1, .tls = &tls}},
+         {.seed = 1,
+          .client_id = "c",
+          .addresses = good,
+          .address_count = 1,
+          .request_timeout = INT64_MAX}},
+        {"request_timeout: must be from 1 ms",
+         {.seed = 1,
+          .client_id = "c",
+          .addresses = good,
+          .address_count = 1,
+          .request_timeout = MILLISECOND - 1}},
+        {"seed: must not be 0", {.client_id = "c", .addresses = good, .address_count = 1}},
+        {"tls", {.seed = 1, .client_id = "c", .addresses = good, .address_count = 1, .tls = &tls}},
     };
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
         doorman_client *client = NULL;
@@ -345,11 +366,11 @@ static void invalid_resource_options_are_refused(void **state) {
         {"wants", {.resource_id = "db", .wants = 1.1e15}},
         {"wants: must be at most wants_maximum",
          {.resource_id = "db", .wants = 61, .wants_maximum = 60}},
-        {"wants_minimum: must be 0 beside wants",
+        {"wants_minimum: must be 0 if wants is set",
          {.resource_id = "db", .wants = 7, .wants_minimum = 1}},
-        {"wants_initial: must be 0 beside wants",
+        {"wants_initial: must be 0 if wants is set",
          {.resource_id = "db", .wants = 7, .wants_initial = 7}},
-        {"window: must be 0 beside wants", {.resource_id = "db", .wants = 7, .window = SECOND}},
+        {"window: must be 0 if wants is set", {.resource_id = "db", .wants = 7, .window = SECOND}},
         {"wants_initial: must be at most wants_maximum",
          {.resource_id = "db", .wants_initial = 61, .wants_maximum = 60}},
         {"wants_initial: must be at least wants_minimum",
@@ -369,23 +390,37 @@ static void invalid_resource_options_are_refused(void **state) {
         {"window", {.resource_id = "db", .window = 10 * MILLISECOND - 1}},
         {"burst", {.resource_id = "db", .burst = -1}},
         {"burst", {.resource_id = "db", .burst = far}},
-        {"burst_units", {.resource_id = "db", .burst_units = -1}},
-        {"burst_units", {.resource_id = "db", .burst_units = 1.1e15}},
-        {"burst_units", {.resource_id = "db", .burst = SECOND, .burst_units = 5}},
-        {"mode", {.resource_id = "db", .fallback = (doorman_fallback)3}},
-        {"safe_capacity", {.resource_id = "db", .safe_capacity = -2}},
-        {"safe_capacity: must be 0 where the mode is not SAFE",
-         {.resource_id = "db", .fallback = DOORMAN_PESSIMISTIC, .safe_capacity = 5}},
-        {"safe_capacity: must be 0 where the mode is not SAFE",
-         {.resource_id = "db", .fallback = DOORMAN_OPTIMISTIC, .safe_capacity = DOORMAN_UNLIMITED}},
-        {"safe_capacity", {.resource_id = "db", .safe_capacity = (double)NAN}},
+        {"burst: must be from 1 us", {.resource_id = "db", .burst = 1}},
+        {"burst: must be from 1 us", {.resource_id = "db", .burst = 999}},
+        {"burst_units: must be a finite number", {.resource_id = "db", .burst_units = -1}},
+        {"burst_units: must be a finite number", {.resource_id = "db", .burst_units = 1.1e15}},
+        {"burst_units: must be 0 if burst is set",
+         {.resource_id = "db", .burst = SECOND, .burst_units = 5}},
+        {"kind", {.resource_id = "db", .kind = (doorman_resource_kind)2}},
+        {"burst: must be 0: a gauge", {.resource_id = "db", .kind = DOORMAN_GAUGE, .burst = 1000}},
+        {"burst_units: must be 0: a gauge",
+         {.resource_id = "db", .kind = DOORMAN_GAUGE, .burst_units = 1}},
+        {"fallback", {.resource_id = "db", .fallback = (doorman_fallback)3}},
+        {"safe_capacity: must be -1",
+         {.resource_id = "db", .has_safe_capacity = true, .safe_capacity = -2}},
+        {"safe_capacity: must be -1",
+         {.resource_id = "db", .has_safe_capacity = true, .safe_capacity = (double)NAN}},
+        {"safe_capacity: needs has_safe_capacity", {.resource_id = "db", .safe_capacity = 5}},
+        {"safe_capacity: needs has_safe_capacity",
+         {.resource_id = "db", .safe_capacity = (double)NAN}},
+        {"has_safe_capacity: must not be set unless the fallback is SAFE",
+         {.resource_id = "db",
+          .fallback = DOORMAN_PESSIMISTIC,
+          .has_safe_capacity = true,
+          .safe_capacity = 5}},
+        {"has_safe_capacity: must not be set unless the fallback is SAFE",
+         {.resource_id = "db", .fallback = DOORMAN_OPTIMISTIC, .has_safe_capacity = true}},
     };
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
-        doorman_resource *resource = NULL;
+        doorman_client_resource *resource = NULL;
         doorman_error error = {""};
-        assert_int_equal(
-            doorman_resource_open(&resource, client, &wrongs[i].options, &error, w.now),
-            DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(doorman_client_open(&resource, client, &wrongs[i].options, &error, w.now),
+                         DOORMAN_INVALID_ARGUMENT);
         assert_names(&error, wrongs[i].field);
         assert_null(resource);
         assert_int_equal(due_of(client), DOORMAN_NEVER);
@@ -399,18 +434,18 @@ static void invalid_wants_are_refused(void **state) {
     const double wrongs[] = {-1, (double)NAN, (double)INFINITY, 1.1e15};
     world w;
     world_start(&w, 100);
-    doorman_resource *resource = open_resource(&w, add_client(&w, "client"), 7);
+    doorman_client_resource *resource = open_resource(&w, add_client(&w, "client"), 7);
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
-        assert_int_equal(doorman_resource_set_wants(resource, wrongs[i], w.now),
+        assert_int_equal(doorman_client_set_wants(resource, wrongs[i], w.now),
                          DOORMAN_INVALID_ARGUMENT);
         assert_exact(read_now(&w, resource).wants, 7);
     }
     resource = NULL;
     const doorman_resource_options bounded = {.resource_id = "disk", .wants_maximum = 60};
-    assert_int_equal(doorman_resource_open(&resource, w.clients[0], &bounded, NULL, w.now),
+    assert_int_equal(doorman_client_open(&resource, w.clients[0], &bounded, NULL, w.now),
                      DOORMAN_OK);
-    assert_int_equal(doorman_resource_set_wants(resource, 61, w.now), DOORMAN_INVALID_ARGUMENT);
-    assert_int_equal(doorman_resource_set_wants(resource, 60, w.now), DOORMAN_OK);
+    assert_int_equal(doorman_client_set_wants(resource, 61, w.now), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_client_set_wants(resource, 60, w.now), DOORMAN_OK);
     world_stop(&w);
 }
 
@@ -453,7 +488,7 @@ static void a_fallback_applies_only_without_a_lease(void **state) {
         world w;
         world_start(&w, 100);
         doorman_client *client = add_client(&w, "client");
-        doorman_resource *resource = open_with(
+        doorman_client_resource *resource = open_with(
             &w, client,
             (doorman_resource_options){
                 .wants = 100, .fallback = cases[i].mode, .safe_capacity = cases[i].given});
@@ -481,31 +516,29 @@ static void limiters_follow_the_fallback_and_the_lease(void **state) {
                  {DOORMAN_SAFE, DOORMAN_UNLIMITED, 100},
                  {DOORMAN_PESSIMISTIC, 0, 0},
                  {DOORMAN_OPTIMISTIC, 0, 50}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         world w;
         world_start(&w, 100);
         doorman_client *client = add_client(&w, "client");
-        doorman_resource *resource =
-            open_with(&w, client,
-                      (doorman_resource_options){.wants = 50,
-                                                 .fallback = cases[i].mode,
-                                                 .safe_capacity = cases[i].safe_capacity,
-                                                 .burst = SECOND});
-        doorman_rate *rate = doorman_resource_rate(resource);
-        doorman_gauge *gauge = doorman_resource_gauge(resource);
+        doorman_resource_options options = {.kind = i % 2 ? DOORMAN_GAUGE : DOORMAN_RATE,
+                                            .wants = 50,
+                                            .fallback = cases[i / 2].mode,
+                                            .safe_capacity = cases[i / 2].safe_capacity,
+                                            .burst = i % 2 ? 0 : SECOND};
+        doorman_client_resource *resource = open_with(&w, client, options);
         for (int step = 0; step < 3; step++) { /* before, during and after the lease */
-            double units = step == 1 ? 20 : cases[i].without;
+            double units = step == 1 ? 20 : cases[i / 2].without;
+            double more = options.kind == DOORMAN_GAUGE ? units + 1 : 0.1;
             if (step == 1) respond(&w, client, granted_lease(20));
             if (step == 2) work(client, w.now += MINUTE - SECOND);
             w.now += SECOND; /* a higher rate saves a burst of its own */
             if (units > 0) {
-                assert_int_equal(doorman_rate_try(rate, units, w.now), DOORMAN_ALLOWED);
-                assert_int_equal(doorman_gauge_try(gauge, units, w.now), DOORMAN_ALLOWED);
-                doorman_gauge_release(gauge, units);
+                assert_int_equal(doorman_client_try(resource, units, NULL, w.now), DOORMAN_ALLOWED);
+                if (options.kind == DOORMAN_GAUGE) release(resource, units);
             }
             if (units < 100) {
-                assert_int_not_equal(doorman_rate_try(rate, 0.1, w.now), DOORMAN_ALLOWED);
-                assert_int_not_equal(doorman_gauge_try(gauge, units + 1, w.now), DOORMAN_ALLOWED);
+                assert_int_not_equal(doorman_client_try(resource, more, NULL, w.now),
+                                     DOORMAN_ALLOWED);
             }
         }
         world_stop(&w);
@@ -518,7 +551,7 @@ static void a_safe_capacity_in_a_refusal_is_used(void **state) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with(&w, client, (doorman_resource_options){.wants = 100, .safe_capacity = 5});
     const doorman_capacity_response later = {.outcome = DOORMAN_TRY_LATER,
                                              .gets.refresh_interval = SECOND};
@@ -540,7 +573,7 @@ static void on_change_is_called_exactly_when_something_has_changed(void **state)
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with(&w, client, (doorman_resource_options){.wants = 100, .safe_capacity = 5});
     w.change_count = 0;
     respond(&w, client, granted_lease(40));
@@ -584,7 +617,7 @@ static void without_a_lease_an_optimistic_capacity_follows_its_wants(void **stat
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
-    doorman_resource *resource = open_with(
+    doorman_client_resource *resource = open_with(
         &w, client, (doorman_resource_options){.wants = 100, .fallback = DOORMAN_OPTIMISTIC});
     w.change_count = 0;
     set_wants(&w, resource, 200);
@@ -606,19 +639,22 @@ static void without_a_lease_an_optimistic_capacity_follows_its_wants(void **stat
 /* K4: just before, at and just after the end, without an update in between. */
 static void a_lease_is_over_at_its_end(void **state) {
     (void)state;
-    for (doorman_time late = -1; late <= 1; late++) {
+    for (int i = 0; i < 6; i++) {
+        doorman_time late = i % 3 - 1;
         world w;
         world_start(&w, 100);
         doorman_client *client = add_client(&w, "client");
-        doorman_resource *resource = open_with(
-            &w, client, (doorman_resource_options){.wants = 100, .fallback = DOORMAN_PESSIMISTIC});
+        doorman_client_resource *resource =
+            open_with(&w, client,
+                      (doorman_resource_options){.kind = i < 3 ? DOORMAN_RATE : DOORMAN_GAUGE,
+                                                 .wants = 100,
+                                                 .fallback = DOORMAN_PESSIMISTIC});
         respond(&w, client, granted_lease(40));
         assert_int_equal(read_now(&w, resource).expires_at, w.now + MINUTE);
         w.now += MINUTE + late;
         doorman_decision expected = late < 0 ? DOORMAN_ALLOWED : DOORMAN_REFUSED;
         assert_int_equal(read_now(&w, resource).leased, late < 0);
-        assert_int_equal(doorman_rate_try(doorman_resource_rate(resource), 1, w.now), expected);
-        assert_int_equal(doorman_gauge_try(doorman_resource_gauge(resource), 1, w.now), expected);
+        assert_int_equal(doorman_client_try(resource, 1, NULL, w.now), expected);
         world_stop(&w);
     }
 }
@@ -628,10 +664,9 @@ static void an_expired_rate_is_not_kept(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource = open_resource(&w, add_client(&w, "client"), 1000);
+    doorman_client_resource *resource = open_resource(&w, add_client(&w, "client"), 1000);
     run_for(&w, SECOND);
-    doorman_rate *rate = doorman_resource_rate(resource);
-    assert_int_equal(doorman_rate_try(rate, 100, w.now), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_client_try(resource, 100, NULL, w.now), DOORMAN_ALLOWED);
     w.down = true;
     run_for(&w, MINUTE);                                 /* requests fail */
     assert_exact(read_now(&w, resource).capacity, 1000); /* the safe capacity for one client */
@@ -644,7 +679,7 @@ static void an_expired_rate_is_not_kept(void **state) {
     run_for(&w, SECOND);
     w.down = true;
     run_for(&w, MINUTE);
-    assert_int_equal(doorman_rate_try(doorman_resource_rate(resource), 1, w.now), DOORMAN_REFUSED);
+    assert_int_equal(doorman_client_try(resource, 1, NULL, w.now), DOORMAN_REFUSED);
     world_stop(&w);
 }
 
@@ -654,14 +689,12 @@ static void a_lease_ends_while_the_machine_is_suspended(void **state) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
-    doorman_resource *resource = open_with(
+    doorman_client_resource *resource = open_with(
         &w, client, (doorman_resource_options){.wants = 100, .fallback = DOORMAN_PESSIMISTIC});
     run_for(&w, SECOND);
     assert_exact(read_now(&w, resource).capacity, 100);
     w.now += 8 * 60 * MINUTE;
-    assert_int_equal(doorman_rate_try(doorman_resource_rate(resource), 1, w.now), DOORMAN_REFUSED);
-    assert_int_equal(doorman_gauge_try(doorman_resource_gauge(resource), 1, w.now),
-                     DOORMAN_REFUSED);
+    assert_int_equal(doorman_client_try(resource, 1, NULL, w.now), DOORMAN_REFUSED);
     assert_false(read_now(&w, resource).leased);
     run_for(&w, SECOND);
     assert_true(read_now(&w, resource).leased);
@@ -674,7 +707,7 @@ static void leases_do_not_depend_on_the_clocks_of_other_machines(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_resource *resource = open_resource(&w, add_client(&w, "client"), 100);
+    doorman_client_resource *resource = open_resource(&w, add_client(&w, "client"), 100);
     w.skew = 50 * YEAR;
     run_for(&w, SECOND);
     assert_true(read_now(&w, resource).leased);
@@ -691,7 +724,7 @@ static void a_lost_server_costs_few_requests_and_is_found_again(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_resource *resource = open_with(
+    doorman_client_resource *resource = open_with(
         &w, add_client(&w, "client"), (doorman_resource_options){.wants = 100, .safe_capacity = 5});
     w.down = true;
     run_for(&w, 60 * MINUTE);
@@ -716,7 +749,7 @@ static void a_learning_server_leaves_the_safe_capacity_in_force(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with(&w, add_client(&w, "client"),
                   (doorman_resource_options){.wants = 100, .safe_capacity = 40});
     w.down = true;
@@ -730,7 +763,7 @@ static void a_learning_server_leaves_the_safe_capacity_in_force(void **state) {
         doorman_resource_info info = read_now(&w, resource);
         assert_false(info.leased);
         assert_exact(info.capacity, 40);
-        if (doorman_rate_try(doorman_resource_rate(resource), 2, w.now) == DOORMAN_ALLOWED) {
+        if (doorman_client_try(resource, 2, NULL, w.now) == DOORMAN_ALLOWED) {
             used += 2;
         }
     }
@@ -751,9 +784,9 @@ static void a_learning_server_leaves_the_last_received_safe_capacity(void **stat
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with(&w, add_client(&w, "client"), (doorman_resource_options){.wants = 100});
-    doorman_resource *other =
+    doorman_client_resource *other =
         open_with(&w, add_client(&w, "other"), (doorman_resource_options){.wants = 100});
     run_for(&w, 20 * SECOND);
     assert_exact(read_now(&w, resource).capacity, 100);
@@ -777,7 +810,7 @@ static void a_learning_server_grants_the_same_lease_again(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with(&w, add_client(&w, "client"), (doorman_resource_options){.wants = 100});
     run_for(&w, 10 * SECOND);
     server_restart(&w, 1000);
@@ -798,17 +831,17 @@ static void opening_twice_gives_one_resource(void **state) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
-    doorman_resource *first = open_resource(&w, client, 100);
-    doorman_resource *second = open_resource(&w, client, 7);
+    doorman_client_resource *first = open_resource(&w, client, 100);
+    doorman_client_resource *second = open_resource(&w, client, 7);
     assert_ptr_equal(first, second);
     assert_exact(read_now(&w, first).wants, 100); /* the options of the first call apply */
     run_for(&w, SECOND);
     assert_int_equal(w.request_count, 1);
-    doorman_resource_close(second, w.now);
+    doorman_client_close(second, w.now);
     run_for(&w, SECOND);
     assert_int_equal(w.request_count, 1);
     assert_exact(read_now(&w, first).capacity, 100);
-    doorman_resource_close(first, w.now);
+    doorman_client_close(first, w.now);
     run_for(&w, SECOND);
     assert_int_equal(w.request_count, 2);
     assert_int_equal(holder_count(&w), 0);
@@ -832,13 +865,14 @@ static void other_options_on_a_second_opening_are_reported(void **state) {
         {"wants_initial", {.wants_initial = 4}},
         {"window", {.window = SECOND}},
         {"burst", {.burst = SECOND}},
-        {"mode", {.fallback = DOORMAN_OPTIMISTIC}},
-        {"safe_capacity", {.safe_capacity = 1}},
+        {"fallback", {.fallback = DOORMAN_OPTIMISTIC}},
+        {"safe_capacity", {.has_safe_capacity = true, .safe_capacity = 1}},
         {"shadow", {.shadow = true}},
         {"on_change", {.on_change = record_change}},
         {"context", {.context = &other}},
         {"", {.resource_id = "db"}},
         {"", {.has_priority = true, .priority = 1, .wants_minimum = 1, .wants_maximum = 1e15}},
+        {"", {.has_safe_capacity = true}},
         {"", {.wants_initial = 1, .window = 10 * SECOND, .burst = SECOND / 10}},
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -848,22 +882,81 @@ static void other_options_on_a_second_opening_are_reported(void **state) {
         const doorman_resource_options first = {.resource_id = "db"};
         doorman_resource_options second = others[i].options;
         second.resource_id = "db";
-        doorman_resource *one = NULL, *two = NULL;
+        doorman_client_resource *one = NULL, *two = NULL;
         doorman_error error = {"the text of another call"};
-        assert_int_equal(doorman_resource_open(&one, client, &first, NULL, w.now), DOORMAN_OK);
+        assert_int_equal(doorman_client_open(&one, client, &first, NULL, w.now), DOORMAN_OK);
         assert_false(read_now(&w, one).options_differ);
-        assert_int_equal(doorman_resource_open(&two, client, &second, &error, w.now), DOORMAN_OK);
+        assert_int_equal(doorman_client_open(&two, client, &second, &error, w.now), DOORMAN_OK);
         assert_ptr_equal(one, two);
         assert_names(&error, others[i].field);
         assert_int_equal(read_now(&w, one).options_differ, others[i].field[0] != 0);
-        assert_int_equal(doorman_resource_open(&two, client, &first, &error, w.now), DOORMAN_OK);
+        assert_int_equal(doorman_client_open(&two, client, &first, &error, w.now), DOORMAN_OK);
         assert_string_equal(error.text, "");
         assert_exact(read_now(&w, one).wants, 1);
-        for (int opening = 0; opening < 3; opening++) doorman_resource_close(one, w.now);
-        assert_int_equal(doorman_resource_open(&one, client, &second, NULL, w.now), DOORMAN_OK);
+        for (int opening = 0; opening < 3; opening++) doorman_client_close(one, w.now);
+        assert_int_equal(doorman_client_open(&one, client, &second, NULL, w.now), DOORMAN_OK);
         assert_false(read_now(&w, one).options_differ);
         world_stop(&w);
     }
+}
+
+static doorman_status open_as(world *w, doorman_resource_kind kind, doorman_error *error) {
+    const doorman_resource_options options = {.resource_id = "db", .kind = kind, .wants = 10};
+    return doorman_client_open(&w->opened, w->clients[0], &options, error, w->now);
+}
+
+/* K5: a resource has one limiter. The other kind is refused while it is open, or closed with units
+ * in use. */
+static void a_resource_is_a_rate_or_a_gauge(void **state) {
+    (void)state;
+    world w;
+    doorman_error error = {""};
+    world_start(&w, 100);
+    (void)add_client(&w, "client");
+    assert_int_equal(open_as(&w, DOORMAN_RATE, NULL), DOORMAN_OK);
+    run_for(&w, SECOND);
+    doorman_client_resource *resource = w.opened;
+    assert_int_equal(open_as(&w, DOORMAN_GAUGE, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "kind: 'db' is open as a RATE");
+    assert_ptr_equal(w.opened, resource);
+    assert_int_equal(doorman_client_release(resource, 1), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_client_try(resource, 1, NULL, w.now), DOORMAN_ALLOWED);
+    doorman_client_close(resource, w.now); /* its lease has not been released yet */
+    assert_int_equal(open_as(&w, DOORMAN_GAUGE, &error), DOORMAN_OK);
+    resource = w.opened;
+    assert_int_equal(read_now(&w, resource).kind, DOORMAN_GAUGE);
+    assert_exact(read_now(&w, resource).capacity, 10);
+    assert_exact(read_now(&w, resource).in_use, 0);
+    assert_int_equal(doorman_client_try(resource, 10, NULL, w.now), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_client_release(resource, -1), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_client_release(resource, (double)NAN), DOORMAN_INVALID_ARGUMENT);
+    doorman_client_close(resource, w.now);
+    assert_int_equal(open_as(&w, DOORMAN_RATE, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "kind: 'db' was closed as a GAUGE, and has units in use");
+    assert_int_equal(open_as(&w, DOORMAN_GAUGE, &error),
+                     DOORMAN_OK); /* the units are still known */
+    assert_exact(read_now(&w, w.opened).in_use, 10);
+    release(w.opened, 10);
+    doorman_client_close(w.opened, w.now);
+    assert_int_equal(open_as(&w, DOORMAN_RATE, &error), DOORMAN_OK);
+    assert_int_equal(read_now(&w, w.opened).kind, DOORMAN_RATE);
+    assert_exact(read_now(&w, w.opened).counts.allowed, 0);
+    world_stop(&w);
+}
+
+/* The info tells what a server has said of the safe capacity. */
+static void the_safe_capacity_of_the_server_can_be_read(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client *client = add_client(&w, "client");
+    doorman_client_resource *resource =
+        open_with(&w, client, (doorman_resource_options){.wants = 100, .safe_capacity = 5});
+    assert_false(read_now(&w, resource).has_safe_capacity);
+    respond(&w, client, with_safe_capacity(granted_lease(40), 0));
+    assert_true(read_now(&w, resource).has_safe_capacity);
+    assert_exact(read_now(&w, resource).safe_capacity, 0);
+    world_stop(&w);
 }
 
 /* K5: a resource that is opened again gets the options of the new call. */
@@ -872,11 +965,11 @@ static void a_resource_opened_again_takes_the_new_options(void **state) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
-    doorman_resource *resource = open_with(
+    doorman_client_resource *resource = open_with(
         &w, client,
         (doorman_resource_options){.wants = 80, .fallback = DOORMAN_OPTIMISTIC, .burst = SECOND});
     run_for(&w, SECOND);
-    doorman_resource_close(resource, w.now); /* its lease has not been released yet */
+    doorman_client_close(resource, w.now); /* its lease has not been released yet */
     resource = open_with(&w, client,
                          (doorman_resource_options){.wants = 30, .fallback = DOORMAN_PESSIMISTIC});
     run_for(&w, SECOND);
@@ -896,9 +989,9 @@ static void a_late_release_does_not_end_a_new_lease(void **state) {
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
     doorman_upstream *upstream = doorman_client_upstream(client);
-    doorman_resource *resource = open_resource(&w, client, 100);
+    doorman_client_resource *resource = open_resource(&w, client, 100);
     run_for(&w, SECOND);
-    doorman_resource_close(resource, w.now);
+    doorman_client_close(resource, w.now);
     doorman_request release;
     (void)doorman_upstream_request(upstream, &release, w.now);
     assert_int_equal(release.method, DOORMAN_RELEASE_CAPACITY);
@@ -920,8 +1013,8 @@ static void two_clients_in_one_process_are_two_holders(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_resource *one = open_resource(&w, add_client(&w, "host:4242:1"), 80);
-    doorman_resource *other = open_resource(&w, add_client(&w, "host:4242:2"), 80);
+    doorman_client_resource *one = open_resource(&w, add_client(&w, "host:4242:1"), 80);
+    doorman_client_resource *other = open_resource(&w, add_client(&w, "host:4242:2"), 80);
     run_for(&w, 2 * MINUTE);
     assert_int_equal(holder_count(&w), 2);
     assert_about(read_now(&w, one).capacity, 50);
@@ -934,19 +1027,18 @@ static void capacity_moves_to_another_client_as_a_gauge_releases(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_resource *full = open_resource(&w, add_client(&w, "a"), 100);
+    doorman_client_resource *full = open_gauge(&w, add_client(&w, "a"), 100);
     run_for(&w, SECOND);
-    doorman_gauge *gauge = doorman_resource_gauge(full);
     for (int i = 0; i < 100; i++) {
-        assert_int_equal(doorman_gauge_try(gauge, 1, w.now), DOORMAN_ALLOWED);
+        assert_int_equal(doorman_client_try(full, 1, NULL, w.now), DOORMAN_ALLOWED);
     }
-    doorman_resource *new_ = open_resource(&w, add_client(&w, "b"), 100);
+    doorman_client_resource *new_ = open_resource(&w, add_client(&w, "b"), 100);
     for (int in_flight = 100; in_flight > 0; in_flight--) {
         run_for(&w, 5 * SECOND);
         doorman_resource_info a = read_now(&w, full), b = read_now(&w, new_);
-        assert_exact(a.in_flight, in_flight);
-        assert_true(fmax(a.capacity, a.in_flight) + b.capacity <= 100);
-        doorman_gauge_release(gauge, 1);
+        assert_exact(a.in_use, in_flight);
+        assert_true(fmax(a.capacity, a.in_use) + b.capacity <= 100);
+        release(full, 1);
     }
     run_for(&w, MINUTE);
     assert_about(read_now(&w, full).capacity, 50);
@@ -955,10 +1047,10 @@ static void capacity_moves_to_another_client_as_a_gauge_releases(void **state) {
 }
 
 /* Returns what a client may have in use, without its fallback. */
-static double in_force(const world *w, const doorman_resource *resource) {
+static double in_force(const world *w, const doorman_client_resource *resource) {
     if (!resource) return 0;
     doorman_resource_info info = read_now(w, resource);
-    return fmax(info.leased ? info.capacity : 0, info.in_flight);
+    return fmax(info.leased ? info.capacity : 0, info.in_use);
 }
 
 /* Loads a configuration with another lease length. */
@@ -970,20 +1062,20 @@ static void change_lease_length(world *w, double capacity, doorman_time lease_le
 }
 
 /* Makes one random call of an application. */
-static void call_randomly(world *w, doorman_client *client, doorman_resource **resource) {
+static void call_randomly(world *w, doorman_client *client, doorman_client_resource **resource) {
     if (!*resource) {
         *resource = open_with(w, client,
-                              (doorman_resource_options){.wants = 1 + 200 * random_unit(),
+                              (doorman_resource_options){.kind = DOORMAN_GAUGE,
+                                                         .wants = 1 + 200 * random_unit(),
                                                          .fallback = DOORMAN_PESSIMISTIC});
         return;
     }
-    doorman_gauge *gauge = doorman_resource_gauge(*resource);
     double n = (double)random_below(50);
     switch (random_below(4)) {
     case 0: set_wants(w, *resource, (double)random_below(200)); break;
-    case 1: (void)doorman_gauge_try(gauge, n, w->now); break;
-    case 2: doorman_gauge_release(gauge, n); break;
-    default: doorman_resource_close(*resource, w->now); *resource = NULL;
+    case 1: (void)doorman_client_try(*resource, n, NULL, w->now); break;
+    case 2: release(*resource, n); break;
+    default: doorman_client_close(*resource, w->now); *resource = NULL;
     }
 }
 
@@ -992,7 +1084,7 @@ static void leases_and_units_in_flight_never_exceed_the_capacity(void **state) {
     (void)state;
     static const char *const ids[CLIENTS] = {"a", "b", "c", "d"};
     for (int run = 0; run < 20; run++) {
-        doorman_resource *resources[CLIENTS] = {NULL};
+        doorman_client_resource *resources[CLIENTS] = {NULL};
         world w;
         world_start(&w, 100);
         w.loss = (unsigned)random_below(30);
@@ -1000,9 +1092,8 @@ static void leases_and_units_in_flight_never_exceed_the_capacity(void **state) {
         for (size_t i = 0; i < CLIENTS; i++) add_client(&w, ids[i]);
         for (int step = 0; step < 1000; step++) {
             size_t i = random_below(CLIENTS);
-            if (random_below(100) == 0) {
+            if (random_below(100) == 0)
                 change_lease_length(&w, 100, step % 2 ? MINUTE : 20 * SECOND);
-            }
             call_randomly(&w, w.clients[i], &resources[i]);
             run_for(&w, (doorman_time)random_below(3000) * MILLISECOND);
             double sum = 0;
@@ -1016,39 +1107,39 @@ static void leases_and_units_in_flight_never_exceed_the_capacity(void **state) {
 /* ---- wants that follow use ---- */
 
 /* Tries for one unit at a steady rate. Returns how many tries were refused. */
-static size_t use_rate(world *w, doorman_resource *resource, double per_second,
+static size_t use_rate(world *w, doorman_client_resource *resource, double per_second,
                        doorman_time duration) {
     doorman_time start = w->now;
     size_t refused = 0, count = (size_t)(per_second * (double)duration / 1e9);
     for (size_t i = 1; i <= count; i++) {
         run_until(w, start + (doorman_time)((double)i * 1e9 / per_second));
-        refused += doorman_rate_try(doorman_resource_rate(resource), 1, w->now) != DOORMAN_ALLOWED;
+        refused += doorman_client_try(resource, 1, NULL, w->now) != DOORMAN_ALLOWED;
     }
     return refused;
 }
 
 /* Takes a unit at a steady rate, and holds each for 1 s, so that `per_second` units are in flight.
  * Returns how many were refused. */
-static size_t use_gauge(world *w, doorman_resource *resource, size_t per_second,
+static size_t use_gauge(world *w, doorman_client_resource *resource, size_t per_second,
                         doorman_time duration) {
     enum { MOST = 1000 };
     bool in_flight[MOST] = {false};
     size_t refused = 0, count = per_second * (size_t)(duration / SECOND);
-    doorman_gauge *gauge = doorman_resource_gauge(resource);
     for (size_t i = 0; i < count; i++) {
         run_for(w, SECOND / (doorman_time)per_second);
         bool *place = &in_flight[i % per_second];
-        if (*place) doorman_gauge_release(gauge, 1);
-        *place = doorman_gauge_try(gauge, 1, w->now) == DOORMAN_ALLOWED;
+        if (*place) release(resource, 1);
+        *place = doorman_client_try(resource, 1, NULL, w->now) == DOORMAN_ALLOWED;
         refused += !*place;
     }
     for (size_t i = 0; i < MOST; i++) {
-        if (in_flight[i]) doorman_gauge_release(gauge, 1);
+        if (in_flight[i]) release(resource, 1);
     }
     return refused;
 }
 
-static doorman_resource *open_with_wants_from_use(world *w, doorman_resource_options options) {
+static doorman_client_resource *open_with_wants_from_use(world *w,
+                                                         doorman_resource_options options) {
     return open_with(w, add_client(w, "client"), options);
 }
 
@@ -1059,7 +1150,7 @@ static void wants_settle_on_a_steady_demand(void **state) {
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
         world w;
         world_start(&w, 1e6);
-        doorman_resource *resource =
+        doorman_client_resource *resource =
             open_with_wants_from_use(&w, (doorman_resource_options){.wants_minimum = 0.5});
         use_rate(&w, resource, rates[i], 2 * MINUTE);
         for (int k = 0; k < 30; k++) {
@@ -1076,7 +1167,7 @@ static void unmet_wants_grow_until_they_are_met(void **state) {
     (void)state;
     world w;
     world_start(&w, 1e6);
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with_wants_from_use(&w, (doorman_resource_options){.wants_minimum = 0.01});
     int minutes = 0;
     while (use_rate(&w, resource, 500, MINUTE) && minutes < 5) minutes++;
@@ -1089,8 +1180,8 @@ static void a_client_that_shares_wants_what_it_needs_not_what_it_gets(void **sta
     (void)state;
     world w;
     world_start(&w, 100);
-    doorman_resource *greedy = open_resource(&w, add_client(&w, "greedy"), 1e6);
-    doorman_resource *resource =
+    doorman_client_resource *greedy = open_resource(&w, add_client(&w, "greedy"), 1e6);
+    doorman_client_resource *resource =
         open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
     assert_true(use_rate(&w, resource, 90, 3 * MINUTE) > 0);
     assert_near(read_now(&w, resource).wants, 90, 0.1);
@@ -1104,7 +1195,7 @@ static void a_busy_loop_does_not_raise_wants_without_bound(void **state) {
     (void)state;
     world w;
     world_start(&w, 50);
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
     use_rate(&w, resource, 5000, 3 * MINUTE);
     assert_in_range(read_now(&w, resource).wants, 50, 8.5 * 50);
@@ -1118,16 +1209,17 @@ static void a_busy_loop_without_capacity_wants_a_few_times_the_minimum(void **st
     (void)state;
     world w;
     world_start(&w, 0);
-    doorman_resource *resource =
-        open_with_wants_from_use(&w, (doorman_resource_options){.wants_minimum = 2});
-    use_rate(&w, resource, 5000, MINUTE);
-    assert_in_range(read_now(&w, resource).wants, 2, 17);
-    doorman_gauge *gauge = doorman_resource_gauge(resource);
+    doorman_resource_options options = {.wants_minimum = 2};
+    doorman_client_resource *rate = open_with_wants_from_use(&w, options);
+    use_rate(&w, rate, 5000, MINUTE);
+    assert_in_range(read_now(&w, rate).wants, 2, 17);
+    options.kind = DOORMAN_GAUGE;
+    doorman_client_resource *gauge = open_with(&w, add_client(&w, "other"), options);
     for (int i = 0; i < 100000; i++) {
         if (i % 1000 == 0) run_for(&w, SECOND);
-        assert_int_equal(doorman_gauge_try(gauge, 1, w.now), DOORMAN_REFUSED);
+        assert_int_equal(doorman_client_try(gauge, 1, NULL, w.now), DOORMAN_REFUSED);
     }
-    assert_in_range(read_now(&w, resource).wants, 2, 17);
+    assert_in_range(read_now(&w, gauge).wants, 2, 17);
     world_stop(&w);
 }
 
@@ -1138,7 +1230,7 @@ static void an_idle_resource_keeps_the_minimum(void **state) {
     for (size_t i = 0; i < 3; i++) {
         world w;
         world_start(&w, 1000);
-        doorman_resource *resource =
+        doorman_client_resource *resource =
             open_with_wants_from_use(&w, (doorman_resource_options){.wants_minimum = minima[i]});
         double least = minima[i] > 0 ? minima[i] : 1;
         assert_exact(read_now(&w, resource).wants, least);
@@ -1155,7 +1247,7 @@ static void wants_return_to_the_minimum_after_a_burst(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with_wants_from_use(&w, (doorman_resource_options){.wants_initial = 1000});
     use_rate(&w, resource, 500, 20 * SECOND);
     assert_true(read_now(&w, resource).wants > 400);
@@ -1172,7 +1264,7 @@ static void a_shorter_window_forgets_sooner(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with_wants_from_use(&w, (doorman_resource_options){.window = SECOND});
     use_rate(&w, resource, 500, 40 * SECOND);
     assert_true(read_now(&w, resource).wants > 400);
@@ -1186,7 +1278,7 @@ static void a_changed_demand_is_seen_within_one_window(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with_wants_from_use(&w, (doorman_resource_options){.wants_initial = 200});
     use_rate(&w, resource, 100, MINUTE);
     use_rate(&w, resource, 20, 5 * SECOND);
@@ -1203,8 +1295,8 @@ static void wants_of_a_gauge_settle_on_its_units_in_flight(void **state) {
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         world w;
         world_start(&w, 1e6);
-        doorman_resource *resource =
-            open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
+        doorman_client_resource *resource =
+            open_with_wants_from_use(&w, (doorman_resource_options){.kind = DOORMAN_GAUGE});
         use_gauge(&w, resource, counts[i], 2 * MINUTE);
         assert_int_equal(use_gauge(&w, resource, counts[i], 20 * SECOND), 0);
         assert_near(read_now(&w, resource).wants, (double)counts[i], 0.1);
@@ -1219,15 +1311,14 @@ static void a_busy_loop_on_a_gauge_does_not_raise_wants_without_bound(void **sta
     (void)state;
     world w;
     world_start(&w, 50);
-    doorman_resource *resource =
-        open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
-    doorman_gauge *gauge = doorman_resource_gauge(resource);
+    doorman_client_resource *resource =
+        open_with_wants_from_use(&w, (doorman_resource_options){.kind = DOORMAN_GAUGE});
     for (int i = 0; i < 200000; i++) {
         if (i % 1000 == 0) run_for(&w, SECOND);
-        (void)doorman_gauge_try(gauge, 1, w.now); /* the unit is not given back */
+        (void)doorman_client_try(resource, 1, NULL, w.now); /* the unit is not given back */
     }
     assert_in_range(read_now(&w, resource).wants, 50, 8 * 50);
-    assert_exact(read_now(&w, resource).in_flight, 50);
+    assert_exact(read_now(&w, resource).in_use, 50);
     world_stop(&w);
 }
 
@@ -1236,7 +1327,7 @@ static void wants_stay_between_their_bounds(void **state) {
     (void)state;
     world w;
     world_start(&w, 1e6);
-    doorman_resource *resource = open_with_wants_from_use(
+    doorman_client_resource *resource = open_with_wants_from_use(
         &w,
         (doorman_resource_options){.wants_minimum = 5, .wants_maximum = 60, .wants_initial = 60});
     assert_exact(read_now(&w, resource).wants, 60);
@@ -1252,7 +1343,7 @@ static void the_first_request_asks_for_the_initial_wants(void **state) {
     (void)state;
     world w;
     world_start(&w, 1e6);
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with_wants_from_use(&w, (doorman_resource_options){.wants_initial = 70});
     run_for(&w, 0);
     assert_exact(read_now(&w, resource).capacity, 70);
@@ -1264,10 +1355,10 @@ static void explicit_wants_do_not_follow_use(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *set = open_resource(&w, add_client(&w, "a"), 10);
+    doorman_client_resource *set = open_resource(&w, add_client(&w, "a"), 10);
     use_rate(&w, set, 500, MINUTE);
     assert_exact(read_now(&w, set).wants, 10);
-    doorman_resource *followed = open_resource(&w, add_client(&w, "b"), 0);
+    doorman_client_resource *followed = open_resource(&w, add_client(&w, "b"), 0);
     use_rate(&w, followed, 100, 20 * SECOND);
     set_wants(&w, followed, 3);
     use_rate(&w, followed, 100, MINUTE);
@@ -1281,7 +1372,7 @@ static void an_optimistic_fallback_with_wants_from_use_is_not_starved(void **sta
     world w;
     world_start(&w, 1000);
     w.down = true;
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with_wants_from_use(&w, (doorman_resource_options){.fallback = DOORMAN_OPTIMISTIC});
     use_rate(&w, resource, 100, 2 * MINUTE);
     assert_int_equal(use_rate(&w, resource, 100, 10 * SECOND), 0);
@@ -1296,7 +1387,7 @@ static void wants_that_follow_use_keep_the_minimum_interval(void **state) {
     (void)state;
     world w;
     world_start(&w, 1e6);
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
     for (int i = 0; i < 20; i++) {
         size_t before = w.request_count;
@@ -1316,13 +1407,13 @@ static void wants_that_follow_use_keep_the_minimum_interval(void **state) {
 
 /* Tries for n units, `per_second` times a second, until the capacity is large enough. Returns how
  * long this takes after the first refusal. */
-static doorman_time time_to_grow(world *w, doorman_resource *resource, double n, double per_second,
-                                 double capacity) {
+static doorman_time time_to_grow(world *w, doorman_client_resource *resource, double n,
+                                 double per_second, double capacity) {
     doorman_time start = w->now, refused_at = 0;
     for (int i = 1; i <= 100000; i++) {
         run_until(w, start + (doorman_time)(i * 1e9 / per_second));
         if (refused_at && read_now(w, resource).capacity >= capacity) return w->now - refused_at;
-        doorman_decision decision = doorman_rate_try(doorman_resource_rate(resource), n, w->now);
+        doorman_decision decision = doorman_client_try(resource, n, NULL, w->now);
         assert_int_not_equal(decision, DOORMAN_IMPOSSIBLE);
         if (decision == DOORMAN_REFUSED && !refused_at) refused_at = w->now;
     }
@@ -1338,7 +1429,7 @@ static void a_free_resource_is_granted_within_250_ms_of_the_first_refusal(void *
     for (size_t i = 0; i < sizeof safe_capacities / sizeof *safe_capacities; i++) {
         world w;
         world_start_safe(&w, 500, safe_capacities[i]);
-        doorman_resource *resource =
+        doorman_client_resource *resource =
             open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
         for (size_t k = 0; k < sizeof idle / sizeof *idle; k++) {
             run_for(&w, idle[k]);
@@ -1356,14 +1447,13 @@ static void a_new_load_is_seen_within_250_ms(void **state) {
     for (int i = 0; i < 200; i++) {
         world w;
         world_start(&w, 1000);
-        doorman_resource *resource =
+        doorman_client_resource *resource =
             open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
         double load = loads[i % 4];
         run_for(&w, (doorman_time)random_below(12000) * MILLISECOND);
         doorman_time took = time_to_grow(&w, resource, 1, load, 0.8 * fmin(load, 1000));
-        if (took > (load > 100 ? 250 : 500) * MILLISECOND) {
+        if (took > (load > 100 ? 250 : 500) * MILLISECOND)
             fail_msg("%g: %g s", load, (double)took / 1e9);
-        }
         world_stop(&w);
     }
 }
@@ -1374,7 +1464,7 @@ static void an_optimistic_fallback_follows_a_new_load_within_250_ms(void **state
     world w;
     world_start(&w, 1000);
     w.down = true;
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with_wants_from_use(&w, (doorman_resource_options){.fallback = DOORMAN_OPTIMISTIC});
     assert_true(time_to_grow(&w, resource, 1, 2400, 2000) <= 250 * MILLISECOND);
     use_rate(&w, resource, 2400, 2 * SECOND);
@@ -1390,7 +1480,7 @@ static void idle_clients_leave_the_capacity_to_a_busy_one(void **state) {
     for (size_t k = 0; k < sizeof safe_capacities / sizeof *safe_capacities; k++) {
         world w;
         world_start_safe(&w, 500, safe_capacities[k]);
-        doorman_resource *resources[IDLE + 1];
+        doorman_client_resource *resources[IDLE + 1];
         for (size_t i = 0; i <= IDLE; i++) {
             char id[16];
             snprintf(id, sizeof id, "client-%zu", i);
@@ -1402,7 +1492,7 @@ static void idle_clients_leave_the_capacity_to_a_busy_one(void **state) {
         for (int ms = 0; ms < 60 * 1000; ms += 10) {
             run_for(&w, 10 * MILLISECOND);
             for (size_t i = 0; i <= IDLE; i++) {
-                (void)doorman_rate_try(doorman_resource_rate(resources[i]), 1, w.now);
+                (void)doorman_client_try(resources[i], 1, NULL, w.now);
             }
         }
         for (size_t i = 0; i <= IDLE; i++) {
@@ -1419,7 +1509,7 @@ static void clients_with_little_use_leave_the_rest_to_a_busy_one(void **state) {
     enum { LIGHT = 40 };
     world w;
     world_start(&w, 1000);
-    doorman_resource *resources[LIGHT + 1];
+    doorman_client_resource *resources[LIGHT + 1];
     for (size_t i = 0; i <= LIGHT; i++) {
         char id[16];
         snprintf(id, sizeof id, "client-%zu", i);
@@ -1430,11 +1520,11 @@ static void clients_with_little_use_leave_the_rest_to_a_busy_one(void **state) {
     for (int step = 0; step < STEPS; step++) {
         run_for(&w, 10 * MILLISECOND);
         for (int i = 0; i < 50; i++) {
-            (void)doorman_rate_try(doorman_resource_rate(resources[0]), 1, w.now);
+            (void)doorman_client_try(resources[0], 1, NULL, w.now);
         }
         for (size_t i = 1; i <= LIGHT; i++) {
             if (random_below(100)) continue;
-            (void)doorman_rate_try(doorman_resource_rate(resources[i]), 1, w.now);
+            (void)doorman_client_try(resources[i], 1, NULL, w.now);
         }
         if (step >= STEPS / 2) sum += read_now(&w, resources[0]).capacity / (STEPS / 2);
     }
@@ -1451,15 +1541,14 @@ static void a_try_for_many_units_of_a_free_rate_soon_succeeds(void **state) {
     for (double n = 1.5; n <= 100; n *= 1.3) {
         world w;
         world_start(&w, 1000);
-        doorman_resource *resource =
+        doorman_client_resource *resource =
             open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
-        doorman_rate *rate = doorman_resource_rate(resource);
         for (int k = 0; k < 3; k++) {
             run_for(&w, k * 30 * SECOND); /* the client is idle */
             bool allowed = false;
             for (int i = 0; i < 10 && !allowed; i++) {
                 run_for(&w, 100 * MILLISECOND);
-                doorman_decision decision = doorman_rate_try(rate, n, w.now);
+                doorman_decision decision = doorman_client_try(resource, n, NULL, w.now);
                 assert_int_not_equal(decision, DOORMAN_IMPOSSIBLE);
                 allowed = decision == DOORMAN_ALLOWED;
             }
@@ -1467,7 +1556,7 @@ static void a_try_for_many_units_of_a_free_rate_soon_succeeds(void **state) {
         }
         for (int i = 0; i < 20; i++) { /* n units still fit */
             run_for(&w, 3 * SECOND);
-            assert_int_equal(doorman_rate_try(rate, n, w.now), DOORMAN_ALLOWED);
+            assert_int_equal(doorman_client_try(resource, n, NULL, w.now), DOORMAN_ALLOWED);
         }
         run_for(&w, 130 * SECOND);                        /* ten windows, and a refresh */
         assert_exact(read_now(&w, resource).capacity, 1); /* the rest has been given back */
@@ -1483,20 +1572,19 @@ static void a_try_for_many_units_of_a_free_gauge_soon_succeeds(void **state) {
         for (int s = 0; s < 2; s++) {
             world w;
             world_start_safe(&w, 1000, safe[s]);
-            doorman_resource *resource =
-                open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
-            doorman_gauge *gauge = doorman_resource_gauge(resource);
+            doorman_client_resource *resource =
+                open_with_wants_from_use(&w, (doorman_resource_options){.kind = DOORMAN_GAUGE});
             for (int k = 0; k < 3; k++) {
                 run_for(&w, k * 30 * SECOND);
                 bool allowed = false;
                 for (int i = 0; i < 6 && !allowed; i++) {
                     run_for(&w, 100 * MILLISECOND);
-                    doorman_decision decision = doorman_gauge_try(gauge, n, w.now);
+                    doorman_decision decision = doorman_client_try(resource, n, NULL, w.now);
                     assert_int_not_equal(decision, DOORMAN_IMPOSSIBLE);
                     allowed = decision == DOORMAN_ALLOWED;
                 }
                 assert_true(allowed);
-                doorman_gauge_release(gauge, n);
+                release(resource, n);
             }
             run_for(&w, 130 * SECOND);
             assert_exact(read_now(&w, resource).capacity, 1);
@@ -1511,14 +1599,13 @@ static void a_try_for_more_than_the_server_has_does_not_raise_wants_without_boun
     (void)state;
     world w;
     world_start(&w, 10);
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
     static const double sizes[] = {5, 1e6, 1e13};
     for (size_t k = 0; k < 3; k++) {
         for (int i = 0; i < 300; i++) {
             run_for(&w, 100 * MILLISECOND);
-            assert_int_equal(doorman_rate_try(doorman_resource_rate(resource), sizes[k], w.now),
-                             DOORMAN_REFUSED);
+            assert_int_equal(doorman_client_try(resource, sizes[k], NULL, w.now), DOORMAN_REFUSED);
         }
         assert_true(read_now(&w, resource).wants <= 85);
         assert_true(read_now(&w, resource).capacity <= (sizes[k] > 5 ? 2 : 10));
@@ -1531,28 +1618,30 @@ static void impossible_means_that_it_can_never_be_granted(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource =
-        open_with_wants_from_use(&w, (doorman_resource_options){.wants_maximum = 60});
-    doorman_rate *rate = doorman_resource_rate(resource);
-    doorman_gauge *gauge = doorman_resource_gauge(resource);
+    doorman_resource_options options = {.wants_maximum = 60};
+    doorman_client_resource *rate = open_with_wants_from_use(&w, options);
+    options.kind = DOORMAN_GAUGE;
+    doorman_client_resource *gauge = open_with(&w, add_client(&w, "other"), options);
     for (int i = 0; i < 20; i++) {
-        assert_int_equal(doorman_rate_try(rate, 6.001, w.now), DOORMAN_IMPOSSIBLE);
-        assert_int_equal(doorman_gauge_try(gauge, 60.001, w.now), DOORMAN_IMPOSSIBLE);
-        if (i < 2) assert_int_equal(doorman_rate_try(rate, 6, w.now), DOORMAN_REFUSED);
-        if (i == 0) assert_int_equal(doorman_gauge_try(gauge, 60, w.now), DOORMAN_REFUSED);
+        assert_int_equal(doorman_client_try(rate, 6.001, NULL, w.now), DOORMAN_IMPOSSIBLE);
+        assert_int_equal(doorman_client_try(gauge, 60.001, NULL, w.now), DOORMAN_IMPOSSIBLE);
+        if (i < 2) assert_int_equal(doorman_client_try(rate, 6, NULL, w.now), DOORMAN_REFUSED);
+        if (i == 0) assert_int_equal(doorman_client_try(gauge, 60, NULL, w.now), DOORMAN_REFUSED);
         run_for(&w, SECOND / 10);
     }
     run_for(&w, SECOND);
-    assert_int_equal(doorman_rate_try(rate, 6, w.now), DOORMAN_ALLOWED);
-    assert_int_equal(doorman_gauge_try(gauge, 60, w.now), DOORMAN_ALLOWED);
-    set_wants(&w, resource, 10);
+    assert_int_equal(doorman_client_try(rate, 6, NULL, w.now), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_client_try(gauge, 60, NULL, w.now), DOORMAN_ALLOWED);
+    set_wants(&w, rate, 10);
+    set_wants(&w, gauge, 10);
+    release(gauge, 60);
     run_for(&w, MINUTE);
-    doorman_gauge_release(gauge, 60);
-    assert_int_equal(doorman_rate_try(rate, 1.001, w.now), DOORMAN_IMPOSSIBLE);
-    assert_int_equal(doorman_gauge_try(gauge, 10.001, w.now), DOORMAN_IMPOSSIBLE);
-    set_wants(&w, resource, 20);
-    assert_int_equal(doorman_rate_try(rate, 1.001, w.now), DOORMAN_REFUSED);
-    assert_int_equal(doorman_gauge_try(gauge, 10.001, w.now), DOORMAN_REFUSED);
+    assert_int_equal(doorman_client_try(rate, 1.001, NULL, w.now), DOORMAN_IMPOSSIBLE);
+    assert_int_equal(doorman_client_try(gauge, 10.001, NULL, w.now), DOORMAN_IMPOSSIBLE);
+    set_wants(&w, rate, 20);
+    set_wants(&w, gauge, 20);
+    assert_int_equal(doorman_client_try(rate, 1.001, NULL, w.now), DOORMAN_REFUSED);
+    assert_int_equal(doorman_client_try(gauge, 10.001, NULL, w.now), DOORMAN_REFUSED);
     world_stop(&w);
 }
 
@@ -1561,13 +1650,12 @@ static void a_burst_in_units_can_be_used_at_any_rate(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *resource =
+    doorman_client_resource *resource =
         open_with_wants_from_use(&w, (doorman_resource_options){.burst_units = 20});
-    doorman_rate *rate = doorman_resource_rate(resource);
     run_for(&w, 30 * SECOND);
     for (int i = 0; i < 20; i++) {
-        assert_int_equal(doorman_rate_try(rate, 20, w.now), DOORMAN_ALLOWED);
-        assert_int_equal(doorman_rate_try(rate, 20.01, w.now), DOORMAN_IMPOSSIBLE);
+        assert_int_equal(doorman_client_try(resource, 20, NULL, w.now), DOORMAN_ALLOWED);
+        assert_int_equal(doorman_client_try(resource, 20.01, NULL, w.now), DOORMAN_IMPOSSIBLE);
         run_for(&w, 40 * SECOND);
         assert_true(read_now(&w, resource).wants <= 11); /* 20 units in a fifth of a window */
     }
@@ -1586,11 +1674,11 @@ static void an_occasional_try_for_many_units_succeeds(void **state) {
         world w;
         world_start(&w, 1000);
         doorman_resource_options options = {.burst_units = in_units ? n : 0};
-        doorman_rate *rate = doorman_resource_rate(open_with_wants_from_use(&w, options));
+        doorman_client_resource *rate = open_with_wants_from_use(&w, options);
         size_t refused = 0;
         for (int k = 0; k < 40; k++) {
             run_for(&w, intervals[i / 8] * (DOORMAN_SECOND / 1000));
-            if (doorman_rate_try(rate, n, w.now) != DOORMAN_ALLOWED) refused++;
+            if (doorman_client_try(rate, n, NULL, w.now) != DOORMAN_ALLOWED) refused++;
         }
         if (refused > 4) {
             fail_msg("%g units every %g s%s: %zu of 40 refused", n, (double)intervals[i / 8] / 1000,
@@ -1607,35 +1695,36 @@ static void a_refusal_says_when_to_try_again(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource *follower =
+    doorman_client *client = add_client(&w, "other");
+    doorman_resource_options options = {.kind = DOORMAN_GAUGE, .wants = 0};
+    doorman_client_resource *rate =
         open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
-    doorman_resource *other = open_resource(&w, add_client(&w, "other"), 0.5);
+    doorman_client_resource *gauge = open_with(&w, add_client(&w, "gauge"), options);
+    doorman_client_resource *half = open_resource(&w, client, 0.5);
+    options.resource_id = "half", options.wants = 0.5;
+    doorman_client_resource *half_gauge = NULL;
+    assert_int_equal(doorman_client_open(&half_gauge, client, &options, NULL, w.now), DOORMAN_OK);
     doorman_result result;
     w.down = true;
-    assert_int_equal(doorman_rate_decide(doorman_resource_rate(other), 1, &result, w.now),
+    assert_int_equal(doorman_client_try(half, 1, &result, w.now),
                      DOORMAN_REFUSED); /* there is no lease, and the server is down */
     assert_in_range(result.retry_after, 1, 2 * SECOND);
     run_for(&w, MINUTE);
-    (void)doorman_gauge_decide(doorman_resource_gauge(other), 0.5, &result, w.now);
+    assert_int_equal(doorman_client_try(half_gauge, 0.5, &result, w.now), DOORMAN_REFUSED);
     assert_in_range(result.retry_after, 1, 61 * SECOND);
     w.down = false;
     run_for(&w, 2 * MINUTE);
-    assert_int_equal(doorman_rate_decide(doorman_resource_rate(follower), 20, &result, w.now),
-                     DOORMAN_REFUSED);
+    assert_int_equal(doorman_client_try(rate, 20, &result, w.now), DOORMAN_REFUSED);
     assert_exact(result.limit, 1);
     assert_int_equal(result.retry_after, 250 * MILLISECOND);
-    assert_int_equal(doorman_gauge_decide(doorman_resource_gauge(follower), 20, &result, w.now),
-                     DOORMAN_REFUSED);
+    assert_int_equal(doorman_client_try(gauge, 20, &result, w.now), DOORMAN_REFUSED);
     assert_exact(result.remaining, 1);
     assert_int_equal(result.retry_after, 250 * MILLISECOND);
     run_for(&w, result.retry_after);
     run_for(&w, 100 * MILLISECOND); /* little was saved at a rate of 1 */
-    assert_int_equal(doorman_rate_decide(doorman_resource_rate(follower), 20, &result, w.now),
-                     DOORMAN_ALLOWED);
-    assert_int_equal(doorman_gauge_decide(doorman_resource_gauge(follower), 20, &result, w.now),
-                     DOORMAN_ALLOWED);
-    assert_int_equal(doorman_gauge_decide(doorman_resource_gauge(other), 0.75, &result, w.now),
-                     DOORMAN_IMPOSSIBLE);
+    assert_int_equal(doorman_client_try(rate, 20, &result, w.now), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_client_try(gauge, 20, &result, w.now), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_client_try(half_gauge, 0.75, &result, w.now), DOORMAN_IMPOSSIBLE);
     assert_true(result.retry_after == DOORMAN_NEVER);
     world_stop(&w);
 }
@@ -1649,7 +1738,7 @@ static void an_idle_client_only_polls(void **state) {
     world w;
     world_start(&w, 1000);
     doorman_client *client = add_client(&w, "client");
-    doorman_resource *resource = open_resource(&w, client, 0);
+    doorman_client_resource *resource = open_resource(&w, client, 0);
     run_for(&w, MINUTE);
     size_t requests = w.request_count, updates = 0;
     for (doorman_time end = w.now + 10 * MINUTE; w.now < end; updates++) {
@@ -1676,7 +1765,7 @@ static void an_idle_client_only_polls(void **state) {
 /* An application. An open one sends requests at its own pace, and drops those that are refused. A
  * closed one has workers that queue for a unit, and are then busy for 20 ms. */
 typedef struct application {
-    doorman_resource *resource;
+    doorman_client_resource *resource;
     bool closed;
     double owed;          /* open: requests that are due, with a fraction */
     size_t waiting, busy; /* closed: number of workers */
@@ -1686,24 +1775,23 @@ typedef struct application {
 
 static void application_add_waiters(application *a, size_t count, doorman_time now) {
     a->waiting = count;
-    doorman__waiting_set(&a->resource->rate_waiting, count * 4096, now);
+    doorman__waiting_set(&a->resource->waiting, count * 4096, now);
 }
 
 /* Simulates one millisecond, at a demand of `demand` requests a second. */
 static void application_run(application *a, double demand, size_t millisecond, doorman_time now) {
-    doorman_rate *rate = doorman_resource_rate(a->resource);
+    doorman_client_resource *rate = a->resource;
     if (!a->closed) {
-        for (a->owed += demand / 1000; a->owed >= 1; a->owed--) {
-            (void)doorman_rate_try(rate, 1, now);
-        }
+        for (a->owed += demand / 1000; a->owed >= 1; a->owed--)
+            (void)doorman_client_try(rate, 1, NULL, now);
         return;
     }
     size_t *started = &a->started[millisecond % 20], workers = (size_t)(demand / 50);
     a->busy -= *started;
     *started = 0;
     size_t waiting = workers > a->busy ? workers - a->busy : 0;
-    while (waiting > 0 && doorman_rate_delay(rate, 1, now) == 0) {
-        assert_int_equal(doorman_rate_try(rate, 1, now), DOORMAN_ALLOWED);
+    while (waiting > 0 && doorman__rate_delay(&rate->rate, 1, now) == 0) {
+        assert_int_equal(doorman_client_try(rate, 1, NULL, now), DOORMAN_ALLOWED);
         waiting--, a->busy++, ++*started;
     }
     application_add_waiters(a, waiting, now);
@@ -1732,11 +1820,9 @@ static void run_phase(world *w, application *a, const phase *p, double share) {
         a->least = fmin(a->least, info.wants);
         a->most = fmax(a->most, info.wants);
         double target = fmax(1, fmin(p->to, share));
-        if (info.capacity < 0.9 * target ||
-            (p->to < share && info.capacity > 1.2 * fmax(1, p->to))) {
+        if (info.capacity < 0.9 * target || (p->to < share && info.capacity > 1.2 * fmax(1, p->to)))
             fail_msg("phase of %d s at %g, after %zu ms: the capacity is %g", p->seconds, p->to, ms,
                      info.capacity);
-        }
     }
     if (stays && length > settled) {
         assert_true(a->least >= 0.9 * fmin(p->to, share));
@@ -1802,7 +1888,7 @@ static void wants_settle_when_two_clients_share_too_little(void **state) {
     for (int closed = 0; closed < 2; closed++) {
         world w;
         world_start_fast(&w, 1000);
-        doorman_resource *other = open_resource(&w, add_client(&w, "other"), 800);
+        doorman_client_resource *other = open_resource(&w, add_client(&w, "other"), 800);
         application a = {.resource =
                              open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0})};
         a.closed = closed;
@@ -1821,35 +1907,6 @@ static void wants_settle_when_two_clients_share_too_little(void **state) {
 
 /* ---- L5 ---- */
 
-/* L5: the kill switch applies to all resources, also to those opened later. Leases continue. */
-static void the_kill_switch_allows_everything_and_counts_it(void **state) {
-    (void)state;
-    world w;
-    world_start(&w, 10);
-    doorman_client *client = add_client(&w, "client");
-    doorman_resource *first = open_resource(&w, client, 10);
-    run_for(&w, SECOND);
-    doorman_client_kill_switch(client, true);
-    const doorman_resource_options options = {.resource_id = "later", .wants = 5};
-    doorman_resource *later = NULL;
-    assert_int_equal(doorman_resource_open(&later, client, &options, NULL, w.now), DOORMAN_OK);
-    for (int i = 0; i < 100; i++) {
-        doorman_rate *rate = doorman_resource_rate(i % 2 ? first : later);
-        doorman_gauge *gauge = doorman_resource_gauge(i % 2 ? first : later);
-        assert_int_equal(doorman_rate_try(rate, 1, w.now), DOORMAN_ALLOWED);
-        assert_int_equal(doorman_gauge_try(gauge, 1, w.now), DOORMAN_ALLOWED);
-    }
-    doorman_resource_info info = read_now(&w, first);
-    assert_exact(info.rate.allowed + info.rate.excess, 50);
-    assert_exact(info.gauge.allowed, 10);
-    assert_exact(info.gauge.excess, 40);
-    run_for(&w, MINUTE);
-    assert_true(read_now(&w, first).leased);
-    doorman_client_kill_switch(client, false);
-    assert_int_equal(doorman_gauge_try(doorman_resource_gauge(first), 1, w.now), DOORMAN_REFUSED);
-    world_stop(&w);
-}
-
 /* L5: shadow mode applies to one resource, and can be set in its options. */
 static void shadow_mode_applies_to_one_resource(void **state) {
     (void)state;
@@ -1857,15 +1914,17 @@ static void shadow_mode_applies_to_one_resource(void **state) {
     world_start(&w, 0);
     doorman_client *client = add_client(&w, "client");
     const doorman_resource_options other = {.resource_id = "other", .wants = 5};
-    doorman_resource *earnest = NULL;
-    doorman_resource *shadowed =
+    doorman_client_resource *earnest = NULL;
+    doorman_client_resource *shadowed =
         open_with(&w, client, (doorman_resource_options){.wants = 5, .shadow = true});
-    assert_int_equal(doorman_resource_open(&earnest, client, &other, NULL, w.now), DOORMAN_OK);
+    assert_int_equal(doorman_client_open(&earnest, client, &other, NULL, w.now), DOORMAN_OK);
     run_for(&w, SECOND);
-    doorman_rate *rate = doorman_resource_rate(shadowed);
-    assert_int_equal(doorman_rate_try(rate, 1, w.now), DOORMAN_ALLOWED);
-    assert_int_equal(doorman_rate_try(doorman_resource_rate(earnest), 1, w.now), DOORMAN_REFUSED);
-    assert_exact(read_now(&w, shadowed).rate.excess, 1);
+    assert_int_equal(doorman_client_try(shadowed, 1, NULL, w.now), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_client_try(earnest, 1, NULL, w.now), DOORMAN_REFUSED);
+    assert_exact(read_now(&w, shadowed).counts.excess, 1);
+    doorman_client_close(shadowed, w.now);
+    shadowed = open_with(&w, client, (doorman_resource_options){.wants = 5});
+    assert_int_equal(doorman_client_try(shadowed, 1, NULL, w.now), DOORMAN_REFUSED);
     world_stop(&w);
 }
 
@@ -1875,7 +1934,7 @@ static void the_fallback_and_refresh_failures_can_be_read(void **state) {
     world w;
     world_start(&w, 10);
     doorman_client *client = add_client(&w, "client");
-    doorman_resource *resource = open_with(
+    doorman_client_resource *resource = open_with(
         &w, client, (doorman_resource_options){.wants = 5, .fallback = DOORMAN_OPTIMISTIC});
     run_for(&w, SECOND);
     assert_int_equal(read_now(&w, resource).refresh_failures, 0);
@@ -1911,6 +1970,8 @@ int main(void) {
         cmocka_unit_test(a_learning_server_grants_the_same_lease_again),
         cmocka_unit_test(opening_twice_gives_one_resource),
         cmocka_unit_test(other_options_on_a_second_opening_are_reported),
+        cmocka_unit_test(a_resource_is_a_rate_or_a_gauge),
+        cmocka_unit_test(the_safe_capacity_of_the_server_can_be_read),
         cmocka_unit_test(a_resource_opened_again_takes_the_new_options),
         cmocka_unit_test(a_late_release_does_not_end_a_new_lease),
         cmocka_unit_test(two_clients_in_one_process_are_two_holders),
@@ -1947,7 +2008,6 @@ int main(void) {
         cmocka_unit_test(an_idle_client_only_polls),
         cmocka_unit_test(wants_settle_on_a_load_that_steps_ramps_spikes_and_stops),
         cmocka_unit_test(wants_settle_when_two_clients_share_too_little),
-        cmocka_unit_test(the_kill_switch_allows_everything_and_counts_it),
         cmocka_unit_test(shadow_mode_applies_to_one_resource),
         cmocka_unit_test(the_fallback_and_refresh_failures_can_be_read),
     };

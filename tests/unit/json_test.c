@@ -1470,7 +1470,7 @@ static void an_exchange_frees_its_memory_and_can_be_used_again(void **state) {
 
 typedef struct client_fixture {
     doorman_client *client;
-    doorman_resource *resource;
+    doorman_client_resource *resource;
     doorman_request request; /* in progress */
     doorman_error error;
     doorman_time now;
@@ -1487,10 +1487,10 @@ static client_fixture *client_fixture_start(void) {
     client_fixture *a = calloc(1, sizeof *a);
     assert_non_null(a);
     const doorman_client_options options = {
-        .client_id = "c", .addresses = addresses, .address_count = 2};
+        .client_id = "c", .addresses = addresses, .address_count = 2, .seed = 1};
     const doorman_resource_options resource = {.resource_id = "db", .wants = 40};
     assert_int_equal(doorman_client_create(&a->client, &options, &a->error, a->now), DOORMAN_OK);
-    assert_int_equal(doorman_resource_open(&a->resource, a->client, &resource, &a->error, a->now),
+    assert_int_equal(doorman_client_open(&a->resource, a->client, &resource, &a->error, a->now),
                      DOORMAN_OK);
     a->request = next_request(a);
     assert_true(a->request.sequence != 0);
@@ -1509,7 +1509,7 @@ static doorman_status receive(client_fixture *a, const char *text) {
 
 static bool is_leased(client_fixture *a, double *capacity) {
     doorman_resource_info info;
-    doorman_resource_read(a->resource, &info, a->now);
+    doorman_client_read(a->resource, &info, a->now);
     *capacity = info.capacity;
     return info.leased;
 }
@@ -1537,7 +1537,7 @@ static void a_client_and_a_server_understand_each_other(void **state) {
     assert_int_equal(receive(a, send_text(w, text.text)), DOORMAN_OK);
     assert_exact(granted_sum(w), 40);
 
-    doorman_resource_close(a->resource, a->now);
+    doorman_client_close(a->resource, a->now);
     a->request = next_request(a);
     assert_int_equal(a->request.method, DOORMAN_RELEASE_CAPACITY);
     assert_int_equal(doorman_json_request(&a->request, &text), DOORMAN_OK);
@@ -1654,7 +1654,7 @@ static void a_refusal_is_read_with_its_outcome(void **state) {
                  rows[i].name);
         assert_int_equal(receive(a, text), DOORMAN_OK);
         doorman_resource_info info;
-        doorman_resource_read(a->resource, &info, a->now);
+        doorman_client_read(a->resource, &info, a->now);
         assert_int_equal(info.outcome, rows[i].outcome);
         assert_exact(info.capacity, DOORMAN_UNLIMITED);
         client_fixture_stop(a);

@@ -52,25 +52,36 @@ static int count_allowed(doorman__rate *rate, int tries, doorman_time now) {
  * its wants. */
 typedef struct source {
     doorman_client *client;
-    doorman_resource *resource;
+    doorman_client_resource *resource;
 } source;
 
-static source source_open(double capacity, doorman_time burst, doorman_time now) {
+static source source_open_as(doorman_resource_kind kind, double capacity, doorman_time burst,
+                             doorman_time now) {
     static const char *const address = "tcp://a:1";
     const doorman_client_options client = {
-        .client_id = "client", .addresses = &address, .address_count = 1};
-    const doorman_resource_options resource = {
-        .resource_id = "db", .wants = 1, .burst = burst, .fallback = DOORMAN_OPTIMISTIC};
+        .client_id = "client", .addresses = &address, .address_count = 1, .seed = 1};
+    const doorman_resource_options resource = {.resource_id = "db",
+                                               .kind = kind,
+                                               .wants = 1,
+                                               .burst = burst,
+                                               .fallback = DOORMAN_OPTIMISTIC};
     source s;
     assert_int_equal(doorman_client_create(&s.client, &client, NULL, now), DOORMAN_OK);
-    assert_int_equal(doorman_resource_open(&s.resource, s.client, &resource, NULL, now),
-                     DOORMAN_OK);
-    assert_int_equal(doorman_resource_set_wants(s.resource, capacity, now), DOORMAN_OK);
+    assert_int_equal(doorman_client_open(&s.resource, s.client, &resource, NULL, now), DOORMAN_OK);
+    assert_int_equal(doorman_client_set_wants(s.resource, capacity, now), DOORMAN_OK);
     return s;
 }
 
+static source source_open(double rate, doorman_time burst, doorman_time now) {
+    return source_open_as(DOORMAN_RATE, rate, burst, now);
+}
+
+static source source_open_gauge(double capacity) {
+    return source_open_as(DOORMAN_GAUGE, capacity, 0, 0);
+}
+
 static void source_set(const source *s, double capacity, doorman_time now) {
-    assert_int_equal(doorman_resource_set_wants(s->resource, capacity, now), DOORMAN_OK);
+    assert_int_equal(doorman_client_set_wants(s->resource, capacity, now), DOORMAN_OK);
 }
 
 /* ---- L1: the bound ---- */
@@ -135,8 +146,7 @@ static void run_randomly(history_entry *history, doorman_time burst, size_t ever
             source_set(&s, rate, now);
         }
         double n = random_units(rate, burst);
-        bool allowed =
-            doorman__rate_try(doorman_resource_rate(s.resource), n, now) == DOORMAN_ALLOWED;
+        bool allowed = doorman_client_try(s.resource, n, NULL, now) == DOORMAN_ALLOWED;
         history[i] = (history_entry){now, rate, allowed ? n : 0};
     }
     doorman_client_destroy(s.client);
@@ -178,7 +188,7 @@ static void a_rate_that_changes_is_never_exceeded_in_any_window(void **state) {
 static void a_higher_rate_does_not_enlarge_the_saved_burst(void **state) {
     (void)state;
     source s = source_open(0, 0, 0);
-    doorman__rate *rate = doorman_resource_rate(s.resource);
+    doorman__rate *rate = &s.resource->rate;
     doorman_time now = 0;
     int allowed = 0;
     for (int i = 0; i < 10; i++) {
@@ -264,7 +274,7 @@ static void a_slow_rate_still_allows_one_unit(void **state) {
 static void a_smaller_lease_shrinks_the_saved_burst(void **state) {
     (void)state;
     source s = source_open(1000, 0, 0);
-    doorman__rate *rate = doorman_resource_rate(s.resource);
+    doorman__rate *rate = &s.resource->rate;
     source_set(&s, 100, MINUTE);
     assert_int_equal(count_allowed(rate, 1000, MINUTE), 10);
     source_set(&s, 1000, 2 * MINUTE);
@@ -477,7 +487,7 @@ static void an_amount_of_0_is_always_allowed(void **state) {
 static void a_rate_of_0_refuses_until_it_rises(void **state) {
     (void)state;
     source s = source_open(0, 0, 0);
-    doorman__rate *rate = doorman_resource_rate(s.resource);
+    doorman__rate *rate = &s.resource->rate;
     assert_int_equal(doorman__rate_try(rate, 1, YEAR), DOORMAN_REFUSED);
     assert_int_equal(doorman__rate_delay(rate, 1, YEAR), DOORMAN_NEVER);
     source_set(&s, 10, YEAR);
@@ -553,8 +563,8 @@ static void a_gauge_never_exceeds_its_capacity(void **state) {
 /* L1 */
 static void a_gauge_that_shrinks_allows_nothing_until_it_fits(void **state) {
     (void)state;
-    source s = source_open(10, 0, 0);
-    doorman__gauge *gauge = doorman_resource_gauge(s.resource);
+    source s = source_open_gauge(10);
+    doorman__gauge *gauge = &s.resource->gauge;
     for (int i = 0; i < 8; i++) assert_int_equal(doorman__gauge_try(gauge, 1, 0), DOORMAN_ALLOWED);
     source_set(&s, 4, SECOND);
     for (int in_flight = 8; in_flight > 3; in_flight--) {
@@ -612,8 +622,8 @@ static void a_gauge_equals_a_model_with_a_list_of_holds(void **state) {
     for (int run = 0; run < 50; run++) {
         double holds[HOLDS], sum = 0, capacity = 32;
         size_t count = 0;
-        source s = source_open(capacity, 0, 0);
-        doorman__gauge *gauge = doorman_resource_gauge(s.resource);
+        source s = source_open_gauge(capacity);
+        doorman__gauge *gauge = &s.resource->gauge;
         for (int i = 0; i < 500; i++) {
             if (random_below(20) == 0) {
                 capacity = (double)random_below(64);
@@ -1635,7 +1645,7 @@ static void sixteen_threads_stay_within_a_rate_that_changes(void **state) {
     (void)state;
     pthread_t threads[THREADS];
     source s = source_open(1000, 0, 0);
-    thread_group c = {.rate = doorman_resource_rate(s.resource)};
+    thread_group c = {.rate = &s.resource->rate};
     thread_group_start(&c, threads, try_until_stopped);
     for (doorman_time now = 0; now < 10 * SECOND; now += 5 * MILLISECOND) {
         source_set(&s, now / SECOND % 2 ? 1000 : 200, now);
@@ -1709,15 +1719,15 @@ static void sixteen_threads_never_exceed_a_concurrency_limiter(void **state) {
 static void a_claim_includes_every_unit_in_flight(void **state) {
     (void)state;
     pthread_t threads[THREADS];
-    source s = source_open(12, 0, 0);
-    thread_group c = {.gauge = doorman_resource_gauge(s.resource), .capacity = 12, .spins = true};
+    source s = source_open_gauge(12);
+    thread_group c = {.gauge = &s.resource->gauge, .capacity = 12, .spins = true};
     thread_group_start(&c, threads, hold_and_release);
     int missed = 0;
     for (int i = 0; i < 40000; i++) {
         source_set(&s, 2, 0);
         doorman_resource_info info;
-        doorman_resource_read(s.resource, &info, 0);
-        double most = fmax(info.in_flight, 2);
+        doorman_client_read(s.resource, &info, 0);
+        double most = fmax(info.in_use, 2);
         for (int k = 0; k < 100; k++) missed += (double)atomic_load(&c.held) > most;
         source_set(&s, 12, 0);
         for (int k = 0; k < 100; k++) missed += atomic_load(&c.held) > 12;

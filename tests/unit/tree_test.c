@@ -24,7 +24,7 @@ typedef struct forest_client {
     char id[24];
     int node;
     doorman_client *client;
-    doorman_resource *resource;
+    doorman_client_resource *resource;
     double wants;
     int priority;
     bool stalled; /* its requests are not sent */
@@ -141,9 +141,9 @@ static void start_client(forest *f, forest_client *m) {
     assert_int_equal(doorman_client_create(&m->client, &options, NULL, f->now), DOORMAN_OK);
     doorman_resource_options resource = {
         .resource_id = "db", .has_priority = true, .priority = m->priority};
-    assert_int_equal(doorman_resource_open(&m->resource, m->client, &resource, NULL, f->now),
+    assert_int_equal(doorman_client_open(&m->resource, m->client, &resource, NULL, f->now),
                      DOORMAN_OK);
-    assert_int_equal(doorman_resource_set_wants(m->resource, m->wants, f->now), DOORMAN_OK);
+    assert_int_equal(doorman_client_set_wants(m->resource, m->wants, f->now), DOORMAN_OK);
 }
 
 /* Restarts a client under the same id. It has lost all its state. */
@@ -191,7 +191,7 @@ static bool exchange(forest *f, doorman_upstream *upstream, bool cut) {
 
 static double leased(const forest *f, const forest_client *m) {
     doorman_resource_info info = {.leased = false};
-    if (m->resource) doorman_resource_read(m->resource, &info, f->now);
+    if (m->resource) doorman_client_read(m->resource, &info, f->now);
     return info.leased ? info.capacity : 0;
 }
 
@@ -203,7 +203,7 @@ static double sum_leased(const forest *f) {
 
 static void set_wants(forest *f, size_t client, double wants) {
     f->clients[client].wants = wants;
-    assert_int_equal(doorman_resource_set_wants(f->clients[client].resource, wants, f->now),
+    assert_int_equal(doorman_client_set_wants(f->clients[client].resource, wants, f->now),
                      DOORMAN_OK);
 }
 
@@ -420,7 +420,7 @@ static void a_root_that_restarts_learns_from_its_children(void **state) {
 
 static double in_force(const forest *f, const forest_client *m) {
     doorman_resource_info info;
-    doorman_resource_read(m->resource, &info, f->now);
+    doorman_client_read(m->resource, &info, f->now);
     return info.capacity;
 }
 
@@ -439,7 +439,7 @@ static void clients_below_a_learning_root_are_answered_try_later(void **state) {
     run_for(f, 3, 100);
     for (int i = 0; i < 58; i++) {
         run_for(f, 1, 100);
-        doorman_resource_read(m->resource, &info, f->now);
+        doorman_client_read(m->resource, &info, f->now);
         assert_false(info.leased);
         assert_true(info.learning);
         assert_int_equal(info.outcome, DOORMAN_TRY_LATER);
@@ -451,7 +451,7 @@ static void clients_below_a_learning_root_are_answered_try_later(void **state) {
     assert_true(resource_of(f, leaf, &resource));
     assert_int_equal(resource.expired_count, 0);
     run_for(f, 6, 100); /* the root learns for 63 s; then each level takes one step */
-    doorman_resource_read(m->resource, &info, f->now);
+    doorman_client_read(m->resource, &info, f->now);
     assert_exact(leased(f, m), 40);
     assert_false(info.learning);
     forest_stop(f);
@@ -509,10 +509,10 @@ static void a_node_without_a_lease_answers_try_later(void **state) {
     doorman_server_resource resource;
     assert_true(resource_of(f, leaf, &resource));
     doorman_resource_info info;
-    doorman_resource_read(f->clients[0].resource, &info, f->now);
+    doorman_client_read(f->clients[0].resource, &info, f->now);
     assert_true(info.expires_at <= resource.lease_end);
     run_for(f, 25, 100);
-    doorman_resource_read(f->clients[0].resource, &info, f->now);
+    doorman_client_read(f->clients[0].resource, &info, f->now);
     assert_false(info.leased);
     assert_int_equal(info.outcome, DOORMAN_TRY_LATER);
     f->cut[leaf] = false;
@@ -531,7 +531,7 @@ static void a_node_releases_the_lease_that_no_client_wants(void **state) {
     doorman_server_resource resource;
     assert_true(resource_of(f, 0, &resource));
     assert_exact(resource.wants, 60);
-    doorman_resource_close(f->clients[0].resource, f->now);
+    doorman_client_close(f->clients[0].resource, f->now);
     f->clients[0].resource = NULL;
     run_for(f, 30, 100);
     assert_false(resource_of(f, 0, &resource));
@@ -551,7 +551,7 @@ static void a_learning_node_releases_nothing(void **state) {
     restart_node(f, leaf);
     set_stalled(f, 0, true);
     run_for(f, 3, 100); /* the other client sends a request, so the leaf has a lease */
-    doorman_resource_close(f->clients[1].resource, f->now);
+    doorman_client_close(f->clients[1].resource, f->now);
     f->clients[1].resource = NULL;
     run_for(f, 20, 100); /* now the leaf knows no holder */
     doorman_server_resource resource;
@@ -577,10 +577,10 @@ static void a_short_lease_is_renewed_in_time(void **state) {
     f->now = resource.lease_end - 3 * SECOND;
     handle_due(f); /* leases last at most 3 s from now on */
     doorman_resource_info before, after;
-    doorman_resource_read(f->clients[0].resource, &before, f->now);
+    doorman_client_read(f->clients[0].resource, &before, f->now);
     f->cut[leaf] = false;
     run_for(f, 2, 100);
-    doorman_resource_read(f->clients[0].resource, &after, f->now);
+    doorman_client_read(f->clients[0].resource, &after, f->now);
     assert_true(before.leased && after.leased);
     assert_true(after.expires_at > before.expires_at);
     forest_stop(f);
@@ -625,9 +625,9 @@ static void resource_ids_that_look_like_globs_are_plain_ids(void **state) {
     int leaf = add_node(f, add_node(f, 0));
     forest_client *m = add_client(f, leaf, 0, 1);
     for (size_t i = 0; i < 3; i++) {
-        doorman_resource *resource = NULL;
+        doorman_client_resource *resource = NULL;
         doorman_resource_options options = {.resource_id = ids[i], .wants = 10};
-        assert_int_equal(doorman_resource_open(&resource, m->client, &options, NULL, f->now),
+        assert_int_equal(doorman_client_open(&resource, m->client, &options, NULL, f->now),
                          DOORMAN_OK);
     }
     run_for(f, 30, 50);
@@ -659,7 +659,7 @@ static void unmatched_resources_are_refused_or_granted_through_the_tree(void **s
         forest_client *m = add_client(f, leaf, 1e6, 1);
         run_for(f, 60, 1e6);
         doorman_resource_info info;
-        doorman_resource_read(m->resource, &info, f->now);
+        doorman_client_read(m->resource, &info, f->now);
         assert_exact(leased(f, m), reject ? 0 : 1e6);
         assert_int_equal(info.outcome, reject ? DOORMAN_UNMATCHED : DOORMAN_GRANTED);
         forest_stop(f);
@@ -909,13 +909,13 @@ static void full_at_the_parent_is_full_at_the_node(void **state) {
     add_client(f, leaf, 10, 1);
     run_for(f, 5, 100);
     assert_exact(leased(f, &f->clients[0]), 10);
-    doorman_resource *other = NULL;
+    doorman_client_resource *other = NULL;
     const doorman_resource_options options = {.resource_id = "other", .wants = 1};
-    assert_int_equal(doorman_resource_open(&other, f->clients[0].client, &options, NULL, f->now),
+    assert_int_equal(doorman_client_open(&other, f->clients[0].client, &options, NULL, f->now),
                      DOORMAN_OK);
     run_for(f, 10, 100);
     doorman_resource_info info;
-    doorman_resource_read(other, &info, f->now);
+    doorman_client_read(other, &info, f->now);
     assert_true(info.has_outcome && !info.leased);
     assert_int_equal(info.outcome, DOORMAN_FULL);
     forest_stop(f);
@@ -975,12 +975,12 @@ static void releases_do_not_delay_renewals(void **state) {
     (void)state;
     forest *f = forest_start_one(1e6, fair);
     forest_client *m = add_client(f, 0, 10, 1);
-    doorman_resource *closing[60];
+    doorman_client_resource *closing[60];
     for (int i = 0; i < 60; i++) {
         char id[16];
         snprintf(id, sizeof id, "r%d", i);
         doorman_resource_options options = {.resource_id = id, .wants = 1};
-        assert_int_equal(doorman_resource_open(&closing[i], m->client, &options, NULL, f->now),
+        assert_int_equal(doorman_client_open(&closing[i], m->client, &options, NULL, f->now),
                          DOORMAN_OK);
     }
     handle_due(f);
@@ -988,7 +988,7 @@ static void releases_do_not_delay_renewals(void **state) {
     for (int i = 0; i < 60; i++) { /* one release a second; each response takes 1 s */
         doorman_request request;
         doorman_response response;
-        doorman_resource_close(closing[i], f->now);
+        doorman_client_close(closing[i], f->now);
         (void)doorman_upstream_request(upstream, &request, f->now);
         f->now += SECOND;
         if (!request.sequence) continue;
@@ -1231,10 +1231,10 @@ static void many_resources_are_split_into_several_messages(void **state) {
     forest_client *m = add_client(f, leaf, 1, 1);
     for (int i = 0; i < COUNT; i++) {
         char id[16];
-        doorman_resource *resource = NULL;
+        doorman_client_resource *resource = NULL;
         doorman_resource_options options = {.resource_id = id, .wants = 10};
         snprintf(id, sizeof id, "r%d", i);
-        assert_int_equal(doorman_resource_open(&resource, m->client, &options, NULL, f->now),
+        assert_int_equal(doorman_client_open(&resource, m->client, &options, NULL, f->now),
                          DOORMAN_OK);
     }
     run_for(f, 10, 100);

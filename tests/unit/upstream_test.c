@@ -29,6 +29,7 @@ static const char *const one_address[] = {"tcp://a:1"};
 static world world_start_full(doorman_client_options options) {
     world w = {.now = 1000 * SECOND, .lease_id = 100, .blocks = memory_blocks()};
     options.client_id = "client";
+    if (!options.seed) options.seed = 1;
     assert_int_equal(doorman_client_create(&w.client, &options, NULL, w.now), DOORMAN_OK);
     w.upstream = doorman_client_upstream(w.client);
     return w;
@@ -53,12 +54,14 @@ static void record_change(void *context, const doorman_resource_info *info) {
     ((world *)context)->change_count++;
 }
 
-static doorman_resource *open_resource(world *w, const char *resource_id, double wants) {
-    doorman_resource *resource = NULL;
-    const doorman_resource_options options = {
-        .resource_id = resource_id, .wants = wants, .on_change = record_change, .context = w};
-    assert_int_equal(doorman_resource_open(&resource, w->client, &options, NULL, w->now),
-                     DOORMAN_OK);
+static doorman_client_resource *open_resource(world *w, const char *resource_id, double wants) {
+    doorman_client_resource *resource = NULL;
+    const doorman_resource_options options = {.resource_id = resource_id,
+                                              .kind = DOORMAN_GAUGE,
+                                              .wants = wants,
+                                              .on_change = record_change,
+                                              .context = w};
+    assert_int_equal(doorman_client_open(&resource, w->client, &options, NULL, w->now), DOORMAN_OK);
     return resource;
 }
 
@@ -139,26 +142,29 @@ static void fail_request(world *w) {
     doorman_upstream_failed(w->upstream, w->request.sequence, w->now);
 }
 
-static doorman_resource_info read_now(const world *w, const doorman_resource *resource) {
+static doorman_resource_info read_now(const world *w, const doorman_client_resource *resource) {
     doorman_resource_info info;
-    doorman_resource_read(resource, &info, w->now);
+    doorman_client_read(resource, &info, w->now);
     return info;
 }
 
-static void set_wants(world *w, doorman_resource *resource, double wants) {
-    assert_int_equal(doorman_resource_set_wants(resource, wants, w->now), DOORMAN_OK);
+static void set_wants(world *w, doorman_client_resource *resource, double wants) {
+    assert_int_equal(doorman_client_set_wants(resource, wants, w->now), DOORMAN_OK);
+}
+
+static void release(doorman_client_resource *gauge, double n) {
+    assert_int_equal(doorman_client_release(gauge, n), DOORMAN_OK);
 }
 
 /* Takes units of a gauge; they are in flight then. */
-static void take_units(const world *w, doorman_resource *resource, double n) {
-    assert_int_equal(doorman_gauge_try(doorman_resource_gauge(resource), n, w->now),
-                     DOORMAN_ALLOWED);
+static void take_units(const world *w, doorman_client_resource *resource, double n) {
+    assert_int_equal(doorman_client_try(resource, n, NULL, w->now), DOORMAN_ALLOWED);
 }
 
 /* Starts a client with one resource, "db", and a lease of this capacity that begins now. */
-static doorman_resource *start_with_lease(world *w, double wants, double capacity) {
+static doorman_client_resource *start_with_lease(world *w, double wants, double capacity) {
     *w = world_start();
-    doorman_resource *resource = open_resource(w, "db", wants);
+    doorman_client_resource *resource = open_resource(w, "db", wants);
     assert_true(has_request(w));
     grant_one(w, capacity);
     return resource;
@@ -251,7 +257,7 @@ static void a_change_of_wants_by_a_tenth_or_less_causes_no_request(void **state)
     static const double quiet[] = {110, 90, 100, 101}, loud[] = {110.1, 89.9, 0, 1e15};
     for (size_t i = 0; i < 4; i++) {
         world w;
-        doorman_resource *resource = start_with_lease(&w, 100, 100);
+        doorman_client_resource *resource = start_with_lease(&w, 100, 100);
         w.now += 6 * SECOND;
         set_wants(&w, resource, quiet[i]);
         assert_false(has_request(&w));
@@ -269,7 +275,7 @@ static void changed_wants_wait_for_the_minimum_interval(void **state) {
     static const doorman_time intervals[] = {16, 6}, minima[] = {5, 3};
     for (size_t i = 0; i < 2; i++) {
         world w = world_start();
-        doorman_resource *resource = open_resource(&w, "db", 100);
+        doorman_client_resource *resource = open_resource(&w, "db", 100);
         assert_true(has_request(&w));
         doorman_time sent = w.now;
         doorman_capacity_response answer = granted_lease(&w, 0, 100);
@@ -290,7 +296,7 @@ static void changed_wants_wait_for_the_minimum_interval(void **state) {
 static void wants_that_change_during_a_request_are_sent_next(void **state) {
     (void)state;
     world w = world_start();
-    doorman_resource *resource = open_resource(&w, "db", 100);
+    doorman_client_resource *resource = open_resource(&w, "db", 100);
     assert_true(has_request(&w));
     set_wants(&w, resource, 500);
     grant_one(&w, 100);
@@ -304,7 +310,7 @@ static void wants_that_change_during_a_request_are_sent_next(void **state) {
 static void wants_that_change_while_a_gauge_is_above_its_lease_are_sent(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     take_units(&w, resource, 90);
     wait_for_request(&w);
     grant_one(&w, 10);
@@ -369,8 +375,7 @@ static void a_failed_confirmation_is_repeated(void **state) {
 static void a_gauge_above_its_lease_confirms_as_it_falls_at_most_once_a_second(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 100);
-    doorman_gauge *gauge = doorman_resource_gauge(resource);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     take_units(&w, resource, 90);
     wait_for_request(&w);
     assert_exact(w.request.items[0].has.capacity, 100);
@@ -381,15 +386,14 @@ static void a_gauge_above_its_lease_confirms_as_it_falls_at_most_once_a_second(v
     assert_exact(w.request.items[0].outstanding, 90);
     grant_one(&w, 10);
     doorman_time end = w.now + 10 * SECOND;
-    for (; w.now < end; w.now += 100 * MILLISECOND) {
+    for (; w.now < end; w.now += 100 * MILLISECOND)
         assert_false(has_request(&w)); /* it stays the same */
-    }
-    doorman_gauge_release(gauge, 1);
+    release(resource, 1);
     doorman_time first = next_request_at(&w);
     assert_true(first <= end + SECOND);
     assert_exact(w.request.items[0].outstanding, 89);
     grant_one(&w, 10);
-    doorman_gauge_release(gauge, 79);
+    release(resource, 79);
     assert_int_equal(next_request_at(&w), first + SECOND);
     assert_exact(w.request.items[0].has.capacity, 10);
     grant_one(&w, 10);
@@ -402,7 +406,7 @@ static void a_gauge_above_its_lease_confirms_as_it_falls_at_most_once_a_second(v
 static void a_gauge_above_its_lease_does_not_speed_up_other_resources(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     take_units(&w, resource, 90);
     wait_for_request(&w);
     open_resource(&w, "disk", 5);
@@ -450,15 +454,14 @@ static void a_lease_that_has_ended_is_not_reported(void **state) {
 static void a_holder_that_wants_less_lowers_its_limit_before_it_reports_it(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     set_wants(&w, resource, 30);
     assert_exact(read_now(&w, resource).capacity, 100); /* nothing has been reported yet */
     w.now += 5 * SECOND;
     assert_true(has_request(&w));
     assert_exact(w.request.items[0].has.capacity, 30);
     assert_exact(read_now(&w, resource).capacity, 30);
-    assert_int_equal(doorman_gauge_try(doorman_resource_gauge(resource), 31, w.now),
-                     DOORMAN_IMPOSSIBLE);
+    assert_int_equal(doorman_client_try(resource, 31, NULL, w.now), DOORMAN_IMPOSSIBLE);
     fail_request(&w);
     set_wants(&w, resource, 100);
     assert_exact(read_now(&w, resource).capacity, 30); /* the reported amount binds */
@@ -469,7 +472,7 @@ static void a_holder_that_wants_less_lowers_its_limit_before_it_reports_it(void 
 static void units_in_flight_are_reported_with_any_wants(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     take_units(&w, resource, 70);
     set_wants(&w, resource, 30);
     wait_for_request(&w);
@@ -484,7 +487,7 @@ static void units_in_flight_are_reported_with_any_wants(void **state) {
 static void units_in_flight_after_the_lease_has_ended_are_reported_but_not_claimed(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     take_units(&w, resource, 90);
     w.now += 60 * SECOND;
     assert_true(has_request(&w));
@@ -502,7 +505,7 @@ static void units_in_flight_after_the_lease_has_ended_are_reported_but_not_claim
 static void units_above_the_lease_are_reported_but_not_claimed(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     doorman_time end = w.now + 60 * SECOND;
     take_units(&w, resource, 90);
     wait_for_request(&w);
@@ -521,7 +524,7 @@ static void many_resources_are_split_into_several_requests(void **state) {
     (void)state;
     enum { count = 2500 };
     world w = world_start();
-    doorman_resource *resources[count];
+    doorman_client_resource *resources[count];
     for (size_t i = 0; i < count; i++) {
         char id[16];
         snprintf(id, sizeof id, "db/%zu", i);
@@ -536,7 +539,7 @@ static void many_resources_are_split_into_several_requests(void **state) {
     assert_false(has_request(&w));
     for (size_t i = 0; i < count; i++) {
         assert_true(read_now(&w, resources[i]).leased);
-        doorman_resource_close(resources[i], w.now);
+        doorman_client_close(resources[i], w.now);
     }
     for (size_t i = 0; i < 5; i++) {
         assert_true(has_request(&w));
@@ -739,7 +742,7 @@ static void only_the_request_in_progress_can_fail(void **state) {
 static void a_clock_that_goes_back_stands_still(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 10, 10);
+    doorman_client_resource *resource = start_with_lease(&w, 10, 10);
     doorman_time sent = w.now;
     wait_for_request(&w);
     w.now = sent;
@@ -887,7 +890,7 @@ static void an_unknown_master_is_retried_within_four_seconds(void **state) {
 static void only_the_last_request_accepts_a_response_and_only_once(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 10);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 10);
     wait_for_request(&w);
     const doorman_request older = w.request;
     fail_request(&w);
@@ -912,7 +915,7 @@ static void a_response_after_the_reported_lease_has_ended_is_dropped(void **stat
     (void)state;
     for (doorman_time late = -1; late <= 1; late++) {
         world w;
-        doorman_resource *resource = start_with_lease(&w, 100, 10);
+        doorman_client_resource *resource = start_with_lease(&w, 100, 10);
         doorman_time end = w.now + 60 * SECOND;
         w.now = end - SECOND;
         assert_true(has_request(&w));
@@ -930,7 +933,7 @@ static void a_response_after_the_reported_lease_has_ended_is_dropped(void **stat
 static void a_late_response_to_a_request_without_a_lease_is_accepted(void **state) {
     (void)state;
     world w = world_start();
-    doorman_resource *resource = open_resource(&w, "db", 10);
+    doorman_client_resource *resource = open_resource(&w, "db", 10);
     assert_true(has_request(&w));
     w.now += 4 * SECOND;
     grant_one(&w, 10);
@@ -1001,7 +1004,8 @@ static void an_invalid_response_changes_nothing(void **state) {
                                                                   refused_without_refresh};
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
         world w = world_start();
-        doorman_resource *db = open_resource(&w, "db", 100), *disk = open_resource(&w, "disk", 5);
+        doorman_client_resource *db = open_resource(&w, "db", 100),
+                                *disk = open_resource(&w, "disk", 5);
         assert_true(has_request(&w));
         grant_one(&w, 5);
         wait_for_request(&w);
@@ -1029,7 +1033,7 @@ static void a_response_that_does_not_match_its_request_is_invalid(void **state) 
     (void)state;
     for (size_t count = 0; count <= 3; count++) {
         world w = world_start();
-        doorman_resource *db = open_resource(&w, "db", 100);
+        doorman_client_resource *db = open_resource(&w, "db", 100);
         open_resource(&w, "disk", 5);
         assert_true(has_request(&w));
         doorman_capacity_response swapped[] = {granted_lease(&w, 1, 5), granted_lease(&w, 0, 5),
@@ -1047,7 +1051,7 @@ static void a_response_to_another_method_is_invalid(void **state) {
     static const doorman_method methods[] = {DOORMAN_DISCOVERY, DOORMAN_RELEASE_CAPACITY};
     for (size_t i = 0; i < 2; i++) {
         world w = world_start();
-        doorman_resource *db = open_resource(&w, "db", 100);
+        doorman_client_resource *db = open_resource(&w, "db", 100);
         assert_true(has_request(&w));
         doorman_capacity_response answer = granted_lease(&w, 0, 5);
         w.request.method = methods[i];
@@ -1061,7 +1065,7 @@ static void a_response_to_another_method_is_invalid(void **state) {
 static void response_values_at_their_bounds_are_accepted(void **state) {
     (void)state;
     world w = world_start();
-    doorman_resource *db = open_resource(&w, "db", 100);
+    doorman_client_resource *db = open_resource(&w, "db", 100);
     assert_true(has_request(&w));
     doorman_capacity_response answer = granted_lease(&w, 0, DOORMAN_AMOUNT_MAX);
     answer.gets.id = UINT64_C(1) << 53;
@@ -1091,7 +1095,7 @@ static void a_lease_is_renewed_before_it_ends(void **state) {
 static void a_lease_starts_when_its_request_is_sent(void **state) {
     (void)state;
     world w = world_start();
-    doorman_resource *db = open_resource(&w, "db", 100);
+    doorman_client_resource *db = open_resource(&w, "db", 100);
     assert_true(has_request(&w));
     doorman_time sent = w.now;
     w.now += 4 * SECOND;
@@ -1125,7 +1129,7 @@ static void a_refresh_interval_starts_at_the_response(void **state) {
 static void the_end_of_a_lease_never_moves_back(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 100);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     doorman_time end = w.now + 60 * SECOND;
     wait_for_request(&w);
     doorman_capacity_response shorter = granted_lease(&w, 0, 80);
@@ -1142,7 +1146,7 @@ static void a_refused_holder_keeps_its_lease_and_learns_why(void **state) {
     static const doorman_outcome grants[] = {DOORMAN_TRY_LATER, DOORMAN_UNMATCHED, DOORMAN_FULL};
     for (size_t i = 0; i < 3; i++) {
         world w;
-        doorman_resource *resource = start_with_lease(&w, 100, 40);
+        doorman_client_resource *resource = start_with_lease(&w, 100, 40);
         doorman_time end = w.now + 60 * SECOND;
         wait_for_request(&w);
         w.change_count = 0;
@@ -1166,10 +1170,10 @@ static void a_refused_holder_keeps_its_lease_and_learns_why(void **state) {
 static void a_release_names_the_newest_lease(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 40);
     wait_for_request(&w);
     grant_one(&w, 50);
-    doorman_resource_close(resource, w.now);
+    doorman_client_close(resource, w.now);
     assert_int_equal(doorman_upstream_due(w.upstream), w.now);
     assert_true(has_request(&w));
     assert_int_equal(w.request.method, DOORMAN_RELEASE_CAPACITY);
@@ -1188,8 +1192,8 @@ static void a_release_is_sent_once(void **state) {
     enum { FAILS, TIMES_OUT, REDIRECTED, WAYS };
     for (int way = 0; way < WAYS; way++) {
         world w;
-        doorman_resource *resource = start_with_lease(&w, 100, 40);
-        doorman_resource_close(resource, w.now);
+        doorman_client_resource *resource = start_with_lease(&w, 100, 40);
+        doorman_client_close(resource, w.now);
         assert_true(has_request(&w));
         if (way == FAILS) fail_request(&w);
         if (way == TIMES_OUT) w.now += 5 * SECOND;
@@ -1204,8 +1208,8 @@ static void a_release_is_sent_once(void **state) {
 static void a_response_to_a_release_grants_no_lease(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 40);
-    doorman_resource_close(resource, w.now);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_client_close(resource, w.now);
     assert_true(has_request(&w));
     resource = open_resource(&w, "db", 100);
     const doorman_capacity_response answers[] = {granted_lease(&w, 0, 7), granted_lease(&w, 0, 7)};
@@ -1217,7 +1221,7 @@ static void a_response_to_a_release_grants_no_lease(void **state) {
 static void a_resource_without_a_lease_is_closed_without_a_request(void **state) {
     (void)state;
     world w = world_start();
-    doorman_resource_close(open_resource(&w, "db", 100), w.now);
+    doorman_client_close(open_resource(&w, "db", 100), w.now);
     assert_false(has_request(&w));
     assert_int_equal(doorman_upstream_due(w.upstream), DOORMAN_NEVER);
     world_stop(&w);
@@ -1227,9 +1231,9 @@ static void a_resource_without_a_lease_is_closed_without_a_request(void **state)
 static void a_close_during_a_request_releases_the_lease_of_its_response(void **state) {
     (void)state;
     world w = world_start();
-    doorman_resource *resource = open_resource(&w, "db", 100);
+    doorman_client_resource *resource = open_resource(&w, "db", 100);
     assert_true(has_request(&w));
-    doorman_resource_close(resource, w.now);
+    doorman_client_close(resource, w.now);
     w.change_count = 0;
     grant_one(&w, 100);
     assert_int_equal(w.change_count, 0); /* a closed resource gets no callback */
@@ -1245,9 +1249,9 @@ static void a_close_during_a_request_that_grants_nothing_sends_no_release(void *
     (void)state;
     for (int refused = 0; refused < 2; refused++) {
         world w = world_start();
-        doorman_resource *resource = open_resource(&w, "db", 100);
+        doorman_client_resource *resource = open_resource(&w, "db", 100);
         assert_true(has_request(&w));
-        doorman_resource_close(resource, w.now);
+        doorman_client_close(resource, w.now);
         if (refused) respond_with(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND));
         if (!refused) fail_request(&w);
         assert_int_equal(doorman_upstream_due(w.upstream), DOORMAN_NEVER);
@@ -1258,8 +1262,8 @@ static void a_close_during_a_request_that_grants_nothing_sends_no_release(void *
 static void a_resource_reopened_before_its_release_keeps_its_lease(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 40);
-    doorman_resource_close(resource, w.now);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_client_close(resource, w.now);
     resource = open_resource(&w, "db", 100);
     assert_exact(read_now(&w, resource).capacity, 40);
     assert_true(has_request(&w));
@@ -1272,11 +1276,11 @@ static void a_resource_reopened_before_its_release_keeps_its_lease(void **state)
 static void a_resource_reopened_during_a_request_takes_its_response(void **state) {
     (void)state;
     world w = world_start();
-    doorman_resource *resource = open_resource(&w, "db", 100);
+    doorman_client_resource *resource = open_resource(&w, "db", 100);
     assert_true(has_request(&w));
     doorman__held_lease *held = w.upstream->first;
     assert_int_equal(held->state, DOORMAN__HELD_REQUESTED);
-    doorman_resource_close(resource, w.now);
+    doorman_client_close(resource, w.now);
     assert_int_equal(held->state, DOORMAN__HELD_ABANDONED);
     resource = open_resource(&w, "db", 100);
     assert_int_equal(held->state, DOORMAN__HELD_REQUESTED);
@@ -1291,8 +1295,8 @@ static void a_resource_reopened_during_a_request_takes_its_response(void **state
 static void a_resource_reopened_during_its_release_is_requested_again(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 40);
-    doorman_resource_close(resource, w.now);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_client_close(resource, w.now);
     assert_true(has_request(&w));
     resource = open_resource(&w, "db", 100);
     assert_false(read_now(&w, resource).leased);
@@ -1310,8 +1314,8 @@ static void a_resource_reopened_during_its_release_is_requested_again(void **sta
 static void a_lease_after_a_release_can_end_earlier_than_the_released_one(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 40);
-    doorman_resource_close(resource, w.now);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_client_close(resource, w.now);
     assert_true(has_request(&w));
     resource = open_resource(&w, "db", 100);
     respond_to_release(&w);
@@ -1326,10 +1330,10 @@ static void a_lease_after_a_release_can_end_earlier_than_the_released_one(void *
 static void a_resource_reopened_and_closed_during_its_release_is_removed(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 40);
-    doorman_resource_close(resource, w.now);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_client_close(resource, w.now);
     assert_true(has_request(&w));
-    doorman_resource_close(open_resource(&w, "db", 100), w.now);
+    doorman_client_close(open_resource(&w, "db", 100), w.now);
     respond_to_release(&w);
     assert_false(has_request(&w));
     assert_int_equal(doorman_upstream_due(w.upstream), DOORMAN_NEVER);
@@ -1339,8 +1343,8 @@ static void a_resource_reopened_and_closed_during_its_release_is_removed(void **
 static void a_resource_reopened_after_its_release_is_a_new_one(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 40);
-    doorman_resource_close(resource, w.now);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_client_close(resource, w.now);
     assert_true(has_request(&w));
     respond_to_release(&w);
     resource = open_resource(&w, "db", 100);
@@ -1355,11 +1359,11 @@ static void a_close_with_units_in_flight_releases_nothing(void **state) {
     (void)state;
     for (int under_way = 0; under_way < 2; under_way++) {
         world w;
-        doorman_resource *resource = start_with_lease(&w, 100, 40);
+        doorman_client_resource *resource = start_with_lease(&w, 100, 40);
         doorman_time end = w.now + 60 * SECOND;
         take_units(&w, resource, 1);
         if (under_way) wait_for_request(&w);
-        doorman_resource_close(resource, w.now);
+        doorman_client_close(resource, w.now);
         if (under_way) respond_with(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND));
         while (doorman_upstream_due(w.upstream) != DOORMAN_NEVER) {
             w.now = doorman__later(w.now, doorman_upstream_due(w.upstream));
@@ -1374,11 +1378,11 @@ static void a_close_with_units_in_flight_releases_nothing(void **state) {
 static void units_in_flight_survive_close_and_reopen(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 40);
     take_units(&w, resource, 30);
-    doorman_resource_close(resource, w.now);
+    doorman_client_close(resource, w.now);
     resource = open_resource(&w, "db", 100);
-    assert_exact(read_now(&w, resource).in_flight, 30);
+    assert_exact(read_now(&w, resource).in_use, 30);
     assert_true(has_request(&w));
     assert_exact(w.request.items[0].outstanding, 30);
     assert_int_equal(w.request.items[0].has.id, w.lease_id);
@@ -1390,10 +1394,10 @@ static void units_in_flight_survive_close_and_reopen(void **state) {
 static void releases_to_a_failing_server_back_off(void **state) {
     (void)state;
     world w;
-    doorman_resource *resource = start_with_lease(&w, 100, 40);
+    doorman_client_resource *resource = start_with_lease(&w, 100, 40);
     wait_for_request(&w);
     fail_request(&w);
-    doorman_resource_close(resource, w.now);
+    doorman_client_close(resource, w.now);
     assert_false(has_request(&w));
     doorman_time failed = w.now;
     assert_true(next_request_at(&w) >= failed + SECOND);
@@ -1407,11 +1411,11 @@ static void a_client_can_be_destroyed_in_any_state(void **state) {
     enum { IDLE, REQUESTED, HOLDING, RELEASING, MOMENTS };
     for (int moment = 0; moment < MOMENTS; moment++) {
         world w = world_start();
-        doorman_resource *resource = open_resource(&w, "db", 100);
+        doorman_client_resource *resource = open_resource(&w, "db", 100);
         open_resource(&w, "disk", 100);
         if (moment >= REQUESTED) assert_true(has_request(&w));
         if (moment >= HOLDING) grant_one(&w, 10);
-        if (moment == RELEASING) doorman_resource_close(resource, w.now);
+        if (moment == RELEASING) doorman_client_close(resource, w.now);
         if (moment == RELEASING) assert_true(has_request(&w));
         world_stop(&w);
     }
