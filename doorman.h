@@ -604,8 +604,8 @@ typedef struct doorman_server doorman_server;
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call, except `config`
  *   error     may be NULL; describes the error
- *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the seed is 0, and the system has
- *             no random bits) */
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the seed is 0, and the system
+ *             has no random bits) */
 DOORMAN_API doorman_status doorman_server_create(doorman_server **out,
                                                  const doorman_server_options *options,
                                                  doorman_error *error, doorman_time now);
@@ -4376,6 +4376,36 @@ static void doorman__upstream_move(doorman_upstream *upstream, doorman__upstream
     upstream->state = state;
 }
 
+/* Whether a TCP port is a number from 1 to 65535. */
+static bool doorman__port_valid(const char *port, size_t bytes) {
+    unsigned number = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        if (port[i] < '0' || port[i] > '9' || number > UINT16_MAX) return false;
+        number = 10 * number + (unsigned)(port[i] - '0');
+    }
+    return number >= 1 && number <= UINT16_MAX;
+}
+
+/* The rule that an address breaks; NULL: none. Only addresses of the schemes tcp, tls+tcp, ws and
+ * wss have a port. In "tcp://[::1]:5000" it follows the brackets. */
+static const char *doorman__address_fault(const char *address) {
+    static const char *const schemes[] = {"tcp://", "tls+tcp://", "ws://", "wss://"};
+    if (!doorman__id_valid(address)) return DOORMAN__ID_RULE;
+    size_t bytes = strlen(address);
+    if (address[0] == ' ' || address[bytes - 1] == ' ') return "must not begin or end with a space";
+    for (int i = 0; i < 4; i++) {
+        size_t scheme = strlen(schemes[i]);
+        if (strncmp(address, schemes[i], scheme) != 0) continue;
+        const char *host = address + scheme, *end = host + strcspn(host, "/"), *port = end;
+        while (port > host && port[-1] != ':' && port[-1] != ']') port--;
+        bool has_port = port > host && port[-1] == ':';
+        if (has_port && !doorman__port_valid(port, (size_t)(end - port))) {
+            return "the port must be a number from 1 to 65535";
+        }
+    }
+    return NULL;
+}
+
 static doorman_status doorman__upstream_init(doorman_upstream *upstream, const char *holder_id,
                                              const char *const *addresses, size_t address_count,
                                              doorman_error *error) {
@@ -4385,9 +4415,9 @@ static doorman_status doorman__upstream_init(doorman_upstream *upstream, const c
                              DOORMAN__ADDRESSES_MAX);
     }
     for (size_t i = 0; i < address_count; i++) {
-        if (!doorman__id_valid(addresses[i])) {
-            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "addresses[%zu]: %s", i,
-                                 DOORMAN__ID_RULE);
+        const char *rule = doorman__address_fault(addresses[i]);
+        if (rule) {
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "addresses[%zu]: %s", i, rule);
         }
     }
     upstream->holder_id = holder_id;
@@ -7922,41 +7952,59 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
 /* ---- >>client ------------------------------------------------------------------------------- */
 /*
  * The resources of an application: what each wants, what it may use now, and what it does without a
- * lease. The section upstream makes the requests; this section has what a client adds to it.
+ * lease. >>upstream makes the requests, and this section tells it what to ask for. An agent (>>nng)
+ * is a client with a thread.
  *
- *   in force                      capacity                        while
- *   a lease                       that of the lease               now < its end
- *   none, SAFE                    the last safe capacity heard,   until a lease comes
- *                                 or that of the options
- *   none, PESSIMISTIC             0
- *   none, OPTIMISTIC              what is wanted
+ * A resource is in one of these states. Only doorman__resource_move changes the state:
  *
- * The limiters follow it by themselves: see there.
+ *   state     meaning                 capacity in force          leaves it when
+ *   UNLEASED  open, without a lease   by its fallback            a lease comes        -> LEASED
+ *                                                                the last close comes -> CLOSING
+ *   LEASED    open, and now is        that of the lease          now >= the end       -> UNLEASED
+ *             before the end                                     the last close comes -> CLOSING
+ *   CLOSING   after the last close    none: nobody may use it    it is opened again   -> UNLEASED
+ *                                                                                        or LEASED
+ *                                                                the lease is released or has
+ *                                                                ended: it is freed
  *
- * A client claims the capacity of its lease, and reports what is in flight as outstanding (R3). If
- * it wants less than it has, it gives back first. If leases are whole units, it rounds up what it
+ *   fallback      capacity without a lease
+ *   SAFE          the safe capacity that a server sent last, else that of the options
+ *   PESSIMISTIC   0
+ *   OPTIMISTIC    what the resource wants
+ *
+ * doorman__resource_publish tells the limiter what is in force, until when, and what is in force
+ * afterwards. So the limiter follows the end of a lease without another call.
+ *
+ * A client claims the capacity of its lease, and reports what is in use as outstanding (R3). If it
+ * wants less than it has, it gives back first. If leases are whole units, it rounds up what it
  * wants, as the server does (A5).
  *
- * K4 Modes, and on_change when capacity or its kind changes.
- * K5 To open twice gives one resource with the options of the first opening, and reports where
- *    those of the second differ; the last close releases it.
- * K6 Wants are set, or follow use between a minimum, which an idle resource keeps so that its first
- *    call need not wait, and a maximum, from an initial value.
- * K7 Nothing that the server does or fails to do blocks or crashes the application.
- * L4 Use is what was allowed and refused over a moving window, the newest counting most, and what
- *    waits: see demand. A steady demand settles on wants within 10 % of it; a starved one grows
- *    until it is met, or the server has no more.
+ * K4 Without a lease the fallback is in force. on_change is called when the capacity, or why it is
+ *    in force, has changed.
+ * K5 Opening a resource twice gives one resource, with one limiter and the options of the first
+ *    opening. The call names the first option that differs, and refuses another kind. The last
+ *    close releases the lease.
+ * K6 Wants are set by the application, or they follow use. Then they begin at an initial value, and
+ *    stay between a minimum and a maximum. An idle resource keeps the minimum, so that its first
+ *    call need not wait.
+ * K7 Nothing that a server does or fails to do blocks or crashes the application.
+ * L4 Use is what was allowed and refused in a moving window, in which newer amounts count more, and
+ *    what callers wait for (see "demand"). With a steady demand, wants settle within 10 % of it. If
+ *    demand is not met, wants grow until it is met or the server has no more.
  *
- * How soon a lease follows. A limiter that refuses sets a flag of the client, which looks at it
- * every 0.2 s, waits until 0.1 s have passed since that refusal, and asks at once if all that it
- * had asked for was granted. So from idle the whole share of a free resource is there within 250 ms
- * and one round trip of the first refusal. Until then an idle resource has the lease that it wants,
- * the minimum, also where its safe capacity is more. To ask for the safe capacity while idle would
- * be wrong: a capacity divided by the number of clients is all of it, and it would be out with
- * clients that do not use it. A client that needs it would wait until each of them asks again, up
- * to a refresh interval, in place of 250 ms. So the safe capacity is the least that a resource asks
- * for from a refusal on that does not tell how much is missing (callers that wait), while all that
- * it asks for is granted; then it is not long below it unless others want the capacity.
+ * How soon a lease follows demand. A limiter that refuses sets a flag of the client. The client
+ * checks this flag every 0.2 s, waits until 0.1 s have passed since the refusal, and then asks at
+ * once if the last response granted all that it had asked for. So an idle resource gets its whole
+ * share of a free resource within 250 ms and one round trip of the first refusal.
+ *
+ * An idle resource asks only for its minimum, even if its safe capacity is larger. If it asked for
+ * the safe capacity, clients that use nothing would hold it: without a configured safe capacity it
+ * is the capacity divided by the number of clients, so idle clients would hold everything. A client
+ * that needs capacity would then wait until each of them asks again, which takes up to a refresh
+ * interval instead of 250 ms. After a refusal that does not tell how much is missing (because
+ * callers wait), a resource asks for at least its safe capacity, as long as the server grants all
+ * that it asks for. So it is below its safe capacity for a short time only, unless others want the
+ * capacity.
  */
 
 /* ---- client: demand */

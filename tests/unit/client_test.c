@@ -343,6 +343,34 @@ static void invalid_client_options_are_refused(void **state) {
     }
 }
 
+/* C5: a typing error in an address is found at the start. */
+static void invalid_addresses_are_refused(void **state) {
+    (void)state;
+    static const char *const port = "addresses[0]: the port must be a number from 1 to 65535";
+    static const char *const space = "addresses[0]: must not begin or end with a space";
+    static const struct {
+        const char *address, *error;
+    } rows[] = {{"tcp://a:99999", port},      {"tcp://a:65536", port},
+                {"tcp://a:0", port},          {"tcp://a:", port},
+                {"tcp://a:1x", port},         {"tcp://a:18446744073709551617", port},
+                {"tls+tcp://a:99999", port},  {"ws://a:99999/doorman", port},
+                {"wss://[::1]:99999/", port}, {" tcp://a:1", space},
+                {"tcp://a:1 ", space},        {"tcp://a:65535", ""},
+                {"tcp://[::1]:1", ""},        {"ws://a/doorman", ""},
+                {"wss://[::1]/", ""},         {"ipc:///tmp/a b:99999", ""},
+                {"inproc://a:99999", ""}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const doorman_client_options options = {
+            .client_id = "c", .addresses = &rows[i].address, .address_count = 1, .seed = 1};
+        doorman_client *client = NULL;
+        doorman_error error = {""};
+        doorman_status status = doorman_client_create(&client, &options, &error, 0);
+        assert_int_equal(status, rows[i].error[0] ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK);
+        assert_string_equal(error.text, rows[i].error);
+        doorman_client_destroy(client);
+    }
+}
+
 /* C5 */
 static void invalid_resource_options_are_refused(void **state) {
     (void)state;
@@ -1952,6 +1980,7 @@ int main(void) {
         cmocka_unit_test(a_gauge_on_fractional_units_is_reported_once),
         cmocka_unit_test(wants_of_whole_units_are_rounded_up),
         cmocka_unit_test(invalid_client_options_are_refused),
+        cmocka_unit_test(invalid_addresses_are_refused),
         cmocka_unit_test(invalid_resource_options_are_refused),
         cmocka_unit_test(invalid_wants_are_refused),
         cmocka_unit_test(a_priority_of_zero_is_not_the_default),
