@@ -10747,47 +10747,49 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
 #ifdef DOORMAN_NNG
 /* ---- >>nng ---------------------------------------------------------------------------------- */
 /*
- * A client that runs. A transport takes its requests over one REQ socket, one mutex guards it, and
- * those who wait for units stand in one line, in order of arrival. Its thread, over and over: takes
- * the answer that has come, updates the client, wakes those who are first in line for a limiter,
- * sends what is to be sent, and sleeps until the client is due, or there is news. A node with a
- * parent does the same with a transport of its own, in a thread of its program.
+ * An agent is a client with a mutex, a transport (one REQ socket of nng), a thread, and a list of
+ * the calls that wait for units, in order of arrival. The thread repeats these steps: it processes
+ * the response that has come, updates the client, wakes the first waiter of each resource, sends
+ * the request that is due, and sleeps until the client is due or something has changed. A node with
+ * a parent has a transport too, and its program calls it from a thread.
  *
- * The mutex (K7). What can take long (closing, dialling, sending, reading an answer) is done
- * without the mutex, so no caller waits for the network. The thread updates 100 resources at a
- * time. On a busy machine it had the mutex for 0.2 to 1.1 ms to write a request of 1,000 resources,
- * and for 0.2 to 1.0 ms to take its answer; therefore a client's have 500. nng's callback only
- * notes what has come. A request that fails takes its connection with it: what does not answer may
- * be half dead.
+ * The mutex (K7). The thread does not hold the mutex while it closes or dials a connection, sends a
+ * request or parses a response, so no caller waits for the network. It updates 100 resources at a
+ * time. On a busy machine it held the mutex for 0.2 to 1.1 ms to write a request of 1,000
+ * resources, and for 0.2 to 1.0 ms to process the response. Therefore a client asks for at most 500
+ * resources in a request. The callback of nng only notes the event. After a request has failed, the
+ * next one uses a new connection, because a server that does not respond may have lost the old one.
  *
- * Waiting (L1, L2). Of those who wait for one limiter only the first tries. It sleeps until the
- * limiter could let it through, or the lease may have changed, and wakes the next when it leaves.
- * The limiters' queues say without the mutex whether there is a line, and to the client what is in
- * demand; who gives up counts as refused, once.
+ * Waiting (L1, L2). Among the waiters of a resource only the first one tries. It sleeps until the
+ * limiter could allow it, or until the lease may have changed, and it wakes the next waiter when it
+ * leaves. Each resource has an atomic sum of the units that calls wait for, so a caller sees
+ * without the mutex whether the queue is empty. The same sum tells the client how much is in
+ * demand. A waiter that times out counts as refused once.
  *
- * Pacing. A thread that wakes late finds what was saved meanwhile, and it and those behind it would
- *    rush. So whoever stands in line, or comes soon after such a one, passes its price after the
- *    one before, less a part that grows with the square of what is saved: at an eighth of the burst
- *    it is all, since on a machine so busy capacity would be lost. In numbers, 10,000 a second,
- *    burst 0.1 s: 2 ms too late are made good by going 3 % faster, 10 ms by going 2.8 times as
- *    fast, and 12.5 ms at once. So 7/8 of the burst stay in reserve for those who sleep too long.
+ * Pacing. While a thread oversleeps, the limiter saves units. Without pacing, this thread and the
+ * waiters behind it would use these units in a burst. So a waiter passes one price (the time of its
+ * units) after the waiter before it, minus a part of the price. This part grows with the square of
+ * what is saved. If an eighth of the burst is saved, the part is the whole price, because capacity
+ * would be lost otherwise. The same applies to calls that come soon after a waiter. Example: 10,000
+ * units a second, burst 0.1 s. After 2 ms of oversleep waiters pass 3 % faster, after 10 ms 2.8
+ * times as fast, and after 12.5 ms at once. So 7/8 of the burst remain for threads that oversleep.
  *
- * Condition variables go by a clock that stands still while the machine is suspended, and ours not;
- * so nobody sleeps longer than a second at a time.
+ * Condition variables use a clock that stops while the machine is suspended. doorman_clock does not
+ * stop. Therefore a thread sleeps for at most a second at a time.
  *
  * on_change is called with the mutex locked. The mutex checks for errors, so that a call from
- * within on_change returns DEADLOCK instead of waiting for itself. A wait that needs no mutex asks
- * `notifying` first, so that it is refused as well.
+ * within on_change returns DEADLOCK instead of waiting for itself. A wait that needs no mutex
+ * checks `notifying` first, and returns DEADLOCK too.
  *
- * Fork. A child process has the memory of its parent, and none of its threads: an agent's client
- * would go on using a lease that the parent still uses, and nng ends any process that calls it in a
- * child of one that had used it. Limiters are read without a lock and without a system call, so
- * they cannot compare process ids. So there is one handler (pthread_atfork) that runs in the child
- * before fork returns: it marks each agent as inherited, and sets each of its limiters to refuse.
- * For this it must find the agents; therefore this section, alone in this file, has a variable,
- * doorman__process: the list of the agents of this process. Before the fork the handler locks the
- * list and each agent, so that the child finds them whole. None of these mutexes is used in the
- * child again, except that of the list. Cost in the child: O(resources).
+ * Fork. A child process has a copy of its parent's memory, but only the thread that called fork.
+ * Without a precaution, an agent in the child would use leases that the parent still uses. And if
+ * the parent has used nng, a call of nng in the child ends the child. An attempt makes no system
+ * call, so it cannot compare process ids. Therefore a handler (pthread_atfork) runs in the child
+ * before fork returns. It marks each agent as inherited, and sets each of its limiters to refuse
+ * everything. The handler must find the agents, so there is a list of the agents of this process:
+ * doorman__process, the only global variable of this file that is no constant. Another handler
+ * locks the list and each agent before the fork, so that the child gets a consistent copy. In the
+ * child only the mutex of the list is used again. The cost in the child is O(resources).
  */
 
 #include <nng/nng.h>
@@ -10799,35 +10801,35 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
 #include <time.h>
 #include <unistd.h>
 
-/* A system header that came before this file has settled which names the system declares. glibc
- * defines __USE_MISC where it has seen _DEFAULT_SOURCE. */
+/* The first system header that is included determines which names the system declares. glibc
+ * defines __USE_MISC if _DEFAULT_SOURCE was defined before that. */
 #if !defined CLOCK_MONOTONIC || (defined __GLIBC__ && !defined __USE_MISC)
 #error "doorman.h: with -std=c11, put #define _DEFAULT_SOURCE before the first #include"
 #endif
 
-/* The calls that wait for a resource. Any thread may read the fields without the
- * mutex, so they are atomic. */
+/* The calls that wait for a resource. Any thread may read the fields without the mutex, so they are
+ * atomic. */
 typedef struct DOORMAN__ALIGNED doorman__queue {
-    uint64_t units;     /* what the calls wait for, in units / 4096; 0: nobody waits */
-    doorman_time paced; /* rate: when the pace let the last waiter pass; see Pacing */
+    uint64_t units;     /* the sum that the calls wait for, in 1/4096; 0: no call waits */
+    doorman_time paced; /* a rate: the time at which pacing let the last waiter pass */
 } doorman__queue;
 
-/* What the application of an agent has in place of a doorman_client_resource, which is not
- * guarded. */
+/* A resource, as the application of an agent sees it. The client's part of it is guarded by the
+ * mutex of the agent. */
 struct DOORMAN__ALIGNED doorman_resource {
     doorman_agent *agent;
     doorman_client_resource *own;
     doorman__queue queue;
 };
 
-/* A call that waits for units. It is on the stack of its thread. */
+/* A call that waits for units. The struct is on the stack of the caller's thread. */
 typedef struct doorman__waiter {
     struct doorman__waiter *previous, *next;
     doorman_agent *agent;
-    doorman_client_resource *resource; /* NULL: the wait has ended, because it is closed */
-    doorman__queue *queue;             /* of the resource */
+    doorman_client_resource *resource; /* NULL: the resource is closed, or the agent is shut down */
+    doorman__queue *queue;             /* that of the resource */
     double n;
-    bool first; /* in its queue */
+    bool first; /* it is the first in its queue */
     doorman_time since;
     pthread_cond_t turn;
 } doorman__waiter;
@@ -10836,19 +10838,19 @@ struct doorman_agent {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_condattr_t monotonic;
-    pthread_cond_t wake; /* the thread */
-    pthread_cond_t left; /* the last of the line has */
+    pthread_cond_t wake; /* wakes the agent's thread */
+    pthread_cond_t left; /* signals that the last waiter has left */
     doorman_agent *next; /* in the list of the process */
-    bool locked_by_fork; /* while it forks */
-    bool inherited;      /* this is the child of the process that started it */
-    bool closed;         /* no wait begins any more; atomic */
+    bool locked_by_fork; /* the handler of fork has locked the mutex */
+    bool inherited;      /* this process is a child of the one that started the agent */
+    bool closed;         /* new waits return at once; atomic */
     doorman_client *client;
-    doorman__waiter *first, *last; /* the line */
-    doorman_time stop_by;          /* DOORMAN_NEVER: it is not to stop */
-    bool wakeup;                   /* for the thread, which may not be asleep */
-    doorman_transport *transport;  /* the thread's own */
+    doorman__waiter *first, *last; /* all waiters, in order of arrival */
+    doorman_time stop_by;          /* the thread ends by then; DOORMAN_NEVER: it continues */
+    bool wakeup;                   /* the thread must not sleep before it has run again */
+    doorman_transport *transport;  /* only the thread uses it */
     doorman_error last_error;
-    doorman_time last_error_at; /* 0: there was none */
+    doorman_time last_error_at; /* 0: no request has failed */
 };
 
 static doorman_time doorman__clock_read(clockid_t clock) {
@@ -10865,11 +10867,11 @@ doorman_time doorman_clock(void) {
 #endif
 }
 
-/* Fills an array with random bits of the system. False: it has none. */
+/* Fills an array with random bits of the system. Returns false if the system has none. */
 static bool doorman__random_bits(void *out, size_t bytes) {
     unsigned char *at = (unsigned char *)out;
     while (bytes > 0) {
-        size_t part = bytes < 256 ? bytes : 256; /* getentropy gives no more at once */
+        size_t part = bytes < 256 ? bytes : 256; /* the maximum of getentropy */
         if (getentropy(at, part) != 0) return false;
         at += part;
         bytes -= part;
@@ -10880,13 +10882,14 @@ static bool doorman__random_bits(void *out, size_t bytes) {
 /* ---- nng: processes that fork */
 
 static struct doorman__process {
-    pthread_mutex_t mutex; /* guards the rest */
-    doorman_agent *agents; /* those that run in this process, linked by `next` */
-    bool has_handlers;     /* of fork, from the first use of nng on */
-    bool lost_nng;         /* a child, whose parent had used nng */
+    pthread_mutex_t mutex; /* guards the other fields */
+    doorman_agent *agents; /* the agents that run in this process, linked by `next` */
+    bool has_handlers;     /* the handlers of fork are registered */
+    bool lost_nng;         /* a parent of this process had used nng before the fork */
 } doorman__process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* An agent whose on_change forks is locked by this thread already. */
+/* If an on_change forks, this thread has locked its agent already: locking fails, and the agent
+ * stays locked after the fork. */
 static void doorman__fork_prepare(void) {
     pthread_mutex_lock(&doorman__process.mutex);
     for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
@@ -10914,7 +10917,7 @@ static void doorman__fork_child(void) {
     pthread_mutex_unlock(&doorman__process.mutex);
 }
 
-/* Called before the first call of nng. UNAVAILABLE: this process must not call it. */
+/* Called before any use of nng. Returns UNAVAILABLE if this process must not call nng. */
 static doorman_status doorman__process_use_nng(void) {
     struct doorman__process *process = &doorman__process;
     pthread_mutex_lock(&process->mutex);
@@ -10945,13 +10948,14 @@ static void doorman__process_remove(doorman_agent *agent) {
 
 /* ---- nng: what every call of an agent begins with */
 
-/* OK: the caller has the mutex. `inherited` is written before fork returns, and never else. */
+/* Locks the mutex. If the result is not OK, the mutex is not locked. `inherited` needs no mutex,
+ * because it is only written before fork returns. */
 static doorman_status doorman__agent_lock(doorman_agent *agent) {
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
     return pthread_mutex_lock(&agent->mutex) == 0 ? DOORMAN_OK : DOORMAN_DEADLOCK;
 }
 
-/* The same for a call that takes the mutex only if it must. The caller does not have it. */
+/* Makes the checks of doorman__agent_lock without locking, for calls that may not need it. */
 static doorman_status doorman__agent_admit(doorman_agent *agent) {
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
     if (!__atomic_load_n(&agent->client->notifying, __ATOMIC_RELAXED)) return DOORMAN_OK;
@@ -10960,7 +10964,8 @@ static doorman_status doorman__agent_admit(doorman_agent *agent) {
     return status;
 }
 
-/* Sleeps until then, or for less: callers look again at everything, the clock included. */
+/* Sleeps until a point in time, or for a shorter time. So a caller must check everything again,
+ * including the clock. */
 static void doorman__agent_sleep(doorman_agent *agent, pthread_cond_t *condition,
                                  doorman_time until, doorman_time now) {
     doorman_time nap = doorman__earlier(until - now, DOORMAN_SECOND);
@@ -10981,7 +10986,8 @@ static bool doorman__queue_is_empty(const doorman__queue *queue) {
     return __atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) == 0;
 }
 
-/* The units of a waiter are added to its queue, and subtracted again. The mutex is locked. */
+/* Adds the units of a waiter to the sum of its queue. This function and the next one need the
+ * mutex. */
 static void doorman__queue_join(const doorman__waiter *waiter, doorman_time now) {
     uint64_t units = doorman__units(waiter->n);
     assert(units > 0);
@@ -10999,8 +11005,9 @@ static void doorman__queue_leave(const doorman__waiter *waiter, doorman_time now
     waiting->waited += now - waiter->since;
 }
 
-/* Who joins is counted first and tries then, who releases looks at the count last: one of the two
- * sees the other, and no wake-up is lost. */
+/* Appends a waiter. No wake-up is lost: a waiter first adds its units to the sum and then tries,
+ * while a release first returns units and then reads the sum. So at least one of the two sees what
+ * the other has done. */
 static void doorman__line_join(doorman_agent *agent, doorman__waiter *waiter) {
     const doorman__waiter *other = agent->last;
     while (other && other->queue != waiter->queue) other = other->previous;
@@ -11012,7 +11019,7 @@ static void doorman__line_join(doorman_agent *agent, doorman__waiter *waiter) {
     doorman__queue_join(waiter, waiter->since);
 }
 
-/* It is the turn of the next one from here on who waits for this limiter. */
+/* Makes the next waiter of this queue, from `from` on, the first one, and wakes it. */
 static void doorman__line_serve(doorman__waiter *from, const doorman__queue *queue) {
     while (from && from->queue != queue) from = from->next;
     if (!from) return;
@@ -11029,14 +11036,15 @@ static void doorman__line_leave(doorman_agent *agent, doorman__waiter *waiter) {
     if (waiter->first) doorman__line_serve(waiter->next, waiter->queue);
 }
 
-/* What there is to be had may have changed. */
+/* Wakes the first waiter of each queue, because its capacity may have changed. */
 static void doorman__line_wake(doorman_agent *agent) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (waiter->first) pthread_cond_signal(&waiter->turn);
     }
 }
 
-/* Sends away who waits for a resource, or for any (NULL): they will not touch it again. */
+/* Ends the waits for a resource, or all waits if it is NULL. These calls do not use the resource
+ * again. */
 static void doorman__line_dismiss(doorman_agent *agent, const doorman_client_resource *resource) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (!waiter->resource || (resource && waiter->resource != resource)) continue;
@@ -11047,11 +11055,11 @@ static void doorman__line_dismiss(doorman_agent *agent, const doorman_client_res
     }
 }
 
-/* How late a thread usually wakes, at most: so much is made good at once. */
+/* Threads usually wake at most this much too late. Pacing compensates this time at once. */
 #define DOORMAN__WAKE_MAX (DOORMAN_SECOND / 10000)
 
-/* When the pace lets a waiter pass whose attempt is allowed. The pace is the time of the waiter
- * before, plus the price, minus a part of the price that grows with the square of what is saved. */
+/* The time at which pacing lets a waiter pass whose attempt is allowed: the time of the waiter
+ * before, plus the price, minus a part of the price. See "Pacing" above. */
 static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_view *view) {
     assert(view->attempt.decision == DOORMAN_ALLOWED && view->price >= 0 && view->quota.most > 0);
     double saved = 8 * (double)view->attempt.left / (double)view->quota.most;
@@ -11059,8 +11067,8 @@ static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_vi
     return paced + (doorman_time)((double)view->price / 256 * (1 - late * late));
 }
 
-/* The same; 0 if the pace does not apply: the waiter is not in the queue, and no other waiter has
- * been there for half of the burst. */
+/* The time at which pacing lets this waiter pass. It is 0 if pacing does not apply: the waiter is
+ * not in the queue, and the last waiter passed more than half of the burst ago. */
 static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
                                          const doorman__rate_view *view, doorman_time now) {
     doorman_time paced = __atomic_load_n(&waiter->queue->paced, __ATOMIC_RELAXED);
@@ -11069,15 +11077,15 @@ static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
     return doorman__pace_due(paced, view);
 }
 
-/* A call that waits is demand, as a refusal is. */
+/* Counts a call that waits as demand, like a refusal. */
 static void doorman__waiter_signal(const doorman__waiter *waiter, doorman__usage *usage,
                                    doorman_time now) {
     doorman__usage_note_size(usage, doorman__units(waiter->n));
     doorman__usage_signal(usage, now);
 }
 
-/* Takes the units of a waiter. It looks first, because a failed try would count as demand, and the
- * waiter is counted already.
+/* Tries to take the units of a waiter. It first evaluates the attempt without making it, because a
+ * failed attempt counts as demand, and the demand of the waiter is counted already.
  *   delay     out: on UNAVAILABLE, how long to wait until the next try
  *   last      the waiter cannot wait any longer, so the pace does not apply
  *   returns   OK | UNAVAILABLE | RESOURCE_EXHAUSTED: the units are IMPOSSIBLE */
@@ -11103,7 +11111,7 @@ static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, do
     return DOORMAN_OK;
 }
 
-/* The same for a gauge. */
+/* Does the same for a gauge. */
 static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, doorman_time *delay,
                                                 doorman_time now) {
     doorman__gauge *gauge = &waiter->resource->gauge;
@@ -11129,8 +11137,8 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
                : doorman__waiter_try_rate(waiter, delay, last, now);
 }
 
-/* What was not to be had in time, or ever, is demand too. Whoever has left the line must not touch
- * the resource any more, which may be closed from then on; so in the line this is called before. */
+/* Counts the units as refused if they were not available in time, or can never be. A waiter calls
+ * this before it leaves the queue, because the resource may be closed after that. */
 static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
     if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
     doorman__usage *usage = doorman__resource_usage(waiter->resource);
@@ -11138,7 +11146,7 @@ static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status 
     (void)doorman__count(usage, doorman__units(waiter->n), decision, doorman_clock());
 }
 
-/* In the line, until it is this one's turn and there is enough, or until `end`. */
+/* Blocks until this waiter is the first one and gets its units, or until `end`. */
 static doorman_status doorman__waiter_stay(doorman_agent *agent, doorman__waiter *waiter,
                                            doorman_time end) {
     doorman_status status = DOORMAN_UNAVAILABLE;
@@ -11161,8 +11169,9 @@ static void doorman__waiter_go(void *context) {
     pthread_cond_destroy(&waiter->turn);
 }
 
-/* It leaves also where its thread is cancelled: that wakes with the mutex, and must not end with
- * it, nor with its stack in the line. */
+/* Waits in the queue. If the thread is cancelled, pthread_cond_timedwait locks the mutex again and
+ * then runs the cleanup handler. The handler removes the waiter, which is on the stack of the
+ * thread, and unlocks the mutex. */
 static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waiter *waiter,
                                             doorman_time end) {
     doorman_status status;
@@ -11181,7 +11190,7 @@ static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waite
     return status;
 }
 
-/* Takes no mutex where nobody waits and there is enough. */
+/* Takes units, or waits for them. It needs no mutex if no other call waits and there is enough. */
 static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
                                           doorman_time timeout) {
     doorman_time now = doorman_clock(), delay = 0;
@@ -11206,7 +11215,7 @@ doorman_status doorman_resource_wait(doorman_resource *resource, double n, doorm
     return doorman__agent_wait(resource->agent, &waiter, timeout);
 }
 
-/* Within an on_change this thread has the mutex already. */
+/* If an on_change calls this, the thread has locked the mutex already, and `locked` is false. */
 doorman_status doorman_resource_release(doorman_resource *resource, double n) {
     doorman_agent *agent = resource->agent;
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
@@ -11220,16 +11229,16 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
 
 /* ---- nng: the transport */
 
-/* A request is with the caller's thread, or with nng. Only doorman__transport_move changes the
- * state, and so passes everything else in the struct from one to the other.
+/* Either the caller's thread or nng owns a request ("owner" below). Only the owner uses the other
+ * fields of the struct. Only doorman__transport_move changes the state, and so also the owner.
  *
- *   state      meaning                          with    leaves it
+ *   state      meaning                          owner   leaves it
  *   IDLE       there is no request              caller  _update fetches a request      -> PREPARED
  *   PREPARED   it must be sent                  caller  _send                          -> SENDING
  *                                                       _send fails                    -> ENDED
- *   SENDING    it waits for a connection        nng     it is sent                     -> RECEIVING
- *                                                       it fails, or the time is over  -> ENDED
- *   RECEIVING  it waits for its response        nng     it comes, fails, or is late    -> ENDED
+ *   SENDING    nng waits for a connection       nng     nng has sent the request       -> RECEIVING
+ *                                                       it fails, or times out         -> ENDED
+ *   RECEIVING  nng waits for the response       nng     it comes, fails, or times out  -> ENDED
  *   ENDED      it has a response, or an error   caller  the response is parsed         -> PARSED
  *                                                       _update passes the error on    -> IDLE
  *   PARSED     its response is parsed           caller  _update passes it on           -> IDLE
@@ -11252,21 +11261,21 @@ struct doorman_transport {
     /* The connection. */
     nng_socket socket;
     nng_aio *aio;
-    char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the last request */
-    bool has_socket;                        /* a socket that connects to this address */
-    int dialer;                             /* its id */
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address of the last request */
+    bool has_socket;                        /* the socket connects to this address */
+    int dialer;                             /* the id of nng's dialer */
     int pipe; /* the id of the connection that nng has made; 0: none; atomic */
 
     /* The request. */
     doorman_buffer text;
     uint64_t sequence;
-    doorman_time deadline; /* for its response */
+    doorman_time deadline; /* when the request times out */
 
-    /* How it ended. */
-    int nng_error;  /* why it failed; 0: it did not */
-    nng_msg *reply; /* NULL: it failed */
+    /* How the request ended. */
+    int nng_error;  /* why the request failed; 0: it did not */
+    nng_msg *reply; /* NULL: the request failed */
     doorman__incoming incoming;
-    doorman_error error; /* what is wrong */
+    doorman_error error; /* why the request failed, or what is wrong with the response */
 };
 
 static doorman__transport_state doorman__transport_get(const doorman_transport *transport) {
@@ -11314,7 +11323,7 @@ static uint64_t doorman__stat_value(nng_stat *parent, const char *name) {
     return 0;
 }
 
-/* The most frequent failure of a dialer, from its statistics; NULL: there was none. */
+/* The most frequent failure of a dialer, from its statistics. NULL means that there was none. */
 static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *dialer) {
     const struct doorman__dial_failure *found = NULL;
     uint64_t most = 0;
@@ -11326,7 +11335,8 @@ static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *diale
     return found;
 }
 
-/* nng keeps dialling, and reports no failure. Only its statistics count them, by their cause.
+/* Why a dialer cannot connect. nng retries without reporting failures, but its statistics count
+ * them by cause.
  *   cost   O(sockets and connections of nng in this process) */
 static const struct doorman__dial_failure *doorman__dialer_failure(int dialer) {
     const struct doorman__dial_failure *found = NULL;
@@ -11343,7 +11353,8 @@ static const struct doorman__dial_failure *doorman__dialer_failure(int dialer) {
 
 /* ---- nng: the transport's requests */
 
-/* Says why a request has failed. While nng was sending it, there was no connection. */
+/* Sets the error text of a request that has failed. If it failed while nng was sending it, nng had
+ * no connection. */
 static void doorman__transport_explain(doorman_transport *transport, bool was_sending) {
     int code = transport->nng_error;
     const struct doorman__dial_failure *failure = NULL;
@@ -11356,7 +11367,7 @@ static void doorman__transport_explain(doorman_transport *transport, bool was_se
                   failure && failure->text ? failure->text : nng_strerror(code));
 }
 
-/* A request has ended, with a reply or an error of nng. */
+/* Ends a request, with a reply or an error of nng. */
 static void doorman__transport_finish(doorman_transport *transport, int nng_error, nng_msg *reply) {
     assert(!nng_error == !!reply);
     bool was_sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
@@ -11373,7 +11384,7 @@ static nng_duration doorman__transport_time_left(doorman_time deadline) {
     return (nng_duration)doorman__earlier(left / (DOORMAN_SECOND / 1000) + 1, INT32_MAX);
 }
 
-/* In a thread of nng's: the request was sent, or answered, or has failed. */
+/* A thread of nng calls this when the request was sent, has a response or has failed. */
 static void doorman__transport_on_aio(void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int nng_error = nng_aio_result(transport->aio);
@@ -11384,12 +11395,13 @@ static void doorman__transport_on_aio(void *context) {
         nng_recv_aio(transport->socket, transport->aio);
         return;
     }
-    if (sending) nng_msg_free(nng_aio_get_msg(transport->aio)); /* nng has not taken it */
+    if (sending) nng_msg_free(nng_aio_get_msg(transport->aio)); /* nng does not own it yet */
     doorman__transport_finish(transport, nng_error,
                               nng_error == 0 ? nng_aio_get_msg(transport->aio) : NULL);
 }
 
-/* The options' texts are borrowed, and each connection needs them again. */
+/* Copies the texts, because each new connection needs them and the caller's are only valid during
+ * the call. */
 static bool doorman__transport_copy_tls(doorman_transport *transport, const doorman_tls *tls) {
     const char *texts[3] = {tls->authority, tls->certificate, tls->key};
     for (int i = 0; i < 3; i++) {
@@ -11415,7 +11427,7 @@ doorman_status doorman_transport_create(doorman_transport **out,
     return DOORMAN_OK;
 }
 
-/* Closing the socket ends what the aio waits for, and freeing it waits for the callback. */
+/* nng_close aborts the operation of the aio. nng_aio_free waits until the callback has returned. */
 void doorman_transport_destroy(doorman_transport *transport) {
     if (!transport) return;
     nng_close(transport->socket);
@@ -11429,8 +11441,8 @@ void doorman_transport_destroy(doorman_transport *transport) {
     DOORMAN_FREE(transport);
 }
 
-/* What a connection to this address asks of its peer, and shows it: nng checks the certificate, but
- * has to be told for which name. */
+/* Makes the TLS configuration of a connection. nng checks the peer's certificate, and needs the
+ * host name for that. */
 static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_config **out) {
     char host[DOORMAN_ID_BYTES_MAX + 1];
     const char *from = strstr(transport->address, "://");
@@ -11445,7 +11457,7 @@ static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_c
     return error;
 }
 
-/* In a thread of nng's: there is a connection now, or this one is gone. */
+/* A thread of nng calls this when a connection is made or lost. */
 static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int id = nng_pipe_id(pipe);
@@ -11467,20 +11479,21 @@ static int doorman__transport_dial(doorman_transport *transport) {
     }
     if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
     transport->dialer = nng_dialer_id(dialer);
-    if (tls) nng_tls_config_free(tls); /* the dialer holds on to it */
+    if (tls) nng_tls_config_free(tls); /* the dialer has its own reference */
     return error;
 }
 
-/* Nobody needs to be there yet: nng goes on dialling, every 0.1 s to 1 s. But it must not send a
- * request again by itself, for what the upstream has given up must not be granted later.
+/* Opens a socket that connects to the address. The server need not run yet: nng retries every 0.1 s
+ * to 1 s. But nng must not resend a request, because a server must not grant a request that the
+ * upstream has given up.
  *   returns   nng's error, or 0 */
 static int doorman__transport_connect(doorman_transport *transport) {
-    nng_close(transport->socket); /* the first time there is none, and nng says so */
+    nng_close(transport->socket); /* has no effect the first time */
     __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
     int error = nng_req0_open(&transport->socket);
     if (error != 0) return error;
     nng_socket socket = transport->socket;
-    size_t bytes_max = DOORMAN_MESSAGE_BYTES_MAX + sizeof(uint32_t); /* and a request's number */
+    size_t bytes_max = DOORMAN_MESSAGE_BYTES_MAX + sizeof(uint32_t); /* with nng's request id */
     error = nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
     if (error == 0) error = nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000);
     if (error == 0) error = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max);
@@ -11493,14 +11506,14 @@ static int doorman__transport_connect(doorman_transport *transport) {
     return error;
 }
 
-/* The connection is not used any more. The next request makes another one. */
+/* Makes the next request open a new connection. */
 static void doorman__transport_disconnect(doorman_transport *transport) {
     transport->has_socket = false;
     __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
 }
 
-/* Fetches the next request, unless one is in progress. The work of the owner is done in any case.
- * True: the request must be sent. */
+/* Does the work of the upstream's owner, and fetches the next request unless one is in progress.
+ * Returns true if a request must be sent. */
 static bool doorman__transport_prepare(doorman_transport *transport, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
     doorman_request request;
@@ -11521,8 +11534,8 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
     return true;
 }
 
-/* nng sends a request when there is a connection. If another address could be tried, the transport
- * waits for a connection for at most this long, else until the response is due. */
+/* nng sends a request when there is a connection. The transport waits for a connection until the
+ * request times out, but at most this long if there is another address to try. */
 #define DOORMAN__CONNECT_MAX (2 * DOORMAN_SECOND)
 
 void doorman_transport_send(doorman_transport *transport) {
@@ -11544,7 +11557,7 @@ void doorman_transport_send(doorman_transport *transport) {
     nng_send_aio(transport->socket, transport->aio);
 }
 
-/* Parses the response that has come, if one has. This needs no lock. */
+/* Parses a response if one has come. This needs no lock. */
 static void doorman__transport_parse(doorman_transport *transport) {
     if (doorman__transport_get(transport) != DOORMAN__TRANSPORT_ENDED || !transport->reply) return;
     doorman__incoming_read(&transport->incoming, (const char *)nng_msg_body(transport->reply),
@@ -11552,8 +11565,8 @@ static void doorman__transport_parse(doorman_transport *transport) {
     doorman__transport_move(transport, DOORMAN__TRANSPORT_PARSED);
 }
 
-/* Passes the response that has come, or a failure, to the upstream. A request that fails takes its
- * connection with it. */
+/* Passes a response or a failure to the upstream. After a failure the next request opens a new
+ * connection. */
 static void doorman__transport_take(doorman_transport *transport, doorman_transport_result *out,
                                     doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
@@ -11588,7 +11601,7 @@ bool doorman_transport_update(doorman_transport *transport, doorman_transport_re
 
 /* ---- nng: the thread */
 
-/* From the transport, in a thread of nng's or in this one. */
+/* The transport calls this, in a thread of nng or in the agent's thread. */
 static void doorman__agent_on_wakeup(void *context) {
     doorman_agent *agent = (doorman_agent *)context;
     pthread_mutex_lock(&agent->mutex);
@@ -11596,7 +11609,7 @@ static void doorman__agent_on_wakeup(void *context) {
     pthread_mutex_unlock(&agent->mutex);
 }
 
-/* Sends the request that is due, if one is. It releases the mutex while it sends. */
+/* Sends a request if one is due. It unlocks the mutex while it sends. */
 static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
     if (!doorman__transport_prepare(agent->transport, now)) return;
     pthread_mutex_unlock(&agent->mutex);
@@ -11604,8 +11617,8 @@ static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
     pthread_mutex_lock(&agent->mutex);
 }
 
-/* Passes the result of the last request on, and notes why it failed. For a client, a response from
- * a server that knows no master is a failure too. */
+/* Processes the result of the last request, and keeps the text of a failure. A response from a
+ * server that knows no master is a failure too. */
 static void doorman__agent_take(doorman_agent *agent, doorman_time now) {
     doorman_transport_result result;
     uint64_t before = agent->client->upstream.failure_count;
@@ -11617,8 +11630,8 @@ static void doorman__agent_take(doorman_agent *agent, doorman_time now) {
     agent->last_error_at = now;
 }
 
-/* Updates the client in slices, each resource once at most. Between two slices it sleeps without
- * the mutex: else it would have it again before a thread that waits for it is awake. */
+/* Updates the client in slices, each resource at most once. Between two slices it unlocks the mutex
+ * and sleeps. Without the sleep it would lock the mutex again before a waiting thread is awake. */
 #define DOORMAN__SLICE 100
 #define DOORMAN__SLICE_PAUSE (DOORMAN_SECOND / 20000)
 
@@ -11634,8 +11647,8 @@ static void doorman__agent_update(doorman_agent *agent) {
     }
 }
 
-/* When the agent is to stop all resources are closed, and the client is due no more once they are
- * released. */
+/* The loop of the agent's thread. doorman_agent_stop closes all resources. When they are released,
+ * the client is never due again, and the loop ends. */
 static void *doorman__agent_main(void *context) {
     doorman_agent *agent = (doorman_agent *)context;
     pthread_mutex_lock(&agent->mutex);
@@ -11653,17 +11666,17 @@ static void *doorman__agent_main(void *context) {
         doorman_time due = doorman__client_due(agent->client), stop_by = agent->stop_by;
         if (stop_by != DOORMAN_NEVER && (now >= stop_by || due == DOORMAN_NEVER)) break;
         if (agent->wakeup) continue;
-        if (due <= now) due = now + DOORMAN_SECOND / 100; /* whatever happens, it must not spin */
+        if (due <= now) due = now + DOORMAN_SECOND / 100; /* never spin */
         doorman__agent_sleep(agent, &agent->wake, doorman__earlier(due, stop_by), now);
     }
     pthread_mutex_unlock(&agent->mutex);
     return NULL;
 }
 
-/* "HOST:PID:RANDOM": a valid id, whatever the host calls itself. Host and process are for people:
- * in containers both may be the same. The 64 bits come from the system for each agent, not from a
- * state that a fork or an image of a machine would copy: among a million agents at once two are the
- * same with a probability of 3e-8. */
+/* Writes "HOST:PID:RANDOM". Characters of the host name that an id cannot have become "-". Host and
+ * pid help people to find the process, but containers may share both. So 64 random bits make the id
+ * unique. They come from the system, because a fork or a copy of a virtual machine would copy the
+ * state of a generator. Among a million agents two have equal bits with a probability of 3e-8. */
 static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
     char host[200] = "";
     if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);
@@ -11686,7 +11699,7 @@ static doorman_status doorman__agent_create_client(doorman_agent *agent,
     doorman__agent_default_id(id, random[0]);
     if (!own.client_id) own.client_id = id;
     if (!own.seed) own.seed = random[1];
-    own.tls = NULL; /* the transport's */
+    own.tls = NULL; /* only the transport uses it */
     return doorman_client_create(&agent->client, &own, error, doorman_clock());
 }
 
@@ -11700,7 +11713,7 @@ static doorman_status doorman__agent_create_transport(doorman_agent *agent, cons
     return status == DOORMAN_OK ? DOORMAN_OK : doorman__no_memory(error);
 }
 
-/* Whether nng has such a transport, which it can tell without the network. */
+/* Checks whether nng supports an address. This makes no connection. */
 static doorman_status doorman__agent_check_address(nng_socket socket, const char *address,
                                                    bool has_tls, size_t index,
                                                    doorman_error *error) {
@@ -11743,7 +11756,7 @@ static doorman_status doorman__agent_check_tls(const doorman_tls *tls, doorman_e
                          nng_strerror(result));
 }
 
-/* What doorman_client_create does not know of: what nng can do. */
+/* Checks the options that doorman_client_create cannot check: what nng supports. */
 static doorman_status doorman__agent_check(const doorman_client_options *options,
                                            doorman_error *error) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
@@ -11765,7 +11778,8 @@ static doorman_status doorman__agent_use_nng(doorman_error *error) {
     return doorman__fail(error, status, "the parent of this process had used nng before the fork");
 }
 
-/* The thread is not there, or no more; nng's may be, until the transport is destroyed. */
+/* Precondition: the agent's thread has ended, or never ran. Threads of nng may use the agent until
+ * the transport is destroyed. */
 static void doorman__agent_free(doorman_agent *agent) {
     doorman_transport_destroy(agent->transport);
     doorman_client_destroy(agent->client);
@@ -11776,7 +11790,8 @@ static void doorman__agent_free(doorman_agent *agent) {
     DOORMAN_FREE(agent);
 }
 
-/* What is there when a later one fails holds nothing yet that would have to be given back. */
+/* Makes the mutex and the condition variables. If one fails, the others are not destroyed, because
+ * they own no resources yet. */
 static bool doorman__agent_init(doorman_agent *agent) {
     pthread_mutexattr_t checks;
     agent->stop_by = DOORMAN_NEVER;
@@ -11790,7 +11805,8 @@ static bool doorman__agent_init(doorman_agent *agent) {
            pthread_cond_init(&agent->left, &agent->monotonic) == 0;
 }
 
-/* The signals of the application are not for this thread. */
+/* Starts the thread with all signals blocked, so that it does not receive the application's
+ * signals. */
 static bool doorman__agent_launch(doorman_agent *agent) {
     sigset_t all, before;
     sigfillset(&all);
@@ -11824,7 +11840,7 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
     return status;
 }
 
-/* Releases what the application has left open, as often as it has opened it. */
+/* Closes all resources that the application has left open. */
 static void doorman__agent_close_all(doorman_agent *agent, doorman_time now) {
     doorman__held_lease *held = agent->client->upstream.first, *next = NULL;
     for (; held; held = next) {
@@ -11834,7 +11850,7 @@ static void doorman__agent_close_all(doorman_agent *agent, doorman_time now) {
     }
 }
 
-/* With the mutex. */
+/* Ends all waits, and lets no new one begin. Precondition: the mutex is locked. */
 static void doorman__agent_close_line(doorman_agent *agent) {
     __atomic_store_n(&agent->closed, true, __ATOMIC_RELAXED);
     doorman__line_dismiss(agent, NULL);
@@ -11884,7 +11900,7 @@ doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info 
 
 /* ---- nng: the resources */
 
-/* For a call with an error text. */
+/* Locks the mutex for a call that uses the client, and writes the error text. */
 static doorman_status doorman__agent_enter(doorman_agent *agent, doorman_error *error) {
     doorman_status status = doorman__agent_lock(agent);
     if (status == DOORMAN_DEADLOCK) {
@@ -11907,7 +11923,7 @@ static doorman_status doorman__agent_open(doorman_resource **out, doorman_agent 
     if (!handle) return doorman__no_memory(error);
     doorman_status status =
         doorman_client_open(&own, agent->client, options, error, doorman_clock());
-    if (status == DOORMAN_OK && !own->handle) { /* else it was open already */
+    if (status == DOORMAN_OK && !own->handle) { /* else the resource was open already */
         handle->agent = agent;
         handle->own = own;
         own->handle = handle;
@@ -11983,7 +11999,7 @@ doorman_time doorman_resource_delay(const doorman_resource *resource, double n) 
     return doorman__usage_refresh_in(&own->rate.usage, now);
 }
 
-/* For the resources that are open, and for those that are opened later. */
+/* Applies to all open resources. The client remembers it for resources that are opened later. */
 doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
