@@ -1282,11 +1282,12 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
 
 /* May n units be used now? If so, the call takes them.
  *
- * A rate grants at most rate * (t + burst) units in any time t (L1). A burst that is shorter than
- * the time of one unit counts as that time; otherwise a slow rate could never allow one unit. A
- * burst in units grants at most rate * t + burst units. A rate starts empty. The time of a unit is
- * kept to 1/256 ns, rounded up: single units pass at 2.5e11 a second at most, 0.04 % too slowly at
- * 1e8 a second, and no whole unit passes below 3e-8 a second, which is one in a year.
+ * A rate grants at most rate * (t + burst) units in any time t (L1). For a request of n units, a
+ * burst that is shorter than the time of n units counts as that time: at 100 a second, a request
+ * for 20 units fits 0.2 s after the last units were taken. A burst in units is a hard bound: at
+ * most rate * t + burst units, and a larger request is IMPOSSIBLE. A rate starts empty. The time of
+ * a unit is kept to 1/256 ns, rounded up: single units pass at 2.5e11 a second at most, 0.04 % too
+ * slowly at 1e8 a second, and no whole unit passes below 3e-8 a second, which is one in a year.
  *
  * A gauge never has more units in use than its capacity. If the capacity falls below what is in
  * use, nothing new is allowed until units are released. The caller releases the same n. Units are
@@ -1295,10 +1296,10 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  *
  *   n         [0, 1e15]; 0 is always allowed
  *   out       NULL for the fastest call; else written whole
- *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n can never fit, at the largest capacity that the
- *             resource may want (wants_maximum, or wants that are set) or has, if that is more; for
- *             a rate more than one unit, and than the burst at that rate. What is not allowed
- *             counts as refused
+ *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n can never fit. A gauge: n is more than the largest
+ *             capacity that the resource may want (wants_maximum, or wants that are set) or has, if
+ *             that is more. A rate: n is more than a burst in units, or takes more than 208 days at
+ *             that capacity. What is not allowed counts as refused
  *   cost      no lock and no system call except a read of the clock; one compare-and-swap if
  *             allowed. With `out` also a second look and two divisions
  *   source    a rate: GCRA (ITU-T I.371), with saved time instead of a bucket of cells */
@@ -6888,8 +6889,10 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  * lease ends without any call. An allowance has two slots. Its only writer fills the slot that is
  * not in use, and then increments the version.
  *
- * L1 In any time t a rate allows at most rate * (t + burst) units. A gauge never has more units in
- *    flight than its capacity, and when the capacity falls, nothing new starts until it fits.
+ * L1 In any time t a rate allows at most rate * (t + burst) units. For a request of n units, a
+ *    burst that is shorter than the time of n units counts as that long. A gauge never has more
+ *    units in flight than its capacity, and when the capacity falls, nothing new starts until it
+ *    fits.
  *
  *    A token bucket stores paid_until, the time up to which all units are spent (GCRA). The time
  *    from paid_until to now is unused. At most `burst` of it is saved. n units cost n times the
@@ -6898,8 +6901,11 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *    paid_until is 4.00, so 0.1 s is saved. One unit costs 0.1 s, and fits exactly: paid_until
  *    becomes 5.00. The next unit fits at 5.10.
  *    If the time of one unit is longer than the burst, the bucket saves that time instead.
- *    Otherwise no unit would ever fit: at 0.5 a second, one unit takes 2 s. A burst in units is the
- *    time that they take at the rate in force.
+ *    Otherwise no unit would ever fit: at 0.5 a second, one unit takes 2 s. In the same way a
+ *    request for n units may use all the time since paid_until, up to the time of n units. So no
+ *    request is refused for ever: at 100 a second, 20 units fit 0.2 s after the last units were
+ *    taken. A burst in units is a hard bound: it is the time that these units take at the rate in
+ *    force, and a larger request is IMPOSSIBLE.
  *
  *    Times are in ticks of 1/256 ns, modulo 2^64 (834 days). A paid_until that is less than 18
  *    minutes ahead of the clock is in the future: another thread has read its clock later, or units
@@ -6985,7 +6991,8 @@ typedef struct doorman__attempt {
 
 /* ---- limiters: token bucket */
 
-#define DOORMAN__FUTURE (INT64_C(1) << 48) /* 18 minutes, in ticks */
+#define DOORMAN__FUTURE (INT64_C(1) << 48)    /* 18 minutes, in ticks */
+#define DOORMAN__SAVED_MAX (INT64_C(1) << 62) /* 208 days: the most that is ever saved */
 
 /* How many ticks are saved; negative: owed. */
 static inline int64_t doorman__bucket_level(const doorman__bucket *bucket, uint64_t paid_until,
@@ -7543,6 +7550,7 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     doorman_time unmet_since; /* the first refusal since the client looked; 0: none */
     uint64_t largest;         /* the largest n above one unit since the client's last sample */
     double ceiling;           /* the largest amount that the limiter can ever follow */
+    double expected;          /* the amount that the next lease will have, as far as is known */
     doorman_time refresh_at;  /* when another amount may come; DOORMAN_NEVER: never */
     uint8_t *client_unmet;    /* set together with unmet_since; may be NULL */
     uint8_t bypass;           /* DOORMAN__SHADOW, DOORMAN__KILLED */
@@ -7563,6 +7571,13 @@ static void doorman__usage_set_ceiling(doorman__usage *usage, double ceiling) {
 static void doorman__usage_init(doorman__usage *usage, double amount) {
     doorman__usage_set_ceiling(usage, amount);
     usage->refresh_at = DOORMAN_NEVER;
+}
+
+/* Another amount may come at a point in time. */
+static void doorman__usage_expect(doorman__usage *usage, double amount, doorman_time at) {
+    assert(doorman__amount_valid(amount));
+    __atomic_store(&usage->expected, &amount, __ATOMIC_RELAXED);
+    __atomic_store_n(&usage->refresh_at, at, __ATOMIC_RELAXED);
 }
 
 static void doorman__usage_bypass(doorman__usage *usage, uint8_t flag, bool on) {
@@ -7645,8 +7660,9 @@ typedef struct doorman__rate {
     doorman__usage usage;
 } doorman__rate;
 
-static inline doorman__bucket doorman__quota_bucket(const doorman__quota *quota) {
-    return (doorman__bucket){.saved_most = quota->most, .wait_most = INT64_MAX};
+static inline doorman__bucket doorman__quota_bucket(const doorman__quota *quota, int64_t price) {
+    int64_t most = price > quota->most ? price : quota->most;
+    return (doorman__bucket){.saved_most = most, .wait_most = INT64_MAX};
 }
 
 /* The quota of an amount. The burst can be saved, or the time of one unit if that is longer. */
@@ -7671,30 +7687,41 @@ static void doorman__quota_limit_rise(doorman__quota *after, const doorman__quot
     if (most < after->most) after->most = most;
 }
 
+/* How many ticks a quota can save for a request of so many units, which may be more than the burst
+ * (L1). A burst in units is a hard bound. */
+static int64_t doorman__quota_depth(const doorman__quota *quota, bool in_units, double units) {
+    if (quota->most < 0) return DOORMAN__SAVED_MAX;
+    double price = in_units ? 0 : doorman__min(units * quota->unit_time, DOORMAN__SAVED_MAX);
+    int64_t depth = doorman__round_up(price);
+    return depth > quota->most ? depth : quota->most;
+}
+
 /* The paid_until with which a rate goes from one quota to another: it saves no more units than
- * before. When the rate rises, the saved time shrinks in proportion. When it falls, the saved time
- * stays, and is worth fewer units; but with a burst in units, the units stay. Returns paid_until
- * itself if nothing changes. */
+ * before. `largest` is the number of units of the largest recent request, if it was larger than one
+ * unit. When the rate rises, the saved time shrinks in proportion. When it falls, the saved time
+ * stays, and is worth fewer units. But the units stay if the burst is in units, or if a large
+ * request may be saving up. Returns paid_until itself if nothing changes. */
 static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__quota *to,
-                                     bool in_units, uint64_t paid_until, uint64_t now) {
-    const doorman__bucket before = {.saved_most = from->most < 0 ? INT64_C(1) << 62 : from->most};
-    const doorman__bucket after = {.saved_most = to->most};
+                                     bool in_units, double largest, uint64_t paid_until,
+                                     uint64_t now) {
+    const doorman__bucket before = {.saved_most = doorman__quota_depth(from, in_units, largest)};
+    const doorman__bucket after = {.saved_most = doorman__quota_depth(to, in_units, largest)};
     int64_t saved = doorman__bucket_level(&before, paid_until, now);
     double ratio = to->unit_time / from->unit_time; /* NaN: both are unlimited */
-    bool units_stay = in_units && ratio < 1e12 && to->most >= 0;
+    bool units_stay = (in_units || largest > 0) && ratio < 1e12 && to->most >= 0;
     bool falls = !(ratio <= 1);
     if (saved <= 0 || (falls && !units_stay)) return paid_until;
     bool stays = ratio >= 1 && doorman__bucket_level(&after, paid_until, now) <= saved;
     if (stays && !units_stay) return paid_until;
-    double most = to->most >= 0 ? doorman__min((double)to->most, 9e18) : 9e18;
-    return now - (uint64_t)doorman__min((double)saved * ratio, most);
+    return now - (uint64_t)doorman__min((double)saved * ratio, (double)after.saved_most);
 }
 
 /* Sets what the rate follows: `amount` until then, and `after` from then on. Before other threads
- * see a higher rate, what was saved at the old one is reduced. If the rate rises at `until`, it
+ * see a higher rate, what was saved at the old one is reduced: to the burst, or to the units of the
+ * largest recent request. If the rate rises at `until`, it
  * saves no more than before until it is set again. */
 static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time until, double after,
-                              doorman_time now) {
+                              double largest, doorman_time now) {
     doorman__quota old,
         quotas[2] = {doorman__rate_quota(rate, amount), doorman__rate_quota(rate, after)};
     const doorman__quota *next = &quotas[now >= until];
@@ -7702,7 +7729,7 @@ static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time u
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED), carried;
     do {
         uint64_t ticks = doorman__ticks(now);
-        carried = doorman__quota_carry(&old, next, rate->burst_units > 0, paid, ticks);
+        carried = doorman__quota_carry(&old, next, rate->burst_units > 0, largest, paid, ticks);
         if (carried == paid) break;
         assert((int64_t)(ticks - carried) >= 0); /* what was saved does not become a debt */
     } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, carried, true, __ATOMIC_RELAXED,
@@ -7733,36 +7760,28 @@ static inline int64_t doorman__rate_price(const doorman__quota *quota, double n)
     return doorman__price(n * quota->unit_time, quota->most);
 }
 
-/* Do n units fit at the ceiling? If the ceiling is 0, it is not known yet. */
+/* The price of a request that is larger than the burst: the rate saves up for it (L1). -1: it
+ * cannot save so much. */
+static int64_t doorman__rate_large_price(const doorman__rate *rate, const doorman__quota *quota,
+                                         double n) {
+    if (rate->burst_units > 0 || !(quota->amount > 0) || !doorman__amount_valid(n)) return -1;
+    return doorman__price(n * quota->unit_time, DOORMAN__SAVED_MAX);
+}
+
+/* Can n units fit at any time? */
 static bool doorman__rate_possible(const doorman__rate *rate, double n) {
     double ceiling = doorman__usage_ceiling(&rate->usage);
-    if (!(ceiling > 0)) return true;
-    double most = rate->burst_units;
-    if (most <= 0) most = ceiling * ((double)rate->burst / (double)DOORMAN_SECOND);
-    if (!(n * doorman__unit_time(ceiling) <= 9e18)) return false;
-    return n <= doorman__max(most, 1) * (1 + 1e-9);
+    bool known = ceiling > 0; /* 0: it is not known yet */
+    if (known && !(n * doorman__unit_time(ceiling) <= (double)DOORMAN__SAVED_MAX)) return false;
+    return rate->burst_units <= 0 || n <= doorman__max(rate->burst_units, 1) * (1 + 1e-9);
 }
 
-/* A try without a price: n is 0, not an amount, or too large, or the rate is 0 or unlimited. */
-static doorman_decision doorman__rate_try_unpriced(doorman__rate *rate, const doorman__quota *quota,
-                                                   double n, doorman_time now) {
-    if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
-    if (n <= 0) return DOORMAN_ALLOWED;
-    doorman_decision decision = DOORMAN_ALLOWED;
-    if (!doorman__unlimited(quota->amount)) {
-        decision = doorman__rate_possible(rate, n) ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
-    }
-    return doorman__count(&rate->usage, doorman__units(n), decision, now);
-}
-
-static doorman_decision doorman__rate_try(doorman__rate *rate, double n, doorman_time now) {
-    doorman__quota quota;
-    (void)doorman__allowance_read(&rate->allowance, &quota, now);
-    int64_t price = doorman__rate_price(&quota, n);
-    if (price < 0 || n <= 0) return doorman__rate_try_unpriced(rate, &quota, n, now);
-    uint64_t ticks = doorman__ticks(now), units = doorman__units(n);
+DOORMAN__INLINE doorman_decision doorman__rate_take(doorman__rate *rate,
+                                                    const doorman__quota *quota, int64_t price,
+                                                    uint64_t units, doorman_time now) {
+    uint64_t ticks = doorman__ticks(now);
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-    const doorman__bucket bucket = doorman__quota_bucket(&quota);
+    const doorman__bucket bucket = doorman__quota_bucket(quota, price);
     doorman__attempt attempt;
     do {
         attempt = doorman__bucket_try(&bucket, paid, price, ticks);
@@ -7774,10 +7793,33 @@ static doorman_decision doorman__rate_try(doorman__rate *rate, double n, doorman
     return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
 }
 
+/* A try whose n is 0, not an amount, or more than the burst, or whose rate is 0 or unlimited. */
+static doorman_decision doorman__rate_try_unusual(doorman__rate *rate, const doorman__quota *quota,
+                                                  double n, doorman_time now) {
+    if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
+    if (n <= 0) return DOORMAN_ALLOWED;
+    uint64_t units = doorman__units(n);
+    int64_t price = doorman__rate_large_price(rate, quota, n);
+    if (price >= 0) return doorman__rate_take(rate, quota, price, units, now);
+    doorman_decision decision = DOORMAN_ALLOWED;
+    if (!doorman__unlimited(quota->amount)) {
+        decision = doorman__rate_possible(rate, n) ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
+    }
+    return doorman__count(&rate->usage, units, decision, now);
+}
+
+static doorman_decision doorman__rate_try(doorman__rate *rate, double n, doorman_time now) {
+    doorman__quota quota;
+    (void)doorman__allowance_read(&rate->allowance, &quota, now);
+    int64_t price = doorman__rate_price(&quota, n);
+    if (price < 0 || n <= 0) return doorman__rate_try_unusual(rate, &quota, n, now);
+    return doorman__rate_take(rate, &quota, price, doorman__units(n), now);
+}
+
 /* What a try for n units would find now. */
 typedef struct doorman__rate_view {
     doorman__quota quota;
-    int64_t price;            /* as doorman__rate_price */
+    int64_t price;            /* -1: n does not fit, or the rate is 0 or unlimited */
     doorman__attempt attempt; /* at this price. If the price is -1: at the price 0 */
 } doorman__rate_view;
 
@@ -7788,9 +7830,10 @@ static doorman__rate_view doorman__rate_look(const doorman__rate *rate, double n
     (void)doorman__allowance_read(&rate->allowance, &view.quota, now);
     view.price = doorman__rate_price(&view.quota, n);
     if (!(view.quota.amount > 0)) return view;
+    if (view.price < 0) view.price = doorman__rate_large_price(rate, &view.quota, n);
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
-    const doorman__bucket bucket = doorman__quota_bucket(&view.quota);
     int64_t price = view.price > 0 ? view.price : 0;
+    const doorman__bucket bucket = doorman__quota_bucket(&view.quota, price);
     view.attempt = doorman__bucket_try(&bucket, paid, price, doorman__ticks(now));
     return view;
 }
@@ -7809,6 +7852,25 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
     return doorman__rate_view_delay(&view);
 }
 
+/* A request that the client sees refused raises the wants to a rate that saves its units in about
+ * this time (L4). */
+#define DOORMAN__GROWTH_TIME (2 * DOORMAN_SECOND)
+
+/* When to try again after a refusal: when enough is saved at the rate in force, or at the rate that
+ * is expected after the next response, if that is sooner. */
+static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double n,
+                                              doorman_time now) {
+    doorman_time delay = doorman__rate_delay(rate, n, now);
+    doorman_time refresh_in = doorman__usage_refresh_in(&rate->usage, now);
+    double expected;
+    __atomic_load(&rate->usage.expected, &expected, __ATOMIC_RELAXED);
+    if (refresh_in == DOORMAN_NEVER) return doorman__later(delay, 1);
+    double saves =
+        doorman__min(n * doorman__unit_time(expected) / 256, (double)DOORMAN_DURATION_MAX);
+    doorman_time growth = doorman__earlier((doorman_time)saves, DOORMAN__GROWTH_TIME);
+    return doorman__later(doorman__earlier(delay, doorman__after(refresh_in, growth)), 1);
+}
+
 /* A try, and then a look. Other threads may take units in between. */
 static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, doorman_result *out,
                                              doorman_time now) {
@@ -7825,9 +7887,7 @@ static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, door
         out->reset_after = refresh_in;
     }
     if (decision == DOORMAN_IMPOSSIBLE) out->retry_after = DOORMAN_NEVER;
-    if (decision != DOORMAN_REFUSED) return decision;
-    out->retry_after = doorman__later(doorman__rate_delay(rate, n, now), 1);
-    if (out->retry_after == DOORMAN_NEVER) out->retry_after = refresh_in;
+    if (decision == DOORMAN_REFUSED) out->retry_after = doorman__rate_retry_after(rate, n, now);
     return decision;
 }
 
@@ -8026,14 +8086,16 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * could have had, too. (For a gauge refusals count no more than that at any time: a caller that
  * tries again is no second unit in flight.)
  *
- * A request for n units must fit: into a gauge's capacity, or into the burst of a rate, n / burst.
- * (A burst in units saves n at any rate; then the rate must save n within a fifth of a window.) The
- * largest n raises the wants to that, whether it was allowed or refused. It is remembered for ten
- * windows, so that a caller that tries more seldom than once a window meets a lease that fits.
+ * A rate saves up for a request of n units (L1). The largest n raises the wants to a rate that
+ * saves n within a fifth of a window. A request for n units of a gauge must fit into its capacity,
+ * so the largest n raises the wants to n. Both count whether the request was allowed or refused.
+ * They are remembered for ten windows, so that a caller that tries less often than once a window
+ * finds a lease that fits.
  *
- * A request may be larger than the server can give. When less was granted than was wanted, and n
- * does not fit into that, requests of that size are no demand for ten windows: they would take
- * capacity from others without ever using it. Nor are requests that are IMPOSSIBLE.
+ * A request of a gauge may be larger than the server can give. When less was granted than was
+ * wanted, and n does not fit into that, requests of that size are no demand for ten windows: they
+ * would take capacity from others without ever using it. Requests that are IMPOSSIBLE are no demand
+ * either.
  *
  * Between samples, while the server may have more, a look may raise the wants, for the next two
  * samples: to what has come since the first refusal. That one only starts the time, or one caller
@@ -8115,7 +8177,6 @@ typedef struct doorman__estimator {
     double minimum, maximum;
     double initial; /* the minimum until then */
     doorman_time window, initial_until;
-    double burst; /* of the rate, in seconds; 0: it does not depend on the rate */
     doorman__sample samples[DOORMAN__SAMPLES]; /* a ring; the newest at newest_sample */
     size_t newest_sample, sample_count;
     doorman__reading looked; /* the last one */
@@ -8126,7 +8187,7 @@ typedef struct doorman__estimator {
     doorman_time short_since;   /* the largest n has not fitted since then; NEVER: it fits */
     double ceiling;             /* the server gave no more than this when more was wanted; */
     doorman_time ceiling_until; /* larger requests are no demand until then */
-    double wants, least;        /* the result; and what the largest n needs */
+    double wants;               /* the result */
     bool unmet;                 /* something was not to be had, as far as the last reading tells */
 } doorman__estimator;
 
@@ -8219,15 +8280,11 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
     return recent;
 }
 
-/* The rate that a request for n units needs, a little more than it, as leases are rounded. */
-static double doorman__estimator_needs(const doorman__estimator *estimator, double n) {
-    return estimator->burst > 0 ? n / estimator->burst * (1 + 1e-6) : 0;
-}
-
-/* What the largest request of the window needs, a little more than it, as leases are rounded. */
+/* The rate that saves the largest recent request within a fifth of a window. */
 static double doorman__estimator_least(const doorman__estimator *estimator,
                                        const doorman__reading *reading) {
-    return doorman__estimator_needs(estimator, doorman__max(reading->largest, estimator->largest));
+    double n = doorman__max(reading->largest, estimator->largest);
+    return n / ((double)estimator->window / (double)(5 * DOORMAN_SECOND));
 }
 
 /* How many windows the largest request is remembered, and how many it takes to find that the server
@@ -8235,26 +8292,29 @@ static double doorman__estimator_least(const doorman__estimator *estimator,
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
-/* Remembers the largest requests, unless they can never fit: into the largest wants that are
- * allowed, or into what the server can give. Returns true if the reading has such a request, so
+/* Remembers the largest request of the rate, which may be saving up (L1). */
+static void doorman__estimator_remember(doorman__estimator *estimator,
+                                        const doorman__reading *reading) {
+    if (reading->largest < estimator->largest && reading->at < estimator->largest_until) return;
+    estimator->largest = reading->largest;
+    estimator->largest_until =
+        doorman__after(reading->at, DOORMAN__WINDOWS_REMEMBERED * estimator->window);
+}
+
+/* Remembers the largest request of the gauge, unless it can never fit: into the largest wants that
+ * are allowed, or into what the server can give. Returns true if the reading has such a request, so
  * that what was refused is no demand. */
 static bool doorman__estimator_is_futile(doorman__estimator *estimator,
                                          const doorman__reading *reading,
                                          const doorman__supply *supply) {
     doorman_time at = reading->at, window = estimator->window;
     doorman_time until = doorman__after(at, DOORMAN__WINDOWS_REMEMBERED * window);
-    if (reading->largest >= estimator->largest || at >= estimator->largest_until) {
-        estimator->largest = reading->largest;
-        estimator->largest_until = until;
-    }
     if (reading->gauge_largest >= estimator->gauge_largest ||
         at >= estimator->gauge_largest_until) {
         estimator->gauge_largest = reading->gauge_largest;
         estimator->gauge_largest_until = until;
     }
-    double needed =
-        doorman__max(doorman__estimator_least(estimator, reading), estimator->gauge_largest);
-    bool is_short = supply->exhausted && needed > supply->amount;
+    bool is_short = supply->exhausted && estimator->gauge_largest > supply->amount;
     if (!is_short) estimator->short_since = DOORMAN_NEVER;
     if (is_short) estimator->short_since = doorman__earlier(estimator->short_since, at);
     if (is_short && at - estimator->short_since >= DOORMAN__WINDOWS_SHORT * window) {
@@ -8263,10 +8323,8 @@ static bool doorman__estimator_is_futile(doorman__estimator *estimator,
     }
     double most = estimator->maximum;
     if (at < estimator->ceiling_until) most = doorman__min(most, estimator->ceiling);
-    most *= 1 + 1e-5; /* `least` has some room */
-    if (needed > most) estimator->largest = estimator->gauge_largest = 0;
-    return doorman__estimator_needs(estimator, reading->largest) > most ||
-           reading->gauge_largest > most;
+    if (estimator->gauge_largest > most) estimator->gauge_largest = 0;
+    return reading->gauge_largest > most;
 }
 
 static void doorman__estimator_conclude(doorman__estimator *estimator,
@@ -8276,19 +8334,19 @@ static void doorman__estimator_conclude(doorman__estimator *estimator,
     bool initial = reading->at < estimator->initial_until;
     double minimum = initial ? estimator->initial : estimator->minimum;
     double raised = reading->at < estimator->raised_until ? estimator->raised : 0;
+    double least = doorman__estimator_least(estimator, reading);
     for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
         peak = doorman__max(peak, doorman__estimator_sample_of(estimator, age)->use.peak);
     }
     if (!futile) peak = doorman__max(peak + reading->gauge_waiting, estimator->gauge_largest);
-    estimator->least = futile ? 0 : doorman__estimator_least(estimator, reading);
     if (supply->exhausted) {
         double most = doorman__max(mean, doorman__max(estimator->minimum, supply->amount));
         raised = doorman__min(raised, 8 * most);
-        estimator->least = doorman__min(estimator->least, 8 * most);
+        least = doorman__min(least, 8 * most);
     }
     /* Some room, so that noise does not cut a steady rate. */
     double wants = 1.05 * doorman__max(mean, doorman__estimator_recent(estimator));
-    wants = doorman__max(doorman__max(wants, peak), doorman__max(raised, estimator->least));
+    wants = doorman__max(doorman__max(wants, peak), doorman__max(raised, least));
     estimator->wants = doorman__max(minimum, doorman__min(estimator->maximum, wants));
     assert(estimator->wants >= estimator->minimum && estimator->wants <= DOORMAN_AMOUNT_MAX);
 }
@@ -8304,6 +8362,7 @@ static void doorman__estimator_sample(doorman__estimator *estimator,
         const doorman__sample *sample = doorman__estimator_sample_of(estimator, age);
         workers = doorman__max(workers, sample->reading.waiting_peak);
     }
+    doorman__estimator_remember(estimator, reading);
     bool futile = doorman__estimator_is_futile(estimator, reading, supply);
     doorman__sample sample = {.reading = *reading};
     sample.use =
@@ -8322,6 +8381,7 @@ static void doorman__estimator_sample(doorman__estimator *estimator,
 static void doorman__estimator_look(doorman__estimator *estimator, const doorman__reading *reading,
                                     const doorman__supply *supply) {
     const doorman__reading *last = &estimator->looked;
+    doorman__estimator_remember(estimator, reading);
     bool futile = doorman__estimator_is_futile(estimator, reading, supply);
     doorman_time since = doorman__earlier(reading->unmet_since, reading->at - DOORMAN__LOOK_MIN);
     doorman_time before = doorman__earlier(last->at, since);
@@ -8476,12 +8536,19 @@ static void doorman__resource_expect(doorman_client_resource *resource) {
     double most = resource->follows ? resource->estimator.maximum : resource->wants;
     most = doorman__max(most, resource->published.capacity);
     doorman_time at = held->request_at;
-    if (upstream->state == DOORMAN__BACKING_OFF) at = doorman__later(at, upstream->retry_at);
     if (resource->follows && held->met) at = 0; /* as soon as the client has seen the refusal */
+    if (upstream->state == DOORMAN__BACKING_OFF) at = doorman__later(at, upstream->retry_at);
+    if (upstream->state == DOORMAN__REQUESTED && upstream->failures) {
+        at = doorman__after(upstream->sent_at, upstream->timeout);
+    }
     if (at == DOORMAN_NEVER) at = 0;
     doorman__usage *usage = doorman__resource_usage(resource);
     doorman__usage_set_ceiling(usage, most);
-    __atomic_store_n(&usage->refresh_at, at, __ATOMIC_RELAXED);
+    doorman__usage_expect(usage, resource->wants, at);
+}
+
+static double doorman__counted(const uint64_t *parts) {
+    return (double)__atomic_load_n(parts, __ATOMIC_RELAXED) / DOORMAN__UNIT;
 }
 
 /* The limiter follows `amount` until a point in time, and then `after`. */
@@ -8490,7 +8557,9 @@ static void doorman__resource_limit(doorman_client_resource *resource, double am
     if (resource->kind == DOORMAN_GAUGE) {
         doorman__gauge_set(&resource->gauge, amount, until, after);
     } else {
-        doorman__rate_set(&resource->rate, amount, until, after, now);
+        double largest = doorman__counted(&resource->rate.usage.largest);
+        if (resource->follows) largest = doorman__max(largest, resource->estimator.largest);
+        doorman__rate_set(&resource->rate, amount, until, after, largest, now);
     }
 }
 
@@ -8581,10 +8650,6 @@ static doorman_time doorman__resource_unmet_since(const doorman_client_resource 
     return since ? since : DOORMAN_NEVER;
 }
 
-static double doorman__counted(const uint64_t *parts) {
-    return (double)__atomic_load_n(parts, __ATOMIC_RELAXED) / DOORMAN__UNIT;
-}
-
 static void doorman__reading_of_rate(doorman__reading *reading, const doorman__rate *rate,
                                      const doorman__waiting *waiting) {
     reading->allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED);
@@ -8661,7 +8726,7 @@ static void doorman__resource_want(doorman_client_resource *resource, double wan
 static void doorman__resource_grow(doorman_client_resource *resource, doorman_time now) {
     doorman__held_lease *held = &resource->held;
     const doorman__estimator *estimator = &resource->estimator;
-    bool fits = estimator->least <= resource->published.capacity;
+    bool fits = estimator->gauge_largest <= resource->published.capacity;
     double worth = fits ? 1.1 : 1 + 1e-9;
     if (!estimator->unmet || resource->wants <= held->requested_wants * worth) return;
     doorman__held_grow(&resource->client->upstream, held, now);
@@ -9052,7 +9117,6 @@ static void doorman__resource_set_kind(doorman_client_resource *resource,
 
 static void doorman__resource_start_estimator(doorman_client_resource *resource, doorman_time now) {
     const doorman_resource_options *options = &resource->options;
-    doorman_time burst = options->burst_units > 0 ? options->window / 5 : options->burst;
     doorman__reading first = doorman__resource_reading(resource, now);
     doorman__resource_looked(resource);
     doorman__resource_sampled(resource, &first);
@@ -9060,8 +9124,7 @@ static void doorman__resource_start_estimator(doorman_client_resource *resource,
     resource->estimator = (doorman__estimator){.minimum = options->wants_minimum,
                                                .maximum = options->wants_maximum,
                                                .initial = options->wants_initial,
-                                               .window = options->window,
-                                               .burst = (double)burst / (double)DOORMAN_SECOND};
+                                               .window = options->window};
     doorman__estimator_init(&resource->estimator, &first);
 }
 
@@ -11995,8 +12058,9 @@ doorman_time doorman_resource_delay(const doorman_resource *resource, double n) 
     if (n <= 0) return 0;
     if (own->kind == DOORMAN_GAUGE) return doorman__gauge_delay(&own->gauge, n, now);
     doorman_time delay = doorman__rate_delay(&own->rate, n, now);
-    if (delay != DOORMAN_NEVER || !doorman__rate_possible(&own->rate, n)) return delay;
-    return doorman__usage_refresh_in(&own->rate.usage, now);
+    if (delay == 0) return 0;
+    bool possible = doorman__rate_possible(&own->rate, n);
+    return possible ? doorman__rate_retry_after(&own->rate, n, now) : DOORMAN_NEVER;
 }
 
 /* Applies to all open resources. The client remembers it for resources that are opened later. */

@@ -295,7 +295,7 @@ static void an_invalid_wait_is_refused_at_once(void **state) {
         assert_true(doorman_resource_delay(gauge, invalid[i]) == DOORMAN_NEVER);
         assert_true(doorman_resource_delay(rate, invalid[i]) == DOORMAN_NEVER);
     }
-    assert_int_equal(doorman_resource_wait(rate, 11, DOORMAN_NEVER), DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(doorman_resource_wait(rate, 1e15, DOORMAN_NEVER), DOORMAN_RESOURCE_EXHAUSTED);
     assert_int_equal(doorman_resource_wait(gauge, 101, DOORMAN_NEVER), DOORMAN_RESOURCE_EXHAUSTED);
     assert_int_equal(doorman_resource_release(rate, 1), DOORMAN_INVALID_ARGUMENT);
     doorman_agent_stop(agent);
@@ -1238,11 +1238,12 @@ static void an_impossible_wait_counts_as_demand(void **state) {
     doorman_agent *agent = start(url);
     doorman_resource *both[] = {open_as(agent, "rate", 5, DOORMAN_OPTIMISTIC, 0),
                                 open_gauge(agent, "gauge", 5, DOORMAN_OPTIMISTIC, 0)};
+    const double sizes[] = {1e9, 6}; /* it takes a rate of 5 longer than 208 days to save 1e9 */
     for (int i = 0; i < 4; i++) {
-        doorman_resource_info before = read_info(both[i % 2]);
-        assert_int_equal(doorman_resource_wait(both[i % 2], 6, i < 2 ? 0 : TEST_TIMEOUT),
+        double before = read_info(both[i % 2]).counts.refused, n = sizes[i % 2];
+        assert_int_equal(doorman_resource_wait(both[i % 2], n, i < 2 ? 0 : TEST_TIMEOUT),
                          DOORMAN_RESOURCE_EXHAUSTED);
-        assert_true(read_info(both[i % 2]).counts.refused >= before.counts.refused + 6);
+        assert_true(read_info(both[i % 2]).counts.refused >= before + n);
     }
     doorman_agent_stop(agent);
 }
@@ -1264,6 +1265,19 @@ static void a_wait_for_a_gauge_uses_the_precision_of_the_gauge(void **state) {
     assert_int_equal(doorman_resource_wait(fifth, 0.1, MILLISECOND), DOORMAN_TIMED_OUT);
     assert_true(fifth->own->gauge.usage.refused == doorman__units(0.1));
     doorman_resource_release(fifth, 0.1);
+    doorman_agent_stop(agent);
+}
+
+/* L1: a rate saves up for a request of many units, also if its lease never grows. */
+static void a_wait_for_more_units_than_the_burst_ends(void **state) {
+    (void)state;
+    doorman_agent *agent = start("inproc://nobody");
+    doorman_resource *rate = open_as(agent, "rate", 0, DOORMAN_SAFE, 100);
+    doorman_time began = doorman_clock();
+    assert_int_equal(doorman_resource_wait(rate, 20, DOORMAN_NEVER), DOORMAN_OK);
+    assert_int_equal(doorman_resource_wait(rate, 20, DOORMAN_NEVER), DOORMAN_OK);
+    assert_true(doorman_clock() - began >= 380 * DOORMAN_SECOND / 1000); /* it began at 0 units */
+    assert_int_equal(doorman_resource_wait(rate, 1, DOORMAN_NEVER), DOORMAN_OK);
     doorman_agent_stop(agent);
 }
 
@@ -1438,9 +1452,8 @@ static void a_delay_says_when_to_try_again(void **state) {
     doorman_time delay = doorman_resource_delay(rate, 1);
     assert_true(delay > 0 && delay <= DOORMAN_SECOND / 10);
     assert_true(doorman_resource_delay(rate, 0) == 0);
-    assert_true(doorman_resource_delay(rate, 1e15) == DOORMAN_NEVER);
-    delay = doorman_resource_delay(rate, 5); /* needs a larger lease */
-    assert_true(delay > 0 && delay < TEST_TIMEOUT);
+    delay = doorman_resource_delay(rate, 20); /* it takes two seconds to save them */
+    assert_true(delay > DOORMAN_SECOND && delay <= 2 * DOORMAN_SECOND);
     assert_true(read_info(rate).counts.refused <= 0);
     assert_true(doorman_resource_delay(gauge, 10) == 0);
     assert_int_equal(doorman_resource_wait(gauge, 10, 0), DOORMAN_OK);
@@ -1944,6 +1957,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_wait_counts_once_as_demand),
         cmocka_unit_test(a_waiter_that_left_the_queue_does_not_use_the_resource),
         cmocka_unit_test(an_impossible_wait_counts_as_demand),
+        cmocka_unit_test(a_wait_for_more_units_than_the_burst_ends),
         cmocka_unit_test(a_wait_for_many_units_waits_for_a_large_enough_lease),
         cmocka_unit_test(a_loop_of_waits_gets_all_of_a_free_resource),
         cmocka_unit_test(an_idle_agent_with_many_resources_uses_little_time),

@@ -1631,12 +1631,16 @@ static void a_try_for_more_than_the_server_has_does_not_raise_wants_without_boun
         open_with_wants_from_use(&w, (doorman_resource_options){.wants = 0});
     static const double sizes[] = {5, 1e6, 1e13};
     for (size_t k = 0; k < 3; k++) {
+        size_t allowed = 0;
         for (int i = 0; i < 300; i++) {
             run_for(&w, 100 * MILLISECOND);
-            assert_int_equal(doorman_client_try(resource, sizes[k], NULL, w.now), DOORMAN_REFUSED);
+            doorman_decision decision = doorman_client_try(resource, sizes[k], NULL, w.now);
+            if (sizes[k] > 5) assert_int_equal(decision, DOORMAN_REFUSED);
+            allowed += decision == DOORMAN_ALLOWED;
         }
+        if (sizes[k] <= 5) assert_in_range(allowed, 50, 60);
         assert_true(read_now(&w, resource).wants <= 85);
-        assert_true(read_now(&w, resource).capacity <= (sizes[k] > 5 ? 2 : 10));
+        assert_true(read_now(&w, resource).capacity <= 10);
     }
     world_stop(&w);
 }
@@ -1646,9 +1650,9 @@ static void impossible_means_that_it_can_never_be_granted(void **state) {
     (void)state;
     world w;
     world_start(&w, 1000);
-    doorman_resource_options options = {.wants_maximum = 60};
+    doorman_resource_options options = {.wants_maximum = 60, .burst_units = 6};
     doorman_client_resource *rate = open_with_wants_from_use(&w, options);
-    options.kind = DOORMAN_GAUGE;
+    options.kind = DOORMAN_GAUGE, options.burst_units = 0;
     doorman_client_resource *gauge = open_with(&w, add_client(&w, "other"), options);
     for (int i = 0; i < 20; i++) {
         assert_int_equal(doorman_client_try(rate, 6.001, NULL, w.now), DOORMAN_IMPOSSIBLE);
@@ -1660,15 +1664,12 @@ static void impossible_means_that_it_can_never_be_granted(void **state) {
     run_for(&w, SECOND);
     assert_int_equal(doorman_client_try(rate, 6, NULL, w.now), DOORMAN_ALLOWED);
     assert_int_equal(doorman_client_try(gauge, 60, NULL, w.now), DOORMAN_ALLOWED);
-    set_wants(&w, rate, 10);
     set_wants(&w, gauge, 10);
     release(gauge, 60);
     run_for(&w, MINUTE);
-    assert_int_equal(doorman_client_try(rate, 1.001, NULL, w.now), DOORMAN_IMPOSSIBLE);
+    assert_int_equal(doorman_client_try(rate, 6.001, NULL, w.now), DOORMAN_IMPOSSIBLE);
     assert_int_equal(doorman_client_try(gauge, 10.001, NULL, w.now), DOORMAN_IMPOSSIBLE);
-    set_wants(&w, rate, 20);
     set_wants(&w, gauge, 20);
-    assert_int_equal(doorman_client_try(rate, 1.001, NULL, w.now), DOORMAN_REFUSED);
     assert_int_equal(doorman_client_try(gauge, 10.001, NULL, w.now), DOORMAN_REFUSED);
     world_stop(&w);
 }
@@ -1736,22 +1737,23 @@ static void a_refusal_says_when_to_try_again(void **state) {
     w.down = true;
     assert_int_equal(doorman_client_try(half, 1, &result, w.now),
                      DOORMAN_REFUSED); /* there is no lease, and the server is down */
-    assert_in_range(result.retry_after, 1, 2 * SECOND);
+    assert_in_range(result.retry_after, 1, 3 * SECOND);
     run_for(&w, MINUTE);
     assert_int_equal(doorman_client_try(half_gauge, 0.5, &result, w.now), DOORMAN_REFUSED);
     assert_in_range(result.retry_after, 1, 61 * SECOND);
     w.down = false;
     run_for(&w, 2 * MINUTE);
-    assert_int_equal(doorman_client_try(rate, 20, &result, w.now), DOORMAN_REFUSED);
+    assert_int_equal(doorman_client_try(rate, 200, &result, w.now), DOORMAN_REFUSED);
     assert_exact(result.limit, 1);
-    assert_int_equal(result.retry_after, 250 * MILLISECOND);
+    assert_int_equal(result.retry_after, 2250 * MILLISECOND);
+    doorman_time rate_due = w.now + result.retry_after;
     assert_int_equal(doorman_client_try(gauge, 20, &result, w.now), DOORMAN_REFUSED);
     assert_exact(result.remaining, 1);
     assert_int_equal(result.retry_after, 250 * MILLISECOND);
     run_for(&w, result.retry_after);
-    run_for(&w, 100 * MILLISECOND); /* little was saved at a rate of 1 */
-    assert_int_equal(doorman_client_try(rate, 20, &result, w.now), DOORMAN_ALLOWED);
     assert_int_equal(doorman_client_try(gauge, 20, &result, w.now), DOORMAN_ALLOWED);
+    run_for(&w, rate_due - w.now);
+    assert_int_equal(doorman_client_try(rate, 200, &result, w.now), DOORMAN_ALLOWED);
     assert_int_equal(doorman_client_try(half_gauge, 0.75, &result, w.now), DOORMAN_IMPOSSIBLE);
     assert_true(result.retry_after == DOORMAN_NEVER);
     world_stop(&w);

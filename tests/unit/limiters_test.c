@@ -89,12 +89,14 @@ static void source_set(const source *s, double capacity, doorman_time now) {
 /* One try. */
 typedef struct history_entry {
     doorman_time at;
-    double rate;  /* from this try to the next */
-    double taken; /* by this try */
+    double rate;    /* from this try to the next */
+    double largest; /* the largest request up to this one */
+    double taken;   /* by this try */
 } history_entry;
 
 /* A slow recount. Between any two tries, no more is taken than flowed in (the integral of the rate)
- * plus what may have been saved before the first try: its rate * burst, but at least one unit. */
+ * plus what may have been saved before the first try: its rate * burst, but at least one unit, and
+ * at least the largest request. */
 static void check_every_window(const history_entry *history, size_t count, doorman_time burst) {
     double seconds = (double)burst / (double)SECOND;
     for (size_t first = 0; first < count; first++) {
@@ -102,6 +104,7 @@ static void check_every_window(const history_entry *history, size_t count, doorm
         for (size_t last = first; last < count; last++) {
             const history_entry *now = &history[last];
             taken += now->taken;
+            saved = fmax(saved, now->largest);
             if (taken > (flowed + saved) * (1 + 1e-8)) {
                 fail_msg("moments %zu to %zu: %.17g taken of %.17g and %.17g saved", first, last,
                          taken, flowed, saved);
@@ -124,19 +127,21 @@ static doorman_time random_pause(double rate, doorman_time burst) {
     return (doorman_time)(units / fmax(rate, 0.01) * 1e9);
 }
 
-/* Returns one unit, a part of a burst, or nothing, so that units can be saved. */
-static double random_units(double rate, doorman_time burst) {
+/* Returns one unit, up to two bursts, or nothing, so that units can be saved. */
+static double random_units(double rate, doorman_time burst, bool single) {
     size_t kind = random_below(5);
     if (kind == 0) return 0;
-    return kind < 3 ? 1 : random_unit() * fmax(1, rate * (double)burst / 1e9);
+    return kind < 3 || single ? 1 : 2 * random_unit() * fmax(1, rate * (double)burst / 1e9);
 }
 
 enum { HISTORY_LENGTH = 400 };
 
-/* Tries at random times for random amounts. The rate changes at one try in `every`; 0: never. */
-static void run_randomly(history_entry *history, doorman_time burst, size_t every, bool may_rise) {
+/* Tries at random times for random amounts, or for single units. The rate changes at one try in
+ * `every`; 0: never. */
+static void run_randomly(history_entry *history, doorman_time burst, size_t every, bool may_rise,
+                         bool single) {
     doorman_time now = 1000 * SECOND;
-    double rate = random_rate();
+    double rate = random_rate(), largest = 0;
     source s = source_open(rate, burst, now);
     for (size_t i = 0; i < HISTORY_LENGTH; i++) {
         now += random_pause(rate, burst);
@@ -145,9 +150,10 @@ static void run_randomly(history_entry *history, doorman_time burst, size_t ever
             rate = may_rise ? other : fmin(rate, other + 0.5 * rate);
             source_set(&s, rate, now);
         }
-        double n = random_units(rate, burst);
+        double n = random_units(rate, burst, single);
         bool allowed = doorman_client_try(s.resource, n, NULL, now) == DOORMAN_ALLOWED;
-        history[i] = (history_entry){now, rate, allowed ? n : 0};
+        largest = fmax(largest, n);
+        history[i] = (history_entry){now, rate, largest, allowed ? n : 0};
     }
     doorman_client_destroy(s.client);
 }
@@ -160,7 +166,7 @@ static void check_histories(size_t every, bool may_rise) {
     static history_entry history[HISTORY_LENGTH];
     for (int i = 0; i < 100; i++) {
         doorman_time burst = random_burst();
-        run_randomly(history, burst, every, may_rise);
+        run_randomly(history, burst, every, may_rise, i % 2);
         check_every_window(history, HISTORY_LENGTH, burst);
     }
 }
@@ -252,8 +258,49 @@ static void a_whole_burst_can_be_used_at_once(void **state) {
         assert_int_equal(doorman__rate_try(&second, units, SECOND), DOORMAN_ALLOWED);
         doorman__rate tenth = rate_of(10 * units, 0, 0);
         assert_int_equal(doorman__rate_try(&tenth, units, MINUTE), DOORMAN_ALLOWED);
-        assert_int_equal(doorman__rate_try(&tenth, units + 0.001, 2 * MINUTE), DOORMAN_IMPOSSIBLE);
+        assert_int_equal(doorman__rate_try(&tenth, units, MINUTE), DOORMAN_REFUSED);
     }
+}
+
+/* L1: no request is too large for a rate, unless the burst is a number of units. */
+static void a_request_larger_than_the_burst_saves_up_for_it(void **state) {
+    (void)state;
+    doorman__rate rate = rate_of(100, 0, 0); /* the burst is worth 10 units */
+    assert_int_equal(count_allowed(&rate, 20, MINUTE), 10);
+    assert_int_equal(doorman__rate_try(&rate, 20, MINUTE), DOORMAN_REFUSED);
+    assert_int_equal(doorman__rate_delay(&rate, 20, MINUTE), 200 * MILLISECOND);
+    doorman_time due = MINUTE + 200 * MILLISECOND;
+    assert_int_equal(doorman__rate_try(&rate, 20, due - 1), DOORMAN_REFUSED);
+    assert_int_equal(doorman__rate_try(&rate, 20, due), DOORMAN_ALLOWED);
+    assert_int_equal(doorman__rate_try(&rate, 1, due), DOORMAN_REFUSED);
+    /* One unit takes what was saved beyond the burst. */
+    assert_int_equal(doorman__rate_try(&rate, 1, 2 * MINUTE), DOORMAN_ALLOWED);
+    assert_int_equal(doorman__rate_try(&rate, 20, 2 * MINUTE), DOORMAN_REFUSED);
+    assert_int_equal(doorman__rate_delay(&rate, 20, 2 * MINUTE), 110 * MILLISECOND);
+    doorman__rate in_units;
+    doorman__rate_init(&in_units, 100, 0, 5, 0);
+    assert_int_equal(doorman__rate_try(&in_units, 5, MINUTE), DOORMAN_ALLOWED);
+    assert_int_equal(doorman__rate_try(&in_units, 5.001, 2 * MINUTE), DOORMAN_IMPOSSIBLE);
+}
+
+/* L1: a lease that changes every second does not take what a large request has saved. */
+static void what_a_large_request_has_saved_survives_a_change_of_the_rate(void **state) {
+    (void)state;
+    doorman__rate rate = rate_of(1, 0, 0);
+    double saved = 1; /* in the first second */
+    for (int second = 1; second <= 100; second++) {
+        double units_per_second = second % 2 ? 1.25 : 1;
+        doorman_time now = second * SECOND;
+        doorman__rate_set(&rate, units_per_second, DOORMAN_NEVER, 0, 50, now);
+        doorman_decision decision = doorman__rate_try(&rate, 50, now);
+        if (decision == DOORMAN_ALLOWED) {
+            assert_true(saved >= 50);
+            return;
+        }
+        saved += units_per_second;
+        assert_true(saved < 60);
+    }
+    fail();
 }
 
 /* L1 */
@@ -266,7 +313,7 @@ static void a_slow_rate_still_allows_one_unit(void **state) {
         for (doorman_time k = 1; k <= 10; k++) {
             assert_int_equal(count_allowed(&rate, 3, k * (unit + 1)), 1);
         }
-        assert_int_equal(doorman__rate_try(&rate, 1.001, 20 * unit), DOORMAN_IMPOSSIBLE);
+        assert_int_equal(count_allowed(&rate, 3, 20 * unit), 1); /* no second one was saved */
     }
 }
 
@@ -287,7 +334,7 @@ static void an_expired_lease_is_seen_at_once(void **state) {
     (void)state;
     for (doorman_time late = -1; late <= 1; late++) {
         doorman__rate rate = rate_of(0, 0, 0);
-        doorman__rate_set(&rate, 1000, MINUTE, 10, 0);
+        doorman__rate_set(&rate, 1000, MINUTE, 10, 0, 0);
         assert_int_equal(count_allowed(&rate, 200, MINUTE + late), late < 0 ? 100 : 1);
         doorman__gauge gauge = gauge_of(0);
         doorman__gauge_set(&gauge, 5, MINUTE, 0);
@@ -304,17 +351,17 @@ static void the_end_of_a_lease_does_not_enlarge_the_saved_burst(void **state) {
     for (size_t i = 0; i < sizeof leases / sizeof *leases; i++) {
         int saved = (int)fmax(1, leases[i] / 10); /* at least one unit may be saved */
         doorman__rate rate = rate_of(0, 0, 0);
-        doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0);
+        doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0, 0);
         int allowed = count_allowed(&rate, 200, MINUTE); /* the client has not seen the end yet */
         assert_in_range(allowed, 1, saved);
-        doorman__rate_set(&rate, 0, 0, 1000, MINUTE);
+        doorman__rate_set(&rate, 0, 0, 1000, 0, MINUTE);
         assert_in_range(allowed + count_allowed(&rate, 200, MINUTE), 1, saved);
         int later = count_allowed(&rate, 200, MINUTE + 50 * MILLISECOND);
         assert_in_range(later, 50, 50);
         assert_int_equal(count_allowed(&rate, 200, 2 * MINUTE), 100);
         rate = rate_of(0, 0, 0);
-        doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0);
-        doorman__rate_set(&rate, 0, 0, 1000, MINUTE); /* set before the first try */
+        doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0, 0);
+        doorman__rate_set(&rate, 0, 0, 1000, 0, MINUTE); /* set before the first try */
         assert_in_range(count_allowed(&rate, 200, MINUTE), 0, saved);
     }
 }
@@ -342,10 +389,10 @@ static void a_burst_in_units_has_that_size_at_any_rate(void **state) {
 static void a_burst_in_units_is_not_enlarged_by_a_change(void **state) {
     (void)state;
     doorman__rate rate = rate_with_units(10, 20, 0);
-    doorman__rate_set(&rate, 1000, DOORMAN_NEVER, 0, SECOND); /* 10 units are saved */
+    doorman__rate_set(&rate, 1000, DOORMAN_NEVER, 0, 0, SECOND); /* 10 units are saved */
     assert_int_equal(count_allowed(&rate, 100, SECOND), 10);
     assert_int_equal(count_allowed(&rate, 100, MINUTE), 20);
-    doorman__rate_set(&rate, 1, 2 * MINUTE, 1000, MINUTE + SECOND);
+    doorman__rate_set(&rate, 1, 2 * MINUTE, 1000, 0, MINUTE + SECOND);
     assert_in_range(count_allowed(&rate, 100, MINUTE + SECOND), 0, 20);
     assert_in_range(count_allowed(&rate, 100, 2 * MINUTE), 0, 20);
 }
@@ -366,6 +413,8 @@ static void a_decision_has_the_remaining_units_and_the_retry_time(void **state) 
     assert_int_equal(result.retry_after, 200 * MILLISECOND);
     assert_int_equal(doorman__rate_try(&rate, 8, MINUTE + result.retry_after - 1), DOORMAN_REFUSED);
     assert_int_equal(doorman__rate_try(&rate, 8, MINUTE + result.retry_after), DOORMAN_ALLOWED);
+    assert_int_equal(doorman__rate_decide(&rate, 11, &result, 2 * MINUTE), DOORMAN_ALLOWED);
+    doorman__rate_init(&rate, 10, 0, 10, 0);
     assert_int_equal(doorman__rate_decide(&rate, 11, &result, MINUTE), DOORMAN_IMPOSSIBLE);
     assert_true(result.retry_after == DOORMAN_NEVER);
     rate = rate_of(DOORMAN_UNLIMITED, 0, 0);
@@ -513,7 +562,8 @@ static void a_huge_rate_is_enforced(void **state) {
     assert_int_equal(doorman__rate_try(&rate, 1e11, SECOND), DOORMAN_ALLOWED);
     assert_int_equal(doorman__rate_try(&rate, 1e6, SECOND), DOORMAN_REFUSED);
     assert_int_equal(doorman__rate_delay(&rate, 1e6, SECOND), 1000);
-    assert_int_equal(doorman__rate_try(&rate, 1.001e11, MINUTE), DOORMAN_IMPOSSIBLE);
+    assert_int_equal(doorman__rate_try(&rate, 1.001e11, MINUTE), DOORMAN_ALLOWED);
+    assert_int_equal(doorman__rate_delay(&rate, 1, MINUTE), 1);
 }
 
 /* L2: a try is refused 1 ns before the delay is over, and allowed then. The delay itself takes
@@ -660,7 +710,7 @@ static void shadow_mode_allows_above_a_rate_and_counts_it(void **state) {
     doorman_counts counts;
     doorman__rate rate = rate_of(10, 0, 0);
     assert_int_equal(count_allowed(&rate, 5, MINUTE), 1);
-    assert_int_equal(doorman__rate_try(&rate, 2.5, MINUTE), DOORMAN_IMPOSSIBLE);
+    assert_int_equal(doorman__rate_try(&rate, 2.5, MINUTE), DOORMAN_REFUSED);
     set_shadow(&rate.usage, true);
     assert_int_equal(count_allowed(&rate, 5, MINUTE), 5);
     assert_int_equal(doorman__rate_try(&rate, 2.5, MINUTE), DOORMAN_ALLOWED);
@@ -1174,7 +1224,7 @@ static void a_rate_and_an_equal_bucket_decide_alike(void **state) {
         doorman_limiter bucket = limiter_of(&limit, now);
         doorman__rate rate = rate_of(units, SECOND, now - SECOND);
         for (int k = 0; k < 200; k++) {
-            double n = random_below(2) ? 1 : random_unit() * units * 1.01;
+            double n = random_below(2) ? 1 : random_unit() * units;
             now += (doorman_time)(random_unit() * 1e9 / units);
             doorman_time wait, delay = doorman__rate_delay(&rate, n, now);
             assert_int_equal(doorman_limiter_delay(&bucket, &limit, n, now), delay);
@@ -1318,7 +1368,7 @@ static void a_changed_rate_keeps_no_more_units_than_were_saved(void **state) {
         doorman__quota from = random_quota(&rate), to = random_quota(&rate);
         int64_t level = (int64_t)((random_unit() * 4 - 1) * (double)rate.burst * 256);
         uint64_t paid = now - (uint64_t)level;
-        uint64_t after = doorman__quota_carry(&from, &to, in_units, paid, now);
+        uint64_t after = doorman__quota_carry(&from, &to, in_units, 0, paid, now);
         if (level <= 0) assert_true(after == paid);
         if (level > 0 && !in_units) assert_true((int64_t)(now - after) <= level);
         if (level <= 0 || !(from.amount > 0) || !(to.amount > 0)) continue;
@@ -1752,6 +1802,8 @@ int main(void) {
         cmocka_unit_test(unused_time_is_saved_for_one_burst),
         cmocka_unit_test(a_whole_burst_can_be_used_at_once),
         cmocka_unit_test(a_slow_rate_still_allows_one_unit),
+        cmocka_unit_test(a_request_larger_than_the_burst_saves_up_for_it),
+        cmocka_unit_test(what_a_large_request_has_saved_survives_a_change_of_the_rate),
         cmocka_unit_test(a_smaller_lease_shrinks_the_saved_burst),
         cmocka_unit_test(an_expired_lease_is_seen_at_once),
         cmocka_unit_test(the_end_of_a_lease_does_not_enlarge_the_saved_burst),
