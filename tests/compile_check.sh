@@ -219,7 +219,8 @@ table() {
 # Returns whether a compiler of C and a compiler of C++ are installed and can build programs.
 can_build() {
     for compiler in "$1 -x c" "$2 -x c++"; do
-        echo 'int main(void) { return 0; }' | $compiler - -o "$folder/program" 2>/dev/null && continue
+        echo 'int main(void) { return 0; }' |
+            $compiler - -o "$folder/program" 2>/dev/null && continue
         echo "${compiler% -x*} is not installed, or cannot link: skipped" >&2
         return 1
     done

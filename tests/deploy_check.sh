@@ -29,7 +29,9 @@ if is_installed promtool; then
     check 'the alerts fire when they should' promtool test rules tests/deploy/rules_test.yml
 fi
 if is_installed systemd-analyze; then check 'systemd reads the unit' unit_is_right; fi
-if is_installed python3; then check 'the dashboard is JSON' python3 -m json.tool $deploy/grafana.json; fi
+if is_installed python3; then
+    check 'the dashboard is JSON' python3 -m json.tool $deploy/grafana.json
+fi
 check 'the server has every metric' metrics_are_known
 
 check_end
