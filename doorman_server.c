@@ -86,14 +86,14 @@ fatal_error(enum exit_status exit_status, const char *format, ...) {
 }
 
 static const char *status_text(doorman_status status) {
-#define STATUS_TEXT(code, name, text) [code] = text,
+#define STATUS_TEXT(code, name, text) [code] = (text),
     static const char *const texts[] = {DOORMAN_STATUSES(STATUS_TEXT)};
     return texts[status];
 }
 
 /* The name of a kind of algorithm, as in a configuration. */
 static const char *kind_name(doorman_kind kind) {
-#define KIND_NAME(kind, name) [kind] = name,
+#define KIND_NAME(kind, name) [kind] = (name),
     static const char *const names[] = {DOORMAN_KINDS(KIND_NAME)};
     return names[kind];
 }

@@ -115,7 +115,7 @@ static void loop_step(doorman_time until) {
 
 int main(int argc, char **argv) {
     const char *address = argc > 1 ? argv[1] : "http://127.0.0.1:15050";
-    int seconds = argc > 2 ? atoi(argv[2]) : 10, queries = 0;
+    int seconds = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 10, queries = 0;
     char id[32];
     snprintf(id, sizeof id, "event_loop:%ld", (long)getpid());
     doorman_time now = clock_now(), tick = now;
