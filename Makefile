@@ -246,7 +246,8 @@ lint: ## run clang-tidy, cppcheck and others, if they are installed
 	    END { exit bad }' $(C_SOURCES) $(SCRIPTS) Makefile
 	@$(call lint,clang-format,--dry-run -Werror $(C_SOURCES))
 	@$(call lint,cppcheck,-q --error-exitcode=1 --inline-suppr --enable=warning \
-	    --enable=performance --enable=portability --suppress=toomanyconfigs -I. $(wildcard *.c examples/*.c*))
+	    --enable=performance --enable=portability --suppress=toomanyconfigs -I. \
+	    $(wildcard *.c examples/*.c*))
 	@$(call lint,shellcheck,$(SCRIPTS))
 	@$(call lint,codespell,$(filter-out build,$(wildcard *)) .ci/*)
 	@$(call lint,clang-tidy,,printf '%s\n' $(TIDY_RUNS) | \
