@@ -4181,7 +4181,7 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *                      made = doorman__upstream_end(upstream, out, now);
  *                  }
  *     a response   status = doorman__upstream_accept(upstream, sequence, response, now);
- *                  while ((answer = doorman__upstream_next_answer(upstream, response, &held))) ...
+ *                  while ((item = doorman__upstream_next_item(upstream, response, &held))) ...
  *     after both   while ((held = doorman__upstream_next_closed(upstream))) free it
  *
  * At most one request is under way. The upstream is in one of three states. Only
@@ -4355,9 +4355,9 @@ struct doorman_upstream {
     size_t items_capacity, in_request_capacity, item_count;
     doorman_demand *demands; /* those of the first item, then those of the second, ... */
     size_t demands_capacity, demand_count;
-    size_t answered_count; /* items whose answers have been read out */
-    bool tried_both;       /* between begin and end: the method has been changed */
-    bool no_memory;        /* between begin and end: there was none for an item */
+    size_t processed_count; /* items whose answers have been read out */
+    bool tried_both;        /* between begin and end: the method has been changed */
+    bool no_memory;         /* between begin and end: there was none for an item */
 };
 
 const char *doorman_method_name(doorman_method method, bool is_server) {
@@ -4943,34 +4943,40 @@ static bool doorman__upstream_redirect(doorman_upstream *upstream, const char *a
 }
 
 /* Checks what only a server receives with a lease. An unknown algorithm is NULL. */
-static bool doorman__response_terms_valid(const doorman_capacity_response *answer, bool learning) {
-    if (answer->terms_count > DOORMAN_TERMS_MAX || answer->has_learn_for != learning) return false;
-    if (learning && !doorman__duration_valid(answer->learn_for)) return false;
-    for (size_t i = 0; i < answer->terms_count; i++) {
-        const doorman_terms *terms = &answer->terms[i];
+static bool doorman__response_terms_valid(const doorman_capacity_response *item_response,
+                                          bool learning) {
+    if (item_response->terms_count > DOORMAN_TERMS_MAX || item_response->has_learn_for != learning)
+        return false;
+    if (learning && !doorman__duration_valid(item_response->learn_for)) return false;
+    for (size_t i = 0; i < item_response->terms_count; i++) {
+        const doorman_terms *terms = &item_response->terms[i];
         bool slope = terms->slope >= 0 && terms->slope <= 1;
         if (terms->priority < DOORMAN_ANY_PRIORITY || terms->priority > DOORMAN_PRIORITY_MAX ||
             !doorman__amount_valid(terms->level) || !slope) {
             return false;
         }
     }
-    return !answer->algorithm || !doorman__algorithm_wrong(answer->algorithm);
+    return !item_response->algorithm || !doorman__algorithm_wrong(item_response->algorithm);
 }
 
-static bool doorman__capacity_response_valid(const doorman_capacity_response *answer,
-                                             const doorman_capacity_request *wanted,
+static bool doorman__capacity_response_valid(const doorman_capacity_response *item_response,
+                                             const doorman_capacity_request *item_request,
                                              bool is_server) {
-    const doorman_lease *lease = &answer->gets;
-    if (!answer->resource_id || strcmp(answer->resource_id, wanted->resource_id) != 0) return false;
-    if ((unsigned)answer->outcome > DOORMAN_FULL) return false;
+    const doorman_lease *lease = &item_response->gets;
+    if (!item_response->resource_id ||
+        strcmp(item_response->resource_id, item_request->resource_id) != 0)
+        return false;
+    if ((unsigned)item_response->outcome > DOORMAN_FULL) return false;
     if (lease->refresh_interval <= 0 || !doorman__duration_valid(lease->refresh_interval)) {
         return false;
     }
-    if (answer->has_safe_capacity && !doorman__safe_capacity_valid(answer->safe_capacity)) {
+    if (item_response->has_safe_capacity &&
+        !doorman__safe_capacity_valid(item_response->safe_capacity)) {
         return false;
     }
-    if (answer->outcome != DOORMAN_GRANTED) return true;
-    if (is_server && !doorman__response_terms_valid(answer, wanted->learning)) return false;
+    if (item_response->outcome != DOORMAN_GRANTED) return true;
+    if (is_server && !doorman__response_terms_valid(item_response, item_request->learning))
+        return false;
     return lease->id && lease->id <= UINT64_C(1) << 53 && doorman__id_valid(lease->node) &&
            doorman__amount_valid(lease->capacity) && doorman__amount_valid(lease->committed) &&
            doorman__duration_valid(lease->expires_in);
@@ -4983,8 +4989,9 @@ static bool doorman__response_valid(const doorman_upstream *upstream,
     if (response->is_server != upstream->is_server) return false;
     if (response->item_count != upstream->item_count) return false;
     for (size_t i = 0; i < upstream->item_count; i++) {
-        const doorman_capacity_response *answer = &response->items[i];
-        if (!doorman__capacity_response_valid(answer, &upstream->items[i], upstream->is_server))
+        const doorman_capacity_response *item_response = &response->items[i];
+        if (!doorman__capacity_response_valid(item_response, &upstream->items[i],
+                                              upstream->is_server))
             return false;
     }
     return true;
@@ -5027,25 +5034,26 @@ static void doorman__held_replace(doorman__held_lease *held, const doorman_lease
 }
 
 /* Takes one answer. False: it has no effect, since the reported lease has ended meanwhile (R2). */
-static bool doorman__held_take(doorman_upstream *upstream, doorman__held_lease *held, bool reported,
-                               const doorman_capacity_response *answer) {
-    const doorman_lease *lease = &answer->gets;
-    bool granted = answer->outcome == DOORMAN_GRANTED;
+static bool doorman__held_process_response(doorman_upstream *upstream, doorman__held_lease *held,
+                                           bool reported,
+                                           const doorman_capacity_response *item_response) {
+    const doorman_lease *lease = &item_response->gets;
+    bool granted = item_response->outcome == DOORMAN_GRANTED;
     if (reported && upstream->now >= held->end) {
         held->request_at = upstream->now;
         return false;
     }
     held->has_outcome = true;
-    held->outcome = answer->outcome;
-    held->granter_learns = answer->learning;
+    held->outcome = item_response->outcome;
+    held->granter_learns = item_response->learning;
     held->met = granted && lease->capacity >= held->requested_wants * DOORMAN__MET;
-    if (answer->has_safe_capacity) {
+    if (item_response->has_safe_capacity) {
         held->has_safe_capacity = true;
-        held->safe_capacity = answer->safe_capacity;
+        held->safe_capacity = item_response->safe_capacity;
     }
     doorman_time interval = lease->refresh_interval;
     if (granted) {
-        held->whole = answer->whole;
+        held->whole = item_response->whole;
         doorman__held_replace(held, lease, doorman__after(upstream->sent_at, lease->expires_in),
                               upstream->now);
         interval = doorman__earlier(interval, lease->expires_in / 2); /* before the lease ends */
@@ -5055,7 +5063,7 @@ static bool doorman__held_take(doorman_upstream *upstream, doorman__held_lease *
 }
 
 /* Accepts the response to the request with this sequence, or not (R2). After OK the owner reads the
- * answers by doorman__upstream_next_answer.
+ * answers by doorman__upstream_next_item.
  *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (it does not match the request) */
 static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint64_t sequence,
                                                const doorman_response *response, doorman_time now) {
@@ -5074,7 +5082,7 @@ static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint6
     }
     upstream->failures = upstream->redirects = 0;
     doorman__upstream_move(upstream, DOORMAN__READY);
-    upstream->answered_count = 0;
+    upstream->processed_count = 0;
     if (upstream->method == DOORMAN_RELEASE_CAPACITY) doorman__upstream_end_items(upstream, true);
     return DOORMAN_OK;
 }
@@ -5083,18 +5091,18 @@ static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint6
  *   held      out: the held lease that it has changed
  *   returns   the answer; NULL: there are no more */
 static const doorman_capacity_response *
-doorman__upstream_next_answer(doorman_upstream *upstream, const doorman_response *response,
-                              doorman__held_lease **held) {
+doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *response,
+                            doorman__held_lease **held) {
     assert(upstream->state != DOORMAN__REQUESTED);
-    while (upstream->answered_count < upstream->item_count) {
-        size_t i = upstream->answered_count++;
+    while (upstream->processed_count < upstream->item_count) {
+        size_t i = upstream->processed_count++;
         bool reported = upstream->items[i].has.id != 0;
         *held = upstream->in_request[i];
-        bool taken = doorman__held_take(upstream, *held, reported, &response->items[i]);
+        bool taken = doorman__held_process_response(upstream, *held, reported, &response->items[i]);
         doorman__held_end_request(upstream, *held);
         if (taken && (*held)->state != DOORMAN__HELD_CLOSED) return &response->items[i];
     }
-    upstream->item_count = upstream->answered_count = 0;
+    upstream->item_count = upstream->processed_count = 0;
     return NULL;
 }
 
@@ -5221,7 +5229,7 @@ typedef struct doorman__holder_usage {
 } doorman__holder_usage;
 
 /* One resource: its lease table and, of a node, its own lease. */
-typedef struct doorman__resource_state {
+typedef struct doorman__server_resource_entry {
     doorman__link link; /* in the server's table; must be first */
     doorman__timer due; /* in the server's heap: an update must visit the resource by then */
     const doorman_template *settings;
@@ -5229,7 +5237,7 @@ typedef struct doorman__resource_state {
     uint64_t expired_count;
     doorman__lease_table leases;
     char resource_id[];
-} doorman__resource_state;
+} doorman__server_resource_entry;
 
 /* The decision on one item of a request, which asks for one resource. Only doorman__item_move
  * changes the state:
@@ -5268,8 +5276,8 @@ typedef enum doorman__item_state {
 typedef struct doorman__request_item {
     uint64_t hash;
     size_t index;
-    doorman__resource_state *resource; /* NULL: UNMATCHED, or FULL */
-    doorman__lease_entry *entry;       /* the holder's; NULL until FOUND or ADDED */
+    doorman__server_resource_entry *resource; /* NULL: UNMATCHED, or FULL */
+    doorman__lease_entry *entry;              /* the holder's; NULL until FOUND or ADDED */
     doorman__item_state state;
 } doorman__request_item;
 
@@ -5277,7 +5285,7 @@ typedef struct doorman__request_item {
 typedef struct doorman__upward {
     doorman__held_lease held;
     doorman_server *server;
-    doorman__resource_state *resource;
+    doorman__server_resource_entry *resource;
     doorman_template settings; /* of the resource */
     doorman_terms terms[DOORMAN_TERMS_MAX];
 } doorman__upward;
@@ -5363,7 +5371,7 @@ static void doorman__server_remove_entry(doorman_server *server, doorman__lease_
 }
 
 static void doorman__server_free_resource(doorman_server *server,
-                                          doorman__resource_state *resource) {
+                                          doorman__server_resource_entry *resource) {
     doorman__lease_table *leases = &resource->leases;
     for (doorman__lease_entry *entry = NULL; (entry = doorman__leases_first(leases));) {
         doorman__server_remove_entry(server, leases, entry);
@@ -5376,8 +5384,8 @@ static void doorman__server_free_resource(doorman_server *server,
 }
 
 /* An update must visit the resource by this time. */
-static void doorman__resource_update_by(doorman_server *server, doorman__resource_state *resource,
-                                        doorman_time at) {
+static void doorman__resource_update_by(doorman_server *server,
+                                        doorman__server_resource_entry *resource, doorman_time at) {
     if (resource->due.at > at) doorman__timer_set(&server->dues, &resource->due, at);
 }
 
@@ -5397,7 +5405,7 @@ static void doorman__server_free_closed(doorman_server *server) {
  * released. While the node learns it may have holders that it does not know of, so it keeps the
  * lease (R10). */
 static void doorman__server_remove_resource(doorman_server *server,
-                                            doorman__resource_state *resource) {
+                                            doorman__server_resource_entry *resource) {
     if (!resource->upward) {
         doorman__server_free_resource(server, resource);
         return;
@@ -5411,8 +5419,8 @@ static void doorman__server_remove_resource(doorman_server *server,
 }
 
 /* S2. Removes at most `most` expired entries; returns how many. */
-static size_t doorman__server_expire_some(doorman_server *server, doorman__resource_state *resource,
-                                          size_t most) {
+static size_t doorman__server_expire_some(doorman_server *server,
+                                          doorman__server_resource_entry *resource, size_t most) {
     size_t count = 0;
     for (doorman__lease_entry *entry = NULL;
          count < most && (entry = doorman__leases_first(&resource->leases));) {
@@ -5426,14 +5434,16 @@ static size_t doorman__server_expire_some(doorman_server *server, doorman__resou
     return count;
 }
 
-static void doorman__server_expire(doorman_server *server, doorman__resource_state *resource) {
+static void doorman__server_expire(doorman_server *server,
+                                   doorman__server_resource_entry *resource) {
     doorman__server_expire_some(server, resource, SIZE_MAX);
 }
 
 static void doorman__server_resign(doorman_server *server) {
     doorman__upstream_forget(&server->upstream);
     for (doorman__timer *due = NULL; (due = doorman__timers_first(&server->dues));) {
-        doorman__server_free_resource(server, DOORMAN__WITHIN(doorman__resource_state, due, due));
+        doorman__server_free_resource(server,
+                                      DOORMAN__WITHIN(doorman__server_resource_entry, due, due));
     }
     assert(server->resources.count == 0 && server->usages.count == 0);
     server->is_master = false;
@@ -5580,7 +5590,7 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
 
 /* A resource of a root gets another template, or the same one of another configuration.
  *   learned_at   when a resource that is new now will have learned */
-static void doorman__resource_set_template(doorman__resource_state *resource,
+static void doorman__resource_set_template(doorman__server_resource_entry *resource,
                                            const doorman_template *settings, doorman_time now,
                                            doorman_time learned_at) {
     doorman__lease_table *leases = &resource->leases;
@@ -5613,7 +5623,7 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     server->config = config;
     doorman_cursor cursor = {0};
     for (doorman__link *link; (link = doorman__cursor_next(&cursor, &server->resources));) {
-        doorman__resource_state *resource = (doorman__resource_state *)(void *)link;
+        doorman__server_resource_entry *resource = (doorman__server_resource_entry *)(void *)link;
         const doorman_template *settings = doorman__config_find(config, resource->resource_id);
         if (settings) {
             doorman__resource_set_template(resource, settings, now,
@@ -5654,17 +5664,17 @@ doorman_status doorman_server_set_master(doorman_server *server,
 /* ---- server: checking a request */
 
 /* Checks the demands of a server. */
-static doorman_status doorman__demand_groups_check(const doorman_capacity_request *wanted,
+static doorman_status doorman__demand_groups_check(const doorman_capacity_request *item_request,
                                                    size_t index, doorman_error *error) {
-    if (wanted->wants_count > DOORMAN__GROUPS_MAX) {
+    if (item_request->wants_count > DOORMAN__GROUPS_MAX) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resource[%zu].wants: at most %d",
                              index, DOORMAN__GROUPS_MAX);
     }
     doorman_status status = DOORMAN_OK;
-    for (size_t i = 0; i < wanted->wants_count && status == DOORMAN_OK; i++) {
+    for (size_t i = 0; i < item_request->wants_count && status == DOORMAN_OK; i++) {
         char path[60];
         snprintf(path, sizeof path, "resource[%zu].wants[%zu]", index, i);
-        status = doorman__demand_check(&wanted->wants[i], path, "num_clients", error);
+        status = doorman__demand_check(&item_request->wants[i], path, "num_clients", error);
     }
     return status;
 }
@@ -5697,8 +5707,8 @@ static doorman_status doorman__server_check_path(const doorman_server *server,
 
 static doorman_status doorman__capacity_request_check(const doorman_request *request, size_t index,
                                                       doorman_error *error) {
-    const doorman_capacity_request *wanted = &request->items[index];
-    const doorman_lease *has = &wanted->has;
+    const doorman_capacity_request *item_request = &request->items[index];
+    const doorman_lease *has = &item_request->has;
     bool release = request->method == DOORMAN_RELEASE_CAPACITY;
     const char *field = NULL, *rule = DOORMAN__AMOUNT_RULE;
     if (has->id > UINT64_C(1) << 53 || (release && !has->id)) {
@@ -5711,15 +5721,17 @@ static doorman_status doorman__capacity_request_check(const doorman_request *req
         field = "has.capacity";
     } else if (has->id && !doorman__duration_valid(has->expires_in)) {
         field = "has.expires_in", rule = "must be from 0 to 1e8 seconds";
-    } else if (!doorman__amount_valid(wanted->outstanding)) {
+    } else if (!doorman__amount_valid(item_request->outstanding)) {
         field = "outstanding";
     } else if (request->is_server) {
-        return doorman__demand_groups_check(wanted, index, error);
-    } else if (wanted->wants_count != 1 || !doorman__amount_valid(wanted->wants[0].wants)) {
+        return doorman__demand_groups_check(item_request, index, error);
+    } else if (item_request->wants_count != 1 ||
+               !doorman__amount_valid(item_request->wants[0].wants)) {
         field = "wants";
-    } else if (wanted->wants[0].priority < 0 || wanted->wants[0].priority > DOORMAN_PRIORITY_MAX) {
+    } else if (item_request->wants[0].priority < 0 ||
+               item_request->wants[0].priority > DOORMAN_PRIORITY_MAX) {
         field = "priority", rule = "must be an integer from 0 to 15";
-    } else if (wanted->wants[0].subclients != 0 && wanted->wants[0].subclients != 1) {
+    } else if (item_request->wants[0].subclients != 0 && item_request->wants[0].subclients != 1) {
         field = "num_clients", rule = "must be 1 for a client";
     }
     if (!field) return DOORMAN_OK;
@@ -5774,11 +5786,11 @@ static bool doorman__server_reserve(doorman_server *server, const doorman_reques
     return room;
 }
 
-static doorman__resource_state *doorman__server_find(doorman_server *server, uint64_t hash,
-                                                     const char *resource_id) {
+static doorman__server_resource_entry *doorman__server_find(doorman_server *server, uint64_t hash,
+                                                            const char *resource_id) {
     doorman__link *link = doorman__table_first(&server->resources, hash);
     for (; link; link = doorman__table_same(link->next, hash)) {
-        doorman__resource_state *resource = (doorman__resource_state *)(void *)link;
+        doorman__server_resource_entry *resource = (doorman__server_resource_entry *)(void *)link;
         if (strcmp(resource->resource_id, resource_id) == 0) return resource;
     }
     return NULL;
@@ -5802,7 +5814,7 @@ static doorman_status doorman__server_look_up(doorman_server *server,
                                  i, DOORMAN__ID_RULE);
         }
         uint64_t hash = doorman__hash(server->options.seed, id);
-        doorman__resource_state *resource = doorman__server_find(server, hash, id);
+        doorman__server_resource_entry *resource = doorman__server_find(server, hash, id);
         if (resource) doorman__table_fetch(&resource->leases.entries, server->holder_hash);
         server->request_items[i] =
             (doorman__request_item){.hash = hash, .index = i, .resource = resource};
@@ -5849,7 +5861,8 @@ static void doorman__item_move(doorman__request_item *item, doorman__item_state 
 
 /* Makes the held lease of a node for one of its resources. Until the parent has sent the settings
  * and how long to learn, the held lease has no capacity and the lease table learns. */
-static bool doorman__upward_create(doorman_server *server, doorman__resource_state *resource) {
+static bool doorman__upward_create(doorman_server *server,
+                                   doorman__server_resource_entry *resource) {
     doorman__upward *upward = NULL;
     if (doorman__upstream_reserve(&server->upstream)) {
         upward = (doorman__upward *)doorman__zalloc(sizeof *upward);
@@ -5871,13 +5884,13 @@ static bool doorman__upward_create(doorman_server *server, doorman__resource_sta
 }
 
 /* A root gives the template; a node has none. */
-static doorman__resource_state *doorman__server_add_resource(doorman_server *server, uint64_t hash,
-                                                             const char *resource_id,
-                                                             const doorman_template *settings) {
+static doorman__server_resource_entry *
+doorman__server_add_resource(doorman_server *server, uint64_t hash, const char *resource_id,
+                             const doorman_template *settings) {
     size_t bytes = strlen(resource_id) + 1;
     if (!doorman__timers_reserve(&server->dues, server->resources.count + 1)) return NULL;
-    doorman__resource_state *resource =
-        (doorman__resource_state *)doorman__zalloc(sizeof *resource + bytes);
+    doorman__server_resource_entry *resource =
+        (doorman__server_resource_entry *)doorman__zalloc(sizeof *resource + bytes);
     if (!resource) return NULL;
     memcpy(resource->resource_id, resource_id, bytes);
     if (settings) {
@@ -5965,14 +5978,14 @@ static doorman_status doorman__server_make_room(doorman_server *server,
     size_t made = 0;
     for (; made < request->item_count && status == DOORMAN_OK; made++) {
         doorman__request_item *item = &server->request_items[made];
-        const doorman_capacity_request *wanted = &request->items[made];
-        status = doorman__item_find_resource(server, item, wanted->resource_id);
+        const doorman_capacity_request *item_request = &request->items[made];
+        status = doorman__item_find_resource(server, item, item_request->resource_id);
         if (status == DOORMAN_OK && item->resource) {
             status = doorman__item_find_entry(server, item, request);
         }
         if (status == DOORMAN_OK && item->entry &&
-            !doorman__leases_reserve(&item->resource->leases, item->entry, wanted->wants,
-                                     wanted->wants_count)) {
+            !doorman__leases_reserve(&item->resource->leases, item->entry, item_request->wants,
+                                     item_request->wants_count)) {
             status = DOORMAN_OUT_OF_MEMORY;
         }
         if (item->state == DOORMAN__ITEM_FULL && item->resource &&
@@ -5999,8 +6012,8 @@ static doorman_status doorman__server_make_room(doorman_server *server,
 /* S3, for a lease of this length. */
 static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm,
                                               doorman_time length) {
-    doorman_time parent_terms = doorman__earlier(algorithm->refresh_interval, length / 3);
-    return doorman__earlier(algorithm->minimum_interval, parent_terms / 2);
+    doorman_time refresh_interval = doorman__earlier(algorithm->refresh_interval, length / 3);
+    return doorman__earlier(algorithm->minimum_interval, refresh_interval / 2);
 }
 
 /* Passes what the node holds to its lease table. */
@@ -6160,9 +6173,9 @@ static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
 
 /* T3: takes over the algorithm of the parent, with this node's refresh interval. */
 static void doorman__upward_set_algorithm(doorman__upward *upward,
-                                          const doorman_algorithm *parent_terms) {
+                                          const doorman_algorithm *parent_algorithm) {
     doorman_algorithm *algorithm = &upward->settings.algorithm;
-    *algorithm = doorman__algorithm_resolve(parent_terms);
+    *algorithm = doorman__algorithm_resolve(parent_algorithm);
     algorithm->refresh_interval =
         doorman__later(doorman__scale(algorithm->refresh_interval, algorithm->decay_factor),
                        algorithm->minimum_refresh_interval);
@@ -6193,27 +6206,28 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
 
 /* The parent has answered for this resource. */
 static void doorman__upward_changed(doorman__upward *upward,
-                                    const doorman_capacity_response *answer) {
+                                    const doorman_capacity_response *item_response) {
     doorman__held_lease *held = &upward->held;
     doorman__lease_table *leases = &upward->resource->leases;
-    if (answer->outcome == DOORMAN_GRANTED) {
+    if (item_response->outcome == DOORMAN_GRANTED) {
         memcpy(upward->server->parent, held->node, strlen(held->node) + 1);
-        if (answer->algorithm) {
-            doorman__upward_set_algorithm(upward, answer->algorithm);
+        if (item_response->algorithm) {
+            doorman__upward_set_algorithm(upward, item_response->algorithm);
         } else {
             doorman__server_event(upward->server, DOORMAN_EVENT_UNKNOWN_KIND,
                                   upward->resource->resource_id, upward->server->node,
                                   held->capacity);
         }
-        if (answer->has_learn_for) doorman__upward_learn(upward, answer->learn_for);
-        upward->settings.whole = answer->whole;
-        doorman__leases_set_algorithm(leases, &upward->settings.algorithm, answer->whole);
-        for (size_t i = 0; i < answer->terms_count; i++) upward->terms[i] = answer->terms[i];
-        leases->parent_terms_count = answer->terms_count;
+        if (item_response->has_learn_for) doorman__upward_learn(upward, item_response->learn_for);
+        upward->settings.whole = item_response->whole;
+        doorman__leases_set_algorithm(leases, &upward->settings.algorithm, item_response->whole);
+        for (size_t i = 0; i < item_response->terms_count; i++)
+            upward->terms[i] = item_response->terms[i];
+        leases->parent_terms_count = item_response->terms_count;
     }
-    if (answer->outcome == DOORMAN_GRANTED || answer->has_safe_capacity) {
-        upward->settings.has_safe_capacity = answer->has_safe_capacity;
-        upward->settings.safe_capacity = answer->safe_capacity;
+    if (item_response->outcome == DOORMAN_GRANTED || item_response->has_safe_capacity) {
+        upward->settings.has_safe_capacity = item_response->has_safe_capacity;
+        upward->settings.safe_capacity = item_response->safe_capacity;
     }
     doorman__upward_follow(upward);
     leases->terms_count = 0;
@@ -6246,7 +6260,7 @@ static uint64_t doorman__server_lease_id(doorman_server *server) {
 }
 
 /* S7. False: there is none. */
-static bool doorman__resource_safe_capacity(const doorman__resource_state *resource,
+static bool doorman__resource_safe_capacity(const doorman__server_resource_entry *resource,
                                             doorman_time now, double *out) {
     const doorman_template *settings = resource->settings;
     const doorman__lease_table *leases = &resource->leases;
@@ -6268,8 +6282,8 @@ typedef struct doorman__request_context {
     doorman_server *server;
     const doorman_request *request;
     doorman__request_item *item;
-    const doorman_capacity_request *wanted;
-    doorman__resource_state *resource;
+    const doorman_capacity_request *item_request;
+    doorman__server_resource_entry *resource;
     doorman__lease_table *leases; /* of the resource */
     doorman__lease_entry *entry;
     doorman__rotation *rotation; /* NULL: leases are not whole units */
@@ -6289,14 +6303,14 @@ typedef struct doorman__request_context {
 static doorman__request_context doorman__context_start(doorman_server *server,
                                                        const doorman_request *request,
                                                        doorman__request_item *item) {
-    const doorman_capacity_request *wanted = &request->items[item->index];
+    const doorman_capacity_request *item_request = &request->items[item->index];
     doorman__lease_table *leases = &item->resource->leases;
     doorman__lease_entry *entry = item->entry;
     bool live = entry->lease_id || entry->committed > 0;
     doorman__request_context context = {.server = server,
                                         .request = request,
                                         .item = item,
-                                        .wanted = wanted,
+                                        .item_request = item_request,
                                         .resource = item->resource,
                                         .leases = leases,
                                         .entry = entry,
@@ -6305,12 +6319,14 @@ static doorman__request_context doorman__context_start(doorman_server *server,
                                         .end = live ? entry->end : 0,
                                         .live = live};
     bool whole = doorman__kinds[leases->algorithm->kind].divides_capacity;
-    context.claim = doorman__max(wanted->has.id ? wanted->has.capacity : 0, wanted->outstanding);
-    context.names_last_lease = entry->lease_id && wanted->has.id == entry->lease_id;
-    context.granted_here = wanted->has.id && strcmp(wanted->has.node, server->node) == 0;
-    if (context.granted_here) context.claim_here = wanted->has.capacity;
-    if (context.granted_here && entry->is_server) context.outstanding = wanted->outstanding;
-    context.learns = request->is_server && wanted->learning;
+    context.claim = doorman__max(item_request->has.id ? item_request->has.capacity : 0,
+                                 item_request->outstanding);
+    context.names_last_lease = entry->lease_id && item_request->has.id == entry->lease_id;
+    context.granted_here =
+        item_request->has.id && strcmp(item_request->has.node, server->node) == 0;
+    if (context.granted_here) context.claim_here = item_request->has.capacity;
+    if (context.granted_here && entry->is_server) context.outstanding = item_request->outstanding;
+    context.learns = request->is_server && item_request->learning;
     context.returned =
         context.learns && live && whole && !doorman__leases_learning(leases, context.now);
     return context;
@@ -6318,7 +6334,7 @@ static doorman__request_context doorman__context_start(doorman_server *server,
 
 /* Reports a claim that cannot be true. Such a claim has no effect. */
 static void doorman__context_report_claim(const doorman__request_context *context) {
-    const doorman_lease *has = &context->wanted->has;
+    const doorman_lease *has = &context->item_request->has;
     bool unknown = context->item->state == DOORMAN__ITEM_ADDED && has->id &&
                    context->now >= context->leases->learned_at; /* S9 */
     bool excess =
@@ -6343,25 +6359,25 @@ static doorman_lease doorman__unmatched_lease(doorman_server *server, double wan
 static void doorman__server_answer_unmatched(doorman_server *server,
                                              const doorman__request_item *item,
                                              const doorman_request *request,
-                                             doorman_capacity_response *answer) {
+                                             doorman_capacity_response *item_response) {
     static const doorman_terms all = {DOORMAN_ANY_PRIORITY, 0, 1};
-    const doorman_capacity_request *wanted = &request->items[item->index];
+    const doorman_capacity_request *item_request = &request->items[item->index];
     bool full = item->state == DOORMAN__ITEM_FULL;
     double wants = 0;
-    for (size_t i = 0; i < wanted->wants_count; i++) wants += wanted->wants[i].wants;
+    for (size_t i = 0; i < item_request->wants_count; i++) wants += item_request->wants[i].wants;
     wants = doorman__min(wants, DOORMAN_AMOUNT_MAX);
     doorman__server_event(server, full ? DOORMAN_EVENT_FULL : DOORMAN_EVENT_UNMATCHED,
-                          wanted->resource_id, request->holder_id, wants);
-    answer->outcome = full ? DOORMAN_FULL : DOORMAN_UNMATCHED;
-    answer->gets.refresh_interval = doorman__unmatched.refresh_interval;
+                          item_request->resource_id, request->holder_id, wants);
+    item_response->outcome = full ? DOORMAN_FULL : DOORMAN_UNMATCHED;
+    item_response->gets.refresh_interval = doorman__unmatched.refresh_interval;
     if (full || server->config->reject_unmatched) return;
-    answer->outcome = DOORMAN_GRANTED;
-    answer->gets = doorman__unmatched_lease(server, wants);
+    item_response->outcome = DOORMAN_GRANTED;
+    item_response->gets = doorman__unmatched_lease(server, wants);
     if (!request->is_server) return;
-    answer->algorithm = &doorman__unmatched;
-    answer->terms = &all;
-    answer->terms_count = 1;
-    answer->has_learn_for = wanted->learning;
+    item_response->algorithm = &doorman__unmatched;
+    item_response->terms = &all;
+    item_response->terms_count = 1;
+    item_response->has_learn_for = item_request->learning;
 }
 
 /* S6: the length of a new lease. */
@@ -6405,7 +6421,7 @@ static void doorman__context_set_end(const doorman__request_context *context, do
 /* T4: the answer of a node that has no lease of its own. The node notes what the holder claims, so
  * that its own claim is complete, and what the holder wants until it should have asked again. */
 static void doorman__context_defer(const doorman__request_context *context,
-                                   doorman_capacity_response *answer) {
+                                   doorman_capacity_response *item_response) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
     const doorman__held_lease *held = &context->resource->upward->held;
@@ -6415,17 +6431,17 @@ static void doorman__context_defer(const doorman__request_context *context,
     doorman_time interval = alone || refused || far ? DOORMAN__DEFER_MAX : DOORMAN_SECOND;
     doorman_time length = 3 * interval;
     if (context->granted_here && doorman__leases_learning(leases, context->now)) {
-        double claim = entry->is_server ? context->claim : context->wanted->has.capacity;
+        double claim = entry->is_server ? context->claim : context->item_request->has.capacity;
         double committed = doorman__max(entry->committed, doorman__ceil(claim));
         doorman__leases_set_amounts(leases, entry, entry->has, committed);
         entry->recent = doorman__float_up(committed);
-        length = doorman__later(length, doorman__earlier(context->wanted->has.expires_in,
+        length = doorman__later(length, doorman__earlier(context->item_request->has.expires_in,
                                                          leases->algorithm->lease_length));
     }
     if (!entry->lease_id) doorman__context_set_end(context, length);
-    answer->outcome = refused ? held->outcome : DOORMAN_TRY_LATER;
-    answer->learning = held->granter_learns;
-    answer->gets.refresh_interval = interval;
+    item_response->outcome = refused ? held->outcome : DOORMAN_TRY_LATER;
+    item_response->learning = held->granter_learns;
+    item_response->gets.refresh_interval = interval;
 }
 
 /* S3, R11: the last lease again. */
@@ -6448,36 +6464,36 @@ static doorman_lease doorman__context_repeat(const doorman__request_context *con
         .refresh_interval = doorman__leases_refresh(leases, entry, context->target, context->now)};
 }
 
-/* S3: whether a holder may grow within the minimum interval. `wanted` is the wants before this
+/* S3: whether a holder may grow within the minimum interval. `last_wants` is the wants before this
  * request. */
-static bool doorman__context_may_grow(const doorman__request_context *context, double wanted) {
+static bool doorman__context_may_grow(const doorman__request_context *context, double last_wants) {
     const doorman__lease_table *leases = context->leases;
     double has = context->entry->has, target = context->target;
     if (context->learns || doorman__leases_learning(leases, context->now)) return false;
-    if (has < wanted * DOORMAN__MET || leases->round_is_on) return false;
+    if (has < last_wants * DOORMAN__MET || leases->round_is_on) return false;
     if (doorman__kinds[leases->algorithm->kind].divides_capacity) {
         target = doorman__min(target, doorman__leases_free(leases, context->entry));
     }
     return target * DOORMAN__MET > has;
 }
 
-/* S3: whether the holder gets its last lease again. `wanted` is as above. */
-static bool doorman__context_too_soon(const doorman__request_context *context, double wanted) {
+/* S3: whether the holder gets its last lease again. `last_wants` is as above. */
+static bool doorman__context_too_soon(const doorman__request_context *context, double last_wants) {
     const doorman__lease_entry *entry = context->entry;
     doorman_time minimum =
         doorman__minimum_interval(context->leases->algorithm, entry->lease_end - entry->granted_at);
     return context->names_last_lease && context->now - entry->granted_at < minimum &&
-           !doorman__context_may_grow(context, wanted);
+           !doorman__context_may_grow(context, last_wants);
 }
 
 /* What an item becomes whose memory is reserved.
  *   leased   a root, or a node that has a lease
- *   wanted   the wants before this request */
+ *   last_wants   the wants before this request */
 static doorman__item_state doorman__context_next(const doorman__request_context *context,
-                                                 bool leased, double wanted) {
+                                                 bool leased, double last_wants) {
     bool learning = doorman__leases_learning(context->leases, context->now);
     if (!leased) return DOORMAN__ITEM_NO_LEASE;
-    if (doorman__context_too_soon(context, wanted)) {
+    if (doorman__context_too_soon(context, last_wants)) {
         bool has = context->entry->has > 0 || context->claim_here > 0 || context->outstanding > 0;
         return learning && !has ? DOORMAN__ITEM_TRY_LATER : DOORMAN__ITEM_REPEAT;
     }
@@ -6520,7 +6536,7 @@ static double doorman__context_share(const doorman__request_context *context, do
  * names a lease of this node should ask again soon, because others may give something back. The
  * other holders have to wait until the server has learned. */
 static void doorman__context_put_off(const doorman__request_context *context,
-                                     doorman_capacity_response *answer) {
+                                     doorman_capacity_response *item_response) {
     const doorman_algorithm *algorithm = context->leases->algorithm;
     doorman_time usual =
         context->granted_here ? doorman__leases_soon(algorithm) : algorithm->refresh_interval;
@@ -6528,8 +6544,8 @@ static void doorman__context_put_off(const doorman__request_context *context,
     doorman_time interval = doorman__later(rest, doorman__earlier(usual, DOORMAN_SECOND));
     doorman_time length = doorman__earlier(3 * interval, algorithm->lease_length);
     if (!context->live) doorman__context_set_end(context, length);
-    answer->outcome = DOORMAN_TRY_LATER;
-    answer->gets.refresh_interval = interval;
+    item_response->outcome = DOORMAN_TRY_LATER;
+    item_response->gets.refresh_interval = interval;
 }
 
 /* A new lease of what has just been entered into the lease table.
@@ -6543,7 +6559,7 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
     doorman_time now = context->now, length = doorman__leases_lease_length(leases, now);
     double most = DOORMAN_AMOUNT_MAX;
     if (!context->learns) most = doorman__floor(doorman__entry_wants(entry));
-    if (doorman__entry_follow(entry, context->wanted->has.id)) {
+    if (doorman__entry_follow(entry, context->item_request->has.id)) {
         doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, context->resource->resource_id,
                               entry->holder_id, entry->has);
     }
@@ -6565,40 +6581,42 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
  * within the groups of its other demands. Terms for any priority are sent for each priority that it
  * has named. */
 static void doorman__context_write_terms(const doorman__request_context *context,
-                                         doorman_terms *terms, doorman_capacity_response *answer) {
+                                         doorman_terms *terms,
+                                         doorman_capacity_response *item_response) {
     doorman__lease_table *leases = context->leases;
     if (!leases->terms_count) doorman__leases_solve(leases);
-    answer->algorithm = leases->algorithm;
-    answer->terms = terms;
-    for (size_t i = 0; i < context->wanted->wants_count; i++) {
-        int priority = context->wanted->wants[i].priority;
+    item_response->algorithm = leases->algorithm;
+    item_response->terms = terms;
+    for (size_t i = 0; i < context->item_request->wants_count; i++) {
+        int priority = context->item_request->wants[i].priority;
         const doorman_terms *found =
             doorman__terms_find(leases->terms, leases->terms_count, priority);
-        if (!found || doorman__terms_find(terms, answer->terms_count, priority)) continue;
-        terms[answer->terms_count] = *found;
-        terms[answer->terms_count++].priority = priority;
+        if (!found || doorman__terms_find(terms, item_response->terms_count, priority)) continue;
+        terms[item_response->terms_count] = *found;
+        terms[item_response->terms_count++].priority = priority;
     }
     for (size_t i = 0; i < leases->terms_count; i++) {
         int priority = leases->terms[i].priority;
         if (priority == DOORMAN_ANY_PRIORITY) break;
-        if (doorman__terms_find(terms, answer->terms_count, priority)) continue;
-        terms[answer->terms_count++] = leases->terms[i];
+        if (doorman__terms_find(terms, item_response->terms_count, priority)) continue;
+        terms[item_response->terms_count++] = leases->terms[i];
     }
-    answer->has_learn_for = context->learns;
+    item_response->has_learn_for = context->learns;
     if (!context->learns) return;
-    answer->learn_for = doorman__later(context->end - context->now, 0);
+    item_response->learn_for = doorman__later(context->end - context->now, 0);
     if (!doorman__leases_learning(leases, context->now)) return;
-    answer->learn_for = doorman__later(answer->learn_for, leases->learned_at - context->now);
+    item_response->learn_for =
+        doorman__later(item_response->learn_for, leases->learned_at - context->now);
 }
 
 /* Decides on an item whose memory is reserved, and answers it: with a new lease, with the last one
  * again, or with none. Parameters as above. */
 static void doorman__context_decide(const doorman__request_context *context, bool leased,
-                                    double wanted, doorman_capacity_response *answer) {
+                                    double last_wants, doorman_capacity_response *item_response) {
     doorman__request_item *item = context->item;
     double committed = 0, target = context->target;
-    answer->learning = doorman__leases_learning(context->leases, context->now);
-    doorman__item_move(item, doorman__context_next(context, leased, wanted));
+    item_response->learning = doorman__leases_learning(context->leases, context->now);
+    doorman__item_move(item, doorman__context_next(context, leased, last_wants));
     if (item->state == DOORMAN__ITEM_GRANT) {
         committed = doorman__context_share(context, &target);
     } else if (item->state == DOORMAN__ITEM_LEARN) {
@@ -6609,13 +6627,13 @@ static void doorman__context_decide(const doorman__request_context *context, boo
         target = context->entry->has;
     }
     if (item->state == DOORMAN__ITEM_NO_LEASE) {
-        doorman__context_defer(context, answer);
+        doorman__context_defer(context, item_response);
     } else if (item->state == DOORMAN__ITEM_TRY_LATER) {
-        doorman__context_put_off(context, answer);
+        doorman__context_put_off(context, item_response);
     } else if (item->state == DOORMAN__ITEM_REPEAT) {
-        answer->gets = doorman__context_repeat(context);
+        item_response->gets = doorman__context_repeat(context);
     } else {
-        answer->gets = doorman__context_new_lease(context, target, committed);
+        item_response->gets = doorman__context_new_lease(context, target, committed);
     }
 }
 
@@ -6623,14 +6641,14 @@ static void doorman__context_decide(const doorman__request_context *context, boo
 static void doorman__context_enter(doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
-    const doorman_capacity_request *wanted = context->wanted;
+    const doorman_capacity_request *item_request = context->item_request;
     doorman__leases_tick(leases, doorman__leases_learning(leases, context->now), context->now);
     if (context->rotation) doorman__rotation_settle(leases, context->rotation);
     if (!context->learns) doorman__leases_age(leases, entry, context->now);
     if (context->returned) {
         doorman__leases_retract(leases, entry);
     } else {
-        doorman__leases_set_demands(leases, entry, wanted->wants, wanted->wants_count);
+        doorman__leases_set_demands(leases, entry, item_request->wants, item_request->wants_count);
     }
     if (context->names_last_lease && !context->learns) {
         doorman__leases_confirm(leases, entry, context->claim);
@@ -6639,41 +6657,44 @@ static void doorman__context_enter(doorman__request_context *context) {
 }
 
 static void doorman__server_answer(doorman_server *server, const doorman_request *request,
-                                   doorman__request_item *item, doorman_capacity_response *answer) {
-    *answer = (doorman_capacity_response){.resource_id = request->items[item->index].resource_id};
+                                   doorman__request_item *item,
+                                   doorman_capacity_response *item_response) {
+    *item_response =
+        (doorman_capacity_response){.resource_id = request->items[item->index].resource_id};
     if (!item->entry) {
-        doorman__server_answer_unmatched(server, item, request, answer);
+        doorman__server_answer_unmatched(server, item, request, item_response);
         return;
     }
-    doorman__resource_state *resource = item->resource;
+    doorman__server_resource_entry *resource = item->resource;
     const doorman__lease_table *leases = &resource->leases;
     bool leased = !resource->upward || doorman__upward_renew(resource->upward);
     doorman__request_context context = doorman__context_start(server, request, item);
     doorman__context_report_claim(&context);
-    double wanted = doorman__entry_wants(item->entry);
+    double last_wants = doorman__entry_wants(item->entry);
     doorman__context_enter(&context);
-    doorman__context_decide(&context, leased, wanted, answer);
-    if (request->is_server && answer->outcome == DOORMAN_GRANTED) {
+    doorman__context_decide(&context, leased, last_wants, item_response);
+    if (request->is_server && item_response->outcome == DOORMAN_GRANTED) {
         size_t place = item->index * DOORMAN_TERMS_MAX;
-        doorman__context_write_terms(&context, &server->terms[place], answer);
+        doorman__context_write_terms(&context, &server->terms[place], item_response);
     }
-    answer->whole = leases->whole;
-    answer->has_safe_capacity =
-        doorman__resource_safe_capacity(resource, context.now, &answer->safe_capacity);
-    if (request->is_server) answer->has_safe_capacity = resource->settings->has_safe_capacity;
+    item_response->whole = leases->whole;
+    item_response->has_safe_capacity =
+        doorman__resource_safe_capacity(resource, context.now, &item_response->safe_capacity);
+    if (request->is_server)
+        item_response->has_safe_capacity = resource->settings->has_safe_capacity;
     if (resource->upward) doorman__upward_look(resource->upward);
 }
 
 /* R10: a release that names another lease than the last one has no effect. */
 static void doorman__server_release(doorman_server *server, const doorman_request *request) {
     for (size_t i = 0; i < request->item_count; i++) {
-        const doorman_capacity_request *wanted = &request->items[i];
-        doorman__resource_state *resource = server->request_items[i].resource;
+        const doorman_capacity_request *item_request = &request->items[i];
+        doorman__server_resource_entry *resource = server->request_items[i].resource;
         if (!resource) continue;
         doorman__lease_table *leases = &resource->leases;
         doorman__lease_entry *entry = doorman__leases_find(leases, server->holder_hash,
                                                            request->holder_id, request->is_server);
-        if (entry && entry->lease_id == wanted->has.id) {
+        if (entry && entry->lease_id == item_request->has.id) {
             doorman__server_remove_entry(server, leases, entry);
         }
         if (leases->entries.count) continue;
@@ -6715,8 +6736,8 @@ doorman_upstream *doorman_server_upstream(doorman_server *server) { return &serv
 
 /* Removes expired leases of a resource that is due, at most `most`, and the resource itself if no
  * holder is left. Returns how much of the limit it used. */
-static size_t doorman__resource_update(doorman_server *server, doorman__resource_state *resource,
-                                       size_t most) {
+static size_t doorman__resource_update(doorman_server *server,
+                                       doorman__server_resource_entry *resource, size_t most) {
     size_t count = doorman__server_expire_some(server, resource, most);
     if (count == most) return most;
     const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
@@ -6733,8 +6754,8 @@ static void doorman__server_update(doorman_server *server) {
     for (size_t left = DOORMAN__UPDATE_MAX; doorman__timers_due(&server->dues) <= now;) {
         if (left == 0) return; /* more is due at once */
         doorman__timer *due = doorman__timers_first(&server->dues);
-        left -= doorman__resource_update(server, DOORMAN__WITHIN(doorman__resource_state, due, due),
-                                         left);
+        left -= doorman__resource_update(
+            server, DOORMAN__WITHIN(doorman__server_resource_entry, due, due), left);
     }
     server->update_at = doorman__after(now, DOORMAN_SECOND);
 }
@@ -6773,14 +6794,14 @@ static bool doorman__server_request(doorman_server *server, doorman_request *out
 
 static doorman_status doorman__server_response(doorman_server *server, uint64_t sequence,
                                                const doorman_response *response, doorman_time now) {
-    const doorman_capacity_response *answer = NULL;
+    const doorman_capacity_response *item_response = NULL;
     doorman__held_lease *held = NULL;
     now = doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     doorman_status status = doorman__upstream_accept(&server->upstream, sequence, response, now);
     if (status == DOORMAN_STALE) return status;
-    while ((answer = doorman__upstream_next_answer(&server->upstream, response, &held))) {
-        doorman__upward_changed(doorman__upward_of(held), answer);
+    while ((item_response = doorman__upstream_next_item(&server->upstream, response, &held))) {
+        doorman__upward_changed(doorman__upward_of(held), item_response);
     }
     doorman__server_free_closed(server);
     return status;
@@ -6792,7 +6813,8 @@ static void doorman__server_failed(doorman_server *server, uint64_t sequence, do
 }
 
 /* False: this node is about to release the resource, so it is not shown. */
-static bool doorman__resource_describe(doorman_server *server, doorman__resource_state *resource,
+static bool doorman__resource_describe(doorman_server *server,
+                                       doorman__server_resource_entry *resource,
                                        doorman_server_resource *out) {
     doorman_time now = server->now;
     if (resource->upward && doorman__held_ending(&resource->upward->held)) return false;
@@ -6825,7 +6847,7 @@ bool doorman_server_next_resource(doorman_server *server, doorman_cursor *cursor
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     for (doorman__link *link; (link = doorman__cursor_next(cursor, &server->resources));) {
-        doorman__resource_state *resource = (doorman__resource_state *)(void *)link;
+        doorman__server_resource_entry *resource = (doorman__server_resource_entry *)(void *)link;
         if (doorman__resource_describe(server, resource, out)) return true;
     }
     return false;
@@ -6836,7 +6858,7 @@ bool doorman_server_find(doorman_server *server, const char *resource_id,
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     uint64_t hash = doorman__hash(server->options.seed, resource_id);
-    doorman__resource_state *resource = doorman__server_find(server, hash, resource_id);
+    doorman__server_resource_entry *resource = doorman__server_find(server, hash, resource_id);
     return resource && doorman__resource_describe(server, resource, out);
 }
 
@@ -6846,7 +6868,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     uint64_t hash = doorman__hash(server->options.seed, resource_id);
-    doorman__resource_state *resource = doorman__server_find(server, hash, resource_id);
+    doorman__server_resource_entry *resource = doorman__server_find(server, hash, resource_id);
     if (!resource) return false;
     doorman__server_expire(server, resource);
     const doorman__link *link = doorman__cursor_next(cursor, &resource->leases.entries);
@@ -8951,7 +8973,7 @@ static doorman_status doorman__client_response(doorman_client *client, uint64_t 
     now = doorman__upstream_now(&client->upstream, now);
     doorman_status status = doorman__upstream_accept(&client->upstream, sequence, response, now);
     if (status == DOORMAN_STALE) return status;
-    while (doorman__upstream_next_answer(&client->upstream, response, &held)) {
+    while (doorman__upstream_next_item(&client->upstream, response, &held)) {
         doorman__resource_answered(doorman__resource_of(held), now);
     }
     doorman__client_free_closed(client);
@@ -9393,8 +9415,8 @@ static char doorman__scan_peek(const doorman__scan *scan) {
     return scan->at < scan->end ? *scan->at : '\0';
 }
 
-static bool doorman__scan_take(doorman__scan *scan, char wanted) {
-    if (doorman__scan_peek(scan) != wanted) return false;
+static bool doorman__scan_take(doorman__scan *scan, char expected) {
+    if (doorman__scan_peek(scan) != expected) return false;
     scan->at++;
     return true;
 }
@@ -10020,9 +10042,9 @@ static doorman_method doorman__read_method(const doorman__field *root, bool *is_
 /* Reads the demands of one resource to *demands and moves *demands behind them. A client has one
  * demand; a server has one for each group (`list`). */
 static void doorman__read_wants(const doorman__field *field, const doorman__field *list,
-                                doorman_demand **demands, doorman_capacity_request *wanted) {
+                                doorman_demand **demands, doorman_capacity_request *item_request) {
     doorman_demand *demand = *demands;
-    wanted->wants = demand;
+    item_request->wants = demand;
     if (list) {
         doorman__field item = doorman__read_list(list);
         for (; item.value; doorman__next(&item), demand++) {
@@ -10033,23 +10055,24 @@ static void doorman__read_wants(const doorman__field *field, const doorman__fiel
         doorman__read(field, "priority?p wants:a", &demand->priority, &demand->wants);
         demand++->subclients = 1;
     }
-    wanted->wants_count = (size_t)(demand - *demands);
+    item_request->wants_count = (size_t)(demand - *demands);
     *demands = demand;
 }
 
 static void doorman__read_capacity_request(const doorman__field *field,
                                            const doorman_request *request, doorman_demand **demands,
-                                           doorman_capacity_request *wanted) {
-    doorman_lease *has = &wanted->has;
+                                           doorman_capacity_request *item_request) {
+    doorman_lease *has = &item_request->has;
     doorman__field lease, groups;
     if (request->method == DOORMAN_RELEASE_CAPACITY) {
-        doorman__read(field, "resource_id:s id:i", &wanted->resource_id, &has->id);
+        doorman__read(field, "resource_id:s id:i", &item_request->resource_id, &has->id);
         return;
     }
-    doorman__read(field, "resource_id:s outstanding?a has?o", &wanted->resource_id,
-                  &wanted->outstanding, &lease);
-    if (request->is_server) doorman__read(field, "learning?b wants:o", &wanted->learning, &groups);
-    doorman__read_wants(field, request->is_server ? &groups : NULL, demands, wanted);
+    doorman__read(field, "resource_id:s outstanding?a has?o", &item_request->resource_id,
+                  &item_request->outstanding, &lease);
+    if (request->is_server)
+        doorman__read(field, "learning?b wants:o", &item_request->learning, &groups);
+    doorman__read_wants(field, request->is_server ? &groups : NULL, demands, item_request);
     if (!lease.value) return;
     doorman__read(&lease, "id:i node:s capacity:a expires_in:t", &has->id, &has->node,
                   &has->capacity, &has->expires_in);
@@ -10164,9 +10187,9 @@ static void doorman__read_capacity_responses(const doorman__field *list, doorman
     doorman_terms *terms = (doorman_terms *)(void *)(algorithms + count);
     doorman__field item = doorman__read_list(list);
     for (; item.value; doorman__next(&item)) {
-        doorman_capacity_response *answer = &items[item.index];
-        doorman__read_capacity_response(&item, answer);
-        if (policy) doorman__read_policy(&item, &algorithms[item.index], &terms, answer);
+        doorman_capacity_response *item_response = &items[item.index];
+        doorman__read_capacity_response(&item, item_response);
+        if (policy) doorman__read_policy(&item, &algorithms[item.index], &terms, item_response);
     }
     out->items = items;
     out->item_count = count;
@@ -10381,15 +10404,16 @@ static doorman__writer doorman__put_start(doorman_buffer *buffer) {
 }
 
 static void doorman__put_capacity_response(doorman__writer *out,
-                                           const doorman_capacity_response *answer, bool is_server,
-                                           int64_t epoch) {
-    const doorman_lease *gets = &answer->gets;
-    doorman__put(out, "{'resource_id':%s", answer->resource_id);
-    if (answer->has_safe_capacity) doorman__put(out, ",'safe_capacity':%n", answer->safe_capacity);
-    if (answer->learning) doorman__put(out, ",'learning':%b", true);
-    if (answer->outcome != DOORMAN_GRANTED) {
+                                           const doorman_capacity_response *item_response,
+                                           bool is_server, int64_t epoch) {
+    const doorman_lease *gets = &item_response->gets;
+    doorman__put(out, "{'resource_id':%s", item_response->resource_id);
+    if (item_response->has_safe_capacity)
+        doorman__put(out, ",'safe_capacity':%n", item_response->safe_capacity);
+    if (item_response->learning) doorman__put(out, ",'learning':%b", true);
+    if (item_response->outcome != DOORMAN_GRANTED) {
         doorman__put(out, ",'refused':{'reason':%s,'refresh_interval':%t}",
-                     doorman__reasons[answer->outcome - 1], gets->refresh_interval);
+                     doorman__reasons[item_response->outcome - 1], gets->refresh_interval);
         return;
     }
     doorman__put(out,
@@ -10398,7 +10422,7 @@ static void doorman__put_capacity_response(doorman__writer *out,
     if (gets->committed > gets->capacity) doorman__put(out, ",'keep':%n", gets->committed);
     int64_t end = epoch + gets->expires_in / DOORMAN_SECOND;
     if (epoch) doorman__put(out, ",'expiry_time':%n", (double)end);
-    if (answer->whole && !is_server) doorman__put(out, ",'whole':%b", true);
+    if (item_response->whole && !is_server) doorman__put(out, ",'whole':%b", true);
     doorman__put(out, "}");
 }
 
@@ -10432,19 +10456,22 @@ static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm
 }
 
 /* Writes what only a server needs: the algorithm, the terms and how long to learn. */
-static void doorman__put_policy(doorman__writer *out, const doorman_capacity_response *answer) {
-    if (answer->algorithm) doorman__put_algorithm(out, answer->algorithm, answer->whole);
-    if (answer->terms_count) doorman__put(out, ",'terms':[");
-    for (size_t i = 0; i < answer->terms_count; i++) {
-        const doorman_terms *terms = &answer->terms[i];
+static void doorman__put_policy(doorman__writer *out,
+                                const doorman_capacity_response *item_response) {
+    if (item_response->algorithm)
+        doorman__put_algorithm(out, item_response->algorithm, item_response->whole);
+    if (item_response->terms_count) doorman__put(out, ",'terms':[");
+    for (size_t i = 0; i < item_response->terms_count; i++) {
+        const doorman_terms *terms = &item_response->terms[i];
         doorman__put(out, "%,{");
         if (terms->priority != DOORMAN_ANY_PRIORITY) {
             doorman__put(out, "'priority':%i", (uint64_t)terms->priority);
         }
         doorman__put(out, "%,'level':%n,'slope':%n}", terms->level, terms->slope);
     }
-    if (answer->terms_count) doorman__put(out, "]");
-    if (answer->has_learn_for) doorman__put(out, ",'learn_for':%t", answer->learn_for);
+    if (item_response->terms_count) doorman__put(out, "]");
+    if (item_response->has_learn_for)
+        doorman__put(out, ",'learn_for':%t", item_response->learn_for);
 }
 
 static void doorman__put_response(doorman__writer *out, const doorman_response *response,
@@ -10487,17 +10514,17 @@ static void doorman__put_error(doorman__writer *out, doorman_status status, cons
 }
 
 /* Writes the demand of a client, or the groups of a server. */
-static void doorman__put_wants(doorman__writer *out, const doorman_capacity_request *wanted,
+static void doorman__put_wants(doorman__writer *out, const doorman_capacity_request *item_request,
                                bool is_server) {
     if (!is_server) {
-        doorman__put(out, ",'priority':%i,'wants':%n", (uint64_t)wanted->wants->priority,
-                     wanted->wants->wants);
+        doorman__put(out, ",'priority':%i,'wants':%n", (uint64_t)item_request->wants->priority,
+                     item_request->wants->wants);
         return;
     }
-    if (wanted->learning) doorman__put(out, ",'learning':%b", true);
+    if (item_request->learning) doorman__put(out, ",'learning':%b", true);
     doorman__put(out, ",'wants':[");
-    for (size_t i = 0; i < wanted->wants_count; i++) {
-        const doorman_demand *group = &wanted->wants[i];
+    for (size_t i = 0; i < item_request->wants_count; i++) {
+        const doorman_demand *group = &item_request->wants[i];
         double clients = doorman__max(1, group->subclients);
         doorman__put(out, "%,{'priority':%i,'num_clients':%i,'wants':%n}",
                      (uint64_t)group->priority, (uint64_t)clients, group->wants);
@@ -10506,14 +10533,16 @@ static void doorman__put_wants(doorman__writer *out, const doorman_capacity_requ
 }
 
 static void doorman__put_capacity_request(doorman__writer *out,
-                                          const doorman_capacity_request *wanted, bool is_server) {
-    doorman__put(out, "{'resource_id':%s", wanted->resource_id);
-    doorman__put_wants(out, wanted, is_server);
-    if (wanted->outstanding > 0) doorman__put(out, ",'outstanding':%n", wanted->outstanding);
-    if (wanted->has.id) {
+                                          const doorman_capacity_request *item_request,
+                                          bool is_server) {
+    doorman__put(out, "{'resource_id':%s", item_request->resource_id);
+    doorman__put_wants(out, item_request, is_server);
+    if (item_request->outstanding > 0)
+        doorman__put(out, ",'outstanding':%n", item_request->outstanding);
+    if (item_request->has.id) {
         doorman__put(out, ",'has':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t}",
-                     wanted->has.id, wanted->has.node, wanted->has.capacity,
-                     wanted->has.expires_in);
+                     item_request->has.id, item_request->has.node, item_request->has.capacity,
+                     item_request->has.expires_in);
     }
     doorman__put(out, "}");
 }
@@ -10534,12 +10563,13 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
     if (items) doorman__put_holder(&out, request);
     if (items) doorman__put(&out, ",'resource':[");
     for (size_t i = 0; i < request->item_count; i++) {
-        const doorman_capacity_request *wanted = &request->items[i];
+        const doorman_capacity_request *item_request = &request->items[i];
         doorman__put(&out, "%,");
         if (request->method == DOORMAN_GET_CAPACITY) {
-            doorman__put_capacity_request(&out, wanted, request->is_server);
+            doorman__put_capacity_request(&out, item_request, request->is_server);
         } else {
-            doorman__put(&out, "{'resource_id':%s,'id':%i}", wanted->resource_id, wanted->has.id);
+            doorman__put(&out, "{'resource_id':%s,'id':%i}", item_request->resource_id,
+                         item_request->has.id);
         }
     }
     doorman__put(&out, items ? "]}}" : "}}");
@@ -10672,17 +10702,18 @@ doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const
 static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_t index) {
     size_t count = exchange->response.item_count;
     doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept,
-                              *answer = &items[index];
+                              *item_response = &items[index];
     doorman_algorithm *algorithms = (doorman_algorithm *)(void *)(items + count);
     doorman_terms *terms = (doorman_terms *)(void *)(algorithms + count);
     terms += index * DOORMAN_TERMS_MAX;
-    if (answer->algorithm) {
-        algorithms[index] = *answer->algorithm;
-        answer->algorithm = &algorithms[index];
+    if (item_response->algorithm) {
+        algorithms[index] = *item_response->algorithm;
+        item_response->algorithm = &algorithms[index];
     }
-    assert(answer->terms_count <= DOORMAN_TERMS_MAX);
-    if (answer->terms_count) memcpy(terms, answer->terms, answer->terms_count * sizeof *terms);
-    answer->terms = terms;
+    assert(item_response->terms_count <= DOORMAN_TERMS_MAX);
+    if (item_response->terms_count)
+        memcpy(terms, item_response->terms, item_response->terms_count * sizeof *terms);
+    item_response->terms = terms;
 }
 
 /* Copies the response. The server's own copy is only valid until the next call on the server, and
@@ -10894,7 +10925,7 @@ typedef struct doorman__waiter {
     double n;
     bool first; /* it is the first in its queue */
     doorman_time since;
-    pthread_cond_t turn;
+    pthread_cond_t wake; /* wakes the thread of this call */
 } doorman__waiter;
 
 struct doorman_agent {
@@ -11019,7 +11050,7 @@ static doorman_status doorman__agent_lock(doorman_agent *agent) {
 }
 
 /* Makes the checks of doorman__agent_lock without locking, for calls that may not need it. */
-static doorman_status doorman__agent_admit(doorman_agent *agent) {
+static doorman_status doorman__agent_check_call(doorman_agent *agent) {
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
     if (!__atomic_load_n(&agent->client->notifying, __ATOMIC_RELAXED)) return DOORMAN_OK;
     doorman_status status = doorman__agent_lock(agent);
@@ -11043,7 +11074,7 @@ static void doorman__agent_notify(doorman_agent *agent) {
     pthread_cond_signal(&agent->wake);
 }
 
-/* ---- nng: the line */
+/* ---- nng: the queues of waiters */
 
 static bool doorman__queue_is_empty(const doorman__queue *queue) {
     return __atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) == 0;
@@ -11051,14 +11082,14 @@ static bool doorman__queue_is_empty(const doorman__queue *queue) {
 
 /* Adds the units of a waiter to the sum of its queue. This function and the next one need the
  * mutex. */
-static void doorman__queue_join(const doorman__waiter *waiter, doorman_time now) {
+static void doorman__queue_add(const doorman__waiter *waiter, doorman_time now) {
     uint64_t units = doorman__units(waiter->n);
     assert(units > 0);
     units = __atomic_add_fetch(&waiter->queue->units, units, __ATOMIC_SEQ_CST);
     doorman__waiting_set(&waiter->resource->waiting, units, now);
 }
 
-static void doorman__queue_leave(const doorman__waiter *waiter, doorman_time now) {
+static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time now) {
     doorman__waiting *waiting = &waiter->resource->waiting;
     uint64_t units = doorman__units(waiter->n);
     assert(waiting->units >= units);
@@ -11071,7 +11102,7 @@ static void doorman__queue_leave(const doorman__waiter *waiter, doorman_time now
 /* Appends a waiter. No wake-up is lost: a waiter first adds its units to the sum and then tries,
  * while a release first returns units and then reads the sum. So at least one of the two sees what
  * the other has done. */
-static void doorman__line_join(doorman_agent *agent, doorman__waiter *waiter) {
+static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter) {
     const doorman__waiter *other = agent->last;
     while (other && other->queue != waiter->queue) other = other->previous;
     waiter->first = !other;
@@ -11079,42 +11110,42 @@ static void doorman__line_join(doorman_agent *agent, doorman__waiter *waiter) {
     *(agent->last ? &agent->last->next : &agent->first) = waiter;
     agent->last = waiter;
     waiter->since = doorman_clock();
-    doorman__queue_join(waiter, waiter->since);
+    doorman__queue_add(waiter, waiter->since);
 }
 
 /* Makes the next waiter of this queue, from `from` on, the first one, and wakes it. */
-static void doorman__line_serve(doorman__waiter *from, const doorman__queue *queue) {
+static void doorman__waiters_wake_next(doorman__waiter *from, const doorman__queue *queue) {
     while (from && from->queue != queue) from = from->next;
     if (!from) return;
     from->first = true;
-    pthread_cond_signal(&from->turn);
+    pthread_cond_signal(&from->wake);
 }
 
-static void doorman__line_leave(doorman_agent *agent, doorman__waiter *waiter) {
+static void doorman__waiters_leave(doorman_agent *agent, doorman__waiter *waiter) {
     *(waiter->previous ? &waiter->previous->next : &agent->first) = waiter->next;
     *(waiter->next ? &waiter->next->previous : &agent->last) = waiter->previous;
     if (!agent->first) pthread_cond_signal(&agent->left);
     if (!waiter->resource) return;
-    doorman__queue_leave(waiter, doorman_clock());
-    if (waiter->first) doorman__line_serve(waiter->next, waiter->queue);
+    doorman__queue_subtract(waiter, doorman_clock());
+    if (waiter->first) doorman__waiters_wake_next(waiter->next, waiter->queue);
 }
 
 /* Wakes the first waiter of each queue, because its capacity may have changed. */
-static void doorman__line_wake(doorman_agent *agent) {
+static void doorman__waiters_wake(doorman_agent *agent) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
-        if (waiter->first) pthread_cond_signal(&waiter->turn);
+        if (waiter->first) pthread_cond_signal(&waiter->wake);
     }
 }
 
 /* Ends the waits for a resource, or all waits if it is NULL. These calls do not use the resource
  * again. */
-static void doorman__line_dismiss(doorman_agent *agent, const doorman_client_resource *resource) {
+static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_resource *resource) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (!waiter->resource || (resource && waiter->resource != resource)) continue;
-        doorman__queue_leave(waiter, doorman_clock());
+        doorman__queue_subtract(waiter, doorman_clock());
         waiter->resource = NULL;
         waiter->queue = NULL;
-        pthread_cond_signal(&waiter->turn);
+        pthread_cond_signal(&waiter->wake);
     }
 }
 
@@ -11210,8 +11241,8 @@ static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status 
 }
 
 /* Blocks until this waiter is the first one and gets its units, or until `end`. */
-static doorman_status doorman__waiter_stay(doorman_agent *agent, doorman__waiter *waiter,
-                                           doorman_time end) {
+static doorman_status doorman__waiter_block(doorman_agent *agent, doorman__waiter *waiter,
+                                            doorman_time end) {
     doorman_status status = DOORMAN_UNAVAILABLE;
     while (waiter->resource) {
         doorman_time now = doorman_clock(), delay = DOORMAN_NEVER;
@@ -11219,36 +11250,36 @@ static doorman_status doorman__waiter_stay(doorman_agent *agent, doorman__waiter
         if (status == DOORMAN_UNAVAILABLE && now >= end) status = DOORMAN_TIMED_OUT;
         if (status != DOORMAN_UNAVAILABLE) break;
         doorman_time until = doorman__earlier(end, doorman__after(now, delay));
-        doorman__agent_sleep(agent, &waiter->turn, until, now);
+        doorman__agent_sleep(agent, &waiter->wake, until, now);
     }
     doorman__waiter_count(waiter, status);
     return status;
 }
 
-static void doorman__waiter_go(void *context) {
+static void doorman__waiter_cleanup(void *context) {
     doorman__waiter *waiter = (doorman__waiter *)context;
-    doorman__line_leave(waiter->agent, waiter);
+    doorman__waiters_leave(waiter->agent, waiter);
     pthread_mutex_unlock(&waiter->agent->mutex);
-    pthread_cond_destroy(&waiter->turn);
+    pthread_cond_destroy(&waiter->wake);
 }
 
 /* Waits in the queue. If the thread is cancelled, pthread_cond_timedwait locks the mutex again and
  * then runs the cleanup handler. The handler removes the waiter, which is on the stack of the
  * thread, and unlocks the mutex. */
-static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waiter *waiter,
-                                            doorman_time end) {
+static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__waiter *waiter,
+                                              doorman_time end) {
     doorman_status status;
-    if (pthread_cond_init(&waiter->turn, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
+    if (pthread_cond_init(&waiter->wake, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
     waiter->agent = agent;
     status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) {
-        pthread_cond_destroy(&waiter->turn);
+        pthread_cond_destroy(&waiter->wake);
         return status;
     }
-    doorman__line_join(agent, waiter);
-    if (agent->closed) doorman__line_dismiss(agent, NULL);
-    pthread_cleanup_push(doorman__waiter_go, waiter);
-    status = doorman__waiter_stay(agent, waiter, end);
+    doorman__waiters_join(agent, waiter);
+    if (agent->closed) doorman__waiters_cancel(agent, NULL);
+    pthread_cleanup_push(doorman__waiter_cleanup, waiter);
+    status = doorman__waiter_block(agent, waiter, end);
     pthread_cleanup_pop(1);
     return status;
 }
@@ -11257,7 +11288,7 @@ static doorman_status doorman__waiter_stand(doorman_agent *agent, doorman__waite
 static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
                                           doorman_time timeout) {
     doorman_time now = doorman_clock(), delay = 0;
-    doorman_status status = doorman__agent_admit(agent);
+    doorman_status status = doorman__agent_check_call(agent);
     if (status != DOORMAN_OK) return status;
     if (__atomic_load_n(&agent->closed, __ATOMIC_RELAXED)) return DOORMAN_UNAVAILABLE;
     if (!doorman__amount_valid(waiter->n)) return DOORMAN_INVALID_ARGUMENT;
@@ -11266,7 +11297,7 @@ static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter 
     if (doorman__queue_is_empty(waiter->queue))
         status = doorman__waiter_try(waiter, &delay, timeout <= 0, now);
     if (status == DOORMAN_UNAVAILABLE && timeout > 0) {
-        return doorman__waiter_stand(agent, waiter, doorman__after(now, timeout));
+        return doorman__waiter_enqueue(agent, waiter, doorman__after(now, timeout));
     }
     if (status == DOORMAN_UNAVAILABLE) status = DOORMAN_TIMED_OUT;
     doorman__waiter_count(waiter, status);
@@ -11285,7 +11316,7 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
     doorman_status status = doorman_client_release(resource->own, n);
     if (status != DOORMAN_OK || doorman__queue_is_empty(&resource->queue)) return status;
     bool locked = doorman__agent_lock(agent) == DOORMAN_OK;
-    doorman__line_serve(agent->first, &resource->queue);
+    doorman__waiters_wake_next(agent->first, &resource->queue);
     if (locked) pthread_mutex_unlock(&agent->mutex);
     return DOORMAN_OK;
 }
@@ -11630,8 +11661,8 @@ static void doorman__transport_parse(doorman_transport *transport) {
 
 /* Passes a response or a failure to the upstream. After a failure the next request opens a new
  * connection. */
-static void doorman__transport_take(doorman_transport *transport, doorman_transport_result *out,
-                                    doorman_time now) {
+static void doorman__transport_process_result(doorman_transport *transport,
+                                              doorman_transport_result *out, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
     memset(out, 0, sizeof *out);
     doorman__transport_parse(transport);
@@ -11658,7 +11689,7 @@ static void doorman__transport_take(doorman_transport *transport, doorman_transp
 bool doorman_transport_update(doorman_transport *transport, doorman_transport_result *out,
                               doorman_time now) {
     doorman_transport_result result;
-    doorman__transport_take(transport, out ? out : &result, now);
+    doorman__transport_process_result(transport, out ? out : &result, now);
     return doorman__transport_prepare(transport, now);
 }
 
@@ -11682,10 +11713,10 @@ static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
 
 /* Processes the result of the last request, and keeps the text of a failure. A response from a
  * server that knows no master is a failure too. */
-static void doorman__agent_take(doorman_agent *agent, doorman_time now) {
+static void doorman__agent_process_result(doorman_agent *agent, doorman_time now) {
     doorman_transport_result result;
     uint64_t before = agent->client->upstream.failure_count;
-    doorman__transport_take(agent->transport, &result, now);
+    doorman__transport_process_result(agent->transport, &result, now);
     if (!result.has_ended || agent->client->upstream.failure_count == before) return;
     if (!result.error.text[0]) doorman__fail(&result.error, DOORMAN_OK, "it knows no master");
     doorman__fail(&agent->last_error, DOORMAN_OK, "%s: %.*s", result.address,
@@ -11721,10 +11752,10 @@ static void *doorman__agent_main(void *context) {
         pthread_mutex_lock(&agent->mutex);
         doorman_time now = doorman_clock();
         agent->wakeup = false;
-        doorman__agent_take(agent, now);
+        doorman__agent_process_result(agent, now);
         doorman__agent_update(agent);
         now = doorman_clock();
-        doorman__line_wake(agent);
+        doorman__waiters_wake(agent);
         doorman__agent_send(agent, now);
         doorman_time due = doorman__client_due(agent->client), stop_by = agent->stop_by;
         if (stop_by != DOORMAN_NEVER && (now >= stop_by || due == DOORMAN_NEVER)) break;
@@ -11870,7 +11901,7 @@ static bool doorman__agent_init(doorman_agent *agent) {
 
 /* Starts the thread with all signals blocked, so that it does not receive the application's
  * signals. */
-static bool doorman__agent_launch(doorman_agent *agent) {
+static bool doorman__agent_start_thread(doorman_agent *agent) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -11891,7 +11922,7 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
     status = doorman__agent_create_client(agent, options, error);
     if (status == DOORMAN_OK) status = doorman__agent_check(options, error);
     if (status == DOORMAN_OK) status = doorman__agent_create_transport(agent, options->tls, error);
-    if (status == DOORMAN_OK && !doorman__agent_launch(agent)) {
+    if (status == DOORMAN_OK && !doorman__agent_start_thread(agent)) {
         status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
     }
     if (status == DOORMAN_OK) {
@@ -11914,15 +11945,15 @@ static void doorman__agent_close_all(doorman_agent *agent, doorman_time now) {
 }
 
 /* Ends all waits, and lets no new one begin. Precondition: the mutex is locked. */
-static void doorman__agent_close_line(doorman_agent *agent) {
+static void doorman__agent_cancel_waits(doorman_agent *agent) {
     __atomic_store_n(&agent->closed, true, __ATOMIC_RELAXED);
-    doorman__line_dismiss(agent, NULL);
+    doorman__waiters_cancel(agent, NULL);
 }
 
 doorman_status doorman_agent_shutdown(doorman_agent *agent) {
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
-    doorman__agent_close_line(agent);
+    doorman__agent_cancel_waits(agent);
     pthread_mutex_unlock(&agent->mutex);
     return DOORMAN_OK;
 }
@@ -11933,7 +11964,7 @@ doorman_status doorman_agent_stop(doorman_agent *agent) {
     if (status != DOORMAN_OK) return status;
     doorman_time now = doorman_clock();
     agent->stop_by = doorman__after(now, DOORMAN_SECOND);
-    doorman__agent_close_line(agent);
+    doorman__agent_cancel_waits(agent);
     doorman__agent_close_all(agent, now);
     doorman__agent_notify(agent);
     while (agent->first) pthread_cond_wait(&agent->left, &agent->mutex);
@@ -11964,7 +11995,7 @@ doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info 
 /* ---- nng: the resources */
 
 /* Locks the mutex for a call that uses the client, and writes the error text. */
-static doorman_status doorman__agent_enter(doorman_agent *agent, doorman_error *error) {
+static doorman_status doorman__agent_lock_open(doorman_agent *agent, doorman_error *error) {
     doorman_status status = doorman__agent_lock(agent);
     if (status == DOORMAN_DEADLOCK) {
         return doorman__fail(error, status, "%s", doorman__status_text(status));
@@ -12000,7 +12031,7 @@ static doorman_status doorman__agent_open(doorman_resource **out, doorman_agent 
 doorman_status doorman_resource_open(doorman_resource **out, doorman_agent *agent,
                                      const doorman_resource_options *options,
                                      doorman_error *error) {
-    doorman_status status = doorman__agent_enter(agent, error);
+    doorman_status status = doorman__agent_lock_open(agent, error);
     if (status != DOORMAN_OK) return status;
     status = doorman__agent_open(out, agent, options, error);
     doorman__agent_notify(agent);
@@ -12013,7 +12044,7 @@ doorman_status doorman_resource_close(doorman_resource *resource) {
     doorman_agent *agent = resource->agent;
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
-    if (own->opened == 1) doorman__line_dismiss(agent, own);
+    if (own->opened == 1) doorman__waiters_cancel(agent, own);
     doorman_client_close(own, doorman_clock());
     doorman__agent_notify(agent);
     pthread_mutex_unlock(&agent->mutex);
@@ -12070,7 +12101,7 @@ doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
     agent->client->killed = on;
     doorman__held_lease *held = agent->client->upstream.first;
     for (; held; held = held->next) doorman__resource_set_killed(doorman__resource_of(held), on);
-    doorman__line_wake(agent);
+    doorman__waiters_wake(agent);
     pthread_mutex_unlock(&agent->mutex);
     return DOORMAN_OK;
 }

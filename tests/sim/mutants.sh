@@ -122,8 +122,8 @@ mutant learner-confirms 'R7: a claim of a node that learns counts as a confirmat
     'if (context->names_last_lease && !context->learns) { doorman__leases_confirm(' \
     'if (context->names_last_lease) { doorman__leases_confirm('
 mutant learner-stops 'R8: a node that learns stops as soon as its parent has learned' \
-    'answer->learn_for = doorman__later(context->end - context->now, 0);' \
-    'answer->learn_for = 0;'
+    'item_response->learn_for = doorman__later(context->end - context->now, 0);' \
+    'item_response->learn_for = 0;'
 mutant end-back 'R9: the end of a lease entry moves back when leases become shorter' \
     'if (end <= entry->end) return;' \
     'if (end == entry->end) return;' --faults spike,reload,gap,stall,loss --favour reload,stall
@@ -167,10 +167,10 @@ mutant learn-spare 'R6: the overstated part of a claim is granted to others' \
     --levels 1 --clients 8 --resources 1 \
     --faults resign,delay,double,spike,stall --favour resign,delay,double,spike
 mutant learn-alien 'R6: claims that name another node are believed' \
-    'granted_here = wanted->has.id && strcmp(wanted->has.node, server->node) == 0;' \
-    'granted_here = wanted->has.id != 0;' --favour roam,loss
+    'item_request->has.id && strcmp(item_request->has.node, server->node) == 0;' \
+    'item_request->has.id != 0;' --favour roam,loss
 mutant any-release 'R10: a release counts even if it names another lease' \
-    'if (entry && entry->lease_id == wanted->has.id) {' \
+    'if (entry && entry->lease_id == item_request->has.id) {' \
     'if (entry) {' --faults close,delay,double --favour close,delay,double
 mutant no-drift 'S8: a lease entry ends without the margin for clock drift' \
     'length + doorman__scale(length, server->options.drift);' \
