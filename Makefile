@@ -24,7 +24,7 @@ MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
 
 .PHONY: all demo test coverage matrix abuse bench sim fuzz lint install uninstall deps build_deps \
-    clean help
+    clean help always
 .DELETE_ON_ERROR:
 
 all: build/doorman_server $(EXAMPLES) $(CXX_EXAMPLES) ## the server and the examples (default)
@@ -47,8 +47,42 @@ $(announce)
 @$(C) $(CFLAGS) $< -o $@ $(LDFLAGS) $(LIBRARIES)
 endef
 
-build/doorman_server: doorman_server.c doorman.h | build_deps
-	$(build)
+# doorman_server.c alone makes a node of a tree. The rest of the server is in parts, each of which
+# can be left out: `make HTTP=0 ETCD=0`. build/server_parts changes when the choice does.
+HTTP = 1
+ETCD = 1
+TLS = 1
+PARTS = MEMORY $(foreach part,HTTP ETCD TLS,$(if $(filter-out 0,$($(part))),$(part)))
+FILES_MEMORY = memory
+FILES_HTTP = http text snapshot history metrics page json base64
+FILES_ETCD = etcd election base64
+FILES_TLS = tls
+SERVER_SOURCES = doorman_server.c \
+    $(patsubst %,server/%.c,$(sort $(foreach part,$(PARTS),$(FILES_$(part)))))
+SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
+SERVER_INPUTS = $(SERVER_SOURCES) server/server.h build/page_files.h build/server_parts doorman.h
+
+define build_server
+$(announce)
+@$(C) $(CFLAGS) $(SERVER_MACROS) $(SERVER_SOURCES) -o $@ $(LDFLAGS) $(LIBRARIES)
+endef
+
+build/server_parts: always
+	@mkdir -p $(@D)
+	@echo '$(PARTS)' | cmp -s - $@ || echo '$(PARTS)' >$@
+
+# The style and the script of the status page as arrays of C, without comments and indentation.
+build/page_files.h: server/page.css server/page.js
+	@mkdir -p $(@D)
+	@for name in css js; do \
+	    echo "static const char page_$$name[] = {" && \
+	    sed -e '/^\/\*/,/\*\/$$/d' -e 's/^ *//' server/page.$$name | od -A n -v -t u1 | \
+	        sed 's/[0-9][0-9]*/&,/g' && \
+	    echo '0};'; \
+	done >$@
+
+build/doorman_server: $(SERVER_INPUTS) | build_deps
+	$(build_server)
 build/examples/%: examples/%.c doorman.h | build_deps
 	$(build)
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
@@ -102,8 +136,8 @@ build/asan/%: tests/%.c $(TEST_SOURCES) | deps
 	$(build)
 build/tsan/%: tests/%.c $(TEST_SOURCES) | deps
 	$(build)
-$(TEST_SERVERS): doorman_server.c doorman.h | deps
-	$(build)
+$(TEST_SERVERS): $(SERVER_INPUTS) | deps
+	$(build_server)
 $(TEST_SHELL): LIBRARIES += -ledit
 $(TEST_LOOP): LIBRARIES = -lcjson
 $(TEST_SHELL) $(TEST_LOOP): build/asan/%: %.c doorman.h | deps
@@ -134,15 +168,15 @@ coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## test coverage 
 $(COVERAGE_TESTS): LIBRARIES += -lcmocka -lm
 build/coverage/%: tests/%.c $(TEST_SOURCES) | deps
 	$(build)
-$(COVERAGE_SERVER): doorman_server.c doorman.h | deps
-	$(build)
+$(COVERAGE_SERVER): $(SERVER_INPUTS) | deps
+	$(build_server)
 $(COVERAGE_SIM): LIBRARIES = -lm
 $(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 	$(announce)
 	@$(C) $(CFLAGS) $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
 
 # Compiles with every compiler at every level of optimization. `make test` runs a part of it.
-matrix: build/sim/sim | deps ## compile the header in all supported ways; some minutes
+matrix: build/sim/sim build/page_files.h | deps ## compile in all supported ways; some minutes
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/compile_check.sh --all
 
@@ -151,7 +185,7 @@ MINUTES ?= 10
 abuse: build/plain/system/abuse_test build/plain/doorman_server ## abuse at full size; MINUTES=N
 	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
 
-C_SOURCES = $(wildcard *.[ch] examples/*.[ch]* tests/*/*.[ch])
+C_SOURCES = $(wildcard *.[ch] server/*.[ch] examples/*.[ch]* tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh)
 
 # QUICK=1 takes less than a minute. It draws no picture, because that needs the whole measurement.
@@ -216,8 +250,8 @@ $(REPLAYS): build/asan/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(TEST_SOURCES
 	$(announce)
 	@$(C) $(CFLAGS) $(filter-out $(INCLUDED),$(filter %.c,$^)) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
 
-INCLUDED = doorman_server.c tests/sim/sim_faults.c
-build/fuzz/http build/asan/fuzz/http: doorman_server.c
+INCLUDED = doorman_server.c server/%.c tests/sim/sim_faults.c
+build/fuzz/http build/asan/fuzz/http: $(SERVER_INPUTS)
 build/fuzz/system build/asan/fuzz/system: tests/sim/sim_faults.c
 # The harness glob bounds the number of function calls, so it needs -finstrument-functions. In the
 # harness system, the simulator is only the environment of the code under test, so it is built
@@ -238,16 +272,16 @@ lint = if command -v $(1) >/dev/null; then echo $(1); $(or $(3),$(1) $(2)); \
 # Standard error is dropped, because clang-tidy only writes there how many findings it suppressed.
 TIDY = -- -x c -std=c11 -D_DEFAULT_SOURCE -I. $(CPPFLAGS)
 TIDY_RUNS = "doorman.h $(TIDY) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG" \
-    "doorman_server.c $(TIDY)" \
+    $(foreach source,$(SERVER_SOURCES),"$(source) $(TIDY) $(SERVER_MACROS)") \
     "--checks=-clang-analyzer-* $(wildcard examples/*.c) $(TIDY)"
 
-lint: ## run clang-tidy, cppcheck and others, if they are installed
+lint: build/page_files.h ## run clang-tidy, cppcheck and others, if they are installed
 	@awk 'length > 100 { print FILENAME ":" FNR ": more than 100 columns"; bad = 1 } \
-	    END { exit bad }' $(C_SOURCES) $(SCRIPTS) Makefile
+	    END { exit bad }' $(C_SOURCES) $(SCRIPTS) server/page.css server/page.js Makefile
 	@$(call lint,clang-format,--dry-run -Werror $(C_SOURCES))
 	@$(call lint,cppcheck,-q --error-exitcode=1 --inline-suppr --enable=warning \
 	    --enable=performance --enable=portability --suppress=toomanyconfigs -I. \
-	    $(wildcard *.c examples/*.c*))
+	    $(wildcard *.c server/*.c examples/*.c*))
 	@$(call lint,shellcheck,$(SCRIPTS))
 	@$(call lint,codespell,$(filter-out build,$(wildcard *)) .ci/*)
 	@$(call lint,clang-tidy,,printf '%s\n' $(TIDY_RUNS) | \

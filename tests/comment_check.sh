@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks the comments of doorman.h and doorman_server.c:
+# Checks the comments of doorman.h, doorman_server.c and server/:
 #
 #   - Each function, type or macro that a comment of doorman.h names exists. In the list of the API
 #     at the top, "_destroy" behind "doorman_server_create" stands for doorman_server_destroy.
@@ -44,7 +44,7 @@ awk '
         header = FILENAME == "doorman.h"
         take_words(outside, code, where)
         if (text == "") next
-        if (header || FILENAME == "doorman_server.c") {
+        if (header || FILENAME ~ /^(doorman_server\.c$|server\/)/) {
             if (match(text, /^ +\* [A-Z][0-9]+(, [A-Z][0-9]+)* [^ ]/)) {
                 count = split(substr(text, RSTART, RLENGTH - 1), words, /[^A-Z0-9]+/)
                 for (i = 1; i <= count; i++) if (words[i] != "") {
@@ -91,4 +91,4 @@ awk '
         if (failed) print "[  FAILED  ] " failed " test(s)"
         exit failed != 0
     }
-' doorman.h doorman_server.c tests/*/*.[ch]
+' doorman.h doorman_server.c server/*.[ch] tests/*/*.[ch]

@@ -170,6 +170,24 @@ handles() { # a compiler of C
     done
 }
 
+# doorman_server.c alone, as a person compiles it. It refuses the flags of the parts that it lacks.
+server_alone() { # a compiler
+    $1 $CPPFLAGS -Werror doorman_server.c -lnng -lcjson -pthread -o "$own/server" &&
+        "$own/server" --config config.example.json --http off --check-config || return 1
+    for flag in '--http 127.0.0.1:0' '--etcd http://127.0.0.1:1' '--config etcd:key' \
+        '--tls-ca file' '--parent tls+tcp://127.0.0.1:1'; do
+        "$own/server" $flag 2>"$own/log" && return 1
+        grep 'this server was built without' "$own/log" || { cat "$own/log" && return 1; }
+    done
+}
+
+server_sources() { # a compiler of C
+    parts='-DDOORMAN_SERVER_MEMORY -DDOORMAN_SERVER_HTTP -DDOORMAN_SERVER_ETCD -DDOORMAN_SERVER_TLS'
+    for source in doorman_server.c server/*.c; do
+        each_level "source_c '$1' c11 -D_DEFAULT_SOURCE $parts $source"
+    done
+}
+
 programs() { # a compiler of C and one of C++
     echo "works_in_c '$1'"
     echo "works_in_cxx '$1' '$2'"
@@ -178,8 +196,9 @@ programs() { # a compiler of C and one of C++
     echo "has_no_globals '$1' c11 -O1 -fno-pic"
     for example in examples/*.c; do echo "source_c '$1' c11 -D_DEFAULT_SOURCE $example"; done
     echo "compile_cxx '$2' c++11 -c examples/gauge_guard.cpp -o /dev/null"
+    echo "server_alone '$1'"
     if [ ! "$all" ]; then return; fi
-    each_level "source_c '$1' c11 -D_DEFAULT_SOURCE doorman_server.c"
+    server_sources "$1"
 }
 
 for_32_bits() { # a compiler of C, a compiler of C++, both for 64 bits
@@ -192,7 +211,7 @@ for_32_bits() { # a compiler of C, a compiler of C++, both for 64 bits
     echo "sim_is_the_same '$1 -m32 $sse' $runs"
     if [ ! "$all" ]; then return; fi
     echo "sim '$1 -m32' $runs"
-    each_level "source_c '$1 -m32' c11 -D_DEFAULT_SOURCE doorman_server.c"
+    server_sources "$1 -m32"
 }
 
 for_windows() {

@@ -18,7 +18,7 @@ metrics_are_known() {
     sed 's/_bucket//g' $deploy/doorman.rules.yml $deploy/grafana.json |
         grep -o -E 'doorman_(server|resource|build)_[a-z_]+' | sort -u >"$folder/metrics"
     while read -r metric; do
-        grep -q -w -e "${metric#doorman_}" -e "$metric" doorman_server.c || echo "$metric"
+        grep -q -w -e "${metric#doorman_}" -e "$metric" server/*.c || echo "$metric"
     done <"$folder/metrics" >"$folder/unknown"
     [ -s "$folder/metrics" ] && ! grep . "$folder/unknown"
 }

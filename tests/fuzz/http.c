@@ -4,7 +4,7 @@
  * The first byte says how many bytes are read or written at once, and whether there is a token. The
  * input replaces nng's streams; all other code is the server's own. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* as in doorman_server.c */
+#define _GNU_SOURCE /* as in server.h */
 #endif
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
@@ -28,8 +28,17 @@ static int fuzz_result(void);
 #define nng_stream_listener_accept(listener, aio) ((void)(listener))
 #define main server_main
 int server_main(int argc, char **argv);
+#define DOORMAN_SERVER_HTTP
 #include "doorman_server.c"
 #undef main
+#include "server/base64.c"
+#include "server/history.c"
+#include "server/http.c"
+#include "server/json.c"
+#include "server/metrics.c"
+#include "server/page.c"
+#include "server/snapshot.c"
+#include "server/text.c"
 
 #include "fuzz.h"
 

@@ -1,0 +1,219 @@
+/* doorman_server, part HTTP: metrics for Prometheus (V4). This file counts messages, and reads the
+ * counters and a snapshot.
+ *
+ * The metrics follow the conventions of Prometheus. At most SERIES_MAX resources have series of
+ * their own, because every series costs memory in Prometheus. The series `other` is the sum of the
+ * remaining resources. */
+#include "server.h"
+
+#define SERIES_MAX 1000
+
+const char *const server_message_names[MESSAGE_KIND_COUNT] = {
+    "discovery", "get_capacity", "get_server_capacity", "release_capacity", "unknown"};
+
+/* In seconds. */
+static const double bucket_bounds[BUCKET_COUNT] = {
+    0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.5, 2.5};
+
+void server_metrics_count_message(struct counters *counters, const doorman_request *request,
+                                  doorman_status status, doorman_time duration) {
+    static const int kinds[DOORMAN_METHOD_COUNT] = {MESSAGE_DISCOVERY, MESSAGE_GET_CAPACITY,
+                                                    MESSAGE_RELEASE_CAPACITY};
+    int kind = request ? kinds[request->method] : MESSAGE_UNKNOWN, bucket = 0;
+    if (kind == MESSAGE_GET_CAPACITY && request->is_server) kind = MESSAGE_GET_SERVER_CAPACITY;
+    double seconds = (double)duration / (double)DOORMAN_SECOND;
+    while (bucket < BUCKET_COUNT && seconds > bucket_bounds[bucket]) bucket++;
+    server_counter_add(&counters->requests[kind][status], 1);
+    server_counter_add(&counters->buckets[kind][bucket], 1);
+    server_counter_add(&counters->nanoseconds[kind], (uint64_t)duration);
+}
+
+static void metrics_header(struct text *text, const char *name, const char *type,
+                           const char *help) {
+    server_text_addf(text, "# HELP doorman_%s %s\n# TYPE doorman_%s %s\n", name, help, name, type);
+}
+
+static void metrics_gauge(struct text *text, const char *name, const char *help, double value) {
+    metrics_header(text, name, "gauge", help);
+    server_text_addf(text, "doorman_%s %.17g\n", name, value);
+}
+
+static uint64_t counter_read(const counter *count) {
+    return __atomic_load_n(count, __ATOMIC_RELAXED);
+}
+
+static void metrics_counter(struct text *text, const char *name, const char *help,
+                            const counter *count) {
+    metrics_header(text, name, "counter", help);
+    server_text_addf(text, "doorman_%s %" PRIu64 "\n", name, counter_read(count));
+}
+
+static void metrics_requests(struct text *text, const struct counters *counters) {
+    metrics_header(text, "server_requests_total", "counter",
+                   "Messages answered, by method and status.");
+    for (int kind = 0; kind < MESSAGE_KIND_COUNT; kind++) {
+        for (int code = 0; code < DOORMAN_STATUS_COUNT; code++) {
+            uint64_t count = counter_read(&counters->requests[kind][code]);
+            if (count == 0 && code != DOORMAN_OK) continue;
+            server_text_addf(
+                text, "doorman_server_requests_total{method=\"%s\",code=\"%s\"} %" PRIu64 "\n",
+                server_message_names[kind], doorman_status_name((doorman_status)code), count);
+        }
+    }
+}
+
+static void metrics_durations(struct text *text, const struct counters *counters) {
+    const char *name = "doorman_server_request_duration_seconds";
+    metrics_header(text, "server_request_duration_seconds", "histogram",
+                   "Time from the arrival of a message to its response, parsing included.");
+    for (int kind = 0; kind < MESSAGE_KIND_COUNT; kind++) {
+        const char *method = server_message_names[kind];
+        uint64_t sum = 0;
+        for (int i = 0; i < BUCKET_COUNT; i++) {
+            sum += counter_read(&counters->buckets[kind][i]);
+            server_text_addf(text, "%s_bucket{method=\"%s\",le=\"%g\"} %" PRIu64 "\n", name, method,
+                             bucket_bounds[i], sum);
+        }
+        sum += counter_read(&counters->buckets[kind][BUCKET_COUNT]);
+        server_text_addf(text,
+                         "%s_bucket{method=\"%s\",le=\"+Inf\"} %" PRIu64 "\n"
+                         "%s_sum{method=\"%s\"} %.9f\n%s_count{method=\"%s\"} %" PRIu64 "\n",
+                         name, method, sum, name, method,
+                         (double)counter_read(&counters->nanoseconds[kind]) / 1e9, name, method,
+                         sum);
+    }
+}
+
+static void metrics_parent(struct text *text, const struct counters *counters) {
+    metrics_header(text, "server_parent_requests_total", "counter",
+                   "Requests to the parent, by status.");
+    for (int code = 0; code < DOORMAN_STATUS_COUNT; code++) {
+        uint64_t count = counter_read(&counters->parent[code]);
+        if (count == 0 && code != DOORMAN_OK) continue;
+        server_text_addf(text, "doorman_server_parent_requests_total{code=\"%s\"} %" PRIu64 "\n",
+                         doorman_status_name((doorman_status)code), count);
+    }
+}
+
+/* The metrics of each resource. */
+enum resource_metric {
+    METRIC_CAPACITY,
+    METRIC_HAS,
+    METRIC_WANTS,
+    METRIC_CLIENTS,
+    METRIC_SUBCLIENTS,
+    METRIC_SAFE_CAPACITY,
+    METRIC_LEARNING,
+    METRIC_OVERSHOOT,
+    METRIC_EXPIRED,
+    METRIC_REMAINING,
+    METRIC_COUNT
+};
+static const struct {
+    const char *name, *type, *help;
+} resource_metrics[METRIC_COUNT] = {
+    {"resource_capacity", "gauge", "Capacity that can be granted, in the resource's units."},
+    {"resource_has", "gauge", "Sum of the leases, in the resource's units."},
+    {"resource_wants", "gauge", "Sum of what the holders want, in the resource's units."},
+    {"resource_clients", "gauge",
+     "Holders: clients and child servers with an entry at this server."},
+    {"resource_subclients", "gauge", "Clients, including those of child servers."},
+    {"resource_safe_capacity", "gauge", "What a client may use without a lease; -1 is unlimited."},
+    {"resource_learning", "gauge", "1 while holders are granted only what they claim, else 0."},
+    {"resource_overshoot", "gauge", "By how much the leases exceed the capacity."},
+    {"resource_leases_expired_total", "counter", "Leases that expired without renewal."},
+    {"server_parent_lease_remaining_seconds", "gauge",
+     "Time to the end of this node's own lease; 0 if it has none."},
+};
+
+/* Returns false if the metric does not apply to the resource. */
+static bool metric_value(const struct snapshot *snapshot, const struct row *row,
+                         enum resource_metric metric, bool has_parent, double *out) {
+    const doorman_server_resource *info = &row->info;
+    double left = (double)(info->lease_end - snapshot->now) / 1e9;
+    switch (metric) {
+    case METRIC_CAPACITY: *out = info->capacity; break;
+    case METRIC_HAS: *out = info->has; break;
+    case METRIC_WANTS: *out = info->wants; break;
+    case METRIC_CLIENTS: *out = (double)info->holder_count; break;
+    case METRIC_SUBCLIENTS: *out = info->subclients; break;
+    case METRIC_SAFE_CAPACITY: *out = info->safe_capacity; return info->has_safe_capacity;
+    case METRIC_LEARNING: *out = server_row_is_learning(row, snapshot->now); break;
+    case METRIC_OVERSHOOT: *out = row->overshoot; break;
+    case METRIC_EXPIRED: *out = (double)info->expired_count; break;
+    case METRIC_REMAINING: *out = info->leased ? left : 0; return has_parent && row->id;
+    case METRIC_COUNT:
+    default: return false;
+    }
+    return true;
+}
+
+static void metrics_resource(struct text *text, const struct snapshot *snapshot,
+                             const struct row *row, enum resource_metric metric, bool has_parent) {
+    double value = 0;
+    if (!metric_value(snapshot, row, metric, has_parent, &value)) return;
+    server_text_addf(text, "doorman_%s{resource=\"", resource_metrics[metric].name);
+    server_text_add_escaped(text, row->id ? row->id : "other", server_escape_label);
+    server_text_addf(text, "\"} %.17g\n", value);
+}
+
+/* Adds a resource with the id "other" to the rest, or its series would exist twice. */
+static void metrics_merge_other(struct snapshot *snapshot) {
+    for (size_t i = 0; snapshot->has_others && i < snapshot->row_count; i++) {
+        struct row *row = &snapshot->rows[i];
+        if (strcmp(row->id, "other") != 0) continue;
+        server_snapshot_add_other(snapshot, row);
+        free(row->id);
+        *row = snapshot->rows[--snapshot->row_count];
+    }
+}
+
+static void metrics_all_resources(struct text *text, const struct snapshot *snapshot,
+                                  bool has_parent) {
+    for (int i = 0; i < METRIC_COUNT; i++) {
+        enum resource_metric metric = (enum resource_metric)i;
+        if (metric == METRIC_REMAINING && !has_parent) continue;
+        metrics_header(text, resource_metrics[i].name, resource_metrics[i].type,
+                       resource_metrics[i].help);
+        for (size_t at = 0; at < snapshot->row_count; at++) {
+            metrics_resource(text, snapshot, &snapshot->rows[at], metric, has_parent);
+        }
+        if (snapshot->has_others) {
+            metrics_resource(text, snapshot, &snapshot->others, metric, has_parent);
+        }
+    }
+}
+
+void server_handle_metrics(struct service *service, const struct http_request *request,
+                           struct http_response *response) {
+    struct text *text = &response->text;
+    struct snapshot snapshot = {.now = 0};
+    struct config_load last_load = server_last_load(service);
+    bool has_parent = service->settings->parents.count > 0;
+    (void)request;
+    server_snapshot_take(&snapshot, service, "", SERIES_MAX);
+    metrics_merge_other(&snapshot);
+    response->type = "text/plain; version=0.0.4; charset=utf-8";
+    metrics_header(text, "build_info", "gauge", "Always 1; the label is the version.");
+    server_text_add(text, "doorman_build_info{version=\"" DOORMAN_VERSION "\"} 1\n");
+    metrics_gauge(text, "server_is_master", "1 if this process is the master of its node, else 0.",
+                  snapshot.is_master);
+    metrics_gauge(text, "server_config_last_reload_successful",
+                  "1 if the last load of the configuration succeeded, 0 if it was refused.",
+                  !last_load.error[0]);
+    metrics_gauge(text, "server_config_last_reload_success_timestamp_seconds",
+                  "When the configuration in force was loaded, in Unix seconds.",
+                  (double)last_load.loaded_at);
+    metrics_counter(text, "server_unmatched_requests_total",
+                    "Requests for a resource that no template matches.",
+                    &service->counters.unmatched);
+    metrics_counter(text, "server_shared_id_requests_total",
+                    "Requests that show that two processes use one id.",
+                    &service->counters.shared_id);
+    metrics_requests(text, &service->counters);
+    metrics_durations(text, &service->counters);
+    if (has_parent) metrics_parent(text, &service->counters);
+    metrics_all_resources(text, &snapshot, has_parent);
+    text->failed = text->failed || snapshot.failed;
+    server_snapshot_uninit(&snapshot);
+}

@@ -1,0 +1,521 @@
+/* doorman_server, part HTTP: the status page. This file reads snapshots and the history, and writes
+ * HTML. page.css and page.js are the style and the script; the build embeds them.
+ *
+ * Pages for operators: one page lists all resources, and each resource has a page with its leases.
+ * The pages work without JavaScript. With it, a short script fetches the page again every two
+ * seconds and replaces <main>. The Content-Security-Policy lets a page load nothing but itself. It
+ * also forbids style attributes, so bars and lines are SVG. */
+#include "server.h"
+
+#include "build/page_files.h" /* page_css and page_js, made from page.css and page.js */
+
+#define PAGE_ROWS 100
+
+/* Two decimals at most; two significant digits below 0.01. */
+static const char *amount_text(double amount, char room[32]) {
+    if (amount < 0) return "unlimited";
+    snprintf(room, 32, amount > 0 && amount < 0.01 ? "%.2g" : "%.2f", amount);
+    char *point = strchr(room, '.');
+    size_t bytes = strlen(room);
+    while (point && !strchr(room, 'e') && (room[bytes - 1] == '0' || room[bytes - 1] == '.')) {
+        bool end = room[--bytes] == '.';
+        room[bytes] = 0;
+        if (end) break;
+    }
+    return room;
+}
+
+static void page_amount(struct text *text, double amount) {
+    char room[32];
+    server_text_add(text, amount_text(amount, room));
+}
+
+/* Writes the two largest units, such as "3 d 4 h". */
+static void page_duration(struct text *text, doorman_time time) {
+    long long seconds = (long long)(time / DOORMAN_SECOND);
+    if (seconds >= 86400) {
+        server_text_addf(text, "%lld d %lld h", seconds / 86400, seconds / 3600 % 24);
+    } else if (seconds >= 3600) {
+        server_text_addf(text, "%lld h %lld min", seconds / 3600, seconds / 60 % 60);
+    } else if (seconds >= 60) {
+        server_text_addf(text, "%lld min %lld s", seconds / 60, seconds % 60);
+    } else {
+        server_text_addf(text, "%lld s", seconds > 0 ? seconds : 0);
+    }
+}
+
+static void page_start(struct service *service, const struct http_request *request,
+                       struct http_response *response, const char *filter) {
+    struct text *text = &response->text;
+    response->type = "text/html; charset=utf-8";
+    server_text_add(text, "<!doctype html><html lang=en><head><meta charset=utf-8>"
+                          "<meta name=viewport content='width=device-width,initial-scale=1'>"
+                          "<link rel=icon href='data:,'><title>");
+    server_text_add_escaped(text, service->node, server_escape_html);
+    server_text_add(text,
+                    " - Doorman</title><noscript><meta http-equiv=refresh content=30></noscript>");
+    server_text_addf(text, "<style nonce='%s'>", response->nonce);
+    server_text_add(text, page_css);
+    server_text_add(text, "</style></head><body><header><h1><a href='/'>Doorman</a> ");
+    server_text_add_escaped(text, service->node, server_escape_html);
+    server_text_addf(text, "</h1><span id=live></span><form action='%s' role=search>",
+                     request->path);
+    char id[DOORMAN_ID_BYTES_MAX + 1];
+    if (server_query_read(request->query, "resource", id, sizeof id)) {
+        server_text_add(text, "<input type=hidden name=resource value=\"");
+        server_text_add_escaped(text, id, server_escape_html);
+        server_text_add(text, "\">");
+    }
+    server_text_add(text,
+                    "<input name=filter aria-label='part of a name' placeholder='part of a name' "
+                    "value=\"");
+    server_text_add_escaped(text, filter, server_escape_html);
+    server_text_add(text, "\"><button>filter</button></form></header><main>");
+}
+
+static void page_end(struct http_response *response) {
+    struct text *text = &response->text;
+    server_text_add(text,
+                    "</main><footer>doorman_server " DOORMAN_VERSION
+                    " &middot; <a href='/metrics'>metrics</a> &middot; <a href='/v1/status'>status "
+                    "as JSON</a> &middot; <a href='/v1/config'>configuration</a></footer>");
+    server_text_addf(text, "<script nonce='%s'>", response->nonce);
+    server_text_add(text, page_js);
+    server_text_add(text, "</script></body></html>\n");
+}
+
+/* Starts one entry of the box at the top. The caller adds the value and the end tags. */
+static void page_fact(struct text *text, const char *name, const char *class) {
+    server_text_addf(text, "<div%s><dt>%s</dt><dd class='%s'>",
+                     strcmp(class, "wide") == 0 ? " class=wide" : "", name, class);
+}
+
+static void page_fact_text(struct text *text, const char *name, const char *value,
+                           const char *class) {
+    page_fact(text, name, class);
+    server_text_add_escaped(text, value, server_escape_html);
+    server_text_add(text, "</dd></div>");
+}
+
+static void page_master(struct text *text, const struct snapshot *snapshot) {
+    page_fact(text, "master", snapshot->is_master ? "good" : snapshot->master[0] ? "warn" : "bad");
+    if (snapshot->is_master) {
+        server_text_add(text, "this process");
+    } else if (snapshot->master[0]) {
+        server_text_add(text, "another: ");
+        server_text_add_escaped(text, snapshot->master, server_escape_html);
+    } else {
+        server_text_add(text, "not known");
+    }
+    server_text_add(text, "</dd></div>");
+}
+
+static void page_parent(struct text *text, struct service *service,
+                        const struct snapshot *snapshot) {
+    const struct addresses *parents = &service->settings->parents;
+    if (parents->count == 0) return;
+    bool all = snapshot->leased_count == snapshot->resource_count;
+    page_fact(text, "parent", "");
+    for (size_t i = 0; i < parents->count; i++) {
+        server_text_add(text, i ? ", " : "");
+        server_text_add_escaped(text, parents->items[i], server_escape_html);
+    }
+    server_text_add(text, "</dd></div>");
+    page_fact(text, "leases from the parent", all ? "" : "bad");
+    server_text_addf(text, "%zu of %zu resources", snapshot->leased_count,
+                     snapshot->resource_count);
+    if (snapshot->leased_count > 0) {
+        server_text_add(text, "; the first one ends in ");
+        page_duration(text, snapshot->lease_end - snapshot->now);
+    }
+    server_text_add(text, "</dd></div>");
+}
+
+static void page_configuration(struct text *text, struct service *service) {
+    struct config_load last_load = server_last_load(service);
+    char when[32];
+    struct tm utc;
+    if (!service->settings->config) return;
+    gmtime_r(&last_load.loaded_at, &utc);
+    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &utc);
+    page_fact_text(text, "configuration loaded (UTC)", when, last_load.error[0] ? "warn" : "");
+    if (!last_load.error[0]) return;
+    page_fact(text, "last change refused", "wide");
+    server_text_add(text, "<span class=bad>");
+    server_text_add_escaped(text, last_load.error, server_escape_html);
+    server_text_add(text, "</span></dd></div>");
+}
+
+static void page_facts(struct text *text, struct service *service,
+                       const struct snapshot *snapshot) {
+    bool is_root = service->settings->parents.count == 0;
+    server_text_add(text, "<dl class=facts>");
+    page_fact_text(text, "node", service->node, "");
+    if (strcmp(service->id, service->node) != 0) page_fact_text(text, "process", service->id, "");
+    page_fact_text(text, "role", is_root ? "root: has the configuration" : "child of a parent", "");
+    page_master(text, snapshot);
+    page_fact_text(text, "address", service->advertise, "");
+    page_parent(text, service, snapshot);
+    page_fact(text, "learning", snapshot->learning_count > 0 ? "warn" : "");
+    if (snapshot->learning_count > 0) {
+        server_text_addf(text, "%zu resources, for ", snapshot->learning_count);
+        page_duration(text, snapshot->learned_at - snapshot->now);
+    } else {
+        server_text_add(text, "no");
+    }
+    server_text_add(text, "</dd></div>");
+    page_fact(text, "resources, holders", "");
+    server_text_addf(text, "%zu, %zu</dd></div>", snapshot->resource_count, snapshot->holder_count);
+    page_fact(text, "uptime", "");
+    page_duration(text, snapshot->now - service->started_at);
+    server_text_add(text, "</dd></div>");
+    page_fact_text(text, "version", DOORMAN_VERSION, "");
+    page_configuration(text, service);
+    server_text_add(text, "</dl>");
+}
+
+/* The bar shows what the holders have and want. If they share one capacity, an edge marks it. The
+ * bar ends at twice the capacity, because the wants may be a thousand times larger. */
+static void page_bar(struct text *text, const struct row *row) {
+    const doorman_server_resource *info = &row->info;
+    double capacity = info->divides_capacity ? info->capacity : 0, maximum = capacity;
+    if (info->wants > maximum) maximum = info->wants;
+    if (capacity > 0 && maximum > 2 * capacity) maximum = 2 * capacity;
+    if (info->has > maximum) maximum = info->has;
+    double scale = maximum > 0 ? 1000 / maximum : 0;
+    double wants = info->wants * scale < 1000 ? info->wants * scale : 1000;
+    server_text_addf(
+        text,
+        "<svg class=bar viewBox='0 0 1000 10' preserveAspectRatio=none role=img>"
+        "<title>has %.6g, wants %.6g, capacity %.6g</title>"
+        "<rect class=track width=1000 height=10 /><rect class=wants width=%.1f height=10 />"
+        "<rect class=has width=%.1f height=10 />",
+        info->has, info->wants, info->capacity, wants, info->has * scale);
+    if (capacity > 0) {
+        server_text_addf(text, "<rect class=edge x=%.1f width=3 height=10 />",
+                         capacity * scale - 3);
+    }
+    server_text_add(text, "</svg>");
+}
+
+static void page_line(struct text *text, const struct trend *trend, const float *values,
+                      double scale, const char *class) {
+    server_text_addf(text, "<polyline class=%s points='", class);
+    for (unsigned i = HISTORY_POINTS - trend->count; i < HISTORY_POINTS; i++) {
+        double y = 38 - (double)values[i] * scale;
+        server_text_addf(text, "%u,%.1f ", i, y > 1 ? y : 1);
+    }
+    server_text_add(text, "'/>");
+}
+
+/* The graph shows the last ten minutes, and the current capacity as a dashed line. Wants above its
+ * upper end are cut off. */
+static void page_trend(struct text *text, struct service *service, const struct row *row,
+                       const char *id) {
+    struct trend trend = server_history_find(service, id);
+    double capacity = row->info.divides_capacity ? row->info.capacity : 0, maximum = capacity;
+    for (unsigned i = HISTORY_POINTS - trend.count; i < HISTORY_POINTS; i++) {
+        if ((double)trend.has[i] > maximum) maximum = (double)trend.has[i];
+    }
+    double scale = maximum > 0 ? 30 / maximum : 0, y = 38 - capacity * scale;
+    server_text_addf(text,
+                     "<svg class=trend viewBox='0 0 %d 40' preserveAspectRatio=none role=img>"
+                     "<title>the last ten minutes</title>",
+                     HISTORY_POINTS - 1);
+    if (capacity > 0) {
+        server_text_addf(text, "<line x1=0 x2=%d y1=%.1f y2=%.1f />", HISTORY_POINTS - 1, y, y);
+    }
+    if (trend.count > 1) {
+        page_line(text, &trend, trend.wants, scale, "wanted");
+        page_line(text, &trend, trend.has, scale, "given");
+    }
+    server_text_add(text, "</svg>");
+}
+
+/* Conditions that an operator should know of. */
+static void page_warnings(struct text *text, struct service *service, const struct row *row,
+                          doorman_time now) {
+    if (server_row_is_learning(row, now)) {
+        server_text_add(text, " <span class=warn>learning for ");
+        page_duration(text, row->info.learned_at - now);
+        server_text_add(text, "</span>");
+    }
+    if (row->overshoot > 0) server_text_add(text, " <span class=bad>over its capacity</span>");
+    if (service->settings->parents.count == 0) return;
+    if (row->info.leased) {
+        server_text_add(text, " lease of ");
+        page_duration(text, row->info.lease_end - now);
+    } else {
+        server_text_add(text, " <span class=bad>no lease from the parent</span>");
+    }
+}
+
+static void page_numbers(struct text *text, const struct row *row) {
+    const doorman_server_resource *info = &row->info;
+    server_text_add(text, "<p><span>has <b>");
+    page_amount(text, info->has);
+    if (row->kind == DOORMAN_NO_ALGORITHM) {
+        server_text_add(text, "</b>, not limited");
+    } else {
+        server_text_add(text, row->info.divides_capacity ? "</b> of <b>" : "</b>, each up to <b>");
+        page_amount(text, info->capacity);
+        server_text_add(text, "</b>");
+    }
+    server_text_add(text, "</span><span>wants <b>");
+    page_amount(text, info->wants);
+    server_text_add(text, "</b></span></p><small>");
+    server_text_addf(text, "%zu holder%s, ", info->holder_count,
+                     info->holder_count == 1 ? "" : "s");
+    page_amount(text, info->subclients);
+    server_text_addf(text, " client%s", info->subclients <= 1 ? "" : "s");
+    if (info->has_safe_capacity) {
+        server_text_add(text, " &middot; safe ");
+        page_amount(text, info->safe_capacity);
+    }
+    server_text_add(text, "</small>");
+}
+
+static void page_resource(struct text *text, struct service *service, const struct row *row,
+                          doorman_time now) {
+    server_text_add(text, "<li class=resource><div class=name><a href=\"/resources?resource=");
+    server_text_add_escaped(text, row->id, server_escape_query);
+    server_text_add(text, "\">");
+    server_text_add_escaped(text, row->id, server_escape_html);
+    server_text_addf(text, "</a><small>%s", server_kind_name(row->kind));
+    page_warnings(text, service, row, now);
+    server_text_add(text, "</small></div><div class=numbers>");
+    page_bar(text, row);
+    page_numbers(text, row);
+    server_text_add(text, "</div>");
+    page_trend(text, service, row, row->id);
+    server_text_add(text, "</li>");
+}
+
+/* An order that a list can be sorted by. name: in the query; title: on the page. */
+struct order {
+    const char *name, *title;
+    int (*compare)(const void *left, const void *right);
+};
+
+/* Larger amounts first; equal amounts by id. */
+static int compare_amounts(double left, double right, const char *left_id, const char *right_id) {
+    return left > right ? -1 : left < right ? 1 : strcmp(left_id, right_id);
+}
+
+#define ORDER_OF(name, type, amount)                                                               \
+    static int name(const void *left, const void *right) {                                         \
+        const struct type *a = (const struct type *)left, *b = (const struct type *)right;         \
+        return compare_amounts((double)(a->amount), (double)(b->amount), a->id, b->id);            \
+    }
+ORDER_OF(compare_row_has, row, info.has)
+ORDER_OF(compare_row_wants, row, info.wants)
+ORDER_OF(compare_row_capacity, row, info.capacity)
+ORDER_OF(compare_row_holders, row, info.holder_count)
+ORDER_OF(compare_lease_has, lease_row, info.has)
+ORDER_OF(compare_lease_wants, lease_row, info.wants)
+ORDER_OF(compare_lease_weight, lease_row, info.subclients)
+ORDER_OF(compare_lease_priority, lease_row, info.priority)
+ORDER_OF(compare_lease_expiry, lease_row, info.expires_at)
+ORDER_OF(compare_lease_age, lease_row, info.granted_at)
+
+static int compare_lease_ids(const void *left, const void *right) {
+    return strcmp(((const struct lease_row *)left)->id, ((const struct lease_row *)right)->id);
+}
+
+static const struct order row_orders[] = {
+    {"id", "name", server_compare_row_ids},      {"has", "has", compare_row_has},
+    {"wants", "wants", compare_row_wants},       {"capacity", "capacity", compare_row_capacity},
+    {"holders", "holders", compare_row_holders}, {NULL, NULL, NULL}};
+static const struct order lease_orders[] = {
+    {"holder", "holder", compare_lease_ids},          {"has", "has", compare_lease_has},
+    {"wants", "wants", compare_lease_wants},          {"weight", "weight", compare_lease_weight},
+    {"priority", "priority", compare_lease_priority}, {"expiry", "ends in", compare_lease_expiry},
+    {"seen", "last renewal", compare_lease_age},      {NULL, NULL, NULL}};
+
+/* Which part of a list a page shows, and in which order. */
+struct view {
+    const struct http_request *request;
+    const struct order *orders, *order;
+    char filter[DOORMAN_ID_BYTES_MAX + 1], resource[DOORMAN_ID_BYTES_MAX + 1];
+    size_t first, end, count;
+};
+
+static struct view view_read(const struct http_request *request, const struct order *orders) {
+    struct view view = {.request = request, .orders = orders, .order = orders};
+    char word[16];
+    server_query_read(request->query, "filter", view.filter, sizeof view.filter);
+    server_query_read(request->query, "resource", view.resource, sizeof view.resource);
+    if (server_query_read(request->query, "sort", word, sizeof word)) {
+        for (const struct order *order = orders; order->name; order++) {
+            if (strcmp(order->name, word) == 0) view.order = order;
+        }
+    }
+    if (server_query_read(request->query, "page", word, sizeof word) && word[0] != '-') {
+        unsigned long page = strtoul(word, NULL, 10);
+        view.first = page > 1 && page < ROWS_MAX ? (page - 1) * PAGE_ROWS : 0;
+    }
+    return view;
+}
+
+static void view_set_count(struct view *view, size_t count) {
+    view->count = count;
+    if (view->first >= count) view->first = 0;
+    view->end = count - view->first < PAGE_ROWS ? count : view->first + PAGE_ROWS;
+}
+
+/* Adds a link to the same list with another order or page. */
+static void view_add_link(struct text *text, const struct view *view, const struct order *order,
+                          size_t page, const char *title) {
+    server_text_addf(text, "<a href=\"%s?sort=%s", view->request->path, order->name);
+    if (view->resource[0]) {
+        server_text_add(text, "&amp;resource=");
+        server_text_add_escaped(text, view->resource, server_escape_query);
+    }
+    if (view->filter[0]) {
+        server_text_add(text, "&amp;filter=");
+        server_text_add_escaped(text, view->filter, server_escape_query);
+    }
+    if (page > 1) server_text_addf(text, "&amp;page=%zu", page);
+    server_text_addf(text, "\">%s</a>", title);
+}
+
+static void view_add_bars(struct text *text, const struct view *view, const char *what) {
+    size_t page = view->first / PAGE_ROWS + 1;
+    server_text_add(text, "<div class=bars><nav><span class=soft>sorted by</span>");
+    for (const struct order *order = view->orders; order->name; order++) {
+        if (order == view->order) {
+            server_text_addf(text, "<b>%s</b>", order->title);
+        } else {
+            view_add_link(text, view, order, 1, order->title);
+        }
+    }
+    server_text_add(text, "</nav><nav>");
+    if (view->first > 0) view_add_link(text, view, view->order, page - 1, "&larr; previous");
+    server_text_addf(text, "<span>%zu to %zu of %zu %s</span>", view->count ? view->first + 1 : 0,
+                     view->end, view->count, what);
+    if (view->end < view->count) view_add_link(text, view, view->order, page + 1, "next &rarr;");
+    server_text_add(text, "</nav></div>");
+}
+
+void server_handle_page(struct service *service, const struct http_request *request,
+                        struct http_response *response) {
+    struct view view = view_read(request, row_orders);
+    struct snapshot snapshot = {.now = 0};
+    struct text *text = &response->text;
+    server_snapshot_take(&snapshot, service, view.filter, ROWS_MAX);
+    view_set_count(&view, snapshot.row_count);
+    if (snapshot.row_count > 1) {
+        qsort(snapshot.rows, snapshot.row_count, sizeof *snapshot.rows, view.order->compare);
+    }
+    page_start(service, request, response, view.filter);
+    page_facts(text, service, &snapshot);
+    view_add_bars(text, &view, "resources");
+    server_text_add(text, "<ol>");
+    for (size_t i = view.first; i < view.end; i++) {
+        page_resource(text, service, &snapshot.rows[i], snapshot.now);
+    }
+    server_text_add(text, "</ol>");
+    if (snapshot.resource_count == 0) {
+        server_text_add(text, "<p class=soft>No client has requested a resource yet.</p>");
+    } else if (snapshot.row_count == 0) {
+        server_text_add(text, "<p class=soft>No resource name contains this text.</p>");
+    } else {
+        server_text_add(text,
+                        "<p class='soft key'><span class=k1>has</span><span class=k2>wants</span>"
+                        "<span class=k3>free</span>the edge marks the capacity</p>");
+    }
+    page_end(response);
+    text->failed = text->failed || snapshot.failed;
+    server_snapshot_uninit(&snapshot);
+}
+
+static void page_lease(struct text *text, const struct lease_row *row, doorman_time now) {
+    const doorman_server_lease *info = &row->info;
+    server_text_add(text, "<tr><td>");
+    server_text_add_escaped(text, row->id, server_escape_html);
+    if (info->is_server) server_text_add(text, " <span class=soft>(a server)</span>");
+    if (info->shared) server_text_add(text, " <span class=bad>used by two processes</span>");
+    server_text_add(text, "</td><td data-name=has>");
+    page_amount(text, info->has);
+    server_text_add(text, "</td><td data-name=wants>");
+    page_amount(text, info->wants);
+    server_text_add(text, "</td><td data-name=weight>");
+    page_amount(text, info->subclients);
+    server_text_addf(text, "</td><td data-name=priority>%d</td><td data-name='ends in'>",
+                     info->priority);
+    page_duration(text, info->expires_at - now);
+    server_text_add(text, "</td><td data-name=seen>");
+    if (info->granted_at > 0) {
+        page_duration(text, now - info->granted_at);
+    } else {
+        server_text_add(text, "no lease yet");
+    }
+    server_text_add(text, "</td></tr>");
+}
+
+/* Keeps the leases whose holder ids contain the filter, and sorts them. */
+static void lease_list_arrange(struct lease_list *leases, const struct view *view) {
+    size_t kept = 0;
+    for (size_t i = 0; i < leases->row_count; i++) {
+        if (strstr(leases->rows[i].id, view->filter)) {
+            leases->rows[kept++] = leases->rows[i];
+        } else {
+            free(leases->rows[i].id);
+        }
+    }
+    leases->row_count = kept;
+    if (kept > 1) qsort(leases->rows, kept, sizeof *leases->rows, view->order->compare);
+}
+
+static void page_leases(struct text *text, struct service *service, struct lease_list *leases,
+                        const struct view *view) {
+    const struct row *row = &leases->resource;
+    server_text_addf(text, "<p class=soft>%s ", server_kind_name(row->kind));
+    page_warnings(text, service, row, leases->now);
+    server_text_add(text, "</p><p class=soft>");
+    if (leases->description) server_text_add_escaped(text, leases->description, server_escape_html);
+    server_text_add(text, "</p><div class=big><div class=numbers>");
+    page_bar(text, row);
+    page_numbers(text, row);
+    server_text_add(text, "</div>");
+    page_trend(text, service, row, view->resource);
+    server_text_add(text, "</div>");
+    view_add_bars(text, view, "leases");
+    server_text_add(text, "<table><thead><tr>");
+    for (const struct order *order = view->orders; order->name; order++) {
+        server_text_addf(text, "<th>%s</th>", order->title);
+    }
+    server_text_add(text, "</tr></thead><tbody>");
+    for (size_t i = view->first; i < view->end; i++) {
+        page_lease(text, &leases->rows[i], leases->now);
+    }
+    server_text_add(text, "</tbody></table>");
+    if (row->info.holder_count > ROWS_MAX) {
+        server_text_addf(text,
+                         "<p class=warn>There are %zu holders; this list contains %d of them.</p>",
+                         row->info.holder_count, ROWS_MAX);
+    }
+}
+
+void server_handle_leases(struct service *service, const struct http_request *request,
+                          struct http_response *response) {
+    struct view view = view_read(request, lease_orders);
+    struct lease_list leases = {.found = false};
+    struct text *text = &response->text;
+    server_lease_list_take(&leases, service, view.resource);
+    lease_list_arrange(&leases, &view);
+    view_set_count(&view, leases.row_count);
+    page_start(service, request, response, view.filter);
+    server_text_add(text, "<h2>");
+    server_text_add_escaped(text, view.resource, server_escape_html);
+    server_text_add(text, "</h2>");
+    if (leases.found) {
+        page_leases(text, service, &leases, &view);
+    } else {
+        response->code = 404;
+        server_text_add(text, "<p>This resource has no leases. <a href='/'>All resources</a></p>");
+    }
+    page_end(response);
+    text->failed = text->failed || leases.failed;
+    server_lease_list_uninit(&leases);
+}

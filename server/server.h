@@ -1,0 +1,590 @@
+/* The structs and functions that the files of doorman_server share. The comment at the top of
+ * doorman_server.c lists the files. Every file includes this header first.
+ *
+ * A part is left out unless its macro is defined: DOORMAN_SERVER_HTTP, DOORMAN_SERVER_ETCD,
+ * DOORMAN_SERVER_TLS, DOORMAN_SERVER_MEMORY. The head of a part is the few functions through which
+ * doorman_server.c reaches it. For a part that is left out, they are empty inline functions here,
+ * and the flags that need it are usage errors.
+ *
+ * Functions that several files use start with server_. */
+
+#ifndef DOORMAN_SERVER_H
+#define DOORMAN_SERVER_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* getopt_long, sigtimedwait, memmem, strcasestr */
+#endif
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cjson/cJSON.h>
+#include <nng/nng.h>
+#include <nng/supplemental/tls/tls.h>
+
+#define DOORMAN_JSON
+#define DOORMAN_NNG /* for the transport, the clock and random bits */
+#include "../doorman.h"
+
+/* Whether the process continues (CONTINUE) or ends. All other values are exit codes (V7). */
+enum exit_status { CONTINUE = -1, EXIT_OK = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
+
+/* ---- >>flags -------------------------------------------------------------------------------- */
+
+enum {
+    FLAG_CONFIG,
+    FLAG_LISTEN,
+    FLAG_PARENT,
+    FLAG_ID,
+    FLAG_NODE,
+    FLAG_ADVERTISE,
+    FLAG_ETCD,
+    FLAG_ELECTION_KEY,
+    FLAG_ELECTION_TTL,
+    FLAG_HTTP,
+    FLAG_HTTP_TOKEN,
+    FLAG_TLS_CERT,
+    FLAG_TLS_KEY,
+    FLAG_TLS_CA,
+    FLAG_MAX_RESOURCES,
+    FLAG_MAX_HOLDERS,
+    FLAG_MAX_MESSAGE,
+    FLAG_MAX_CONNECTIONS,
+    FLAG_LOG_LEVEL,
+    FLAG_CHECK_CONFIG,
+    FLAG_VERSION,
+    FLAG_HELP,
+    FLAG_COUNT
+};
+#define ADDRESS_MAX 16 /* addresses per flag; the library also takes at most 16 parents */
+#define LISTEN_DEFAULT "tcp://127.0.0.1:15000"
+#define ETCD_EXAMPLE "http://127.0.0.1:2379"
+#define TTL_MIN 2 /* seconds; etcd grants no shorter lease */
+#define TTL_MAX 3600
+#define ETCD_KEY_BYTES_MAX DOORMAN_ID_BYTES_MAX /* the election key is the default node name */
+#define HTTP_DEFAULT "127.0.0.1:15050"
+
+/* Prints why the process ends, as one line on standard error, and returns the status (V7). */
+__attribute__((format(printf, 2, 3))) enum exit_status
+server_fatal_error(enum exit_status exit_status, const char *format, ...);
+
+const char *server_flag_name(int flag); /* without the two hyphens */
+const char *server_status_text(doorman_status status);
+
+enum log_level { LEVEL_DEBUG, LEVEL_INFO, LEVEL_WARNING, LEVEL_ERROR, LEVEL_COUNT };
+
+struct addresses {
+    char *items[ADDRESS_MAX];
+    size_t count;
+};
+
+/* The values of the flags and the environment. The strings point into argv and the environment,
+ * except the addresses, which are copies. */
+struct settings {
+    bool given[FLAG_COUNT];
+    const char *config, *id, *node, *advertise;
+    const char *config_key, *election_key; /* keys of etcd; NULL: none */
+    int election_ttl;                      /* seconds */
+    const char *http, *http_token;         /* http "off": no HTTP */
+    const char *tls_cert, *tls_key, *tls_ca;
+    size_t resource_max, holder_max, message_max, connection_max; /* 0: the default */
+    struct addresses listen, parents, etcd;
+    enum log_level log_level;
+    bool check_config;
+};
+
+/* ---- >>log ---------------------------------------------------------------------------------- */
+
+#define LOG_END ((const char *)0) /* ends the list of pairs */
+
+/* Logs a message, followed by pairs of key and value, both strings, and LOG_END. */
+__attribute__((sentinel)) void server_log(const struct settings *settings, enum log_level level,
+                                          const char *message, ...);
+
+/* ---- >>state -------------------------------------------------------------------------------- */
+
+/* A worker receives a request, handles it, sends the response, and receives the next one. There are
+ * more workers than nng threads, so that one is always ready to receive. */
+#define WORKER_COUNT 32
+
+struct worker {
+    struct service *service;
+    nng_ctx context;
+    nng_aio *aio;
+    bool sending;
+    doorman_json_exchange exchange;
+};
+
+/* Memory goes back to the system after this many leases have ended, which is some MB. */
+#define TRIM_LEASES 10000
+
+/* Repeated warnings: events that peers can cause at any rate. They are the kinds of doorman_event,
+ * and some of the server's own. */
+enum {
+    WARNING_MESSAGE_REFUSED = DOORMAN_EVENT_COUNT,
+    WARNING_PARENT_UNREACHABLE,
+    WARNING_PARENT_RESPONSE,
+    WARNING_ETCD_UNREACHABLE,
+    WARNING_COUNT
+};
+
+struct repeated_warning {
+    uint64_t unlogged_count;
+    doorman_time quiet_until;
+};
+
+/* The link to the parent. The lock of the service guards it, except the transport, which only the
+ * thread of this link uses. */
+struct parent_link {
+    pthread_t thread;
+    bool started;
+    pthread_cond_t wake;
+    doorman_transport *transport;
+    doorman_time wakes_at; /* when the thread wakes up to do what is due; 0: it is awake */
+    bool reachable;        /* the last request to the parent succeeded */
+    size_t leased_count, resource_count; /* the values that were logged last */
+};
+
+/* Counters for the metrics: messages by method and status, and their duration. Each counter is
+ * atomic by itself; two counters that are read together may differ by requests in progress. */
+enum {
+    MESSAGE_DISCOVERY,
+    MESSAGE_GET_CAPACITY,
+    MESSAGE_GET_SERVER_CAPACITY,
+    MESSAGE_RELEASE_CAPACITY,
+    MESSAGE_UNKNOWN, /* a message that could not be read */
+    MESSAGE_KIND_COUNT
+};
+
+/* Shared by all threads. 32-bit x86 would not align it to 8 bytes, which an atomic access needs. */
+typedef uint64_t counter __attribute__((aligned(8)));
+
+#define BUCKET_COUNT 12 /* of the histogram of durations */
+
+struct counters {
+    counter requests[MESSAGE_KIND_COUNT][DOORMAN_STATUS_COUNT];
+    counter buckets[MESSAGE_KIND_COUNT][BUCKET_COUNT + 1]; /* the last one has no upper bound */
+    counter nanoseconds[MESSAGE_KIND_COUNT];
+    counter parent[DOORMAN_STATUS_COUNT];
+    counter unmatched, shared_id;
+};
+
+/* The identity and version of a file. */
+struct file_version {
+    uint64_t device, file; /* file 0: the file does not exist */
+    int64_t bytes, seconds, nanoseconds;
+};
+
+/* The result of the last load of the configuration. */
+struct config_load {
+    time_t loaded_at;                 /* when the configuration in force was loaded */
+    char error[512];                  /* why the last load failed; "": it succeeded */
+    struct file_version file_version; /* used only by the main thread */
+};
+
+/* The contents of the files that the flags --tls-... name; NULL: without that flag. */
+struct pem {
+    char *certificate, *key, *authority;
+};
+
+static inline void server_counter_add(counter *count, uint64_t more) {
+    __atomic_fetch_add(count, more, __ATOMIC_RELAXED);
+}
+
+struct service {
+    const struct settings *settings;
+    const char *id, *node, *advertise;
+    doorman_time started_at;
+    struct pem pem;
+    nng_tls_config *tls;     /* NULL: none */
+    struct http *http;       /* NULL: off */
+    struct history *history; /* NULL: HTTP is off */
+    struct counters counters;
+    size_t connection_count; /* nng connections; atomic */
+    nng_socket socket;
+    char *urls[ADDRESS_MAX]; /* the bound addresses: a port of 0 has become a real one */
+    size_t url_count;
+    struct worker workers[WORKER_COUNT];
+    unsigned sending_count; /* workers that send; atomic */
+    pthread_mutex_t lock;   /* guards all members below while workers run */
+    doorman_config *config;
+    doorman_server *server;
+    struct repeated_warning warnings[WARNING_COUNT];
+    uint64_t ended_lease_count; /* leases that ended since memory was last returned */
+    doorman_time trim_due;      /* the earliest time to return memory to the system */
+    bool trim_again;            /* return memory once more, even if no more leases end */
+    bool stopping;
+    struct config_load last_load;
+    struct parent_link parent_link;
+    struct election *election; /* NULL: no etcd */
+};
+
+/* Logs a repeated warning with the number of events since the last line, at most once a minute
+ * (V6). Precondition: the lock is held.
+ *   key, value   what the last event is about; may be NULL
+ *   cause        the holder or the error of the last event; may be NULL */
+void server_log_warning(struct service *service, int kind, const char *key, const char *value,
+                        const char *cause, doorman_time now);
+
+/* Puts a configuration into force and logs it. If it is invalid, only logs why (V1).
+ *   config   takes ownership; NULL: it could not be loaded
+ *   error    why; only read if config is NULL */
+void server_apply_config(struct service *service, doorman_config *config,
+                         const doorman_error *error);
+
+/* Handles a message that came by nng or by HTTP. The response is in exchange->reply, which is empty
+ * if memory runs out. */
+doorman_status server_handle_message(struct service *service, doorman_json_exchange *exchange,
+                                     const char *text, size_t bytes);
+
+/* Whether the configuration refuses resources that no template matches. Precondition: the lock is
+ * held. */
+bool server_rejects_unmatched(const struct service *service);
+
+/* Releases the lock for a moment, so that other threads can take it. */
+void server_yield(struct service *service);
+
+bool server_condition_init(pthread_cond_t *condition);
+
+/* Waits for a condition. duration: the longest time to wait. */
+void server_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, doorman_time duration);
+
+/* Reads the host of "SCHEME://HOST:PORT/PATH", in which only the host is required. */
+void server_host_read(const char *address, char *out, size_t room);
+bool server_host_is_numeric(const char *host); /* an IP address, which needs no DNS */
+bool server_host_is_loopback(const char *host);
+
+/* ---- >>memory ------------------------------------------------------------------------------- */
+
+#ifdef DOORMAN_SERVER_MEMORY
+void server_memory_init(void); /* before any other call of cJSON */
+
+/* Returns free memory to the system, when many leases have ended. The main thread calls it. */
+void server_memory_update(struct service *service, doorman_time now);
+#else
+static inline void server_memory_init(void) {}
+static inline void server_memory_update(struct service *service, doorman_time now) {
+    (void)service, (void)now;
+}
+#endif
+
+/* ---- >>tls ---------------------------------------------------------------------------------- */
+
+/* Whether one of the addresses needs TLS. */
+bool server_addresses_want_tls(const struct addresses *addresses);
+
+#ifdef DOORMAN_SERVER_TLS
+/* Checks that the flags for TLS fit together, and that each TLS address has the files it needs. */
+enum exit_status server_tls_check_settings(const struct settings *settings);
+
+/* Sets service->pem and service->tls. */
+enum exit_status server_tls_start(struct service *service);
+void server_tls_stop(struct service *service);
+#else
+static inline enum exit_status server_tls_check_settings(const struct settings *settings) {
+    bool wanted = server_addresses_want_tls(&settings->listen) ||
+                  server_addresses_want_tls(&settings->parents);
+    return wanted ? server_fatal_error(EXIT_USAGE, "an address starts with tls+ or wss: this "
+                                                   "server was built without TLS")
+                  : CONTINUE;
+}
+static inline enum exit_status server_tls_start(struct service *service) {
+    (void)service;
+    return CONTINUE;
+}
+static inline void server_tls_stop(struct service *service) { (void)service; }
+#endif
+
+/* ---- >>etcd --------------------------------------------------------------------------------- */
+
+#ifdef DOORMAN_SERVER_ETCD
+enum exit_status server_etcd_check_settings(const struct settings *settings);
+
+/* Makes the state of the election, without a thread, if there is an etcd. */
+enum exit_status server_election_create(struct service *service);
+
+/* Loads the configuration of --config etcd:KEY for the first time. Precondition: the thread has not
+ * started. */
+bool server_election_fetch_config(struct service *service, doorman_config **out,
+                                  doorman_error *error);
+
+/* Checks that others can reach the address of a process that takes part in an election. */
+enum exit_status server_election_check_address(const struct service *service);
+enum exit_status server_election_start(struct service *service); /* starts the thread */
+
+/* Wakes the thread, which loads the configuration again. */
+void server_election_reload_config(struct service *service);
+
+/* Cancels the current call to etcd, deletes the key, and waits for the end of the thread. Works
+ * after an incomplete start, and a second time. */
+void server_election_stop(struct service *service);
+#else
+static inline enum exit_status server_etcd_check_settings(const struct settings *settings) {
+    (void)settings;
+    return CONTINUE;
+}
+static inline enum exit_status server_election_create(struct service *service) {
+    (void)service;
+    return CONTINUE;
+}
+static inline bool server_election_fetch_config(struct service *service, doorman_config **out,
+                                                doorman_error *error) {
+    (void)service, (void)out, (void)error;
+    return false;
+}
+static inline enum exit_status server_election_check_address(const struct service *service) {
+    (void)service;
+    return CONTINUE;
+}
+static inline enum exit_status server_election_start(struct service *service) {
+    (void)service;
+    return CONTINUE;
+}
+static inline void server_election_reload_config(struct service *service) { (void)service; }
+static inline void server_election_stop(struct service *service) { (void)service; }
+#endif
+
+/* The calls to etcd; the election uses them. Only one thread at a time uses a struct etcd. */
+#define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4) /* bytes: base64 and the final 0 */
+#define ETCD_REVISION 24                               /* bytes; a 64-bit number in decimal fits */
+
+struct etcd {
+    const struct addresses *members;
+    size_t at;             /* index of the member to try next; stays at one that answers */
+    size_t tries;          /* members to try for one call */
+    doorman_time deadline; /* a duration: the time limit of one try */
+    doorman_time ends_at;  /* when the current try ends */
+    bool cancelled;        /* atomic; true: the current call fails at once */
+    doorman_error error;   /* why the last call failed */
+};
+
+void server_etcd_init(struct etcd *etcd, const struct settings *settings);
+void server_etcd_set_election_deadline(struct etcd *etcd, const struct settings *settings);
+
+/* true: the current call and all later ones fail at once. Any thread may call it. */
+void server_etcd_cancel(struct etcd *etcd, bool cancelled);
+
+/* Tries the members in turn until one answers. etcd may get a call twice, if the response to the
+ * first try is lost; all calls of the server are safe to repeat.
+ *   returns   the response, which the caller deletes; NULL: none, see `error` */
+__attribute__((format(printf, 3, 4))) cJSON *server_etcd_call(struct etcd *etcd, const char *path,
+                                                              const char *format, ...);
+
+/* A number of an object, as a string. "0" if it is missing, because etcd omits zeros. */
+const char *server_etcd_number(const cJSON *object, const char *key);
+
+/* Reads a key.
+ *   out       the entry, a part of the response; NULL: the key does not exist
+ *   returns   the response, which the caller deletes; NULL: etcd does not answer */
+cJSON *server_etcd_get(struct etcd *etcd, const char *key, const cJSON **out);
+
+/* Decodes the value of an entry. Returns false if it does not fit. */
+bool server_etcd_read_value(const cJSON *entry, char *bytes, size_t room, size_t *count);
+
+/* Loads the configuration from a key, if the key has changed.
+ *   revision   in/out: the revision that was loaded last; "": none
+ *   out        NULL: the key has not changed, or its value is invalid
+ *   error      why the value is invalid; "": it is valid or unchanged
+ *   returns    false: etcd does not answer */
+bool server_etcd_load_config(struct etcd *etcd, const char *key, char revision[ETCD_REVISION],
+                             doorman_config **out, doorman_error *error);
+
+/* ---- >>base64 ------------------------------------------------------------------------------- */
+
+/* bytes: at most ETCD_KEY_BYTES_MAX, without the final 0; so `text` has room for the result. */
+void server_base64_write(char text[ETCD_KEY_TEXT], const char *bytes);
+
+/* Decodes up to the first character that is not a base64 digit: the padding, or the end.
+ *   room      size of `bytes`, including a final 0
+ *   returns   the number of bytes; `room` if they do not fit */
+size_t server_base64_read(char *bytes, size_t room, const char *text);
+
+/* ---- >>http --------------------------------------------------------------------------------- */
+
+#ifdef DOORMAN_SERVER_HTTP
+enum exit_status server_http_start(struct service *service);
+void server_http_stop(struct service *service); /* works after an incomplete start too */
+
+/* The address, in which a port of 0 has become a real one; "off": HTTP does not listen. */
+const char *server_http_address(const struct service *service);
+
+/* Adds a point to the history of the resources, when one is due. */
+void server_history_update(struct service *service, doorman_time now);
+
+/* Counts a message and its response.
+ *   request   NULL: it could not be read */
+void server_metrics_count_message(struct counters *counters, const doorman_request *request,
+                                  doorman_status status, doorman_time duration);
+#else
+static inline enum exit_status server_http_start(struct service *service) {
+    (void)service;
+    return CONTINUE;
+}
+static inline void server_http_stop(struct service *service) { (void)service; }
+static inline const char *server_http_address(const struct service *service) {
+    (void)service;
+    return "off";
+}
+static inline void server_history_update(struct service *service, doorman_time now) {
+    (void)service, (void)now;
+}
+static inline void server_metrics_count_message(struct counters *counters,
+                                                const doorman_request *request,
+                                                doorman_status status, doorman_time duration) {
+    (void)counters, (void)request, (void)status, (void)duration;
+}
+#endif
+
+/* Text that grows. `failed`: memory has run out, and further text is ignored. */
+struct text {
+    doorman_buffer buffer;
+    bool failed;
+};
+
+void server_text_add_bytes(struct text *text, const char *bytes, size_t count);
+void server_text_add(struct text *text, const char *plain);
+
+/* For numbers and constant names. The result is cut off after 1,023 bytes. */
+__attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, const char *format,
+                                                            ...);
+
+/* Returns what replaces a character in a language; NULL: the character needs no escape. room:
+ * memory that the result may use. */
+typedef const char *(*escape_rule)(char character, char room[8]);
+
+const char *server_escape_html(char character, char room[8]);
+const char *server_escape_json(char character, char room[8]);
+const char *server_escape_label(char character, char room[8]);
+
+/* For the query part of a URL. */
+const char *server_escape_query(char character, char room[8]);
+
+/* For a resource id in a configuration, where it stands as a glob. */
+const char *server_escape_glob(char character, char room[8]);
+void server_text_add_escaped(struct text *text, const char *from, escape_rule rule);
+
+/* Reads and decodes a value of "name=value&name=value", and cuts off what does not fit. Returns
+ * false if there is none, or if it contains a 0 byte. */
+bool server_query_read(const char *query, const char *name, char *out, size_t room);
+
+extern const char *const server_message_names[MESSAGE_KIND_COUNT];
+
+/* The parts of an HTTP request. */
+struct http_request {
+    const char *verb, *path, *query, *version, *head, *body;
+    size_t body_bytes;
+    const struct route *route; /* NULL: unknown path, or a method of the protocol */
+};
+
+/* The response to an HTTP request. */
+struct http_response {
+    int code;
+    const char *type, *more; /* Content-Type; further lines of the head */
+    char nonce[33];          /* marks our styles and scripts, see Content-Security-Policy */
+    struct text text;        /* the body */
+};
+
+/* The paths of HTTP: each of these functions makes the response to one path. */
+typedef void server_handler(struct service *service, const struct http_request *request,
+                            struct http_response *response);
+server_handler server_handle_page, server_handle_leases, server_handle_metrics,
+    server_handle_health, server_handle_ready, server_handle_status, server_handle_config,
+    server_handle_method;
+
+/* Makes the reply an error: `name` is a code of the protocol, `code` a status of HTTP. */
+void server_http_response_set_error(struct http_response *response, int code, const char *name,
+                                    const char *message);
+
+/* ---- >>snapshot ----------------------------------------------------------------------------- */
+
+#define ROWS_MAX 100000 /* resources or leases of a snapshot */
+
+struct row {
+    char *id;
+    doorman_server_resource info; /* its id and settings pointers are not valid */
+    doorman_kind kind;
+    double overshoot; /* by how much the leases exceed the capacity; 0 is the promise */
+};
+
+struct snapshot {
+    const char *filter; /* only resources whose ids contain it become rows */
+    size_t limit;       /* maximum number of rows */
+    doorman_time now;
+    bool is_master, stopping, has_others;
+    char master[DOORMAN_ID_BYTES_MAX + 1]; /* "": not known */
+    size_t resource_count, leased_count, learning_count, holder_count, match_count;
+    doorman_time learned_at, lease_end; /* latest end of learning; earliest lease end */
+    struct row *rows;
+    size_t row_count, row_capacity;
+    struct row others; /* the sum of the resources beyond `limit` */
+    bool failed;       /* out of memory */
+};
+
+struct lease_row {
+    char *id;
+    doorman_server_lease info; /* its id pointer is not valid */
+};
+
+/* One resource and its leases. */
+struct lease_list {
+    const char *resource_id;
+    doorman_time now;
+    bool found;
+    struct row resource;
+    char *description; /* NULL: none */
+    struct lease_row *rows;
+    size_t row_count, row_capacity;
+    bool failed;
+};
+
+/* Takes a snapshot.
+ *   filter   resources whose ids contain it become rows
+ *   limit    maximum number of rows; the other matching resources are added up
+ *   cost     O(resources) */
+void server_snapshot_take(struct snapshot *snapshot, struct service *service, const char *filter,
+                          size_t limit);
+void server_snapshot_uninit(struct snapshot *snapshot);
+
+/* Finds the master with a discovery request, as a client does. Precondition: the lock is held. */
+void server_snapshot_find_master(struct snapshot *snapshot, struct service *service);
+void server_snapshot_add_row(struct snapshot *snapshot, const doorman_server_resource *info);
+void server_snapshot_add_other(struct snapshot *snapshot, const struct row *row);
+
+/* Calls `callback` for each resource until it returns false. The lock is held during the calls and
+ * released between batches. */
+void server_for_each_resource(struct service *service,
+                              bool (*callback)(void *context, const doorman_server_resource *info),
+                              void *context);
+
+/* The name of a kind of algorithm, as in a configuration. */
+const char *server_kind_name(doorman_kind kind);
+
+bool server_row_is_learning(const struct row *row, doorman_time now);
+int server_compare_row_ids(const void *left, const void *right);
+void server_lease_list_take(struct lease_list *leases, struct service *service,
+                            const char *resource_id);
+void server_lease_list_uninit(struct lease_list *leases);
+struct config_load server_last_load(struct service *service);
+
+/* ---- >>history ------------------------------------------------------------------------------ */
+
+#define HISTORY_POINTS 60
+
+struct trend {
+    char *id;
+    unsigned count; /* of valid points: the last ones of the arrays, the newest at the end */
+    float has[HISTORY_POINTS], wants[HISTORY_POINTS];
+};
+
+/* A copy of the history of a resource; it has no points if the resource is not found. */
+struct trend server_history_find(struct service *service, const char *id);
+
+bool server_history_create(struct service *service);
+void server_history_destroy(struct service *service);
+
+#endif

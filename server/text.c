@@ -1,0 +1,123 @@
+/* doorman_server, part HTTP: text that grows, and the rules that escape text from outside. This
+ * file only touches its arguments.
+ *
+ * HTTP bodies are built in a buffer that grows. When memory runs out, it sets `failed` and ignores
+ * all further text, so that a caller checks for failure only once, at the end. Text from outside,
+ * such as ids, is added only by server_text_add_escaped, with the rule of the language around
+ * it. */
+#include "server.h"
+
+#include <stdarg.h>
+
+void server_text_add_bytes(struct text *text, const char *bytes, size_t count) {
+    doorman_buffer *buffer = &text->buffer;
+    size_t needed = buffer->bytes + count + 1;
+    if (!text->failed && needed > buffer->capacity) {
+        size_t capacity = needed * 2;
+        char *grown = (char *)realloc(buffer->text, capacity);
+        text->failed = !grown;
+        if (grown) *buffer = (doorman_buffer){grown, buffer->bytes, capacity};
+        /* cppcheck-suppress memleak ; the buffer owns it */
+    }
+    if (text->failed) return;
+    memcpy(buffer->text + buffer->bytes, bytes, count);
+    buffer->bytes += count;
+    buffer->text[buffer->bytes] = 0;
+}
+
+void server_text_add(struct text *text, const char *plain) {
+    server_text_add_bytes(text, plain, strlen(plain));
+}
+
+__attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, const char *format,
+                                                            ...) {
+    char formatted[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(formatted, sizeof formatted, format, arguments);
+    va_end(arguments);
+    server_text_add(text, formatted);
+}
+
+const char *server_escape_html(char character, char room[8]) {
+    (void)room;
+    switch (character) {
+    case '&': return "&amp;";
+    case '<': return "&lt;";
+    case '>': return "&gt;";
+    case '"': return "&quot;";
+    case '\'': return "&#39;";
+    default: return NULL;
+    }
+}
+
+const char *server_escape_json(char character, char room[8]) {
+    unsigned char code = (unsigned char)character;
+    if (character != '"' && character != '\\' && code >= ' ') return NULL;
+    snprintf(room, 8, "\\u%04x", code);
+    return room;
+}
+
+const char *server_escape_label(char character, char room[8]) {
+    (void)room;
+    switch (character) {
+    case '\\': return "\\\\";
+    case '"': return "\\\"";
+    case '\n': return "\\n";
+    default: return NULL;
+    }
+}
+
+const char *server_escape_query(char character, char room[8]) {
+    bool plain = (character >= 'a' && character <= 'z') || (character >= 'A' && character <= 'Z') ||
+                 (character >= '0' && character <= '9') || strchr("-._~/:", character);
+    if (plain) return NULL;
+    snprintf(room, 8, "%%%02X", (unsigned)(unsigned char)character);
+    return room;
+}
+
+const char *server_escape_glob(char character, char room[8]) {
+    if (!strchr("*?[]\\", character)) return server_escape_json(character, room);
+    snprintf(room, 8, "\\\\%s%c", character == '\\' ? "\\" : "", character);
+    return room;
+}
+
+void server_text_add_escaped(struct text *text, const char *from, escape_rule rule) {
+    char room[8];
+    for (; *from; from++) {
+        const char *replacement = rule(*from, room);
+        if (replacement) {
+            server_text_add(text, replacement);
+        } else {
+            server_text_add_bytes(text, from, 1);
+        }
+    }
+}
+
+/* Returns -1 if it is not a hexadecimal digit. */
+static int hex_value(char digit) {
+    static const char digits[] = "0123456789abcdef";
+    const char *at = digit ? strchr(digits, digit | ('a' - 'A')) : NULL;
+    return at && (digit <= '9' || digit >= 'A') ? (int)(at - digits) : -1;
+}
+
+bool server_query_read(const char *query, const char *name, char *out, size_t room) {
+    size_t name_bytes = strlen(name), bytes = 0;
+    out[0] = 0;
+    while (query && (strncmp(query, name, name_bytes) != 0 || query[name_bytes] != '=')) {
+        query = strchr(query, '&');
+        if (query) query++;
+    }
+    if (!query) return false;
+    for (const char *at = query + name_bytes + 1; *at && *at != '&' && bytes + 1 < room; at++) {
+        char character = *at == '+' ? ' ' : *at;
+        if (*at == '%' && hex_value(at[1]) >= 0 && hex_value(at[2]) >= 0) {
+            character = (char)(hex_value(at[1]) * 16 + hex_value(at[2]));
+            at += 2;
+        }
+        if (!character) return false;
+        out[bytes++] = character;
+        out[bytes] = 0;
+    }
+    return true;
+}
