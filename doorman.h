@@ -4195,28 +4195,28 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *   BACKING_OFF  waits until retry_at       then a request is made               -> REQUESTED
  *   REQUESTED, BACKING_OFF                  its owner is no longer master        -> READY
  *
- * A held lease belongs to a resource of the owner, and is a part of the owner's own struct. Without
- * a lease id it stands for a resource that the owner has no lease of. Only doorman__held_move
- * changes its state:
+ * A held lease belongs to a resource of the owner, and is a part of the owner's own struct. If it
+ * has no lease id, the owner has no lease of the resource. Only doorman__held_move changes its
+ * state:
  *
  *   state      meaning                                  leaves it
  *   IDLE       waits until it is due                    its renewal is requested    -> REQUESTED
  *                                                       its owner closes it         -> CLOSING
  *   REQUESTED  its renewal is in the request            the request ends            -> IDLE
  *                                                       its owner closes it         -> ABANDONED
- *   ABANDONED  the same; its owner has closed it        the request ends            -> CLOSING
+ *   ABANDONED  as REQUESTED, but its owner closed it    the request ends            -> CLOSING
  *                                                       its owner opens it again    -> REQUESTED
  *   CLOSING    waits until nothing of it is in use      its release is requested    -> RELEASING
  *                                                       its owner opens it again    -> IDLE
  *   RELEASING  its release is in the request            the request ends            -> CLOSED
  *                                                       its owner opens it again    -> REOPENED
- *   REOPENED   the same; its owner has opened it again  the request ends            -> IDLE
+ *   REOPENED   as RELEASING, but its owner reopened it  the request ends            -> IDLE
  *                                                       its owner closes it         -> RELEASING
- *   CLOSED     the upstream has no part in it           the owner frees it
+ *   CLOSED     the upstream does not refer to it        the owner frees it
  *   IDLE, ABANDONED, CLOSING, without a lease in force  its owner closes it, or has -> CLOSED
  *   any                                                 its owner removes it        -> CLOSED
  *
- * An owner may have a great many held leases, so no call visits all of them. Each of them has
+ * An owner may have very many held leases, so no call visits all of them. Each held lease has
  * timers in these heaps:
  *
  *   heap      time                                         which held leases are in it
@@ -4232,8 +4232,9 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    first of them is due (up to 5 % later, at random). A held lease that is new, or that wants
  *    over a tenth more or less, is asked for sooner, but not within the minimum interval. If a
  *    client was granted all its wants, and its limiters have refused something since, it asks at
- *    once, because there may be more capacity (S3). A smaller lease is confirmed at once. A node
- *    confirms it when what it has committed for its holders has come down to it (R12).
+ *    once, because there may be more capacity (S3). A client confirms a smaller lease at once. A
+ *    node confirms it when what the node has committed for its holders is not more than the lease
+ *    (R12).
  * K2 After a failure the upstream backs off for a random time from 1 s to an upper bound. The bound
  *    is 2 s after the first failure, and doubles with each further one, up to 60 s. The time is at
  *    most a quarter of the time to the end of the first lease, but never less than 1 s. If a server
@@ -4244,20 +4245,21 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  * R3 A holder limits itself to a claim before it sends the claim: to the larger of its capacity and
  *    what is in use, in flight for a client, committed for its own holders for a node. It sends
  *    both parts, the capacity of its lease as `has` and what is in use as `outstanding`. A granter
- *    lowers what is committed to the larger part. A new master grants `has` alone, since nobody may
- *    grow while it learns: what is in use beyond the lease was given under an earlier one, and
- *    together with leases that it has not heard of yet may exceed the capacity. A holder that wants
- *    less gives back first, unless no server answers at present: a new master could not know about
- *    it, and could not grant it to other holders.
+ *    lowers what is committed to the larger part. A new master grants only `has`, because no holder
+ *    may grow while it learns. What is in use beyond the lease was granted by an earlier lease.
+ *    Together with leases that the master does not know yet, it may exceed the capacity. A holder
+ *    that wants less gives back first, unless no server answers at present: a new master could not
+ *    know about it, and could not grant it to other holders.
  * R9 Ends never move back. A holder counts the time of a lease from when it sent the request.
- * R10 A release names its lease. It is tried once, and only when nothing of the lease is in use.
+ * R10 A release names its lease. The holder tries it once, and only when nothing of the lease is in
+ *    use.
  */
 
 /* Wants count as met if the lease is smaller by at most a thousandth (R12). */
 #define DOORMAN__MET 0.999
 
 typedef enum doorman__held_state {
-    DOORMAN__HELD_CLOSED, /* also before it is added */
+    DOORMAN__HELD_CLOSED, /* removed, or not added yet */
     DOORMAN__HELD_IDLE,
     DOORMAN__HELD_REQUESTED,
     DOORMAN__HELD_ABANDONED,
@@ -4278,19 +4280,19 @@ typedef struct doorman__held_lease {
     uint64_t lease_id; /* 0: never had one */
     double capacity;
     doorman_time end;
-    double committed; /* K: what the granter has committed for it */
+    double committed; /* K: what the granter has committed for this holder */
     char node[DOORMAN_ID_BYTES_MAX + 1];
 
-    /* The last request that was answered, or is under way. */
+    /* The request under way, or the last one that had a response. */
     double claimed;
-    double requested_wants; /* the sum */
+    double requested_wants; /* the sum of the demands in it */
 
     /* The last response. */
-    bool has_outcome; /* there was one */
+    bool has_outcome; /* a response has come */
     doorman_outcome outcome;
     bool granter_learns;
-    bool met;   /* it granted all that was asked for */
-    bool cut;   /* it granted less than was claimed, so a confirmation follows (R12) */
+    bool met;   /* it granted all that the request asked for */
+    bool cut;   /* it granted less than the claim, so a confirmation follows (R12) */
     bool whole; /* leases are whole units */
     bool has_safe_capacity;
     double safe_capacity;
@@ -4298,7 +4300,7 @@ typedef struct doorman__held_lease {
     /* When to ask: see doorman__held_schedule. */
     doorman_time requested_at, refresh_interval;
     doorman_time request_at; /* when to renew, to report other wants, or to release */
-    doorman_time confirm_at; /* when to check for something to confirm; NEVER: nothing */
+    doorman_time confirm_at; /* when to check whether the lease can be confirmed; or NEVER */
 } doorman__held_lease;
 
 /* What an owner reports about a held lease. */
@@ -4322,15 +4324,15 @@ typedef enum doorman__upstream_state {
 #define DOORMAN__REDIRECTS_MAX 5
 #define DOORMAN__PATH_MAX 16
 
-/* A request with this many items, with the longest ids, is within 4 MiB and 200,000 values. Further
+/* A request with this many items and the longest ids has at most 4 MiB and 200,000 values. Other
  * items go into the next request. */
 #define DOORMAN__ITEMS_MAX 1000
-#define DOORMAN__ITEMS_MAX_CLIENT 500 /* a client has a lock while they are written or read */
+#define DOORMAN__ITEMS_MAX_CLIENT 500 /* lower, because an agent's mutex is locked meanwhile */
 #define DOORMAN__DEMANDS_MAX 20000
 
 struct doorman_upstream {
     doorman_client *client; /* the owner is either a client or a server; the other one is NULL. */
-    doorman_server *server; /* The upstream never looks into it: see >>loop */
+    doorman_server *server; /* The upstream never uses it: see >>loop */
     const char *holder_id;  /* the owner's memory */
     bool is_server;
     const char *const *path; /* of a server; the owner's memory */
@@ -4344,7 +4346,7 @@ struct doorman_upstream {
     doorman_method method; /* of the request under way, or the last one */
     uint64_t sequence, random;
     doorman_time now, sent_at, retry_at, timeout;
-    doorman__held_lease *first, *last, *closed; /* `closed`: to be freed by the owner */
+    doorman__held_lease *first, *last, *closed; /* `closed`: the owner frees them */
     size_t held_count;
     doorman__timers dues, halves, releases, ends;
 
@@ -4355,9 +4357,9 @@ struct doorman_upstream {
     size_t items_capacity, in_request_capacity, item_count;
     doorman_demand *demands; /* those of the first item, then those of the second, ... */
     size_t demands_capacity, demand_count;
-    size_t processed_count; /* items whose answers have been read out */
+    size_t processed_count; /* items whose responses the owner has read */
     bool tried_both;        /* between begin and end: the method has been changed */
-    bool no_memory;         /* between begin and end: there was none for an item */
+    bool no_memory;         /* between begin and end: an item did not fit into memory */
 };
 
 const char *doorman_method_name(doorman_method method, bool is_server) {
@@ -4504,7 +4506,7 @@ static bool doorman__held_live(const doorman__held_lease *held, doorman_time now
     return held->lease_id && now < held->end;
 }
 
-/* The owner has closed it. */
+/* Returns whether the owner has closed the held lease. */
 static bool doorman__held_ending(const doorman__held_lease *held) {
     return held->state == DOORMAN__HELD_ABANDONED || held->state == DOORMAN__HELD_CLOSING ||
            held->state == DOORMAN__HELD_RELEASING;
@@ -4579,7 +4581,7 @@ static void doorman__upstream_add(doorman_upstream *upstream, doorman__held_leas
     doorman__held_move(upstream, held, DOORMAN__HELD_IDLE);
 }
 
-/* Removes a held lease without a release. The owner may free it then. */
+/* Removes a held lease without a release. After that the owner may free it. */
 static void doorman__upstream_remove(doorman_upstream *upstream, doorman__held_lease *held) {
     assert(upstream->held_count > 0);
     *(held->previous ? &held->previous->next : &upstream->first) = held->next;
@@ -4598,8 +4600,8 @@ static void doorman__held_finish(doorman_upstream *upstream, doorman__held_lease
     upstream->closed = held;
 }
 
-/* A held lease that is closed, for the owner to free; NULL: there is none. Every call that can
- * close one is followed by this one, until it returns NULL. */
+/* Returns a closed held lease, which the owner frees, or NULL. The owner calls this after every
+ * call that can close a held lease, until it returns NULL. */
 static doorman__held_lease *doorman__upstream_next_closed(doorman_upstream *upstream) {
     doorman__held_lease *held = upstream->closed;
     if (!held) return NULL;
@@ -4617,7 +4619,7 @@ static void doorman__held_expedite(doorman_upstream *upstream, doorman__held_lea
     doorman__held_request_at(upstream, held, doorman__earlier(held->request_at, soon));
 }
 
-/* The owner wants another amount. Only a change of more than a tenth is worth a request (K1). */
+/* Makes a held lease due sooner if its owner's wants have changed by more than a tenth (K1). */
 static void doorman__held_wants(doorman_upstream *upstream, doorman__held_lease *held, double wants,
                                 doorman_time now) {
     if (held->whole) wants = doorman__whole_ceil(wants);
@@ -4628,15 +4630,15 @@ static void doorman__held_wants(doorman_upstream *upstream, doorman__held_lease 
     doorman__held_expedite(upstream, held, minimum, now);
 }
 
-/* The owner needs more, and the last response granted all that it asked for. There may be more
- * capacity, so the minimum interval does not apply (K1). */
+/* Makes a held lease due at once if the last response granted all that it asked for. There may be
+ * more capacity then, so the minimum interval does not apply (K1). */
 static void doorman__held_grow(doorman_upstream *upstream, doorman__held_lease *held,
                                doorman_time now) {
     if (held->met) doorman__held_expedite(upstream, held, 0, now);
 }
 
-/* R3: lowers the lease to what its owner needs, unless no server answers at present. Returns
- * whether that changes it. */
+/* R3: lowers the lease to what its owner needs, unless no server responds at present. Returns
+ * whether the lease has changed. */
 static bool doorman__held_give_back(const doorman_upstream *upstream, doorman__held_lease *held,
                                     double needed, doorman_time now) {
     assert(needed >= 0);
@@ -4646,9 +4648,8 @@ static bool doorman__held_give_back(const doorman_upstream *upstream, doorman__h
     return true;
 }
 
-/* The owner no longer needs the held lease. A lease in force is released with the next request. If
- * some of it is in use, it is released when that has ended. Without a lease in force the held lease
- * is closed at once. */
+/* Closes a held lease for its owner. If it is in force, the next request releases it, or a later
+ * one if units are still in use. If it is not in force, it becomes CLOSED at once. */
 static void doorman__held_close(doorman_upstream *upstream, doorman__held_lease *held,
                                 doorman_time now) {
     held->confirm_at = DOORMAN_NEVER;
@@ -4664,8 +4665,8 @@ static void doorman__held_close(doorman_upstream *upstream, doorman__held_lease 
     }
 }
 
-/* The owner needs the held lease again after it has closed it. It is asked for at once, or when the
- * request under way has ended. */
+/* Reopens a held lease that its owner has closed. It is due at once, or when the request under way
+ * has ended. */
 static void doorman__held_reopen(doorman_upstream *upstream, doorman__held_lease *held,
                                  doorman_time now) {
     assert(doorman__held_ending(held));
@@ -4679,7 +4680,7 @@ static void doorman__held_reopen(doorman_upstream *upstream, doorman__held_lease
     }
 }
 
-/* The request that contains this held lease has ended. */
+/* Moves a held lease out of a request that has ended. */
 static void doorman__held_end_request(doorman_upstream *upstream, doorman__held_lease *held) {
     assert(doorman__held_in_request(held));
     if (!doorman__held_ending(held)) {
@@ -4693,9 +4694,9 @@ static void doorman__held_end_request(doorman_upstream *upstream, doorman__held_
 
 /* ---- upstream: when a request ends */
 
-/* The request under way has ended without answers, or it was a release. What was not answered is
- * asked for again, after everything that has been due for longer. So if not all items fit into a
- * request, each has its turn. */
+/* Ends a request that has no item left to process: it failed, was redirected, or was a release.
+ * Items without a response are due now, behind those that have been due for longer. So if not all
+ * items fit into one request, they take turns. */
 static void doorman__upstream_end_items(doorman_upstream *upstream, bool answered) {
     for (size_t i = 0; i < upstream->item_count; i++) {
         doorman__held_lease *held = upstream->in_request[i];
@@ -4705,8 +4706,8 @@ static void doorman__upstream_end_items(doorman_upstream *upstream, bool answere
     upstream->item_count = 0;
 }
 
-/* Forgets all held leases without a release, for the owner to free. The response to a request under
- * way will be dropped. */
+/* Removes all held leases without a release. A response to the request under way will be dropped.
+ * The owner frees its held leases. */
 static void doorman__upstream_forget(doorman_upstream *upstream) {
     assert(!upstream->closed);
     upstream->item_count = 0;
@@ -4720,7 +4721,7 @@ static void doorman__upstream_forget(doorman_upstream *upstream) {
 #define DOORMAN__FAILURES_MAX 6
 #define DOORMAN__FAILURES_MAX_ALIVE 2
 
-/* The end of the lease in force that ends first. */
+/* The earliest end of the leases in force. */
 static doorman_time doorman__upstream_first_end(doorman_upstream *upstream) {
     while (doorman__timers_due(&upstream->ends) <= upstream->now) {
         doorman__timer_clear(&upstream->ends, doorman__timers_first(&upstream->ends));
@@ -4728,7 +4729,7 @@ static doorman_time doorman__upstream_first_end(doorman_upstream *upstream) {
     return doorman__timers_due(&upstream->ends);
 }
 
-/* The request under way has failed. */
+/* Ends a request that has failed, and sets when to try again. */
 static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned failures_max) {
     doorman_time now = upstream->now;
     doorman__upstream_move(upstream, DOORMAN__BACKING_OFF);
@@ -4745,7 +4746,7 @@ static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned fail
     upstream->retry_at = doorman__after(now, doorman__later(delay, DOORMAN_SECOND));
 }
 
-/* The request with this sequence got no response. No effect unless it is under way. */
+/* Ends a request that got no response. This has no effect unless the request is under way. */
 static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence,
                                    doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -4755,8 +4756,8 @@ static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence
 
 /* ---- upstream: a request */
 
-/* Starts a request. False: the one under way or the back-off has not ended, or nothing is due.
- * Renewals and releases alternate. */
+/* Starts a request. Renewals and releases alternate. Returns false if a request or a back-off has
+ * not ended, or nothing is due. */
 static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now) {
     now = doorman__upstream_now(upstream, now);
     upstream->tried_both = upstream->no_memory = false;
@@ -4782,8 +4783,8 @@ static bool doorman__upstream_room(doorman_upstream *upstream) {
     return room;
 }
 
-/* K1: a held lease to renew. When none is due any more, and there are items, those that are past
- * half their interval follow. */
+/* K1: returns the next held lease to renew: one that is due or, if the request has items already,
+ * one that is past half its interval. */
 static doorman__held_lease *doorman__upstream_next_renewal(doorman_upstream *upstream,
                                                            doorman_time now) {
     bool due = doorman__timers_due(&upstream->dues) <= now;
@@ -4796,7 +4797,7 @@ static doorman__held_lease *doorman__upstream_next_renewal(doorman_upstream *ups
     return DOORMAN__WITHIN(doorman__held_lease, due, doorman__timers_first(&upstream->dues));
 }
 
-/* A held lease to release. Those whose leases have ended meanwhile are closed. */
+/* Returns the next held lease to release. It closes those that have ended meanwhile. */
 static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *upstream,
                                                            doorman_time now) {
     if (upstream->item_count == doorman__upstream_items_max(upstream)) return NULL;
@@ -4870,9 +4871,9 @@ static void doorman__upstream_put_renewal(doorman_upstream *upstream, doorman__h
     doorman__upstream_add_item(upstream, held, &item);
 }
 
-/* Puts the held lease that doorman__upstream_next has returned into the request. A confirmation
- * that could confirm nothing, because a gauge has not given back any units, is checked again a
- * second later. */
+/* Puts the held lease that doorman__upstream_next has returned into the request. If a confirmation
+ * has nothing to confirm, because a gauge has not released any units, the next check is a second
+ * later. */
 static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_lease *held,
                                   const doorman__report *report, doorman_time now) {
     assert(report->outstanding >= 0 && report->wants >= 0);
@@ -4890,8 +4891,9 @@ static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_leas
     }
 }
 
-/* Ends what _begin has started, and writes the request. False: there is nothing to send. If there
- * is no memory for the smallest request, another one is tried a second later. */
+/* Completes and writes the request that doorman__upstream_begin has started. Returns false if there
+ * is nothing to send. If there is no memory for any item, the upstream tries again a second later.
+ */
 static bool doorman__upstream_end(doorman_upstream *upstream, doorman_request *out,
                                   doorman_time now) {
     const doorman_demand *demands = upstream->demands;
@@ -4904,7 +4906,7 @@ static bool doorman__upstream_end(doorman_upstream *upstream, doorman_request *o
     if (!upstream->item_count) return false;
     for (size_t i = 0; i < upstream->item_count; i++) {
         if (!upstream->items[i].wants_count) continue;
-        upstream->items[i].wants = demands; /* the array may have moved until now */
+        upstream->items[i].wants = demands; /* set only now, because the array can move */
         demands += upstream->items[i].wants_count;
     }
     doorman__upstream_move(upstream, DOORMAN__REQUESTED);
@@ -4923,7 +4925,7 @@ static bool doorman__upstream_end(doorman_upstream *upstream, doorman_request *o
 
 /* ---- upstream: a response */
 
-/* The scheme of an address may be in upper or lower case. */
+/* Returns whether an address uses TLS. Its scheme may be in upper or lower case. */
 static bool doorman__tls(const char *address) {
     char scheme[5] = "";
     for (int i = 0; i < 4 && address[i]; i++) {
@@ -4933,7 +4935,7 @@ static bool doorman__tls(const char *address) {
     return strcmp(scheme, "tls+") == 0 || strncmp(scheme, "wss", 3) == 0;
 }
 
-/* K3. False: the redirect must not be followed. */
+/* K3: follows a redirect. Returns false if it must not be followed. */
 static bool doorman__upstream_redirect(doorman_upstream *upstream, const char *address) {
     if (!doorman__id_valid(address) || upstream->redirects >= DOORMAN__REDIRECTS_MAX) return false;
     if (doorman__tls(doorman__upstream_address(upstream)) && !doorman__tls(address)) return false;
@@ -4997,10 +4999,10 @@ static bool doorman__response_valid(const doorman_upstream *upstream,
     return true;
 }
 
-/* When to ask again after a response. A lease that is smaller than the claim is confirmed at once,
- * and again when more units have gone out of use (R12). Intervals count from when the response
- * came. That is after the server granted, so the server's minimum interval is kept too. After a
- * slow response the interval is shortened so that the lease cannot end before. */
+/* Sets when to ask again after a response. A lease that is smaller than the claim is confirmed at
+ * once, and again when more units are released (R12). Intervals start when the response comes. This
+ * is after the server granted, so the server's minimum interval is respected too. After a slow
+ * response the interval is shorter, so that the renewal comes before the lease ends. */
 static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lease *held,
                                    doorman_time interval) {
     doorman_time now = upstream->now;
@@ -5017,8 +5019,8 @@ static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lea
     held->cut = cut;
 }
 
-/* R9: replaces the lease of a held lease. If it has none, or one of another node, K starts from the
- * new lease, because the other node has committed its own lease itself. */
+/* R9: stores a new lease. If the old lease has ended or is from another node, K is only that of the
+ * new lease, because the other node has committed the old one itself. */
 static void doorman__held_replace(doorman__held_lease *held, const doorman_lease *lease,
                                   doorman_time end, doorman_time now) {
     double committed = doorman__max(lease->committed, lease->capacity);
@@ -5033,7 +5035,8 @@ static void doorman__held_replace(doorman__held_lease *held, const doorman_lease
     memcpy(held->node, lease->node, strlen(lease->node) + 1);
 }
 
-/* Takes one answer. False: it has no effect, since the reported lease has ended meanwhile (R2). */
+/* Processes one item of a response. Returns false if the item has no effect, because the reported
+ * lease has ended meanwhile (R2). */
 static bool doorman__held_process_response(doorman_upstream *upstream, doorman__held_lease *held,
                                            bool reported,
                                            const doorman_capacity_response *item_response) {
@@ -5062,8 +5065,8 @@ static bool doorman__held_process_response(doorman_upstream *upstream, doorman__
     return true;
 }
 
-/* Accepts the response to the request with this sequence, or not (R2). After OK the owner reads the
- * answers by doorman__upstream_next_item.
+/* Accepts or rejects a response (R2). After OK the owner reads its items by
+ * doorman__upstream_next_item.
  *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (it does not match the request) */
 static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint64_t sequence,
                                                const doorman_response *response, doorman_time now) {
@@ -5087,9 +5090,9 @@ static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint6
     return DOORMAN_OK;
 }
 
-/* Takes the next answer of the response that was accepted.
+/* Processes the next item of the response that was accepted.
  *   held      out: the held lease that it has changed
- *   returns   the answer; NULL: there are no more */
+ *   returns   the item; NULL: there are no more */
 static const doorman_capacity_response *
 doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *response,
                             doorman__held_lease **held) {
@@ -5108,20 +5111,20 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
 
 /* ---- >>server ------------------------------------------------------------------------------- */
 /*
- * A node of the tree: one lease table for each resource that a holder has asked for, a mastership,
- * and a configuration. A request is checked as a whole first. Then the memory for all of it is
- * reserved. Only then is anything decided. So a request that is invalid, or for which there is no
+ * A server is a node of the tree. It has a lease table for each resource that a holder has asked
+ * for, a mastership, and a configuration. It first checks a whole request, then reserves all the
+ * memory for it, and only then decides. So a request that is invalid, or for which there is no
  * memory, changes nothing (C4, C5).
  *
  * S1 A server that is not master answers only with the mastership.
- * S2 Expired leases never show: every function removes them before it reads a lease table.
+ * S2 Expired leases are never visible: every function removes them before it reads a lease table.
  * S3 A holder that asks again within the minimum interval (5 s, at most half the refresh interval)
  *    and names its last lease gets that lease again (R11). The minimum interval does not apply to a
  *    holder that names another lease or none. It also does not apply to a holder that had been
  *    granted all its wants, wants more now, and can have that from the free capacity, while no
- *    round is on (see leases). Such a holder gets a new lease by R5. What it has given back in
- *    between is free or belongs to another holder, and the old lease never comes back. The interval
- *    applies to a holder whose wants were not met, so that no holder gains by asking often.
+ *    round is on (see leases). Such a holder gets a new lease by R5. What it gave back in between
+ *    is free or belongs to another holder. It never gets the old lease again. The interval applies
+ *    to a holder whose wants were not met, so that no holder gains by asking often.
  * S4 While the server learns (R6), a holder that has nothing of this node gets TRY_LATER, not a
  *    lease of 0. So its fallback stays in force, as if the server were still away. It should ask
  *    again after its usual interval, or when the learning ends. The server notes its wants, commits
@@ -5132,7 +5135,7 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
  *    interval in a response is at most a third of the lease. If leases are whole units, a holder
  *    below its target should ask again early (R12) only if it is owed a unit (A5), and if no more
- *    units are owed than there are. The other holders wait for their turns at the usual interval.
+ *    units are owed than there are. The other holders keep the usual interval.
  * S7 The safe capacity is the template's. Without one it is the capacity divided by the number of
  *    known subclients, including those of the request. There is none while the server learns, for
  *    amounts that are not parts of a shared capacity, or for a server. A node has no more capacity
@@ -5151,41 +5154,42 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * R11 A request within the minimum interval (S3) confirms like any other (R4). The holder gets its
  *    last lease again, with the rest of its time, less what it has given back. What it has given
  *    back does not come again within the interval.
- * R12 Capacity moves fast. A client confirms a smaller lease at once. A node does when what it has
- *    committed for its holders has come down to its lease. A holder whose lease is below its target
+ * R12 Capacity moves fast. A client confirms a smaller lease at once. A node confirms it when what
+ * the node has committed for its holders is not more than the lease. A holder whose lease is below
+ * its target
  *    by more than a thousandth should ask again after the minimum interval, but not before
  *    `minimum_refresh_interval`.
- * G5 A new configuration drops no lease. A resource that gains a template starts by learning:
- *    without a template it was granted all that was asked for, and no lease table was kept.
+ * G5 A new configuration drops no lease. A resource that gets its first template learns first,
+ *    because without a template every request was granted and no lease table existed.
  * C7 The number of resources, of holders of one resource, and of resources of one holder is
- *    limited. A request beyond a limit is refused for that resource (FULL). No holder loses a lease
- *    by that.
+ *    limited. An item beyond a limit is refused (FULL). No holder loses a lease because of a limit.
  *
  * Expiry. Since every function removes expired leases first (S2), an update only returns memory. A
- * heap has all resources in the order of the time by which an update must visit them. That is at
- * most the end of the first lease entry. It may be earlier, because a renewal only makes that end
- * later and does not move the resource in the heap. The update sets the exact time then. So the
- * cost of updates is O(log resources) for each resource and lease length, however many resources
- * and renewals there are.
+ * heap orders all resources by the time by which an update must visit them. This time is never
+ * after the end of the first lease entry. It may be earlier, because a renewal moves that end but
+ * does not move the resource in the heap. The next update then sets the exact time. So the cost of
+ * updates is O(log resources) for each resource and lease length, however many resources and
+ * renewals there are.
  *
  * The tree. A server with a parent has a held lease (see upstream) for each resource: its own
  * lease. It gives its lease table the capacity of this lease (C), and what the parent has committed
  * for it (K).
  *
  * T1 The node asks its parent for all its resources in one request, with the wants of its holders
- *    in groups. It asks sooner if they want more than the capacity, but keeps the minimum interval.
+ *    in groups. If they want more than the capacity, it asks sooner, but not within the minimum
+ *    interval.
  * T2 Shares are fair across the tree. The node uses the terms of its parent as long as they fit
  *    into its lease; otherwise it solves its own. If demands have changed since the parent made the
- *    terms, they may leave capacity over. It is divided in proportion to what is still wanted,
- *    because it would be idle until the next request to the parent.
+ *    terms, some capacity may remain. The node divides it in proportion to what is still wanted;
+ *    otherwise it would be idle until the next request to the parent.
  *       A group of demands is one demand at the parent. This is exact unless a level lies within
  *    the group. So there is a boundary at each level of the last response. Further boundaries lie
  *    around the first level, and are closer to each other the nearer they are to it. The level at
  *    which a reserve is shared is one of the levels. It matters only if some priority has no more
- *    than the reserve, and then it is the level of that priority. To treat the demands of a group
- *    as equal overstates what they take (which is concave in the level), so the level that is found
- *    is never too high. From round to round it approaches the exact level from below, as in
- *    Newton's method, and stays there.
+ *    than the reserve, and then it is the level of that priority. The parent treats the demands of
+ *    a group as equal. This overstates what they take (which is concave in the level), so the level
+ *    that it finds is never too high. From round to round it approaches the exact level from below,
+ *    as in Newton's method, and stays there.
  * T3 The algorithm and its parameters are the parent's. The refresh interval gets shorter by the
  *    factor decay_factor at each level.
  * T4 A node without a lease of its own grants none: it answers TRY_LATER. After the first request
@@ -5194,41 +5198,41 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * T5 All servers of a node use the node's name at the parent, so a new master inherits the node's
  *    lease.
  * T6 A new master reports to its parent that it learns, until its predecessor's leases have ended.
- *    These did not outlive the node's own lease. So the parent responds with the time that its
- *    entry for that lease lasts (`learn_for`), and at least the time that it learns itself. Only
- *    the first such response counts, because after it the entry is that of the new master's own
- *    lease. Until the node has learned it releases nothing (R10).
- * R7 To a server that learns its parent grants again what it granted before, and does not treat its
- *    claims as confirmations. Until it has learned, its demands are not in the shares, and what it
- *    has is subtracted from the capacity.
- * T8 A request to a parent names the nodes that it passed, on the longest path. A server refuses a
- *    request that names the server itself, or more than 16 nodes.
+ *    These leases ended no later than the node's own lease. So the parent responds with the time
+ *    that its entry for that lease lasts (`learn_for`), and at least the time that it learns
+ *    itself. Only the first such response counts, because after it the entry is that of the new
+ *    master's own lease. Until the node has learned it releases nothing (R10).
+ * R7 While a child learns, its parent grants it the same lease as before, and does not treat its
+ *    claims as confirmations. Until the child has learned, the shares do not include its demands,
+ *    and what it has is subtracted from the capacity.
+ * T8 A request to a parent names the nodes on the longest path below the sender, and the sender. A
+ *    server refuses a request that names the server itself, or more than 16 nodes.
  *
  * Why T7 holds in the whole tree. Let b(h) be what the parent of h has committed for h. While that
- * parent is gone or learns, b(h) is what its last complete lease table had committed. The b of the
- * root is its capacity. Two statements hold for every server: what is in force below h is at most
- * b(h), and the b of all children of p sum to at most b(p). The proof is by induction over the
- * levels. Grants keep the sum of u within K (R5). K is at most b(p), because the parent of p lowers
- * b(p) only to a claim to which p has limited itself, or when the lease of p has ended (R3, R4). A
- * server that restarts has an unchanged b (R7), grants no more than was in force, and has complete
- * lease tables when it has learned (R6, R8). And a lease ends no later than the lease of which it
- * is a part (S6, S8, R9).
+ * parent is gone or learns, b(h) is the amount in its last complete lease table. The b of the root
+ * is its capacity. Two statements hold for every server h with the parent p: what is in force below
+ * h is at most b(h), and the sum of b over all children of p is at most b(p). The proof is by
+ * induction over the levels. Grants keep the sum of u within K (R5). K is at most b(p), because the
+ * parent of p lowers b(p) only to a claim to which p has limited itself, or when the lease of p has
+ * ended (R3, R4). A server that restarts has an unchanged b (R7), grants no more than was in force,
+ * and has complete lease tables when it has learned (R6, R8). And a lease ends no later than the
+ * lease of which it is a part (S6, S8, R9).
  */
 
-/* The longest time after which a holder should ask again at a node that has no lease. */
+/* The longest interval that a node without a lease tells its holders to wait. */
 #define DOORMAN__DEFER_MAX (4 * DOORMAN_SECOND)
 
-/* The most that one update visits, which takes some milliseconds. */
+/* The maximum that one update visits. This takes some milliseconds. */
 #define DOORMAN__UPDATE_MAX ((size_t)10000)
 
-/* The number of resources of one holder. There is one for each holder of the server. */
+/* Counts the resources of one holder of the server. */
 typedef struct doorman__holder_usage {
     doorman__link
-        link; /* by the hash of the holder alone: 64 keyed bits, so equal means the same */
+        link; /* only by the holder's hash: 64 keyed bits, so equal hashes mean the same holder */
     size_t count;
 } doorman__holder_usage;
 
-/* One resource: its lease table and, of a node, its own lease. */
+/* One resource: its lease table and, for a node with a parent, the node's own lease. */
 typedef struct doorman__server_resource_entry {
     doorman__link link; /* in the server's table; must be first */
     doorman__timer due; /* in the server's heap: an update must visit the resource by then */
@@ -5250,14 +5254,15 @@ typedef struct doorman__server_resource_entry {
  *   FOUND,     has all the memory    the node has no lease (T4)                      NO_LEASE
  *   ADDED      that it needs         the server learns (R6)                          LEARN
  *                                    none of the other events (S5)                   GRANT
- *   FOUND      the same              it comes too soon (S3)                          REPEAT
- *                                    the same, but that lease is 0 while the server
- *                                    learns (S4)                                     TRY_LATER
+ *   FOUND      as above              it comes too soon (S3)                          REPEAT
+ *                                                                     it comes too soon, its last
+ *                                                                     lease is 0, and the
+ *                                    server learns (S4)                              TRY_LATER
  *                                    the holder learns, and had a lease (R7)         RESTORE
  *   LEARN      gets what it had      it had nothing of this node (S4)                TRY_LATER
  *
- * The item is answered in the last state: REPEAT with the last lease; LEARN, RESTORE and GRANT with
- * a new lease; the other states with no lease. */
+ * The last state determines the response: REPEAT gives the last lease; LEARN, RESTORE and GRANT
+ * give a new lease; the other states give no lease. */
 typedef enum doorman__item_state {
     DOORMAN__ITEM_CHECKED,
     DOORMAN__ITEM_UNMATCHED,
@@ -5292,32 +5297,32 @@ typedef struct doorman__upward {
 
 struct doorman_server {
     doorman_upstream upstream;               /* a root has no addresses */
-    const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the longest path below it, */
+    const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the longest path below it */
     char below[DOORMAN__PATH_MAX][DOORMAN_ID_BYTES_MAX + 1];
-    doorman_time below_until; /* which is forgotten then unless a request names it again */
+    doorman_time below_until; /* when that path is forgotten if no request names it again */
     char parent[DOORMAN_ID_BYTES_MAX + 1]; /* the node that granted the last lease; "": none yet */
     doorman_server_options options;
     char node[DOORMAN_ID_BYTES_MAX + 1];
     char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": unknown */
     doorman_time now, master_until;
-    doorman_time predecessor_gone_at; /* when the predecessor was gone, see doorman_mastership */
+    doorman_time predecessor_gone_at; /* see doorman_mastership */
     bool is_master;
     const doorman_config *config; /* NULL: a node with a parent */
-    doorman_time *learned_at; /* for each template: when a resource that is new now has learned */
-    doorman_time drains_at;   /* leases under earlier configurations have ended by then */
+    doorman_time *learned_at;     /* for each template: the end of learning of a new resource */
+    doorman_time drains_at;       /* leases under earlier configurations have ended by then */
     doorman__table resources, usages;
     doorman__timers dues;   /* of the resources */
-    doorman_time update_at; /* no update is due before, unless the mastership ends */
+    doorman_time update_at; /* no update is due before this, unless the mastership ends */
     uint64_t lease_count;
     doorman__request_item *request_items;
-    size_t *places;       /* indexes of the slots, by the hash of the resource */
+    size_t *places; /* a hash table of the items of a request; see doorman__server_check_twice */
     uint64_t holder_hash; /* the holder of the request */
     doorman_capacity_response *items;
-    doorman_terms *terms; /* of the responses to a server, TERMS_MAX for each answer */
+    doorman_terms *terms; /* for a response to a server: TERMS_MAX for each item */
     size_t request_items_capacity, places_capacity, response_items_capacity, terms_capacity;
 };
 
-/* Moves a cursor behind the next link, and returns that link. NULL: the iteration has ended. */
+/* Moves a cursor behind the next link, and returns that link. Returns NULL at the end. */
 static doorman__link *doorman__cursor_next(doorman_cursor *cursor, const doorman__table *table) {
     doorman__link *link = cursor->at_end ? NULL : doorman__table_from(table, cursor->position);
     cursor->at_end = !link || link->hash == UINT64_MAX;
@@ -5354,7 +5359,7 @@ static doorman__holder_usage *doorman__server_usage(doorman_server *server, uint
     return (doorman__holder_usage *)(void *)doorman__table_first(&server->usages, hash);
 }
 
-/* Subtracts one resource from those of a holder. */
+/* Subtracts one from the number of a holder's resources. */
 static void doorman__server_uncount(doorman_server *server, uint64_t hash) {
     doorman__holder_usage *usage = doorman__server_usage(server, hash);
     assert(usage && usage->count);
@@ -5383,7 +5388,7 @@ static void doorman__server_free_resource(doorman_server *server,
     DOORMAN_FREE(resource);
 }
 
-/* An update must visit the resource by this time. */
+/* Makes an update visit the resource by this time. */
 static void doorman__resource_update_by(doorman_server *server,
                                         doorman__server_resource_entry *resource, doorman_time at) {
     if (resource->due.at > at) doorman__timer_set(&server->dues, &resource->due, at);
@@ -5402,7 +5407,7 @@ static void doorman__server_free_closed(doorman_server *server) {
 }
 
 /* Removes a resource that has no holders. A node removes it only after its own lease has been
- * released. While the node learns it may have holders that it does not know of, so it keeps the
+ * released. While the node learns, it may have holders that it does not know yet, so it keeps the
  * lease (R10). */
 static void doorman__server_remove_resource(doorman_server *server,
                                             doorman__server_resource_entry *resource) {
@@ -5418,7 +5423,7 @@ static void doorman__server_remove_resource(doorman_server *server,
     doorman__server_free_closed(server);
 }
 
-/* S2. Removes at most `most` expired entries; returns how many. */
+/* S2. Removes at most `most` expired entries, and returns their number. */
 static size_t doorman__server_expire_some(doorman_server *server,
                                           doorman__server_resource_entry *resource, size_t most) {
     size_t count = 0;
@@ -5427,7 +5432,7 @@ static size_t doorman__server_expire_some(doorman_server *server,
         if (server->now < entry->end) break;
         doorman__server_event(server, DOORMAN_EVENT_EXPIRED, resource->resource_id,
                               entry->holder_id, entry->has);
-        if (entry->lease_id) resource->expired_count++; /* not for a holder that was put off */
+        if (entry->lease_id) resource->expired_count++; /* a deferred holder had no lease */
         doorman__server_remove_entry(server, &resource->leases, entry);
         count++;
     }
@@ -5450,7 +5455,7 @@ static void doorman__server_resign(doorman_server *server) {
     server->master[0] = 0;
 }
 
-/* A mastership whose time has passed is lost, even if no call has said so yet. */
+/* Ends a mastership whose time has passed, even if no call has ended it. */
 static void doorman__server_check_mastership(doorman_server *server) {
     if (server->is_master && server->now >= server->master_until) doorman__server_resign(server);
 }
@@ -5546,8 +5551,8 @@ void doorman_server_destroy(doorman_server *server) {
     DOORMAN_FREE(server);
 }
 
-/* R8: when a resource of this template will have learned. This is for a new master whose
- * predecessor was gone at `gone` and had this configuration or an earlier one. */
+/* R8: when a resource of this template will have learned on a new master. The predecessor was gone
+ * at `gone`, and had this configuration or an earlier one. */
 static doorman_time doorman__server_learned_at(const doorman_server *server,
                                                const doorman_template *settings,
                                                doorman_time predecessor_gone_at) {
@@ -5560,12 +5565,11 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
     return doorman__later(last, server->drains_at);
 }
 
-/* When new resources of a template will have learned, for a configuration that is about to replace
- * the last one. If that had a template with the same glob, the time stays as it was; but a
- * predecessor that the server still learns about may already have had the new configuration, with
- * longer leases. Otherwise the resources had another template or none. Without one they were
- * granted all that was asked for, so they learn for as long as any lease that was granted may last
- * (G5). */
+/* When new resources of a template of a new configuration will have learned. If the last
+ * configuration has a template with the same glob, the time stays the same. However, a predecessor
+ * that the server still learns about may have had the new configuration, with longer leases. If
+ * there is no such template, the resources had another template or none. Without a template every
+ * request was granted, so they learn for as long as any lease that was granted may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t place) {
     const doorman_config *last = server->config;
@@ -5588,8 +5592,8 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
     return doorman__later(learned_at, gained);
 }
 
-/* A resource of a root gets another template, or the same one of another configuration.
- *   learned_at   when a resource that is new now will have learned */
+/* Gives a resource of a root another template, or the same template of a new configuration.
+ *   learned_at   when a new resource of the template will have learned */
 static void doorman__resource_set_template(doorman__server_resource_entry *resource,
                                            const doorman_template *settings, doorman_time now,
                                            doorman_time learned_at) {
@@ -5739,9 +5743,9 @@ static doorman_status doorman__capacity_request_check(const doorman_request *req
                          rule);
 }
 
-/* Refuses a request that names a resource twice. The slots are put into a hash table with at least
- * twice as many places (open addressing, linear probing). A place holds the index of a slot plus
- * 1. */
+/* Refuses a request that names a resource twice. The items are put into a hash table that has at
+ * least twice as many places (open addressing, linear probing). A place holds the index of an item
+ * plus 1, or 0 if it is empty. */
 static doorman_status doorman__server_check_twice(doorman_server *server,
                                                   const doorman_request *request,
                                                   doorman_error *error) {
@@ -5765,7 +5769,7 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
     return DOORMAN_OK;
 }
 
-/* Reserves the memory for the work on a request. */
+/* Reserves the memory that processing a request needs. */
 static bool doorman__server_reserve(doorman_server *server, const doorman_request *request) {
     void *request_items = server->request_items, *items = server->items, *terms = server->terms;
     void *places = server->places;
@@ -5796,8 +5800,8 @@ static doorman__server_resource_entry *doorman__server_find(doorman_server *serv
     return NULL;
 }
 
-/* Fills the slots of a request. It runs before all checks, so that the CPU loads what is known of
- * the holder from memory while the checks run. */
+/* Looks up the items of a request. This runs before all checks, so that the CPU loads the lease
+ * entries of the holder from memory while the checks run. */
 static doorman_status doorman__server_look_up(doorman_server *server,
                                               const doorman_request *request,
                                               doorman_error *error) {
@@ -5883,7 +5887,7 @@ static bool doorman__upward_create(doorman_server *server,
     return true;
 }
 
-/* A root gives the template; a node has none. */
+/* Adds a resource. A root passes its template; a node with a parent passes NULL. */
 static doorman__server_resource_entry *
 doorman__server_add_resource(doorman_server *server, uint64_t hash, const char *resource_id,
                              const doorman_template *settings) {
@@ -5908,8 +5912,8 @@ doorman__server_add_resource(doorman_server *server, uint64_t hash, const char *
     return resource;
 }
 
-/* Adds one resource to those of a holder. RESOURCE_EXHAUSTED: the holder has reached the limit. A
- * server acts for many holders, so for it there is no limit. */
+/* Adds one to the number of a holder's resources. Returns RESOURCE_EXHAUSTED if the holder is at
+ * the limit. A holder that is a server has no limit, because it acts for many clients. */
 static doorman_status doorman__server_count(doorman_server *server, uint64_t hash, bool is_server) {
     size_t most = is_server ? SIZE_MAX : server->options.resource_max_per_holder;
     doorman__holder_usage *usage = doorman__server_usage(server, hash);
@@ -5924,7 +5928,7 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
     return DOORMAN_OK;
 }
 
-/* Finds or creates a resource. If there is none, the state has the reason. */
+/* Finds or creates a resource. If it cannot, the state of the item is the reason. */
 static doorman_status doorman__item_find_resource(doorman_server *server,
                                                   doorman__request_item *item,
                                                   const char *resource_id) {
@@ -5951,7 +5955,8 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
     doorman__server_expire(server, item->resource);
     item->entry = doorman__leases_find(leases, holder_hash, request->holder_id, request->is_server);
     if (item->entry) {
-        __builtin_prefetch(item->entry->older); /* it will be unlinked from its neighbours */
+        __builtin_prefetch(
+            item->entry->older); /* removing the entry from its list will write there */
         __builtin_prefetch(item->entry->newer);
         doorman__item_move(item, DOORMAN__ITEM_FOUND);
         return DOORMAN_OK;
@@ -5971,7 +5976,7 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
     return DOORMAN_OK;
 }
 
-/* Finds or creates everything that a request needs. If memory runs out, nothing has changed. */
+/* Finds or creates everything that a request needs. If memory runs out, it changes nothing. */
 static doorman_status doorman__server_make_room(doorman_server *server,
                                                 const doorman_request *request) {
     doorman_status status = DOORMAN_OK;
@@ -6009,25 +6014,25 @@ static doorman_status doorman__server_make_room(doorman_server *server,
 
 /* ---- server: its own lease, from its parent */
 
-/* S3, for a lease of this length. */
+/* S3: the minimum interval of a lease of this length. */
 static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm,
                                               doorman_time length) {
     doorman_time refresh_interval = doorman__earlier(algorithm->refresh_interval, length / 3);
     return doorman__earlier(algorithm->minimum_interval, refresh_interval / 2);
 }
 
-/* Passes what the node holds to its lease table. */
+/* Passes the capacity of the node's own lease to the lease table. */
 static void doorman__upward_follow(doorman__upward *upward) {
     doorman__lease_table *leases = &upward->resource->leases;
     const doorman__held_lease *held = &upward->held;
-    /* A parent of an older version divides units. */
+    /* A parent of an older version may grant parts of a unit. */
     double capacity = doorman__leases_round_down(leases, held->capacity);
     upward->settings.capacity = capacity;
     doorman__leases_set_capacity(leases, capacity, held->committed, held->end);
 }
 
-/* A holder asks for the resource. Returns whether the node has a lease. A lease that was about to
- * be released is kept. */
+/* Called when a holder asks for the resource. It keeps a lease that was about to be released.
+ * Returns whether the node has a lease. */
 static bool doorman__upward_renew(doorman__upward *upward) {
     doorman_server *server = upward->server;
     doorman__held_lease *held = &upward->held;
@@ -6038,9 +6043,9 @@ static bool doorman__upward_renew(doorman__upward *upward) {
     return doorman__held_live(held, server->now);
 }
 
-/* Called after a change of what is wanted or committed. Decides whether to ask the parent sooner.
- * T1: holders want more than the capacity, and more than in the last request. R12: the units above
- * a smaller lease are no longer in use. */
+/* Called when wants or committed amounts have changed. Decides whether to ask the parent sooner.
+ * T1: this is so if holders want more than the capacity, and more than in the last request. R12:
+ * and also if the units above a smaller lease are no longer in use. */
 static void doorman__upward_look(doorman__upward *upward) {
     doorman_upstream *upstream = &upward->server->upstream;
     doorman__held_lease *held = &upward->held;
@@ -6083,8 +6088,8 @@ static int doorman__amount_order(const void *a, const void *b) {
 
 #define DOORMAN__BAND_GROUPS 32
 
-/* Where the groups of a band end, ascending: at the levels, at some distances from the first level
- * (from the mean if there is no level), and at infinity. */
+/* The upper ends of the groups of a band, ascending: the levels, points at some distances from the
+ * first level (from the mean if there is no level), and infinity. */
 static size_t doorman__upward_bounds(const doorman__upward *upward, double mean, double *bounds) {
     static const double steps[] = {1.01, 1.03, 1.07, 1.15, 1.3,  1.6, 2.2,
                                    4,    10,   40,   300,  5000, 1e6};
@@ -6151,8 +6156,8 @@ static size_t doorman__upward_group(const doorman__upward *upward, doorman_deman
     return count;
 }
 
-/* R3: reports about one held lease. A node gives back what no holder wants, unless it does not know
- * all its holders. It does not ask for what is committed for holders that are gone (S2). */
+/* R3: reports about one held lease. A node gives back what no holder wants, except while it learns.
+ * It does not ask for what is committed for holders that are gone (S2). */
 static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
     doorman_upstream *upstream = &upward->server->upstream;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -6183,9 +6188,9 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
         doorman__earlier(algorithm->refresh_interval, algorithm->lease_length);
 }
 
-/* R8. The time of the parent's entry includes the drift. That suffices for clocks that differ by
- * the drift, even if several of them each measured a part of the time. When the time has passed,
- * the node reports at once that it has learned. */
+/* R8: sets when the node will have learned. The time that the parent sends includes the drift. That
+ * is enough for clocks that differ by the drift, even if each of several clocks has measured a part
+ * of the time. At the end the node reports at once that it has learned. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -6199,12 +6204,12 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
     }
     leases->learned_at = doorman__earlier(leases->learned_at, learned_at);
     doorman__resource_update_by(server, upward->resource, leases->learned_at);
-    if (learn_for == 0) return; /* the parent did not know this node: there is no lease to await */
+    if (learn_for == 0) return; /* the parent did not know this node, so no old lease exists */
     doorman_time request_at = doorman__earlier(held->request_at, leases->learned_at);
     doorman__held_request_at(&server->upstream, held, request_at);
 }
 
-/* The parent has answered for this resource. */
+/* Processes the parent's response for one resource. */
 static void doorman__upward_changed(doorman__upward *upward,
                                     const doorman_capacity_response *item_response) {
     doorman__held_lease *held = &upward->held;
@@ -6236,9 +6241,9 @@ static void doorman__upward_changed(doorman__upward *upward,
     doorman__upward_look(upward);
 }
 
-/* T8: notes the longest path below this node, from the requests of its children. A path that no
- * request has named for a minute is forgotten: otherwise a child that is gone, or has a wrong name,
- * would stop this node for ever. */
+/* T8: notes the longest path below this node, from the requests of its children. The server forgets
+ * a path that no request has named for a minute. Otherwise a child that is gone or has a wrong name
+ * would block this node for ever. */
 static void doorman__server_note_path(doorman_server *server, const doorman_request *request) {
     size_t count = request->path_count;
     bool shorter = count + 1 < server->upstream.path_count && server->now < server->below_until;
@@ -6259,7 +6264,7 @@ static uint64_t doorman__server_lease_id(doorman_server *server) {
     return id ? id : 1;
 }
 
-/* S7. False: there is none. */
+/* S7. Returns false if there is no safe capacity. */
 static bool doorman__resource_safe_capacity(const doorman__server_resource_entry *resource,
                                             doorman_time now, double *out) {
     const doorman_template *settings = resource->settings;
@@ -6277,7 +6282,7 @@ static bool doorman__resource_safe_capacity(const doorman__server_resource_entry
     return !resource->upward || *out > 0;
 }
 
-/* One item of a request, with everything that is known about it. */
+/* One item of a request, with all data that the decision needs. */
 typedef struct doorman__request_context {
     doorman_server *server;
     const doorman_request *request;
@@ -6288,15 +6293,15 @@ typedef struct doorman__request_context {
     doorman__lease_entry *entry;
     doorman__rotation *rotation; /* NULL: leases are not whole units */
     doorman_time now;
-    doorman_time end;      /* end of the entry if the holder has had a lease; 0: it has had none */
+    doorman_time end;      /* the end of the entry; 0: the holder has had no lease */
     double claim;          /* x, what the holder claims */
-    double claim_here;     /* R6: what it claims under a lease of this node, */
-    double outstanding;    /* and what a server has committed under such a lease */
-    bool live;             /* something is committed for it; else it is new, or was put off (T4) */
+    double claim_here;     /* R6: what it claims under a lease of this node */
+    double outstanding;    /* a server: what it has committed under such a lease */
+    bool live;             /* something is committed for it; else it is new or deferred (T4) */
     bool names_last_lease; /* it names the last lease that it was granted here */
     bool granted_here;     /* the lease that it has is from this node */
-    bool learns;           /* it is a server that learns, */
-    bool returned;         /* and gets again what it had (R7) */
+    bool learns;           /* the holder is a server that learns */
+    bool returned;         /* and the same lease as before is granted (R7) */
     double target;
 } doorman__request_context;
 
@@ -6386,18 +6391,19 @@ static doorman_time doorman__leases_lease_length(const doorman__lease_table *lea
     return doorman__earlier(leases->algorithm->lease_length, leases->end_by - now);
 }
 
-/* R12: after how long a holder should ask again if it may get more then. */
+/* R12: the refresh interval of a holder that may get more soon. */
 static doorman_time doorman__leases_soon(const doorman_algorithm *algorithm) {
     return doorman__later(doorman__minimum_interval(algorithm, algorithm->lease_length),
                           algorithm->minimum_refresh_interval);
 }
 
-/* S6 and R12: after how long the holder should ask again. */
+/* S6 and R12: the refresh interval that the response contains. */
 static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
                                             const doorman__lease_entry *entry, double target,
                                             doorman_time now) {
     const doorman_algorithm *algorithm = leases->algorithm;
-    doorman_time left = entry->lease_end - now; /* less than the length if it is repeated */
+    doorman_time left =
+        entry->lease_end - now; /* shorter than the lease's length if the lease is repeated */
     doorman_time refresh = doorman__earlier(algorithm->refresh_interval, left / 3);
     bool enough = entry->has >= target * 0.999;
     if (leases->whole && !doorman__leases_learning(leases, now)) {
@@ -6409,25 +6415,27 @@ static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
     return doorman__later(doorman__earlier(refresh, doorman__leases_soon(algorithm)), 1);
 }
 
-/* A holder that is put off is remembered for three times the interval after which it should ask
- * again, but not longer than a lease would have lasted. If it is gone, its wants must not take
- * capacity from others for longer. */
+/* Sets the end of the entry of a holder that gets no lease: three times its refresh interval, but
+ * at most the length of a lease. If the holder is gone, its wants must not take capacity from
+ * others for longer. */
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
     doorman_time end = doorman__server_bound(context->server, length);
     doorman__leases_set_end(context->leases, context->entry, doorman__after(context->now, end));
     doorman__resource_update_by(context->server, context->resource, context->entry->end);
 }
 
-/* T4: the answer of a node that has no lease of its own. The node notes what the holder claims, so
- * that its own claim is complete, and what the holder wants until it should have asked again. */
+/* T4: responds for a node that has no lease of its own. The node keeps the holder's claim, so that
+ * its own claim is complete. It keeps the holder's wants until the holder should have asked again.
+ */
 static void doorman__context_defer(const doorman__request_context *context,
                                    doorman_capacity_response *item_response) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
     const doorman__held_lease *held = &context->resource->upward->held;
-    bool alone = context->server->upstream.failures > 0; /* the parent does not answer */
+    bool alone = context->server->upstream.failures > 0; /* the parent does not respond */
     bool refused = held->outcome == DOORMAN_UNMATCHED || held->outcome == DOORMAN_FULL;
-    bool far = held->request_at - context->now > DOORMAN__DEFER_MAX; /* its parent learns */
+    bool far =
+        held->request_at - context->now > DOORMAN__DEFER_MAX; /* the parent's parent learns */
     doorman_time interval = alone || refused || far ? DOORMAN__DEFER_MAX : DOORMAN_SECOND;
     doorman_time length = 3 * interval;
     if (context->granted_here && doorman__leases_learning(leases, context->now)) {
@@ -6444,7 +6452,7 @@ static void doorman__context_defer(const doorman__request_context *context,
     item_response->gets.refresh_interval = interval;
 }
 
-/* S3, R11: the last lease again. */
+/* S3, R11: repeats the last lease. */
 static doorman_lease doorman__context_repeat(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -6486,8 +6494,8 @@ static bool doorman__context_too_soon(const doorman__request_context *context, d
            !doorman__context_may_grow(context, last_wants);
 }
 
-/* What an item becomes whose memory is reserved.
- *   leased   a root, or a node that has a lease
+/* The next state of an item whose memory is reserved.
+ *   leased       the server is a root, or a node that has a lease
  *   last_wants   the wants before this request */
 static doorman__item_state doorman__context_next(const doorman__request_context *context,
                                                  bool leased, double last_wants) {
@@ -6502,11 +6510,11 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
 }
 
 /* R6: grants what a holder has had. A holder that names a lease of this node may also get what
- * others give back. Returns what is committed. If the holder has nothing from this node, it has to
- * try later.
+ * others give back. A holder that has nothing from this node must try later. Returns the committed
+ * amount.
  *    A claim for which there is no room is answered with 0, so that its holder stops using the old
- * lease. If it kept that lease, it could claim it from the next master while the leases that took
- * the room are still in force, and that master would renew it. */
+ * lease. Otherwise it could claim the old lease from the next master, which would renew it although
+ * the leases that took the room are still in force. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     double target = context->granted_here ? context->target : 0;
@@ -6518,8 +6526,8 @@ static double doorman__context_learn(const doorman__request_context *context) {
     return committed;
 }
 
-/* S5: grants a share, or what is free of it. Returns what is committed. *target is then in whole
- * units, if leases are. */
+/* S5: grants a share, or the free part of it. Returns the committed amount. If leases are whole
+ * units, *target is rounded. */
 static double doorman__context_share(const doorman__request_context *context, double *target) {
     doorman__lease_table *leases = context->leases;
     doorman__rotation *turns = leases->whole ? context->rotation : NULL;
@@ -6532,9 +6540,9 @@ static double doorman__context_share(const doorman__request_context *context, do
     return committed;
 }
 
-/* S4: the answer to a holder that has nothing of this node, while the server learns. A holder that
- * names a lease of this node should ask again soon, because others may give something back. The
- * other holders have to wait until the server has learned. */
+/* S4: responds to a holder that has nothing of this node, while the server learns. A holder that
+ * names a lease of this node should ask again soon, because others may give something back. All
+ * other holders must wait until the server has learned. */
 static void doorman__context_put_off(const doorman__request_context *context,
                                      doorman_capacity_response *item_response) {
     const doorman_algorithm *algorithm = context->leases->algorithm;
@@ -6548,7 +6556,7 @@ static void doorman__context_put_off(const doorman__request_context *context,
     item_response->gets.refresh_interval = interval;
 }
 
-/* A new lease of what has just been entered into the lease table.
+/* Makes a lease from the amounts that the lease table has just committed.
  *   target      what the holder should have; if it has less, it should ask again soon
  *   committed   what the lease commits */
 static doorman_lease doorman__context_new_lease(const doorman__request_context *context,
@@ -6563,7 +6571,7 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
         doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, context->resource->resource_id,
                               entry->holder_id, entry->has);
     }
-    if (!context->live) entry->end = 0; /* it was put off; R9 is only for leases */
+    if (!context->live) entry->end = 0; /* the holder was deferred; R9 is only for leases */
     entry->lease_id = doorman__server_lease_id(server);
     entry->granted_at = now;
     entry->lease_end = doorman__after(now, length);
@@ -6577,9 +6585,9 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
 }
 
 /* Adds what a server receives with its lease (T2, T3, R8). It receives the terms of every priority,
- * because the level of a priority of which it has no demand may be that of the reserve, which lies
- * within the groups of its other demands. Terms for any priority are sent for each priority that it
- * has named. */
+ * even of priorities that it does not want, because one of them may have the level of the reserve,
+ * which must not lie within a group of its demands. Terms that hold for any priority are sent for
+ * each priority that it has named. */
 static void doorman__context_write_terms(const doorman__request_context *context,
                                          doorman_terms *terms,
                                          doorman_capacity_response *item_response) {
@@ -6609,8 +6617,8 @@ static void doorman__context_write_terms(const doorman__request_context *context
         doorman__later(item_response->learn_for, leases->learned_at - context->now);
 }
 
-/* Decides on an item whose memory is reserved, and answers it: with a new lease, with the last one
- * again, or with none. Parameters as above. */
+/* Decides on an item whose memory is reserved, and writes the response. The parameters are those of
+ * doorman__context_next. */
 static void doorman__context_decide(const doorman__request_context *context, bool leased,
                                     double last_wants, doorman_capacity_response *item_response) {
     doorman__request_item *item = context->item;
@@ -6637,7 +6645,7 @@ static void doorman__context_decide(const doorman__request_context *context, boo
     }
 }
 
-/* Enters what the holder wants, and what it confirms, into the lease table. */
+/* Enters the holder's wants, and what it confirms, into the lease table. */
 static void doorman__context_enter(doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -6734,8 +6742,8 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
 
 doorman_upstream *doorman_server_upstream(doorman_server *server) { return &server->upstream; }
 
-/* Removes expired leases of a resource that is due, at most `most`, and the resource itself if no
- * holder is left. Returns how much of the limit it used. */
+/* Removes at most `most` expired leases of a resource that is due, and the resource itself if it
+ * has no holder any more. Returns how much of the limit it used. */
 static size_t doorman__resource_update(doorman_server *server,
                                        doorman__server_resource_entry *resource, size_t most) {
     size_t count = doorman__server_expire_some(server, resource, most);
@@ -6747,8 +6755,8 @@ static size_t doorman__resource_update(doorman_server *server,
     return count + 1;
 }
 
-/* Returns memory. Every call that reads a resource has already removed its expired leases, so an
- * update is due at most once a second, for all that has become due until then. */
+/* Frees the memory of expired leases. Every call that reads a resource removes its expired leases
+ * first, so an update need not run more than once a second. */
 static void doorman__server_update(doorman_server *server) {
     doorman_time now = server->now;
     for (size_t left = DOORMAN__UPDATE_MAX; doorman__timers_due(&server->dues) <= now;) {
@@ -6812,7 +6820,8 @@ static void doorman__server_failed(doorman_server *server, uint64_t sequence, do
     doorman__server_free_closed(server);
 }
 
-/* False: this node is about to release the resource, so it is not shown. */
+/* Describes a resource. Returns false if this node is about to release it, so that it is not shown.
+ */
 static bool doorman__resource_describe(doorman_server *server,
                                        doorman__server_resource_entry *resource,
                                        doorman_server_resource *out) {
