@@ -3140,11 +3140,11 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    most the sum of u, and a grant keeps that sum within C. (After a cut in capacity the sum may
  *    be above C: see "round".) The rules R1 to R12 keep the invariant. R2, R3, R9 and R10 are in
  *    the section of the upstream; R7, R8, R11 and R12 are in the section of the server.
- * R1 No two leases of a resource and node have the same id, across masters and restarts. An id is
- *    53 bits of a keyed hash of a counter, with a new key for each process.
+ * R1 No two leases of a resource and node have the same id, even across masters and restarts. An id
+ *    is 53 bits of a keyed hash of a counter, with a new key for each process.
  * R4 A claim lowers u only if it names the last lease that was granted to the holder. Then no newer
  *    lease is on its way to the holder, and the holder will not accept an older one (R2). Claims
- *    under one lease only fall. So a copy that comes late overstates, which is safe.
+ *    under one lease only fall. So a late copy of a request claims too much, which is safe.
  *       A lease that has ended is not in force, even if its holder never confirmed a smaller one.
  *    So u also falls to the largest amount of the leases that may not have ended (see "age").
  *    Otherwise a holder that never confirms would keep its largest lease committed for as long as
@@ -3157,8 +3157,9 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    node, within C. The sum of these claims was within the lease tables of its predecessor. Until
  *    every lease that the predecessor can have granted has ended, holders grow only by what other
  *    holders have given back to this master (`spare`). A holder that names a lease of this master
- *    has accepted it, so it really had that amount, and what it has less of now is free. (The
- *    amount of its first claim would be wrong there, because a copy that comes late overstates.)
+ *    has accepted it, so it really had the amount of that lease, and the difference to its claim is
+ *    free. (The amount of its first claim would be wrong here, because a late copy claims too
+ *    much.)
  *       A claim for which there is no room is answered with a lease of 0, so that the holder stops
  *    using the old lease. Otherwise it could claim that lease from the next master, which would
  *    grant it beside the leases that took the room. What a node has outstanding is committed even
@@ -3214,8 +3215,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *                   that v has counted since the last cut or longer. A restart would forget leases
  *                   from before, which is safe only a lease length later, and only if there is no
  *                   cut until then.
- *   a raise         Each grant reads C. A larger C allows more, and may end the round. After that
- *                   the sum of u is within C, and R5 alone keeps it there.
+ *   a raise         Each grant reads C. A larger C allows more, and may end the round. After the
+ *                   round the sum of u is within C, and R5 alone keeps it there.
  *   first renewals  All v are 0 at the start. The targets sum to at most C. So while they do not
  *                   move, no holder is cut below its target, in whatever order they renew.
  *   nodes           C is the node's own lease, which changes with each renewal. That is a series of
@@ -3226,8 +3227,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *   frozen children R7 grants a child that learns what it had. That lease counts in v, so others
  *                   get less, but v may exceed C. This ends when the child has learned, at most the
  *                   length of its own lease entry later. Then the child is a holder like any other.
- *   `immediate`     v is g, as u is. The sum of u can exceed C only by the cut, and the same bound
- *                   makes it fall.
+ *   `immediate`     v is g, as u is. The sum of u can exceed C only because of the cut, and the
+ *                   same bound lowers it.
  *   priorities      The order of bands is in the targets. A holder of a high priority that renews
  *                   late finds room for its target, because the targets before it left that room.
  *
@@ -3277,8 +3278,8 @@ typedef struct doorman__demand_groups {
 typedef struct doorman__child {
     doorman__demand_groups now,
         offered; /* the latter only while a request of the server is processed */
-    bool frozen; /* it learns (R7): its demands are those from before, and not in the */
-    struct doorman__child *next_frozen; /* index; the lease table has a list of such children */
+    bool frozen; /* it learns (R7): its demands are the earlier ones, and are not in the index */
+    struct doorman__child *next_frozen; /* in the lease table's list of frozen children */
 } doorman__child;
 
 /* There may be a million of these, so every field is as small as possible. With an id of 32 bytes a
@@ -3289,8 +3290,8 @@ typedef struct doorman__lease_entry {
         *newer; /* by `end`; both NULL and not `oldest`: not in the list yet */
     doorman_time granted_at, lease_end, end;
     double has, committed;
-    float recent;      /* what leases of its newest step commit (see "age"), */
-    float in_round;    /* and v: what leases of the round `round` commit; both rounded up */
+    float recent;      /* what leases of its newest step commit: see "age" */
+    float in_round;    /* v: what leases of the round `round` commit. Both are rounded up */
     uint64_t lease_id; /* 0: it has never had a lease */
     union {
         doorman__child *child; /* of a server */
@@ -3301,30 +3302,30 @@ typedef struct doorman__lease_entry {
     unsigned priority : 4; /* of a client */
     unsigned indexed : 1;  /* a client's demand is in the index */
     unsigned is_server : 1;
-    unsigned suspicion : 4; /* see "shared ids": 4 for each sign, */
-    unsigned continued : 1; /* the chain of the last lease was continued, */
-    unsigned other_continued : 1;
-    unsigned other_lease : 10; /* so was the other chain; the lowest bits of its last lease */
+    unsigned suspicion : 4;       /* see "shared ids": 4 for each sign */
+    unsigned continued : 1;       /* the chain of the last lease was continued */
+    unsigned other_continued : 1; /* the other chain was continued */
+    unsigned other_lease : 10;    /* the lowest bits of the last lease of the other chain */
     char holder_id[];
 } doorman__lease_entry;
 
-/* The turns of a holder at units that do not divide evenly: see "leases: whole units". It is not a
- * part of the entry, so other resources need no memory for it. It takes 80 bytes, with its place
- * in the table. */
+/* The state of a holder that takes turns because its target is not a whole number: see "leases:
+ * whole units". It is apart from the lease entry, so other resources need no memory for it. It
+ * takes 80 bytes, including its place in the table. */
 typedef struct doorman__rotation {
     doorman__link link; /* in the lease table's table; must be first */
     const doorman__lease_entry *entry;
-    double share;      /* the exact target at the last grant; 0: an integer, so no turns */
-    double lag;        /* units * seconds that it is behind its share, at the next two, */
-    double service_at; /* of the lease table: `service` */
-    double clock_at;   /* and `clock` */
+    double share;      /* the exact target at the last grant; 0: it was an integer, so no turns */
+    double lag;        /* how far it is behind its share, in units * seconds, */
+    double service_at; /* when the lease table's `service` had this value, */
+    double clock_at;   /* and its `clock` this one */
     float owed;        /* whole units that it lacks, and gets before others get more */
-    bool is_pressing;  /* what it is owed is urgent */
-    bool waits;        /* it has at most its target rounded down, and is behind */
+    bool is_pressing;  /* the units that it is owed are urgent */
+    bool waits;        /* it has at most its target rounded down, and its lag is positive */
     bool served;       /* it has had a unit since it was added */
 } doorman__rotation;
 
-/* The owner sets the first eight fields, and learned_at. What pointers point to is the owner's. */
+/* The owner sets the first eight fields and learned_at. Pointers point to memory of the owner. */
 typedef struct doorman__lease_table {
     const doorman_algorithm *algorithm;
     doorman_time lease_length;         /* of the algorithm, when it was set */
@@ -3339,27 +3340,28 @@ typedef struct doorman__lease_table {
     doorman__lease_entry *draining; /* the oldest entry from before leases became shorter */
     doorman__index index;
     doorman__total has, committed;
-    doorman__total frozen; /* part of `has`: subtracted from the capacity before it is shared, */
-    doorman__child *frozen_children; /* and the children that have it: R7 */
+    doorman__total frozen; /* the part of `has` that is subtracted before the capacity is shared */
+    doorman__child *frozen_children; /* the children that have this part (R7) */
     doorman__sums frozen_wants;
     doorman_terms terms[DOORMAN_TERMS_MAX];
-    size_t terms_count;      /* 0: must be computed again */
+    size_t terms_count;      /* 0: the terms must be computed again */
     doorman_time learned_at; /* it learns until then */
     doorman__total spare;    /* while it learns: what holders have given back to this master */
     doorman__total in_round; /* the sum of v */
     uint32_t round;          /* counts the rounds */
     bool round_is_on;
     unsigned step;            /* counts the steps, modulo 4: see "age" */
-    doorman_time older_end;   /* leases of the steps before this one have ended by then, */
-    doorman_time last_end;    /* and all leases by then */
+    doorman_time older_end;   /* when leases of earlier steps have ended */
+    doorman_time last_end;    /* when all leases have ended */
     doorman__table rotations; /* of a resource with whole units, one for each holder */
     doorman__total rotation_shares,
-        rotation_committed; /* of the holders with turns: shares, committed */
+        rotation_committed; /* the shares, and the committed amounts, of holders with turns */
     doorman__total owed;
     double service, clock; /* seconds of service for each unit of a share, and of time */
-    size_t waiting;        /* number of holders with turns that wait, */
-    size_t pressing;       /* and of holders that are owed something urgent */
-    doorman_time clock_until, unmet_since; /* 0: the clock is stopped; 0: what is owed can be met */
+    size_t waiting;        /* the number of holders with turns that wait */
+    size_t pressing;       /* the number of holders that are owed an urgent unit */
+    doorman_time clock_until,
+        unmet_since; /* 0: the clock is stopped; 0: there are enough units to pay what is owed */
 } doorman__lease_table;
 
 /* NULL: the holder is a client. */
@@ -3379,7 +3381,7 @@ static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, 
     return NULL;
 }
 
-/* Adds an entry for a holder that has nothing and wants nothing. NULL: no memory. */
+/* Adds an entry for a holder that has nothing and wants nothing. Returns NULL without memory. */
 static doorman__lease_entry *doorman__leases_add(doorman__lease_table *leases, uint64_t hash,
                                                  const char *holder_id, bool is_server) {
     assert(doorman__id_valid(holder_id));
@@ -3408,8 +3410,8 @@ static bool doorman__entry_shared(const doorman__lease_entry *entry) {
     return entry->suspicion > 2 * DOORMAN__SIGN;
 }
 
-/* Shared ids: a request names a lease (0: none), and is about to get another one. Returns whether
- * this is a sign, and the third or a later one. */
+/* Shared ids: notes that a request names a lease (0: none) and is about to get another one. Returns
+ * whether this is at least the third sign. */
 static bool doorman__entry_follow(doorman__lease_entry *entry, uint64_t named) {
     bool last = named && named == entry->lease_id;
     bool other = named && !last && (named & 1023U) == entry->other_lease;
@@ -3439,14 +3441,14 @@ static void doorman__leases_unlist(doorman__lease_table *leases, doorman__lease_
     entry->older = entry->newer = NULL;
 }
 
-/* The entry that ends first. NULL: there are no entries. */
+/* Returns the entry that ends first, or NULL if there are no entries. */
 static doorman__lease_entry *doorman__leases_first(const doorman__lease_table *leases) {
     if (!leases->oldest || !leases->draining)
         return leases->oldest ? leases->oldest : leases->draining;
     return leases->draining->end <= leases->oldest->end ? leases->draining : leases->oldest;
 }
 
-/* R9: an end never moves back. */
+/* R9: sets the end of an entry, which never moves back. */
 static void doorman__leases_set_end(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     doorman_time end) {
     if (end <= entry->end) return;
@@ -3475,7 +3477,7 @@ static float doorman__float_up(double amount) {
     return rounded;
 }
 
-/* v of a holder: 0 if it has no lease of the present round. */
+/* Returns v of a holder. It is 0 if the holder has no lease of the present round. */
 static double doorman__entry_in_round(const doorman__lease_table *leases,
                                       const doorman__lease_entry *entry) {
     return entry->round == leases->round ? entry->in_round : 0;
@@ -3490,7 +3492,7 @@ static void doorman__leases_set_in_round(doorman__lease_table *leases, doorman__
     doorman__total_add(&leases->in_round, entry->in_round);
 }
 
-/* NULL: leases are not whole units. */
+/* Returns the turns of a holder, or NULL if leases are not whole units. */
 static doorman__rotation *doorman__leases_rotation(const doorman__lease_table *leases,
                                                    const doorman__lease_entry *entry) {
     uint64_t hash = entry->link.hash;
@@ -3503,7 +3505,7 @@ static doorman__rotation *doorman__leases_rotation(const doorman__lease_table *l
     return NULL;
 }
 
-/* Only this function changes the lease of a holder, and what is committed for it. */
+/* Sets the lease of a holder, and what is committed for it. No other function changes these. */
 static void doorman__leases_set_amounts(doorman__lease_table *leases, doorman__lease_entry *entry,
                                         double has, double committed) {
     assert(has >= 0 && committed >= has && committed <= DOORMAN_AMOUNT_MAX);
@@ -3560,10 +3562,10 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
 }
 
 /* Enters a new lease. `committed` is committed for it. The caller sets its end afterwards. With
- * `immediate` handover the holder is assumed to have nothing else.
- *    T7: no lease raises what is committed above the capacity. It can be above the capacity after a
- * cut, or because of what nodes have outstanding while the lease table learns. Then a lease does
- * not raise it. Amounts that are not parts of the capacity may exceed it. */
+ * `immediate` handover the holder is assumed to have nothing else. T7: no lease raises the
+ * committed sum above the capacity. The sum can be above the capacity after a cut, or because of
+ * what nodes have outstanding while the lease table learns. Then no lease raises it further.
+ * Amounts that are not parts of the capacity may exceed it. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
                                    double has, double committed) {
     bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
@@ -3591,8 +3593,8 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  *
  * Each holder with turns has a share (its exact target) and a lag: by how many units * seconds it
  * is behind its share. Its lag grows by share * (gain of `service`) - committed * (time passed).
- * `service` is what one unit of share has received: each second it gains the sum of `committed`
- * over the sum of the shares, of all holders with turns. Therefore:
+ * `service` is what one unit of share has received: each second it gains (sum of `committed`) /
+ * (sum of the shares), over all holders with turns. Therefore:
  *   - The lags sum to 0, however much of the capacity is in use. (The lag of a holder that leaves
  *     is added to the others.) A holder with a bounded lag has a mean in proportion to its share.
  *   - A renewal settles one lag in O(1), and visits no other holder (A2).
@@ -3613,10 +3615,10 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  *   if it has f or less     It gets f + 1 if it is owed a unit, if its lag is half a turn, or if
  *                           more units are idle than are owed to others. Otherwise it gets f
  *
- * and R5 cuts that to what is free, like every grant. So a unit moves to a holder that is behind by
- * a cut and its confirmation (R4). An idle unit that is owed to no holder goes to the first holder
- * that asks. As the lags sum to 0, some holder is ahead while another is behind. The bound rises
- * without end, so a unit is given up in any case.
+ * R5 then cuts this to what is free, as always. So a unit moves to a holder that is behind in
+ * two steps: a cut, and its confirmation (R4). An idle unit that is owed to no holder goes to the
+ * first holder that asks. As the lags sum to 0, some holder is ahead while another is behind. The
+ * bound keeps rising, so some holder gives up a unit in any case.
  *
  * In numbers: 25 clients, 20 units, leases of 60 s, refreshed every 16 s. The lag of a client goes
  * from about -30 to +30 in 60 / 0.8 = 75 s without a unit. At its next renewal it is owed a unit,
@@ -3627,7 +3629,7 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  * mean.
  */
 
-/* Reserves memory for the turns of a holder. False: no memory. */
+/* Reserves memory for the turns of a holder. Returns false without memory. */
 static bool doorman__rotation_reserve(doorman__lease_table *leases,
                                       const doorman__lease_entry *entry) {
     if (doorman__leases_rotation(leases, entry)) return true;
@@ -3640,8 +3642,9 @@ static bool doorman__rotation_reserve(doorman__lease_table *leases,
     return true;
 }
 
-/* Must be called before any change of shares or of committed amounts. The clock is stopped while
- * the lease table learns, because the lease table does not decide then what holders have. */
+/* Advances the clock. Must be called before any change of shares or of committed amounts. The clock
+ * is stopped while the lease table learns, because the table does not decide then what holders
+ * have. */
 static void doorman__leases_tick(doorman__lease_table *leases, bool learning, doorman_time now) {
     if (!leases->whole) return;
     assert(now >= leases->clock_until);
@@ -3664,8 +3667,8 @@ static void doorman__rotation_settle(const doorman__lease_table *leases,
     rotation->clock_at = leases->clock;
 }
 
-/* Precondition: the lag is settled. A share of 0 means no turns; then the lag is added to those of
- * the others. */
+/* Sets the share of a holder. Precondition: its lag is settled. A share of 0 means no turns; then
+ * its lag is added to those of the others. */
 static void doorman__rotation_set_share(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double share) {
     assert(share >= 0 && rotation->service_at >= leases->service &&
@@ -3727,8 +3730,9 @@ static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rot
     if (has > 0) rotation->served = true;
 }
 
-/* The target in whole units of a holder with turns, whose exact target is base and a fraction. *due
- * is the same without an idle unit that the holder may have but is not owed. */
+/* Returns the target in whole units of a holder with turns. Its exact target is `base` plus a
+ * fraction. If the holder may have an idle unit that it is not owed, the result includes that unit,
+ * and *due does not. */
 static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double base, double *due, doorman_time now) {
     const doorman_algorithm *algorithm = leases->algorithm;
@@ -3755,9 +3759,9 @@ static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__r
     return is_owed || spare || rotation->lag >= turn / 2 ? base + 1 : base;
 }
 
-/* The target in whole units. doorman__rotation_granted must follow it. A target that differs from
- * an integer only by rounding needs no turns, nor do amounts that are not parts of a shared
- * capacity. */
+/* Returns the target in whole units. The caller calls doorman__rotation_granted after the grant. A
+ * target that differs from an integer only by rounding needs no turns, nor do amounts that are not
+ * parts of a shared capacity. */
 static double doorman__leases_whole_target(doorman__lease_table *leases,
                                            doorman__rotation *rotation, double target, double *due,
                                            doorman_time now) {
@@ -3800,7 +3804,7 @@ static void doorman__leases_unindex(doorman__lease_table *leases,
     }
 }
 
-/* Undoes doorman__leases_offer, see below. */
+/* Reverses doorman__leases_offer. */
 static void doorman__leases_retract(doorman__lease_table *leases, doorman__lease_entry *entry) {
     doorman__child *child = doorman__entry_child(entry);
     if (!child) return;
@@ -3829,8 +3833,8 @@ static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_e
     return room;
 }
 
-/* Reserves memory for doorman__leases_set_demands, which must be the next change of the lease table
- * unless this is retracted. False: no memory, and nothing has changed. */
+/* Reserves memory for doorman__leases_set_demands. The next change of the lease table must be that
+ * call or doorman__leases_retract. Returns false without memory; then nothing has changed. */
 static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     const doorman_demand *demands, size_t count) {
     assert(entry->is_server || count == 1);
@@ -3845,7 +3849,8 @@ static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease
            doorman__index_reserve(&leases->index, demands->priority, &next);
 }
 
-/* Computed from scratch whenever a child is frozen or no longer is (C9). */
+/* Computes the sums of frozen children from scratch, whenever a child becomes frozen or ceases to
+ * be (C9). */
 static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
     leases->frozen_wants = (doorman__sums){0, 0, 0};
     for (const doorman__child *child = leases->frozen_children; child; child = child->next_frozen) {
@@ -3870,7 +3875,8 @@ static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_
     doorman__leases_sum_frozen(leases);
 }
 
-/* Precondition: its demands are still those from before, and not in the index. */
+/* Ends the freeze of a child. Precondition: its demands are still the earlier ones, and not in the
+ * index. */
 static void doorman__leases_unfreeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     doorman__child *child = entry->demand.child, **at = &leases->frozen_children;
     assert(child->frozen);
@@ -3883,7 +3889,7 @@ static void doorman__leases_unfreeze(doorman__lease_table *leases, doorman__leas
     doorman__leases_sum_frozen(leases);
 }
 
-/* If the demands are unchanged, the index is not touched (A2). */
+/* Sets the demands of a holder. If they are unchanged, the index stays as it is (A2). */
 static void doorman__leases_set_demands(doorman__lease_table *leases, doorman__lease_entry *entry,
                                         const doorman_demand *demands, size_t count) {
     doorman__child *child = doorman__entry_child(entry);
@@ -3944,7 +3950,7 @@ static void doorman__leases_uninit(doorman__lease_table *leases) {
     doorman__index_uninit(&leases->index);
 }
 
-/* Leases are shorter from now on: a new list begins. */
+/* Begins a new list, because leases are shorter from now on. */
 static void doorman__leases_drain(doorman__lease_table *leases) {
     if (leases->draining) return;
     leases->draining = leases->oldest;
@@ -3983,12 +3989,13 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
     return (double)(leases->index.subclients + leases->frozen_wants.subclients);
 }
 
-/* Uses the terms that the parent sent, if they fit into the capacity within a thousandth. Leases
- * are cut to what is free anyway. If a node solved its own terms for so small a difference, it
- * would never return to the common level where a reserve is shared. (With whole units the lease is
- * the sum rounded down or up, and one more unit may be moving between holders at each level, so
- * there the terms fit within four units, as for a tree of four levels.) What the terms leave over
- * until the next request to the parent is divided in proportion to what is still wanted. */
+/* Uses the terms that the parent sent, if they fit into the capacity within a thousandth. A small
+ * excess does no harm, because leases are cut to what is free. If a node solved its own terms for
+ * such a small difference, it would never return to the common level where a reserve is shared.
+ * (With whole units the lease is the sum rounded down or up, and one more unit may be moving
+ * between holders at each level, so there the terms fit within four units, as for a tree of four
+ * levels.) Capacity that the terms leave unused is divided in proportion to what is still wanted,
+ * until the next request to the parent. */
 static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
     double sum =
         doorman__terms_sum(leases->parent_terms, leases->parent_terms_count, &leases->index);
@@ -4020,7 +4027,7 @@ static void doorman__leases_solve(doorman__lease_table *leases) {
     }
 }
 
-/* What the terms give to a holder, whether or not it is free. */
+/* Returns what the terms give to a holder, even if it is not free. */
 static double doorman__leases_target(doorman__lease_table *leases,
                                      const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
@@ -4111,7 +4118,8 @@ static double doorman__leases_held(const doorman__lease_table *leases,
                  : in_force;
 }
 
-/* R5. Returns what the lease commits: what the holder is told, and at least the lease. */
+/* R5: grants a lease. Returns the committed amount for the response, which is at least the lease.
+ */
 static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim) {
     bool whole = doorman__kinds[leases->algorithm->kind].divides_capacity;
@@ -4129,7 +4137,7 @@ static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease
     return committed;
 }
 
-/* R7. A server that learns gets again what it had, as far as that fits. Nothing is confirmed. */
+/* R7: grants a server that learns what it had, as far as that fits. Its claim confirms nothing. */
 static double doorman__leases_return(doorman__lease_table *leases, doorman__lease_entry *entry) {
     assert(entry->is_server && !doorman__total_less(leases->has, doorman__total_of(entry->has)));
     double has = doorman__leases_held(leases, entry, entry->has);
@@ -4141,7 +4149,7 @@ static double doorman__leases_return(doorman__lease_table *leases, doorman__leas
 }
 
 /* R6. The claim names a lease of this node. For another lease or none, claim and target are 0. The
- * holder gets what it has shown to have had, even if it wants less now. Returns 0, and changes
+ * holder gets what it can prove that it had, even if it wants less now. Returns 0, and changes
  * nothing, if there is neither a claim nor anything to grant. A claim for which there is no room
  * gets a new lease of 0.
  *   outstanding   of a node: what it has committed for its own holders; of a client 0. It is
@@ -5155,10 +5163,9 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    last lease again, with the rest of its time, less what it has given back. What it has given
  *    back does not come again within the interval.
  * R12 Capacity moves fast. A client confirms a smaller lease at once. A node confirms it when what
- * the node has committed for its holders is not more than the lease. A holder whose lease is below
- * its target
- *    by more than a thousandth should ask again after the minimum interval, but not before
- *    `minimum_refresh_interval`.
+ *    the node has committed for its holders is not more than the lease. A holder whose lease is
+ *    below its target by more than a thousandth should ask again after the minimum interval, but
+ *    not before `minimum_refresh_interval`.
  * G5 A new configuration drops no lease. A resource that gets its first template learns first,
  *    because without a template every request was granted and no lease table existed.
  * C7 The number of resources, of holders of one resource, and of resources of one holder is
@@ -5255,9 +5262,8 @@ typedef struct doorman__server_resource_entry {
  *   ADDED      that it needs         the server learns (R6)                          LEARN
  *                                    none of the other events (S5)                   GRANT
  *   FOUND      as above              it comes too soon (S3)                          REPEAT
- *                                                                     it comes too soon, its last
- *                                                                     lease is 0, and the
- *                                    server learns (S4)                              TRY_LATER
+ *                                    it comes too soon, its last lease is 0, and
+ *                                    the server learns (S4)                          TRY_LATER
  *                                    the holder learns, and had a lease (R7)         RESTORE
  *   LEARN      gets what it had      it had nothing of this node (S4)                TRY_LATER
  *
@@ -8063,15 +8069,15 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *   PESSIMISTIC   0
  *   OPTIMISTIC    what the resource wants
  *
- * doorman__resource_publish tells the limiter what is in force, until when, and what is in force
- * afterwards. So the limiter follows the end of a lease without another call.
+ * doorman__resource_publish sets in the limiter which capacity is in force, until when, and which
+ * capacity is in force afterwards. So the limiter follows the end of a lease without another call.
  *
  * A client claims the capacity of its lease, and reports what is in use as outstanding (R3). If it
- * wants less than it has, it gives back first. If leases are whole units, it rounds up what it
- * wants, as the server does (A5).
+ * wants less than it has, it gives the difference back before it sends the request. If leases are
+ * whole units, it rounds up what it wants, as the server does (A5).
  *
- * K4 Without a lease the fallback is in force. on_change is called when the capacity, or why it is
- *    in force, has changed.
+ * K4 Without a lease the fallback is in force. on_change is called when the capacity has changed,
+ *    or the reason for it.
  * K5 Opening a resource twice gives one resource, with one limiter and the options of the first
  *    opening. The call names the first option that differs, and refuses another kind. The last
  *    close releases the lease.
@@ -8445,7 +8451,7 @@ struct doorman_client {
     doorman_upstream upstream;
     doorman__table resources; /* by id */
     doorman__timers wakes;    /* when a resource has work for the client */
-    doorman_time look_at;     /* when to check whether a limiter has refused something */
+    doorman_time look_at;     /* when to check whether a limiter has refused something; see K1 */
     size_t following_count;   /* the number of resources whose wants follow use */
     uint64_t hash_key[2];     /* of the table: C8 */
     uint8_t unmet;            /* a limiter has refused something; atomic */
@@ -8472,14 +8478,14 @@ struct doorman_client_resource {
     doorman__estimator estimator;     /* of the wants, while they follow use */
     doorman_resource_options options; /* of the first opening, with the defaults filled in */
     bool options_differ;              /* those of a later opening differ */
-    doorman_resource_info published;  /* what the limiter follows and the application was told */
+    doorman_resource_info published;  /* what the limiter and the application know */
     doorman_resource_kind kind;       /* of the limiter */
     union {
         doorman__rate rate;
         doorman__gauge gauge;
     };
-    doorman__waiting waiting;        /* the calls that wait for the limiter, as >>nng says */
-    struct doorman_resource *handle; /* what an agent's application has; NULL: no agent */
+    doorman__waiting waiting;        /* the calls that wait for the limiter; set by >>nng */
+    struct doorman_resource *handle; /* what an agent's application uses; NULL: no agent */
     char resource_id[];
 };
 
@@ -8487,7 +8493,7 @@ static doorman__usage *doorman__resource_usage(doorman_client_resource *resource
     return resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
 }
 
-/* A rate has nothing in use: what it allows is used up at once. */
+/* The units in use. A rate has none, because what it allows is used at once. */
 static double doorman__resource_in_use(const doorman_client_resource *resource) {
     return resource->kind == DOORMAN_GAUGE ? doorman__gauge_in_flight(&resource->gauge) : 0;
 }
@@ -8497,7 +8503,7 @@ static double doorman__resource_known_safe_capacity(const doorman_client_resourc
     return held->has_safe_capacity ? held->safe_capacity : resource->options.safe_capacity;
 }
 
-/* The capacity without a lease. */
+/* The capacity that is in force without a lease. */
 static double doorman__resource_fallback(const doorman_client_resource *resource) {
     if (resource->options.fallback == DOORMAN_PESSIMISTIC) return 0;
     if (resource->options.fallback == DOORMAN_OPTIMISTIC) return resource->wants;
@@ -8559,7 +8565,7 @@ static void doorman__resource_move(doorman_client_resource *resource,
     resource->state = state;
 }
 
-/* Tells the limiter the largest capacity that there can be, and when another one may come: see
+/* Sets in the limiter the largest possible capacity, and when the capacity may change next: see
  * doorman__usage. */
 static void doorman__resource_expect(doorman_client_resource *resource) {
     const doorman__held_lease *held = &resource->held;
@@ -8567,7 +8573,7 @@ static void doorman__resource_expect(doorman_client_resource *resource) {
     double most = resource->follows ? resource->estimator.maximum : resource->wants;
     most = doorman__max(most, resource->published.capacity);
     doorman_time at = held->request_at;
-    if (resource->follows && held->met) at = 0; /* as soon as the client has seen the refusal */
+    if (resource->follows && held->met) at = 0; /* the client asks soon after a refusal */
     if (upstream->state == DOORMAN__BACKING_OFF) at = doorman__later(at, upstream->retry_at);
     if (upstream->state == DOORMAN__REQUESTED && upstream->failures) {
         at = doorman__after(upstream->sent_at, upstream->timeout);
@@ -8582,7 +8588,7 @@ static double doorman__counted(const uint64_t *parts) {
     return (double)__atomic_load_n(parts, __ATOMIC_RELAXED) / DOORMAN__UNIT;
 }
 
-/* The limiter follows `amount` until a point in time, and then `after`. */
+/* Makes the limiter follow `amount` until a point in time, and `after` from then on. */
 static void doorman__resource_limit(doorman_client_resource *resource, double amount,
                                     doorman_time until, double after, doorman_time now) {
     if (resource->kind == DOORMAN_GAUGE) {
@@ -8602,8 +8608,8 @@ static void doorman__resource_notify(doorman_client_resource *resource) {
     __atomic_store_n(&resource->client->notifying, false, __ATOMIC_RELAXED);
 }
 
-/* Tells the limiter, and then the application, what is in force. gauge_is_divided stays true, so
- * that it changes once at most. */
+/* Passes the capacity in force to the limiter, and then to the application. Once gauge_is_divided
+ * is true it stays true. */
 static void doorman__resource_publish(doorman_client_resource *resource, doorman_time now) {
     doorman_resource_info info, before = resource->published;
     doorman_client_read(resource, &info, now);
@@ -8625,7 +8631,7 @@ static void doorman__resource_publish(doorman_client_resource *resource, doorman
 }
 
 #ifdef DOORMAN_NNG
-/* From here on the limiter refuses everything, also in shadow mode or with the kill switch on.
+/* Makes the limiter refuse everything, even in shadow mode or with the kill switch on.
  * Precondition: the client and this resource are not used any more, except by attempts. */
 static void doorman__resource_disable(doorman_client_resource *resource) {
     doorman__usage *usage = doorman__resource_usage(resource);
@@ -8801,8 +8807,8 @@ static doorman_client_resource *doorman__resource_of(doorman__held_lease *held) 
     return DOORMAN__WITHIN(doorman_client_resource, held, held);
 }
 
-/* R3: reports about one held lease. The limiter first stops granting what is given back. Only then
- * the report counts what is in use. */
+/* R3: reports about one held lease. First the limiter stops granting what is given back. Only after
+ * that the report counts what is in use. */
 static void doorman__resource_report(doorman_client_resource *resource, doorman_time now) {
     doorman_upstream *upstream = &resource->client->upstream;
     double wants = resource->wants;
@@ -8818,7 +8824,7 @@ static void doorman__resource_report(doorman_client_resource *resource, doorman_
     doorman__upstream_put(upstream, &resource->held, &report, now);
 }
 
-/* The server has responded. The wants may have changed since the request. */
+/* Processes a response of the server. The wants may have changed since the request. */
 static void doorman__resource_answered(doorman_client_resource *resource, doorman_time now) {
     doorman__held_wants(&resource->client->upstream, &resource->held, resource->wants, now);
     doorman__resource_publish(resource, now);
@@ -8845,7 +8851,8 @@ static void doorman__client_free_closed(doorman_client *client) {
 
 #define DOORMAN__REQUEST_TIMEOUT_MIN (DOORMAN_SECOND / 1000)
 
-/* The first wrong field of a client's options, and the rule that it breaks; NULL: none. */
+/* Returns the first wrong field of a client's options and sets *rule to the rule that it breaks.
+ * Returns NULL if no field is wrong. */
 static const char *doorman__client_check(const doorman_client_options *options, const char **rule) {
     *rule = DOORMAN__ID_RULE;
     if (!doorman__id_valid(options->client_id)) return "client_id";
@@ -8912,11 +8919,12 @@ void doorman_client_destroy(doorman_client *client) {
 
 doorman_upstream *doorman_client_upstream(doorman_client *client) { return &client->upstream; }
 
-/* How often to look whether a limiter has refused: with LOOK_MIN after it, 250 ms leave some time.
+/* How often the client checks whether a limiter has refused something. Together with LOOK_MIN this
+ * is less than the 250 ms that the section promises.
  */
 #define DOORMAN__LOOK_INTERVAL (DOORMAN_SECOND / 5)
 
-/* Where a limiter has refused something since the last look, its resource becomes due sooner. */
+/* If a limiter has refused something since the last check, its resource becomes due sooner. */
 static void doorman__client_look(doorman_client *client, doorman_time now) {
     client->look_at = DOORMAN_NEVER;
     if (client->following_count) client->look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
@@ -8931,7 +8939,7 @@ static void doorman__client_look(doorman_client *client, doorman_time now) {
     }
 }
 
-/* An update of at most `most` resources. True: more are due. */
+/* Updates at most `most` resources. Returns whether more are due. */
 static bool doorman__client_update_some(doorman_client *client, size_t most, doorman_time now) {
     now = doorman__upstream_now(&client->upstream, now);
     doorman__client_look(client, now);
@@ -8949,7 +8957,8 @@ static bool doorman__client_update_some(doorman_client *client, size_t most, doo
 
 /* ---- client: what a caller's loop calls (see >>loop) */
 
-/* A client without resources is not due. So a client that ends can see when all are released. */
+/* When the client is due next. A client without resources is never due, so an agent that stops sees
+ * when all resources are released. */
 static doorman_time doorman__client_due(const doorman_client *client) {
     doorman_time due = doorman__upstream_due(&client->upstream);
     if (!client->upstream.first) return due;
@@ -9000,8 +9009,8 @@ static void doorman__resource_set_killed(doorman_client_resource *resource, bool
 
 /* ---- client: the options of a resource */
 
-/* Checks the wants. This function and the next ones return the first wrong field, and the rule that
- * it breaks; NULL: none is wrong. */
+/* Checks the wants. This function and the next two return the first wrong field and set *rule to
+ * the rule that it breaks. They return NULL if no field is wrong. */
 static const char *doorman__resource_check_wants(const doorman_resource_options *options,
                                                  const char **rule) {
     double least = options->wants_minimum > 0 ? options->wants_minimum : 1;
@@ -9134,7 +9143,7 @@ static void doorman__resource_set_follows(doorman_client_resource *resource, boo
     if (follows) client->look_at = doorman__earlier(client->look_at, look_at);
 }
 
-/* Starts the limiter anew. It allows nothing until the resource is published. */
+/* Starts a new limiter, which allows nothing until the resource is published. */
 static void doorman__resource_set_kind(doorman_client_resource *resource,
                                        doorman_resource_kind kind, doorman_time now) {
     resource->kind = kind;
@@ -9159,7 +9168,7 @@ static void doorman__resource_start_estimator(doorman_client_resource *resource,
     doorman__estimator_init(&resource->estimator, &first);
 }
 
-/* The first opening. */
+/* Sets the options of the first opening. */
 static void doorman__resource_set_options(doorman_client_resource *resource,
                                           const doorman_resource_options *options,
                                           doorman_time now) {
@@ -9192,7 +9201,7 @@ static doorman_client_resource *doorman__client_find(doorman_client *client,
     return NULL;
 }
 
-/* NULL: no memory. */
+/* Adds a resource. Returns NULL without memory. */
 static doorman_client_resource *doorman__client_add(doorman_client *client,
                                                     const doorman_resource_options *options,
                                                     doorman_time now) {
@@ -9212,8 +9221,8 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
     return resource;
 }
 
-/* A resource that has been closed but not released yet is used again: with new options, but with
- * its lease (unless the release is under way) and with the units in use. */
+/* Opens a resource that is new, or that was closed and not released yet. Such a resource gets the
+ * new options, but keeps its lease (unless the release is under way) and its units in use. */
 static void doorman__resource_reopen(doorman_client_resource *resource,
                                      const doorman_resource_options *options, doorman_time now) {
     doorman__held_lease *held = &resource->held;
@@ -9282,8 +9291,8 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
 
 /* ---- >>loop --------------------------------------------------------------------------------- */
 /*
- * What a caller's loop calls: the same four functions for a client, a node and a root. The upstream
- * knows nothing of its owner, so this section passes each call on to the client or the server.
+ * A caller's loop calls the same four functions for a client, a node and a root. The upstream does
+ * not know its owner, so this section passes each call on to the client or the server.
  */
 
 doorman_time doorman_upstream_due(const doorman_upstream *upstream) {
@@ -9291,7 +9300,7 @@ doorman_time doorman_upstream_due(const doorman_upstream *upstream) {
                             : doorman__server_due(upstream->server);
 }
 
-/* The work that is due, without a request. */
+/* Does the work that is due, without making a request. */
 static void doorman__upstream_work(doorman_upstream *upstream, doorman_time now) {
     if (upstream->client) {
         doorman__client_work(upstream->client, now);
@@ -9326,14 +9335,15 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
 
 /* ---- >>json --------------------------------------------------------------------------------- */
 /*
- * Configurations, and the wire protocol. One JSON object is one message. A request has one key, the
- * method. Its response has the same key, or `error`. Unknown fields are ignored in messages; in a
- * configuration they are probably typing errors, so they are refused. The whole message is refused
- * if a known field is missing, of the wrong type or out of range, or if an object has a key twice.
+ * This section reads configurations, and reads and writes the wire protocol. One JSON object is one
+ * message. A request has one key, the method. Its response has the same key, or `error`. Unknown
+ * fields are ignored in messages; in a configuration they are probably typing errors, so they are
+ * refused. The whole message is refused if a known field is missing, of the wrong type or out of
+ * range, or if an object has a key twice.
  *
- * get_capacity requests or renews leases. `priority` is 1 and `outstanding` is 0 if absent; `has`
- * is the last lease received. Times are seconds, fractions allowed. Lease ids are integers from 1
- * to 2^53.
+ * get_capacity requests or renews leases. The default of `priority` is 1, and of `outstanding` 0.
+ * `has` is the last lease received. Times are seconds, fractions allowed. Lease ids are integers
+ * from 1 to 2^53.
  *
  *   {"get_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","priority":1,"wants":120,
  *     "has":{"id":73019,"node":"eu-1","capacity":80,"expires_in":48.2}}]}}
@@ -9419,7 +9429,7 @@ static bool doorman__scan_fail(doorman__scan *scan, const char *rule) {
 }
 
 /* Returns the next character; NUL at the end. A NUL in the text is an error wherever the end would
- * be an error, so callers need not tell them apart. */
+ * be an error, so callers need not distinguish them. */
 static char doorman__scan_peek(const doorman__scan *scan) {
     return scan->at < scan->end ? *scan->at : '\0';
 }
@@ -9431,7 +9441,7 @@ static bool doorman__scan_take(doorman__scan *scan, char expected) {
 }
 
 static void doorman__scan_space(doorman__scan *scan) {
-    if (doorman__scan_peek(scan) > ' ') return; /* the common case in what programs write */
+    if (doorman__scan_peek(scan) > ' ') return; /* the common case in texts that programs write */
     while (doorman__scan_take(scan, ' ') || doorman__scan_take(scan, '\n') ||
            doorman__scan_take(scan, '\r') || doorman__scan_take(scan, '\t')) {
     }
@@ -9458,7 +9468,7 @@ static bool doorman__scan_number(doorman__scan *scan) {
     return doorman__scan_fail(scan, "a number longer than 63 bytes");
 }
 
-/* Reads the four hexadecimal digits of an escape; -1 if they are not such digits. */
+/* Reads the four hexadecimal digits of an escape. Returns -1 if they are not hexadecimal. */
 static int doorman__scan_hex(doorman__scan *scan) {
     static const char digits[] = "0123456789abcdefABCDEF";
     int code = 0;
@@ -9647,9 +9657,9 @@ static int doorman__key_order(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Returns a key that an object has twice; NULL if there is none. Up to 16 keys are compared in
- * pairs, which is fast because the first characters mostly differ. More keys are sorted first: no
- * valid message has so many, but an attacker who wants to keep a server busy can send 100,000. */
+/* Returns a key that an object has twice, or NULL. Up to 16 keys are compared in pairs, which is
+ * fast because the first characters mostly differ. More keys are sorted first: no valid message has
+ * so many, but an attacker who wants to keep a server busy can send 100,000. */
 static const char *doorman__key_twice(const doorman__field *object, size_t count) {
     const cJSON *first = object->value->child;
     const char *twice = NULL;
@@ -9797,8 +9807,9 @@ static void doorman__read_priority(const doorman__field *field, int *out) {
     if (*out < 0 || *out != priority) doorman__read_fail(field, "must be an integer from 0 to 15");
 }
 
-/* Reads seconds, rounded to the nanosecond, so that a duration of up to 26 days that was written is
- * read back exactly. `positive` refuses 0, for fields where 0 in the struct means the default. */
+/* Reads seconds, and rounds them to nanoseconds. So a duration of up to 26 days that this section
+ * wrote is read back exactly. `positive` refuses 0, for fields where 0 in the struct means the
+ * default. */
 static void doorman__read_seconds(const doorman__field *field, bool positive, doorman_time *out) {
     const char *rule = positive ? DOORMAN__DURATION_RULE : "must be from 0 to 1e8 seconds";
     double seconds = 0;
@@ -9873,8 +9884,8 @@ static void doorman__next(doorman__field *item) {
     item->value = item->value->next;
 }
 
-/* Each item of a list is an object that may have a list with this key. Returns how many items these
- * inner lists have together. Each may have at most `most`. */
+/* Counts the items of inner lists: each item of `list` is an object that may have a list with this
+ * key. Returns the sum of their lengths. Each inner list may have at most `most` items. */
 static size_t doorman__count_below(const doorman__field *list, const char *key, size_t most) {
     size_t all = 0;
     doorman__field item = doorman__read_list(list);
@@ -9891,7 +9902,7 @@ static size_t doorman__count_below(const doorman__field *list, const char *key, 
     return all;
 }
 
-/* Returns which of the names a field is; -1 if it is absent or none of them. */
+/* Returns the index of a field's value among the names, or -1 if it is absent or none of them. */
 static int doorman__read_name(const doorman__field *field, const char *const *names, int count) {
     const char *name = NULL;
     doorman__read_string(field, &name);
@@ -9901,7 +9912,7 @@ static int doorman__read_name(const doorman__field *field, const char *const *na
     return -1;
 }
 
-/* As doorman__read_name, but refuses a field that is present and none of them. */
+/* As doorman__read_name, but refuses a value that is none of the names. */
 static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
     int chosen = doorman__read_name(field, names, count);
     if (!field->value || chosen >= 0) return chosen;
@@ -9914,7 +9925,7 @@ static int doorman__read_choice(const doorman__field *field, const char *const *
     return -1;
 }
 
-/* The parameters of an algorithm (G7): four times (the first two are fields, too), two numbers, and
+/* The parameters of an algorithm (G7): four times (of which two are also fields), two numbers, and
  * the handover. */
 static const char *const doorman__parameters[] = {
     "lease_duration_secs", "refresh_interval", "minimum_interval", "minimum_refresh_interval",
@@ -10244,7 +10255,8 @@ static bool doorman__buffer_reserve(doorman_buffer *buffer, size_t bytes) {
     return room;
 }
 
-/* Returns where the caller can write `bytes` bytes, and counts them itself; NULL without memory. */
+/* Returns a place for `bytes` bytes, or NULL without memory. The caller writes them and adds to the
+ * count. */
 static char *doorman__put_room(doorman__writer *out, size_t bytes) {
     doorman_buffer *buffer = out->buffer;
     out->failed = out->failed || !doorman__buffer_reserve(buffer, buffer->bytes + bytes);
@@ -10260,7 +10272,7 @@ static void doorman__put_bytes(doorman__writer *out, const char *text, size_t by
 }
 
 /* Writes units * 10^-places, without zeros at the end of the fraction. It makes the digits from the
- * last to the first. A compiler replaces the division by a constant with a multiplication. */
+ * last to the first. Compilers replace the division by a constant with a multiplication. */
 static void doorman__put_decimal(doorman__writer *out, uint64_t units, int places) {
     char text[32], *end = text + sizeof text, *first = end;
     bool whole = true;
@@ -10336,7 +10348,7 @@ static void doorman__put_amount(doorman__writer *out, double amount) {
 }
 
 /* Writes the rest of a string, from its first character that needs an escape. Only error messages
- * can have control characters, or half a character where they were cut. */
+ * can have control characters, or an incomplete character at the place where they were cut. */
 static void doorman__put_escaped(doorman__writer *out, const char *text, const char *end) {
     const char *plain = text;
     while (text < end) {
@@ -10399,7 +10411,7 @@ static void doorman__put(doorman__writer *out, const char *format, ...) {
     va_end(values);
 }
 
-/* Ends a text. Without memory the text is empty, because half a message is of no use. */
+/* Ends a text. If memory ran out, the text is empty, because half a message is useless. */
 static doorman_status doorman__put_end(doorman__writer *out) {
     doorman_buffer *buffer = out->buffer;
     if (out->failed) buffer->bytes = 0;
@@ -10805,7 +10817,8 @@ doorman_status doorman_json_serve(doorman_server *server, const char *text, size
     return status;
 }
 
-/* A response is processed in two steps. Reading it takes longer, and needs no lock. */
+/* A response that is processed in two steps. The first step, reading it, takes longer and needs no
+ * lock. */
 typedef struct doorman__incoming {
     doorman__reader reader;
     doorman_response response;
