@@ -440,7 +440,7 @@ typedef struct doorman_lease {
 typedef struct doorman_capacity_request {
     const char *resource_id;
     doorman_lease has;           /* the last lease received; id 0: none */
-    double outstanding;          /* all that is in use, if it can exceed has.capacity */
+    double outstanding;          /* what is in use, if it can be more than has.capacity */
     const doorman_demand *wants; /* a client: one; a server: one for each group */
     size_t wants_count;
     bool learning; /* a server: it does not know all its holders yet */
@@ -456,7 +456,7 @@ typedef enum doorman_outcome {
 typedef struct doorman_capacity_response {
     const char *resource_id;
     doorman_outcome outcome;
-    bool learning;      /* the server learns, or has no lease because its parent learns */
+    bool learning;      /* the server learns, or its parent learns and gives it no lease */
     doorman_lease gets; /* if not GRANTED, only refresh_interval is set */
     bool has_safe_capacity;
     double safe_capacity;
@@ -483,7 +483,7 @@ typedef struct doorman_request {
     doorman_method method;
     bool is_server; /* the holder is a server; servers and clients have separate id spaces */
     const char *holder_id;
-    const char *const *path; /* a server: the nodes on the request's way, the sender first */
+    const char *const *path; /* a server: the nodes that the request passed, the sender first */
     size_t path_count;
     const doorman_capacity_request *items; /* RELEASE_CAPACITY: only resource_id and has.id */
     size_t item_count;
@@ -494,17 +494,17 @@ typedef struct doorman_request {
 typedef struct doorman_response {
     doorman_method method;
     bool is_server;
-    bool is_master;             /* false: only master_address is set; nothing was done */
+    bool is_master;             /* false: only master_address is set; the request had no effect */
     const char *master_address; /* NULL: not known */
-    const doorman_capacity_response *items; /* GET_CAPACITY: one for each ask, in that order */
+    const doorman_capacity_response *items; /* GET_CAPACITY: in the order of the request */
     size_t item_count;
 } doorman_response;
 
 /* ---- upstream, the public part ------------------------------------------------------------- */
 
-/* The half of a client or a server that makes requests: which leases to ask for, when and at which
- * address, and what the responses mean. It belongs to its client or server, which frees it. The
- * same loop serves a client, a node and a root; a root has work to do, but nothing to send:
+/* The part of a client or a server that makes requests. It decides which leases to ask for, when
+ * and at which address, and it processes the responses. Its client or server owns and frees it. One
+ * loop serves a client, a node and a root (a root has work to do, but nothing to send):
  *
  *     doorman_upstream *upstream = doorman_client_upstream(client);  (or doorman_server_upstream)
  *     until the end
@@ -521,8 +521,8 @@ typedef struct doorman_response {
 typedef struct doorman_upstream doorman_upstream;
 
 /* When to call doorman_upstream_request next.
- *   returns   a time; DOORMAN_NEVER: not before another call. Any call on the upstream, its client
- *             or its server makes the time stale. A call on a limiter does not: while the wants of
+ *   returns   a time; DOORMAN_NEVER: nothing is due until another call is made. Any call
+ *             on the upstream, its client or its server makes the time stale. A call on a limiter does not: while the wants of
  *             a resource follow its use, the time is at most 0.2 s ahead, and the next call sees
  *             what limiters have refused
  *   cost      O(1) */
@@ -537,9 +537,9 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  *
  *   out       written in full. Pointers in it are valid until the next call on the upstream
  *   returns   true: send this request to out->address. false: there is nothing to send now;
- *             out->sequence is 0. (Also if a node runs out of memory: it tries again after 1 s. A
- *             client's request needs no memory)
- *   cost      O(log resources) for each resource that it asks for, at most 500 (for a node 1,000),
+ *             out->sequence is 0. (This is also the result if a node runs out of memory: it tries
+ *             again after 1 s. A client's request needs no memory)
+ *   cost      O(log resources) for each resource in the request, at most 500 (of a node 1,000),
  *             and for each resource of a client that has work: every tenth of its window if its
  *             wants follow use, 0.1 s after a refusal, and at the end of its lease. If a limiter
  *             has refused something, also O(resources), some nanoseconds each. O(1) if nothing is
@@ -732,23 +732,23 @@ typedef enum doorman_decision {
 /* A decision, and the values for the headers of a reply: RateLimit and Retry-After. */
 typedef struct doorman_result {
     doorman_decision decision;
-    double limit;             /* in force: units a second, or at once; or DOORMAN_UNLIMITED */
-    double remaining;         /* units that are left after this call; or DOORMAN_UNLIMITED. What a
+    double limit;      /* the limit in force: units a second or at once; or DOORMAN_UNLIMITED */
+    double remaining;  /* units that are left after this call; or DOORMAN_UNLIMITED. What a
                                  bucket could lend is not counted */
-    doorman_time wait;        /* ALLOWED: the caller must wait this long before it uses the units.
+    doorman_time wait; /* ALLOWED: the caller must wait this long before it uses the units.
                                  It is 0, except for a limiter with debt_max */
     doorman_time retry_after; /* ALLOWED: 0. REFUSED: until there will be enough units or, if the
                                  lease is too small, until a new one is expected. DOORMAN_NEVER:
                                  IMPOSSIBLE, or nothing is known that will change */
-    doorman_time reset_after; /* until all that was used is available again, without other calls; 0
-                                 for a gauge and CONCURRENCY, because nobody knows */
+    doorman_time reset_after; /* until everything is available again, without other calls; 0 for a
+                                 gauge and CONCURRENCY, because this time is not known */
 } doorman_result;
 
 /* ---- client, the public part --------------------------------------------------------------- */
 
 /* What a resource does while it has no lease. */
 typedef enum doorman_fallback {
-    DOORMAN_SAFE,        /* the safe capacity that a server sent last, else that of the options */
+    DOORMAN_SAFE,        /* the last safe capacity that a server sent, else that of the options */
     DOORMAN_PESSIMISTIC, /* nothing */
     DOORMAN_OPTIMISTIC   /* what it wants */
 } doorman_fallback;
@@ -796,15 +796,15 @@ typedef struct doorman_resource_options {
     double wants;              /* 0: wants follow use, within the bounds of the next three */
     double wants_minimum;      /* 1: what an idle resource keeps */
     double wants_maximum;      /* 1e15: also the bound of wants that are set */
-    double wants_initial;      /* wants_minimum: the least in the first window */
-    doorman_time window;       /* 10 s: for how long use counts; at least 10 ms */
+    double wants_initial;      /* wants_minimum: the lower bound during the first window */
+    doorman_time window;       /* 10 s: how long an attempt counts as use; at least 10 ms */
     doorman_time burst;        /* a rate: 0.1 s; at least 1 us; see doorman_resource_try */
     double burst_units;        /* a rate: 0; else the burst is this many units, at any rate */
     doorman_fallback fallback; /* SAFE */
     bool has_safe_capacity;    /* else 0 */
     double safe_capacity;      /* until a server sends another one; or DOORMAN_UNLIMITED */
-    bool shadow; /* shadow mode, to see what a limit would do: what would be refused is allowed, and
-                    counted as excess (unless n is not an amount); nothing waits; delays are 0 */
+    bool shadow; /* shadow mode, to try a limit: attempts that would be refused are allowed and
+                    counted as excess (unless n is not an amount); no call waits; delays are 0 */
     /* Called when `leased`, `outcome`, `learning` or `capacity` has changed. info is valid only
      * during the call. The call comes from within a call on the client, or on the agent and its
      * resources, or from the agent's thread. They wait for it, so it should return soon. It may try
@@ -830,7 +830,7 @@ DOORMAN_API doorman_status doorman_client_create(doorman_client **out,
  * effect. */
 DOORMAN_API void doorman_client_destroy(doorman_client *client);
 
-/* What a loop drives: see doorman_upstream.
+/* Returns the upstream of the client, for the caller's loop: see doorman_upstream.
  *   returns   never NULL; belongs to the client, which frees it */
 DOORMAN_API doorman_upstream *doorman_client_upstream(doorman_client *client);
 
@@ -858,15 +858,15 @@ DOORMAN_API void doorman_client_close(doorman_client_resource *resource, doorman
 DOORMAN_API doorman_status doorman_client_set_wants(doorman_client_resource *resource, double wants,
                                                     doorman_time now);
 
-/* Counts of units that a resource was asked for since it was created, to export as counters. Each
+/* The units of all attempts on a resource since it was created, to export as counters. Each count
  * is exact to 1/4096 of a unit, and starts again from 0 after 2^52. */
 typedef struct doorman_counts {
     double allowed; /* exact, with any number of threads */
     double refused; /* an estimate if many threads are refused at the same time: a thread that is
                        stopped while it counts removes what others have counted meanwhile */
-    double excess;  /* allowed only because of shadow mode or the kill switch */
-    uint64_t waits; /* calls that had to wait and have ended, timed-out ones too, */
-    doorman_time waited; /* and how long they waited, in total */
+    double excess;  /* units that were allowed only because of shadow mode or the kill switch */
+    uint64_t waits; /* finished calls that had to wait, including those that timed out */
+    doorman_time waited; /* the sum of their waiting times */
 } doorman_counts;
 
 struct doorman_resource_info {
@@ -877,11 +877,11 @@ struct doorman_resource_info {
     double wants;            /* what it wants */
     double in_use;           /* a gauge: units that are not released yet */
     doorman_time expires_at; /* the end of the lease, if it has one */
-    bool has_outcome;        /* a server has responded, */
-    doorman_outcome outcome; /* last with this; an operator must act on UNMATCHED and FULL, */
-    bool learning;           /* and said that it learns: until it has, no lease grows */
-    bool has_safe_capacity;  /* a server has sent a safe capacity, */
-    double safe_capacity;    /* last this one; or DOORMAN_UNLIMITED */
+    bool has_outcome;        /* a server has responded */
+    doorman_outcome outcome; /* of the last response; an operator must act on UNMATCHED and FULL */
+    bool learning;           /* it said that it learns; no lease grows until it has learned */
+    bool has_safe_capacity;  /* a server has sent a safe capacity */
+    double safe_capacity;    /* the last one that a server sent; or DOORMAN_UNLIMITED */
     bool whole;              /* leases are whole units: the template says "whole": true */
     bool gauge_is_divided;   /* a gauge whose leases are not whole units: a unit may never fit */
     doorman_fallback fallback;
@@ -895,8 +895,8 @@ struct doorman_resource_info {
 DOORMAN_API void doorman_client_read(const doorman_client_resource *resource,
                                      doorman_resource_info *out, doorman_time now);
 
-/* As doorman_resource_try and doorman_resource_release. Any number of threads may call them at
- * once, and also while another thread is in another call on the client. */
+/* The same as doorman_resource_try and doorman_resource_release. Any number of threads may call
+ * them at once, even while another thread is in another call on the client. */
 DOORMAN_API doorman_decision doorman_client_try(doorman_client_resource *resource, double n,
                                                 doorman_result *out, doorman_time now);
 DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resource, double n);
@@ -1184,17 +1184,16 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 #define DOORMAN__DECLARES_NNG
 /* ---- agent and resources, the public part --------------------------------------------------- */
 
-/* A client that runs: it has a clock, a thread and a connection of its own. Any thread may call the
- * functions of an agent and its resources. Only the waits and doorman_agent_stop block, and a wait
- * does not wait for a server if there is capacity.
+/* A client with a clock, a thread and a connection of its own. Any thread may call the functions of
+ * an agent and its resources. Only the waits and doorman_agent_stop block, and a wait does not wait
+ * for a server if there is capacity.
  *
  * Each of these functions that returns a status also returns
  *   DEADLOCK      within an on_change of this agent (except doorman_resource_release). The call has
  *                 done nothing
  *   UNAVAILABLE   in the child process of a fork after doorman_agent_start. The call has done
  *                 nothing. In the child all attempts on the agent's resources are REFUSED for ever,
- *                 because the leases belong to the parent. The child must not free the agent; its
- *                 memory goes with the process */
+ *                 because the leases belong to the parent. The child must not free the agent */
 typedef struct doorman_agent doorman_agent;
 
 /* A resource of an agent: a rate or a gauge. It belongs to the agent. */
@@ -1206,9 +1205,9 @@ DOORMAN_API doorman_time doorman_clock(void);
 /* Starts an agent. The servers need not run yet.
  *   out       written only on OK
  *   options   as for doorman_client_create, except: without a client_id the agent uses
- *             "HOST:PID:" and 64 random bits. Addresses must be such that nng can reach:
- *             tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME, ws://HOST:PORT/PATH
- *             or wss://HOST:PORT/PATH. tls+tcp and wss need tls
+ *             "HOST:PID:" and 64 random bits. The addresses have the form
+ *             tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME,
+ *             ws://HOST:PORT/PATH or wss://HOST:PORT/PATH. tls+tcp and wss need tls
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (no thread, no random bits, or
  *             this process is the child of one that had used nng before the fork: nng works in a
@@ -1220,7 +1219,7 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
 
 /* The first of two steps to stop an agent. All waits return UNAVAILABLE, and from then on every
  * wait and doorman_resource_open returns UNAVAILABLE at once. All other calls work as before. Any
- * thread may call it, any number of times. Threads that wait without a timeout are stopped so:
+ * thread may call it, any number of times. To stop threads that wait without a timeout:
  *
  *     each thread     while (doorman_resource_wait(resource, 1, DOORMAN_NEVER) == DOORMAN_OK)
  *                         act();
@@ -1231,9 +1230,9 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
  *   returns   OK */
 DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
 
-/* The second step. It also does the first step if necessary, releases all leases (which takes a
- * second at most), and frees the agent and its resources. No other thread may be in a call or begin
- * one, except waits that are blocked already. NULL has no effect.
+/* The second of two steps to stop an agent. It also does the first step if necessary. It releases
+ * all leases, which takes at most a second, and frees the agent and its resources. No other thread
+ * may be in a call or begin one, except waits that are blocked already. NULL has no effect.
  *   returns   OK | DEADLOCK, UNAVAILABLE: see above; then nothing is freed */
 DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 
@@ -1243,9 +1242,9 @@ typedef struct doorman_agent_info {
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the request under way, or the next one */
     bool connected;                         /* nng has a connection to this address */
     bool failing;                           /* the last request had no useful response */
-    doorman_error last_error;               /* why a request failed last; "": none has failed */
-    doorman_time last_error_at;             /* when, on doorman_clock; 0: none has failed */
-    doorman_time next_refresh; /* when the next request is sent, or the one under way times out;
+    doorman_error last_error;   /* why the last failed request failed; "": none has failed */
+    doorman_time last_error_at; /* when, on doorman_clock; 0: none has failed */
+    doorman_time next_refresh;  /* when the next request is sent, or the one under way times out;
                                   DOORMAN_NEVER: there is nothing to ask for */
 } doorman_agent_info;
 
@@ -1255,8 +1254,9 @@ typedef struct doorman_agent_info {
  *   cost      a mutex */
 DOORMAN_API doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out);
 
-/* The kill switch. While it is on, all attempts on the agent's resources are allowed and counted,
- * also on resources that are opened later, and no call waits. Leases continue as usual.
+/* Turns the kill switch on or off. While it is on, all attempts on the agent's resources are
+ * allowed and counted, even on resources that are opened later, and no call waits. Leases continue
+ * as usual.
  *   returns   OK */
 DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
@@ -1322,13 +1322,13 @@ DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, do
 DOORMAN_API doorman_status doorman_resource_wait(doorman_resource *resource, double n,
                                                  doorman_time timeout);
 
-/* Releases n units of a gauge, and wakes a call that waits for them. Also within an on_change.
+/* Releases n units of a gauge, and wakes a call that waits for them. An on_change may call it too.
  *   returns   OK | INVALID_ARGUMENT (n, or the resource is a rate)
  *   cost      a compare-and-swap; a mutex if callers wait */
 DOORMAN_API doorman_status doorman_resource_release(doorman_resource *resource, double n);
 
-/* How long until n units could be allowed, if there were no other callers: what `retry_after` of a
- * refusal says. It takes and counts nothing.
+/* Returns how long it takes until n units could be allowed if there were no other callers: the
+ * `retry_after` of a refusal. It takes no units and counts nothing.
  *   returns   0: now | DOORMAN_NEVER: n is IMPOSSIBLE, or nothing is known that will change
  *   cost      as doorman_resource_try */
 DOORMAN_API doorman_time doorman_resource_delay(const doorman_resource *resource, double n);
@@ -1360,8 +1360,9 @@ typedef struct doorman_transport doorman_transport;
 
 typedef struct doorman_transport_options {
     doorman_upstream *upstream; /* required; must outlive the transport */
-    /* Required: there is a result for doorman_transport_update. It is called from any thread, and
-     * from within doorman_transport_send. It may take the lock. It must not call the transport. */
+    /* Required: called when doorman_transport_update has a result to return. The call comes from
+     * any thread, also from within doorman_transport_send. It may take the lock. It must not call
+     * the transport. */
     void (*on_wakeup)(void *context);
     void *context;
     const doorman_tls *tls; /* required if an address needs TLS */
@@ -3615,7 +3616,7 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  *   if it has f or less     It gets f + 1 if it is owed a unit, if its lag is half a turn, or if
  *                           more units are idle than are owed to others. Otherwise it gets f
  *
- * R5 then cuts this to what is free, as always. So a unit moves to a holder that is behind in
+ * Like every grant, this is cut to what is free (R5). So a unit moves to a holder that is behind in
  * two steps: a cut, and its confirmation (R4). An idle unit that is owed to no holder goes to the
  * first holder that asks. As the lags sum to 0, some holder is ahead while another is behind. The
  * bound keeps rising, so some holder gives up a unit in any case.
@@ -6972,7 +6973,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
 
 /* ---- limiters: amounts and times */
 
-#define DOORMAN__UNIT 4096.0 /* a unit has so many parts; limiters count parts */
+#define DOORMAN__UNIT 4096.0 /* limiters count parts of a unit: this many in each */
 
 #define DOORMAN__TICKS_PER_SECOND 256e9
 
@@ -9659,7 +9660,7 @@ static int doorman__key_order(const void *a, const void *b) {
 
 /* Returns a key that an object has twice, or NULL. Up to 16 keys are compared in pairs, which is
  * fast because the first characters mostly differ. More keys are sorted first: no valid message has
- * so many, but an attacker who wants to keep a server busy can send 100,000. */
+ * so many, but an attacker can send 100,000 to keep a server busy. */
 static const char *doorman__key_twice(const doorman__field *object, size_t count) {
     const cJSON *first = object->value->child;
     const char *twice = NULL;
