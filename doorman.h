@@ -521,10 +521,10 @@ typedef struct doorman_response {
 typedef struct doorman_upstream doorman_upstream;
 
 /* When to call doorman_upstream_request next.
- *   returns   a time; DOORMAN_NEVER: nothing is due until another call is made. Any call
- *             on the upstream, its client or its server makes the time stale. A call on a limiter does not: while the wants of
- *             a resource follow its use, the time is at most 0.2 s ahead, and the next call sees
- *             what limiters have refused
+ *   returns   a time; DOORMAN_NEVER: nothing is due until another call is made. Any call on the
+ *             upstream, its client or its server makes the time stale. A call on a limiter does
+ *             not: while the wants of a resource follow its use, the time is at most 0.2 s ahead,
+ *             and the next call sees what limiters have refused
  *   cost      O(1) */
 DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
 
@@ -655,7 +655,7 @@ DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
                                                  doorman_response *response, doorman_error *error,
                                                  doorman_time now);
 
-/* What a loop drives, for a root too: see doorman_upstream.
+/* Returns the upstream of the server, for the caller's loop (also of a root): see doorman_upstream.
  *   returns   never NULL; belongs to the server, which frees it */
 DOORMAN_API doorman_upstream *doorman_server_upstream(doorman_server *server);
 
@@ -663,18 +663,18 @@ typedef struct doorman_server_resource {
     const char *resource_id;
     const doorman_template *settings; /* with defaults; for a node with a parent, the parent's */
     double capacity;                  /* the template's, or that of the node's lease */
-    bool leased;                      /* node with a parent: it has a lease from its parent, */
-    doorman_time lease_end;           /* until then */
+    bool leased;                      /* node with a parent: it has a lease from its parent */
+    doorman_time lease_end;           /* the end of that lease */
     doorman_outcome outcome;          /* node with a parent: the parent's last outcome */
     double has;                       /* sum of the leases, in the resource's units */
     double committed;                 /* sum of what is committed: at least has */
-    double wants;                     /* sum, in the same units */
+    double wants;                     /* sum over the holders, in the same units */
     double subclients;                /* sum over the holders */
     size_t holder_count;
     uint64_t expired_count;  /* leases that have expired since the first request for the resource */
     bool divides_capacity;   /* leases are parts of the capacity: not STATIC, not NO_ALGORITHM */
-    bool is_learning;        /* the server learns what the holders have, */
-    doorman_time learned_at; /* until then */
+    bool is_learning;        /* the server learns what the holders have */
+    doorman_time learned_at; /* when it has learned */
     bool has_safe_capacity;
     double safe_capacity;
 } doorman_server_resource;
@@ -689,10 +689,10 @@ typedef struct doorman_server_lease {
     double subclients;
     int priority;
     doorman_time granted_at; /* the last lease */
-    doorman_time expires_at; /* until then the server keeps `committed` for the holder */
+    doorman_time expires_at; /* the server keeps `committed` for the holder until this time */
 } doorman_server_lease;
 
-/* The position of an iteration. It starts as {0}, and nothing needs to be ended or freed. Its
+/* The position of an iteration. The caller initialises it with {0}, and need not free it. Its
  * fields are private. */
 typedef struct doorman_cursor {
     uint64_t position;
@@ -1114,12 +1114,12 @@ typedef enum doorman__exchange_state {
     DOORMAN__EXCHANGE_WRITTEN
 } doorman__exchange_state;
 
-/* The same in three steps, for a server that several threads share: the caller needs to hold its
+/* Serves one message in three steps, for a server that several threads share. The caller needs its
  * lock only for the second step. Each message in progress needs an exchange of its own. The caller
  * initialises the struct with zeros, and may use it for one message after another. It keeps the
  * memory of its largest message until _uninit. */
 typedef struct doorman_json_exchange {
-    doorman_request request; /* what the message asks, if _read returned OK. Its pointers are valid
+    doorman_request request; /* the parsed message, if _read returned OK. Its pointers are valid
                                 until _write */
     doorman_buffer reply;    /* valid from _write to the next _read */
 
@@ -7018,8 +7018,8 @@ static inline int64_t doorman__price(double price, int64_t most) {
 /* The result of an attempt on the state of a limiter. */
 typedef struct doorman__attempt {
     doorman_decision decision;
-    size_t index;             /* ALLOWED: the word of the state that changes, */
-    uint64_t after;           /* and its new value */
+    size_t index;             /* ALLOWED: the word of the state that changes */
+    uint64_t after;           /* the new value of that word */
     doorman_time wait;        /* ALLOWED: until the units may be used. Else: until the attempt could
                                  be allowed. DOORMAN_NEVER: no time is known */
     int64_t left;             /* after the attempt: ticks of a bucket, or parts of units. Negative:
@@ -7030,9 +7030,9 @@ typedef struct doorman__attempt {
 /* ---- limiters: token bucket */
 
 #define DOORMAN__FUTURE (INT64_C(1) << 48)    /* 18 minutes, in ticks */
-#define DOORMAN__SAVED_MAX (INT64_C(1) << 62) /* 208 days: the most that is ever saved */
+#define DOORMAN__SAVED_MAX (INT64_C(1) << 62) /* 208 days: no bucket saves more */
 
-/* How many ticks are saved; negative: owed. */
+/* Returns how many ticks are saved; a negative number is a debt. */
 static inline int64_t doorman__bucket_level(const doorman__bucket *bucket, uint64_t paid_until,
                                             uint64_t now) {
     int64_t level = (int64_t)(now - paid_until), future = bucket->debt_most + DOORMAN__FUTURE;
@@ -7066,7 +7066,7 @@ DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *buck
 
 /* ---- limiters: concurrency */
 
-/* Nobody knows when units will be released, so a refusal knows no wait, and no state resets. */
+/* The times of releases are not known, so a refusal has no wait, and there is no reset_after. */
 DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_t in_use,
                                                           uint64_t units) {
     uint64_t room = in_use < most ? most - in_use : 0;
@@ -7078,7 +7078,7 @@ DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_
         .decision = DOORMAN_ALLOWED, .after = in_use + units, .left = (int64_t)(room - units)};
 }
 
-/* A caller that releases more than is in use makes no room for others. */
+/* Returns the units in use after a release. Releasing more than is in use leaves 0. */
 static inline uint64_t doorman__concurrency_after_release(uint64_t in_use, uint64_t units) {
     return in_use > units ? in_use - units : 0;
 }
@@ -7104,7 +7104,7 @@ static void doorman__concurrency_release(uint64_t *in_use, uint64_t units) {
 #define DOORMAN__WINDOW_UNITS ((UINT64_C(1) << 40) - 1)
 #define DOORMAN__WINDOW_LIMIT_MAX 1e8
 
-/* How many windows a count is ahead of the clock; 0: none. */
+/* Returns how many windows a count is ahead of the clock, at least 0. */
 static inline uint64_t doorman__window_ahead(uint64_t count, uint64_t number) {
     uint64_t ahead = ((count >> 40) - number) & DOORMAN__WINDOWS;
     return ahead < 256 ? ahead : 0;
@@ -7146,14 +7146,16 @@ DOORMAN__INLINE doorman__attempt doorman__fixed_try(uint64_t most, uint64_t coun
                               .reset_after = used > 0 ? window.rest : 0};
 }
 
-/* How many units of the last window count while `rest` of this one is left, rounded up. */
+/* Returns how many units of the last window count when `rest` of this window is left, rounded up.
+ */
 static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
                                              doorman_time length) {
     if (rest >= length) return units;
     return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
 }
 
-/* The longest rest with which at most `room` units of the last window count. */
+/* Returns the longest rest of this window at which at most `room` units of the last window count.
+ */
 static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
@@ -7161,16 +7163,16 @@ static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_
     return rest;
 }
 
-/* How long until a refused attempt fits: in this window, while fewer and fewer units of the last
- * one count; or in the next window, if the units of this one alone leave no room. */
+/* Returns how long it takes until a refused attempt fits. It fits in this window when fewer units
+ * of the last one count, or in the next window if the units of this window alone leave no room. */
 static doorman_time doorman__sliding_delay(uint64_t last, uint64_t here, uint64_t room,
                                            doorman_time rest, doorman_time length) {
     if (here > room) return rest + length - doorman__window_rest(here, room, length);
     return rest - doorman__window_rest(last, room - here, length);
 }
 
-/* There is one count for even windows and one for odd ones. So each window replaces the one before
- * the last. */
+/* One count is for even windows, the other for odd ones. So the count of a new window replaces the
+ * count of the window before the last one. */
 DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_time length,
                                                       const uint64_t *counts, uint64_t units,
                                                       doorman__window window) {
@@ -7212,7 +7214,8 @@ static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman
 
 /* ---- limiters without a server: any kind as a pure function */
 
-/* The amount n as the kind counts it: in ticks (a bucket), or in parts of units. -1: IMPOSSIBLE. */
+/* Returns n in the unit that the kind counts: ticks (a bucket), or parts of units; -1 if n is
+ * IMPOSSIBLE. */
 static inline int64_t doorman__limit_amount(const doorman_limit *limit, double n) {
     if (limit->kind == DOORMAN_TOKEN_BUCKET) {
         const doorman__bucket *bucket = &limit->bucket;
@@ -7252,7 +7255,7 @@ static doorman__attempt doorman__limit_look(const doorman_limit *limit, const ui
     return attempt;
 }
 
-/* Any kind except the log, whose state is not in two words. */
+/* An attempt for any kind except the log, whose state does not fit into two words. */
 DOORMAN__INLINE doorman__attempt doorman__limit_try(const doorman_limit *limit,
                                                     const uint64_t *words, double n,
                                                     doorman_time now) {
@@ -7282,7 +7285,8 @@ static doorman_result doorman__limit_result(const doorman_limit *limit,
 
 #define DOORMAN__BUCKET_TIME_MAX (10000000 * DOORMAN_SECOND)
 
-/* The field of a bucket that is wrong, and the rule that it breaks; NULL: none. */
+/* Returns the first wrong field of a bucket and sets *rule to the rule that it breaks; NULL if no
+ * field is wrong. */
 static const char *doorman__bucket_fault(const doorman_limit_options *options, const char **rule) {
     double unit_time = doorman__unit_time(options->units_per_second);
     double most = (double)DOORMAN__BUCKET_TIME_MAX * 256, units = options->size + options->debt_max;
@@ -7308,7 +7312,8 @@ static const char *doorman__bucket_fault(const doorman_limit_options *options, c
     return options->window ? "window" : NULL;
 }
 
-/* The same for the fields of a bucket, where the kind is another one. */
+/* Returns the first field of a bucket that is set although the kind is another one; parameters as
+ * above. */
 static const char *doorman__not_bucket_fault(const doorman_limit_options *options,
                                              const char **rule) {
     *rule = "must be 0: only a TOKEN_BUCKET has one";
@@ -7319,7 +7324,7 @@ static const char *doorman__not_bucket_fault(const doorman_limit_options *option
     return options->wait_max ? "wait_max" : NULL;
 }
 
-/* The same for a window or a log. */
+/* Returns the first wrong field of a window or a log; parameters as above. */
 static const char *doorman__window_fault(const doorman_limit_options *options, const char **rule) {
     *rule = "must be from 0 to 1e8";
     if (!(options->limit >= 0 && options->limit <= DOORMAN__WINDOW_LIMIT_MAX)) return "limit";
@@ -7331,7 +7336,7 @@ static const char *doorman__window_fault(const doorman_limit_options *options, c
     return doorman__not_bucket_fault(options, rule);
 }
 
-/* The same for CONCURRENCY. */
+/* Returns the first wrong field of CONCURRENCY; parameters as above. */
 static const char *doorman__concurrency_fault(const doorman_limit_options *options,
                                               const char **rule) {
     *rule = DOORMAN__AMOUNT_RULE;
@@ -7395,7 +7400,7 @@ doorman_status doorman_limiter_init(doorman_limiter *limiter, const doorman_limi
     return DOORMAN_OK;
 }
 
-/* n in whole units. UINT64_MAX: more than the limit, or not an amount. */
+/* Returns n in whole units, or UINT64_MAX if it is more than the limit or not an amount. */
 static uint64_t doorman__log_units(const doorman_limit *limit, double n) {
     return n >= 0 && n <= (double)limit->most ? (uint64_t)doorman__round_up(n) : UINT64_MAX;
 }
@@ -7409,7 +7414,7 @@ static uint64_t doorman__log_next(const doorman_limiter *limiter) {
     return __atomic_load_n(&limiter->state.log.next, __ATOMIC_RELAXED);
 }
 
-/* How long until one unit could be allowed at this place. */
+/* Returns how long it takes until the log could allow a unit at this place. */
 static doorman_time doorman__log_wait(const doorman_limiter *limiter, const doorman_limit *limit,
                                       uint64_t index, doorman_time now) {
     const doorman_arrival *place = doorman__log_place(limiter, limit, index);
@@ -7436,7 +7441,7 @@ static doorman_decision doorman__log_try(doorman_limiter *limiter, const doorman
     return decision;
 }
 
-/* The last unit has to wait longest, because its place has the latest arrival. */
+/* Returns the wait for n units: that of the last unit, because its place has the latest arrival. */
 static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doorman_limit *limit,
                                        double n, doorman_time now) {
     uint64_t units = doorman__log_units(limit, n);
@@ -7445,8 +7450,8 @@ static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doo
     return doorman__log_wait(limiter, limit, doorman__log_next(limiter) + units - 1, now);
 }
 
-/* How many units could be allowed now. Beginning with the next place, the arrivals in the ring go
- * from the oldest to the newest, so this is a binary search for the first one that is too new. */
+/* Returns how many units could be allowed now. From the next place on, the arrivals in the ring are
+ * in order, the oldest first. So this is a binary search for the first arrival that is too new. */
 static uint64_t doorman__log_left(const doorman_limiter *limiter, const doorman_limit *limit,
                                   doorman_time now) {
     uint64_t next = doorman__log_next(limiter), low = 0, high = limit->most;
@@ -7962,7 +7967,7 @@ static void doorman__gauge_init(doorman__gauge *gauge, double capacity) {
     doorman__gauge_set(gauge, capacity, DOORMAN_NEVER, capacity);
 }
 
-/* The most that may have been in flight at once, for the wants. */
+/* Stores the largest number of units in flight, which the wants follow. */
 static void doorman__gauge_note_peak(doorman__gauge *gauge, uint64_t in_flight) {
     uint64_t peak = __atomic_load_n(&gauge->peak, __ATOMIC_RELAXED);
     while (peak < in_flight && !__atomic_compare_exchange_n(&gauge->peak, &peak, in_flight, true,
@@ -7970,7 +7975,7 @@ static void doorman__gauge_note_peak(doorman__gauge *gauge, uint64_t in_flight) 
     }
 }
 
-/* n is what was allowed. An n that is not an amount is ignored. */
+/* Releases units that a try allowed. An n that is not an amount has no effect. */
 static void doorman__gauge_release(doorman__gauge *gauge, double n) {
     if (doorman__amount_valid(n)) {
         doorman__concurrency_release(&gauge->in_flight, doorman__units(n));
@@ -7991,13 +7996,14 @@ static doorman_decision doorman__gauge_take(doorman__gauge *gauge, int64_t most,
     return DOORMAN_ALLOWED;
 }
 
-/* As doorman__rate_possible. */
+/* The same as doorman__rate_possible, for a gauge. */
 static bool doorman__gauge_possible(const doorman__gauge *gauge, uint64_t units) {
     doorman__quota quota = doorman__gauge_quota(doorman__usage_ceiling(&gauge->usage));
     return quota.most == 0 || units <= (uint64_t)quota.most;
 }
 
-/* Units that shadow mode or the kill switch allow are in flight as well. */
+/* Refuses units, or allows them in shadow mode or with the kill switch on. Then they count as in
+ * flight. */
 static doorman_decision doorman__gauge_refuse(doorman__gauge *gauge, uint64_t units,
                                               doorman_time now) {
     const int64_t most = (int64_t)(DOORMAN_AMOUNT_MAX * DOORMAN__UNIT);
@@ -8024,7 +8030,7 @@ static doorman_decision doorman__gauge_try(doorman__gauge *gauge, double n, door
     }
 }
 
-/* Could n units start now? Takes nothing, and counts nothing. */
+/* Returns what a try for n units would find now, without taking or counting anything. */
 static doorman__attempt doorman__gauge_look(const doorman__gauge *gauge, double n,
                                             doorman__quota *quota, doorman_time now) {
     (void)doorman__allowance_read(&gauge->allowance, quota, now);

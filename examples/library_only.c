@@ -54,13 +54,13 @@ static void start_client(world *w, int i, const char *client_id, double wants) {
 
 /* Passes one request and its response, if the client has something to send. A real program would
  * use a network here. */
-static void carry(world *w, doorman_client *client) {
-    doorman_upstream *asker = doorman_client_upstream(client);
+static void pass_request(world *w, doorman_client *client) {
+    doorman_upstream *upstream = doorman_client_upstream(client);
     doorman_request request;
     doorman_response response;
-    if (!doorman_upstream_request(asker, &request, w->now)) return;
+    if (!doorman_upstream_request(upstream, &request, w->now)) return;
     check(doorman_server_handle(w->server, &request, &response, NULL, w->now));
-    check(doorman_upstream_response(asker, request.sequence, &response, w->now));
+    check(doorman_upstream_response(upstream, request.sequence, &response, w->now));
 }
 
 /* Prints the leases, if one has changed. */
@@ -90,7 +90,7 @@ static void run_until(world *w, doorman_time end) {
         doorman_time due = doorman_upstream_due(doorman_client_upstream(w->client[first]));
         if (due >= end) break;
         if (due > w->now) w->now = due;
-        carry(w, w->client[first]);
+        pass_request(w, w->client[first]);
         print_leases(w);
     }
     w->now = end;

@@ -233,7 +233,7 @@ static void sleep_until_due(world *w, doorman_client *client) {
     if (due > w->now) w->now = due;
 }
 
-/* A5: an application that opens a gauge on a resource that is cut into fractions is told so, once.
+/* A5: gauge_is_divided warns an application once if the leases of its gauge are not whole units.
  */
 static void a_gauge_on_fractional_units_is_reported_once(void **state) {
     (void)state;
