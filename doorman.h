@@ -2099,8 +2099,22 @@ static const char *doorman__algorithm_wrong(const doorman_algorithm *algorithm) 
     return NULL;
 }
 
-/* Returns the first field that is set but would have no effect; NULL if there is none. A template
- * from a parent is not checked, because the parent may know more fields. */
+/* Returns the first field that is set but would have no effect; NULL if there is none. Settings
+ * from a parent are not checked, because the parent may know more fields. */
+static const char *doorman__algorithm_unused(const doorman_algorithm *algorithm) {
+    if (!algorithm->has_learning_mode_duration && algorithm->learning_mode_duration) {
+        return "learning_mode_duration: needs has_learning_mode_duration";
+    }
+    if (!algorithm->has_minimum_interval && algorithm->minimum_interval) {
+        return "minimum_interval: needs has_minimum_interval";
+    }
+    if (algorithm->reserve > 0 && algorithm->kind != DOORMAN_PRIORITY_SHARE) {
+        return "reserve: only PRIORITY_SHARE has one";
+    }
+    return NULL;
+}
+
+/* The same for the other fields of a template. */
 static const char *doorman__template_unused(const doorman_template *template_) {
     const doorman_algorithm *given = &template_->algorithm;
     bool has_durations = given->lease_length || given->refresh_interval ||
@@ -2112,17 +2126,7 @@ static const char *doorman__template_unused(const doorman_template *template_) {
     if (!template_->has_safe_capacity && !doorman__equal(template_->safe_capacity, 0)) {
         return "safe_capacity: needs has_safe_capacity";
     }
-    if (!given->has_learning_mode_duration && given->learning_mode_duration) {
-        return "algorithm.learning_mode_duration: needs has_learning_mode_duration";
-    }
-    if (!given->has_minimum_interval && given->minimum_interval) {
-        return "algorithm.minimum_interval: needs has_minimum_interval";
-    }
-    if (!template_->has_algorithm && has_algorithm) return "algorithm: needs has_algorithm";
-    if (given->reserve > 0 && given->kind != DOORMAN_PRIORITY_SHARE) {
-        return "algorithm.reserve: only PRIORITY_SHARE has one";
-    }
-    return NULL;
+    return !template_->has_algorithm && has_algorithm ? "algorithm: needs has_algorithm" : NULL;
 }
 
 /* Returns whether an amount is not an integer. DOORMAN_UNLIMITED is an integer. */
@@ -2151,6 +2155,7 @@ static doorman_status doorman__template_check(const doorman_template *template_,
                              rule);
     }
     const char *wrong = doorman__algorithm_wrong(&template_->algorithm);
+    if (!wrong) wrong = doorman__algorithm_unused(&template_->algorithm);
     const char *unused = wrong ? NULL : doorman__template_unused(template_);
     if (!wrong && !unused) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources[%zu].%s%s", index,
@@ -3066,6 +3071,7 @@ static doorman_status doorman__shares_check(const doorman_algorithm *algorithm, 
                                             const doorman_demand *demands, size_t demand_count,
                                             doorman_error *error) {
     const char *wrong = algorithm ? doorman__algorithm_wrong(algorithm) : NULL;
+    if (algorithm && !wrong) wrong = doorman__algorithm_unused(algorithm);
     if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "algorithm.%s", wrong);
     if (!doorman__amount_valid(capacity)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "capacity: " DOORMAN__AMOUNT_RULE);
@@ -7593,10 +7599,10 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     doorman_time unmet_since; /* the first refusal since the client looked; 0: none */
     uint64_t largest;         /* the largest n above one unit since the client's last sample */
     double ceiling;           /* the largest amount that the limiter can ever follow */
-    double expected;          /* the amount that the next lease will have, as far as is known */
-    doorman_time refresh_at;  /* when another amount may come; DOORMAN_NEVER: never */
-    uint8_t *client_unmet;    /* set together with unmet_since; may be NULL */
-    uint8_t bypass;           /* DOORMAN__SHADOW, DOORMAN__KILLED */
+    double expected; /* a larger amount that the next lease may have; 0: it will have none */
+    doorman_time refresh_at; /* when another amount may come; DOORMAN_NEVER: never */
+    uint8_t *client_unmet;   /* set together with unmet_since; may be NULL */
+    uint8_t bypass;          /* DOORMAN__SHADOW, DOORMAN__KILLED */
 } doorman__usage;
 
 static double doorman__usage_ceiling(const doorman__usage *usage) {
@@ -7899,15 +7905,16 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
  * this time (L4). */
 #define DOORMAN__GROWTH_TIME (2 * DOORMAN_SECOND)
 
-/* When to try again after a refusal: when enough is saved at the rate in force, or at the rate that
- * is expected after the next response, if that is sooner. */
+/* When to try again after a refusal: when enough is saved at the rate in force. If the server may
+ * have more, a larger lease may come sooner. */
 static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double n,
                                               doorman_time now) {
     doorman_time delay = doorman__rate_delay(rate, n, now);
     doorman_time refresh_in = doorman__usage_refresh_in(&rate->usage, now);
     double expected;
     __atomic_load(&rate->usage.expected, &expected, __ATOMIC_RELAXED);
-    if (refresh_in == DOORMAN_NEVER) return doorman__later(delay, 1);
+    bool may_grow = expected > 0 || delay == DOORMAN_NEVER;
+    if (!may_grow || refresh_in == DOORMAN_NEVER) return doorman__later(delay, 1);
     double saves =
         doorman__min(n * doorman__unit_time(expected) / 256, (double)DOORMAN_DURATION_MAX);
     doorman_time growth = doorman__earlier((doorman_time)saves, DOORMAN__GROWTH_TIME);
@@ -8588,7 +8595,8 @@ static void doorman__resource_expect(doorman_client_resource *resource) {
     if (at == DOORMAN_NEVER) at = 0;
     doorman__usage *usage = doorman__resource_usage(resource);
     doorman__usage_set_ceiling(usage, most);
-    doorman__usage_expect(usage, resource->wants, at);
+    bool may_grow = !resource->published.leased || (resource->follows && held->met);
+    doorman__usage_expect(usage, may_grow ? resource->wants : 0, at);
 }
 
 static double doorman__counted(const uint64_t *parts) {

@@ -15,6 +15,10 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,7 +34,7 @@ static struct exchange { /* a request over HTTP/1.0; the server closes after the
 
 static doorman_time clock_now(void) {
     struct timespec now = {0};
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    (void)clock_gettime(CLOCK_BOOTTIME, &now);
     return (doorman_time)now.tv_sec * DOORMAN_SECOND + (doorman_time)now.tv_nsec;
 }
 
@@ -116,11 +120,13 @@ static void loop_step(doorman_time until) {
 int main(int argc, char **argv) {
     const char *address = argc > 1 ? argv[1] : "http://127.0.0.1:15050";
     int seconds = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 10, queries = 0;
+    uint64_t random[2];
+    if (getentropy(random, sizeof random) != 0) return 1;
     char id[32];
-    snprintf(id, sizeof id, "event_loop:%ld", (long)getpid());
+    snprintf(id, sizeof id, "event_loop:%016llx", (unsigned long long)random[0]);
     doorman_time now = clock_now(), tick = now;
     doorman_client_options options = {
-        .client_id = id, .addresses = &address, .address_count = 1, .seed = (uint64_t)now};
+        .client_id = id, .addresses = &address, .address_count = 1, .seed = random[1]};
     doorman_resource_options orders = {
         .resource_id = "db/orders", .wants = 400, .has_safe_capacity = true, .safe_capacity = 10};
     doorman_client *client = NULL;

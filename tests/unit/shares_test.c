@@ -294,6 +294,7 @@ static void check_kind(doorman_kind kind) {
     for (int i = 0; i < 5000; i++) {
         random_problem(&it);
         it.algorithm.kind = kind;
+        if (kind != DOORMAN_PRIORITY_SHARE) it.algorithm.reserve = 0;
         check_problem(&it);
     }
 }
@@ -428,6 +429,7 @@ static void what_is_no_demand_is_refused_by_its_path_and_writes_nothing(void **s
         {{.reserve = 0}, infinite, good, "capacity: "},
         {{.reserve = 0}, none, good, "capacity: "},
         {{.reserve = 1.5}, 1, good, "algorithm.reserve: must be from 0 to 1"},
+        {{.reserve = 0.5}, 1, good, "algorithm.reserve: only PRIORITY_SHARE has one"},
         {{.kind = DOORMAN_KIND_COUNT}, 1, good, "algorithm.kind: is not a kind of algorithm"},
         {{.lease_length = -1}, 1, good, "algorithm.lease_length: "},
     };
