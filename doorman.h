@@ -1433,8 +1433,8 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
 
 /* ---- >>basics ------------------------------------------------------------------------------- */
 /*
- * What every other section uses: status codes, time, memory, random numbers, ids, the hash table,
- * timers and the exact sum. Nothing here knows about leases.
+ * This section has what all other sections use: status codes, time, memory, random numbers, ids,
+ * the hash table, timers and the exact sum. Nothing here knows about leases.
  *
  * C1 A function that depends on time takes `now`. No section before >>nng reads a clock, does I/O,
  *    starts a thread or has global state, and random numbers come only from a seed. So the same
@@ -3208,9 +3208,9 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * Both could renew their leases like that for ever. So a round begins when a decision finds the sum
  * of u above C and no round is on. It ends when a decision finds that the sum fits. In a round each
  * holder has an amount v, which is what leases of this round commit for it. v starts at 0, a grant
- * raises it to g, and whatever lowers u lowers v to u. A grant in a round is also at most C less
- * the sum of the other holders' v. (v counts the lease, and not what is in use beyond it, because
- * that part only falls: nothing new starts until it fits.)
+ * raises it to g, and when u falls below v, v falls with it. A grant in a round is also at most C
+ * less the sum of the other holders' v. (v counts the lease, and not what is in use beyond it,
+ * because that part only falls: nothing new starts until it fits.)
  *
  * Why the leases fit one lease length, with the drift, after the last cut. Let t be the time of
  * that cut, and let w be like v, but only for leases granted since t. w rises and falls with v and
@@ -3234,8 +3234,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *   frozen children R7 grants a child that learns what it had. That lease counts in v, so others
  *                   get less, but v may exceed C. This ends when the child has learned, at most the
  *                   length of its own lease entry later. Then the child is a holder like any other.
- *   `immediate`     v is g, as u is. The sum of u can exceed C only because of the cut, and the
- *                   same bound lowers it.
+ *   `immediate`     A grant sets v and u to g. The sum of u can exceed C only because of the cut,
+ *                   and the same bound lowers it.
  *   priorities      The order of bands is in the targets. A holder of a high priority that renews
  *                   late finds room for its target, because the targets before it left that room.
  *
@@ -3419,7 +3419,7 @@ static bool doorman__entry_shared(const doorman__lease_entry *entry) {
 
 /* Shared ids: notes that a request names a lease (0: none) and is about to get another one. Returns
  * whether this is at least the third sign. */
-static bool doorman__entry_follow(doorman__lease_entry *entry, uint64_t named) {
+static bool doorman__entry_note_request(doorman__lease_entry *entry, uint64_t named) {
     bool last = named && named == entry->lease_id;
     bool other = named && !last && (named & 1023U) == entry->other_lease;
     bool sign = other && entry->continued && entry->other_continued;
@@ -6035,7 +6035,7 @@ static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm
 }
 
 /* Passes the capacity of the node's own lease to the lease table. */
-static void doorman__upward_follow(doorman__upward *upward) {
+static void doorman__upward_apply_lease(doorman__upward *upward) {
     doorman__lease_table *leases = &upward->resource->leases;
     const doorman__held_lease *held = &upward->held;
     /* A parent of an older version may grant parts of a unit. */
@@ -6052,14 +6052,14 @@ static bool doorman__upward_renew(doorman__upward *upward) {
     if (doorman__held_ending(held)) {
         doorman__held_reopen(&server->upstream, held, server->now);
     }
-    doorman__upward_follow(upward);
+    doorman__upward_apply_lease(upward);
     return doorman__held_live(held, server->now);
 }
 
 /* Called when wants or committed amounts have changed. Decides whether to ask the parent sooner.
  * T1: this is so if holders want more than the capacity, and more than in the last request. R12:
  * and also if the units above a smaller lease are no longer in use. */
-static void doorman__upward_look(doorman__upward *upward) {
+static void doorman__upward_expedite(doorman__upward *upward) {
     doorman_upstream *upstream = &upward->server->upstream;
     doorman__held_lease *held = &upward->held;
     doorman_time now = upward->server->now;
@@ -6183,7 +6183,7 @@ static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
                               .learning = doorman__leases_learning(leases, now)};
     double needed = doorman__max(report.wants, report.outstanding);
     if (!report.learning && doorman__held_give_back(upstream, &upward->held, needed, now)) {
-        doorman__upward_follow(upward);
+        doorman__upward_apply_lease(upward);
     }
     report.demand_count = doorman__upward_group(upward, demands);
     doorman__upstream_put(upstream, &upward->held, &report, now);
@@ -6247,11 +6247,11 @@ static void doorman__upward_changed(doorman__upward *upward,
         upward->settings.has_safe_capacity = item_response->has_safe_capacity;
         upward->settings.safe_capacity = item_response->safe_capacity;
     }
-    doorman__upward_follow(upward);
+    doorman__upward_apply_lease(upward);
     leases->terms_count = 0;
     /* R12: do not confirm before the units that were cut are free. */
     doorman__held_confirm_at(&upward->server->upstream, held, DOORMAN_NEVER);
-    doorman__upward_look(upward);
+    doorman__upward_expedite(upward);
 }
 
 /* T8: notes the longest path below this node, from the requests of its children. The server forgets
@@ -6556,8 +6556,8 @@ static double doorman__context_share(const doorman__request_context *context, do
 /* S4: responds to a holder that has nothing of this node, while the server learns. A holder that
  * names a lease of this node should ask again soon, because others may give something back. All
  * other holders must wait until the server has learned. */
-static void doorman__context_put_off(const doorman__request_context *context,
-                                     doorman_capacity_response *item_response) {
+static void doorman__context_try_later(const doorman__request_context *context,
+                                       doorman_capacity_response *item_response) {
     const doorman_algorithm *algorithm = context->leases->algorithm;
     doorman_time usual =
         context->granted_here ? doorman__leases_soon(algorithm) : algorithm->refresh_interval;
@@ -6580,7 +6580,7 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
     doorman_time now = context->now, length = doorman__leases_lease_length(leases, now);
     double most = DOORMAN_AMOUNT_MAX;
     if (!context->learns) most = doorman__floor(doorman__entry_wants(entry));
-    if (doorman__entry_follow(entry, context->item_request->has.id)) {
+    if (doorman__entry_note_request(entry, context->item_request->has.id)) {
         doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, context->resource->resource_id,
                               entry->holder_id, entry->has);
     }
@@ -6650,7 +6650,7 @@ static void doorman__context_decide(const doorman__request_context *context, boo
     if (item->state == DOORMAN__ITEM_NO_LEASE) {
         doorman__context_defer(context, item_response);
     } else if (item->state == DOORMAN__ITEM_TRY_LATER) {
-        doorman__context_put_off(context, item_response);
+        doorman__context_try_later(context, item_response);
     } else if (item->state == DOORMAN__ITEM_REPEAT) {
         item_response->gets = doorman__context_repeat(context);
     } else {
@@ -6703,7 +6703,7 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
         doorman__resource_safe_capacity(resource, context.now, &item_response->safe_capacity);
     if (request->is_server)
         item_response->has_safe_capacity = resource->settings->has_safe_capacity;
-    if (resource->upward) doorman__upward_look(resource->upward);
+    if (resource->upward) doorman__upward_expedite(resource->upward);
 }
 
 /* R10: a release that names another lease than the last one has no effect. */
@@ -7590,7 +7590,7 @@ static inline uint32_t doorman__allowance_read(const doorman__allowance *allowan
 
 /* ---- limiters of a resource: what they count */
 
-enum { DOORMAN__SHADOW = 1, DOORMAN__KILLED = 2 };
+enum { DOORMAN__SHADOW = 1, DOORMAN__KILL_SWITCH = 2 };
 
 /* The units that were asked for, in parts (they wrap around), and what the client and the limiter
  * tell each other. All fields are atomic. */
@@ -7602,7 +7602,7 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     double expected; /* a larger amount that the next lease may have; 0: it will have none */
     doorman_time refresh_at; /* when another amount may come; DOORMAN_NEVER: never */
     uint8_t *client_unmet;   /* set together with unmet_since; may be NULL */
-    uint8_t bypass;          /* DOORMAN__SHADOW, DOORMAN__KILLED */
+    uint8_t bypass;          /* DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
 } doorman__usage;
 
 static double doorman__usage_ceiling(const doorman__usage *usage) {
@@ -7630,7 +7630,7 @@ static void doorman__usage_expect(doorman__usage *usage, double amount, doorman_
 }
 
 static void doorman__usage_bypass(doorman__usage *usage, uint8_t flag, bool on) {
-    assert(flag == DOORMAN__SHADOW || flag == DOORMAN__KILLED);
+    assert(flag == DOORMAN__SHADOW || flag == DOORMAN__KILL_SWITCH);
     if (on) {
         __atomic_fetch_or(&usage->bypass, flag, __ATOMIC_RELAXED);
     } else {
@@ -8469,7 +8469,7 @@ struct doorman_client {
     size_t following_count;   /* the number of resources whose wants follow use */
     uint64_t hash_key[2];     /* of the table: C8 */
     uint8_t unmet;            /* a limiter has refused something; atomic */
-    bool killed;              /* the kill switch */
+    bool kill_switch;         /* the kill switch */
     bool notifying;           /* an on_change is running; atomic */
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
 };
@@ -9018,8 +9018,8 @@ static void doorman__client_failed(doorman_client *client, uint64_t sequence, do
     doorman__client_free_closed(client);
 }
 
-static void doorman__resource_set_killed(doorman_client_resource *resource, bool on) {
-    doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__KILLED, on);
+static void doorman__resource_set_kill_switch(doorman_client_resource *resource, bool on) {
+    doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__KILL_SWITCH, on);
 }
 
 /* ---- client: the options of a resource */
@@ -9198,7 +9198,7 @@ static void doorman__resource_set_options(doorman_client_resource *resource,
         resource->rate.burst_units = all.burst_units;
     }
     doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__SHADOW, all.shadow);
-    doorman__resource_set_killed(resource, resource->client->killed);
+    doorman__resource_set_kill_switch(resource, resource->client->kill_switch);
     doorman__resource_start_estimator(resource, now);
     resource->published = (doorman_resource_info){.resource_id = resource->resource_id};
 }
@@ -9420,10 +9420,10 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *    reserve and handover. The names lease_duration_secs and refresh_interval of the design
  *    document stand for the fields lease_length and refresh_interval. Values are numbers, or
  *    strings.
- * V5 Limits of a message, requests and responses alike: 4 MiB, 32 levels, 200,000 values, numbers
- *    of 63 bytes. cJSON accepts too much (infinities, NUL in strings, trailing bytes), so every
- *    text is first checked against RFC 8259, and cJSON sees only valid text. The writer is this
- *    section's own, because cJSON does not write numbers exact to the last bit.
+ * V5 A request or a response has at most 4 MiB, 32 levels, 200,000 values, and 63 bytes for a
+ *    number. cJSON accepts too much (infinities, NUL in strings, trailing bytes), so every text is
+ *    first checked against RFC 8259, and cJSON sees only valid text. The writer is this section's
+ *    own, because cJSON does not write numbers exact to the last bit.
  */
 
 #define DOORMAN__JSON_DEPTH_MAX 32
@@ -12135,9 +12135,10 @@ doorman_time doorman_resource_delay(const doorman_resource *resource, double n) 
 doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
-    agent->client->killed = on;
+    agent->client->kill_switch = on;
     doorman__held_lease *held = agent->client->upstream.first;
-    for (; held; held = held->next) doorman__resource_set_killed(doorman__resource_of(held), on);
+    for (; held; held = held->next)
+        doorman__resource_set_kill_switch(doorman__resource_of(held), on);
     doorman__waiters_wake(agent);
     pthread_mutex_unlock(&agent->mutex);
     return DOORMAN_OK;
