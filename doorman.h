@@ -336,8 +336,10 @@ typedef struct doorman_algorithm {
     doorman_time minimum_interval;         /* 0: none */
     doorman_time minimum_refresh_interval; /* 1 s */
     double decay_factor;                   /* 0.5, in (0, 1] */
-    /* 0; in [0, 1]. PRIORITY_SHARE first shares this part of the capacity fairly among all
-     * holders. */
+    /* 0; in [0, 1]. PRIORITY_SHARE first shares this part of the capacity fairly among all holders,
+     * and then the rest by priority. In numbers, a capacity of 100, a reserve of 0.2, and holders
+     * of the priorities 2, 2, 1, 1, 0 that want 100 each: all get 4, and those of priority 2 get 40
+     * more. */
     double reserve;
 } doorman_algorithm;
 
@@ -517,7 +519,10 @@ typedef struct doorman_response {
  *         if (doorman_upstream_request(upstream, &request, now))
  *             send the request to request.address
  *
- * At most one request is under way. examples/event_loop.c has such a loop. */
+ * At most one request is under way. When doorman_upstream_request returns true, the request before
+ * it has ended: close its connection, since a later response would be STALE. After the last close
+ * of a client's resources, loop until doorman_upstream_due returns DOORMAN_NEVER: then their leases
+ * have been released. examples/event_loop.c has such a loop. */
 typedef struct doorman_upstream doorman_upstream;
 
 /* When to call doorman_upstream_request next.
@@ -624,7 +629,8 @@ DOORMAN_API doorman_status doorman_server_configure(doorman_server *server,
 
 typedef struct doorman_mastership {
     const char *address; /* the master's, 1 to 256 bytes; NULL: not known */
-    doorman_time until;  /* this server is master until then; at most now: it is not master */
+    doorman_time until;  /* this server is master until then; DOORMAN_NEVER: until the next call; at
+                            most now: it is not master */
     doorman_time predecessor_gone; /* when the last master was known to be gone; 0: now */
 } doorman_mastership;
 
@@ -737,9 +743,11 @@ typedef struct doorman_result {
                                  bucket could lend is not counted */
     doorman_time wait; /* ALLOWED: the caller must wait this long before it uses the units.
                                  It is 0, except for a limiter with debt_max */
-    doorman_time retry_after; /* ALLOWED: 0. REFUSED: until there will be enough units or, if the
-                                 lease is too small, until a new one is expected. DOORMAN_NEVER:
-                                 IMPOSSIBLE, or nothing is known that will change */
+    /* ALLOWED: 0. REFUSED: after this time the same call can be allowed, if no other caller takes
+     * units. A rate: when enough is saved at the rate in force; or when a larger lease is expected,
+     * if the server may have more or there is no lease. A gauge: when another lease is expected.
+     * Round it up for a Retry-After. DOORMAN_NEVER: IMPOSSIBLE, or nothing will change. */
+    doorman_time retry_after;
     doorman_time reset_after; /* until everything is available again, without other calls; 0 for a
                                  gauge and CONCURRENCY, because this time is not known */
 } doorman_result;
@@ -762,8 +770,11 @@ typedef struct doorman_tls {
 } doorman_tls;
 
 typedef struct doorman_client_options {
-    const char *client_id;        /* required: different from that of any other client */
-    const char *const *addresses; /* required: 1 to 16, tried in turn */
+    const char *client_id; /* required: different from that of any other client */
+    /* Required: 1 to 16, tried in turn. An agent: see doorman_agent_start. A client without a
+     * thread: any text. doorman_request.address is one of them, or the address that a server has
+     * redirected to, which may have another scheme. */
+    const char *const *addresses;
     size_t address_count;
     uint64_t seed; /* required: random, and new for each client. With DOORMAN_NNG the header takes
                       random bits from the system if it is 0 */
@@ -793,7 +804,10 @@ typedef struct doorman_resource_options {
     doorman_resource_kind kind; /* RATE */
     bool has_priority;          /* else 1 */
     int priority;
-    double wants;              /* 0: wants follow use, within the bounds of the next three */
+    /* 0: wants follow use, within the bounds of the next three. What was allowed, refused or waited
+     * for in the last window is demand. While the server has no more, wants are at most about eight
+     * times what the resource has, because callers that retry say little about their number. */
+    double wants;
     double wants_minimum;      /* 1: what an idle resource keeps */
     double wants_maximum;      /* 1e15: also the bound of wants that are set */
     double wants_initial;      /* wants_minimum: the lower bound during the first window */
@@ -801,7 +815,7 @@ typedef struct doorman_resource_options {
     doorman_time burst;        /* a rate: 0.1 s; at least 1 us; see doorman_resource_try */
     double burst_units;        /* a rate: 0; else the burst is this many units, at any rate */
     doorman_fallback fallback; /* SAFE */
-    bool has_safe_capacity;    /* else 0 */
+    bool has_safe_capacity;    /* else 0: nothing is allowed before the first response */
     double safe_capacity;      /* until a server sends another one; or DOORMAN_UNLIMITED */
     bool shadow; /* shadow mode, to try a limit: attempts that would be refused are allowed and
                     counted as excess (unless n is not an amount); no call waits; delays are 0 */
@@ -1096,7 +1110,8 @@ DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char 
                                                doorman_error *error);
 
 /* Serves one message: parses the text, calls doorman_server_handle and writes the reply. There is
- * always a reply to send. If the message is wrong, the reply describes the error.
+ * always a reply to send. If the message is wrong, the reply describes the error. Over nng a
+ * message is one request, and over HTTP it is the body of a POST to /v1.
  *   reply     in/out: its text is replaced
  *   epoch     seconds since 1970 at `now`, for the field expiry_time, which is for people; 0 leaves
  *             that field out
