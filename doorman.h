@@ -3144,10 +3144,10 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
 
 /* ---- >>leases ------------------------------------------------------------------------------- */
 /*
- * The lease table of one resource: which holder has how much, until when, and how much may move to
- * other holders. It knows neither the tree nor templates. Its owner sets the values that it needs:
- * the algorithm, the capacity, what may be committed, when leases must have ended, the terms of the
- * parent, and until when it learns.
+ * The lease table of one resource. It records how much each holder has, until when, and how much
+ * may move to other holders. The lease table knows neither the tree nor templates. Its owner sets
+ * the values that the table needs: the algorithm, the capacity, what may be committed, when leases
+ * must have ended, the terms of the parent, and until when the table learns.
  *
  *     field         in proofs   meaning
  *     has           g           the amount of a holder's last lease
@@ -3158,132 +3158,142 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *     may_commit    K           of a node: what its parent has committed for it; K >= C
  *     end                       when the lease entry of the holder ends
  *
- * T7 The leases in force never exceed the capacity. The invariant: what the holders may use is at
- *    most the sum of u, and a grant keeps that sum within C. (After a cut in capacity the sum may
- *    be above C: see "round".) The rules R1 to R12 keep the invariant. R2, R3, R9 and R10 are in
- *    the section of the upstream; R7, R8, R11 and R12 are in the section of the server.
- * R1 No two leases of a resource and node have the same id, even across masters and restarts. An id
- *    is 53 bits of a keyed hash of a counter, with a new key for each process.
+ * T7 The leases in force never exceed the capacity. This follows from an invariant. The holders may
+ *    use at most the sum of u, and each grant keeps that sum within C. After a cut in capacity the
+ *    sum may be above C (see "round"). The rules R1 to R12 keep the invariant. R2, R3, R9 and R10
+ *    are in the section of the upstream. R7, R8, R11 and R12 are in the section of the server.
+ * R1 No two leases of a resource and node have the same id, even across masters and restarts. A
+ *    lease id is 53 bits of a keyed hash of a counter. Each process has a new key.
  * R4 A claim lowers u only if it names the last lease that was granted to the holder. Then no newer
- *    lease is on its way to the holder, and the holder will not accept an older one (R2). Claims
+ *    lease is on its way to the holder, and the holder will not accept an older lease (R2). Claims
  *    under one lease only fall. So a late copy of a request claims too much, which is safe.
- *       A lease that has ended is not in force, even if its holder never confirmed a smaller one.
+ *       A lease that has ended is not in force, even if its holder never confirmed a smaller lease.
  *    So u also falls to the largest amount of the leases that may not have ended (see "age").
  *    Otherwise a holder that never confirms would keep its largest lease committed for as long as
- *    it asks.
- * R5 A grant is at most the target, and at most what is free: C less the sum of the other holders'
- *    u. If that is less than min(u, x), the grant is at most min(u, x), because the holder may
- *    still be using that amount, and it is committed already. A node also keeps the sum of u within
- *    K. A grant raises u to at least g. In a round it has a second bound.
+ *    it sends requests.
+ * R5 A grant is at most the target. A grant is also at most what is free: C minus the sum of the
+ *    other holders' u. There is one exception. If less than min(u, x) is free, the grant is at most
+ *    min(u, x). The holder may still be using that amount, and it is committed already. A node also
+ *    keeps the sum of u within K. A grant raises u to at least g. In a round a grant has a second
+ *    bound (see "round").
  * R6 A new master knows no holders, so it learns. It grants again what holders claim from this
- *    node, within C. The sum of these claims was within the lease tables of its predecessor. Until
- *    every lease that the predecessor can have granted has ended, holders grow only by what other
- *    holders have given back to this master (`spare`). A holder that names a lease of this master
- *    has accepted it, so it really had the amount of that lease, and the difference to its claim is
- *    free. (The amount of its first claim would be wrong here, because a late copy claims too
+ *    node, within C. The sum of these claims was within the lease tables of its predecessor. The
+ *    master learns until every lease that its predecessor can have granted has ended. While it
+ *    learns, holders grow only by what other holders have given back to this master (`spare`). A
+ *    holder that names a lease of this master has accepted that lease. So the holder really had the
+ *    amount of that lease, and the difference to its claim is free. (The amount of the holder's
+ *    first claim would be wrong for this purpose, because a late copy of a request claims too
  *    much.)
- *       A claim for which there is no room is answered with a lease of 0, so that the holder stops
- *    using the old lease. Otherwise it could claim that lease from the next master, which would
- *    grant it beside the leases that took the room. What a node has outstanding is committed even
- *    beyond C (see doorman__leases_learn).
+ *       If there is no room for a claim, the master answers it with a lease of 0, so that the
+ *    holder stops using the old lease. Otherwise the holder could claim the old lease from the next
+ *    master. That master would grant it beside the leases that took the room. The amount that a
+ *    node has outstanding is committed even beyond C (see doorman__leases_learn).
  *
- * With `immediate` handover a grant sets u to g. That is one step sooner, but the leases exceed the
- * capacity until each holder has received its smaller share.
+ * With `immediate` handover a grant sets u to g. Capacity then moves one step sooner, but the
+ * leases exceed the capacity until each holder has received its smaller share.
  *
- * Shared ids. T7 assumes that no two processes use one id. If two do, each gets the share of one,
- * and both use it. The server cannot prevent that, but it can see it in the leases that requests
- * name. Leases form chains: a lease continues the chain of the lease that its request named. In
- * numbers, for processes A and B, where `4 -> 6` is a request that names lease 4 and gets lease 6:
+ * Shared ids. T7 assumes that no two processes use the same id. If two processes do, both count as
+ * one holder, and each of them uses the full share of that holder. The server cannot prevent that,
+ * but it can detect it by the leases that requests name. Leases form chains: a lease continues the
+ * chain of the lease that its request named. An example with processes A and B, where `4 -> 6` is a
+ * request that names lease 4 and gets lease 6:
  *
  *     one process, restarted:          none -> 1   1 -> 2   none -> 3   3 -> 4   4 -> 5
  *     its request 3 -> 4 comes twice:  none -> 3   3 -> 4   3 -> 5      4 -> 6   6 -> 7
  *     A and B:   A none -> 1   B none -> 2   A 1 -> 3   B 2 -> 4   A 3 -> 5   B 4 -> 6
  *
- * One process continues one chain. A copy of an old request, or a request that is repeated because
- * its response was lost, starts another chain. But a process accepts only one of two responses
- * (R2), so one of the two chains is never continued. After a restart the old chain is not
- * continued. So the lease table knows two chains of each holder, by their last leases, and whether
- * each has been continued. A request is a sign of two processes if it returns to the chain that
- * does not have the last lease, and both chains have been continued. Above, A 3 -> 5 is the first
- * sign. A single process gives at most two signs until it restarts again: the last request of its
- * predecessor, if that comes late, and its own next request. So three signs without a restart in
- * between are reported (S10). A lossy network never looks like that. A client that keeps naming the
- * lease before its last one does, and is reported too.
+ * One process continues one chain. A copy of an old request starts another chain. A request that is
+ * repeated because its response was lost does so too. But a process accepts only one of two
+ * responses (R2), so one of the two chains is never continued. After a restart the old chain is not
+ * continued. So the lease table stores two chains of each holder: the last lease of each chain, and
+ * whether the chain has been continued. A request returns if it continues the chain that does not
+ * have the last lease. A request that returns is a sign of two processes if both chains have been
+ * continued before. In the example, A 3 -> 5 is the first sign. A single process causes at most two
+ * signs until it restarts again. One sign is the last request from before its start, if that
+ * request comes late. The other sign is its own next request. So three signs without a restart in
+ * between are reported (S10). A lossy network never causes three signs. A client that keeps naming
+ * the lease before its last lease does cause them, and is reported too.
  *     Each request that continues the chain of the last lease removes a quarter of a sign. So two
- * processes are found if one asks up to eight times as often as the other, and forgotten seven
- * renewals after one of them has gone.
+ * processes are found if one asks up to eight times as often as the other. They are forgotten seven
+ * renewals after one of them has stopped.
  *
  * Round (R5). After a cut the sum of u is above C. The bound min(u, x) alone does not lower the
- * sum: such a grant adds nothing to it, but the grant is a lease that lasts, and targets move. In
- * numbers, C falls from 300 to 100 while A and B use 150 each, so u stays 150 for both:
+ * sum. Such a grant adds nothing to the sum, but the grant is a lease that lasts, and targets move.
+ * An example, where C falls from 300 to 100 while A and B use 150 each, so u stays 150 for both:
  *
  *     A wants 10:     A gets 10                               B gets its target, 90
  *     A wants 1,000:  A gets its target, 50, within its u     B still has 90: 140 of 100
  *
  * Both could renew their leases like that for ever. So a round begins when a decision finds the sum
- * of u above C and no round is on. It ends when a decision finds that the sum fits. In a round each
- * holder has an amount v, which is what leases of this round commit for it. v starts at 0, a grant
- * raises it to g, and when u falls below v, v falls with it. A grant in a round is also at most C
- * less the sum of the other holders' v. (v counts the lease, and not what is in use beyond it,
- * because that part only falls: nothing new starts until it fits.)
+ * of u above C and no round is active. The round ends when a decision finds that the sum fits. In a
+ * round each holder has an amount v: what leases of this round commit for the holder. v starts at
+ * 0. A grant raises v to at least g. When u falls below v, v falls to u. A grant in a round is also
+ * at most C minus the sum of the other holders' v. (v counts the lease. v does not count what is in
+ * use beyond the lease. That part only falls, because nothing new starts until all use fits into
+ * the lease.)
  *
- * Why the leases fit one lease length, with the drift, after the last cut. Let t be the time of
- * that cut, and let w be like v, but only for leases granted since t. w rises and falls with v and
- * starts at 0, so w <= v. Each grant since t is at most C less the sum of the others' v, which is
- * at most C less the sum of the others' w. So the sum of w never exceeds C. A lease length later
- * every lease in force was granted since t, and is counted in w. What this means for the cases:
+ * The leases fit again one lease length plus the drift after the last cut. The proof: let t be the
+ * time of that cut, and let w be like v, but only for leases granted since t. w starts at 0, and
+ * rises and falls with v, so w <= v. Each grant since t is at most C minus the sum of the others'
+ * v. That is at most C minus the sum of the others' w. So the sum of w never exceeds C. A lease
+ * length later every lease in force was granted since t, and is counted in w. What this means for
+ * the cases:
  *
- *   several cuts    A cut within a round does not restart the round. The argument above needs only
- *                   that v has counted since the last cut or longer. A restart would forget leases
- *                   from before, which is safe only a lease length later, and only if there is no
- *                   cut until then.
+ *   several cuts    A cut within a round does not restart the round. The proof needs only that v
+ *                   has counted since the last cut or longer. A restart would forget the leases
+ *                   from before the restart. That is safe only a lease length later, and only if
+ *                   there is no cut until then.
  *   a raise         Each grant reads C. A larger C allows more, and may end the round. After the
  *                   round the sum of u is within C, and R5 alone keeps it there.
- *   first renewals  All v are 0 at the start. The targets sum to at most C. So while they do not
- *                   move, no holder is cut below its target, in whatever order they renew.
- *   nodes           C is the node's own lease, which changes with each renewal. That is a series of
- *                   cuts and raises, and both are covered. What the node claims, x, is at least the
- *                   sum of its u, so its parent's v for it covers all leases below it.
- *   learning        R6 grants what is free beside u, and u >= v, so it keeps the bound too. v
- *                   counts these leases, since a round may be on when the learning ends.
- *   frozen children R7 grants a child that learns what it had. That lease counts in v, so others
- *                   get less, but v may exceed C. This ends when the child has learned, at most the
- *                   length of its own lease entry later. Then the child is a holder like any other.
+ *   first renewals  All v are 0 at the start. The targets sum to at most C. So while the targets do
+ *                   not move, no holder is cut below its target. The order of the renewals does not
+ *                   matter.
+ *   nodes           C is the node's own lease, which changes with each renewal. The changes are a
+ *                   series of cuts and raises, which the rows above cover. The claim x of a node is
+ *                   at least the sum of its u. So the v of the node in its parent's lease table
+ *                   covers all leases below the node.
+ *   learning        R6 grants what is free beside u. As u >= v, such a grant keeps the bound too. v
+ *                   counts these leases, because a round may be active when the learning ends.
+ *   frozen children R7 grants a child that learns what it had. v counts that lease, so others get
+ *                   less, but the sum of v may exceed C. This ends when the child has learned,
+ *                   after at most the length of the child's lease entry. Then the child is a holder
+ *                   like any other.
  *   `immediate`     A grant sets v and u to g. The sum of u can exceed C only because of the cut,
- *                   and the same bound lowers it.
- *   priorities      The order of bands is in the targets. A holder of a high priority that renews
- *                   late finds room for its target, because the targets before it left that room.
+ *                   and the bound of the round lowers it.
+ *   priorities      The targets contain the order of the priorities. A holder of a high priority
+ *                   that renews late finds room for its target, because the targets of earlier
+ *                   renewals left that room.
  *
- * A round ends: two lease lengths after the last cut, u counts only leases of the round (see "age")
- * and units in use that holders still claim.
+ * Every round ends. Two lease lengths after the last cut, u counts only leases of the round (see
+ * "age") and units in use that holders still claim.
  *
- * Age (R4). A lease table divides time into steps, and two of them are enough: an older and a newer
- * one. A new step begins when all leases that were granted before the present step have ended. Then
- * the present step becomes the older one, and leases from before it are no longer in force. For
- * each holder `recent` is the largest amount of its leases in the newest step in which it got one.
- * While that is the present step, u covers older leases too. From the next step on u falls to
- * `recent`. So an amount is committed for at most two lease lengths after its last grant. What
- * counts is the amount that a lease commits, which may be more than g, because the holder may claim
- * that much. A child that learns does not age (R7): its masters, one after the other, renew what
- * holders had under larger leases. Each does so within its own lease, so together they may exceed
- * the lease until the last one has learned.
- *     Two bits are enough for the number of a step: when two steps have begun after the last lease
+ * Age (R4). A lease table divides time into steps. It distinguishes only two steps: an older and a
+ * newer one. A new step begins when all leases that were granted before the present step have
+ * ended. Then the present step becomes the older step, and leases from before that step are no
+ * longer in force. `recent` belongs to the newest step in which a holder got a lease: it is the
+ * largest amount of the holder's leases in that step. While that step is the present step, u covers
+ * older leases too. From the next step on, u falls to `recent`. So an amount is committed for at
+ * most two lease lengths after its last grant. The amount that counts is what a lease commits. It
+ * may be more than g, because the holder may claim that much. A child that learns does not age
+ * (R7). Its masters, one after the other, renew what holders had under larger leases. Each master
+ * stays within its own lease. Together they may exceed the lease until the last one has learned.
+ *     Two bits are enough for the number of a step. When two steps have begun after the last lease
  * of a holder, that lease has ended, and its entry is removed. `recent` and `in_round` are floats,
- * rounded up. That commits at most 6e-8 of an amount too much, and saves 8 bytes in each of a
+ * rounded up. This commits at most 6e-8 of an amount too much, and saves 8 bytes in each of a
  * million entries.
  *
- * Expiry. The owner removes the entries that have ended, the first to end first (S2). They are a
- * list in the order of `end`. All leases have the same length, so a renewed entry ends last: it
- * moves to the end of the list in O(1), and needs two pointers. A heap or a timer wheel would take
- * any order of ends. But a heap needs at least two words for each entry too (its place, and an
- * array that doubles when it grows), and a renewal would visit O(log n) other entries, each of
- * them a wait for memory if there are a million. The buckets of a wheel are lists with the same two
- * pointers, and one bucket has to be searched for the entries that have ended.
+ * Expiry. The owner removes the entries that have ended, the first to end first (S2). The entries
+ * are a list in the order of `end`. All leases have the same length, so a renewed entry ends last.
+ * It moves to the end of the list in O(1), and needs two pointers. A heap or a timer wheel would
+ * accept any order of ends. But a heap also needs at least two words for each entry: its place, and
+ * an array that doubles when it grows. In a heap a renewal would visit O(log n) other entries. With
+ * a million entries, each visit is a wait for memory. The buckets of a wheel are lists with the
+ * same two pointers, and one bucket has to be searched for the entries that have ended.
  *     A configuration that shortens leases breaks the order of the list. Then the old list drains
- * beside a new one, and the head of either list may be the first to end. If leases are shortened
- * again before the old list is empty, or if a lease is shorter because the lease of the node ends
- * soon (S6), an entry lasts until the one before it ends. It is committed a little longer, at most
- * one lease length, which is safe.
+ * beside a new one, and the head of either list may be the first to end. In two cases an entry
+ * lasts until the entry before it ends. One case: leases are shortened again before the old list is
+ * empty. The other case: a lease is shorter because the lease of the node ends soon (S6). The entry
+ * is then committed a little longer, at most one lease length, which is safe.
  */
 
 /* The demands of a holder that is a server: one for each group of its clients. */
@@ -3299,22 +3309,22 @@ typedef struct doorman__demand_groups {
 
 typedef struct doorman__child {
     doorman__demand_groups now,
-        offered; /* the latter only while a request of the server is processed */
-    bool frozen; /* it learns (R7): its demands are the earlier ones, and are not in the index */
+        offered; /* `offered` has items only while a request of the server is processed */
+    bool frozen; /* it learns (R7): its demands do not change, and are not in the index */
     struct doorman__child *next_frozen; /* in the lease table's list of frozen children */
 } doorman__child;
 
-/* There may be a million of these, so every field is as small as possible. With an id of 32 bytes a
- * entry takes 132 bytes. */
+/* There may be a million lease entries, so every field is as small as possible. An entry whose
+ * holder id has 32 bytes takes 132 bytes. */
 typedef struct doorman__lease_entry {
     doorman__link link; /* in the lease table's table; must be first */
     struct doorman__lease_entry *older,
-        *newer; /* by `end`; both NULL and not `oldest`: not in the list yet */
+        *newer; /* by `end`. Not in the list yet: both are NULL, and it is not `oldest` */
     doorman_time granted_at, lease_end, end;
     double has, committed;
-    float recent;      /* what leases of its newest step commit: see "age" */
-    float in_round;    /* v: what leases of the round `round` commit. Both are rounded up */
-    uint64_t lease_id; /* 0: it has never had a lease */
+    float recent;      /* what leases of the holder's newest step commit, rounded up: see "age" */
+    float in_round;    /* v: what leases of the round `round` commit, rounded up */
+    uint64_t lease_id; /* 0: the holder has never had a lease */
     union {
         doorman__child *child; /* of a server */
         double wants;          /* of a client */
@@ -3324,33 +3334,34 @@ typedef struct doorman__lease_entry {
     unsigned priority : 4; /* of a client */
     unsigned indexed : 1;  /* a client's demand is in the index */
     unsigned is_server : 1;
-    unsigned suspicion : 4;       /* see "shared ids": 4 for each sign */
+    unsigned suspicion : 4;       /* 4 for each sign: see "shared ids" */
     unsigned continued : 1;       /* the chain of the last lease was continued */
     unsigned other_continued : 1; /* the other chain was continued */
     unsigned other_lease : 10;    /* the lowest bits of the last lease of the other chain */
     char holder_id[];
 } doorman__lease_entry;
 
-/* The state of a holder that takes turns because its target is not a whole number: see "leases:
- * whole units". It is apart from the lease entry, so other resources need no memory for it. It
- * takes 80 bytes, including its place in the table. */
+/* The state of a holder that takes turns because its target is not a whole number (see "leases:
+ * whole units"). This state is apart from the lease entry, so other resources need no memory for
+ * it. A rotation takes 80 bytes, including its place in the table. */
 typedef struct doorman__rotation {
     doorman__link link; /* in the lease table's table; must be first */
     const doorman__lease_entry *entry;
-    double share;      /* the exact target at the last grant; 0: it was an integer, so no turns */
-    double lag;        /* how far it is behind its share, in units * seconds, */
-    double service_at; /* when the lease table's `service` had this value, */
-    double clock_at;   /* and its `clock` this one */
-    float owed;        /* whole units that it lacks, and gets before others get more */
-    bool is_pressing;  /* the units that it is owed are urgent */
-    bool waits;        /* it has at most its target rounded down, and its lag is positive */
-    bool served;       /* it has had a unit since it was added */
+    double share;      /* the exact target at the last grant; 0: an integer, which needs no turns */
+    double lag;        /* how far the holder is behind its share, in units * seconds */
+    double service_at; /* the value of the lease table's `service` when the lag was settled */
+    double clock_at;   /* the value of the lease table's `clock` when the lag was settled */
+    float owed;        /* whole units that the holder lacks, and gets before others get more */
+    bool is_pressing;  /* the units that the holder is owed are urgent */
+    bool waits;        /* the holder has at most its target rounded down, and its lag is positive */
+    bool served;       /* the holder has had a unit since it was added */
 } doorman__rotation;
 
-/* The owner sets the first eight fields and learned_at. Pointers point to memory of the owner. */
+/* The owner sets the first eight fields and learned_at. The pointers among them refer to memory of
+ * the owner. */
 typedef struct doorman__lease_table {
     const doorman_algorithm *algorithm;
-    doorman_time lease_length;         /* of the algorithm, when it was set */
+    doorman_time lease_length;         /* the lease length of the algorithm when it was set */
     const doorman_terms *parent_terms; /* of a node: the last terms of its parent */
     size_t parent_terms_count;
     double capacity;     /* C */
@@ -3363,30 +3374,29 @@ typedef struct doorman__lease_table {
     doorman__index index;
     doorman__total has, committed;
     doorman__total frozen; /* the part of `has` that is subtracted before the capacity is shared */
-    doorman__child *frozen_children; /* the children that have this part (R7) */
+    doorman__child *frozen_children; /* the children whose leases make up `frozen` (R7) */
     doorman__sums frozen_wants;
     doorman_terms terms[DOORMAN_TERMS_MAX];
     size_t terms_count;      /* 0: the terms must be computed again */
-    doorman_time learned_at; /* it learns until then */
-    doorman__total spare;    /* while it learns: what holders have given back to this master */
+    doorman_time learned_at; /* the lease table learns until then */
+    doorman__total spare;    /* what holders have given back to this master while it learns */
     doorman__total in_round; /* the sum of v */
     uint32_t round;          /* counts the rounds */
     bool round_is_on;
     unsigned step;            /* counts the steps, modulo 4: see "age" */
-    doorman_time older_end;   /* when leases of earlier steps have ended */
+    doorman_time older_end;   /* when all leases of earlier steps have ended */
     doorman_time last_end;    /* when all leases have ended */
-    doorman__table rotations; /* of a resource with whole units, one for each holder */
-    doorman__total rotation_shares,
-        rotation_committed; /* the shares, and the committed amounts, of holders with turns */
+    doorman__table rotations; /* one for each holder if leases are whole units */
+    doorman__total rotation_shares, rotation_committed; /* two sums over the holders with turns */
     doorman__total owed;
-    double service, clock; /* seconds of service for each unit of a share, and of time */
+    double service, clock; /* see "leases: whole units"; both in seconds */
     size_t waiting;        /* the number of holders with turns that wait */
     size_t pressing;       /* the number of holders that are owed an urgent unit */
     doorman_time clock_until,
-        unmet_since; /* 0: the clock is stopped; 0: there are enough units to pay what is owed */
+        unmet_since; /* clock_until 0: the clock is stopped. unmet_since 0: owed units can be met */
 } doorman__lease_table;
 
-/* NULL: the holder is a client. */
+/* Returns NULL if the holder is a client. */
 static doorman__child *doorman__entry_child(const doorman__lease_entry *entry) {
     return entry->is_server ? entry->demand.child : NULL;
 }
@@ -3403,7 +3413,8 @@ static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, 
     return NULL;
 }
 
-/* Adds an entry for a holder that has nothing and wants nothing. Returns NULL without memory. */
+/* Adds an entry for a holder that has nothing and wants nothing. Returns NULL if there is no
+ * memory. */
 static doorman__lease_entry *doorman__leases_add(doorman__lease_table *leases, uint64_t hash,
                                                  const char *holder_id, bool is_server) {
     assert(doorman__id_valid(holder_id));
@@ -3432,8 +3443,8 @@ static bool doorman__entry_shared(const doorman__lease_entry *entry) {
     return entry->suspicion > 2 * DOORMAN__SIGN;
 }
 
-/* Shared ids: notes that a request names a lease (0: none) and is about to get another one. Returns
- * whether this is at least the third sign. */
+/* Shared ids: notes that a request names a lease (0: none), before the request gets a new lease.
+ * Returns whether this request is at least the third sign. */
 static bool doorman__entry_note_request(doorman__lease_entry *entry, uint64_t named) {
     bool last = named && named == entry->lease_id;
     bool other = named && !last && (named & 1023U) == entry->other_lease;
@@ -3514,7 +3525,7 @@ static void doorman__leases_set_in_round(doorman__lease_table *leases, doorman__
     doorman__total_add(&leases->in_round, entry->in_round);
 }
 
-/* Returns the turns of a holder, or NULL if leases are not whole units. */
+/* Returns the rotation of a holder, or NULL if leases are not whole units. */
 static doorman__rotation *doorman__leases_rotation(const doorman__lease_table *leases,
                                                    const doorman__lease_entry *entry) {
     uint64_t hash = entry->link.hash;
@@ -3527,7 +3538,7 @@ static doorman__rotation *doorman__leases_rotation(const doorman__lease_table *l
     return NULL;
 }
 
-/* Sets the lease of a holder, and what is committed for it. No other function changes these. */
+/* Sets `has` and `committed` of a holder. No other function changes these fields. */
 static void doorman__leases_set_amounts(doorman__lease_table *leases, doorman__lease_entry *entry,
                                         double has, double committed) {
     assert(has >= 0 && committed >= has && committed <= DOORMAN_AMOUNT_MAX);
@@ -3559,8 +3570,9 @@ static void doorman__leases_set_amounts(doorman__lease_table *leases, doorman__l
     assert(!doorman__total_less(leases->committed, leases->has));
 }
 
-/* Age: if the newest lease of a holder is of an earlier step, the leases before that step have
- * ended. A new step begins when all leases of the older step have ended. */
+/* Age: begins a new step when all leases of the older step have ended. If the newest lease of a
+ * holder is of an earlier step, the holder's leases from before that step have ended, so u falls to
+ * `recent`. */
 static void doorman__leases_age(doorman__lease_table *leases, doorman__lease_entry *entry,
                                 doorman_time now) {
     if (now >= leases->older_end) {
@@ -3571,7 +3583,7 @@ static void doorman__leases_age(doorman__lease_table *leases, doorman__lease_ent
     doorman__leases_set_amounts(leases, entry, entry->has, entry->recent);
 }
 
-/* Begins or ends a round, by what is committed now. */
+/* Begins a round when what is committed exceeds the capacity, and ends the round when it fits. */
 static void doorman__leases_check_round(doorman__lease_table *leases) {
     doorman__total capacity = doorman__total_of(leases->capacity);
     bool exceeds = doorman__total_less(capacity, leases->committed);
@@ -3583,11 +3595,11 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
     assert(leases->round_is_on || !doorman__total_less(capacity, leases->committed));
 }
 
-/* Enters a new lease. `committed` is committed for it. The caller sets its end afterwards. With
+/* Enters a new lease, for which `committed` is committed. The caller sets its end afterwards. With
  * `immediate` handover the holder is assumed to have nothing else. T7: no lease raises the
- * committed sum above the capacity. The sum can be above the capacity after a cut, or because of
- * what nodes have outstanding while the lease table learns. Then no lease raises it further.
- * Amounts that are not parts of the capacity may exceed it. */
+ * committed sum above the capacity. The sum can be above the capacity after a cut. It can also be
+ * above the capacity while the lease table learns, because of what nodes have outstanding. Then no
+ * lease raises the sum further. Amounts that are not parts of the capacity may exceed it. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
                                    double has, double committed) {
     bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
@@ -3610,48 +3622,50 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
 /* ---- leases: whole units */
 /*
  * A5 If `whole` is true, leases are whole units. Targets stay exact. If a target is not an integer,
- * such as 0.8 for each of 25 clients that share 20 units, the holder takes turns: at any time it
- * has its target rounded down or rounded up, and the mean over time is the target.
+ *    the holder takes turns. It always has its target rounded down or rounded up, and the mean over
+ *    time is the target. Example: the target is 0.8 for each of 25 clients that share 20 units.
  *
- * Each holder with turns has a share (its exact target) and a lag: by how many units * seconds it
- * is behind its share. Its lag grows by share * (gain of `service`) - committed * (time passed).
- * `service` is what one unit of share has received: each second it gains (sum of `committed`) /
- * (sum of the shares), over all holders with turns. Therefore:
+ * Each holder with turns has a share and a lag. The share is its exact target. The lag is by how
+ * many units * seconds the holder is behind its share. The lag grows by share * (gain of
+ * `service`), and falls by committed * (time passed). `service` is what one unit of share has
+ * received. Each second it gains (sum of `committed`) / (sum of the shares), over all holders with
+ * turns. Therefore:
  *   - The lags sum to 0, however much of the capacity is in use. (The lag of a holder that leaves
  *     is added to the others.) A holder with a bounded lag has a mean in proportion to its share.
- *   - A renewal settles one lag in O(1), and visits no other holder (A2).
- *   - What is committed for a holder counts, not what it was granted. So a gauge whose units are in
- *     flight for long, or a holder that confirms nothing, cannot get more than its share.
+ *   - A renewal settles one lag in O(1), and visits no other holder (A2). - What is committed for a
+ *   holder counts, not what it was granted. A holder of a gauge may have units in flight for long,
+ *   or may confirm nothing. It still cannot get more than its share.
  *
  * A holder is owed a unit if its lag has reached half a lease length of one unit (the `turn`), or
- * if it has not had a unit since it was added. A unit that is in no lease is idle. When a holder
- * renews whose target is f plus a fraction:
+ * if it has not had a unit since it was added. A unit that is in no lease is idle. The following
+ * happens when a holder renews and its target is f plus a fraction:
  *
- *   if it has more than f   It gets f if more units are owed than are idle, and its own lag is
- *                           below a bound. The bound is -turn, and rises by a turn in each lease
- *                           length in which owed units cannot be met. If a holder lacks its target
- *                           rounded down, or its first unit, the bound is 0, and rises by a turn in
- *                           each refresh interval. It also gets f if no unit is idle, a holder that
- *                           is behind waits, and its own lag is below -2 turns. Otherwise it keeps
- *                           f + 1
+ *   if it has more than f   It gets f in two cases. Otherwise it keeps f + 1. First case: more
+ *                           units are owed than are idle, and its own lag is below a bound. The
+ *                           bound is -turn, and rises by a turn in each lease length in which owed
+ *                           units cannot be met. If a holder lacks its target rounded down, or its
+ *                           first unit, the bound is 0, and rises by a turn in each refresh
+ *                           interval. Second case: no unit is idle, a holder that is behind waits,
+ *                           and its own lag is below -2 turns
  *   if it has f or less     It gets f + 1 if it is owed a unit, if its lag is half a turn, or if
  *                           more units are idle than are owed to others. Otherwise it gets f
  *
- * Like every grant, this is cut to what is free (R5). So a unit moves to a holder that is behind in
- * two steps: a cut, and its confirmation (R4). An idle unit that is owed to no holder goes to the
- * first holder that asks. As the lags sum to 0, some holder is ahead while another is behind. The
- * bound keeps rising, so some holder gives up a unit in any case.
+ * Like every grant, this grant is cut to what is free (R5). So a unit moves to a holder that is
+ * behind in two steps: a cut, and its confirmation (R4). An idle unit that is owed to no holder
+ * goes to the first holder that asks. As the lags sum to 0, some holder is ahead while another is
+ * behind. The bound keeps rising, so some holder always gives up a unit.
  *
- * In numbers: 25 clients, 20 units, leases of 60 s, refreshed every 16 s. The lag of a client goes
- * from about -30 to +30 in 60 / 0.8 = 75 s without a unit. At its next renewal it is owed a unit,
- * gets it some seconds later, and keeps it for 60 / 0.2 = 300 s. 99.4 % of the units are in use.
+ * An example with 25 clients, 20 units, and leases of 60 s that are refreshed every 16 s. The lag
+ * of a client goes from about -30 to +30 in 60 / 0.8 = 75 s without a unit. At its next renewal the
+ * client is owed a unit. It gets the unit some seconds later, and keeps it for 60 / 0.2 = 300 s.
+ * 99.4 % of the units are in use.
  *
  * In a tree the target of a child is the sum of its clients' targets, so the child takes turns too.
- * At any time its clients share its lease in proportion to their shares, so their means follow its
- * mean.
+ * Its clients always share its lease in proportion to their shares, so their means follow the mean
+ * of the child.
  */
 
-/* Reserves memory for the turns of a holder. Returns false without memory. */
+/* Reserves memory for the rotation of a holder. Returns false if there is no memory. */
 static bool doorman__rotation_reserve(doorman__lease_table *leases,
                                       const doorman__lease_entry *entry) {
     if (doorman__leases_rotation(leases, entry)) return true;
@@ -3665,7 +3679,7 @@ static bool doorman__rotation_reserve(doorman__lease_table *leases,
 }
 
 /* Advances the clock. Must be called before any change of shares or of committed amounts. The clock
- * is stopped while the lease table learns, because the table does not decide then what holders
+ * is stopped while the lease table learns, because a table that learns does not decide what holders
  * have. */
 static void doorman__leases_tick(doorman__lease_table *leases, bool learning, doorman_time now) {
     if (!leases->whole) return;
@@ -3689,8 +3703,8 @@ static void doorman__rotation_settle(const doorman__lease_table *leases,
     rotation->clock_at = leases->clock;
 }
 
-/* Sets the share of a holder. Precondition: its lag is settled. A share of 0 means no turns; then
- * its lag is added to those of the others. */
+/* Sets the share of a holder. Precondition: its lag is settled. A share of 0 means that the holder
+ * takes no turns. Then its lag is added to the lags of the other holders. */
 static void doorman__rotation_set_share(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double share) {
     assert(share >= 0 && rotation->service_at >= leases->service &&
@@ -3716,7 +3730,7 @@ static void doorman__rotation_set_owed(doorman__lease_table *leases, doorman__ro
     assert(owed >= 0 && leases->pressing >= rotation->is_pressing);
     doorman__total_subtract(&leases->owed, (double)rotation->owed);
     leases->pressing -= rotation->is_pressing;
-    rotation->owed = (float)owed; /* its 24 bits are enough */
+    rotation->owed = (float)owed; /* the 24 bits of a float are enough */
     rotation->is_pressing = is_pressing;
     doorman__total_add(&leases->owed, (double)rotation->owed);
     leases->pressing += rotation->is_pressing;
@@ -3741,8 +3755,8 @@ static void doorman__rotation_end(doorman__lease_table *leases, const doorman__l
     DOORMAN_FREE(rotation);
 }
 
-/* Called after a grant for which `due` units were due. A debt to a holder is urgent if the holder
- * lacks its target rounded down, or its first unit. */
+/* Called after a grant for which `due` units were due. The units that a holder is owed are urgent
+ * if the holder lacks its target rounded down, or its first unit. */
 static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rotation *rotation,
                                       double due) {
     double has = rotation->entry->has, base = doorman__whole_floor(rotation->share);
@@ -3752,9 +3766,9 @@ static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rot
     if (has > 0) rotation->served = true;
 }
 
-/* Returns the target in whole units of a holder with turns. Its exact target is `base` plus a
- * fraction. If the holder may have an idle unit that it is not owed, the result includes that unit,
- * and *due does not. */
+/* Returns the target of a holder with turns, in whole units. Its exact target is `base` plus a
+ * fraction. The holder may have an idle unit that it is not owed. Then the result includes that
+ * unit, and *due does not. */
 static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double base, double *due, doorman_time now) {
     const doorman_algorithm *algorithm = leases->algorithm;
@@ -3781,9 +3795,9 @@ static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__r
     return is_owed || spare || rotation->lag >= turn / 2 ? base + 1 : base;
 }
 
-/* Returns the target in whole units. The caller calls doorman__rotation_granted after the grant. A
- * target that differs from an integer only by rounding needs no turns, nor do amounts that are not
- * parts of a shared capacity. */
+/* Returns the target in whole units. The caller calls doorman__rotation_granted after the grant.
+ * Two kinds of targets need no turns: a target that differs from an integer only by rounding, and
+ * an amount that is not a part of a shared capacity. */
 static double doorman__leases_whole_target(doorman__lease_table *leases,
                                            doorman__rotation *rotation, double target, double *due,
                                            doorman_time now) {
@@ -3795,7 +3809,7 @@ static double doorman__leases_whole_target(doorman__lease_table *leases,
     return *due = base;
 }
 
-/* The demand of a client, which is one subclient. */
+/* Returns the demand of a client. A client is one subclient. */
 static doorman__demand doorman__entry_demand(const doorman__lease_entry *entry) {
     return (doorman__demand){entry->demand.wants, 1, entry->indexed};
 }
@@ -3834,8 +3848,9 @@ static void doorman__leases_retract(doorman__lease_table *leases, doorman__lease
     child->offered.count = 0;
 }
 
-/* Puts the new demands of a server into the index beside its last ones, which are removed when the
- * new ones are adopted. So adopting them needs no memory. */
+/* Puts the new demands of a server into the index, beside its last demands. The last demands are
+ * removed later, when doorman__leases_set_demands adopts the new demands. So that call needs no
+ * memory. */
 static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_entry *entry,
                                   const doorman_demand *demands, size_t count) {
     doorman__demand_groups *offered = &entry->demand.child->offered;
@@ -3856,7 +3871,7 @@ static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_e
 }
 
 /* Reserves memory for doorman__leases_set_demands. The next change of the lease table must be that
- * call or doorman__leases_retract. Returns false without memory; then nothing has changed. */
+ * call or doorman__leases_retract. Returns false, with nothing changed, if there is no memory. */
 static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     const doorman_demand *demands, size_t count) {
     assert(entry->is_server || count == 1);
@@ -3871,8 +3886,8 @@ static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease
            doorman__index_reserve(&leases->index, demands->priority, &next);
 }
 
-/* Computes the sums of frozen children from scratch, whenever a child becomes frozen or ceases to
- * be (C9). */
+/* Computes the sums of frozen children from scratch. Called when a child becomes frozen and when
+ * its freeze ends (C9). */
 static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
     leases->frozen_wants = (doorman__sums){0, 0, 0};
     for (const doorman__child *child = leases->frozen_children; child; child = child->next_frozen) {
@@ -3883,8 +3898,8 @@ static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
     }
 }
 
-/* R7: removes the demands of a server that learns from the shares, and subtracts what it has from
- * the capacity. */
+/* R7: freezes a server that learns. Its demands no longer count in the shares, and what it has is
+ * subtracted from the capacity. */
 static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     assert(entry->is_server);
     doorman__child *child = entry->demand.child;
@@ -3897,8 +3912,8 @@ static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_
     doorman__leases_sum_frozen(leases);
 }
 
-/* Ends the freeze of a child. Precondition: its demands are still the earlier ones, and not in the
- * index. */
+/* Ends the freeze of a child. Precondition: its demands have not changed since the freeze began,
+ * and are not in the index. */
 static void doorman__leases_unfreeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     doorman__child *child = entry->demand.child, **at = &leases->frozen_children;
     assert(child->frozen);
@@ -3972,7 +3987,7 @@ static void doorman__leases_uninit(doorman__lease_table *leases) {
     doorman__index_uninit(&leases->index);
 }
 
-/* Begins a new list, because leases are shorter from now on. */
+/* Begins a new list of entries, because leases are shorter from now on. */
 static void doorman__leases_drain(doorman__lease_table *leases) {
     if (leases->draining) return;
     leases->draining = leases->oldest;
@@ -3980,7 +3995,7 @@ static void doorman__leases_drain(doorman__lease_table *leases) {
     assert(!leases->draining == (leases->entries.count == 0));
 }
 
-/* Sets how the resource is shared. Must be called after each change of the algorithm too. */
+/* Sets how the resource is shared. Must also be called after each change of the algorithm. */
 static void doorman__leases_set_algorithm(doorman__lease_table *leases,
                                           const doorman_algorithm *algorithm, bool whole) {
     assert((unsigned)algorithm->kind < DOORMAN_KIND_COUNT && algorithm->lease_length >= 0);
@@ -4011,13 +4026,14 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
     return (double)(leases->index.subclients + leases->frozen_wants.subclients);
 }
 
-/* Uses the terms that the parent sent, if they fit into the capacity within a thousandth. A small
- * excess does no harm, because leases are cut to what is free. If a node solved its own terms for
- * such a small difference, it would never return to the common level where a reserve is shared.
- * (With whole units the lease is the sum rounded down or up, and one more unit may be moving
- * between holders at each level, so there the terms fit within four units, as for a tree of four
- * levels.) Capacity that the terms leave unused is divided in proportion to what is still wanted,
- * until the next request to the parent. */
+/* Uses the terms that the parent sent, if their sum exceeds the capacity by at most a thousandth.
+ * Otherwise returns false. A small excess does no harm, because leases are
+ * cut to what is free. If a node solved its own terms for such a small difference, it would never
+ * return to the common level where a reserve is shared. With whole units the sum may exceed the
+ * capacity by four more units. One reason is that the lease is the sum rounded down or up. Another
+ * reason is that one more unit may be moving between holders at each level. Four units are enough
+ * for a tree of four levels. Capacity that the terms leave unused is divided in proportion to what
+ * is still wanted, until the next request to the parent. */
 static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
     double sum =
         doorman__terms_sum(leases->parent_terms, leases->parent_terms_count, &leases->index);
@@ -4033,8 +4049,9 @@ static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, doub
     return true;
 }
 
-/* The terms in force. They are those that the parent sent while they fit, so that all clients of a
- * tree are treated as if they had one server. Otherwise they are the lease table's own (T2). */
+/* Computes the terms in force. While the terms that the parent sent fit, they are in force, so that
+ * all clients of a tree are treated as if they had one server. Otherwise the lease table solves its
+ * own terms (T2). */
 static void doorman__leases_solve(doorman__lease_table *leases) {
     const doorman__kind *kind = &doorman__kinds[leases->algorithm->kind];
     double capacity = doorman__total_left(leases->frozen, leases->capacity);
@@ -4049,7 +4066,7 @@ static void doorman__leases_solve(doorman__lease_table *leases) {
     }
 }
 
-/* Returns what the terms give to a holder, even if it is not free. */
+/* Returns what the terms give to a holder, even if that amount is not free. */
 static double doorman__leases_target(doorman__lease_table *leases,
                                      const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
@@ -4083,7 +4100,8 @@ static double doorman__entry_subclients(const doorman__lease_entry *entry) {
     return subclients;
 }
 
-/* The capacity, or may_commit, less what is committed for the other holders; at least 0. */
+/* Returns `capacity` minus what is committed for the other holders, at least 0. The caller passes
+ * the capacity of the lease table or may_commit. */
 static double doorman__leases_left(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double capacity) {
     doorman__total others = leases->committed;
@@ -4091,7 +4109,7 @@ static double doorman__leases_left(const doorman__lease_table *leases,
     return doorman__total_left(others, capacity);
 }
 
-/* The capacity less what the round commits for the other holders; at least 0. */
+/* Returns the capacity minus what the round commits for the other holders, at least 0. */
 static double doorman__leases_left_in_round(const doorman__lease_table *leases,
                                             const doorman__lease_entry *entry) {
     doorman__total others = leases->in_round;
@@ -4108,8 +4126,8 @@ static bool doorman__leases_learning(const doorman__lease_table *leases, doorman
     return now < leases->learned_at && doorman__kinds[leases->algorithm->kind].divides_capacity;
 }
 
-/* Rounds down to a possible lease: to whole units, or to an amount that the sums can hold
- * exactly. */
+/* Rounds down to a possible lease. With whole units this is an integer. Otherwise it is an amount
+ * that the sums can hold exactly. */
 static double doorman__leases_round_down(const doorman__lease_table *leases, double amount) {
     return leases->whole ? doorman__whole_floor(amount) : doorman__floor(amount);
 }
@@ -4118,7 +4136,7 @@ static double doorman__leases_round_up(const doorman__lease_table *leases, doubl
     return leases->whole ? doorman__whole_ceil(amount) : doorman__ceil(amount);
 }
 
-/* R4. Precondition: the holder has named its last lease. */
+/* R4: lowers u to a claim. Precondition: the holder has named its last lease. */
 static void doorman__leases_confirm(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double claim) {
     assert(claim >= 0);
@@ -4130,7 +4148,8 @@ static void doorman__leases_confirm(doorman__lease_table *leases, doorman__lease
     doorman__leases_set_amounts(leases, entry, doorman__min(entry->has, committed), committed);
 }
 
-/* What the holder may still be using: min(committed, claim), and within may_commit (R5). */
+/* Returns what the holder may still be using: min(committed, claim). With `confirmed` handover the
+ * result is also within may_commit (R5). */
 static double doorman__leases_held(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double claim) {
     double in_force = doorman__min(entry->committed, claim);
@@ -4140,8 +4159,7 @@ static double doorman__leases_held(const doorman__lease_table *leases,
                  : in_force;
 }
 
-/* R5: grants a lease. Returns the committed amount for the response, which is at least the lease.
- */
+/* R5: grants a lease. Returns the committed amount for the response. It is at least the lease. */
 static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim) {
     bool whole = doorman__kinds[leases->algorithm->kind].divides_capacity;
@@ -4159,7 +4177,8 @@ static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease
     return committed;
 }
 
-/* R7: grants a server that learns what it had, as far as that fits. Its claim confirms nothing. */
+/* R7: grants a server that learns what it had, as far as that fits. The server's claim confirms
+ * nothing. */
 static double doorman__leases_return(doorman__lease_table *leases, doorman__lease_entry *entry) {
     assert(entry->is_server && !doorman__total_less(leases->has, doorman__total_of(entry->has)));
     double has = doorman__leases_held(leases, entry, entry->has);
@@ -4170,13 +4189,14 @@ static double doorman__leases_return(doorman__lease_table *leases, doorman__leas
     return has;
 }
 
-/* R6. The claim names a lease of this node. For another lease or none, claim and target are 0. The
- * holder gets what it can prove that it had, even if it wants less now. Returns 0, and changes
- * nothing, if there is neither a claim nor anything to grant. A claim for which there is no room
- * gets a new lease of 0.
- *   outstanding   of a node: what it has committed for its own holders; of a client 0. It is
- *                 committed even if that exceeds the capacity, because a child below the node that
- *                 learns may use it longer than the leases of the predecessor last (R7) */
+/* R6: grants a lease while the lease table learns. The claim names a lease of this node. If the
+ * request names another lease or no lease, claim and target are 0. The holder gets what it can
+ * prove that it had, even if it wants less now. Returns 0 and changes nothing if there is neither a
+ * claim nor anything to grant. A claim for which there is no room gets a new lease of 0.
+ *   outstanding   what a node has committed for its own holders; 0 for a client. This amount is
+ *                 committed even if it exceeds the capacity. The reason is a child that is below
+ *                 the node and learns. It may use the amount longer than the leases of the
+ *                 predecessor last (R7) */
 static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim, double outstanding) {
     assert(target >= 0 && claim >= 0 && outstanding >= 0);
