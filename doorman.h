@@ -8097,9 +8097,9 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
 
 /* ---- >>client ------------------------------------------------------------------------------- */
 /*
- * The resources of an application: what each wants, what it may use now, and what it does without a
- * lease. >>upstream makes the requests, and this section tells it what to ask for. An agent (>>nng)
- * is a client with a thread.
+ * This section holds the resources of an application: what each resource wants, what it may use
+ * now, and what it does without a lease. It tells >>upstream what to ask for, and >>upstream makes
+ * the requests. An agent (>>nng) is a client with a thread.
  *
  * A resource is in one of these states. Only doorman__resource_move changes the state:
  *
@@ -8118,121 +8118,139 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *   PESSIMISTIC   0
  *   OPTIMISTIC    what the resource wants
  *
- * doorman__resource_publish sets in the limiter which capacity is in force, until when, and which
- * capacity is in force afterwards. So the limiter follows the end of a lease without another call.
+ * doorman__resource_publish sets three values in the limiter: the capacity in force, the time until
+ * which it is in force, and the capacity after that time. So the limiter follows the end of a lease
+ * without another call.
  *
- * A client claims the capacity of its lease, and reports what is in use as outstanding (R3). If it
- * wants less than it has, it gives the difference back before it sends the request. If leases are
- * whole units, it rounds up what it wants, as the server does (A5).
+ * In a request, a client claims the capacity of its lease, and reports its units in use as
+ * outstanding (R3). If the client wants less than it has, it first gives the difference back, and
+ * then sends the request. If leases are whole units, the client rounds its wants up, as the server
+ * does (A5).
  *
- * K4 Without a lease the fallback is in force. on_change is called when the capacity has changed,
- *    or the reason for it.
- * K5 Opening a resource twice gives one resource, with one limiter and the options of the first
- *    opening. The call names the first option that differs, and refuses another kind. The last
- *    close releases the lease.
- * K6 Wants are set by the application, or they follow use. Then they begin at an initial value, and
- *    stay between a minimum and a maximum. An idle resource keeps the minimum, so that its first
- *    call need not wait.
- * K7 Nothing that a server does or fails to do blocks or crashes the application.
- * L4 Use is what was allowed and refused in a moving window, in which newer amounts count more, and
- *    what callers wait for (see "demand"). With a steady demand, wants settle within 10 % of it. If
- *    demand is not met, wants grow until it is met or the server has no more.
+ * K4 Without a lease the fallback is in force. on_change is called when the capacity or the reason
+ *    for the capacity has changed.
+ * K5 A resource that is opened twice is still one resource. It has one limiter and the options of
+ *    the first opening. A later opening names the first option that differs. It fails if the kind
+ *    differs. The last close releases the lease.
+ * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
+ *    an initial value, and stay between a minimum and a maximum. An idle resource keeps the
+ *    minimum, so that its first call need not wait.
+ * K7 A server cannot block or crash the application, whatever the server does. The same is true if
+ *    the server does nothing.
+ * L4 Use is measured in a moving window, in which newer amounts count more. Use consists of the
+ *    units that were allowed, the units that were refused, and the units that callers wait for (see
+ *    "demand"). With a steady demand, wants settle within 10 % of the demand. If the demand is not
+ *    met, wants grow until it is met or the server has no more.
  *
  * How soon a lease follows demand. A limiter that refuses sets a flag of the client. The client
- * checks this flag every 0.2 s, waits until 0.1 s have passed since the refusal, and then asks at
- * once if the last response granted all that it had asked for. So an idle resource gets its whole
- * share of a free resource within 250 ms and one round trip of the first refusal.
+ * checks this flag every 0.2 s. If the flag is set, the client waits until 0.1 s have passed since
+ * the refusal. Then it asks at once, if the last response granted all that it had asked for.
+ * Example: a resource is idle, and its capacity is free at the server. After the first refusal, the
+ * resource gets its whole share within 250 ms and one round trip.
  *
- * An idle resource asks only for its minimum, even if its safe capacity is larger. If it asked for
- * the safe capacity, clients that use nothing would hold it: without a configured safe capacity it
- * is the capacity divided by the number of clients, so idle clients would hold everything. A client
- * that needs capacity would then wait until each of them asks again, which takes up to a refresh
- * interval instead of 250 ms. After a refusal that does not tell how much is missing (because
- * callers wait), a resource asks for at least its safe capacity, as long as the server grants all
- * that it asks for. So it is below its safe capacity for a short time only, unless others want the
- * capacity.
+ * An idle resource asks only for its minimum, even if its safe capacity is larger. Suppose that
+ * each idle resource asked for its safe capacity. If no safe capacity is configured, it is the
+ * capacity divided by the number of clients. So the idle clients would hold everything. A client
+ * that needs capacity would then wait until each idle client asks again. This takes up to a refresh
+ * interval instead of 250 ms.
+ *
+ * While callers wait, a refusal does not tell how much is missing. Then the resource asks for at
+ * least its safe capacity, as long as the server grants all that it asks for. So a resource has
+ * less than its safe capacity for a short time only, unless other clients want the capacity.
  */
 
 /* ---- client: demand */
 /*
- * How much a resource should want. A pure structure: it is given what the limiters have counted
- * and what the server has said, and reads no clock and no limiter.
+ * This part estimates how much a resource should want. The estimator is a pure structure. Its input
+ * is what the limiters have counted, and what the server has said. It reads no clock and no
+ * limiter. A sample is taken every tenth of the window.
  *
- * A sample is taken every tenth of the window. What was refused is demand too, or a starved client
- * would never grow; but a loop that spins on try is refused a million times for one unit. So it is
- * believed only until the server has said that there is no more, by granting less than was wanted:
- * then what is unmet counts seven times what was allowed, or could have been, at most. An endless
- * demand asks for eight times what it has.
+ * Refused units count as demand. Otherwise a resource that has too little would never grow. But a
+ * caller that repeats its try in a loop is refused a million times for one unit. So a bound applies
+ * when the server has no more. The server shows this when it grants less than was wanted. The bound
+ * is seven times the units that were allowed. If more units could have been allowed, the bound is
+ * seven times those units. Demand that is not met counts up to the bound. So a resource with
+ * endless demand asks for eight times what it has.
  *
- * A loop that waits for each unit is never refused. Of `most` workers, `waiting` wait on average;
- * if none had to, all would do what the others do: most / (most - waiting) times as much. In
- * numbers, two workers that are busy for 20 ms with each unit, at 50 a second: one of them is busy,
- * one waits, and they could do 100. How many there are is taken to be how many have waited at once.
- * Where all of them wait nobody knows what they could do: that counts seven times what they had, or
- * could have had, too. (For a gauge refusals count no more than that at any time: a caller that
- * tries again is no second unit in flight.)
+ * A caller that waits for its units is not refused. Therefore the estimator also counts workers. A
+ * worker waits for a unit, is busy with the unit, and waits for the next unit. The estimator takes
+ * the largest number that have waited at once as the number of workers. On average `waiting`
+ * workers wait, and the others are busy. If no worker had to wait, all workers would use as much as
+ * the busy ones. Then they would use workers / (workers - waiting) times as much.
  *
- * A rate saves up for a request of n units (L1). The largest n raises the wants to a rate that
- * saves n within a fifth of a window. A request for n units of a gauge must fit into its capacity,
- * so the largest n raises the wants to n. Both count whether the request was allowed or refused.
- * They are remembered for ten windows, so that a caller that tries less often than once a window
- * finds a lease that fits.
+ * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
+ * On average one worker is busy, and one waits. Without the wait they would use 2 / (2 - 1) = 2
+ * times as much, which is 100 units a second.
  *
- * A request of a gauge may be larger than the server can give. When less was granted than was
- * wanted, and n does not fit into that, requests of that size are no demand for ten windows: they
- * would take capacity from others without ever using it. Requests that are IMPOSSIBLE are no demand
- * either.
+ * If all workers wait, the estimator cannot know how much they would use. Then the demand of the
+ * waiting workers counts as much as the bound. For a gauge, the bound on refused units always
+ * applies: a caller that tries again does not need a second unit.
  *
- * Between samples, while the server may have more, a look may raise the wants, for the next two
- * samples: to what has come since the first refusal. That one only starts the time, or one caller
- * would count as ten a second.
+ * A rate saves units for a request of n units (L1). The largest n raises the wants to a rate that
+ * saves n units within a fifth of a window. A request for n units of a gauge must fit into the
+ * capacity of the gauge. So the largest n raises the wants to n. For both kinds, n counts whether
+ * the request was allowed or refused. n is remembered for ten windows. So a caller that tries less
+ * often than once a window finds a lease that fits its request.
+ *
+ * A request for n units of a gauge may be larger than what the server can give. The estimator
+ * assumes this if the server granted less than was wanted, and n is more than the granted capacity.
+ * Then requests of that size are no demand for ten windows, because they would take capacity from
+ * other clients without using it. Requests that are IMPOSSIBLE are no demand either.
+ *
+ * Between two samples there may be a look, while the server may have more. A look can raise the
+ * wants for the next two samples. It raises them to the rate of the units that have come since the
+ * first refusal. The first refusal is not one of these units. It only starts the time. Otherwise
+ * one refused caller would count as ten units a second, because a look comes 0.1 s after the
+ * refusal.
  */
 
 #define DOORMAN__SAMPLES 11
 
-/* The least time since the first refusal that tells a rate. */
+/* The shortest time after the first refusal from which a look can tell a rate. */
 #define DOORMAN__LOOK_MIN (DOORMAN_SECOND / 10)
 
-/* What the limiters of a resource have counted up to some time, rate and gauge. */
+/* What the limiters of a resource, a rate and a gauge, have counted up to the time `at`. */
 typedef struct doorman__reading {
     doorman_time at;
-    doorman_time unmet_since; /* the first refusal since the last reading; NEVER: none */
-    uint64_t allowed, refused, gauge_refused; /* in units / 4096; they wrap */
-    double largest; /* n of the rate since the last sample; 0: none above one unit */
+    doorman_time unmet_since; /* the first refusal since the last reading; NEVER: no refusal */
+    uint64_t allowed, refused, gauge_refused; /* in 1/4096 of a unit; modulo 2^64 */
+    double largest; /* rate: the largest n since the last sample; 0: no n was above 1 */
     double gauge_largest;
-    double waited;  /* for the rate, in all, in units * seconds */
-    double waiting; /* for the rate, now; and at most since the last sample */
-    double waiting_peak;
-    double peak;          /* units of the gauge in flight, at most since the last sample */
-    double gauge_waiting; /* units that callers wait for */
+    double waited;        /* rate: the integral of `waiting` over time, in units * seconds */
+    double waiting;       /* rate: the units that callers wait for now */
+    double waiting_peak;  /* rate: the largest `waiting` since the last sample */
+    double peak;          /* gauge: the most units in use since the last sample */
+    double gauge_waiting; /* gauge: the units that callers wait for now */
 } doorman__reading;
 
 /* What the server has said. */
 typedef struct doorman__supply {
-    double amount;  /* what could be used: what is in force, or the safe capacity, if more */
+    double amount;  /* the capacity in force, or the safe capacity if that is more */
     bool exhausted; /* the lease in force is less than what was wanted */
 } doorman__supply;
 
-/* The demand between two samples: units a second of the rate, and the most at once of the gauge. */
+/* The demand between two samples. `rate` is in units a second. `peak` is the most units of a gauge
+ * at one time. */
 typedef struct doorman__use {
     double seconds, rate, peak;
     bool unmet, gauge_unmet;
-    bool bounded; /* it is not known how much is missing */
+    bool bounded; /* the amount that is missing is unknown */
 } doorman__use;
 
 typedef struct doorman__sample {
     doorman__reading reading;
-    doorman__use use; /* since the sample before */
+    doorman__use use; /* the use since the previous sample */
 } doorman__sample;
 
-/* The units that callers wait for, in units / 4096, and for how long. Time goes forward. */
+/* The units that callers wait for, and how long they wait. The times that callers pass never
+ * decrease. */
 typedef struct doorman__waiting {
-    uint64_t units;          /* now */
+    uint64_t units;          /* the units that callers wait for now, in 1/4096 */
     uint64_t units_peak;     /* the largest value of `units` since the last sample */
-    double area;             /* the integral of `units` over time up to changed_at, in */
-    doorman_time changed_at; /* units * seconds */
-    uint64_t call_count;     /* waits that have ended */
-    doorman_time waited;     /* how long they took in all */
+    double area;             /* the integral of `units` up to changed_at, in units * seconds */
+    doorman_time changed_at; /* when `area` and `units` were last set */
+    uint64_t call_count;     /* the number of waits that have ended */
+    doorman_time waited;     /* the total time of the waits that have ended */
 } doorman__waiting;
 
 static double doorman__waiting_units(const doorman__waiting *waiting) {
@@ -8261,23 +8279,23 @@ static void doorman__waiting_read(const doorman__waiting *waiting, doorman_count
 
 typedef struct doorman__estimator {
     double minimum, maximum;
-    double initial; /* the minimum until then */
+    double initial; /* the minimum until initial_until */
     doorman_time window, initial_until;
-    doorman__sample samples[DOORMAN__SAMPLES]; /* a ring; the newest at newest_sample */
+    doorman__sample samples[DOORMAN__SAMPLES]; /* a ring; the newest sample is at newest_sample */
     size_t newest_sample, sample_count;
-    doorman__reading looked; /* the last one */
-    double raised;           /* by a look, until then */
+    doorman__reading looked; /* the reading from which the next look counts */
+    double raised;           /* the wants that a look demands until raised_until */
     doorman_time raised_until;
-    double largest, gauge_largest; /* the largest n lately, remembered until then */
+    double largest, gauge_largest; /* the largest n, each remembered until the time below */
     doorman_time largest_until, gauge_largest_until;
-    doorman_time short_since;   /* the largest n has not fitted since then; NEVER: it fits */
-    double ceiling;             /* the server gave no more than this when more was wanted; */
-    doorman_time ceiling_until; /* larger requests are no demand until then */
-    double wants;               /* the result */
-    bool unmet;                 /* something was not to be had, as far as the last reading tells */
+    doorman_time short_since;   /* since when the largest n does not fit; NEVER: it fits */
+    double ceiling;             /* the server gave no more than this when more was wanted */
+    doorman_time ceiling_until; /* until then, requests above `ceiling` are no demand */
+    double wants;               /* the result of the estimate */
+    bool unmet;                 /* the last reading shows demand that was not met */
 } doorman__estimator;
 
-/* `now`: of the first reading. */
+/* Starts an estimate with its first reading. */
 static void doorman__estimator_init(doorman__estimator *estimator, const doorman__reading *first) {
     estimator->initial_until = doorman__after(first->at, estimator->window);
     estimator->newest_sample = 0;
@@ -8307,7 +8325,7 @@ static double doorman__counted_units(uint64_t before, uint64_t after) {
     return (double)(after - before) / DOORMAN__UNIT;
 }
 
-/* Units of a gauge: those in flight, and those that were refused. */
+/* Returns the demand for a gauge: the units in use, and the refused units up to the bound. */
 static double doorman__gauge_demand(const doorman__reading *reading, double refused, double least,
                                     const doorman__supply *supply) {
     double most = 7 * doorman__max(reading->peak, least);
@@ -8315,7 +8333,7 @@ static double doorman__gauge_demand(const doorman__reading *reading, double refu
     return reading->peak + doorman__min(refused, most);
 }
 
-/*   workers   who have waited at once, in units */
+/*   workers   the most units that callers have waited for at once */
 static doorman__use doorman__use_between(const doorman__reading *old, const doorman__reading *new_,
                                          double workers, double minimum,
                                          const doorman__supply *supply, bool futile) {
@@ -8332,15 +8350,15 @@ static doorman__use doorman__use_between(const doorman__reading *old, const door
     double unmet = refused + queued, known = doorman__max(allowed, minimum * use.seconds);
     use.unmet = unmet > 0;
     use.gauge_unmet = gauge_refused > 0 || (new_->gauge_waiting > 0 && !futile);
-    if (!supply->exhausted) known = doorman__max(known, new_->largest); /* one request is known */
+    if (!supply->exhausted) known = doorman__max(known, new_->largest); /* this size is known */
     use.bounded = unmet >= 7 * known;
     use.rate = (allowed + (supply->exhausted ? doorman__min(unmet, most) : unmet)) / use.seconds;
     use.peak = doorman__gauge_demand(new_, gauge_refused, least, supply);
     return use;
 }
 
-/* The rate over the window: the newest interval counts fully, the oldest a tenth, and one in which
- * it is not known how much was missing not at all. */
+/* Returns the mean rate over the window. The newest interval counts fully, and the oldest one
+ * counts a tenth. An interval does not count if the amount that was missing is unknown. */
 static double doorman__estimator_mean(const doorman__estimator *estimator) {
     double rate = 0, weights = 0;
     for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
@@ -8353,8 +8371,9 @@ static double doorman__estimator_mean(const doorman__estimator *estimator) {
     return weights > 0 ? rate / weights : 0;
 }
 
-/* It rises sooner than it falls: to what is missing in the newest interval, and to what all of the
- * last three have. */
+/* Returns a rate that the wants must reach, so that they rise sooner than they fall. It is the
+ * smallest rate of the last three intervals. If demand was not met in the newest interval, it is at
+ * least the rate of that interval. */
 static double doorman__estimator_recent(const doorman__estimator *estimator) {
     double recent = 0, lately = DBL_MAX;
     for (size_t age = 0; age < 3 && age + 1 < estimator->sample_count; age++) {
@@ -8366,19 +8385,19 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
     return recent;
 }
 
-/* The rate that saves the largest recent request within a fifth of a window. */
+/* Returns the rate that saves the largest recent request within a fifth of a window. */
 static double doorman__estimator_least(const doorman__estimator *estimator,
                                        const doorman__reading *reading) {
     double n = doorman__max(reading->largest, estimator->largest);
     return n / ((double)estimator->window / (double)(5 * DOORMAN_SECOND));
 }
 
-/* How many windows the largest request is remembered, and how many it takes to find that the server
- * has no more. */
+/* The largest request is remembered for WINDOWS_REMEMBERED windows. If it does not fit for
+ * WINDOWS_SHORT windows, the server has no more. */
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
-/* Remembers the largest request of the rate, which may be saving up (L1). */
+/* Remembers the largest request of the rate. The rate may be saving units for it (L1). */
 static void doorman__estimator_remember(doorman__estimator *estimator,
                                         const doorman__reading *reading) {
     if (reading->largest < estimator->largest && reading->at < estimator->largest_until) return;
@@ -8387,9 +8406,9 @@ static void doorman__estimator_remember(doorman__estimator *estimator,
         doorman__after(reading->at, DOORMAN__WINDOWS_REMEMBERED * estimator->window);
 }
 
-/* Remembers the largest request of the gauge, unless it can never fit: into the largest wants that
- * are allowed, or into what the server can give. Returns true if the reading has such a request, so
- * that what was refused is no demand. */
+/* Remembers the largest request of the gauge, unless it can never fit. It cannot fit if it is more
+ * than the maximum of the wants, or more than the server can give. Returns true if the reading has
+ * such a request. Then the refused units are no demand. */
 static bool doorman__estimator_is_futile(doorman__estimator *estimator,
                                          const doorman__reading *reading,
                                          const doorman__supply *supply) {
@@ -8430,14 +8449,14 @@ static void doorman__estimator_conclude(doorman__estimator *estimator,
         raised = doorman__min(raised, 8 * most);
         least = doorman__min(least, 8 * most);
     }
-    /* Some room, so that noise does not cut a steady rate. */
+    /* Adds 5 %, so that noise does not cut a steady rate. */
     double wants = 1.05 * doorman__max(mean, doorman__estimator_recent(estimator));
     wants = doorman__max(doorman__max(wants, peak), doorman__max(raised, least));
     estimator->wants = doorman__max(minimum, doorman__min(estimator->maximum, wants));
     assert(estimator->wants >= estimator->minimum && estimator->wants <= DOORMAN_AMOUNT_MAX);
 }
 
-/* One sample more, of a reading later than the last one. */
+/* Adds a sample. Precondition: the reading is later than the last sample. */
 static void doorman__estimator_sample(doorman__estimator *estimator,
                                       const doorman__reading *reading,
                                       const doorman__supply *supply) {
@@ -8463,7 +8482,7 @@ static void doorman__estimator_sample(doorman__estimator *estimator,
     doorman__estimator_conclude(estimator, reading, supply, futile);
 }
 
-/* Between two samples, where something was refused, or waits. */
+/* Looks at a reading between two samples, after a refusal or while a caller waits. */
 static void doorman__estimator_look(doorman__estimator *estimator, const doorman__reading *reading,
                                     const doorman__supply *supply) {
     const doorman__reading *last = &estimator->looked;
@@ -8498,13 +8517,13 @@ static void doorman__estimator_look(doorman__estimator *estimator, const doorman
 
 struct doorman_client {
     doorman_upstream upstream;
-    doorman__table resources; /* by id */
-    doorman__timers wakes;    /* when a resource has work for the client */
+    doorman__table resources; /* the resources, by id */
+    doorman__timers wakes;    /* the times at which resources have work for the client */
     doorman_time look_at;     /* when to check whether a limiter has refused something; see K1 */
     size_t following_count;   /* the number of resources whose wants follow use */
-    uint64_t hash_key[2];     /* of the table: C8 */
+    uint64_t hash_key[2];     /* the key for the hashes of the table: C8 */
     uint8_t unmet;            /* a limiter has refused something; atomic */
-    bool kill_switch;         /* the kill switch */
+    bool kill_switch;         /* the kill switch is on */
     bool notifying;           /* an on_change is running; atomic */
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
 };
@@ -8521,19 +8540,19 @@ struct doorman_client_resource {
     doorman__timer wake;
     doorman_client *client;
     doorman__client_resource_state state;
-    size_t opened; /* openings without a close */
+    size_t opened; /* the number of openings that have not been closed */
     bool follows;  /* the wants follow use */
     double wants;
-    doorman__estimator estimator;     /* of the wants, while they follow use */
-    doorman_resource_options options; /* of the first opening, with the defaults filled in */
-    bool options_differ;              /* those of a later opening differ */
+    doorman__estimator estimator;     /* estimates the wants, while they follow use */
+    doorman_resource_options options; /* those of the first opening, with the defaults filled in */
+    bool options_differ;              /* a later opening had other options */
     doorman_resource_info published;  /* what the limiter and the application know */
-    doorman_resource_kind kind;       /* of the limiter */
+    doorman_resource_kind kind;       /* the kind of the limiter */
     union {
         doorman__rate rate;
         doorman__gauge gauge;
     };
-    doorman__waiting waiting;        /* the calls that wait for the limiter; set by >>nng */
+    doorman__waiting waiting;        /* the calls that wait for the limiter; only >>nng sets this */
     struct doorman_resource *handle; /* what an agent's application uses; NULL: no agent */
     char resource_id[];
 };
@@ -8542,7 +8561,8 @@ static doorman__usage *doorman__resource_usage(doorman_client_resource *resource
     return resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
 }
 
-/* The units in use. A rate has none, because what it allows is used at once. */
+/* Returns the units in use. They are 0 for a rate, because units that it allows are used at
+ * once. */
 static double doorman__resource_in_use(const doorman_client_resource *resource) {
     return resource->kind == DOORMAN_GAUGE ? doorman__gauge_in_flight(&resource->gauge) : 0;
 }
@@ -8552,7 +8572,7 @@ static double doorman__resource_known_safe_capacity(const doorman_client_resourc
     return held->has_safe_capacity ? held->safe_capacity : resource->options.safe_capacity;
 }
 
-/* The capacity that is in force without a lease. */
+/* Returns the capacity that is in force without a lease. */
 static double doorman__resource_fallback(const doorman_client_resource *resource) {
     if (resource->options.fallback == DOORMAN_PESSIMISTIC) return 0;
     if (resource->options.fallback == DOORMAN_OPTIMISTIC) return resource->wants;
@@ -8596,9 +8616,9 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
 
 static doorman_time doorman__resource_follow_due(const doorman_client_resource *resource);
 
-/* Sets when the client next has work for the resource. Called after a change of the
- * state, of the end of the lease, of the newest sample, of what was refused, or of whether the
- * wants follow use. */
+/* Sets when the client next has work for the resource. It is called after a change of any of these:
+ * the state, the end of the lease, the newest sample, the refused units, or whether the wants
+ * follow use. */
 static void doorman__resource_set_wake(doorman_client_resource *resource) {
     doorman_time at = resource->follows ? doorman__resource_follow_due(resource) : DOORMAN_NEVER;
     if (resource->published.leased) at = doorman__earlier(at, resource->held.end);
@@ -8614,7 +8634,7 @@ static void doorman__resource_move(doorman_client_resource *resource,
     resource->state = state;
 }
 
-/* Sets in the limiter the largest possible capacity, and when the capacity may change next: see
+/* Tells the limiter the largest possible capacity, and when the capacity may change next. See
  * doorman__usage. */
 static void doorman__resource_expect(doorman_client_resource *resource) {
     const doorman__held_lease *held = &resource->held;
@@ -8638,7 +8658,7 @@ static double doorman__counted(const uint64_t *parts) {
     return (double)__atomic_load_n(parts, __ATOMIC_RELAXED) / DOORMAN__UNIT;
 }
 
-/* Makes the limiter follow `amount` until a point in time, and `after` from then on. */
+/* Sets the capacity of the limiter: `amount` until a point in time, and `after` from then on. */
 static void doorman__resource_limit(doorman_client_resource *resource, double amount,
                                     doorman_time until, double after, doorman_time now) {
     if (resource->kind == DOORMAN_GAUGE) {
@@ -8659,7 +8679,7 @@ static void doorman__resource_notify(doorman_client_resource *resource) {
 }
 
 /* Passes the capacity in force to the limiter, and then to the application. Once gauge_is_divided
- * is true it stays true. */
+ * is true, it stays true. */
 static void doorman__resource_publish(doorman_client_resource *resource, doorman_time now) {
     doorman_resource_info info, before = resource->published;
     doorman_client_read(resource, &info, now);
@@ -8682,7 +8702,7 @@ static void doorman__resource_publish(doorman_client_resource *resource, doorman
 
 #ifdef DOORMAN_NNG
 /* Makes the limiter refuse everything, even in shadow mode or with the kill switch on.
- * Precondition: the client and this resource are not used any more, except by attempts. */
+ * Precondition: the client is not used any more, and this resource is only used for attempts. */
 static void doorman__resource_disable(doorman_client_resource *resource) {
     doorman__usage *usage = doorman__resource_usage(resource);
     if (resource->kind == DOORMAN_GAUGE) {
@@ -8723,13 +8743,15 @@ doorman_status doorman_client_release(doorman_client_resource *resource, double 
 
 /* ---- client: wants that follow use */
 
-/* What shadow mode and the kill switch allow counts as refused. */
+/* Returns the refused units. Units that only shadow mode or the kill switch allowed count as
+ * refused. */
 static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
     return __atomic_load_n(&usage->refused, __ATOMIC_RELAXED) +
            __atomic_load_n(&usage->excess, __ATOMIC_RELAXED);
 }
 
-/* The time of the first refusal since the last reading; NEVER: there was none. */
+/* Returns the time of the first refusal since the last reading. NEVER means that there was no
+ * refusal. */
 static doorman_time doorman__resource_unmet_since(const doorman_client_resource *resource) {
     const doorman_time *at = resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage.unmet_since
                                                              : &resource->rate.usage.unmet_since;
@@ -8766,13 +8788,13 @@ static doorman__reading doorman__resource_reading(const doorman_client_resource 
     return reading;
 }
 
-/* The next refusal counts as the first one again. */
+/* Forgets the first refusal, so that the next refusal counts as the first one. */
 static void doorman__resource_looked(doorman_client_resource *resource) {
     doorman__usage *usage = doorman__resource_usage(resource);
     __atomic_store_n(&usage->unmet_since, 0, __ATOMIC_RELAXED);
 }
 
-/* Takes the values since the last sample, and starts them again. */
+/* Moves the largest values since the last sample to the reading, and starts new ones. */
 static void doorman__resource_sampled(doorman_client_resource *resource,
                                       doorman__reading *reading) {
     doorman__usage *usage = doorman__resource_usage(resource);
@@ -8808,8 +8830,9 @@ static void doorman__resource_want(doorman_client_resource *resource, double wan
     doorman__resource_expect(resource);
 }
 
-/* K1: asks at once if something was refused, and the wants have grown since the last request: by a
- * tenth, or by any amount if a request of the application does not fit yet. */
+/* K1: asks at once if demand was not met, and the wants have grown since the last request. They
+ * must have grown by a tenth. If the largest request of the application does not fit yet, any
+ * growth is enough. */
 static void doorman__resource_grow(doorman_client_resource *resource, doorman_time now) {
     doorman__held_lease *held = &resource->held;
     const doorman__estimator *estimator = &resource->estimator;
@@ -8823,8 +8846,8 @@ static doorman_time doorman__resource_look_at(const doorman_client_resource *res
     return doorman__after(doorman__resource_unmet_since(resource), DOORMAN__LOOK_MIN);
 }
 
-/* When to call doorman__resource_follow next. If the server has no more, a refusal need not be seen
- * before the next sample. */
+/* Returns when to call doorman__resource_follow next. If the server has no more, the next sample is
+ * early enough to process a refusal. */
 static doorman_time doorman__resource_follow_due(const doorman_client_resource *resource) {
     doorman_time due = doorman__estimator_due(&resource->estimator);
     if (doorman__resource_supply(resource, resource->client->upstream.now).exhausted) return due;
@@ -8857,8 +8880,8 @@ static doorman_client_resource *doorman__resource_of(doorman__held_lease *held) 
     return DOORMAN__WITHIN(doorman_client_resource, held, held);
 }
 
-/* R3: reports about one held lease. First the limiter stops granting what is given back. Only after
- * that the report counts what is in use. */
+/* R3: reports about one held lease. The limiter first stops granting the units that are given back.
+ * Then the report counts the units in use. */
 static void doorman__resource_report(doorman_client_resource *resource, doorman_time now) {
     doorman_upstream *upstream = &resource->client->upstream;
     double wants = resource->wants;
@@ -8874,7 +8897,7 @@ static void doorman__resource_report(doorman_client_resource *resource, doorman_
     doorman__upstream_put(upstream, &resource->held, &report, now);
 }
 
-/* Processes a response of the server. The wants may have changed since the request. */
+/* Processes a response of the server. The wants may have changed since the request was made. */
 static void doorman__resource_answered(doorman_client_resource *resource, doorman_time now) {
     doorman__held_wants(&resource->client->upstream, &resource->held, resource->wants, now);
     doorman__resource_publish(resource, now);
@@ -8889,7 +8912,7 @@ static void doorman__resource_free(doorman_client_resource *resource) {
     DOORMAN_FREE(resource);
 }
 
-/* Frees the resources that are closed, and whose leases have been released or have ended. */
+/* Frees each resource that is closed and whose lease has been released or has ended. */
 static void doorman__client_free_closed(doorman_client *client) {
     for (doorman__held_lease *held = NULL;
          (held = doorman__upstream_next_closed(&client->upstream));) {
@@ -8901,8 +8924,8 @@ static void doorman__client_free_closed(doorman_client *client) {
 
 #define DOORMAN__REQUEST_TIMEOUT_MIN (DOORMAN_SECOND / 1000)
 
-/* Returns the first wrong field of a client's options and sets *rule to the rule that it breaks.
- * Returns NULL if no field is wrong. */
+/* Checks a client's options. Returns the first wrong field, and sets *rule to the rule that the
+ * field breaks. Returns NULL if no field is wrong. */
 static const char *doorman__client_check(const doorman_client_options *options, const char **rule) {
     *rule = DOORMAN__ID_RULE;
     if (!doorman__id_valid(options->client_id)) return "client_id";
@@ -8969,12 +8992,13 @@ void doorman_client_destroy(doorman_client *client) {
 
 doorman_upstream *doorman_client_upstream(doorman_client *client) { return &client->upstream; }
 
-/* How often the client checks whether a limiter has refused something. Together with LOOK_MIN this
- * is less than the 250 ms that the section promises.
- */
+/* How often the client checks whether a limiter has refused something. A refusal is processed after
+ * this time or after LOOK_MIN, whichever is longer. Both are less than the 250 ms that the section
+ * promises. */
 #define DOORMAN__LOOK_INTERVAL (DOORMAN_SECOND / 5)
 
-/* If a limiter has refused something since the last check, its resource becomes due sooner. */
+/* Checks whether a limiter has refused something since the last check. Its resource becomes due
+ * sooner. */
 static void doorman__client_look(doorman_client *client, doorman_time now) {
     client->look_at = DOORMAN_NEVER;
     if (client->following_count) client->look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
@@ -8989,7 +9013,7 @@ static void doorman__client_look(doorman_client *client, doorman_time now) {
     }
 }
 
-/* Updates at most `most` resources. Returns whether more are due. */
+/* Updates at most `most` resources. Returns true if more resources are due. */
 static bool doorman__client_update_some(doorman_client *client, size_t most, doorman_time now) {
     now = doorman__upstream_now(&client->upstream, now);
     doorman__client_look(client, now);
@@ -9007,8 +9031,8 @@ static bool doorman__client_update_some(doorman_client *client, size_t most, doo
 
 /* ---- client: what a caller's loop calls (see >>loop) */
 
-/* When the client is due next. A client without resources is never due, so an agent that stops sees
- * when all resources are released. */
+/* Returns when the client is due next. A client without resources is never due. So an agent that
+ * stops sees when all resources are released. */
 static doorman_time doorman__client_due(const doorman_client *client) {
     doorman_time due = doorman__upstream_due(&client->upstream);
     if (!client->upstream.first) return due;
@@ -9059,8 +9083,8 @@ static void doorman__resource_set_kill_switch(doorman_client_resource *resource,
 
 /* ---- client: the options of a resource */
 
-/* Checks the wants. This function and the next two return the first wrong field and set *rule to
- * the rule that it breaks. They return NULL if no field is wrong. */
+/* Checks the wants. This function and the next two return the first wrong field, and set *rule to
+ * the rule that the field breaks. They return NULL if no field is wrong. */
 static const char *doorman__resource_check_wants(const doorman_resource_options *options,
                                                  const char **rule) {
     double least = options->wants_minimum > 0 ? options->wants_minimum : 1;
@@ -9090,7 +9114,7 @@ static const char *doorman__resource_check_wants(const doorman_resource_options 
 
 #define DOORMAN__BURST_MIN (DOORMAN_SECOND / 1000000)
 
-/* Checks the kind, and what only a rate has. */
+/* Checks the kind, and the fields that only a rate has. */
 static const char *doorman__resource_check_limiter(const doorman_resource_options *options,
                                                    const char **rule) {
     *rule = "must be RATE or GAUGE";
@@ -9152,7 +9176,7 @@ static doorman_resource_options doorman__resource_resolve(const doorman_resource
     return all;
 }
 
-/* The first field in which two resolved options differ; NULL: none. */
+/* Returns the first field in which two resolved options differ. Returns NULL if they are equal. */
 static const char *doorman__resource_difference(const doorman_resource_options *a,
                                                 const doorman_resource_options *b) {
     if (a->priority != b->priority) return "priority";
@@ -9193,7 +9217,7 @@ static void doorman__resource_set_follows(doorman_client_resource *resource, boo
     if (follows) client->look_at = doorman__earlier(client->look_at, look_at);
 }
 
-/* Starts a new limiter, which allows nothing until the resource is published. */
+/* Starts a new limiter. The limiter allows nothing until the resource is published. */
 static void doorman__resource_set_kind(doorman_client_resource *resource,
                                        doorman_resource_kind kind, doorman_time now) {
     resource->kind = kind;
@@ -9251,7 +9275,7 @@ static doorman_client_resource *doorman__client_find(doorman_client *client,
     return NULL;
 }
 
-/* Adds a resource. Returns NULL without memory. */
+/* Adds a resource. Returns NULL if there is no memory. */
 static doorman_client_resource *doorman__client_add(doorman_client *client,
                                                     const doorman_resource_options *options,
                                                     doorman_time now) {
@@ -9271,8 +9295,9 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
     return resource;
 }
 
-/* Opens a resource that is new, or that was closed and not released yet. Such a resource gets the
- * new options, but keeps its lease (unless the release is under way) and its units in use. */
+/* Opens a resource that is new, or one that was closed and is not released yet. A closed resource
+ * gets the new options, and keeps its units in use. It also keeps its lease, unless the release is
+ * under way. */
 static void doorman__resource_reopen(doorman_client_resource *resource,
                                      const doorman_resource_options *options, doorman_time now) {
     doorman__held_lease *held = &resource->held;
@@ -9282,7 +9307,8 @@ static void doorman__resource_reopen(doorman_client_resource *resource,
     doorman__resource_publish(resource, now);
 }
 
-/* K5: one resource has one limiter. */
+/* K5: one resource has one limiter. Refuses another kind while the resource is open or has units in
+ * use. */
 static doorman_status doorman__resource_check_kind(const doorman_client_resource *resource,
                                                    const doorman_resource_options *options,
                                                    doorman_error *error) {
@@ -9341,8 +9367,8 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
 
 /* ---- >>loop --------------------------------------------------------------------------------- */
 /*
- * A caller's loop calls the same four functions for a client, a node and a root. The upstream does
- * not know its owner, so this section passes each call on to the client or the server.
+ * A caller's loop calls the same four functions for a client, a node and a root. An upstream does
+ * not use its owner. So this section passes each call on to the client or to the server.
  */
 
 doorman_time doorman_upstream_due(const doorman_upstream *upstream) {
