@@ -5161,123 +5161,132 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
 
 /* ---- >>server ------------------------------------------------------------------------------- */
 /*
- * A server is a node of the tree. It has a lease table for each resource that a holder has asked
- * for, a mastership, and a configuration. It first checks a whole request, then reserves all the
- * memory for it, and only then decides. So a request that is invalid, or for which there is no
- * memory, changes nothing (C4, C5).
+ * A server is a node of the tree. It has a mastership, a configuration, and a lease table for each
+ * resource that a holder has asked for. It processes a request in three steps: it checks the whole
+ * request, reserves all the memory that the request needs, and then decides. So a request changes
+ * nothing if it is invalid or if its memory cannot be reserved (C4, C5).
  *
  * S1 A server that is not master answers only with the mastership.
  * S2 Expired leases are never visible: every function removes them before it reads a lease table.
- * S3 A holder that asks again within the minimum interval (5 s, at most half the refresh interval)
- *    and names its last lease gets that lease again (R11). The minimum interval does not apply to a
- *    holder that names another lease or none. It also does not apply to a holder that had been
- *    granted all its wants, wants more now, and can have that from the free capacity, while no
- *    round is on (see leases). Such a holder gets a new lease by R5. What it gave back in between
- *    is free or belongs to another holder. It never gets the old lease again. The interval applies
- *    to a holder whose wants were not met, so that no holder gains by asking often.
+ * S3 The minimum interval is 5 s, but at most half the refresh interval. A holder that asks again
+ *    within this interval and names its last lease gets that lease again (R11). So a holder whose
+ *    wants were not met does not gain by asking often. The minimum interval does not apply to a
+ *    holder that names another lease, or that names no lease. It also does not apply to a holder
+ *    that was granted all its wants and now wants more, if the free capacity allows that and no
+ *    round is on (see leases). Such a holder gets a new lease by R5. It never gets the old lease
+ *    again, because what it gave back in between is free or belongs to another holder.
  * S4 While the server learns (R6), a holder that has nothing of this node gets TRY_LATER, not a
- *    lease of 0. So its fallback stays in force, as if the server were still away. It should ask
- *    again after its usual interval, or when the learning ends. The server notes its wants, commits
- *    nothing for it, and removes its lease entry unless it asks again. Amounts that are not parts
- *    of a shared capacity (STATIC, NO_ALGORITHM) need no learning.
- * S5 Otherwise a holder gets the target of the algorithm, cut to what is free, or to what the
- *    holder may still be using (R5).
+ *    lease of 0. So the fallback of the holder stays in force, as if the server were still away.
+ *    The holder should ask again after its usual interval, or when the learning ends. The server
+ *    notes the wants of the holder and commits nothing for it. It removes the holder's lease entry
+ *    if the holder does not ask again. Amounts that are not parts of a shared capacity (STATIC,
+ *    NO_ALGORITHM) need no learning.
+ * S5 If neither S3 nor S4 applies, a holder gets the target of the algorithm. The grant is at most
+ *    what is free, or what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
- *    interval in a response is at most a third of the lease. If leases are whole units, a holder
- *    below its target should ask again early (R12) only if it is owed a unit (A5), and if no more
- *    units are owed than there are. The other holders keep the usual interval.
- * S7 The safe capacity is the template's. Without one it is the capacity divided by the number of
- *    known subclients, including those of the request. There is none while the server learns, for
- *    amounts that are not parts of a shared capacity, or for a server. A node has no more capacity
- *    than its clients want, so there the safe capacity is at least the level that its parent sent,
- *    and there is none if that would be 0. With whole units it is rounded down, to 0 if there are
- *    more clients than units: one unit for each would exceed the capacity.
- * S8 The entry of a lease lasts 1 + drift times as long as the lease, because the holder's clock
- *    may be slower by the drift, and because the holder counts from when it asked.
- * S9 If a holder without a lease entry claims a lease, and the server is not learning, on_event
- *    reports it, and the claim has no effect.
- * S10 If two processes seem to use one id (see leases, "shared ids"), on_event reports each sign,
- *    and their leases are marked. Nothing else changes for them.
+ *    interval in a response is at most a third of the lease. A holder below its target should ask
+ *    again early (R12). If leases are whole units, only a holder that is owed a unit (A5) should do
+ *    so, and only if no more units are owed than there are. The other holders keep the usual
+ *    interval.
+ * S7 The safe capacity is the template's. If the template has none, the safe capacity is the
+ *    capacity divided by the number of known subclients, including those of the request. There is
+ *    no such quotient while the server learns, or for amounts that are not parts of a shared
+ *    capacity. A holder that is a server gets only the safe capacity of a template. A node has no
+ *    more capacity than its clients want, so the safe capacity of its clients is at least the level
+ *    that its parent sent. If leases are whole units, the safe capacity is rounded down. It is 0 if
+ *    there are more clients than units, because one unit for each client would exceed the capacity.
+ *    A node sends no safe capacity if it would be 0.
+ * S8 The entry of a lease lasts 1 + drift times as long as the lease. There are two reasons: the
+ *    holder's clock may be slower by the drift, and the holder counts from when it asked.
+ * S9 If a holder without a lease entry claims a lease, and the server is not learning, the claim
+ *    has no effect, and on_event reports it.
+ * S10 If two processes seem to use one id (see leases, "shared ids"), on_event reports each sign of
+ *    that, and the server marks the leases of the id. Nothing else changes for these leases.
  * R8 Learning ends when every lease that a predecessor can have granted has ended. That takes the
  *    longest lease length, with the drift, from when the predecessor was known to be gone. (For a
- *    node see T6.) With a shorter learning_mode_duration, T7 does not hold for that resource.
- * R11 A request within the minimum interval (S3) confirms like any other (R4). The holder gets its
- *    last lease again, with the rest of its time, less what it has given back. What it has given
- *    back does not come again within the interval.
- * R12 Capacity moves fast. A client confirms a smaller lease at once. A node confirms it when what
- *    the node has committed for its holders is not more than the lease. A holder whose lease is
- *    below its target by more than a thousandth should ask again after the minimum interval, but
- *    not before `minimum_refresh_interval`.
- * G5 A new configuration drops no lease. A resource that gets its first template learns first,
- *    because without a template every request was granted and no lease table existed.
- * C7 The number of resources, of holders of one resource, and of resources of one holder is
- *    limited. An item beyond a limit is refused (FULL). No holder loses a lease because of a limit.
+ *    node see T6.) If learning_mode_duration is shorter, T7 does not hold for that resource.
+ * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
+ *    The holder gets its last lease again, with the rest of the time of that lease, minus what the
+ *    holder has given back. Within the interval, the holder does not receive again what it has
+ *    given back.
+ * R12 Capacity moves fast. A client confirms a smaller lease at once. A node confirms a smaller
+ *    lease when the amount that is committed for its holders fits into the lease. A holder whose
+ *    lease is below its target by more than a thousandth should ask again after the minimum
+ *    interval, but not before `minimum_refresh_interval`.
+ * G5 A new configuration drops no lease. A resource that gets its first template learns first.
+ *    Before that, every request for the resource was granted, and no lease table recorded the
+ *    grants.
+ * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
+ *    one holder. An item beyond a limit is refused (FULL). No holder loses a lease because of a
+ *    limit.
  *
- * Expiry. Since every function removes expired leases first (S2), an update only returns memory. A
+ * Expiry. Every function removes expired leases first (S2), so an update only returns memory. A
  * heap orders all resources by the time by which an update must visit them. This time is never
- * after the end of the first lease entry. It may be earlier, because a renewal moves that end but
- * does not move the resource in the heap. The next update then sets the exact time. So the cost of
- * updates is O(log resources) for each resource and lease length, however many resources and
- * renewals there are.
+ * after the end of the first lease entry. It may be before that end, because a renewal moves the
+ * end but does not move the resource in the heap. The next update then sets the exact time. So
+ * updates cost O(log resources) for each resource and lease length, whatever the number of
+ * resources and renewals.
  *
- * The tree. A server with a parent has a held lease (see upstream) for each resource: its own
- * lease. It gives its lease table the capacity of this lease (C), and what the parent has committed
- * for it (K).
+ * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
+ * upstream). The capacity of this lease is the capacity of its lease table (C). What the parent has
+ * committed for this lease is the most that the lease table may commit (K).
  *
  * T1 The node asks its parent for all its resources in one request, with the wants of its holders
- *    in groups. If they want more than the capacity, it asks sooner, but not within the minimum
- *    interval.
- * T2 Shares are fair across the tree. The node uses the terms of its parent as long as they fit
- *    into its lease; otherwise it solves its own. If demands have changed since the parent made the
- *    terms, some capacity may remain. The node divides it in proportion to what is still wanted;
- *    otherwise it would be idle until the next request to the parent.
- *       A group of demands is one demand at the parent. This is exact unless a level lies within
- *    the group. So there is a boundary at each level of the last response. Further boundaries lie
- *    around the first level, and are closer to each other the nearer they are to it. The level at
- *    which a reserve is shared is one of the levels. It matters only if some priority has no more
- *    than the reserve, and then it is the level of that priority. The parent treats the demands of
- *    a group as equal. This overstates what they take (which is concave in the level), so the level
- *    that it finds is never too high. From round to round it approaches the exact level from below,
- *    as in Newton's method, and stays there.
+ *    in groups. If the holders want more than the capacity, the node asks sooner, but not within
+ *    the minimum interval.
+ * T2 Shares are fair across the tree. The node uses the terms of its parent if these terms fit into
+ *    the node's lease. If they do not fit, the node computes its own terms. If demands have changed
+ *    since the parent made the terms, some capacity may remain. The node divides the rest in
+ *    proportion to what is still wanted. Otherwise the rest would be idle until the next request to
+ *    the parent.
+ *       The parent treats a group of demands as one demand. This is exact unless a level lies
+ *    within the group. So the groups have a boundary at each level of the last response. Further
+ *    boundaries lie around the first level, and they are denser near it. The level at which a
+ *    reserve is shared is one of the levels. This level matters only if some priority has no more
+ *    than the reserve. In that case it is the level of that priority. The parent treats the demands
+ *    of a group as equal. What a group takes is concave in the level, so the parent overestimates
+ *    it, and the level that the parent finds is never too high. From round to round this level
+ *    approaches the exact level from below, as in Newton's method, and then stays there.
  * T3 The algorithm and its parameters are the parent's. The refresh interval gets shorter by the
  *    factor decay_factor at each level.
- * T4 A node without a lease of its own grants none: it answers TRY_LATER. After the first request
- *    for a resource it asks its parent at once. Its holders should ask again after 1 s, or after
- *    4 s if the node cannot have a lease sooner.
- * T5 All servers of a node use the node's name at the parent, so a new master inherits the node's
+ * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER. After the first
+ *    request for a resource, the node asks its parent at once. The holders of the node should ask
+ *    again after 1 s, or after 4 s if the node cannot have a lease sooner.
+ * T5 All servers of a node use the node's name at the parent. So a new master inherits the node's
  *    lease.
  * T6 A new master reports to its parent that it learns, until its predecessor's leases have ended.
- *    These leases ended no later than the node's own lease. So the parent responds with the time
- *    that its entry for that lease lasts (`learn_for`), and at least the time that it learns
- *    itself. Only the first such response counts, because after it the entry is that of the new
- *    master's own lease. Until the node has learned it releases nothing (R10).
+ *    Those leases end no later than the node's lease. So the parent responds with the time that its
+ *    entry for the node's lease lasts (`learn_for`). If the parent itself learns for longer, it
+ *    sends that longer time. Only the first such response counts. From then on, the parent's entry
+ *    is for the new master's own lease. Until the node has learned, it releases nothing (R10).
  * R7 While a child learns, its parent grants it the same lease as before, and does not treat its
  *    claims as confirmations. Until the child has learned, the shares do not include its demands,
- *    and what it has is subtracted from the capacity.
- * T8 A request to a parent names the nodes on the longest path below the sender, and the sender. A
- *    server refuses a request that names the server itself, or more than 16 nodes.
+ *    and what the child has is subtracted from the capacity.
+ * T8 A request to a parent names the sender, and the nodes on the longest path below the sender. A
+ *    server refuses a request that names the server itself, or that names more than 16 nodes.
  *
  * Why T7 holds in the whole tree. Let b(h) be what the parent of h has committed for h. While that
- * parent is gone or learns, b(h) is the amount in its last complete lease table. The b of the root
- * is its capacity. Two statements hold for every server h with the parent p: what is in force below
- * h is at most b(h), and the sum of b over all children of p is at most b(p). The proof is by
- * induction over the levels. Grants keep the sum of u within K (R5). K is at most b(p), because the
- * parent of p lowers b(p) only to a claim to which p has limited itself, or when the lease of p has
- * ended (R3, R4). A server that restarts has an unchanged b (R7), grants no more than was in force,
- * and has complete lease tables when it has learned (R6, R8). And a lease ends no later than the
- * lease of which it is a part (S6, S8, R9).
+ * parent is gone or learns, b(h) is the amount in the last complete lease table of that parent. The
+ * b of the root is its capacity. Two statements hold for every server h with the parent p. First,
+ * what is in force below h is at most b(h). Second, the sum of b over all children of p is at most
+ * b(p). The proof is by induction over the levels. Grants keep the sum of u within K (R5). K is at
+ * most b(p), because the parent of p lowers b(p) in two cases only: to a claim to which p has
+ * limited itself (R3), and when a lease of p has ended (R4). A server that restarts has an
+ * unchanged b (R7) and grants no more than was in force. When it has learned, its lease tables are
+ * complete (R6, R8). Finally, a lease ends no later than the server's own lease, of which it is a
+ * part (S6, S8, R9).
  */
 
 /* The longest interval that a node without a lease tells its holders to wait. */
 #define DOORMAN__DEFER_MAX (4 * DOORMAN_SECOND)
 
-/* The maximum that one update visits. This takes some milliseconds. */
+/* One update visits at most this many leases and resources. This takes some milliseconds. */
 #define DOORMAN__UPDATE_MAX ((size_t)10000)
 
 /* Counts the resources of one holder of the server. */
 typedef struct doorman__holder_usage {
     doorman__link
-        link; /* only by the holder's hash: 64 keyed bits, so equal hashes mean the same holder */
+        link; /* keyed by 64 bits of a keyed hash of the holder; equal hashes mean one holder */
     size_t count;
 } doorman__holder_usage;
 
@@ -5292,8 +5301,8 @@ typedef struct doorman__server_resource_entry {
     char resource_id[];
 } doorman__server_resource_entry;
 
-/* The decision on one item of a request, which asks for one resource. Only doorman__item_move
- * changes the state:
+/* The state of the decision on one item of a request. An item asks for one resource. Only
+ * doorman__item_move changes the state:
  *
  *   state      the item              event                                           next
  *   CHECKED    is valid              no template matches the resource (G2)           UNMATCHED
@@ -5309,8 +5318,8 @@ typedef struct doorman__server_resource_entry {
  *                                    the holder learns, and had a lease (R7)         RESTORE
  *   LEARN      gets what it had      it had nothing of this node (S4)                TRY_LATER
  *
- * The last state determines the response: REPEAT gives the last lease; LEARN, RESTORE and GRANT
- * give a new lease; the other states give no lease. */
+ * The last state determines the response. REPEAT gives the last lease. LEARN, RESTORE and GRANT
+ * give a new lease. The other states give no lease. */
 typedef enum doorman__item_state {
     DOORMAN__ITEM_CHECKED,
     DOORMAN__ITEM_UNMATCHED,
@@ -5345,10 +5354,10 @@ typedef struct doorman__upward {
 
 struct doorman_server {
     doorman_upstream upstream;               /* a root has no addresses */
-    const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the longest path below it */
-    char below[DOORMAN__PATH_MAX][DOORMAN_ID_BYTES_MAX + 1];
-    doorman_time below_until; /* when that path is forgotten if no request names it again */
-    char parent[DOORMAN_ID_BYTES_MAX + 1]; /* the node that granted the last lease; "": none yet */
+    const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the nodes in `below` */
+    char below[DOORMAN__PATH_MAX][DOORMAN_ID_BYTES_MAX + 1]; /* the longest path below this node */
+    doorman_time below_until; /* the server then forgets `below`, unless a request names it again */
+    char parent[DOORMAN_ID_BYTES_MAX + 1]; /* the node that granted the last lease; "": no lease */
     doorman_server_options options;
     char node[DOORMAN_ID_BYTES_MAX + 1];
     char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": unknown */
@@ -5356,21 +5365,21 @@ struct doorman_server {
     doorman_time predecessor_gone_at; /* see doorman_mastership */
     bool is_master;
     const doorman_config *config; /* NULL: a node with a parent */
-    doorman_time *learned_at;     /* for each template: the end of learning of a new resource */
-    doorman_time drains_at;       /* leases under earlier configurations have ended by then */
+    doorman_time *learned_at;     /* for each template: when a new resource will have learned */
+    doorman_time drains_at;       /* when all leases of earlier configurations will have ended */
     doorman__table resources, usages;
     doorman__timers dues;   /* of the resources */
-    doorman_time update_at; /* no update is due before this, unless the mastership ends */
+    doorman_time update_at; /* no update is due before this time, unless the mastership ends */
     uint64_t lease_count;
     doorman__request_item *request_items;
     size_t *places; /* a hash table of the items of a request; see doorman__server_check_twice */
     uint64_t holder_hash; /* the holder of the request */
     doorman_capacity_response *items;
-    doorman_terms *terms; /* for a response to a server: TERMS_MAX for each item */
+    doorman_terms *terms; /* for a response to a server: DOORMAN_TERMS_MAX for each item */
     size_t request_items_capacity, places_capacity, response_items_capacity, terms_capacity;
 };
 
-/* Moves a cursor behind the next link, and returns that link. Returns NULL at the end. */
+/* Moves a cursor past the next link, and returns that link. Returns NULL at the end. */
 static doorman__link *doorman__cursor_next(doorman_cursor *cursor, const doorman__table *table) {
     doorman__link *link = cursor->at_end ? NULL : doorman__table_from(table, cursor->position);
     cursor->at_end = !link || link->hash == UINT64_MAX;
@@ -5398,7 +5407,7 @@ static uint64_t doorman__holder_hash(const doorman_server *server, const char *h
     return doorman__hash(server->options.seed, holder_id) ^ (is_server ? ~UINT64_C(0) : 0);
 }
 
-/* How long the entry lasts for a lease of this length, with the drift (S8). */
+/* Returns how long the lease entry lasts for a lease of this length, with the drift (S8). */
 static doorman_time doorman__server_bound(const doorman_server *server, doorman_time length) {
     return length + doorman__scale(length, server->options.drift);
 }
@@ -5436,7 +5445,7 @@ static void doorman__server_free_resource(doorman_server *server,
     DOORMAN_FREE(resource);
 }
 
-/* Makes an update visit the resource by this time. */
+/* Ensures that an update visits the resource by this time. */
 static void doorman__resource_update_by(doorman_server *server,
                                         doorman__server_resource_entry *resource, doorman_time at) {
     if (resource->due.at > at) doorman__timer_set(&server->dues, &resource->due, at);
@@ -5454,9 +5463,9 @@ static void doorman__server_free_closed(doorman_server *server) {
     }
 }
 
-/* Removes a resource that has no holders. A node removes it only after its own lease has been
- * released. While the node learns, it may have holders that it does not know yet, so it keeps the
- * lease (R10). */
+/* Removes a resource that has no holders. A node removes the resource only after its own lease has
+ * been released. A node that learns keeps that lease, because the resource may have holders that
+ * the node does not know yet (R10). */
 static void doorman__server_remove_resource(doorman_server *server,
                                             doorman__server_resource_entry *resource) {
     if (!resource->upward) {
@@ -5503,7 +5512,7 @@ static void doorman__server_resign(doorman_server *server) {
     server->master[0] = 0;
 }
 
-/* Ends a mastership whose time has passed, even if no call has ended it. */
+/* Ends a mastership whose time has passed, unless a call has already ended it. */
 static void doorman__server_check_mastership(doorman_server *server) {
     if (server->is_master && server->now >= server->master_until) doorman__server_resign(server);
 }
@@ -5599,8 +5608,8 @@ void doorman_server_destroy(doorman_server *server) {
     DOORMAN_FREE(server);
 }
 
-/* R8: when a resource of this template will have learned on a new master. The predecessor was gone
- * at `gone`, and had this configuration or an earlier one. */
+/* R8: returns when a resource of this template will have learned on a new master. The predecessor
+ * was gone at `predecessor_gone_at`, and had this configuration or an earlier one. */
 static doorman_time doorman__server_learned_at(const doorman_server *server,
                                                const doorman_template *settings,
                                                doorman_time predecessor_gone_at) {
@@ -5613,11 +5622,13 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
     return doorman__later(last, server->drains_at);
 }
 
-/* When new resources of a template of a new configuration will have learned. If the last
- * configuration has a template with the same glob, the time stays the same. However, a predecessor
- * that the server still learns about may have had the new configuration, with longer leases. If
- * there is no such template, the resources had another template or none. Without a template every
- * request was granted, so they learn for as long as any lease that was granted may last (G5). */
+/* Returns when new resources of a template of a new configuration will have learned. If the last
+ * configuration has a template with the same glob, the time stays the same. However, the server may
+ * still learn about a predecessor. That predecessor may have had the new configuration, with longer
+ * leases.
+ *    If the last configuration has no such template, the resources had another template, or they
+ * had none. Without a template every request was granted. So the resources then learn for as long
+ * as any granted lease may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t place) {
     const doorman_config *last = server->config;
@@ -5791,9 +5802,9 @@ static doorman_status doorman__capacity_request_check(const doorman_request *req
                          rule);
 }
 
-/* Refuses a request that names a resource twice. The items are put into a hash table that has at
- * least twice as many places (open addressing, linear probing). A place holds the index of an item
- * plus 1, or 0 if it is empty. */
+/* Refuses a request that names a resource twice. The function puts the items into a hash table with
+ * open addressing and linear probing. The table has at least twice as many places as the request
+ * has items. A place holds the index of an item plus 1. An empty place holds 0. */
 static doorman_status doorman__server_check_twice(doorman_server *server,
                                                   const doorman_request *request,
                                                   doorman_error *error) {
@@ -5911,8 +5922,9 @@ static void doorman__item_move(doorman__request_item *item, doorman__item_state 
     item->state = state;
 }
 
-/* Makes the held lease of a node for one of its resources. Until the parent has sent the settings
- * and how long to learn, the held lease has no capacity and the lease table learns. */
+/* Makes the held lease of a node for one of its resources. At first the held lease has no capacity,
+ * and the lease table learns. This changes when the parent has sent the settings and how long to
+ * learn. */
 static bool doorman__upward_create(doorman_server *server,
                                    doorman__server_resource_entry *resource) {
     doorman__upward *upward = NULL;
@@ -5935,7 +5947,7 @@ static bool doorman__upward_create(doorman_server *server,
     return true;
 }
 
-/* Adds a resource. A root passes its template; a node with a parent passes NULL. */
+/* Adds a resource. A root passes the template of the resource. A node with a parent passes NULL. */
 static doorman__server_resource_entry *
 doorman__server_add_resource(doorman_server *server, uint64_t hash, const char *resource_id,
                              const doorman_template *settings) {
@@ -5976,7 +5988,7 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
     return DOORMAN_OK;
 }
 
-/* Finds or creates a resource. If it cannot, the state of the item is the reason. */
+/* Finds or creates a resource. If this fails, the state of the item tells the reason. */
 static doorman_status doorman__item_find_resource(doorman_server *server,
                                                   doorman__request_item *item,
                                                   const char *resource_id) {
@@ -6024,7 +6036,7 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
     return DOORMAN_OK;
 }
 
-/* Finds or creates everything that a request needs. If memory runs out, it changes nothing. */
+/* Finds or creates everything that a request needs. Changes nothing if memory runs out. */
 static doorman_status doorman__server_make_room(doorman_server *server,
                                                 const doorman_request *request) {
     doorman_status status = DOORMAN_OK;
@@ -6062,7 +6074,7 @@ static doorman_status doorman__server_make_room(doorman_server *server,
 
 /* ---- server: its own lease, from its parent */
 
-/* S3: the minimum interval of a lease of this length. */
+/* S3: returns the minimum interval of a lease of this length. */
 static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm,
                                               doorman_time length) {
     doorman_time refresh_interval = doorman__earlier(algorithm->refresh_interval, length / 3);
@@ -6079,8 +6091,8 @@ static void doorman__upward_apply_lease(doorman__upward *upward) {
     doorman__leases_set_capacity(leases, capacity, held->committed, held->end);
 }
 
-/* Called when a holder asks for the resource. It keeps a lease that was about to be released.
- * Returns whether the node has a lease. */
+/* Called when a holder asks for the resource. A lease that was about to be released stays. Returns
+ * whether the node has a lease. */
 static bool doorman__upward_renew(doorman__upward *upward) {
     doorman_server *server = upward->server;
     doorman__held_lease *held = &upward->held;
@@ -6092,8 +6104,9 @@ static bool doorman__upward_renew(doorman__upward *upward) {
 }
 
 /* Called when wants or committed amounts have changed. Decides whether to ask the parent sooner.
- * T1: this is so if holders want more than the capacity, and more than in the last request. R12:
- * and also if the units above a smaller lease are no longer in use. */
+ * T1: the node asks sooner if holders want more than the capacity and more than in the last
+ * request.
+ * R12: the node also asks sooner if the units above a smaller lease are no longer in use. */
 static void doorman__upward_expedite(doorman__upward *upward) {
     doorman_upstream *upstream = &upward->server->upstream;
     doorman__held_lease *held = &upward->held;
@@ -6114,8 +6127,8 @@ static void doorman__upward_expedite(doorman__upward *upward) {
     }
 }
 
-/* The levels at which a demand changes from wanting at most its share to wanting more, by the terms
- * of the parent. Each level appears once. */
+/* Writes the levels in the terms of the parent at which a demand changes from wanting at most its
+ * share to wanting more. Writes each level once. Returns how many levels it has written. */
 static size_t doorman__upward_levels(const doorman__upward *upward, double *levels, size_t most) {
     const doorman__lease_table *leases = &upward->resource->leases;
     size_t count = 0;
@@ -6136,8 +6149,9 @@ static int doorman__amount_order(const void *a, const void *b) {
 
 #define DOORMAN__BAND_GROUPS 32
 
-/* The upper ends of the groups of a band, ascending: the levels, points at some distances from the
- * first level (from the mean if there is no level), and infinity. */
+/* Returns the number of groups of a band, and writes their upper ends in ascending order. These are
+ * the levels, points around the first level, and infinity. If there is no level, the points are
+ * around the mean. */
 static size_t doorman__upward_bounds(const doorman__upward *upward, double mean, double *bounds) {
     static const double steps[] = {1.01, 1.03, 1.07, 1.15, 1.3,  1.6, 2.2,
                                    4,    10,   40,   300,  5000, 1e6};
@@ -6154,8 +6168,8 @@ static size_t doorman__upward_bounds(const doorman__upward *upward, double mean,
     return count;
 }
 
-/* Adds the demands of servers that are frozen. They are still wanted, but are not in the
- * index. */
+/* Adds the demands of servers that are frozen. These demands are still wanted, but they are not in
+ * the index. */
 static void doorman__upward_add_frozen(const doorman__lease_table *leases, int band,
                                        const double *bounds, doorman__sums *groups) {
     for (const doorman__child *child = leases->frozen_children; child; child = child->next_frozen) {
@@ -6204,8 +6218,8 @@ static size_t doorman__upward_group(const doorman__upward *upward, doorman_deman
     return count;
 }
 
-/* R3: reports about one held lease. A node gives back what no holder wants, except while it learns.
- * It does not ask for what is committed for holders that are gone (S2). */
+/* R3: reports about one held lease. A node gives back what no holder wants, unless it learns. It
+ * does not ask for amounts that are committed for holders that are gone (S2). */
 static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
     doorman_upstream *upstream = &upward->server->upstream;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -6224,7 +6238,7 @@ static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
     doorman__upstream_put(upstream, &upward->held, &report, now);
 }
 
-/* T3: takes over the algorithm of the parent, with this node's refresh interval. */
+/* T3: uses the algorithm of the parent, with this node's refresh interval. */
 static void doorman__upward_set_algorithm(doorman__upward *upward,
                                           const doorman_algorithm *parent_algorithm) {
     doorman_algorithm *algorithm = &upward->settings.algorithm;
@@ -6237,8 +6251,9 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
 }
 
 /* R8: sets when the node will have learned. The time that the parent sends includes the drift. That
- * is enough for clocks that differ by the drift, even if each of several clocks has measured a part
- * of the time. At the end the node reports at once that it has learned. */
+ * is enough for clocks that differ by the drift. It is also enough if several clocks have each
+ * measured a part of the time. When the time is over, the node reports at once that it has learned.
+ */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -6290,8 +6305,8 @@ static void doorman__upward_changed(doorman__upward *upward,
 }
 
 /* T8: notes the longest path below this node, from the requests of its children. The server forgets
- * a path that no request has named for a minute. Otherwise a child that is gone or has a wrong name
- * would block this node for ever. */
+ * a path that no request has named for a minute. Otherwise a child that is gone or that has a wrong
+ * name would block this node for ever. */
 static void doorman__server_note_path(doorman_server *server, const doorman_request *request) {
     size_t count = request->path_count;
     bool shorter = count + 1 < server->upstream.path_count && server->now < server->below_until;
@@ -6305,14 +6320,15 @@ static void doorman__server_note_path(doorman_server *server, const doorman_requ
 
 /* ---- server: answering */
 
-/* R1. 2^53 is the largest integer that JSON carries safely; 0 means no id. The id is a keyed hash,
- * so a holder can neither guess the lease id of another holder nor derive the seed from its own. */
+/* R1: returns a new lease id. 2^53 is the largest integer that JSON carries safely. 0 means no id.
+ * The id is a keyed hash. So a holder cannot guess the lease id of another holder, and cannot
+ * derive the seed from its own lease id. */
 static uint64_t doorman__server_lease_id(doorman_server *server) {
     uint64_t id = doorman__hash_number(server->options.seed, ++server->lease_count) >> 11;
     return id ? id : 1;
 }
 
-/* S7. Returns false if there is no safe capacity. */
+/* S7: sets *out to the safe capacity. Returns false if there is no safe capacity. */
 static bool doorman__resource_safe_capacity(const doorman__server_resource_entry *resource,
                                             doorman_time now, double *out) {
     const doorman_template *settings = resource->settings;
@@ -6343,13 +6359,13 @@ typedef struct doorman__request_context {
     doorman_time now;
     doorman_time end;      /* the end of the entry; 0: the holder has had no lease */
     double claim;          /* x, what the holder claims */
-    double claim_here;     /* R6: what it claims under a lease of this node */
-    double outstanding;    /* a server: what it has committed under such a lease */
-    bool live;             /* something is committed for it; else it is new or deferred (T4) */
-    bool names_last_lease; /* it names the last lease that it was granted here */
-    bool granted_here;     /* the lease that it has is from this node */
+    double claim_here;     /* R6: what the holder claims under a lease of this node */
+    double outstanding;    /* what a server has committed under a lease of this node, else 0 */
+    bool live;             /* something is committed; else the holder is new or deferred (T4) */
+    bool names_last_lease; /* the holder names the last lease that it was granted here */
+    bool granted_here;     /* the lease that the holder has is from this node */
     bool learns;           /* the holder is a server that learns */
-    bool returned;         /* and the same lease as before is granted (R7) */
+    bool returned;         /* the holder learns and gets the same lease as before (R7) */
     double target;
 } doorman__request_context;
 
@@ -6408,7 +6424,9 @@ static doorman_lease doorman__unmatched_lease(doorman_server *server, double wan
                            .refresh_interval = doorman__unmatched.refresh_interval};
 }
 
-/* Answers an item that has no lease entry: a refusal, or (G2) a grant of all that it asks for. */
+/* Answers an item that has no lease entry. If no template matches, the holder is granted all that
+ * it asks for, or refused if the configuration rejects such requests (G2). If a limit is reached,
+ * the holder is refused (C7). */
 static void doorman__server_answer_unmatched(doorman_server *server,
                                              const doorman__request_item *item,
                                              const doorman_request *request,
@@ -6433,19 +6451,19 @@ static void doorman__server_answer_unmatched(doorman_server *server,
     item_response->has_learn_for = item_request->learning;
 }
 
-/* S6: the length of a new lease. */
+/* S6: returns the length of a new lease. */
 static doorman_time doorman__leases_lease_length(const doorman__lease_table *leases,
                                                  doorman_time now) {
     return doorman__earlier(leases->algorithm->lease_length, leases->end_by - now);
 }
 
-/* R12: the refresh interval of a holder that may get more soon. */
+/* R12: returns the refresh interval for a holder that may get more soon. */
 static doorman_time doorman__leases_soon(const doorman_algorithm *algorithm) {
     return doorman__later(doorman__minimum_interval(algorithm, algorithm->lease_length),
                           algorithm->minimum_refresh_interval);
 }
 
-/* S6 and R12: the refresh interval that the response contains. */
+/* S6 and R12: returns the refresh interval that the response contains. */
 static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
                                             const doorman__lease_entry *entry, double target,
                                             doorman_time now) {
@@ -6463,18 +6481,18 @@ static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
     return doorman__later(doorman__earlier(refresh, doorman__leases_soon(algorithm)), 1);
 }
 
-/* Sets the end of the entry of a holder that gets no lease: three times its refresh interval, but
- * at most the length of a lease. If the holder is gone, its wants must not take capacity from
- * others for longer. */
+/* Sets when the entry of a holder ends: after this length, with the drift (S8). For a holder that
+ * gets no lease, the length is three refresh intervals, but at most the length of a lease. If such
+ * a holder is gone, its wants must not take capacity from others for longer. */
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
     doorman_time end = doorman__server_bound(context->server, length);
     doorman__leases_set_end(context->leases, context->entry, doorman__after(context->now, end));
     doorman__resource_update_by(context->server, context->resource, context->entry->end);
 }
 
-/* T4: responds for a node that has no lease of its own. The node keeps the holder's claim, so that
- * its own claim is complete. It keeps the holder's wants until the holder should have asked again.
- */
+/* T4: responds for a node that has no lease of its own. The node keeps what the holder claims, so
+ * that the claim of the node to its parent is complete. The node keeps the holder's wants until the
+ * holder should have asked again. */
 static void doorman__context_defer(const doorman__request_context *context,
                                    doorman_capacity_response *item_response) {
     doorman__lease_table *leases = context->leases;
@@ -6520,8 +6538,8 @@ static doorman_lease doorman__context_repeat(const doorman__request_context *con
         .refresh_interval = doorman__leases_refresh(leases, entry, context->target, context->now)};
 }
 
-/* S3: whether a holder may grow within the minimum interval. `last_wants` is the wants before this
- * request. */
+/* S3: returns whether a holder may grow within the minimum interval. `last_wants` is what the
+ * holder wanted before this request. */
 static bool doorman__context_may_grow(const doorman__request_context *context, double last_wants) {
     const doorman__lease_table *leases = context->leases;
     double has = context->entry->has, target = context->target;
@@ -6533,7 +6551,8 @@ static bool doorman__context_may_grow(const doorman__request_context *context, d
     return target * DOORMAN__MET > has;
 }
 
-/* S3: whether the holder gets its last lease again. `last_wants` is as above. */
+/* S3: returns whether the holder gets its last lease again. `last_wants` is what the holder wanted
+ * before this request. */
 static bool doorman__context_too_soon(const doorman__request_context *context, double last_wants) {
     const doorman__lease_entry *entry = context->entry;
     doorman_time minimum =
@@ -6542,9 +6561,9 @@ static bool doorman__context_too_soon(const doorman__request_context *context, d
            !doorman__context_may_grow(context, last_wants);
 }
 
-/* The next state of an item whose memory is reserved.
+/* Returns the next state of an item whose memory is reserved.
  *   leased       the server is a root, or a node that has a lease
- *   last_wants   the wants before this request */
+ *   last_wants   what the holder wanted before this request */
 static doorman__item_state doorman__context_next(const doorman__request_context *context,
                                                  bool leased, double last_wants) {
     bool learning = doorman__leases_learning(context->leases, context->now);
@@ -6558,11 +6577,11 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
 }
 
 /* R6: grants what a holder has had. A holder that names a lease of this node may also get what
- * others give back. A holder that has nothing from this node must try later. Returns the committed
- * amount.
- *    A claim for which there is no room is answered with 0, so that its holder stops using the old
- * lease. Otherwise it could claim the old lease from the next master, which would renew it although
- * the leases that took the room are still in force. */
+ * other holders give back. A holder that has nothing from this node must try later. Returns the
+ * committed amount.
+ *    If there is no room for a claim, the holder gets a lease of 0, so that it stops using the old
+ * lease. Otherwise the holder could claim the old lease from the next master. That master would
+ * renew the old lease although the leases that took the room are still in force. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     double target = context->granted_here ? context->target : 0;
@@ -6574,8 +6593,8 @@ static double doorman__context_learn(const doorman__request_context *context) {
     return committed;
 }
 
-/* S5: grants a share, or the free part of it. Returns the committed amount. If leases are whole
- * units, *target is rounded. */
+/* S5: grants the share of a holder, or the free part of the share. Returns the committed amount. If
+ * leases are whole units, *target is rounded. */
 static double doorman__context_share(const doorman__request_context *context, double *target) {
     doorman__lease_table *leases = context->leases;
     doorman__rotation *turns = leases->whole ? context->rotation : NULL;
@@ -6589,8 +6608,8 @@ static double doorman__context_share(const doorman__request_context *context, do
 }
 
 /* S4: responds to a holder that has nothing of this node, while the server learns. A holder that
- * names a lease of this node should ask again soon, because others may give something back. All
- * other holders must wait until the server has learned. */
+ * names a lease of this node should ask again soon, because other holders may give something back.
+ * A holder that names no such lease must wait until the server has learned. */
 static void doorman__context_try_later(const doorman__request_context *context,
                                        doorman_capacity_response *item_response) {
     const doorman_algorithm *algorithm = context->leases->algorithm;
@@ -6605,7 +6624,7 @@ static void doorman__context_try_later(const doorman__request_context *context,
 }
 
 /* Makes a lease from the amounts that the lease table has just committed.
- *   target      what the holder should have; if it has less, it should ask again soon
+ *   target      what the holder should have; a holder that has less should ask again soon
  *   committed   what the lease commits */
 static doorman_lease doorman__context_new_lease(const doorman__request_context *context,
                                                 double target, double committed) {
@@ -6633,9 +6652,9 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
 }
 
 /* Adds what a server receives with its lease (T2, T3, R8). It receives the terms of every priority,
- * even of priorities that it does not want, because one of them may have the level of the reserve,
- * which must not lie within a group of its demands. Terms that hold for any priority are sent for
- * each priority that it has named. */
+ * even of priorities that it does not want. The reason: one of these priorities may have the level
+ * of the reserve, and that level must not lie within a group of the server's demands. If terms hold
+ * for any priority, they are sent for each priority that the server has named. */
 static void doorman__context_write_terms(const doorman__request_context *context,
                                          doorman_terms *terms,
                                          doorman_capacity_response *item_response) {
@@ -6665,8 +6684,8 @@ static void doorman__context_write_terms(const doorman__request_context *context
         doorman__later(item_response->learn_for, leases->learned_at - context->now);
 }
 
-/* Decides on an item whose memory is reserved, and writes the response. The parameters are those of
- * doorman__context_next. */
+/* Decides on an item whose memory is reserved, and writes the response. doorman__context_next
+ * explains the parameters. */
 static void doorman__context_decide(const doorman__request_context *context, bool leased,
                                     double last_wants, doorman_capacity_response *item_response) {
     doorman__request_item *item = context->item;
@@ -6693,7 +6712,7 @@ static void doorman__context_decide(const doorman__request_context *context, boo
     }
 }
 
-/* Enters the holder's wants, and what it confirms, into the lease table. */
+/* Enters the holder's wants and confirmation into the lease table. */
 static void doorman__context_enter(doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -6741,7 +6760,8 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     if (resource->upward) doorman__upward_expedite(resource->upward);
 }
 
-/* R10: a release that names another lease than the last one has no effect. */
+/* R10: processes a release. An item that names a lease other than the holder's last one has no
+ * effect. */
 static void doorman__server_release(doorman_server *server, const doorman_request *request) {
     for (size_t i = 0; i < request->item_count; i++) {
         const doorman_capacity_request *item_request = &request->items[i];
@@ -6790,8 +6810,8 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
 
 doorman_upstream *doorman_server_upstream(doorman_server *server) { return &server->upstream; }
 
-/* Removes at most `most` expired leases of a resource that is due, and the resource itself if it
- * has no holder any more. Returns how much of the limit it used. */
+/* Visits a resource that is due. Removes at most `most` expired leases, and the resource if it has
+ * no holder any more. Returns how much of the limit it used. */
 static size_t doorman__resource_update(doorman_server *server,
                                        doorman__server_resource_entry *resource, size_t most) {
     size_t count = doorman__server_expire_some(server, resource, most);
@@ -6868,8 +6888,8 @@ static void doorman__server_failed(doorman_server *server, uint64_t sequence, do
     doorman__server_free_closed(server);
 }
 
-/* Describes a resource. Returns false if this node is about to release it, so that it is not shown.
- */
+/* Describes a resource. Returns false if this node is about to release the resource, because such a
+ * resource is not shown. */
 static bool doorman__resource_describe(doorman_server *server,
                                        doorman__server_resource_entry *resource,
                                        doorman_server_resource *out) {
