@@ -9431,26 +9431,28 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
 
 /* ---- >>json --------------------------------------------------------------------------------- */
 /*
- * This section reads configurations, and reads and writes the wire protocol. One JSON object is one
- * message. A request has one key, the method. Its response has the same key, or `error`. Unknown
- * fields are ignored in messages; in a configuration they are probably typing errors, so they are
- * refused. The whole message is refused if a known field is missing, of the wrong type or out of
- * range, or if an object has a key twice.
+ * This section reads configurations. It also reads and writes the wire protocol. Each message is
+ * one JSON object. A request has one key, the method. Its response has the same key, or `error`.
+ * Unknown fields in a message are ignored. Unknown fields in a configuration are refused, because
+ * they are probably typing errors. A message is refused as a whole if a known field is missing, of
+ * the wrong type or out of range, or if an object has a key twice.
  *
- * get_capacity requests or renews leases. The default of `priority` is 1, and of `outstanding` 0.
- * `has` is the last lease received. Times are seconds, fractions allowed. Lease ids are integers
- * from 1 to 2^53.
+ * get_capacity requests or renews leases. The default of `priority` is 1, and the default of
+ * `outstanding` is 0. `has` is the last lease that the client received. Times are in seconds, and
+ * may have fractions. Lease ids are integers from 1 to 2^53.
  *
  *   {"get_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","priority":1,"wants":120,
  *     "has":{"id":73019,"node":"eu-1","capacity":80,"expires_in":48.2}}]}}
  *
- * The response has one entry for each resource, in the same order: with `gets`, or with `refused`
- * and the reason TRY_LATER, UNMATCHED or FULL. `keep` is the committed amount, and is present only
- * if it is more than `capacity`. `expiry_time` (seconds since 1970) is for people. A
- * `safe_capacity` of -1 means unlimited. If leases are whole units, `gets` has `whole`, which is
- * true, and wants are rounded up. `learning` (false if absent) says that the server is learning, or
- * has no lease because its parent is learning. Then it answers TRY_LATER to a holder whose lease it
- * cannot renew.
+ * The response has one entry for each resource, in the order of the request. An entry has either
+ * `gets`, or `refused` with the reason TRY_LATER, UNMATCHED or FULL. `keep` is the committed
+ * amount. It is present only if it is more than `capacity`. `expiry_time` is for people. It is in
+ * seconds since 1970. A `safe_capacity` of -1 means unlimited. If leases are whole units, wants are
+ * rounded up, and `gets` has `whole` with the value true.
+ *
+ * `learning` says that the server is learning, or that the server has no lease because its parent
+ * is learning. If `learning` is absent, it is false. A server that is learning answers TRY_LATER to
+ * a holder whose lease it cannot renew.
  *
  *   {"get_capacity":{"response":[{"resource_id":"db","safe_capacity":10,"gets":{"id":73020,
  *     "node":"eu-1","capacity":60,"keep":80,"expires_in":60,"refresh_interval":16,
@@ -9458,62 +9460,68 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *   {"get_capacity":{"response":[{"resource_id":"db","learning":true,"refused":{
  *     "reason":"TRY_LATER","refresh_interval":16}}]}}
  *
- * get_server_capacity requests capacity for all the clients below a server. `wants` lists them in
- * groups, at most 512 for one resource. `path` lists the 1 to 16 nodes that the request came
- * through, the sender first. `outstanding` is what the server has leased out. `learning` (false if
- * absent) says that the server does not know all its holders yet.
+ * get_server_capacity requests capacity for all the clients below a server. `wants` lists the
+ * demands of the clients in groups, at most 512 for one resource. `path` lists the 1 to 16 nodes
+ * that the request came through, the sender first. `outstanding` is the capacity that the server
+ * has leased out. `learning` says that the server does not know all its holders yet. If `learning`
+ * is absent, it is false.
  *
  *   {"get_server_capacity":{"server_id":"eu-1","path":["eu-1"],"resource":[{"resource_id":"db",
  *     "wants":[{"priority":1,"num_clients":40,"wants":300}],"outstanding":700,"learning":true,
  *     "has":{"id":5521,"node":"eu","capacity":750,"expires_in":55}}]}}
  *
- * Its response also says how the parent shares the capacity: its `algorithm` (fields that have
- * their default value may be left out), with it `whole`, as above, and the `terms` of each
- * priority, or of all priorities if they name none. `learn_for` says how long a server that learns
- * should keep learning. A child ignores a parameter that it does not know, and an algorithm of a
- * kind that it does not know, because its parent may be newer.
+ * The response also says how the parent shares the capacity. `algorithm` is the algorithm of the
+ * resource. Fields of the algorithm that have their default value may be left out. `algorithm` may
+ * also have `whole`, with the meaning above. An entry of `terms` is for one priority. An entry that
+ * names no priority is for all priorities. `learn_for` says how long a server that is learning
+ * should keep learning. The parent may be newer than its child. So the child ignores a parameter
+ * that it does not know, and an algorithm of a kind that it does not know.
  *
  *   {"get_server_capacity":{"response":[{"resource_id":"db","gets":{"id":5522,"node":"eu",
  *     "capacity":720,"keep":750,"expires_in":60,"refresh_interval":8},"algorithm":{
  *     "kind":"FAIR_SHARE","lease_length":60,"refresh_interval":8,"parameters":[{
  *     "name":"decay_factor","value":0.25}]},"terms":[{"level":14.2,"slope":0}],"learn_for":41.5}]}}
  *
- * release_capacity gives leases back. An id that is not that of the newest lease has no effect. A
- * server sends server_id instead of client_id.
+ * release_capacity gives leases back. Only the id of the newest lease has an effect. A server sends
+ * server_id instead of client_id.
  *
  *   {"release_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","id":73020}]}}
  *   {"release_capacity":{}}
  *
- * A server that is not the master answers every method with the address of the master. Without an
- * address, the master is not known.
+ * A server that is not the master answers every method with the address of the master. If there is
+ * no address in the answer, the server does not know the master.
  *
  *   {"get_capacity":{"mastership":{"master_address":"tcp://10.0.0.2:15000"}}}
  *   {"discovery":{}}
  *   {"discovery":{"is_master":true,"mastership":{"master_address":"tcp://10.0.0.2:15000"}}}
  *
- * An error means that nothing in the message took effect. Its codes are INVALID_ARGUMENT, NOT_FOUND
- * (the method), RESOURCE_EXHAUSTED (larger, deeper or with more values than allowed), UNAVAILABLE
- * (the server is stopping) and INTERNAL (anything else).
+ * An error means that nothing in the message took effect. Its code is one of these:
+ *
+ *   INVALID_ARGUMENT     the message is wrong
+ *   NOT_FOUND            there is no such method
+ *   RESOURCE_EXHAUSTED   the message is too large, is too deep, or has too many values
+ *   UNAVAILABLE          the server is stopping
+ *   INTERNAL             any other error
  *
  *   {"error":{"code":"INVALID_ARGUMENT","message":"get_capacity.resource[0].wants: is missing"}}
  *
  * G7 An algorithm has named parameters: minimum_interval, minimum_refresh_interval, decay_factor,
- *    reserve and handover. The names lease_duration_secs and refresh_interval of the design
- *    document stand for the fields lease_length and refresh_interval. Values are numbers, or
- *    strings.
- * V5 A request or a response has at most 4 MiB, 32 levels, 200,000 values, and 63 bytes for a
- *    number. cJSON accepts too much (infinities, NUL in strings, trailing bytes), so every text is
- *    first checked against RFC 8259, and cJSON sees only valid text. The writer is this section's
- *    own, because cJSON does not write numbers exact to the last bit.
+ *    reserve and handover. The design document has two more names: lease_duration_secs stands for
+ *    the field lease_length, and refresh_interval stands for the field refresh_interval. Values are
+ *    numbers or strings.
+ * V5 A request or a response has at most 4 MiB, 32 levels and 200,000 values. A number has at most
+ *    63 bytes. cJSON accepts too much: infinities, NUL in strings, and trailing bytes. So every
+ *    text is first checked against RFC 8259, and cJSON gets only valid text. This section has its
+ *    own writer, because cJSON does not write numbers exact to the last bit.
  */
 
 #define DOORMAN__JSON_DEPTH_MAX 32
 #define DOORMAN__JSON_VALUES_MAX 200000
-#define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* cJSON reads no more */
+#define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* the maximum of cJSON */
 #define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: doubles represent every integer up to it */
 
-/* The state of a syntax check. Its functions move `at` past what they accept. A function that
- * returns false leaves `at` where the text is wrong, and sets `rule` to the reason. */
+/* The state of a syntax check. Its functions move `at` behind the text that they accept. A function
+ * that finds an error leaves `at` at the error, sets `rule` to the reason, and returns false. */
 typedef struct doorman__scan {
     const char *at, *end, *rule;
     unsigned depth, values;
@@ -9524,8 +9532,8 @@ static bool doorman__scan_fail(doorman__scan *scan, const char *rule) {
     return false;
 }
 
-/* Returns the next character; NUL at the end. A NUL in the text is an error wherever the end would
- * be an error, so callers need not distinguish them. */
+/* Returns the next character, or NUL at the end. A NUL in the text is an error wherever the end of
+ * the text would be an error. So callers need not distinguish a NUL from the end. */
 static char doorman__scan_peek(const doorman__scan *scan) {
     return scan->at < scan->end ? *scan->at : '\0';
 }
@@ -9576,8 +9584,8 @@ static int doorman__scan_hex(doorman__scan *scan) {
     return code;
 }
 
-/* Checks an escape, from behind the backslash. A character above U+FFFF is written as two
- * surrogates, a high one and a low one. */
+/* Checks the part of an escape that is behind the backslash. A character above U+FFFF is written as
+ * two surrogates, first a high one and then a low one. */
 static bool doorman__scan_escape(doorman__scan *scan) {
     char kind = doorman__scan_peek(scan);
     if (!kind || !strchr("\"\\/bfnrtu", kind)) return false;
@@ -9591,8 +9599,8 @@ static bool doorman__scan_escape(doorman__scan *scan) {
     return low >= 0xdc00 && low < 0xe000;
 }
 
-/* Returns whether a character is printable ASCII that needs no escape in a string. Most text
- * consists of these, so they have loops of their own. */
+/* Returns true for printable ASCII characters that need no escape in a string. Most text consists
+ * of these characters, so they have loops of their own. */
 static bool doorman__json_plain(char character) {
     return character >= ' ' && character < 0x7f && character != '"' && character != '\\';
 }
@@ -9637,7 +9645,7 @@ static bool doorman__scan_key(doorman__scan *scan) {
     return doorman__scan_take(scan, ':') || doorman__scan_fail(scan, "not JSON: expected a colon");
 }
 
-/* Checks an object or a list, starting at its bracket. */
+/* Checks an object or a list. The text begins with the opening bracket. */
 static bool doorman__scan_container(doorman__scan *scan) {
     bool object = *scan->at++ == '{';
     char close = object ? '}' : ']';
@@ -9658,8 +9666,8 @@ static bool doorman__scan_container(doorman__scan *scan) {
     return true;
 }
 
-/* Checks a value and the white space around it. The recursion is at most DOORMAN__JSON_DEPTH_MAX
- * deep. */
+/* Checks a value and the white space around the value. The recursion is at most
+ * DOORMAN__JSON_DEPTH_MAX levels deep. */
 static bool doorman__scan_value(doorman__scan *scan) {
     bool sound = false;
     if (++scan->values > DOORMAN__JSON_VALUES_MAX) {
@@ -9679,9 +9687,9 @@ static bool doorman__scan_value(doorman__scan *scan) {
     return sound;
 }
 
-/* Checks a text and parses it into a tree, which the caller deletes. When cJSON fails for a valid
- * text, it is out of memory (or the locale's decimal separator is longer than one byte, which cJSON
- * cannot handle). */
+/* Checks a text and parses it into a tree. The caller deletes the tree. If cJSON fails for a valid
+ * text, there is no memory, or the decimal separator of the locale is longer than one byte. cJSON
+ * cannot handle such a separator. */
 static doorman_status doorman__json_parse(cJSON **out, const char *text, size_t bytes,
                                           doorman_error *error) {
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
@@ -9698,9 +9706,9 @@ static doorman_status doorman__json_parse(cJSON **out, const char *text, size_t 
     return *out ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* The state of reading a text. It keeps the first failure. Callers may continue to read after a
- * failure, because an absent or wrong field leaves its target unchanged. So only the end needs a
- * check. */
+/* The state of reading a text. It keeps the first failure. A caller may continue to read after a
+ * failure, because an absent or wrong field leaves its target unchanged. So a caller checks for
+ * failure only at the end. */
 typedef struct doorman__reader {
     doorman_status status;
     doorman_error *error;
@@ -9708,7 +9716,8 @@ typedef struct doorman__reader {
     void *room; /* memory for the structs that are read: one block, aligned to 8 bytes */
 } doorman__reader;
 
-/* A value and its path: a chain on the stack, which becomes text when something is wrong. */
+/* A value and its path. Each field points to the field around it, on the stack. The path is written
+ * as text only if something is wrong. */
 typedef struct doorman__field {
     doorman__reader *reader;
     const struct doorman__field *parent; /* NULL: the whole text */
@@ -9753,9 +9762,9 @@ static int doorman__key_order(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Returns a key that an object has twice, or NULL. Up to 16 keys are compared in pairs, which is
- * fast because the first characters mostly differ. More keys are sorted first: no valid message has
- * so many, but an attacker can send 100,000 to keep a server busy. */
+/* Returns a key that an object has twice, or NULL. Up to 16 keys are compared in pairs. This is
+ * fast, because most keys differ in the first character. More keys are sorted first. No valid
+ * message has more than 16 keys, but an attacker can send 100,000 keys to keep a server busy. */
 static const char *doorman__key_twice(const doorman__field *object, size_t count) {
     const cJSON *first = object->value->child;
     const char *twice = NULL;
@@ -9782,7 +9791,7 @@ static const char *doorman__key_twice(const doorman__field *object, size_t count
     return twice;
 }
 
-/* Refuses a key that appears twice in any object, even in one that is not read. */
+/* Refuses a key that appears twice in any object, even if the object is not read. */
 static void doorman__read_unique(const doorman__field *field) {
     bool object = cJSON_IsObject(field->value);
     size_t count = 0;
@@ -9806,21 +9815,22 @@ static doorman__field doorman__read_start(doorman__reader *reader, const char *t
     return root;
 }
 
-/* Returns whether a key equals a name of `bytes` bytes. Most differ in the first character, and
- * then this loop is faster than a call of strncmp. */
+/* Returns true if a key equals a name of `bytes` bytes. Most keys differ in the first character.
+ * For these keys this loop is faster than a call of strncmp. */
 static bool doorman__key_is(const char *key, const char *name, size_t bytes) {
     size_t same = 0;
     while (same < bytes && key[same] == name[same]) same++;
     return same == bytes && !key[same];
 }
 
-/* Returns the end of the name of a field, in a list of fields as doorman__read takes it. */
+/* Returns the end of the name of a field. The name is in a list of fields as doorman__read takes
+ * it. */
 static const char *doorman__name_end(const char *fields) {
     while (*fields != ':' && *fields != '?') fields++;
     return fields;
 }
 
-/* Returns whether a key is in such a list. */
+/* Returns true if a key is in a list of fields as doorman__read takes it. */
 static bool doorman__key_known(const char *fields, const char *key) {
     while (*fields) {
         const char *end = doorman__name_end(fields);
@@ -9904,8 +9914,8 @@ static void doorman__read_priority(const doorman__field *field, int *out) {
 }
 
 /* Reads seconds, and rounds them to nanoseconds. So a duration of up to 26 days that this section
- * wrote is read back exactly. `positive` refuses 0, for fields where 0 in the struct means the
- * default. */
+ * wrote is read back exactly. `positive` refuses 0. It is for fields where 0 in the struct means
+ * the default. */
 static void doorman__read_seconds(const doorman__field *field, bool positive, doorman_time *out) {
     const char *rule = positive ? DOORMAN__DURATION_RULE : "must be from 0 to 1e8 seconds";
     double seconds = 0;
@@ -9958,7 +9968,7 @@ static size_t doorman__list_count(const doorman__field *list) {
     return cJSON_IsArray(list->value) ? (size_t)cJSON_GetArraySize(list->value) : 0;
 }
 
-/* Allocates zeroed memory for the structs that are read; NULL if reading has failed. */
+/* Allocates zeroed memory for the structs that are read. Returns NULL if reading has failed. */
 static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
     if (reader->status != DOORMAN_OK) return NULL;
     reader->room = doorman__zalloc(bytes + 1);
@@ -9966,8 +9976,9 @@ static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
     return reader->room;
 }
 
-/* Returns the first item of a list; doorman__next moves it on. `value` is NULL behind the last
- * item, and also if reading has failed: then there may be no memory for the items. */
+/* Returns the first item of a list. doorman__next moves to the next item. `value` is NULL behind
+ * the last item. `value` is also NULL if reading has failed, because there may be no memory for the
+ * items. */
 static doorman__field doorman__read_list(const doorman__field *list) {
     doorman__field first = {.reader = list->reader, .parent = list};
     if (list->value && !cJSON_IsArray(list->value)) doorman__read_fail(list, "must be a list");
@@ -9980,8 +9991,8 @@ static void doorman__next(doorman__field *item) {
     item->value = item->value->next;
 }
 
-/* Counts the items of inner lists: each item of `list` is an object that may have a list with this
- * key. Returns the sum of their lengths. Each inner list may have at most `most` items. */
+/* Counts the items of inner lists. Each item of `list` is an object that may have an inner list
+ * with this key. Each inner list may have at most `most` items. Returns the sum of the lengths. */
 static size_t doorman__count_below(const doorman__field *list, const char *key, size_t most) {
     size_t all = 0;
     doorman__field item = doorman__read_list(list);
@@ -9998,7 +10009,8 @@ static size_t doorman__count_below(const doorman__field *list, const char *key, 
     return all;
 }
 
-/* Returns the index of a field's value among the names, or -1 if it is absent or none of them. */
+/* Returns the index of a field's value among the names. Returns -1 if the field is absent, or if
+ * its value is not among the names. */
 static int doorman__read_name(const doorman__field *field, const char *const *names, int count) {
     const char *name = NULL;
     doorman__read_string(field, &name);
@@ -10008,7 +10020,7 @@ static int doorman__read_name(const doorman__field *field, const char *const *na
     return -1;
 }
 
-/* As doorman__read_name, but refuses a value that is none of the names. */
+/* Does the same as doorman__read_name, but refuses a value that is not among the names. */
 static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
     int chosen = doorman__read_name(field, names, count);
     if (!field->value || chosen >= 0) return chosen;
@@ -10021,8 +10033,8 @@ static int doorman__read_choice(const doorman__field *field, const char *const *
     return -1;
 }
 
-/* The parameters of an algorithm (G7): four times (of which two are also fields), two numbers, and
- * the handover. */
+/* The parameters of an algorithm (G7): four times, two numbers and the handover. Two of the times
+ * are also fields. */
 static const char *const doorman__parameters[] = {
     "lease_duration_secs", "refresh_interval", "minimum_interval", "minimum_refresh_interval",
     "decay_factor",        "reserve",          "handover"};
@@ -10080,9 +10092,9 @@ static void doorman__read_parameter(const doorman__field *field, bool strict, un
     cJSON_Delete(number);
 }
 
-/* Reads an algorithm. In a configuration (`strict`) the kind and all parameters must be known. A
- * parent may be newer than this node: then unknown parameters are ignored, and an unknown kind
- * leaves `out` unchanged and returns false. */
+/* Reads an algorithm. If it is in a configuration (`strict`), its kind and all parameters must be
+ * known. If it is from a parent, the parent may be newer than this node. Then unknown parameters
+ * are ignored. For an unknown kind the function leaves `out` unchanged and returns false. */
 static bool doorman__read_algorithm(const doorman__field *field, bool strict,
                                     doorman_algorithm *out) {
     static const char fields[] =
@@ -10129,10 +10141,10 @@ doorman_status doorman_json_config(doorman_config **out, const char *text, size_
     return doorman__read_end(&reader);
 }
 
-/* The values of doorman_outcome without the first, GRANTED. */
+/* The names of all values of doorman_outcome except the first one, GRANTED. */
 static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
 
-/* Returns the method of a message and sets *body to its object. */
+/* Returns the method of a message, and sets *body to the object of the method. */
 static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
                                            doorman__field *body) {
     doorman__reader *reader = root->reader;
@@ -10155,8 +10167,8 @@ static doorman_method doorman__read_method(const doorman__field *root, bool *is_
     return DOORMAN_DISCOVERY;
 }
 
-/* Reads the demands of one resource to *demands and moves *demands behind them. A client has one
- * demand; a server has one for each group (`list`). */
+/* Reads the demands of one resource to *demands, and moves *demands behind them. A client has one
+ * demand. A server has one demand for each group in `list`. */
 static void doorman__read_wants(const doorman__field *field, const doorman__field *list,
                                 doorman_demand **demands, doorman_capacity_request *item_request) {
     doorman_demand *demand = *demands;
@@ -10207,7 +10219,7 @@ static void doorman__read_holder(const doorman__field *body, doorman_request *ou
     doorman__read(body, out->is_server ? "server_id:s" : "client_id:s", &out->holder_id);
 }
 
-/* Reads the nodes that a server's request came through, the sender first. */
+/* Reads the nodes that a server's request came through. The first node is the sender. */
 static doorman__field doorman__read_path(const doorman__field *body, doorman_request *out) {
     doorman__field path;
     doorman__read(body, "path:o", &path);
@@ -10217,7 +10229,7 @@ static doorman__field doorman__read_path(const doorman__field *body, doorman_req
     return path;
 }
 
-/* Reads a request. The memory holds the items, then the demands, then the path. */
+/* Reads a request. The memory block holds the items, then the demands, then the path. */
 static void doorman__read_request(const doorman__field *root, doorman_request *out) {
     doorman__reader *reader = root->reader;
     doorman__field body, list, path = {.reader = reader};
@@ -10248,7 +10260,8 @@ static void doorman__read_request(const doorman__field *root, doorman_request *o
 }
 
 /* Reads the fields that only a response to a server has. It writes to *algorithm and *terms, and
- * moves *terms behind what it wrote. The sender leaves out defaults, so they are filled in here. */
+ * moves *terms behind the terms that it wrote. The sender leaves out defaults, so this function
+ * fills them in. */
 static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
                                  doorman_terms **terms, doorman_capacity_response *out) {
     doorman__field settings, list, priority;
@@ -10289,8 +10302,8 @@ static void doorman__read_capacity_response(const doorman__field *field,
     lease->committed = doorman__max(lease->committed, lease->capacity);
 }
 
-/* Reads the items of a response. The memory holds the items; for a server then one algorithm for
- * each item, and all terms. */
+/* Reads the items of a response. The memory block holds the items. For a server, the block then
+ * holds one algorithm for each item, and all terms. */
 static void doorman__read_capacity_responses(const doorman__field *list, doorman_response *out) {
     bool policy = out->is_server;
     size_t count = doorman__list_count(list);
@@ -10332,8 +10345,8 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
     doorman__read_capacity_responses(&list, out);
 }
 
-/* The state of writing a text. When memory runs out, the buffer stays as it is and the rest is
- * dropped. So only the end needs a check. */
+/* The state of writing a text. If memory runs out, the buffer stays as it is, and the rest of the
+ * text is dropped. So a caller checks for failure only at the end. */
 typedef struct doorman__writer {
     doorman_buffer *buffer;
     bool failed;
@@ -10351,8 +10364,8 @@ static bool doorman__buffer_reserve(doorman_buffer *buffer, size_t bytes) {
     return room;
 }
 
-/* Returns a place for `bytes` bytes, or NULL without memory. The caller writes them and adds to the
- * count. */
+/* Returns a place for `bytes` bytes, or NULL if there is no memory. The caller writes the bytes,
+ * and adds their number to the count. */
 static char *doorman__put_room(doorman__writer *out, size_t bytes) {
     doorman_buffer *buffer = out->buffer;
     out->failed = out->failed || !doorman__buffer_reserve(buffer, buffer->bytes + bytes);
@@ -10368,7 +10381,8 @@ static void doorman__put_bytes(doorman__writer *out, const char *text, size_t by
 }
 
 /* Writes units * 10^-places, without zeros at the end of the fraction. It makes the digits from the
- * last to the first. Compilers replace the division by a constant with a multiplication. */
+ * last one to the first one. The divisor is a constant, so compilers use a multiplication instead
+ * of a division. */
 static void doorman__put_decimal(doorman__writer *out, uint64_t units, int places) {
     char text[32], *end = text + sizeof text, *first = end;
     bool whole = true;
@@ -10384,18 +10398,19 @@ static void doorman__put_decimal(doorman__writer *out, uint64_t units, int place
     doorman__put_bytes(out, first, (size_t)(end - first));
 }
 
-/* Writes a time as seconds. Most times are whole seconds, which skip the fraction. */
+/* Writes a time as seconds. Most times are whole seconds. They need no fraction. */
 static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
     bool whole = time % DOORMAN_SECOND == 0;
     doorman__put_decimal(out, (uint64_t)(whole ? time / DOORMAN_SECOND : time), whole ? 0 : 9);
 }
 
-/* Writes the fraction of a double in [1/64, 2^53), which has at most 58 bits behind the point. It
- * writes digits until no other double is as near to them (Steele and White 1990): until the number
- * is less than `near` away from the digits, or from the digits with the last one incremented.
- * Neighbouring doubles are at least a part in 2^53 apart; `near` is half of that, so one digit more
- * than needed may be written. A last digit that is rounded up is never 9, because then one digit
- * less would have been enough. */
+/* Writes the fraction of a double that is at least 1/64 and less than 2^53. Such a fraction has at
+ * most 58 bits behind the point. The method is that of Steele and White (1990). It writes digits
+ * until no other double is as near to the written number. This is so when the double is less than
+ * `near` away from the written digits, or from the written digits with the last one incremented.
+ * The distance between neighbouring doubles is at least a part in 2^53. `near` is half of that, so
+ * one digit more than needed may be written. A last digit that is rounded up is never 9, because
+ * one digit less would then have been enough. */
 static void doorman__put_fraction(doorman__writer *out, double size) {
     const uint64_t one = UINT64_C(1) << 60;
     uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
@@ -10412,8 +10427,8 @@ static void doorman__put_fraction(doorman__writer *out, double size) {
     doorman__put_bytes(out, text, count);
 }
 
-/* Writes a number that is less than 1/64 or an integer of more than 2^53, with `.` as the decimal
- * separator in every locale. Few amounts are like this. */
+/* Writes a number that is less than 1/64, or an integer that is more than 2^53. The decimal
+ * separator is `.` in every locale. Few amounts are like this. */
 static void doorman__put_extreme(doorman__writer *out, double size) {
     char text[40];
     snprintf(text, sizeof text, "%.17g", size);
@@ -10424,7 +10439,7 @@ static void doorman__put_extreme(doorman__writer *out, double size) {
     doorman__put_bytes(out, text + digits + point, strlen(text + digits + point));
 }
 
-/* Writes an amount so that reading it gives the same double. Most are integers or have a few
+/* Writes an amount. Reading the text gives the same double. Most amounts are integers or have a few
  * decimals. */
 static void doorman__put_amount(doorman__writer *out, double amount) {
     double size = amount < 0 ? -amount : amount;
@@ -10444,7 +10459,8 @@ static void doorman__put_amount(doorman__writer *out, double amount) {
 }
 
 /* Writes the rest of a string, from its first character that needs an escape. Only error messages
- * can have control characters, or an incomplete character at the place where they were cut. */
+ * can have control characters. An error message can also have an incomplete character at its end,
+ * because long messages are cut. */
 static void doorman__put_escaped(doorman__writer *out, const char *text, const char *end) {
     const char *plain = text;
     while (text < end) {
@@ -10479,7 +10495,8 @@ static void doorman__put_comma(doorman__writer *out) {
     if (!first) doorman__put_bytes(out, ",", 1);
 }
 
-/* Writes the text of a format up to its next %, or its end, and returns that place. */
+/* Writes the text of a format up to its next %, or up to its end. Returns the place where it
+ * stopped. */
 static const char *doorman__put_plain(doorman__writer *out, const char *format) {
     char *first = doorman__put_room(out, strlen(format)), *to = first;
     for (; *format && *format != '%'; format++) {
@@ -10489,8 +10506,14 @@ static const char *doorman__put_plain(doorman__writer *out, const char *format) 
     return format;
 }
 
-/* Writes text by a format: ' writes a ", %s a string in quotes, %n an amount, %t a doorman_time in
- * seconds, %i a uint64_t, %b a bool, and %, a comma unless it is behind an opening bracket. */
+/* Writes text by a format. Most characters stand for themselves. These do not:
+ *   '    a "
+ *   %s   a string in quotes
+ *   %n   an amount
+ *   %t   a doorman_time, in seconds
+ *   %i   a uint64_t
+ *   %b   a bool
+ *   %,   a comma, unless it is behind an opening bracket */
 static void doorman__put(doorman__writer *out, const char *format, ...) {
     va_list values;
     va_start(values, format);
@@ -10621,7 +10644,8 @@ static const char *doorman__status_text(doorman_status status) {
     return texts[status];
 }
 
-/* Writes a reply that reports an error. An empty message means the text of the status. */
+/* Writes a reply that reports an error. If the message is empty, the reply has the text of the
+ * status. */
 static void doorman__put_error(doorman__writer *out, doorman_status status, const char *message) {
     bool on_wire = status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_NOT_FOUND ||
                    status == DOORMAN_RESOURCE_EXHAUSTED || status == DOORMAN_UNAVAILABLE;
@@ -10630,7 +10654,7 @@ static void doorman__put_error(doorman__writer *out, doorman_status status, cons
                  message[0] ? message : doorman__status_text(status));
 }
 
-/* Writes the demand of a client, or the groups of a server. */
+/* Writes the demand of a client, or the demand groups of a server. */
 static void doorman__put_wants(doorman__writer *out, const doorman_capacity_request *item_request,
                                bool is_server) {
     if (!is_server) {
@@ -10664,7 +10688,7 @@ static void doorman__put_capacity_request(doorman__writer *out,
     doorman__put(out, "}");
 }
 
-/* Writes the holder's id, and the path of a server's request. */
+/* Writes the holder's id. If the holder is a server, also writes the path of the request. */
 static void doorman__put_holder(doorman__writer *out, const doorman_request *request) {
     doorman__put(out, request->is_server ? "'server_id':%s" : "'client_id':%s", request->holder_id);
     if (!request->is_server || request->method != DOORMAN_GET_CAPACITY) return;
@@ -10695,8 +10719,9 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
 
 /* Allocates the memory for a reply before the server decides. So a message changes nothing if there
  * is no memory, or if the reply could be larger than a message may be (C4). An id takes up to twice
- * its bytes, if all of it is escaped. The rest of an item, with the node's name, takes at most 820
- * bytes. For a server, the algorithm takes at most 520, and each of 16 terms 80. */
+ * its bytes, because each byte may need an escape. The rest of an item takes at most 820 bytes,
+ * with the node's name. For a server, the algorithm takes at most 520 bytes, and each of 16 terms
+ * takes at most 80 bytes. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
     size_t bytes = 1024, rest = request->is_server ? 820 + 520 + 16 * 80 : 820;
@@ -10714,9 +10739,9 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
 
 /* ---- JSON: an exchange */
 /*
- * An exchange is one message and its reply. There are three steps because only the second one needs
- * the caller's lock, and it is short: a resource costs 1.3 us in a message of 100 (measured on one
- * core of a virtual machine, each resource with `has`).
+ * An exchange is one message and its reply. It has three steps, because only the second step needs
+ * the caller's lock, and this step is short. In a message of 100 resources, each with `has`, a
+ * resource costs 1.3 us. This was measured on one core of a virtual machine:
  *
  *     checking the text   0.14 us
  *     cJSON               0.52     with an arena; 0.70 with malloc
@@ -10726,8 +10751,8 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
  *     writing             0.28
  *
  * The table shows the states, and the next state after each step. Each step may be called in each
- * state. A step that has no effect ("-") returns what the last step returned. _uninit leads from
- * every state to EMPTY.
+ * state. A step that has no effect ("-") returns what the last step returned. After _uninit the
+ * state is EMPTY.
  *
  *     state     meaning                        _read          _decide           _write
  *     EMPTY     there is no message            READ, FAILED   FAILED            FAILED, WRITTEN
@@ -10766,7 +10791,7 @@ static doorman_status doorman__exchange_fail(doorman_json_exchange *exchange, do
     return status;
 }
 
-/* Frees the message that was read, and the structs made from it. */
+/* Frees the message that was read, and the structs that were made from it. */
 static void doorman__exchange_forget(doorman_json_exchange *exchange) {
     DOORMAN_FREE(exchange->room);
     cJSON_Delete(exchange->tree);
@@ -10782,8 +10807,8 @@ void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
     doorman__exchange_move(exchange, DOORMAN__EXCHANGE_EMPTY, DOORMAN_OK);
 }
 
-/* Allocates memory for the server's response: the items; for a server then an algorithm and terms
- * for each item. */
+/* Allocates memory for the server's response. The memory holds the items. For a server, it then
+ * holds an algorithm and terms for each item. */
 static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange) {
     const doorman_request *request = &exchange->request;
     size_t each = sizeof(doorman_capacity_response);
@@ -10815,7 +10840,7 @@ doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const
     return status;
 }
 
-/* Copies what one item of a response to a server points to. */
+/* Copies the data that one item of a response to a server points to. */
 static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_t index) {
     size_t count = exchange->response.item_count;
     doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept,
@@ -10833,8 +10858,8 @@ static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_
     item_response->terms = terms;
 }
 
-/* Copies the response. The server's own copy is only valid until the next call on the server, and
- * another thread may make that call before the reply is written. */
+/* Copies the response. The server's own copy is only valid until the next call on the server.
+ * Another thread may make that call before the reply is written. */
 static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     doorman_response *response = &exchange->response;
     doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept;
@@ -10847,7 +10872,7 @@ static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     for (size_t i = 0; i < response->item_count; i++) {
         items[i] = response->items[i];
         items[i].resource_id = exchange->request.items[i].resource_id;
-        const char *node = items[i].gets.node; /* the same in all leases */
+        const char *node = items[i].gets.node; /* all leases have the same node */
         if (node && strcmp(exchange->node, node) != 0) {
             memcpy(exchange->node, node, strlen(node) + 1);
         }
@@ -10857,7 +10882,8 @@ static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     response->items = items;
 }
 
-/* The server's error text has paths below the method, so the method is added here. */
+/* Adds the method to the server's error text, because the paths in that text begin below the
+ * method. */
 doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doorman_server *server,
                                             doorman_time now) {
     const doorman_request *request = &exchange->request;
@@ -10913,8 +10939,8 @@ doorman_status doorman_json_serve(doorman_server *server, const char *text, size
     return status;
 }
 
-/* A response that is processed in two steps. The first step, reading it, takes longer and needs no
- * lock. */
+/* A response that is processed in two steps. The first step reads it. This step takes longer, and
+ * needs no lock. */
 typedef struct doorman__incoming {
     doorman__reader reader;
     doorman_response response;
@@ -10929,7 +10955,7 @@ static void doorman__incoming_read(doorman__incoming *incoming, const char *text
     if (reader->status == DOORMAN_NOT_FOUND) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
-/* Gives the response to the upstream, and frees it. */
+/* Gives the response to the upstream, and frees the response. */
 static doorman_status doorman__incoming_give(doorman__incoming *incoming,
                                              doorman_upstream *upstream, uint64_t sequence,
                                              doorman_time now) {
