@@ -3632,9 +3632,9 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  * turns. Therefore:
  *   - The lags sum to 0, however much of the capacity is in use. (The lag of a holder that leaves
  *     is added to the others.) A holder with a bounded lag has a mean in proportion to its share.
- *   - A renewal settles one lag in O(1), and visits no other holder (A2). - What is committed for a
- *   holder counts, not what it was granted. A holder of a gauge may have units in flight for long,
- *   or may confirm nothing. It still cannot get more than its share.
+ *   - A renewal settles one lag in O(1), and visits no other holder (A2).
+ *   - What is committed for a holder counts, not what it was granted. A holder of a gauge may have
+ *     units in flight for long, or may confirm nothing. It still cannot get more than its share.
  *
  * A holder is owed a unit if its lag has reached half a lease length of one unit (the `turn`), or
  * if it has not had a unit since it was added. A unit that is in no lease is idle. The following
@@ -4220,9 +4220,10 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
 
 /* ---- >>upstream ----------------------------------------------------------------------------- */
 /*
- * The upward half of a client, and of a server with a parent: which leases to ask for, when and at
- * which address, and what the responses mean. It is passive. Its owner, the client or the server,
- * hands demands in and reads changes of leases out:
+ * The upward half of a client, and of a server with a parent. It decides which leases to ask for,
+ * when, and at which address. It also interprets the responses. The upstream is passive. Its owner
+ * is the client or the server. The owner passes demands to the upstream, and reads changes of
+ * leases from it:
  *
  *     a request    if (doorman__upstream_begin(upstream, now)) {
  *                      while ((held = doorman__upstream_next(upstream, now))) {
@@ -4240,14 +4241,14 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *   state        meaning                    leaves it
  *   READY        no request is under way    a request is made                    -> REQUESTED
  *                                           there is no memory for one           -> BACKING_OFF
- *   REQUESTED    waits for one response     it comes, or redirects               -> READY
- *                                           it fails, times out or is invalid    -> BACKING_OFF
- *   BACKING_OFF  waits until retry_at       then a request is made               -> REQUESTED
+ *   REQUESTED    waits for one response     a response or a redirect comes       -> READY
+ *                                           no valid response comes in time      -> BACKING_OFF
+ *   BACKING_OFF  waits until retry_at       a request is made after retry_at     -> REQUESTED
  *   REQUESTED, BACKING_OFF                  its owner is no longer master        -> READY
  *
- * A held lease belongs to a resource of the owner, and is a part of the owner's own struct. If it
- * has no lease id, the owner has no lease of the resource. Only doorman__held_move changes its
- * state:
+ * A held lease belongs to a resource of the owner, and is a part of the owner's own struct. If a
+ * held lease has no lease id, the owner has no lease of that resource. Only doorman__held_move
+ * changes the state of a held lease:
  *
  *   state      meaning                                  leaves it
  *   IDLE       waits until it is due                    its renewal is requested    -> REQUESTED
@@ -4256,56 +4257,66 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *                                                       its owner closes it         -> ABANDONED
  *   ABANDONED  as REQUESTED, but its owner closed it    the request ends            -> CLOSING
  *                                                       its owner opens it again    -> REQUESTED
- *   CLOSING    waits until nothing of it is in use      its release is requested    -> RELEASING
+ *   CLOSING    waits until none of its units is in use  its release is requested    -> RELEASING
  *                                                       its owner opens it again    -> IDLE
  *   RELEASING  its release is in the request            the request ends            -> CLOSED
  *                                                       its owner opens it again    -> REOPENED
  *   REOPENED   as RELEASING, but its owner reopened it  the request ends            -> IDLE
  *                                                       its owner closes it         -> RELEASING
  *   CLOSED     the upstream does not refer to it        the owner frees it
- *   IDLE, ABANDONED, CLOSING, without a lease in force  its owner closes it, or has -> CLOSED
+ *   IDLE without a lease in force                       its owner closes it         -> CLOSED
+ *   ABANDONED without a lease in force                  the request ends            -> CLOSED
+ *   CLOSING without a lease in force                    its release is due          -> CLOSED
  *   any                                                 its owner removes it        -> CLOSED
  *
  * An owner may have very many held leases, so no call visits all of them. Each held lease has
  * timers in these heaps:
  *
  *   heap      time                                         which held leases are in it
- *   dues      when to ask for it, to renew or to confirm   IDLE
+ *   dues      when to request, renew or confirm the lease  IDLE
  *   halves    when half of its interval has passed         IDLE
  *   releases  when to release it                           CLOSING
- *   ends      the end of its lease                         with a lease id
+ *   ends      the end of its lease                         held leases with a lease id
  *
- * A held lease is in force while it has a lease id and now < end. Otherwise the owner uses its
- * fallback.
+ * A held lease is in force while it has a lease id and now < end. At other times the owner uses the
+ * fallback of the resource.
  *
- * K1 One request renews all held leases that are past half their interval. It is made when the
- *    first of them is due (up to 5 % later, at random). A held lease that is new, or that wants
- *    over a tenth more or less, is asked for sooner, but not within the minimum interval. If a
- *    client was granted all its wants, and its limiters have refused something since, it asks at
- *    once, because there may be more capacity (S3). A client confirms a smaller lease at once. A
- *    node confirms it when what the node has committed for its holders is not more than the lease
- *    (R12).
- * K2 After a failure the upstream backs off for a random time from 1 s to an upper bound. The bound
- *    is 2 s after the first failure, and doubles with each further one, up to 60 s. The time is at
- *    most a quarter of the time to the end of the first lease, but never less than 1 s. If a server
- *    answers but does not know the master, it is at most 4 s, because an election ends soon.
- * K3 A redirect is followed at once, at most five in a row, and never from TLS to plain text.
- * R2 A response is accepted only if it is to the last request, and only once. It has no effect on a
- *    held lease whose reported lease has ended in the meantime.
- * R3 A holder limits itself to a claim before it sends the claim: to the larger of its capacity and
- *    what is in use, in flight for a client, committed for its own holders for a node. It sends
- *    both parts, the capacity of its lease as `has` and what is in use as `outstanding`. A granter
- *    lowers what is committed to the larger part. A new master grants only `has`, because no holder
- *    may grow while it learns. What is in use beyond the lease was granted by an earlier lease.
- *    Together with leases that the master does not know yet, it may exceed the capacity. A holder
- *    that wants less gives back first, unless no server answers at present: a new master could not
- *    know about it, and could not grant it to other holders.
- * R9 Ends never move back. A holder counts the time of a lease from when it sent the request.
- * R10 A release names its lease. The holder tries it once, and only when nothing of the lease is in
- *    use.
+ * K1 One request renews all held leases that are past half their interval. The request is made when
+ *    the first of these held leases is due. A held lease becomes due when its interval ends, or up
+ *    to 5 % later at random. A held lease is requested sooner if it is new, or if it wants over a
+ *    tenth more or less. But the minimum interval must have passed since its last request. A client
+ *    requests a held lease at once if it was granted all its wants and its limiters have refused
+ *    something since. The reason is that there may be more capacity (S3). A client confirms a
+ *    smaller lease at once. A node confirms a smaller lease when what the node has committed for
+ *    its holders is not more than the lease (R12).
+ * K2 After a failure the upstream backs off for a random time between 1 s and an upper bound. The
+ *    bound is 2 s after the first failure. The bound doubles with each further failure, up to 60 s.
+ *    The random time is also at most a quarter of the time until the first lease ends, but never
+ *    less than 1 s. If a server answers but does not know the master, the bound is at most 4 s,
+ *    because an election ends soon.
+ * K3 The upstream follows a redirect at once. It follows at most five redirects in a row, and never
+ *    follows a redirect from TLS to plain text.
+ * R2 A response is accepted only if it answers the last request, and only once. If the request
+ *    reported a lease that has ended in the meantime, the response has no effect on that held
+ *    lease.
+ * R3 A holder limits itself to a claim before it sends the claim. The claim is the larger of two
+ *    amounts: the capacity of its lease, and what is in use. For a client, units in flight are in
+ *    use. For a node, the amount that it has committed for its own holders is in use. The holder
+ *    sends both amounts, the capacity as `has` and what is in use as `outstanding`. A granter
+ *    lowers what is committed to the larger amount. A new master grants only `has`, because no
+ *    holder may grow while the master learns. What is in use beyond the lease was granted by an
+ *    earlier lease. Together with leases that the master does not know yet, that part may exceed
+ *    the capacity.
+ *       A holder that wants less gives capacity back before it sends the claim. While no server
+ *    answers, the holder gives nothing back. A new master could not know about the capacity that
+ *    was given back, and could not grant it to other holders.
+ * R9 The end of a lease never moves back. A holder counts the time of a lease from when the holder
+ *    sent the request.
+ * R10 A release names its lease. The holder tries the release once, and only when nothing of the
+ *    lease is in use.
  */
 
-/* Wants count as met if the lease is smaller by at most a thousandth (R12). */
+/* Wants count as met if the lease is at least this part of the wants (R12). */
 #define DOORMAN__MET 0.999
 
 typedef enum doorman__held_state {
@@ -4327,35 +4338,35 @@ typedef struct doorman__held_lease {
     const char *resource_id; /* the owner's memory */
 
     /* The lease. */
-    uint64_t lease_id; /* 0: never had one */
+    uint64_t lease_id; /* 0: there is no lease */
     double capacity;
     doorman_time end;
     double committed; /* K: what the granter has committed for this holder */
     char node[DOORMAN_ID_BYTES_MAX + 1];
 
-    /* The request under way, or the last one that had a response. */
+    /* The last request that had an item for this held lease. */
     double claimed;
-    double requested_wants; /* the sum of the demands in it */
+    double requested_wants; /* the sum of the demands in that request */
 
     /* The last response. */
     bool has_outcome; /* a response has come */
     doorman_outcome outcome;
     bool granter_learns;
-    bool met;   /* it granted all that the request asked for */
-    bool cut;   /* it granted less than the claim, so a confirmation follows (R12) */
+    bool met;   /* the response granted all that the request asked for */
+    bool cut;   /* the lease is smaller than the claim, so a confirmation follows (R12) */
     bool whole; /* leases are whole units */
     bool has_safe_capacity;
     double safe_capacity;
 
-    /* When to ask: see doorman__held_schedule. */
+    /* When to send requests: see doorman__held_schedule. */
     doorman_time requested_at, refresh_interval;
     doorman_time request_at; /* when to renew, to report other wants, or to release */
-    doorman_time confirm_at; /* when to check whether the lease can be confirmed; or NEVER */
+    doorman_time confirm_at; /* when to check whether to confirm the lease; or NEVER */
 } doorman__held_lease;
 
 /* What an owner reports about a held lease. */
 typedef struct doorman__report {
-    const doorman_demand *demands; /* a client: one; a server: at most GROUPS_MAX */
+    const doorman_demand *demands; /* a client has one, a server at most GROUPS_MAX */
     size_t demand_count;
     double wants;       /* the sum of the demands */
     double outstanding; /* what is in use */
@@ -4374,42 +4385,42 @@ typedef enum doorman__upstream_state {
 #define DOORMAN__REDIRECTS_MAX 5
 #define DOORMAN__PATH_MAX 16
 
-/* A request with this many items and the longest ids has at most 4 MiB and 200,000 values. Other
- * items go into the next request. */
+/* A request with this number of items and the longest ids has at most 4 MiB and 200,000 values.
+ * Further items go into the next request. */
 #define DOORMAN__ITEMS_MAX 1000
-#define DOORMAN__ITEMS_MAX_CLIENT 500 /* lower, because an agent's mutex is locked meanwhile */
+#define DOORMAN__ITEMS_MAX_CLIENT 500 /* lower, because an agent locks its mutex meanwhile */
 #define DOORMAN__DEMANDS_MAX 20000
 
 struct doorman_upstream {
-    doorman_client *client; /* the owner is either a client or a server; the other one is NULL. */
-    doorman_server *server; /* The upstream never uses it: see >>loop */
+    doorman_client *client; /* the owner if it is a client; otherwise NULL */
+    doorman_server *server; /* the owner if it is a server; otherwise NULL. For >>loop only */
     const char *holder_id;  /* the owner's memory */
     bool is_server;
-    const char *const *path; /* of a server; the owner's memory */
+    const char *const *path; /* the path of a server, in the owner's memory */
     size_t path_count;
     char *addresses[DOORMAN__ADDRESSES_MAX];
-    size_t address_count, address_index;     /* a root has none */
-    char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* "": none */
+    size_t address_count, address_index;     /* a root has no addresses */
+    char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* "": no redirect */
     unsigned redirects, failures;
-    uint64_t failure_count; /* since the start */
+    uint64_t failure_count; /* all failures since the start */
     doorman__upstream_state state;
-    doorman_method method; /* of the request under way, or the last one */
+    doorman_method method; /* the method of the request under way, or of the last request */
     uint64_t sequence, random;
     doorman_time now, sent_at, retry_at, timeout;
-    doorman__held_lease *first, *last, *closed; /* `closed`: the owner frees them */
+    doorman__held_lease *first, *last, *closed; /* the owner frees the held leases in `closed` */
     size_t held_count;
     doorman__timers dues, halves, releases, ends;
 
-    /* The request under way: one item for each held lease. The arrays have room for the largest
-     * request of a client, so a client's requests need no memory. */
+    /* The request under way. It has one item for each of its held leases. The arrays have room for
+     * the largest request of a client, so a client's requests need no further memory. */
     doorman_capacity_request *items;
     doorman__held_lease **in_request;
     size_t items_capacity, in_request_capacity, item_count;
-    doorman_demand *demands; /* those of the first item, then those of the second, ... */
+    doorman_demand *demands; /* the demands of item 0, then those of item 1, and so on */
     size_t demands_capacity, demand_count;
     size_t processed_count; /* items whose responses the owner has read */
-    bool tried_both;        /* between begin and end: the method has been changed */
-    bool no_memory;         /* between begin and end: an item did not fit into memory */
+    bool tried_both;        /* whether the method has been changed between begin and end */
+    bool no_memory;         /* whether memory for an item was missing between begin and end */
 };
 
 const char *doorman_method_name(doorman_method method, bool is_server) {
@@ -4429,7 +4440,7 @@ static void doorman__upstream_move(doorman_upstream *upstream, doorman__upstream
     upstream->state = state;
 }
 
-/* Whether a TCP port is a number from 1 to 65535. */
+/* Returns whether a TCP port is a number from 1 to 65535. */
 static bool doorman__port_valid(const char *port, size_t bytes) {
     unsigned number = 0;
     for (size_t i = 0; i < bytes; i++) {
@@ -4439,8 +4450,9 @@ static bool doorman__port_valid(const char *port, size_t bytes) {
     return number >= 1 && number <= UINT16_MAX;
 }
 
-/* The rule that an address breaks; NULL: none. Only addresses of the schemes tcp, tls+tcp, ws and
- * wss have a port. In "tcp://[::1]:5000" it follows the brackets. */
+/* Returns the rule that an address breaks, or NULL if the address is valid. Only addresses of the
+ * schemes tcp, tls+tcp, ws and wss have a port. In "tcp://[::1]:5000" the port follows the
+ * brackets. */
 static const char *doorman__address_fault(const char *address) {
     static const char *const schemes[] = {"tcp://", "tls+tcp://", "ws://", "wss://"};
     if (!doorman__id_valid(address)) return DOORMAN__ID_RULE;
@@ -4535,13 +4547,14 @@ static const char *doorman__upstream_address(const doorman_upstream *upstream) {
                                  : upstream->addresses[upstream->address_index];
 }
 
-/* The earliest time at which a held lease is due. */
+/* Returns the earliest time at which a held lease is due. */
 static doorman_time doorman__upstream_first_due(const doorman_upstream *upstream) {
     return doorman__earlier(doorman__timers_due(&upstream->dues),
                             doorman__timers_due(&upstream->releases));
 }
 
-/* When the next request is due, or the one under way times out. */
+/* Returns when the request under way times out. If no request is under way, returns when the next
+ * request is due. */
 static doorman_time doorman__upstream_due(const doorman_upstream *upstream) {
     if (upstream->state == DOORMAN__REQUESTED) {
         return doorman__after(upstream->sent_at, upstream->timeout);
@@ -4567,7 +4580,7 @@ static bool doorman__held_in_request(const doorman__held_lease *held) {
            held->state == DOORMAN__HELD_RELEASING || held->state == DOORMAN__HELD_REOPENED;
 }
 
-/* Sets the timers of a held lease. Called after each change of a field that they depend on. */
+/* Sets the timers of a held lease. Called after each change of a field that a timer depends on. */
 static void doorman__held_set_timers(doorman_upstream *upstream, doorman__held_lease *held) {
     bool idle = held->state == DOORMAN__HELD_IDLE, closing = held->state == DOORMAN__HELD_CLOSING;
     doorman_time due = DOORMAN_NEVER, half = DOORMAN_NEVER, end = DOORMAN_NEVER;
@@ -4631,7 +4644,7 @@ static void doorman__upstream_add(doorman_upstream *upstream, doorman__held_leas
     doorman__held_move(upstream, held, DOORMAN__HELD_IDLE);
 }
 
-/* Removes a held lease without a release. After that the owner may free it. */
+/* Removes a held lease without a release. After that the owner may free the held lease. */
 static void doorman__upstream_remove(doorman_upstream *upstream, doorman__held_lease *held) {
     assert(upstream->held_count > 0);
     *(held->previous ? &held->previous->next : &upstream->first) = held->next;
@@ -4650,8 +4663,9 @@ static void doorman__held_finish(doorman_upstream *upstream, doorman__held_lease
     upstream->closed = held;
 }
 
-/* Returns a closed held lease, which the owner frees, or NULL. The owner calls this after every
- * call that can close a held lease, until it returns NULL. */
+/* Returns a closed held lease for the owner to free. Returns NULL if no closed held lease is left.
+ * After every call that can close a held lease, the owner calls this function until it returns
+ * NULL. */
 static doorman__held_lease *doorman__upstream_next_closed(doorman_upstream *upstream) {
     doorman__held_lease *held = upstream->closed;
     if (!held) return NULL;
@@ -4680,15 +4694,15 @@ static void doorman__held_wants(doorman_upstream *upstream, doorman__held_lease 
     doorman__held_expedite(upstream, held, minimum, now);
 }
 
-/* Makes a held lease due at once if the last response granted all that it asked for. There may be
- * more capacity then, so the minimum interval does not apply (K1). */
+/* Makes a held lease due at once if the last response granted all its wants. There may be more
+ * capacity in that case, so the minimum interval does not apply (K1). */
 static void doorman__held_grow(doorman_upstream *upstream, doorman__held_lease *held,
                                doorman_time now) {
     if (held->met) doorman__held_expedite(upstream, held, 0, now);
 }
 
-/* R3: lowers the lease to what its owner needs, unless no server responds at present. Returns
- * whether the lease has changed. */
+/* R3: lowers the lease to what its owner needs. Does nothing if no server responds at present.
+ * Returns whether the lease has changed. */
 static bool doorman__held_give_back(const doorman_upstream *upstream, doorman__held_lease *held,
                                     double needed, doorman_time now) {
     assert(needed >= 0);
@@ -4698,8 +4712,9 @@ static bool doorman__held_give_back(const doorman_upstream *upstream, doorman__h
     return true;
 }
 
-/* Closes a held lease for its owner. If it is in force, the next request releases it, or a later
- * one if units are still in use. If it is not in force, it becomes CLOSED at once. */
+/* Closes a held lease for its owner. A held lease that is not in force becomes CLOSED at once. A
+ * held lease that is in force is released by the next request. If units are still in use, a later
+ * request releases it. */
 static void doorman__held_close(doorman_upstream *upstream, doorman__held_lease *held,
                                 doorman_time now) {
     held->confirm_at = DOORMAN_NEVER;
@@ -4715,8 +4730,8 @@ static void doorman__held_close(doorman_upstream *upstream, doorman__held_lease 
     }
 }
 
-/* Reopens a held lease that its owner has closed. It is due at once, or when the request under way
- * has ended. */
+/* Reopens a held lease that its owner has closed. The held lease is due at once. If it is in the
+ * request under way, it is due when that request has ended. */
 static void doorman__held_reopen(doorman_upstream *upstream, doorman__held_lease *held,
                                  doorman_time now) {
     assert(doorman__held_ending(held));
@@ -4744,9 +4759,9 @@ static void doorman__held_end_request(doorman_upstream *upstream, doorman__held_
 
 /* ---- upstream: when a request ends */
 
-/* Ends a request that has no item left to process: it failed, was redirected, or was a release.
- * Items without a response are due now, behind those that have been due for longer. So if not all
- * items fit into one request, they take turns. */
+/* Ends a request that has no item left to process. The request failed, was redirected, or was a
+ * release. Items without a response are due now, but items that have been due for longer come
+ * first. So items take turns if not all of them fit into one request. */
 static void doorman__upstream_end_items(doorman_upstream *upstream, bool answered) {
     for (size_t i = 0; i < upstream->item_count; i++) {
         doorman__held_lease *held = upstream->in_request[i];
@@ -4771,7 +4786,7 @@ static void doorman__upstream_forget(doorman_upstream *upstream) {
 #define DOORMAN__FAILURES_MAX 6
 #define DOORMAN__FAILURES_MAX_ALIVE 2
 
-/* The earliest end of the leases in force. */
+/* Returns the earliest end of the leases in force. */
 static doorman_time doorman__upstream_first_end(doorman_upstream *upstream) {
     while (doorman__timers_due(&upstream->ends) <= upstream->now) {
         doorman__timer_clear(&upstream->ends, doorman__timers_first(&upstream->ends));
@@ -4796,7 +4811,7 @@ static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned fail
     upstream->retry_at = doorman__after(now, doorman__later(delay, DOORMAN_SECOND));
 }
 
-/* Ends a request that got no response. This has no effect unless the request is under way. */
+/* Ends a request that got no response. Does nothing if that request is no longer under way. */
 static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence,
                                    doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -4806,8 +4821,8 @@ static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence
 
 /* ---- upstream: a request */
 
-/* Starts a request. Renewals and releases alternate. Returns false if a request or a back-off has
- * not ended, or nothing is due. */
+/* Starts a request. Renewals and releases alternate. Returns false if a request is still under way,
+ * if a back-off has not ended, or if nothing is due. */
 static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now) {
     now = doorman__upstream_now(upstream, now);
     upstream->tried_both = upstream->no_memory = false;
@@ -4823,7 +4838,7 @@ static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now
     return true;
 }
 
-/* Makes room in the request for the largest possible item. */
+/* Makes room in the request for the largest possible item. Returns false if there is no room. */
 static bool doorman__upstream_room(doorman_upstream *upstream) {
     if (upstream->item_count == doorman__upstream_items_max(upstream)) return false;
     size_t count = upstream->demand_count + (upstream->is_server ? DOORMAN__GROUPS_MAX : 1);
@@ -4833,8 +4848,8 @@ static bool doorman__upstream_room(doorman_upstream *upstream) {
     return room;
 }
 
-/* K1: returns the next held lease to renew: one that is due or, if the request has items already,
- * one that is past half its interval. */
+/* K1: returns the next held lease to renew, or NULL. Held leases that are due come first. If the
+ * request already has items, held leases that are past half their interval follow. */
 static doorman__held_lease *doorman__upstream_next_renewal(doorman_upstream *upstream,
                                                            doorman_time now) {
     bool due = doorman__timers_due(&upstream->dues) <= now;
@@ -4847,7 +4862,7 @@ static doorman__held_lease *doorman__upstream_next_renewal(doorman_upstream *ups
     return DOORMAN__WITHIN(doorman__held_lease, due, doorman__timers_first(&upstream->dues));
 }
 
-/* Returns the next held lease to release. It closes those that have ended meanwhile. */
+/* Returns the next held lease to release, or NULL. Closes held leases that have ended meanwhile. */
 static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *upstream,
                                                            doorman_time now) {
     if (upstream->item_count == doorman__upstream_items_max(upstream)) return NULL;
@@ -4860,8 +4875,8 @@ static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *ups
     return NULL;
 }
 
-/* The next held lease to report about, for doorman__upstream_put; NULL: there is none, or the
- * request is full. If there is nothing to do by one method, the other one is tried. */
+/* Returns the next held lease for doorman__upstream_put. Returns NULL if no held lease is left, or
+ * if the request is full. If one method has nothing to do, the function tries the other method. */
 static doorman__held_lease *doorman__upstream_next(doorman_upstream *upstream, doorman_time now) {
     for (;;) {
         bool renews = upstream->method == DOORMAN_GET_CAPACITY;
@@ -4881,8 +4896,8 @@ static void doorman__upstream_add_item(doorman_upstream *upstream, doorman__held
     upstream->items[upstream->item_count++] = *item;
 }
 
-/* R10. From now on the lease is not used. A held lease that is still in use is checked again a
- * second later. */
+/* R10: puts a release into the request. From then on the lease is not used. If units of the lease
+ * are still in use, the next check is a second later. */
 static void doorman__upstream_put_release(doorman_upstream *upstream, doorman__held_lease *held,
                                           double outstanding, doorman_time now) {
     if (outstanding > 0) {
@@ -4921,9 +4936,9 @@ static void doorman__upstream_put_renewal(doorman_upstream *upstream, doorman__h
     doorman__upstream_add_item(upstream, held, &item);
 }
 
-/* Puts the held lease that doorman__upstream_next has returned into the request. If a confirmation
- * has nothing to confirm, because a gauge has not released any units, the next check is a second
- * later. */
+/* Puts the held lease that doorman__upstream_next has returned into the request. A confirmation has
+ * nothing to confirm while a gauge has not released any units. In that case the next check is a
+ * second later. */
 static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_lease *held,
                                   const doorman__report *report, doorman_time now) {
     assert(report->outstanding >= 0 && report->wants >= 0);
@@ -4956,7 +4971,7 @@ static bool doorman__upstream_end(doorman_upstream *upstream, doorman_request *o
     if (!upstream->item_count) return false;
     for (size_t i = 0; i < upstream->item_count; i++) {
         if (!upstream->items[i].wants_count) continue;
-        upstream->items[i].wants = demands; /* set only now, because the array can move */
+        upstream->items[i].wants = demands; /* set at the end, because the array can move */
         demands += upstream->items[i].wants_count;
     }
     doorman__upstream_move(upstream, DOORMAN__REQUESTED);
@@ -4985,7 +5000,7 @@ static bool doorman__tls(const char *address) {
     return strcmp(scheme, "tls+") == 0 || strncmp(scheme, "wss", 3) == 0;
 }
 
-/* K3: follows a redirect. Returns false if it must not be followed. */
+/* K3: follows a redirect. Returns false if the redirect must not be followed. */
 static bool doorman__upstream_redirect(doorman_upstream *upstream, const char *address) {
     if (!doorman__id_valid(address) || upstream->redirects >= DOORMAN__REDIRECTS_MAX) return false;
     if (doorman__tls(doorman__upstream_address(upstream)) && !doorman__tls(address)) return false;
@@ -4994,7 +5009,7 @@ static bool doorman__upstream_redirect(doorman_upstream *upstream, const char *a
     return true;
 }
 
-/* Checks what only a server receives with a lease. An unknown algorithm is NULL. */
+/* Checks the fields of a response that only servers receive. An unknown algorithm is NULL. */
 static bool doorman__response_terms_valid(const doorman_capacity_response *item_response,
                                           bool learning) {
     if (item_response->terms_count > DOORMAN_TERMS_MAX || item_response->has_learn_for != learning)
@@ -5049,10 +5064,11 @@ static bool doorman__response_valid(const doorman_upstream *upstream,
     return true;
 }
 
-/* Sets when to ask again after a response. A lease that is smaller than the claim is confirmed at
- * once, and again when more units are released (R12). Intervals start when the response comes. This
- * is after the server granted, so the server's minimum interval is respected too. After a slow
- * response the interval is shorter, so that the renewal comes before the lease ends. */
+/* Sets when to send the next request after a response. A lease that is smaller than the claim is
+ * confirmed at once, and again when more units are released (R12). An interval starts when the
+ * response comes. The server granted the lease earlier, so the server's minimum interval is
+ * respected too. After a slow response the interval is shorter, so that the renewal comes before
+ * the lease ends. */
 static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lease *held,
                                    doorman_time interval) {
     doorman_time now = upstream->now;
@@ -5069,8 +5085,8 @@ static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lea
     held->cut = cut;
 }
 
-/* R9: stores a new lease. If the old lease has ended or is from another node, K is only that of the
- * new lease, because the other node has committed the old one itself. */
+/* R9: stores a new lease and its K. If the old lease is in force and from the same node, its end
+ * does not move back. If the old lease is from another node, that node has committed it itself. */
 static void doorman__held_replace(doorman__held_lease *held, const doorman_lease *lease,
                                   doorman_time end, doorman_time now) {
     double committed = doorman__max(lease->committed, lease->capacity);
@@ -5085,8 +5101,8 @@ static void doorman__held_replace(doorman__held_lease *held, const doorman_lease
     memcpy(held->node, lease->node, strlen(lease->node) + 1);
 }
 
-/* Processes one item of a response. Returns false if the item has no effect, because the reported
- * lease has ended meanwhile (R2). */
+/* Processes one item of a response. If the reported lease has ended meanwhile, the item has no
+ * effect and the function returns false (R2). */
 static bool doorman__held_process_response(doorman_upstream *upstream, doorman__held_lease *held,
                                            bool reported,
                                            const doorman_capacity_response *item_response) {
@@ -5109,13 +5125,13 @@ static bool doorman__held_process_response(doorman_upstream *upstream, doorman__
         held->whole = item_response->whole;
         doorman__held_replace(held, lease, doorman__after(upstream->sent_at, lease->expires_in),
                               upstream->now);
-        interval = doorman__earlier(interval, lease->expires_in / 2); /* before the lease ends */
+        interval = doorman__earlier(interval, lease->expires_in / 2); /* renew before the end */
     }
     doorman__held_schedule(upstream, held, interval);
     return true;
 }
 
-/* Accepts or rejects a response (R2). After OK the owner reads its items by
+/* Accepts or rejects a response (R2). After OK the owner reads the items with
  * doorman__upstream_next_item.
  *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (it does not match the request) */
 static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint64_t sequence,
@@ -5140,9 +5156,9 @@ static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint6
     return DOORMAN_OK;
 }
 
-/* Processes the next item of the response that was accepted.
- *   held      out: the held lease that it has changed
- *   returns   the item; NULL: there are no more */
+/* Processes the next item of the accepted response.
+ *   held      out: the held lease that the item has changed
+ *   returns   the item; NULL: no item is left */
 static const doorman_capacity_response *
 doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *response,
                             doorman__held_lease **held) {
