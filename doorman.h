@@ -6984,102 +6984,108 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
 /*
  * Limiters decide whether an application may use units now. Two families use the same arithmetic:
  *
- *   doorman_limiter                  needs no server. Its figures, a doorman_limit, do not change
- *   doorman__rate, doorman__gauge    the limiters of a resource. Their figures follow its lease
+ *   doorman_limiter                  needs no server. It follows a constant doorman_limit
+ *   doorman__rate, doorman__gauge    belong to a resource. They follow the lease of the resource
  *
- * Each kind has one pure function. It takes the figures, the state, an amount and the time, and
+ * Each kind has one pure function. It takes the limits, the state, an amount and the time. It
  * returns a doorman__attempt: the decision, the new state, the wait and what is left. It reads no
- * shared memory. The loops around it load the state, and store the new state by compare-and-swap.
- * Code that holds a lock can call it without a loop.
+ * shared memory. The functions that call it load the state, and store the new state by
+ * compare-and-swap in a loop. Code that holds a lock can call the pure function without a loop.
  *
  *   kind             function                    state
  *   token bucket     doorman__bucket_try         the time up to which all units are spent
  *   concurrency      doorman__concurrency_try    the units in use
  *   fixed window     doorman__fixed_try          the number of a window, and its units
- *   sliding window   doorman__sliding_try        the same for two windows
+ *   sliding window   doorman__sliding_try        the numbers of two windows, and their units
  *   sliding log      doorman__arrival_try        for each unit of the limit, its last arrival
  *
- * The rate of a resource is a token bucket without debt, and its gauge is a concurrency limiter.
- * Both follow an allowance: one quota until a point in time, and another one from then on. So a
- * lease ends without any call. An allowance has two slots. Its only writer fills the slot that is
- * not in use, and then increments the version.
+ * The rate of a resource is a token bucket without debt. The gauge of a resource is a concurrency
+ * limiter. Both follow an allowance. An allowance has one quota until a point in time, and another
+ * quota from that time on. So a lease ends without any call. An allowance has two slots, and one
+ * thread writes it. The writer fills the slot that is not in use, and then increments the version.
  *
- * L1 In any time t a rate allows at most rate * (t + burst) units. For a request of n units, a
- *    burst that is shorter than the time of n units counts as that long. A gauge never has more
- *    units in flight than its capacity, and when the capacity falls, nothing new starts until it
- *    fits.
+ * L1 In any time t a rate allows at most rate * (t + burst) units. If the time of n units is longer
+ *    than the burst, a request for n units may use that time instead of the burst. A gauge never
+ *    has more units in flight than its capacity. When the capacity falls, nothing new starts until
+ *    the units in flight fit.
  *
  *    A token bucket stores paid_until, the time up to which all units are spent (GCRA). The time
- *    from paid_until to now is unused. At most `burst` of it is saved. n units cost n times the
- *    time of one unit. When a rate falls, the saved units become fewer, because time is saved, not
- *    units. A rate starts with nothing saved. In numbers, 10 a second, burst 0.1 s: at 5.00 s
- *    paid_until is 4.00, so 0.1 s is saved. One unit costs 0.1 s, and fits exactly: paid_until
- *    becomes 5.00. The next unit fits at 5.10.
- *    If the time of one unit is longer than the burst, the bucket saves that time instead.
- *    Otherwise no unit would ever fit: at 0.5 a second, one unit takes 2 s. In the same way a
- *    request for n units may use all the time since paid_until, up to the time of n units. So no
- *    request is refused for ever: at 100 a second, 20 units fit 0.2 s after the last units were
- *    taken. A burst in units is a hard bound: it is the time that these units take at the rate in
- *    force, and a larger request is IMPOSSIBLE.
+ *    from paid_until to now is unused. At most `burst` of this time is saved. n units cost n times
+ *    the time of one unit. When a rate falls, the saved time buys fewer units. A rate starts with
+ *    nothing saved.
+ *       An example with 10 units a second and a burst of 0.1 s: at 5.00 s, paid_until is 4.00, so
+ *    0.1 s is saved. One unit costs 0.1 s and fits exactly. Then paid_until is 5.00, and the next
+ *    unit fits at 5.10.
+ *       If the time of one unit is longer than the burst, the bucket saves the time of one unit.
+ *    Otherwise no unit would ever fit. Example: at 0.5 units a second, one unit takes 2 s. In the
+ *    same way, a request for n units may use all the time since paid_until, up to the time of n
+ *    units. So no request is refused for ever. Example: at 100 units a second, 20 units fit 0.2 s
+ *    after the last units were taken.
+ *       A burst in units is a hard bound, and a larger request is IMPOSSIBLE. The bucket then saves
+ *    the time that the units of the burst take at the rate in force.
  *
  *    Times are in ticks of 1/256 ns, modulo 2^64 (834 days). A paid_until that is less than 18
- *    minutes ahead of the clock is in the future: another thread has read its clock later, or units
- *    were lent. Any other time is in the past. Therefore below 3e-8 a second, one unit a year, no
- *    whole unit passes. The time of a unit is rounded up to a tick. So single units pass at 2.5e11
- *    a second at most, and at 1e8 a second 0.04 % too slowly.
+ *    minutes ahead of the clock is in the future. The reason is that another thread has read its
+ *    clock later, or that units were lent. Any other paid_until is in the past. Therefore no whole
+ *    unit passes at a rate below 3e-8 units a second (one unit a year). The time of a unit is
+ *    rounded up to a tick. So at most 2.5e11 single units pass in a second. At 1e8 units a second,
+ *    single units pass 0.04 % too slowly.
  *
- *    A gauge counts the units in flight. A thread that adds to them checks afterwards that the
- *    allowance is still the one that it has read. The client first lowers the allowance, and then
- *    reads the units in flight. One of the two sees the other, so no claim misses a unit (R3).
- * L2 The calls are try, delay (takes nothing) and release. Waiting is in >>nng. A try is IMPOSSIBLE
- *    only if n does not fit at the ceiling, the largest amount that the limiter can ever follow. If
- *    only the amount in force is too small, the try is REFUSED: the refusal is demand, and a larger
- *    lease may come.
- * L3 Limiters take no lock and make no system call, so any number of threads may share one (C2).
- *    Only one thread at a time may use any other object of this file. The try of a resource does
- *    not divide: what follows from an amount is computed when the amount changes. With a clock read
- *    that takes 24 ns, and 30 ns with a compare-and-swap, a try with its clock read takes 33 ns, or
- *    27 ns if it is refused (make bench).
+ *    A gauge counts the units in flight. A thread adds to this count, and then checks that the
+ *    allowance is still the one that the thread has read. The client first lowers the allowance,
+ *    and then reads the units in flight. So either the thread sees the new allowance, or the client
+ *    sees the added units, and no claim misses a unit (R3).
+ * L2 The calls are try, delay and release. A delay takes no units. Waiting is in >>nng. The ceiling
+ *    is the largest amount that the limiter can ever follow. A try is IMPOSSIBLE only if n does not
+ *    fit at the ceiling. If n fits at the ceiling but the amount in force is too small, the try is
+ *    REFUSED. That refusal is demand, and a larger lease may come.
+ * L3 Limiters take no lock and make no system call. So any number of threads may share a limiter
+ *    (C2). Only one thread at a time may use any other object of this file. The try of a resource
+ *    does not divide: values that follow from an amount are computed when the amount changes. With
+ *    a clock read of 24 ns and a compare-and-swap of 30 ns, a try with its clock read takes 33 ns.
+ *    If the try is refused, it takes 27 ns (make bench).
  * L5 In shadow mode, and while the kill switch is on, a try that would be refused is allowed, and
  *    counts as excess. Only the refusal path checks the two flags.
  *
  * Refusals are demand (L4, see >>client). The first refusal since the client last looked stores its
- * time, and sets a flag of the client. So the client reads one flag to learn that no limiter has
- * refused anything.
+ * time and sets a flag of the client. All limiters of a client share this flag. So the client reads
+ * one flag to learn whether any limiter has refused a try.
  */
 
 /* ---- limiters: amounts and times */
 
-#define DOORMAN__UNIT 4096.0 /* limiters count parts of a unit: this many in each */
+#define DOORMAN__UNIT 4096.0 /* limiters count parts of a unit; a unit has this many parts */
 
 #define DOORMAN__TICKS_PER_SECOND 256e9
 
 static inline uint64_t doorman__ticks(doorman_time now) { return (uint64_t)now * 256; }
 
-/* Rounds up. */
+/* Returns nanoseconds, rounded up. */
 static inline doorman_time doorman__nanoseconds(int64_t ticks) { return (ticks + 255) / 256; }
 
-/* Rounds up. Precondition: x is at most 2^63. */
+/* Returns x rounded up. Precondition: x is at most 2^63. */
 static inline int64_t doorman__round_up(double x) {
     int64_t whole = (int64_t)x;
     return whole + ((double)whole < x);
 }
 
-/* The number of parts of n units, rounded up. Counters of parts wrap around; only their differences
- * are used. */
+/* Returns the number of parts of n units, rounded up. Counters of parts wrap around, and only
+ * differences between counters are used. */
 static inline uint64_t doorman__units(double n) {
     if (n == 1) return (uint64_t)DOORMAN__UNIT;
     return (uint64_t)doorman__round_up(n * DOORMAN__UNIT);
 }
 
-/* The time of one unit in ticks. It is infinite for an amount of 0, and 0 without a limit. */
+/* Returns the time of one unit in ticks. This time is infinite for an amount of 0, and 0 for an
+ * unlimited amount. */
 static double doorman__unit_time(double amount) {
     if (doorman__unlimited(amount)) return 0;
     return amount > 0 ? DOORMAN__TICKS_PER_SECOND / amount : DBL_MAX;
 }
 
-/* A price in ticks, rounded up. -1: it is NaN, negative, or more than `most`. The tolerance covers
- * rounding, so that all of `most` can be taken at once. */
+/* Returns a price in ticks, rounded up. Returns -1 if the price is NaN, negative, or more than
+ * `most`. The comparison has a tolerance for rounding errors, so that all of `most` can be taken at
+ * once. */
 static inline int64_t doorman__price(double price, int64_t most) {
     if (!(price >= 0 && price <= (double)most * (1 + 1e-9))) return -1;
     int64_t ticks = doorman__round_up(price);
@@ -7088,37 +7094,37 @@ static inline int64_t doorman__price(double price, int64_t most) {
 
 /* ---- limiters: an attempt as a pure function */
 
-/* Forced inlining. Otherwise compilers return a doorman__attempt in memory, and compute fields that
- * the caller does not use: a try takes 10 to 14 ns instead of 8. */
+/* Forces inlining. Without it, compilers return a doorman__attempt in memory and compute fields
+ * that the caller does not use. A try then takes 10 to 14 ns instead of 8. */
 #define DOORMAN__INLINE static inline __attribute__((always_inline))
 
 /* The result of an attempt on the state of a limiter. */
 typedef struct doorman__attempt {
     doorman_decision decision;
     size_t index;             /* ALLOWED: the word of the state that changes */
-    uint64_t after;           /* the new value of that word */
-    doorman_time wait;        /* ALLOWED: until the units may be used. Else: until the attempt could
-                                 be allowed. DOORMAN_NEVER: no time is known */
-    int64_t left;             /* after the attempt: ticks of a bucket, or parts of units. Negative:
-                                 what is owed */
-    doorman_time reset_after; /* until the state is that of a new limiter, without other attempts */
+    uint64_t after;           /* the new value of the word with this index */
+    doorman_time wait;        /* ALLOWED: the time until the units may be used. Otherwise: the time
+                                 until an attempt could be allowed, or DOORMAN_NEVER: unknown */
+    int64_t left;             /* ticks of a bucket, or parts of units, that are left after the
+                                 attempt. A negative number is a debt */
+    doorman_time reset_after; /* without other attempts, the state is new after this time */
 } doorman__attempt;
 
 /* ---- limiters: token bucket */
 
 #define DOORMAN__FUTURE (INT64_C(1) << 48)    /* 18 minutes, in ticks */
-#define DOORMAN__SAVED_MAX (INT64_C(1) << 62) /* 208 days: no bucket saves more */
+#define DOORMAN__SAVED_MAX (INT64_C(1) << 62) /* no bucket saves more than 208 days, in ticks */
 
-/* Returns how many ticks are saved; a negative number is a debt. */
+/* Returns how many ticks are saved. A negative number is a debt. */
 static inline int64_t doorman__bucket_level(const doorman__bucket *bucket, uint64_t paid_until,
                                             uint64_t now) {
     int64_t level = (int64_t)(now - paid_until), future = bucket->debt_most + DOORMAN__FUTURE;
     return level > bucket->saved_most || level <= -future ? bucket->saved_most : level;
 }
 
-/* An attempt adds its price to paid_until. It is refused if more than debt_most would be owed, or
- * if the caller would have to wait longer than wait_most: a caller waits until the earlier debt is
- * paid back. */
+/* An attempt adds its price to paid_until. A caller waits until the earlier debt is paid back. The
+ * attempt is refused if it would owe more than debt_most, or if the caller would wait longer than
+ * wait_most. */
 DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *bucket,
                                                      uint64_t paid_until, int64_t price,
                                                      uint64_t now) {
@@ -7143,7 +7149,8 @@ DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *buck
 
 /* ---- limiters: concurrency */
 
-/* The times of releases are not known, so a refusal has no wait, and there is no reset_after. */
+/* A refusal has no wait, because nobody knows when units are released. For the same reason there is
+ * no reset_after. */
 DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_t in_use,
                                                           uint64_t units) {
     uint64_t room = in_use < most ? most - in_use : 0;
@@ -7155,7 +7162,7 @@ DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_
         .decision = DOORMAN_ALLOWED, .after = in_use + units, .left = (int64_t)(room - units)};
 }
 
-/* Returns the units in use after a release. Releasing more than is in use leaves 0. */
+/* Returns the units in use after a release. If more is released than is in use, the result is 0. */
 static inline uint64_t doorman__concurrency_after_release(uint64_t in_use, uint64_t units) {
     return in_use > units ? in_use - units : 0;
 }
@@ -7171,26 +7178,26 @@ static void doorman__concurrency_release(uint64_t *in_use, uint64_t units) {
 
 /* ---- limiters: windows */
 /*
- * The count of a window is one word: the number of the window modulo 2^24, and its units in 40
- * bits. If the number is up to 255 windows ahead of the clock, another thread has read its clock
- * later, and the attempt is made in the window of that thread. Any other number is in the past, and
- * its units do not count.
+ * The count of a window is one word. It contains the number of the window modulo 2^24, and the
+ * units of the window in 40 bits. If the number is up to 255 windows ahead of the clock, another
+ * thread has read its clock later. The attempt is then made in the window of that thread. A count
+ * with any other number is in the past, and its units do not count.
  */
 
 #define DOORMAN__WINDOWS ((UINT64_C(1) << 24) - 1)
 #define DOORMAN__WINDOW_UNITS ((UINT64_C(1) << 40) - 1)
 #define DOORMAN__WINDOW_LIMIT_MAX 1e8
 
-/* Returns how many windows a count is ahead of the clock, at least 0. */
+/* Returns how many windows a count is ahead of the clock, or 0 if the count is not ahead. */
 static inline uint64_t doorman__window_ahead(uint64_t count, uint64_t number) {
     uint64_t ahead = ((count >> 40) - number) & DOORMAN__WINDOWS;
     return ahead < 256 ? ahead : 0;
 }
 
-/* The window that an attempt is made in. */
+/* The window of an attempt. */
 typedef struct doorman__window {
     uint64_t number;
-    doorman_time rest; /* until it ends, by this clock: longer than a window if a count is ahead */
+    doorman_time rest; /* the time until its end by this clock; may be more than one window */
 } doorman__window;
 
 static inline doorman__window doorman__window_at(const uint64_t *counts, size_t count,
@@ -7208,7 +7215,8 @@ static inline uint64_t doorman__window_units(uint64_t count, uint64_t number) {
     return count >> 40 == (number & DOORMAN__WINDOWS) ? count & DOORMAN__WINDOW_UNITS : 0;
 }
 
-/* Precondition, also of doorman__sliding_try: units <= most, and no count is ahead of `window`. */
+/* Precondition of this function and of doorman__sliding_try: units <= most, and no count is ahead
+ * of `window`. */
 DOORMAN__INLINE doorman__attempt doorman__fixed_try(uint64_t most, uint64_t count, uint64_t units,
                                                     doorman__window window) {
     assert(units <= most && doorman__window_ahead(count, window.number) == 0);
@@ -7223,16 +7231,14 @@ DOORMAN__INLINE doorman__attempt doorman__fixed_try(uint64_t most, uint64_t coun
                               .reset_after = used > 0 ? window.rest : 0};
 }
 
-/* Returns how many units of the last window count when `rest` of this window is left, rounded up.
- */
+/* Returns how many units of the last window count if `rest` of this window is left, rounded up. */
 static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
                                              doorman_time length) {
     if (rest >= length) return units;
     return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
 }
 
-/* Returns the longest rest of this window at which at most `room` units of the last window count.
- */
+/* Returns the longest rest of this window for which at most `room` units of the last one count. */
 static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
@@ -7240,16 +7246,17 @@ static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_
     return rest;
 }
 
-/* Returns how long it takes until a refused attempt fits. It fits in this window when fewer units
- * of the last one count, or in the next window if the units of this window alone leave no room. */
+/* Returns how long it takes until a refused attempt fits. If the units of this window alone leave
+ * no room, the attempt fits in the next window. Otherwise it fits in this window, when fewer units
+ * of the last window count. */
 static doorman_time doorman__sliding_delay(uint64_t last, uint64_t here, uint64_t room,
                                            doorman_time rest, doorman_time length) {
     if (here > room) return rest + length - doorman__window_rest(here, room, length);
     return rest - doorman__window_rest(last, room - here, length);
 }
 
-/* One count is for even windows, the other for odd ones. So the count of a new window replaces the
- * count of the window before the last one. */
+/* One count is for even windows, and the other count is for odd windows. So the count of a new
+ * window replaces the count of two windows before. */
 DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_time length,
                                                       const uint64_t *counts, uint64_t units,
                                                       doorman__window window) {
@@ -7277,10 +7284,11 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
 
 /* ---- limiters: log */
 
-/* Only the last `limit` arrivals matter. They are in a ring, and each unit replaces the oldest one.
- * A unit is allowed if the arrival that it replaces is at least a whole window old. So no place is
- * used twice within a window, and no window has more units than there are places. An arrival never
- * goes back in time, even if the clock of this thread is behind that of another one. */
+/* Only the last `limit` arrivals matter. They are in a ring, and each unit replaces the oldest
+ * arrival. A unit is allowed if the arrival that it replaces is at least a whole window old. So no
+ * place is used twice within a window, and no window has more units than the ring has places.
+ * Arrivals never go back in time, even if the clock of this thread is behind the clock of another
+ * thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
                                                     doorman_time now) {
     doorman_time wait = doorman__later(window - (now - before), 0);
@@ -7291,8 +7299,8 @@ static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman
 
 /* ---- limiters without a server: any kind as a pure function */
 
-/* Returns n in the unit that the kind counts: ticks (a bucket), or parts of units; -1 if n is
- * IMPOSSIBLE. */
+/* Returns n in the unit that the kind counts. A bucket counts ticks, and the other kinds count
+ * parts of units. Returns -1 if n is IMPOSSIBLE. */
 static inline int64_t doorman__limit_amount(const doorman_limit *limit, double n) {
     if (limit->kind == DOORMAN_TOKEN_BUCKET) {
         const doorman__bucket *bucket = &limit->bucket;
@@ -7321,8 +7329,8 @@ DOORMAN__INLINE doorman__attempt doorman__limit_attempt(const doorman_limit *lim
     return doorman__concurrency_try(limit->most, words[0], units);
 }
 
-/* An attempt that takes nothing: n is 0 or IMPOSSIBLE (amount -1). The caller does not store
- * `after`. */
+/* An attempt that takes nothing, because n is 0 or because n is IMPOSSIBLE (`amount` is -1). The
+ * caller does not store `after`. */
 static doorman__attempt doorman__limit_look(const doorman_limit *limit, const uint64_t *words,
                                             int64_t amount, doorman_time now) {
     assert(amount <= 0);
@@ -7332,7 +7340,7 @@ static doorman__attempt doorman__limit_look(const doorman_limit *limit, const ui
     return attempt;
 }
 
-/* An attempt for any kind except the log, whose state does not fit into two words. */
+/* An attempt for any kind except the log. The state of a log does not fit into two words. */
 DOORMAN__INLINE doorman__attempt doorman__limit_try(const doorman_limit *limit,
                                                     const uint64_t *words, double n,
                                                     doorman_time now) {
@@ -7362,8 +7370,8 @@ static doorman_result doorman__limit_result(const doorman_limit *limit,
 
 #define DOORMAN__BUCKET_TIME_MAX (10000000 * DOORMAN_SECOND)
 
-/* Returns the first wrong field of a bucket and sets *rule to the rule that it breaks; NULL if no
- * field is wrong. */
+/* Returns the first wrong field of a bucket, and sets *rule to the rule that this field breaks.
+ * Returns NULL if no field is wrong. */
 static const char *doorman__bucket_fault(const doorman_limit_options *options, const char **rule) {
     double unit_time = doorman__unit_time(options->units_per_second);
     double most = (double)DOORMAN__BUCKET_TIME_MAX * 256, units = options->size + options->debt_max;
@@ -7389,8 +7397,8 @@ static const char *doorman__bucket_fault(const doorman_limit_options *options, c
     return options->window ? "window" : NULL;
 }
 
-/* Returns the first field of a bucket that is set although the kind is another one; parameters as
- * above. */
+/* Returns the first field of a bucket that is set although the kind is another one, or NULL. *rule
+ * is as in doorman__bucket_fault. */
 static const char *doorman__not_bucket_fault(const doorman_limit_options *options,
                                              const char **rule) {
     *rule = "must be 0: only a TOKEN_BUCKET has one";
@@ -7401,7 +7409,8 @@ static const char *doorman__not_bucket_fault(const doorman_limit_options *option
     return options->wait_max ? "wait_max" : NULL;
 }
 
-/* Returns the first wrong field of a window or a log; parameters as above. */
+/* Returns the first wrong field of a window or a log, or NULL. *rule is as in
+ * doorman__bucket_fault. */
 static const char *doorman__window_fault(const doorman_limit_options *options, const char **rule) {
     *rule = "must be from 0 to 1e8";
     if (!(options->limit >= 0 && options->limit <= DOORMAN__WINDOW_LIMIT_MAX)) return "limit";
@@ -7413,7 +7422,7 @@ static const char *doorman__window_fault(const doorman_limit_options *options, c
     return doorman__not_bucket_fault(options, rule);
 }
 
-/* Returns the first wrong field of CONCURRENCY; parameters as above. */
+/* Returns the first wrong field of CONCURRENCY, or NULL. *rule is as in doorman__bucket_fault. */
 static const char *doorman__concurrency_fault(const doorman_limit_options *options,
                                               const char **rule) {
     *rule = DOORMAN__AMOUNT_RULE;
@@ -7477,7 +7486,7 @@ doorman_status doorman_limiter_init(doorman_limiter *limiter, const doorman_limi
     return DOORMAN_OK;
 }
 
-/* Returns n in whole units, or UINT64_MAX if it is more than the limit or not an amount. */
+/* Returns n in whole units. Returns UINT64_MAX if n is more than the limit or not an amount. */
 static uint64_t doorman__log_units(const doorman_limit *limit, double n) {
     return n >= 0 && n <= (double)limit->most ? (uint64_t)doorman__round_up(n) : UINT64_MAX;
 }
@@ -7518,7 +7527,8 @@ static doorman_decision doorman__log_try(doorman_limiter *limiter, const doorman
     return decision;
 }
 
-/* Returns the wait for n units: that of the last unit, because its place has the latest arrival. */
+/* Returns the wait for n units. This is the wait of the last unit, because its place has the latest
+ * arrival. */
 static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doorman_limit *limit,
                                        double n, doorman_time now) {
     uint64_t units = doorman__log_units(limit, n);
@@ -7527,8 +7537,8 @@ static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doo
     return doorman__log_wait(limiter, limit, doorman__log_next(limiter) + units - 1, now);
 }
 
-/* Returns how many units could be allowed now. From the next place on, the arrivals in the ring are
- * in order, the oldest first. So this is a binary search for the first arrival that is too new. */
+/* Returns how many units could be allowed now. Starting at the next place, the ring holds the
+ * arrivals in order, the oldest first. So a binary search finds the first one that is too new. */
 static uint64_t doorman__log_left(const doorman_limiter *limiter, const doorman_limit *limit,
                                   doorman_time now) {
     uint64_t next = doorman__log_next(limiter), low = 0, high = limit->most;
@@ -7604,11 +7614,11 @@ void doorman_limiter_release(doorman_limiter *limiter, const doorman_limit *limi
 
 /* ---- limiters of a resource: the allowance */
 
-/* An amount, and what follows from it. */
+/* An amount, and values that follow from it. */
 typedef struct DOORMAN__ALIGNED doorman__quota {
-    double amount;      /* units a second, or at once; or DOORMAN_UNLIMITED */
-    double unit_time;   /* of a rate: the time of one unit in ticks, */
-    int64_t unit_price; /* and rounded up; -1: the amount is 0 or unlimited */
+    double amount;      /* units a second of a rate, units at once of a gauge; may be unlimited */
+    double unit_time;   /* of a rate: the time of one unit in ticks */
+    int64_t unit_price; /* of a rate: unit_time, rounded up; -1: the amount is 0 or unlimited */
     int64_t most;       /* of a rate: how many ticks can be saved, or -1; of a gauge: parts */
 } doorman__quota;
 
@@ -7617,7 +7627,7 @@ typedef struct doorman__allowance {
     uint32_t version;
     struct doorman__allowance_slot {
         doorman_time until;
-        doorman__quota quota[2]; /* before `until`, and from it on */
+        doorman__quota quota[2]; /* the first before `until`, the second from then on */
     } slot[2];
 } doorman__allowance;
 
@@ -7639,9 +7649,9 @@ static void doorman__allowance_set(doorman__allowance *allowance, doorman__quota
 }
 
 /* Reads the quota in force, and returns its version. The loop ends unless the writer writes twice
- * during this read. `until` is compared by a branch, which the processor predicts, so that no load
- * has to wait for the clock. Without the hint, compilers select an address instead, and the loads
- * wait. */
+ * during this read. A branch compares `until`, and the processor predicts the branch. So no load
+ * has to wait for the clock. Without the hint to the compiler, compilers select an address instead
+ * of a branch, and the loads wait. */
 static inline uint32_t doorman__allowance_read(const doorman__allowance *allowance,
                                                doorman__quota *out, doorman_time now) {
     uint32_t version;
@@ -7663,17 +7673,17 @@ static inline uint32_t doorman__allowance_read(const doorman__allowance *allowan
 
 enum { DOORMAN__SHADOW = 1, DOORMAN__KILL_SWITCH = 2 };
 
-/* The units that were asked for, in parts (they wrap around), and what the client and the limiter
- * tell each other. All fields are atomic. */
+/* The units that callers have asked for, in parts, and what the client and the limiter tell each
+ * other. The counts of units wrap around. All fields are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__usage {
     uint64_t allowed, refused, excess;
     doorman_time unmet_since; /* the first refusal since the client looked; 0: none */
     uint64_t largest;         /* the largest n above one unit since the client's last sample */
     double ceiling;           /* the largest amount that the limiter can ever follow */
-    double expected; /* a larger amount that the next lease may have; 0: it will have none */
-    doorman_time refresh_at; /* when another amount may come; DOORMAN_NEVER: never */
-    uint8_t *client_unmet;   /* set together with unmet_since; may be NULL */
-    uint8_t bypass;          /* DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
+    double expected;         /* a larger amount that the next lease may have; 0: none is expected */
+    doorman_time refresh_at; /* when another amount may come; DOORMAN_NEVER: the amount is final */
+    uint8_t *client_unmet; /* the flag of the client; set together with unmet_since; may be NULL */
+    uint8_t bypass;        /* DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
 } doorman__usage;
 
 static double doorman__usage_ceiling(const doorman__usage *usage) {
@@ -7687,13 +7697,13 @@ static void doorman__usage_set_ceiling(doorman__usage *usage, double ceiling) {
     __atomic_store(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
 }
 
-/* The amount never changes, until the client says something else. */
+/* Initializes the usage of a limiter. The amount stays the same until the client sets another. */
 static void doorman__usage_init(doorman__usage *usage, double amount) {
     doorman__usage_set_ceiling(usage, amount);
     usage->refresh_at = DOORMAN_NEVER;
 }
 
-/* Another amount may come at a point in time. */
+/* Announces that another amount may come at a point in time. */
 static void doorman__usage_expect(doorman__usage *usage, double amount, doorman_time at) {
     assert(doorman__amount_valid(amount));
     __atomic_store(&usage->expected, &amount, __ATOMIC_RELAXED);
@@ -7713,15 +7723,16 @@ static inline bool doorman__bypass(const doorman__usage *usage) {
     return __atomic_load_n(&usage->bypass, __ATOMIC_RELAXED) != 0;
 }
 
-/* Something was refused: the client should look soon. The client takes the flag first, so that it
- * finds the time of the refusal that has set the flag. */
+/* Tells the client that units were refused, so that it looks soon. The client takes the flag first,
+ * and then reads the time. So it finds the time of the refusal that has set the flag. */
 static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now) {
     if (__atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED)) return;
     __atomic_store_n(&usage->unmet_since, now | 1, __ATOMIC_RELAXED); /* 0 means none */
     if (usage->client_unmet) __atomic_store_n(usage->client_unmet, 1, __ATOMIC_RELEASE);
 }
 
-/* One unit always fits if anything does. The client has to know the largest request above that. */
+/* Notes the largest request of more than one unit. The client has to know it. A request of one unit
+ * fits whenever any request fits, so the client need not know it. */
 static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t units) {
     if (__builtin_expect(units <= (uint64_t)DOORMAN__UNIT, true)) return;
     uint64_t largest = __atomic_load_n(&usage->largest, __ATOMIC_RELAXED);
@@ -7731,8 +7742,9 @@ static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t unit
 }
 
 /* Counts an attempt, and returns the decision that the caller gets. Allowed units are counted
- * exactly, because wants follow them. The count of refused units has no locked instruction: threads
- * that are refused have nothing to agree on. So two refusals at the same time may count as one. */
+ * exactly, because wants follow them. Refused units are counted without a locked instruction,
+ * because threads that are refused need not agree on anything. So two refusals at the same time may
+ * count as one. */
 static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
                                               doorman_decision decision, doorman_time now) {
     assert(units > 0);
@@ -7751,16 +7763,17 @@ static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t un
     return decision;
 }
 
-/* A refusal that raises the wants waits at least this long: the client looks (0.2 s), and asks. */
+/* After a refusal that raises the wants, a caller waits at least this long. The client needs this
+ * time to look (0.2 s) and to ask the server. */
 #define DOORMAN__REFRESH_MIN (DOORMAN_SECOND / 4)
 
-/* How long until another amount may come. */
+/* Returns how long it takes until another amount may come. */
 static doorman_time doorman__usage_refresh_in(const doorman__usage *usage, doorman_time now) {
     doorman_time at = __atomic_load_n(&usage->refresh_at, __ATOMIC_RELAXED);
     return at == DOORMAN_NEVER ? DOORMAN_NEVER : doorman__later(at - now, DOORMAN__REFRESH_MIN);
 }
 
-/* What the limiter has counted. >>nng counts the calls that wait. */
+/* Returns what the limiter has counted. The calls that wait are counted in >>nng. */
 static void doorman__usage_read(const doorman__usage *usage, doorman_counts *out) {
     *out = (doorman_counts){
         .allowed = (double)__atomic_load_n(&usage->allowed, __ATOMIC_RELAXED) / DOORMAN__UNIT,
@@ -7770,13 +7783,13 @@ static void doorman__usage_read(const doorman__usage *usage, doorman_counts *out
 
 /* ---- limiters of a resource: the rate */
 
-/* A token bucket without debt, which follows an allowance. It must not be copied or moved while
+/* A token bucket without debt that follows an allowance. It must not be copied or moved while
  * threads use it. */
 typedef struct doorman__rate {
     doorman__allowance allowance;
     doorman_time burst;
-    double burst_units;  /* if it is not 0, it replaces `burst` */
-    uint64_t paid_until; /* in ticks: all units up to this time are spent */
+    double burst_units;  /* 0: `burst` applies; otherwise it replaces `burst` */
+    uint64_t paid_until; /* the time up to which all units are spent, in ticks */
     doorman__usage usage;
 } doorman__rate;
 
@@ -7785,7 +7798,8 @@ static inline doorman__bucket doorman__quota_bucket(const doorman__quota *quota,
     return (doorman__bucket){.saved_most = most, .wait_most = INT64_MAX};
 }
 
-/* The quota of an amount. The burst can be saved, or the time of one unit if that is longer. */
+/* Returns the quota of an amount. It saves at most the burst or the time of one unit, whichever is
+ * longer. */
 static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amount) {
     doorman__quota quota = {amount, doorman__unit_time(amount), -1, -1};
     if (!(amount > 0)) return quota;
@@ -7797,8 +7811,9 @@ static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amou
     return quota;
 }
 
-/* Limits what can be saved at `after`, so that a rise from `before` adds no units to what was saved
- * then. One unit can always be saved. (A fall makes fewer units of the same time.) */
+/* Limits what can be saved at `after`. If the rate rises from `before` to `after`, the rise adds no
+ * units to what is saved until then. One unit can always be saved. A fall needs no limit, because
+ * the same time then saves fewer units. */
 static void doorman__quota_limit_rise(doorman__quota *after, const doorman__quota *before) {
     if (!(after->amount > before->amount)) return;
     double depth = (double)before->most * (before->amount / after->amount);
@@ -7807,8 +7822,8 @@ static void doorman__quota_limit_rise(doorman__quota *after, const doorman__quot
     if (most < after->most) after->most = most;
 }
 
-/* How many ticks a quota can save for a request of so many units, which may be more than the burst
- * (L1). A burst in units is a hard bound. */
+/* Returns how many ticks a quota can save for a request of this many units. The request may be
+ * larger than the burst (L1). A burst in units is a hard bound. */
 static int64_t doorman__quota_depth(const doorman__quota *quota, bool in_units, double units) {
     if (quota->most < 0) return DOORMAN__SAVED_MAX;
     double price = in_units ? 0 : doorman__min(units * quota->unit_time, DOORMAN__SAVED_MAX);
@@ -7816,11 +7831,12 @@ static int64_t doorman__quota_depth(const doorman__quota *quota, bool in_units, 
     return depth > quota->most ? depth : quota->most;
 }
 
-/* The paid_until with which a rate goes from one quota to another: it saves no more units than
- * before. `largest` is the number of units of the largest recent request, if it was larger than one
- * unit. When the rate rises, the saved time shrinks in proportion. When it falls, the saved time
- * stays, and is worth fewer units. But the units stay if the burst is in units, or if a large
- * request may be saving up. Returns paid_until itself if nothing changes. */
+/* Returns the new paid_until when a rate goes from one quota to another. The rate saves no more
+ * units than before. When the rate rises, the saved time shrinks in proportion. When the rate
+ * falls, the saved time stays, and is worth fewer units. In two cases a fall keeps the units
+ * instead: if the burst is in units, and if a large request may be saving up. Returns paid_until
+ * itself if nothing changes.
+ *   largest   the units of the largest recent request of more than one unit, otherwise 0 */
 static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__quota *to,
                                      bool in_units, double largest, uint64_t paid_until,
                                      uint64_t now) {
@@ -7836,10 +7852,10 @@ static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__
     return now - (uint64_t)doorman__min((double)saved * ratio, (double)after.saved_most);
 }
 
-/* Sets what the rate follows: `amount` until then, and `after` from then on. Before other threads
- * see a higher rate, what was saved at the old one is reduced: to the burst, or to the units of the
- * largest recent request. If the rate rises at `until`, it
- * saves no more than before until it is set again. */
+/* Sets what the rate follows: `amount` until `until`, and `after` from then on. Before other
+ * threads see a higher rate, the function reduces the saved units to the burst, or to the units of
+ * the largest recent request. If the rate rises at `until`, it saves no more than before until it
+ * is set again. */
 static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time until, double after,
                               double largest, doorman_time now) {
     doorman__quota old,
@@ -7858,9 +7874,9 @@ static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time u
     doorman__allowance_set(&rate->allowance, quotas[0], until, quotas[1]);
 }
 
-/* The rate starts with nothing saved.
+/* Initializes a rate with nothing saved.
  *   burst         how much unused time is saved; 0: 0.1 s
- *   burst_units   if it is not 0, that many units are saved instead, whatever the rate */
+ *   burst_units   not 0: this many units are saved instead of `burst`, whatever the rate */
 static void doorman__rate_init(doorman__rate *rate, double amount, doorman_time burst,
                                double burst_units, doorman_time now) {
     assert(doorman__duration_valid(burst) && doorman__amount_valid(burst_units));
@@ -7873,25 +7889,25 @@ static void doorman__rate_init(doorman__rate *rate, double amount, doorman_time 
     doorman__allowance_set(&rate->allowance, quota, DOORMAN_NEVER, quota);
 }
 
-/* The price of n units in ticks. -1: see doorman__price, or the amount is 0 or unlimited. One unit,
- * the usual case, needs no arithmetic. */
+/* Returns the price of n units in ticks. Returns -1 if doorman__price does, or if the amount is 0
+ * or unlimited. The usual case of one unit needs no arithmetic. */
 static inline int64_t doorman__rate_price(const doorman__quota *quota, double n) {
     if (n == 1) return quota->unit_price;
     return doorman__price(n * quota->unit_time, quota->most);
 }
 
-/* The price of a request that is larger than the burst: the rate saves up for it (L1). -1: it
- * cannot save so much. */
+/* Returns the price of a request that is larger than the burst. The rate saves up for such a
+ * request (L1). Returns -1 if the rate cannot save that much. */
 static int64_t doorman__rate_large_price(const doorman__rate *rate, const doorman__quota *quota,
                                          double n) {
     if (rate->burst_units > 0 || !(quota->amount > 0) || !doorman__amount_valid(n)) return -1;
     return doorman__price(n * quota->unit_time, DOORMAN__SAVED_MAX);
 }
 
-/* Can n units fit at any time? */
+/* Returns whether n units can ever fit. */
 static bool doorman__rate_possible(const doorman__rate *rate, double n) {
     double ceiling = doorman__usage_ceiling(&rate->usage);
-    bool known = ceiling > 0; /* 0: it is not known yet */
+    bool known = ceiling > 0; /* 0: the ceiling is not known yet */
     if (known && !(n * doorman__unit_time(ceiling) <= (double)DOORMAN__SAVED_MAX)) return false;
     return rate->burst_units <= 0 || n <= doorman__max(rate->burst_units, 1) * (1 + 1e-9);
 }
@@ -7913,7 +7929,8 @@ DOORMAN__INLINE doorman_decision doorman__rate_take(doorman__rate *rate,
     return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
 }
 
-/* A try whose n is 0, not an amount, or more than the burst, or whose rate is 0 or unlimited. */
+/* A try for an unusual n: 0, not an amount, or more than the burst. Also a try if the rate is 0 or
+ * unlimited. */
 static doorman_decision doorman__rate_try_unusual(doorman__rate *rate, const doorman__quota *quota,
                                                   double n, doorman_time now) {
     if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
@@ -7940,10 +7957,10 @@ static doorman_decision doorman__rate_try(doorman__rate *rate, double n, doorman
 typedef struct doorman__rate_view {
     doorman__quota quota;
     int64_t price;            /* -1: n does not fit, or the rate is 0 or unlimited */
-    doorman__attempt attempt; /* at this price. If the price is -1: at the price 0 */
+    doorman__attempt attempt; /* the attempt at this price, or at price 0 if the price is -1 */
 } doorman__rate_view;
 
-/* Takes nothing, and counts nothing. */
+/* Returns what a try for n units would find now, without taking or counting anything. */
 static doorman__rate_view doorman__rate_look(const doorman__rate *rate, double n,
                                              doorman_time now) {
     doorman__rate_view view = {.attempt = {.decision = DOORMAN_REFUSED}};
@@ -7958,7 +7975,7 @@ static doorman__rate_view doorman__rate_look(const doorman__rate *rate, double n
     return view;
 }
 
-/* How long until the try of the view could succeed. */
+/* Returns how long it takes until the try of the view could succeed. */
 static doorman_time doorman__rate_view_delay(const doorman__rate_view *view) {
     if (doorman__unlimited(view->quota.amount)) return 0;
     if (view->price < 0) return DOORMAN_NEVER;
@@ -7972,12 +7989,12 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
     return doorman__rate_view_delay(&view);
 }
 
-/* A request that the client sees refused raises the wants to a rate that saves its units in about
- * this time (L4). */
+/* When the client sees that a request was refused, it raises the wants. The raised rate saves the
+ * units of the request in about this time (L4). */
 #define DOORMAN__GROWTH_TIME (2 * DOORMAN_SECOND)
 
-/* When to try again after a refusal: when enough is saved at the rate in force. If the server may
- * have more, a larger lease may come sooner. */
+/* Returns when to try again after a refusal. At the latest, this is when enough is saved at the
+ * rate in force. If the server may have more, a larger lease may come sooner. */
 static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double n,
                                               doorman_time now) {
     doorman_time delay = doorman__rate_delay(rate, n, now);
@@ -7992,7 +8009,7 @@ static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double 
     return doorman__later(doorman__earlier(delay, doorman__after(refresh_in, growth)), 1);
 }
 
-/* A try, and then a look. Other threads may take units in between. */
+/* Tries, and then looks. Other threads may take units in between. */
 static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, doorman_result *out,
                                              doorman_time now) {
     doorman_decision decision = doorman__rate_try(rate, n, now);
@@ -8018,7 +8035,7 @@ static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, door
  * it. */
 typedef struct DOORMAN__ALIGNED doorman__gauge {
     doorman__allowance allowance;
-    uint64_t in_flight; /* in parts */
+    uint64_t in_flight; /* units in flight, in parts */
     uint64_t peak;      /* the largest value of in_flight since the client's last sample */
     doorman__usage usage;
 } doorman__gauge;
@@ -8032,7 +8049,7 @@ static doorman__quota doorman__gauge_quota(double amount) {
     return (doorman__quota){.amount = amount, .most = (int64_t)(most * DOORMAN__UNIT)};
 }
 
-/* Sets what the gauge follows: `amount` until then, and `after` from then on. */
+/* Sets what the gauge follows: `amount` until `until`, and `after` from then on. */
 static void doorman__gauge_set(doorman__gauge *gauge, double amount, doorman_time until,
                                double after) {
     doorman__allowance_set(&gauge->allowance, doorman__gauge_quota(amount), until,
@@ -8045,7 +8062,7 @@ static void doorman__gauge_init(doorman__gauge *gauge, double capacity) {
     doorman__gauge_set(gauge, capacity, DOORMAN_NEVER, capacity);
 }
 
-/* Stores the largest number of units in flight, which the wants follow. */
+/* Stores the largest number of units in flight. The wants follow this number. */
 static void doorman__gauge_note_peak(doorman__gauge *gauge, uint64_t in_flight) {
     uint64_t peak = __atomic_load_n(&gauge->peak, __ATOMIC_RELAXED);
     while (peak < in_flight && !__atomic_compare_exchange_n(&gauge->peak, &peak, in_flight, true,
@@ -8053,7 +8070,7 @@ static void doorman__gauge_note_peak(doorman__gauge *gauge, uint64_t in_flight) 
     }
 }
 
-/* Releases units that a try allowed. An n that is not an amount has no effect. */
+/* Releases units that a try allowed. If n is not an amount, the call has no effect. */
 static void doorman__gauge_release(doorman__gauge *gauge, double n) {
     if (doorman__amount_valid(n)) {
         doorman__concurrency_release(&gauge->in_flight, doorman__units(n));
@@ -8074,14 +8091,14 @@ static doorman_decision doorman__gauge_take(doorman__gauge *gauge, int64_t most,
     return DOORMAN_ALLOWED;
 }
 
-/* The same as doorman__rate_possible, for a gauge. */
+/* Returns whether these units can ever fit. */
 static bool doorman__gauge_possible(const doorman__gauge *gauge, uint64_t units) {
     doorman__quota quota = doorman__gauge_quota(doorman__usage_ceiling(&gauge->usage));
     return quota.most == 0 || units <= (uint64_t)quota.most;
 }
 
-/* Refuses units, or allows them in shadow mode or with the kill switch on. Then they count as in
- * flight. */
+/* Refuses units, or allows them in shadow mode or with the kill switch on. Units that are allowed
+ * in this way count as in flight. */
 static doorman_decision doorman__gauge_refuse(doorman__gauge *gauge, uint64_t units,
                                               doorman_time now) {
     const int64_t most = (int64_t)(DOORMAN_AMOUNT_MAX * DOORMAN__UNIT);
@@ -8116,7 +8133,7 @@ static doorman__attempt doorman__gauge_look(const doorman__gauge *gauge, double 
     return doorman__concurrency_try((uint64_t)quota->most, in_flight, doorman__units(n));
 }
 
-/* A try, and then a look. Other threads may take units in between. */
+/* Tries, and then looks. Other threads may take units in between. */
 static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, doorman_result *out,
                                               doorman_time now) {
     doorman__quota quota;
