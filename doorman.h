@@ -3,9 +3,9 @@
  * YouTube published in 2016.
  *
  * Many processes use a resource of limited capacity: queries per second on a database, or
- * transactions in flight. Each process asks a server for a share. It gets a LEASE: an amount that
- * it may use for a limited time. It limits itself to that amount. The requests of the application
- * never wait for the server.
+ * transactions in flight. Each process asks a server for a share. The process gets a LEASE: an
+ * amount that it may use for a limited time. The process limits itself to that amount. The requests
+ * of the application never wait for the server.
  *
  * DO THIS
  *
@@ -16,13 +16,14 @@
  *         #define DOORMAN_NNG       // a client with its own thread; needs JSON, nng, POSIX threads
  *         #include "doorman.h"
  *
- *     Other files define the same macros except the first, and include it. Without JSON and NNG the
- *     header needs only the C standard library. The implementation is C11 (gcc, clang). The public
- *     part is also C99 and C++11. Link with -lcjson for JSON, and with -lnng -pthread for NNG.
+ *     Other files define the same macros, except DOORMAN_IMPLEMENTATION, and include the header.
+ *     Without JSON and NNG the header needs only the C standard library. The implementation is C11
+ *     (gcc, clang). The public part is also C99 and C++11. Link with -lcjson for JSON, and with
+ *     -lnng -pthread for NNG.
  *
- * AN EXAMPLE, from examples/rate_client.c: queries that are limited to the share of this process.
- * (examples/library_only.c needs no network: it has a server and three clients, and time is a
- * variable.)
+ * AN EXAMPLE, from examples/rate_client.c. The program limits its queries to its share. (Another
+ * example, examples/library_only.c, needs no network. It has a server and three clients, and time
+ * is a variable.)
  *
  * <!-- file: examples/rate_client.c -->
  *     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
@@ -65,20 +66,20 @@
  *     template        the settings of all resources whose ids match a glob
  *     server          a process that grants leases
  *     node            one or more servers with a common name. One of them is the master and answers
- *                     requests. The others respond with its address. Nodes are a tree: all except
- *                     the root have a parent
+ *                     requests. The others respond with its address. Nodes form a tree: each node
+ *                     except the root has a parent
  *     client          a process that uses resources
  *     holder          a client, or a node that has leases on behalf of its clients. Each has an id
  *     wants           how much a holder asks for
  *     has             how much a holder may use: its lease
- *     committed       how much the server counts as used by a holder: at least what it has. After a
- *                     cut it is the old amount, until the holder confirms the cut or the old lease
- *                     ends
+ *     committed       how much the server counts as used by a holder. It is at least what the
+ *                     holder has. After a cut it stays at the old amount until the holder confirms
+ *                     the cut or the old lease ends
  *     safe capacity   how much a client may use when its lease has ended and no server answers
  *     subclients      the number of clients of a holder; 1 for a client
- *     learning        what a new master does until the leases of its predecessor have ended: it
- *                     grants holders what they say they have, and not more. It answers TRY_LATER to
- *                     a holder without a lease, which then uses its fallback
+ *     learning        what a new master does until the leases of its predecessor have ended. It
+ *                     grants each holder what the holder says it has, and not more. It answers
+ *                     TRY_LATER to a holder without a lease. That holder then uses its fallback
  *     fallback        what a client does without a lease: see doorman_fallback
  *
  *     The life of a lease from one request to the next, on the clocks of holder and server:
@@ -88,7 +89,8 @@
  *         server       decides .                             |
  *                      commits it for (1 + drift) * expires_in, from when it decided
  *
- *     A resource of a client is in one of these states (see >>client for its capacity in each):
+ *     A resource of a client is in one of these states. See >>client for its capacity in each
+ *     state.
  *
  *         state     meaning              capacity           event              next state
  *         unleased  it has no lease      by its fallback    gets a lease       leased
@@ -131,26 +133,26 @@
  *
  * MACROS that you may define before you include the header
  *
- *     DOORMAN_IMPLEMENTATION   includes the implementation; in exactly one C file
- *     DOORMAN_STATIC           makes all functions static; every file then needs the implementation
+ *     DOORMAN_IMPLEMENTATION   includes the implementation. Define it in exactly one C file
+ *     DOORMAN_STATIC           makes all functions static. Every file then needs the implementation
  *     DOORMAN_JSON             includes the section JSON
  *     DOORMAN_NNG              includes the section nng
  *     DOORMAN_MALLOC(bytes), DOORMAN_REALLOC(pointer, bytes), DOORMAN_FREE(pointer)
- *                              default malloc, realloc, free; define all three or none
+ *                              the default is malloc, realloc, free. Define all three or none
  *     NDEBUG                   removes assertions. They check only this library, never its input
  *
  *     If a file includes the header several times, define the section macros before the first
- *     include. With DOORMAN_NNG the implementation needs POSIX names: with -std=c11, define
- *     _DEFAULT_SOURCE before the first system header, or include doorman.h before it. The compiler
- *     reports an error if one of these rules is broken.
+ *     include. With DOORMAN_NNG the implementation needs POSIX names. If you compile with -std=c11,
+ *     include doorman.h before the first system header, or define _DEFAULT_SOURCE before that
+ *     header. The compiler reports an error if one of these rules is broken.
  *
  * MEMORY
  *
  *     Each create has a destroy. Limiters without a server are in the caller's memory. Options are
  *     used only during the call, except where their comments say otherwise. Pointers in an argument
  *     are used only during the call. Pointers in a result stay valid until the next call on the
- *     object. A call that runs out of memory returns OUT_OF_MEMORY, and has changed nothing. The
- *     library never frees the caller's memory.
+ *     object. A call that runs out of memory returns OUT_OF_MEMORY and changes nothing. The library
+ *     never frees the caller's memory.
  *
  * ERRORS
  *
@@ -161,18 +163,20 @@
  *
  * THREADS AND TIME
  *
- *     Any thread may use an agent and its resources, except in a child process that inherited them:
- *     see doorman_agent. Only one thread at a time may use a server, or a client with its upstream
- *     and resources: the caller needs a lock. Any number of threads may use a limiter, a
- *     configuration, doorman_client_try and doorman_client_release at once.
+ *     Any thread may use an agent and its resources. A child process that inherited an agent must
+ *     not use it: see doorman_agent. Only one thread at a time may use a server, so the caller
+ *     needs a lock. The same is true of a client with its upstream and resources. Any number of
+ *     threads may use a limiter, a configuration, doorman_client_try and doorman_client_release at
+ *     once.
  *
  *     Only the section nng reads a clock. All other functions that depend on time take `now` as the
- *     last parameter, in nanoseconds of any clock that never goes back. If the clock does go back,
- *     the library behaves as if it stood still. A lease has ended when now >= its end. The same
- *     calls with the same `now` and seeds have the same results on every machine. (On 32-bit x86
- *     this needs -msse2 -mfpmath=sse; otherwise amounts differ in their last bits.) Use a clock
- *     that keeps running while the machine is suspended, so that leases end in that time too. A
- *     function `..._due` returns when an object must be called next.
+ *     last parameter. It is in nanoseconds, and comes from any clock that never goes back. If the
+ *     clock does go back, the library behaves as if the clock stood still. A lease has ended when
+ *     now >= its end. The same calls with the same `now` and seeds have the same results on every
+ *     machine. (On 32-bit x86 this needs -msse2 -mfpmath=sse; otherwise amounts differ in their
+ *     last bits.) Use a clock that keeps running while the machine is suspended, so that leases end
+ *     in that time too. A function whose name ends in `_due` returns the time at which an object
+ *     must be called next.
  *
  * LIMITS
  *
@@ -188,9 +192,9 @@
  * WHAT IT IS NOT
  *
  *     It does not protect a resource from clients that cheat: each client must limit itself to its
- *     lease. It promises that the sum of the leases never exceeds the capacity. This promise does
- *     not include what clients use without a lease, by their fallback. It holds if the rates of
- *     clocks differ by at most the drift (5 %).
+ *     lease. It promises that the sum of the leases never exceeds the capacity. The promise does
+ *     not cover what clients without a lease use by their fallback. The promise holds if the rates
+ *     of clocks differ by at most the drift (5 %).
  *
  * SOURCES
  *
@@ -198,15 +202,15 @@
  *     "Global Distributed Client Side Rate Limiting" (YouTube, 2016). Comments name other sources
  *     where the code uses them.
  *
- * CONTENTS: search for the tag. The rules have numbers (T7, R4, ...), which tests quote. The
- * comment that opens a section states its rules. A section uses only the sections before it.
+ * CONTENTS: search for the tag. The comment that opens a section states its rules. The rules have
+ * numbers (T7, R4, ...), and tests quote these numbers. A section uses only the sections before it.
  *
  *     (the API)         from here to "the API ends here"
  *     >>basics          status, memory, random numbers, ids, hash table, timers, exact sums
  *     >>configuration   globs, templates, and which template a resource gets
  *     >>shares          the algorithms, and the index that makes them cheap
  *     >>leases          the leases of one resource; how capacity moves between holders, and why
- *     >>upstream        the upward half: what to ask for, when, at which address
+ *     >>upstream        the requests of a client or node: what to ask for, when, at which address
  *     >>server          a node: mastership, learning, how a request is answered
  *     >>limiters        what the application calls before it uses a resource
  *     >>client          resources of an application, their fallbacks, wants that follow use
@@ -220,8 +224,8 @@
 #define _DEFAULT_SOURCE /* POSIX names, under -std=c11 too */
 #endif
 
-/* The macros that choose the sections must be the same for each include of a file: the first one
- * declares the sections, and a later one cannot add to them. */
+/* Each include in a file must have the same section macros. The first include declares the
+ * sections, and a later include cannot add any. */
 #if defined DOORMAN_NNG && !defined DOORMAN_JSON
 #error "doorman.h: DOORMAN_NNG needs DOORMAN_JSON"
 #endif
@@ -259,9 +263,9 @@ extern "C" {
 
 /* ---- basics, the public part -------------------------------------------------------------- */
 
-/* A point in time or a duration, in nanoseconds, at least 0. Any clock that never goes back will
- * do. A program should use one that keeps running while the machine is suspended
- * (doorman_clock). */
+/* A point in time or a duration, in nanoseconds, at least 0. Any clock that never goes back is
+ * sufficient. A program should use a clock that keeps running while the machine is suspended, for
+ * example doorman_clock. */
 typedef int64_t doorman_time;
 
 #define DOORMAN_SECOND INT64_C(1000000000)
@@ -292,13 +296,14 @@ typedef enum doorman_status {
     DOORMAN_STATUSES(DOORMAN__STATUS_CODE) DOORMAN_STATUS_COUNT
 } doorman_status;
 
-/* The name of a status, for example "TIMED_OUT". DOORMAN_STATUSES has the texts that explain them.
+/* Returns the name of a status, for example "TIMED_OUT". DOORMAN_STATUSES has the texts that
+ * explain them.
  *   status    any number
  *   returns   a static string, never NULL; "UNKNOWN" for a number that is not a status */
 DOORMAN_API const char *doorman_status_name(doorman_status status);
 
-/* Describes an error, for example "resources[2].capacity: must be ...". A call that takes a
- * doorman_error fills it in when it fails. The pointer may be NULL. */
+/* Describes an error, for example "resources[2].capacity: must be ...". A call that fails fills in
+ * its doorman_error. The pointer may be NULL. */
 typedef struct doorman_error {
     char text[512];
 } doorman_error;
@@ -317,29 +322,30 @@ typedef struct doorman_error {
 #define DOORMAN__KIND_CODE(kind, name) kind,
 typedef enum doorman_kind { DOORMAN_KINDS(DOORMAN__KIND_CODE) DOORMAN_KIND_COUNT } doorman_kind;
 
-/* How capacity moves from one holder to another. CONFIRMED, the default: the server grants a part
- * of a lease to others when its holder has confirmed the cut, or when the lease has ended.
- * IMMEDIATE: at once, so leases can exceed the capacity until the holder has received the cut. */
+/* How capacity moves from one holder to another. CONFIRMED, the default: after the server has cut a
+ * lease, it waits until the holder has confirmed the cut or the old lease has ended. Then it grants
+ * the freed part to others. IMMEDIATE: the server grants the freed part at once. The leases can
+ * then exceed the capacity until the holder has received the cut. */
 typedef enum doorman_handover { DOORMAN_CONFIRMED, DOORMAN_IMMEDIATE } doorman_handover;
 
-/* How one resource is shared. A field that is zero means the default, which its comment shows. A
- * field that would have no effect is refused: a value without its has_ field, or a reserve without
- * PRIORITY_SHARE. */
+/* How one resource is shared. A field that is zero means the default. Its comment shows the
+ * default. A field that would have no effect is refused. Such a field is a value without its has_
+ * field, or a reserve without PRIORITY_SHARE. */
 typedef struct doorman_algorithm {
     doorman_kind kind;                     /* FAIR_SHARE */
     doorman_handover handover;             /* CONFIRMED */
     doorman_time lease_length;             /* 60 s */
     doorman_time refresh_interval;         /* 16 s or a third of lease_length, whichever is less */
-    bool has_learning_mode_duration;       /* else the longest lease allowed, plus the drift */
+    bool has_learning_mode_duration;       /* if false: the longest lease allowed, plus the drift */
     doorman_time learning_mode_duration;   /* 0: no learning */
-    bool has_minimum_interval;             /* else 5 s */
+    bool has_minimum_interval;             /* if false: 5 s */
     doorman_time minimum_interval;         /* 0: none */
     doorman_time minimum_refresh_interval; /* 1 s */
     double decay_factor;                   /* 0.5, in (0, 1] */
     /* 0; in [0, 1]. PRIORITY_SHARE first shares this part of the capacity fairly among all holders,
-     * and then the rest by priority. In numbers, a capacity of 100, a reserve of 0.2, and holders
-     * of the priorities 2, 2, 1, 1, 0 that want 100 each: all get 4, and those of priority 2 get 40
-     * more. */
+     * and then the rest by priority. Example: the capacity is 100, and the reserve is 0.2. Five
+     * holders of the priorities 2, 2, 1, 1, 0 want 100 each. Each holder gets 4, and the two
+     * holders of priority 2 get 40 more each. */
     double reserve;
 } doorman_algorithm;
 
@@ -347,10 +353,10 @@ typedef struct doorman_template {
     const char *identifier_glob; /* required: a shell glob, 1 to 256 bytes of UTF-8 */
     const char *description;     /* "" */
     double capacity;             /* in the resource's own units, [0, 1e15] */
-    bool has_safe_capacity;      /* else capacity / subclients */
+    bool has_safe_capacity;      /* if false: capacity / subclients */
     double safe_capacity;        /* [0, 1e15], or DOORMAN_UNLIMITED */
-    bool whole;                  /* leases are whole units, as gauges need; else any amount */
-    bool has_algorithm;          /* else that of "*", or the defaults */
+    bool whole;                  /* true: whole units, as gauges need; false: any amount */
+    bool has_algorithm;          /* if false: that of "*", or the defaults */
     doorman_algorithm algorithm;
 } doorman_template;
 
@@ -358,13 +364,14 @@ typedef struct doorman_config_options {
     const doorman_template *templates; /* used only during the call */
     size_t template_count;
     size_t template_max;   /* 10,000 */
-    bool reject_unmatched; /* else a resource without a template gets what it asks for */
+    bool reject_unmatched; /* false: a resource without a template gets what it asks for */
 } doorman_config_options;
 
 /* A checked configuration. It never changes, so any number of servers and threads may share it. */
 typedef struct doorman_config doorman_config;
 
-/* Checks templates and makes a configuration of them. One wrong field refuses all of them (G4).
+/* Checks templates and makes a configuration of them. If one field is wrong, the call refuses all
+ * templates (G4).
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call
  *   error     may be NULL; describes an error by the path of the wrong field and the rule that it
@@ -407,17 +414,18 @@ typedef struct doorman_terms {
 #define DOORMAN_TERMS_MAX (DOORMAN_PRIORITY_MAX + 1)
 
 /* Shares a capacity among demands. It needs no server, so it can test a policy alone. Amounts are
- * real numbers: where leases are whole units (doorman_template.whole), a server also rounds them.
+ * real numbers. If leases are whole units (doorman_template.whole), a server also rounds the
+ * amounts.
  *   algorithm    NULL means FAIR_SHARE; only kind and reserve have an effect, but all fields are
  *                checked
  *   capacity     in the resource's units, [0, 1e15]
  *   demands      used only during the call; may be NULL if demand_count is 0
- *   amounts      written on OK: the share of each demand, in [0, wants]. Room for demand_count; may
- *                be NULL
- *   terms        written on OK: the terms that give these amounts, highest priority first. Room for
- *                DOORMAN_TERMS_MAX; may be NULL
- *   terms_count  written on OK: 1, or with PRIORITY_SHARE the number of different priorities; may
- *                be NULL if terms is NULL
+ *   amounts      written on OK: the share of each demand, in [0, wants]. Needs room for
+ *                demand_count shares. May be NULL
+ *   terms        written on OK: the terms that give these amounts, highest priority first. Needs
+ *                room for DOORMAN_TERMS_MAX terms. May be NULL
+ *   terms_count  written on OK. With PRIORITY_SHARE this is the number of different priorities,
+ *                else 1. May be NULL if terms is NULL
  *   error        may be NULL; describes an INVALID_ARGUMENT: "demands[3].wants: must be ..."
  *   returns      OK | INVALID_ARGUMENT | OUT_OF_MEMORY
  *   cost         O(demands log demands) */
@@ -430,22 +438,23 @@ DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, do
 /* Pointers in a message that is an argument are only used during the call. Pointers in a message
  * that an object returns stay valid until the next call on that object. */
 
+/* A lease in a message: `has` of a request, or `gets` of a response. */
 typedef struct doorman_lease {
     uint64_t id;             /* 1 to 2^53; 0 means no lease */
     const char *node;        /* the name of the node whose master granted it */
-    double capacity;         /* gets: what the holder may use; has: what its lease still allows */
-    double committed;        /* gets: the committed amount, at least capacity */
-    doorman_time expires_in; /* from when the lease was granted to its end */
-    doorman_time refresh_interval; /* gets: after this time the holder should renew */
+    double capacity;         /* in `gets`: what the holder may use; in `has`: what it still has */
+    double committed;        /* in `gets`: the committed amount, at least capacity */
+    doorman_time expires_in; /* from the grant of the lease to its end */
+    doorman_time refresh_interval; /* in `gets`: after this time the holder should renew */
 } doorman_lease;
 
 typedef struct doorman_capacity_request {
     const char *resource_id;
-    doorman_lease has;           /* the last lease received; id 0: none */
-    double outstanding;          /* what is in use, if it can be more than has.capacity */
-    const doorman_demand *wants; /* a client: one; a server: one for each group */
+    doorman_lease has;           /* the last lease received; id 0: no lease */
+    double outstanding;          /* units in use, if these can exceed has.capacity */
+    const doorman_demand *wants; /* a client has one demand; a server: one for each group */
     size_t wants_count;
-    bool learning; /* a server: it does not know all its holders yet */
+    bool learning; /* only of a server: it does not know all its holders yet */
 } doorman_capacity_request;
 
 typedef enum doorman_outcome {
@@ -463,7 +472,7 @@ typedef struct doorman_capacity_response {
     bool has_safe_capacity;
     double safe_capacity;
     bool whole;                         /* leases of this resource are whole units */
-    const doorman_algorithm *algorithm; /* this and the rest: only for a server */
+    const doorman_algorithm *algorithm; /* this field and the next ones: only for a server */
     const doorman_terms *terms;
     size_t terms_count;
     bool has_learn_for;
@@ -477,17 +486,19 @@ typedef enum doorman_method {
     DOORMAN_METHOD_COUNT
 } doorman_method;
 
-/* The name on the wire: "discovery", "get_capacity", "get_server_capacity" (is_server) or
- * "release_capacity"; "?" for no method. A static string. */
+/* Returns the name of a method on the wire: "discovery", "get_capacity", "get_server_capacity"
+ * (with is_server) or "release_capacity". Returns "?" for an unknown method. The string is
+ * static. */
 DOORMAN_API const char *doorman_method_name(doorman_method method, bool is_server);
 
 typedef struct doorman_request {
     doorman_method method;
     bool is_server; /* the holder is a server; servers and clients have separate id spaces */
     const char *holder_id;
-    const char *const *path; /* a server: the nodes that the request passed, the sender first */
+    const char *const *path; /* only of a server: the nodes that the request passed, the sender
+                                first */
     size_t path_count;
-    const doorman_capacity_request *items; /* RELEASE_CAPACITY: only resource_id and has.id */
+    const doorman_capacity_request *items; /* RELEASE_CAPACITY uses only resource_id and has.id */
     size_t item_count;
     const char *address; /* not on the wire: the server to send it to */
     uint64_t sequence;   /* not on the wire: matches a response to its request */
@@ -505,13 +516,13 @@ typedef struct doorman_response {
 /* ---- upstream, the public part ------------------------------------------------------------- */
 
 /* The part of a client or a server that makes requests. It decides which leases to ask for, when
- * and at which address, and it processes the responses. Its client or server owns and frees it. One
- * loop serves a client, a node and a root (a root has work to do, but nothing to send):
+ * and at which address, and it processes the responses. Its client or server owns and frees it. The
+ * same loop serves a client, a node and a root. A root has work to do, but nothing to send.
  *
  *     doorman_upstream *upstream = doorman_client_upstream(client);  (or doorman_server_upstream)
  *     until the end
- *         wait until doorman_upstream_due(upstream), for a response to the last request, or until
- *             the client or the server has been called
+ *         wait for the first of these: the time doorman_upstream_due(upstream), a response to the
+ *             last request, its failure, or a call on the client or the server
  *         if a response has come
  *             doorman_upstream_response(upstream, request.sequence, &response, now)
  *         else if the request has failed
@@ -519,50 +530,51 @@ typedef struct doorman_response {
  *         if (doorman_upstream_request(upstream, &request, now))
  *             send the request to request.address
  *
- * At most one request is under way. When doorman_upstream_request returns true, the request before
- * it has ended: close its connection, since a later response would be STALE. After the last close
- * of a client's resources, loop until doorman_upstream_due returns DOORMAN_NEVER: then their leases
- * have been released. examples/event_loop.c has such a loop. */
+ * At most one request is under way. When doorman_upstream_request returns true, the previous
+ * request has ended. Close its connection, because a later response to it would be STALE. After the
+ * last resource of a client has been closed, loop until doorman_upstream_due returns DOORMAN_NEVER.
+ * Then all leases have been released. examples/event_loop.c has such a loop. */
 typedef struct doorman_upstream doorman_upstream;
 
-/* When to call doorman_upstream_request next.
+/* Returns when to call doorman_upstream_request next.
  *   returns   a time; DOORMAN_NEVER: nothing is due until another call is made. Any call on the
- *             upstream, its client or its server makes the time stale. A call on a limiter does
- *             not: while the wants of a resource follow its use, the time is at most 0.2 s ahead,
- *             and the next call sees what limiters have refused
+ *             upstream, its client or its server makes the time stale. A call on a limiter does not
+ *             make it stale. While the wants of a resource follow its use, the time is at most 0.2
+ *             s ahead, and the next doorman_upstream_request sees what limiters have refused
  *   cost      O(1) */
 DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
 
-/* Does the work that is due, and then makes the next request if one is due. A request without a
- * response within its timeout counts as failed here. The work:
- *     client   estimates wants from use, and takes leases that have ended from the limiters
+/* Does the work that is due, and then makes the next request if one is due. If the timeout of the
+ * last request has passed without a response, the call counts that request as failed. The work:
+ *     client   estimates wants from use, and removes leases that have ended from the limiters
  *     server   frees memory, and ends a mastership whose time has passed. Responses do not depend
- *              on it. One call visits at most 10,000 resources and expired leases, which takes some
- *              milliseconds. If there is more to do, the upstream is due again at once
+ *              on this work. One call visits at most 10,000 resources and expired leases, which
+ *              takes some milliseconds. If there is more to do, the upstream is due again at once
  *
  *   out       written in full. Pointers in it are valid until the next call on the upstream
  *   returns   true: send this request to out->address. false: there is nothing to send now;
- *             out->sequence is 0. (This is also the result if a node runs out of memory: it tries
- *             again after 1 s. A client's request needs no memory)
- *   cost      O(log resources) for each resource in the request, at most 500 (of a node 1,000),
- *             and for each resource of a client that has work: every tenth of its window if its
- *             wants follow use, 0.1 s after a refusal, and at the end of its lease. If a limiter
- *             has refused something, also O(resources), some nanoseconds each. O(1) if nothing is
- *             due */
+ *             out->sequence is 0. A node that runs out of memory also returns false, and tries
+ *             again after 1 s. A client's request needs no memory
+ *   cost      O(log resources) for each resource in the request. A request has at most 500
+ *             resources, and the request of a node 1,000. Also O(log resources) for each resource
+ *             of a client that has work. A resource has work at the end of its lease and 0.1 s
+ *             after a refusal. If its wants follow use, it also has work every tenth of its window.
+ *             If a limiter has refused something, also O(resources), some nanoseconds each. O(1) if
+ *             nothing is due */
 DOORMAN_API bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out,
                                           doorman_time now);
 
 /* Processes the response to the request with this sequence. Only a response to the last request is
  * accepted, and only once (R2).
- *   response  used only during the call; checked. An invalid one changes no lease, and counts as a
- *             failure
+ *   response  used only during the call. It is checked: an invalid response changes no lease, and
+ *             counts as a failed request
  *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (it does not match the request) */
 DOORMAN_API doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t sequence,
                                                      const doorman_response *response,
                                                      doorman_time now);
 
-/* The request with this sequence got no response. The upstream backs off, and then tries the next
- * address. No effect unless this request is under way. */
+/* Reports that the request with this sequence got no response. The upstream backs off, and then
+ * tries the next address. The call has no effect unless this request is under way. */
 DOORMAN_API void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence,
                                          doorman_time now);
 
@@ -582,18 +594,18 @@ typedef enum doorman_event_kind {
 typedef struct doorman_event {
     doorman_event_kind kind;
     const char *resource_id, *holder_id; /* valid only during the call */
-    double amount;                       /* wanted, claimed, or the amount of the lease */
+    double amount;                       /* the amount that is wanted, claimed or leased */
 } doorman_event;
 
 typedef struct doorman_server_options {
     const char *node;             /* required: the name of this node of the tree */
     const doorman_config *config; /* root only; must stay valid until configure or destroy */
-    const char *const *parents;   /* other nodes: 1 to 16 addresses of the parent, tried in turn */
+    const char *const *parents;   /* not a root: 1 to 16 addresses of the parent, tried in turn */
     size_t parent_count;
     doorman_time request_timeout; /* default 5 s, for requests to the parent; 0 for a root */
-    /* Required: random bits that are new for each process. They are for hash tables and lease ids,
-     * and with the same seed lease ids would repeat after a restart. With DOORMAN_NNG the header
-     * takes random bits from the system if both are 0. */
+    /* Required: random bits that are new for each process. Hash tables and lease ids use them. With
+     * the same seed, lease ids would repeat after a restart. If both numbers are 0 and DOORMAN_NNG
+     * is defined, the library takes random bits from the system. */
     uint64_t seed[2];
     double drift;                   /* default 0.05: how far clock rates may differ, (0, 1] */
     size_t resource_max;            /* default 1,000,000 */
@@ -617,10 +629,10 @@ DOORMAN_API doorman_status doorman_server_create(doorman_server **out,
 DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL is fine */
 
 /* Uses another configuration from now on. No lease is dropped (G5). Root only.
- *   config    must stay valid until the next call of this function, or of destroy. After OK the
- *             caller may destroy the last configuration
+ *   config    must stay valid until the next call of this function or of doorman_server_destroy.
+ *             After OK the caller may destroy the previous configuration
  *   returns   OK | INVALID_ARGUMENT (NULL, or the server has a parent) | OUT_OF_MEMORY. After an
- *             error the last configuration stays in use
+ *             error the previous configuration stays in use
  *   cost      O(resources * templates); O(holders log holders) for each resource that gains or
  *             loses its priorities or its template; O(templates) for each template whose glob has
  *             moved or is new */
@@ -628,19 +640,19 @@ DOORMAN_API doorman_status doorman_server_configure(doorman_server *server,
                                                     const doorman_config *config, doorman_time now);
 
 typedef struct doorman_mastership {
-    const char *address; /* the master's, 1 to 256 bytes; NULL: not known */
-    doorman_time until;  /* this server is master until then; DOORMAN_NEVER: until the next call; at
-                            most now: it is not master */
-    doorman_time predecessor_gone; /* when the last master was known to be gone; 0: now */
+    const char *address; /* of the master, 1 to 256 bytes; NULL: not known */
+    doorman_time until;  /* this server is master until this time; DOORMAN_NEVER: until the next
+                            call; now or earlier: it is not master */
+    doorman_time predecessor_gone; /* when the previous master was known to be gone; 0: now */
 } doorman_mastership;
 
 /* Sets whether this server is master, and the master's address. A server that becomes master starts
- * to learn. A call while it is master only moves `until`. When it stops being master, also when
- * `until` passes without a call, it deletes all leases that it knows.
+ * to learn. A call while the server is master only moves `until`. A server that stops being master
+ * deletes all leases that it knows. This also happens when `until` passes without a call.
  *   mastership   used only during the call
  *   returns      OK | INVALID_ARGUMENT (the address)
- *   cost         O(templates) if it becomes master, O(holders log holders) if it stops being
- *                master, else O(1) */
+ *   cost         O(templates) if the server becomes master; O(holders log holders) if it stops
+ *                being master; else O(1) */
 DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
                                                      const doorman_mastership *mastership,
                                                      doorman_time now);
@@ -649,38 +661,39 @@ DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
  *   request   used only during the call; checked
  *   response  written only on OK; pointers in it are valid until the next call on the server
  *   error     may be NULL; describes an INVALID_ARGUMENT
- *   returns   OK (also if not master: see response) | INVALID_ARGUMENT | NOT_FOUND |
- *             OUT_OF_MEMORY
- *   cost      for each resource: O(1) if a renewal changes nothing, else O(log holders); the first
- *             request for a resource, and any request for one that no template matches,
- *             O(templates)
- *   source    design document, "Processing the GetCapacity RPC"; differs: leases have ids, and
- *             capacity moves between holders only after a confirmation */
+ *   returns   OK (also if this server is not master: see doorman_response) | INVALID_ARGUMENT |
+ *             NOT_FOUND | OUT_OF_MEMORY
+ *   cost      for each resource: O(1) for a renewal that changes nothing, else O(log holders).
+ *             O(templates) for the first request for a resource, and for each request for a
+ *             resource that no template matches
+ *   source    design document, "Processing the GetCapacity RPC". Two differences: leases have ids,
+ *             and capacity moves between holders only after a confirmation */
 DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
                                                  const doorman_request *request,
                                                  doorman_response *response, doorman_error *error,
                                                  doorman_time now);
 
-/* Returns the upstream of the server, for the caller's loop (also of a root): see doorman_upstream.
+/* Returns the upstream of the server, for the caller's loop: see doorman_upstream. A root also has
+ * an upstream.
  *   returns   never NULL; belongs to the server, which frees it */
 DOORMAN_API doorman_upstream *doorman_server_upstream(doorman_server *server);
 
 typedef struct doorman_server_resource {
     const char *resource_id;
-    const doorman_template *settings; /* with defaults; for a node with a parent, the parent's */
-    double capacity;                  /* the template's, or that of the node's lease */
-    bool leased;                      /* node with a parent: it has a lease from its parent */
+    const doorman_template *settings; /* with defaults; node with a parent: those of the parent */
+    double capacity;                  /* that of the template, or that of the node's lease */
+    bool leased;                      /* node with a parent: the parent has given it a lease */
     doorman_time lease_end;           /* the end of that lease */
     doorman_outcome outcome;          /* node with a parent: the parent's last outcome */
     double has;                       /* sum of the leases, in the resource's units */
-    double committed;                 /* sum of what is committed: at least has */
-    double wants;                     /* sum over the holders, in the same units */
-    double subclients;                /* sum over the holders */
+    double committed;                 /* sum of the committed amounts, at least has */
+    double wants;                     /* sum of what the holders want */
+    double subclients;                /* sum of the subclients of the holders */
     size_t holder_count;
     uint64_t expired_count;  /* leases that have expired since the first request for the resource */
     bool divides_capacity;   /* leases are parts of the capacity: not STATIC, not NO_ALGORITHM */
     bool is_learning;        /* the server learns what the holders have */
-    doorman_time learned_at; /* when it has learned */
+    doorman_time learned_at; /* when its learning ends */
     bool has_safe_capacity;
     double safe_capacity;
 } doorman_server_resource;
@@ -689,12 +702,12 @@ typedef struct doorman_server_lease {
     const char *holder_id;
     bool is_server;
     bool shared;      /* two processes seem to use the id: see DOORMAN_EVENT_SHARED_ID */
-    double has;       /* the amount of the lease, in the resource's units, as the next two */
+    double has;       /* the amount of the lease, in the resource's units */
     double committed; /* what is committed for the holder: at least has */
     double wants;
     double subclients;
     int priority;
-    doorman_time granted_at; /* the last lease */
+    doorman_time granted_at; /* when the last lease was granted */
     doorman_time expires_at; /* the server keeps `committed` for the holder until this time */
 } doorman_server_lease;
 
@@ -705,11 +718,12 @@ typedef struct doorman_cursor {
     bool at_end;
 } doorman_cursor;
 
-/* Iterate over the resources, or over the leases of one resource, without expired leases. Between
- * the steps any other call on the server is allowed, so a caller can release its lock there. An
- * element that exists during the whole iteration is visited exactly once, and one that is added or
- * removed meanwhile at most once. The order is that of keyed hashes of the ids: it seems random,
- * and is the same in each iteration. (Two ids with the same 64 bits would be visited as one.)
+/* Iterate over the resources, or over the leases of one resource. Expired leases are left out.
+ * Between two steps any other call on the server is allowed, so a caller can release its lock
+ * between steps. An element that exists during the whole iteration is visited exactly once. An
+ * element that is added or removed meanwhile is visited at most once. The order is that of keyed
+ * hashes of the ids. It seems random, and is the same in each iteration. (If two ids had the same
+ * 64-bit hash, only one of them would be visited.)
  *   cursor    in/out
  *   out       written on true; pointers in it are valid until the next call on the server
  *   returns   false: there are no more
@@ -721,8 +735,8 @@ DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *r
                                            doorman_time now);
 
 /* Describes one resource.
- *   out       as above
- *   returns   false: no holder has asked for this resource, or all of them are gone
+ *   out       written on true; pointers in it are valid until the next call on the server
+ *   returns   false: no holder has asked for this resource, or all its holders are gone
  *   cost      O(1) */
 DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resource_id,
                                      doorman_server_resource *out, doorman_time now);
@@ -739,92 +753,101 @@ typedef enum doorman_decision {
 typedef struct doorman_result {
     doorman_decision decision;
     double limit;      /* the limit in force: units a second or at once; or DOORMAN_UNLIMITED */
-    double remaining;  /* units that are left after this call; or DOORMAN_UNLIMITED. What a
-                                 bucket could lend is not counted */
+    double remaining;  /* units that are left after this call, without what a bucket could lend; or
+                          DOORMAN_UNLIMITED */
     doorman_time wait; /* ALLOWED: the caller must wait this long before it uses the units.
                                  It is 0, except for a limiter with debt_max */
     /* ALLOWED: 0. REFUSED: after this time the same call can be allowed, if no other caller takes
-     * units. A rate: when enough is saved at the rate in force; or when a larger lease is expected,
-     * if the server may have more or there is no lease. A gauge: when another lease is expected.
-     * Round it up for a Retry-After. DOORMAN_NEVER: IMPOSSIBLE, or nothing will change. */
+     * units. A rate: the time until enough units are saved at the rate in force, or until a larger
+     * lease is expected. A larger lease is only expected if the server may have more, or if there
+     * is no lease. A gauge: the time until another lease is expected. Round the time up for a
+     * Retry-After. DOORMAN_NEVER: the decision is IMPOSSIBLE, or no change is expected. */
     doorman_time retry_after;
-    doorman_time reset_after; /* until everything is available again, without other calls; 0 for a
-                                 gauge and CONCURRENCY, because this time is not known */
+    doorman_time reset_after; /* time until all units are available again, if there are no other
+                                 calls. A gauge and CONCURRENCY: 0, because this time is not
+                                 known */
 } doorman_result;
 
 /* ---- client, the public part --------------------------------------------------------------- */
 
 /* What a resource does while it has no lease. */
 typedef enum doorman_fallback {
-    DOORMAN_SAFE,        /* the last safe capacity that a server sent, else that of the options */
+    DOORMAN_SAFE,        /* the last safe capacity from a server; before that, the one in the
+                            options */
     DOORMAN_PESSIMISTIC, /* nothing */
     DOORMAN_OPTIMISTIC   /* what it wants */
 } doorman_fallback;
 
-/* Texts in PEM, for addresses like tls+tcp://HOST:PORT. */
+/* Certificates and keys for addresses like tls+tcp://HOST:PORT. All fields are texts in PEM. */
 typedef struct doorman_tls {
-    const char *authority; /* required: must have signed the servers' certificates. A certificate
-                              must be for the host name of the address (nng 1.5 does not find
-                              numeric addresses in certificates) */
-    const char *certificate, *key; /* this side's own; NULL: none */
+    const char *authority; /* required: the authority that has signed the servers' certificates. A
+                              server's certificate must be for the host name in its address. nng 1.5
+                              does not find numeric addresses in certificates */
+    const char *certificate, *key; /* those of this process; NULL: it has none */
 } doorman_tls;
 
 typedef struct doorman_client_options {
     const char *client_id; /* required: different from that of any other client */
-    /* Required: 1 to 16, tried in turn. An agent: see doorman_agent_start. A client without a
-     * thread: any text. doorman_request.address is one of them, or the address that a server has
-     * redirected to, which may have another scheme. */
+    /* Required: 1 to 16 addresses, tried in turn. doorman_agent_start lists the forms of address
+     * that an agent accepts. A client without a thread accepts any text. doorman_request.address is
+     * one of these addresses, or the master's address that a server has sent. That address may have
+     * another scheme. */
     const char *const *addresses;
     size_t address_count;
-    uint64_t seed; /* required: random, and new for each client. With DOORMAN_NNG the header takes
-                      random bits from the system if it is 0 */
+    uint64_t seed; /* required: random, and new for each client. If it is 0 and DOORMAN_NNG is
+                      defined, the library takes random bits from the system */
     doorman_time request_timeout; /* 5 s; at least 1 ms */
     const doorman_tls *tls;       /* only for an agent, if addresses use TLS */
 } doorman_client_options;
 
 typedef struct doorman_client doorman_client;
 
-/* A resource of a client that has no thread. An agent's resource has another type, because only one
- * thread at a time may call the functions that take this one. */
+/* A resource of a client without a thread. Only one thread at a time may call its functions, except
+ * doorman_client_try and doorman_client_release. A resource of an agent has another type,
+ * doorman_resource, because any thread may use it. */
 typedef struct doorman_client_resource doorman_client_resource;
 
 typedef struct doorman_resource_info doorman_resource_info;
 
-/* What a limited thing is counted in, and so what limits it. */
+/* The unit in which a resource is counted. */
 typedef enum doorman_resource_kind {
     DOORMAN_RATE, /* units per second: requests */
     DOORMAN_GAUGE /* units at once, which the application gives back: connections, transactions */
 } doorman_resource_kind;
 
-/* A field that would have no effect is refused: a value without its has_ field; wants_minimum,
- * wants_initial or window if wants is set; a burst of a gauge; a safe capacity if the fallback is
- * not SAFE. (A context without on_change is accepted.) */
+/* A field that would have no effect is refused:
+ *     - a value without its has_ field
+ *     - wants_minimum, wants_initial or window, if wants is set
+ *     - a burst of a gauge
+ *     - a safe capacity, if the fallback is not SAFE
+ * A context without on_change is accepted. */
 typedef struct doorman_resource_options {
     const char *resource_id;    /* required */
     doorman_resource_kind kind; /* RATE */
     bool has_priority;          /* else 1 */
     int priority;
-    /* 0: wants follow use, within the bounds of the next three. What was allowed, refused or waited
-     * for in the last window is demand. While the server has no more, wants are at most about eight
-     * times what the resource has, because callers that retry say little about their number. */
+    /* 0: wants follow use, within the bounds of the next three fields. Use is all that was allowed,
+     * refused or waited for in the last window. While the server has no more to grant, wants are at
+     * most about eight times what the resource has. The reason for this bound: the number of
+     * retries says little about the number of callers. */
     double wants;
     double wants_minimum;      /* 1: what an idle resource keeps */
     double wants_maximum;      /* 1e15: also the bound of wants that are set */
     double wants_initial;      /* wants_minimum: the lower bound during the first window */
     doorman_time window;       /* 10 s: how long an attempt counts as use; at least 10 ms */
     doorman_time burst;        /* a rate: 0.1 s; at least 1 us; see doorman_resource_try */
-    double burst_units;        /* a rate: 0; else the burst is this many units, at any rate */
+    double burst_units;        /* a rate: 0; not 0: the burst is this many units, at any rate */
     doorman_fallback fallback; /* SAFE */
     bool has_safe_capacity;    /* else 0: nothing is allowed before the first response */
-    double safe_capacity;      /* until a server sends another one; or DOORMAN_UNLIMITED */
-    bool shadow; /* shadow mode, to try a limit: attempts that would be refused are allowed and
-                    counted as excess (unless n is not an amount); no call waits; delays are 0 */
+    double safe_capacity;      /* used until a server sends another one; or DOORMAN_UNLIMITED */
+    bool shadow; /* shadow mode, to try a limit. Attempts that would be refused are allowed and
+                    counted as excess, unless n is not an amount. No call waits, and delays are 0 */
     /* Called when `leased`, `outcome`, `learning` or `capacity` has changed. info is valid only
-     * during the call. The call comes from within a call on the client, or on the agent and its
-     * resources, or from the agent's thread. They wait for it, so it should return soon. It may try
-     * and release units of any resource, and ask for a delay. It must not make other calls on a
-     * client; other calls on an agent return DEADLOCK and do nothing. It must not wait for a thread
-     * that makes such calls. */
+     * during the call. It runs within a call on the client, on the agent or on a resource, or in
+     * the agent's thread. That call or thread waits for it, so it should return soon. It may try
+     * and release units of any resource, and ask for a delay. Other calls on a client are
+     * forbidden. Other calls on an agent return DEADLOCK and do nothing. It must not wait for a
+     * thread that makes such calls. */
     void (*on_change)(void *context, const doorman_resource_info *info);
     void *context;
 } doorman_resource_options;
@@ -839,9 +862,9 @@ DOORMAN_API doorman_status doorman_client_create(doorman_client **out,
                                                  const doorman_client_options *options,
                                                  doorman_error *error, doorman_time now);
 
-/* Frees the client and its resources, open ones too. It releases no lease at the server: to do so,
- * close the resources first, and send the request that the upstream then makes. NULL has no
- * effect. */
+/* Frees the client and its resources, open ones too. The call releases no lease at the server. To
+ * release leases, close the resources first, and send the request that the upstream then makes.
+ * NULL has no effect. */
 DOORMAN_API void doorman_client_destroy(doorman_client *client);
 
 /* Returns the upstream of the client, for the caller's loop: see doorman_upstream.
@@ -849,13 +872,15 @@ DOORMAN_API void doorman_client_destroy(doorman_client *client);
 DOORMAN_API doorman_upstream *doorman_client_upstream(doorman_client *client);
 
 /* Opens a resource. If it is open already, the call returns the same resource, and the options of
- * the first opening stay in force. If the new ones differ, the call still returns OK: error (if not
- * NULL) names the first field that differs ("" if none does), and `options_differ` of
- * doorman_resource_info is true until the last close. A different kind is refused.
+ * the first opening stay in force. If the new options differ, the call still returns OK. Then
+ * `options_differ` of doorman_resource_info is true until the last close, and error (if not NULL)
+ * names the first field that differs. If no field differs, error is "". A different kind is
+ * refused.
  *   out       written only on OK
  *   options   used only during the call
  *   error     also written on OK, see above
- *   returns   OK | INVALID_ARGUMENT (also: open, or with units in use, as the other kind) |
+ *   returns   OK | INVALID_ARGUMENT (also if the resource has the other kind, and is open or still
+ *             has units in use) |
  *             OUT_OF_MEMORY
  *   cost      O(log resources of the client) */
 DOORMAN_API doorman_status doorman_client_open(doorman_client_resource **out,
@@ -863,8 +888,9 @@ DOORMAN_API doorman_status doorman_client_open(doorman_client_resource **out,
                                                const doorman_resource_options *options,
                                                doorman_error *error, doorman_time now);
 
-/* Ends one opening. After the last one the caller must not use the resource any more, and the next
- * request releases the lease; if a gauge has units in use, the lease ends by itself instead. */
+/* Ends one opening. After the last close the caller must not use the resource any more. The next
+ * request to the server then releases the lease. If a gauge has units in use, its lease is not
+ * released: it ends when its time has passed. */
 DOORMAN_API void doorman_client_close(doorman_client_resource *resource, doorman_time now);
 
 /* Sets the wants, in the resource's units. From then on they do not follow use.
@@ -876,8 +902,8 @@ DOORMAN_API doorman_status doorman_client_set_wants(doorman_client_resource *res
  * is exact to 1/4096 of a unit, and starts again from 0 after 2^52. */
 typedef struct doorman_counts {
     double allowed; /* exact, with any number of threads */
-    double refused; /* an estimate if many threads are refused at the same time: a thread that is
-                       stopped while it counts removes what others have counted meanwhile */
+    double refused; /* an estimate if many threads are refused at the same time. A thread that is
+                       interrupted while it counts removes what others have counted meanwhile */
     double excess;  /* units that were allowed only because of shadow mode or the kill switch */
     uint64_t waits; /* finished calls that had to wait, including those that timed out */
     doorman_time waited; /* the sum of their waiting times */
@@ -886,39 +912,39 @@ typedef struct doorman_counts {
 struct doorman_resource_info {
     const char *resource_id; /* valid until the last close */
     doorman_resource_kind kind;
-    bool leased;             /* it has a lease; else the fallback is in force */
-    double capacity;         /* in force; DOORMAN_UNLIMITED only as a safe capacity */
+    bool leased;             /* true: it has a lease; false: the fallback is in force */
+    double capacity;         /* the one in force; DOORMAN_UNLIMITED only as a safe capacity */
     double wants;            /* what it wants */
     double in_use;           /* a gauge: units that are not released yet */
     doorman_time expires_at; /* the end of the lease, if it has one */
     bool has_outcome;        /* a server has responded */
     doorman_outcome outcome; /* of the last response; an operator must act on UNMATCHED and FULL */
-    bool learning;           /* it said that it learns; no lease grows until it has learned */
-    bool has_safe_capacity;  /* a server has sent a safe capacity */
-    double safe_capacity;    /* the last one that a server sent; or DOORMAN_UNLIMITED */
-    bool whole;              /* leases are whole units: the template says "whole": true */
-    bool gauge_is_divided;   /* a gauge whose leases are not whole units: a unit may never fit */
+    bool learning; /* the server said that it learns; no lease grows until it has learned */
+    bool has_safe_capacity; /* a server has sent a safe capacity */
+    double safe_capacity;   /* the last one that a server sent; or DOORMAN_UNLIMITED */
+    bool whole;             /* leases are whole units: the template says "whole": true */
+    bool gauge_is_divided;  /* a gauge whose leases are not whole units: a unit may never fit */
     doorman_fallback fallback;
     doorman_counts counts;
-    uint64_t refresh_failures; /* of the client: requests without a useful response */
+    uint64_t refresh_failures; /* requests of the client without a useful response */
     bool options_differ;       /* a later opening gave other options, which are not in force */
 };
 
 /* Reads the state of a resource.
- *   out   written whole */
+ *   out   written in full */
 DOORMAN_API void doorman_client_read(const doorman_client_resource *resource,
                                      doorman_resource_info *out, doorman_time now);
 
-/* The same as doorman_resource_try and doorman_resource_release. Any number of threads may call
- * them at once, even while another thread is in another call on the client. */
+/* These functions work like doorman_resource_try and doorman_resource_release. Any number of
+ * threads may call them at once, even while another thread is in another call on the client. */
 DOORMAN_API doorman_decision doorman_client_try(doorman_client_resource *resource, double n,
                                                 doorman_result *out, doorman_time now);
 DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resource, double n);
 
 /* ---- limiters, the public part -------------------------------------------------------------- */
 
-/* Private: 64 bits that threads share are aligned to 8 bytes. 32-bit x86 does not require that, and
- * reads and writes a value that crosses the border of a cache line in two halves. */
+/* Private: aligns 64-bit values that threads share to 8 bytes. 32-bit x86 does not align them by
+ * itself, and accesses a value that crosses the border of a cache line in two halves. */
 #ifdef __GNUC__
 #define DOORMAN__ALIGNED __attribute__((aligned(8)))
 #else
@@ -1276,13 +1302,15 @@ DOORMAN_API doorman_status doorman_agent_read_info(doorman_agent *agent, doorman
 DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
 /* Opens a resource. If it is open already, the call returns the same resource, and the options of
- * the first opening stay in force. If the new ones differ, the call still returns OK: error (if not
- * NULL) names the first field that differs ("" if none does), and `options_differ` of
- * doorman_resource_info is true until the last close. A different kind is refused.
+ * the first opening stay in force. If the new options differ, the call still returns OK. Then
+ * `options_differ` of doorman_resource_info is true until the last close, and error (if not NULL)
+ * names the first field that differs. If no field differs, error is "". A different kind is
+ * refused.
  *   out       written only on OK
  *   options   used only during the call; on_change may come from the agent's thread
  *   error     also written on OK, see above
- *   returns   OK | INVALID_ARGUMENT (also: open, or with units in use, as the other kind) |
+ *   returns   OK | INVALID_ARGUMENT (also if the resource has the other kind, and is open or still
+ *             has units in use) |
  *             OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down)
  *   cost      a mutex, and O(log resources of the agent) */
 DOORMAN_API doorman_status doorman_resource_open(doorman_resource **out, doorman_agent *agent,
