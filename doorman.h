@@ -954,13 +954,14 @@ DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resou
 /* ---- limiters without a server -------------------------------------------------------------- */
 /* Limiters for one process that shares its limit with no other process.
  *
- *     doorman_limit     the kind and the figures, checked once, 64 bytes. Any number of limiters
- *                       share it
- *     doorman_limiter   the state of one limiter, 16 bytes: one for each user, connection, ...
+ *     doorman_limit     the kind and the figures, checked once. It has 64 bytes, and any number of
+ *                       limiters can share it
+ *     doorman_limiter   the state of one limiter, for example of one user or connection. It has 16
+ *                       bytes
  *
  * Both are in the caller's memory, and their fields are private. A limit does not change after its
  * init. Any number of threads may use one limiter at once, without a lock. Amounts are real
- * numbers. In numbers, 10 units a second, and bursts of 50:
+ * numbers. An example with 10 units a second and bursts of 50:
  *
  *     doorman_limit_options options = {
  *         .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 10, .size = 50};
@@ -968,52 +969,58 @@ DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resou
  *     doorman_limiter limiter;   doorman_limiter_init(&limiter, &limit, NULL, now)
  *                                doorman_limiter_try(&limiter, &limit, 1, NULL, now)
  *
- * TOKEN_BUCKET: a bucket that holds at most `size` units, is full at first, and gains
- * units_per_second. With debt_max it also lends units: a caller is allowed before they are there,
- * and waits until all earlier debt is paid back (`wait` of the result). It has three uses:
+ * TOKEN_BUCKET: a bucket that holds at most `size` units. It is full at first, and gains
+ * units_per_second. With debt_max the bucket also lends units: it allows a caller before the units
+ * are there. The caller must then wait until all earlier debt is paid back (`wait` of the result).
+ * A bucket has three uses:
  *
- *     token bucket      size alone: units that were not used are saved for a burst
- *     leaky bucket      debt_max alone: a queue that holds debt_max units and lets them out evenly.
- *                       An allowed caller is in the queue, and goes after `wait`
- *     bucket with debt  both: a caller may take more than there is and goes at once; the callers
- *                       after it wait. In numbers, 10 a second, size 5, debt_max 10: at 0 s a
- *                       caller takes 15 and goes at once; the next caller waits 1 s
+ *     token bucket      only size is set. Unused units are saved for a burst
+ *     leaky bucket      only debt_max is set. The bucket is a queue that holds debt_max units and
+ *                       lets them out evenly. An allowed caller is in the queue, and may continue
+ *                       after `wait`
+ *     bucket with debt  size and debt_max are set. A caller may take more than there is, and
+ *                       continues at once. The next callers wait. Example with 10 units a second,
+ *                       size 5 and debt_max 10: at 0 s a caller takes 15 units and continues at
+ *                       once. The next caller waits 1 s
  *
- *   holds     in any time t at most size + rate * t; with size and debt_max, if all callers wait as
- *             they must, one caller's n more. A leaky bucket has no burst at all
- *   fails     a full bucket lets a burst of its size through at once, and again after a rest. A
- *             large n that was lent makes all later callers wait. A queue that is full of old
- *             requests refuses new ones, or delays them
+ *   holds     at most size + rate * t units in any time t. With size and debt_max, this bound is
+ *             larger by the n of one caller, if all callers wait as they must. A leaky bucket has
+ *             no burst at all
+ *   fails     a full bucket allows a burst of its size at once, and another burst after a pause. A
+ *             loan of a large n makes all later callers wait. A queue that is full of old requests
+ *             refuses or delays new requests
  *   cost      one compare-and-swap
  *   source    GCRA (ITU-T I.371); the debt is that of Guava's RateLimiter and of Square's quota
  *             service
  *
  * FIXED_WINDOW: at most `limit` units in each window. Windows begin at multiples of `window`.
  *   holds     the limit in each of its windows. Units are counted in 1/4096, rounded up
- *   fails     twice the limit may pass within a moment: at the end of one window and at the
- *             beginning of the next
+ *   fails     twice the limit may be allowed within a moment: once at the end of a window, and
+ *             again at the beginning of the next window
  *   cost      a division, and one compare-and-swap
  *
- * SLIDING_WINDOW: counts the units of this window, and a part of those of the last one: the part of
- * that window that is less than `window` ago. In numbers: the limit is 7 a minute, 5 units came in
- * the last minute and 3 in this one. When 30 % of this one has passed, 3 + 5 * 70 % = 6.5 count, so
- * half a unit is allowed, and a whole one is not.
+ * SLIDING_WINDOW: counts the units of the present window, and a part of the units of the last
+ * window. This part is the share of the last window that is less than `window` ago. Example with a
+ * limit of 7 a minute: 5 units came in the last minute, and 3 units in this minute. When 30 % of
+ * this minute has passed, 3 + 5 * 70 % = 6.5 units count. Then half a unit is allowed, and a whole
+ * unit is not.
  *   holds     the limit in any window, if the requests of the last window came evenly. Units are
  *             counted in 1/4096, rounded up
- *   fails     if they did not come evenly: in the worst case nearly twice the limit passes, or an
- *             attempt is refused that would fit
+ *   fails     if the requests did not come evenly. In the worst case nearly twice the limit is
+ *             allowed, or an attempt is refused although it would fit
  *   cost      two divisions, and one compare-and-swap
  *
- * SLIDING_LOG: remembers the times of the last attempts, those of refused attempts too. In numbers,
- * 2 a minute: attempts at 1:00:01 and 1:00:30 are allowed. The attempt at 1:00:50 is the third in a
- * minute: it is refused, and remembered. At 1:01:40 only that one is less than a minute old, so one
- * more is allowed.
+ * SLIDING_LOG: remembers the times of the last attempts, also of refused attempts. Example with 2
+ * units a minute: attempts at 1:00:01 and 1:00:30 are allowed. The attempt at 1:00:50 is the third
+ * in a minute, so it is refused and remembered. At 1:01:40 only the refused attempt is less than a
+ * minute old, so one more attempt is allowed.
  *   holds     the limit in any window, exactly. n is rounded up to whole units
  *   memory    8 bytes for each unit of the limit, besides the limiter
  *   fails     a caller that keeps retrying stays refused, because refused attempts are remembered
  *   cost      two locked instructions for each unit
  *
- * CONCURRENCY: at most `limit` units at once. The caller releases what it was allowed.
+ * CONCURRENCY: at most `limit` units at once. The caller must release the units that it was
+ * allowed.
  *   holds     the limit at any moment. Units are counted in 1/4096, rounded up
  *   fails     units that a caller never releases are lost
  *   cost      one compare-and-swap for a try, and one for a release */
@@ -1029,12 +1036,12 @@ typedef enum doorman_limit_kind {
 typedef struct doorman_limit_options {
     doorman_limit_kind kind; /* required */
 
-    /* TOKEN_BUCKET. Size and debt_max are not both 0, and together worth at most 1e7 seconds of
-     * the rate. */
+    /* TOKEN_BUCKET. Size and debt_max must not both be 0. Their sum is at most what the rate gives
+     * in 1e7 s. */
     double units_per_second; /* required, (0, 1e15] */
     double size;             /* units that can be saved; [0, 1e15] */
     double debt_max;         /* units that can be lent; [0, 1e15] */
-    bool has_wait_max;       /* else callers may have to wait for as long as debt_max allows */
+    bool has_wait_max;       /* if false: callers may wait as long as debt_max allows */
     doorman_time wait_max;   /* an attempt that would have to wait longer is refused; 0: no waits */
 
     /* FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG, CONCURRENCY */
@@ -1043,7 +1050,7 @@ typedef struct doorman_limit_options {
     doorman_time window; /* required, (0, 1e8 s]; not for CONCURRENCY */
 } doorman_limit_options;
 
-/* Private: how much a bucket may save, lend, and make a caller wait, in 1/256 ns. */
+/* Private: the most that a bucket saves, lends, and makes a caller wait for, in 1/256 ns. */
 typedef struct DOORMAN__ALIGNED doorman__bucket {
     int64_t saved_most, debt_most, wait_most;
 } doorman__bucket;
@@ -1071,45 +1078,47 @@ typedef struct DOORMAN__ALIGNED doorman_limiter {
 } doorman_limiter;
 
 /* Checks options and makes a limit of them.
- *   limit     written on OK alone; the caller's memory, needs no uninit
- *   options   borrowed for the call
+ *   limit     written only on OK. It is in the caller's memory, and needs no uninit
+ *   options   used only during the call
  *   error     may be NULL; names the field that is wrong
  *   returns   OK | INVALID_ARGUMENT */
 DOORMAN_API doorman_status doorman_limit_init(doorman_limit *limit,
                                               const doorman_limit_options *options,
                                               doorman_error *error);
 
-/* Starts a limiter. All later calls on it must give the same limit.
- *   arrivals   SLIDING_LOG: room for `limit` arrivals, at a multiple of 8 bytes, as variables of
- *              this type and memory from malloc are; borrowed for as long as the limiter is used.
- *              Other kinds: NULL
+/* Initialises a limiter. All later calls on it must pass the same limit.
+ *   arrivals   SLIDING_LOG: room for `limit` arrivals, at an address that is a multiple of 8.
+ *              Variables of this type and memory from malloc have such an address. The room must
+ *              stay valid while the limiter is used. Other kinds: NULL
  *   returns    OK | INVALID_ARGUMENT: arrivals, or a limit that is not initialised
  *   cost       O(1); SLIDING_LOG: O(limit) */
 DOORMAN_API doorman_status doorman_limiter_init(doorman_limiter *limiter,
                                                 const doorman_limit *limit,
                                                 doorman_arrival *arrivals, doorman_time now);
 
-/* May n units be used now? If so, the call takes them. n = 0 is always allowed, and takes nothing.
- *   out       may be NULL for a limit whose callers never have to wait. Else written whole
+/* Takes n units if they may be used now. An n of 0 is always allowed, and takes nothing.
+ *   out       written in full. May be NULL if callers of this limit never have to wait
  *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n is more than the limiter ever allows, negative, or
  *             NaN
- *   cost      no lock and no system call; see the kinds. With `out` also, for a SLIDING_LOG,
- *             O(log limit) */
+ *   cost      no lock and no system call. Each kind above states the rest. With `out`, a
+ *             SLIDING_LOG also needs O(log limit) */
 DOORMAN_API doorman_decision doorman_limiter_try(doorman_limiter *limiter,
                                                  const doorman_limit *limit, double n,
                                                  doorman_result *out, doorman_time now);
 
-/* How long until n units would be allowed, without other calls. It takes nothing. A caller may
- * sleep for that long and try again; the limiter does not queue callers.
+/* Returns how long it takes until n units would be allowed, if there are no other calls. The call
+ * takes no units. A caller may sleep for that time and try again. The limiter does not queue
+ * callers.
  *   returns   0: now | DOORMAN_NEVER: n is IMPOSSIBLE, or other units must be released first
  *             (CONCURRENCY) */
 DOORMAN_API doorman_time doorman_limiter_delay(const doorman_limiter *limiter,
                                                const doorman_limit *limit, double n,
                                                doorman_time now);
 
-/* Releases n units of a CONCURRENCY limit, as many as a try was allowed. A release of more units
- * than are in use leaves none in use; it makes no room beyond the limit. If n is negative, NaN or
- * more than 1e15, or the limit is of another kind, the call does nothing. */
+/* Releases n units of a CONCURRENCY limit. This n must be that of a try that was allowed. If n is
+ * more than the units in use, no units are in use afterwards, and the limit stays the same. If n is
+ * negative, NaN or more than 1e15, the call does nothing. It also does nothing for a limit of
+ * another kind. */
 DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman_limit *limit,
                                          double n);
 
@@ -1139,8 +1148,8 @@ DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char 
  * always a reply to send. If the message is wrong, the reply describes the error. Over nng a
  * message is one request, and over HTTP it is the body of a POST to /v1.
  *   reply     in/out: its text is replaced
- *   epoch     seconds since 1970 at `now`, for the field expiry_time, which is for people; 0 leaves
- *             that field out
+ *   epoch     seconds since 1970 at `now`, for the field expiry_time, which people read. 0: the
+ *             reply does not have this field
  *   returns   the status in the reply; after OUT_OF_MEMORY the reply may be empty */
 DOORMAN_API doorman_status doorman_json_serve(doorman_server *server, const char *text,
                                               size_t bytes, doorman_buffer *reply, int64_t epoch,
@@ -1157,8 +1166,8 @@ typedef enum doorman__exchange_state {
 
 /* Serves one message in three steps, for a server that several threads share. The caller needs its
  * lock only for the second step. Each message in progress needs an exchange of its own. The caller
- * initialises the struct with zeros, and may use it for one message after another. It keeps the
- * memory of its largest message until _uninit. */
+ * initialises the struct with zeros, and may use it for one message after another. The exchange
+ * keeps the memory of its largest message until _uninit. */
 typedef struct doorman_json_exchange {
     doorman_request request; /* the parsed message, if _read returned OK. Its pointers are valid
                                 until _write */
@@ -1175,21 +1184,22 @@ typedef struct doorman_json_exchange {
     char node[DOORMAN_ID_BYTES_MAX + 1], master[DOORMAN_ID_BYTES_MAX + 1];
 } doorman_json_exchange;
 
-/* Frees all memory of an exchange, whichever step came last. The exchange may be used again. */
+/* Frees all memory of an exchange, after any step. The exchange may be used again. */
 DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 
-/* Step 1: reads a message, and allocates all memory that its answer will need. A message that was
- * read before is dropped.
+/* Step 1: reads a message, and allocates all memory that its answer will need. The exchange drops
+ * the message that it has read before.
  *   text      used only during the call. A message of more than DOORMAN_MESSAGE_BYTES_MAX is
- *             refused unread: a caller that has not received all of it may pass NULL
- *   returns   OK | what is wrong with the message; _write then writes the error
+ *             refused unread. For such a message the caller may pass NULL, and need not receive all
+ *             of it
+ *   returns   OK | a status that says what is wrong with the message. _write then writes the error
  *   cost      O(bytes), about 0.85 us for each resource; and O(keys log keys) for an object with
  *             more than 16 keys */
 DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange,
                                                       const char *text, size_t bytes);
 
-/* Step 2: lets the server answer the message. It has no effect if the message was wrong, or if the
- * server has answered it already: then it returns what the last step returned.
+/* Step 2: lets the server answer the message. If the message was wrong, or if the server has
+ * answered it already, the call has no effect. Then it returns what the last step returned.
  *   server    the caller locks it
  *   returns   OK | as doorman_server_handle | what was wrong with the message | INVALID_ARGUMENT:
  *             no message was read
@@ -1197,8 +1207,8 @@ DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exc
 DOORMAN_API doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange,
                                                         doorman_server *server, doorman_time now);
 
-/* Step 3: writes the reply: the server's answer, or the error. Without step 2 the reply is
- * UNAVAILABLE, because the server is stopping. A second call for the same message has no effect.
+/* Step 3: writes the reply: the server's answer, or the error. Without step 2 the reply says
+ * UNAVAILABLE, as a server that is stopping does. A second call for the same message has no effect.
  *   epoch, returns   as doorman_json_serve
  *   cost             O(bytes), about 0.28 us for each resource */
 DOORMAN_API doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange,
@@ -1211,8 +1221,8 @@ DOORMAN_API doorman_status doorman_json_exchange_write(doorman_json_exchange *ex
 DOORMAN_API doorman_status doorman_json_request(const doorman_request *request,
                                                 doorman_buffer *text);
 
-/* Parses the response to the request of this sequence and passes it to doorman_upstream_response.
- * If the text is not a valid response, the request counts as failed.
+/* Parses the response to the request with this sequence, and passes it to
+ * doorman_upstream_response. If the text is not a valid response, the request counts as failed.
  *   text      used only during the call
  *   returns   OK | STALE | INVALID_ARGUMENT or RESOURCE_EXHAUSTED (error says why) | OUT_OF_MEMORY
  *             (nothing was done; the caller may pass the same text again) */
@@ -1226,41 +1236,43 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 /* ---- agent and resources, the public part --------------------------------------------------- */
 
 /* A client with a clock, a thread and a connection of its own. Any thread may call the functions of
- * an agent and its resources. Only the waits and doorman_agent_stop block, and a wait does not wait
- * for a server if there is capacity.
+ * an agent and its resources. Only doorman_resource_wait and doorman_agent_stop block. If there is
+ * capacity, doorman_resource_wait does not wait for a server.
  *
- * Each of these functions that returns a status also returns
- *   DEADLOCK      within an on_change of this agent (except doorman_resource_release). The call has
- *                 done nothing
- *   UNAVAILABLE   in the child process of a fork after doorman_agent_start. The call has done
- *                 nothing. In the child all attempts on the agent's resources are REFUSED for ever,
- *                 because the leases belong to the parent. The child must not free the agent */
+ * Each of these functions that returns a status can also return
+ *   DEADLOCK      if it is called within an on_change of this agent. The call has done nothing.
+ *                 doorman_resource_release is allowed within an on_change
+ *   UNAVAILABLE   if it is called in the child process of a fork after doorman_agent_start. The
+ *                 call has done nothing. In the child all attempts on the agent's resources are
+ *                 always REFUSED, because the leases belong to the parent. The child must not free
+ *                 the agent */
 typedef struct doorman_agent doorman_agent;
 
 /* A resource of an agent: a rate or a gauge. It belongs to the agent. */
 typedef struct doorman_resource doorman_resource;
 
-/* The clock of agents: CLOCK_BOOTTIME if the system has it, else CLOCK_MONOTONIC. */
+/* Returns the time on the clock of agents. This clock is CLOCK_BOOTTIME if the system has it, else
+ * CLOCK_MONOTONIC. */
 DOORMAN_API doorman_time doorman_clock(void);
 
 /* Starts an agent. The servers need not run yet.
  *   out       written only on OK
  *   options   as for doorman_client_create, except: without a client_id the agent uses
- *             "HOST:PID:" and 64 random bits. The addresses have the form
+ *             "HOST:PID:" and 64 random bits. An address has one of the forms
  *             tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME,
  *             ws://HOST:PORT/PATH or wss://HOST:PORT/PATH. tls+tcp and wss need tls
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (no thread, no random bits, or
- *             this process is the child of one that had used nng before the fork: nng works in a
- *             child only if the parent had made no agent and no transport, and had not used nng
- *             itself) */
+ *             nng does not work because of a fork). nng works in a child process only if the parent
+ *             had made no agent and no transport before the fork, and had not used nng itself */
 DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                const doorman_client_options *options,
                                                doorman_error *error);
 
-/* The first of two steps to stop an agent. All waits return UNAVAILABLE, and from then on every
- * wait and doorman_resource_open returns UNAVAILABLE at once. All other calls work as before. Any
- * thread may call it, any number of times. To stop threads that wait without a timeout:
+/* The first of two steps to stop an agent. All waits return UNAVAILABLE. Later calls of
+ * doorman_resource_wait and doorman_resource_open return UNAVAILABLE at once. All other calls work
+ * as before. Any thread may call the function, any number of times. Threads that wait without a
+ * timeout can be stopped like this:
  *
  *     each thread     while (doorman_resource_wait(resource, 1, DOORMAN_NEVER) == DOORMAN_OK)
  *                         act();
@@ -1271,22 +1283,23 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
  *   returns   OK */
 DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
 
-/* The second of two steps to stop an agent. It also does the first step if necessary. It releases
- * all leases, which takes at most a second, and frees the agent and its resources. No other thread
- * may be in a call or begin one, except waits that are blocked already. NULL has no effect.
- *   returns   OK | DEADLOCK, UNAVAILABLE: see above; then nothing is freed */
+/* The second of two steps to stop an agent. The call also does the first step if necessary. It
+ * releases all leases, which takes at most a second. Then it frees the agent and its resources. No
+ * other thread may be in a call or begin a call. Only waits that are blocked already are allowed.
+ * NULL has no effect.
+ *   returns   OK | DEADLOCK or UNAVAILABLE (see doorman_agent; nothing is freed) */
 DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 
 /* The state of an agent, for logs and health checks. */
 typedef struct doorman_agent_info {
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
-    char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the request under way, or the next one */
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the server for the present or next request */
     bool connected;                         /* nng has a connection to this address */
     bool failing;                           /* the last request had no useful response */
-    doorman_error last_error;   /* why the last failed request failed; "": none has failed */
-    doorman_time last_error_at; /* when, on doorman_clock; 0: none has failed */
-    doorman_time next_refresh;  /* when the next request is sent, or the one under way times out;
-                                  DOORMAN_NEVER: there is nothing to ask for */
+    doorman_error last_error;   /* of the last request that failed; "": no request has failed */
+    doorman_time last_error_at; /* the time of last_error on doorman_clock; 0: no error */
+    doorman_time next_refresh;  /* when the next request is sent, or the present request times out;
+                                   DOORMAN_NEVER: there is nothing to ask for */
 } doorman_agent_info;
 
 /* Reads the state of an agent.
@@ -1296,8 +1309,8 @@ typedef struct doorman_agent_info {
 DOORMAN_API doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out);
 
 /* Turns the kill switch on or off. While it is on, all attempts on the agent's resources are
- * allowed and counted, even on resources that are opened later, and no call waits. Leases continue
- * as usual.
+ * allowed and counted, and no call waits. This includes resources that are opened later. Leases
+ * continue as usual.
  *   returns   OK */
 DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
@@ -1317,51 +1330,53 @@ DOORMAN_API doorman_status doorman_resource_open(doorman_resource **out, doorman
                                                  const doorman_resource_options *options,
                                                  doorman_error *error);
 
-/* Ends one opening. After the last one the caller must not use the resource any more: waits on it
- * return UNAVAILABLE, and the next request releases the lease; if a gauge has units in use, the
- * lease ends by itself instead.
+/* Ends one opening. After the last close the caller must not use the resource any more. Waits on
+ * the resource return UNAVAILABLE. The next request to the server then releases the lease. If a
+ * gauge has units in use, its lease is not released: it ends when its time has passed.
  *   returns   OK */
 DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
 
-/* May n units be used now? If so, the call takes them.
+/* Takes n units if they may be used now.
  *
- * A rate grants at most rate * (t + burst) units in any time t (L1). For a request of n units, a
- * burst that is shorter than the time of n units counts as that time: at 100 a second, a request
- * for 20 units fits 0.2 s after the last units were taken. A burst in units is a hard bound: at
- * most rate * t + burst units, and a larger request is IMPOSSIBLE. A rate starts empty. The time of
- * a unit is kept to 1/256 ns, rounded up: single units pass at 2.5e11 a second at most, 0.04 % too
- * slowly at 1e8 a second, and no whole unit passes below 3e-8 a second, which is one in a year.
+ * A rate allows at most rate * (t + burst) units in any time t (L1). If n units take longer than
+ * the burst, the burst of this request is the time of n units. Example: at 100 units a second, a
+ * request for 20 units fits 0.2 s after the last units were taken. A burst in units is a hard
+ * bound: at most rate * t + burst units are allowed, and a larger request is IMPOSSIBLE. A rate
+ * starts empty. The time of a unit is rounded up to 1/256 ns. Single units therefore pass at 2.5e11
+ * a second at most. At 1e8 a second they pass 0.04 % too slowly. Below 3e-8 a second, which is one
+ * unit in a year, no whole unit passes.
  *
  * A gauge never has more units in use than its capacity. If the capacity falls below what is in
- * use, nothing new is allowed until units are released. The caller releases the same n. Units are
- * counted in 1/4096, rounded up. A gauge needs leases of whole units, as a template with "whole":
- * true gives them; otherwise `gauge_is_divided` of doorman_resource_info is true.
+ * use, nothing new is allowed until units are released. The caller must release the same n. Units
+ * are counted in 1/4096, rounded up. A gauge needs leases of whole units. Its template must
+ * therefore have "whole": true. Otherwise `gauge_is_divided` of doorman_resource_info is true.
  *
  *   n         [0, 1e15]; 0 is always allowed
- *   out       NULL for the fastest call; else written whole
- *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n can never fit. A gauge: n is more than the largest
- *             capacity that the resource may want (wants_maximum, or wants that are set) or has, if
- *             that is more. A rate: n is more than a burst in units, or takes more than 208 days at
- *             that capacity. What is not allowed counts as refused
+ *   out       NULL for the fastest call; else written in full
+ *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n can never fit. This depends on the largest capacity
+ *             that the resource may want (wants_maximum, or wants that are set), or on what it has
+ *             if that is more. A gauge: n is more than this capacity. A rate: n is more than a
+ *             burst in units, or takes more than 208 days at this capacity. Units that are not
+ *             allowed count as refused
  *   cost      no lock and no system call except a read of the clock; one compare-and-swap if
- *             allowed. With `out` also a second look and two divisions
+ *             allowed. With `out` also a second read of the state and two divisions
  *   source    a rate: GCRA (ITU-T I.371), with saved time instead of a bucket of cells */
 DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, double n,
                                                   doorman_result *out);
 
 /* Waits until n units may be used, and takes them. Waiters are served in the order of their
- * arrival. (An attempt by doorman_resource_try does not queue: it takes what there is.) A waiter
- * sees a change of the lease at once. While callers queue for a rate, and for half of the burst
- * afterwards, they pass one by one at the rate, even if more has been saved; time that threads
- * oversleep is compensated gradually. A thread may be cancelled while it waits.
+ * arrival. doorman_resource_try does not queue: it takes what there is. A waiter sees a change of
+ * the lease at once. While callers queue for a rate, they pass one by one at that rate, even if
+ * more units have been saved. This lasts until half of the burst after the last waiter. Time that
+ * threads oversleep is compensated gradually. If only the present lease is too small for n, the
+ * call waits for a larger lease. A thread may be cancelled while it waits.
  *   n         [0, 1e15], in the resource's units
  *   timeout   0: does not wait; DOORMAN_NEVER: waits as long as necessary
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is IMPOSSIBLE: see
- *             doorman_resource_try; if only the present lease is too small, the call waits for a
- *             larger one) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent is shut down, or the
- *             resource is closed) | OUT_OF_MEMORY
- *   cost      about two attempts if nobody waits and there is enough; else a mutex, and O(waiters
- *             of the agent) */
+ *             doorman_resource_try) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent is shut down,
+ *             or the resource is closed) | OUT_OF_MEMORY
+ *   cost      about two attempts if no caller waits and there are enough units; else a mutex, and
+ *             O(waiters of the agent) */
 DOORMAN_API doorman_status doorman_resource_wait(doorman_resource *resource, double n,
                                                  doorman_time timeout);
 
@@ -1370,9 +1385,9 @@ DOORMAN_API doorman_status doorman_resource_wait(doorman_resource *resource, dou
  *   cost      a compare-and-swap; a mutex if callers wait */
 DOORMAN_API doorman_status doorman_resource_release(doorman_resource *resource, double n);
 
-/* Returns how long it takes until n units could be allowed if there were no other callers: the
- * `retry_after` of a refusal. It takes no units and counts nothing.
- *   returns   0: now | DOORMAN_NEVER: n is IMPOSSIBLE, or nothing is known that will change
+/* Returns how long it takes until n units could be allowed if there were no other callers. This
+ * time is the `retry_after` of a refusal. The call takes no units and counts nothing.
+ *   returns   0: now | DOORMAN_NEVER: n is IMPOSSIBLE, or no change is expected
  *   cost      as doorman_resource_try */
 DOORMAN_API doorman_time doorman_resource_delay(const doorman_resource *resource, double n);
 
@@ -1390,8 +1405,8 @@ DOORMAN_API doorman_status doorman_resource_read(const doorman_resource *resourc
 /* ---- transport, the public part -------------------------------------------------------------- */
 
 /* Sends the requests of an upstream, one at a time over one connection, and receives the responses.
- * An agent has one. A node with a parent needs one of its own. It has no thread. The loop of a
- * thread of the caller:
+ * Each agent has a transport already. A node with a parent needs a transport of its own. A
+ * transport has no thread. A thread of the caller runs this loop:
  *
  *     with the lock that guards the upstream and its owner
  *         bool made = doorman_transport_update(transport, &result, now)
@@ -1413,35 +1428,36 @@ typedef struct doorman_transport_options {
 
 /* Creates a transport, which connects when there is something to send.
  *   out       written only on OK; the caller destroys it
- *   options   used only during the call, with the texts of tls
+ *   options   used only during the call, and so are the texts of tls
  *   returns   OK | OUT_OF_MEMORY | UNAVAILABLE (after a fork, see doorman_agent_start) */
 DOORMAN_API doorman_status doorman_transport_create(doorman_transport **out,
                                                     const doorman_transport_options *options);
 
-/* Ends the connection, and waits for a call of on_wakeup that is in progress, so it must be called
- * without the lock. NULL is fine. */
+/* Ends the connection, and waits until a call of on_wakeup in progress has returned. It must be
+ * called without the lock. NULL has no effect. */
 DOORMAN_API void doorman_transport_destroy(doorman_transport *transport);
 
 /* How a request ended. */
 typedef struct doorman_transport_result {
-    bool has_ended; /* a request has ended since the last update; else the rest is zero */
-    /* OK | UNAVAILABLE (no connection, or no response in time) | else as doorman_json_response: the
-     * response was invalid */
+    bool has_ended; /* a request has ended since the last update. false: the rest is zero */
+    /* OK | UNAVAILABLE (no connection, or no response in time) | another status of
+     * doorman_json_response (the response was invalid) */
     doorman_status status;
-    doorman_error error;                    /* why it failed */
-    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the server that it was for */
+    doorman_error error;                    /* why the request failed */
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the server to which it was sent */
 } doorman_transport_result;
 
-/* Passes the response that has come, or a failure, to the upstream. Then fetches the next request,
- * unless one is in progress. It includes doorman_upstream_request, and so the work of the owner.
+/* Passes a response that has come, or a failure, to the upstream. Then fetches the next request,
+ * unless a request is in progress. The call includes doorman_upstream_request, and so does the work
+ * of the client or server.
  *   out       how the last request ended; may be NULL
  *   returns   true: doorman_transport_send must be called next */
 DOORMAN_API bool doorman_transport_update(doorman_transport *transport,
                                           doorman_transport_result *out, doorman_time now);
 
-/* Sends the request that doorman_transport_update has fetched, and connects first if needed. It may
- * wait for threads of nng, so it must be called without the lock. Its result comes with a later
- * update. */
+/* Sends the request that doorman_transport_update has fetched, and connects first if needed. The
+ * call may wait for threads of nng, so it must be made without the lock. The result comes with a
+ * later doorman_transport_update. */
 DOORMAN_API void doorman_transport_send(doorman_transport *transport);
 #endif /* DOORMAN_NNG */
 
@@ -1451,7 +1467,7 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
 
 #endif /* DOORMAN_H */
 
-/* ==== the API ends here; a reader of it need not pass this line ============================== */
+/* ==== the API ends here; what follows is only the implementation ============================= */
 
 #ifdef DOORMAN_IMPLEMENTATION
 #ifndef DOORMAN__IMPLEMENTED
