@@ -3216,18 +3216,18 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    Otherwise a holder that never confirms would keep its largest lease committed for as long as
  *    it sends requests.
  * R5 A grant is at most the target. A grant is also at most what is free: C minus the sum of the
- *    other holders' u. There is one exception. If less than min(u, x) is free, the grant is at most
- *    min(u, x). The holder may still be using that amount, and it is committed already. A node also
- *    keeps the sum of u within K. A grant raises u to at least g. In a round a grant has a second
- *    bound (see "round").
+ *    other holders' u. There is one exception. If less than min(u, x) is free, the grant may still
+ *    be up to min(u, x). The holder may still be using that amount, and it is committed already. A
+ *    node also keeps the sum of u within K. A grant raises u to at least g. In a round a grant has
+ *    a second bound (see "round").
  * R6 A new master knows no holders, so it learns. It grants again what holders claim from this
- *    node, within C. The sum of these claims was within the lease tables of its predecessor. The
+ *    node, within C. The lease tables of its predecessor had room for the sum of these claims. The
  *    master learns until every lease that its predecessor can have granted has ended. While it
  *    learns, holders grow only by what other holders have given back to this master (`spare`). A
  *    holder that names a lease of this master has accepted that lease. So the holder really had the
- *    amount of that lease, and the difference to its claim is free. (The amount of the holder's
- *    first claim would be wrong for this purpose, because a late copy of a request claims too
- *    much.)
+ *    amount of that lease, and the difference between that amount and its claim is free. (The
+ *    amount of the holder's first claim would be wrong for this purpose, because a late copy of a
+ *    request claims too much.)
  *       If there is no room for a claim, the master answers it with a lease of 0, so that the
  *    holder stops using the old lease. Otherwise the holder could claim the old lease from the next
  *    master. That master would grant it beside the leases that took the room. The amount that a
@@ -3250,13 +3250,13 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * repeated because its response was lost does so too. But a process accepts only one of two
  * responses (R2), so one of the two chains is never continued. After a restart the old chain is not
  * continued. So the lease table stores two chains of each holder: the last lease of each chain, and
- * whether the chain has been continued. A request returns if it continues the chain that does not
- * have the last lease. A request that returns is a sign of two processes if both chains have been
- * continued before. In the example, A 3 -> 5 is the first sign. A single process causes at most two
- * signs until it restarts again. One sign is the last request from before its start, if that
- * request comes late. The other sign is its own next request. So three signs without a restart in
- * between are reported (S10). A lossy network never causes three signs. A client that keeps naming
- * the lease before its last lease does cause them, and is reported too.
+ * whether the chain has been continued. A request returns to a chain if it continues the chain that
+ * does not have the last lease. A request that returns is a sign of two processes if both chains
+ * have been continued before. In the example, A 3 -> 5 is the first sign. A single process causes
+ * at most two signs until it restarts again. One sign is the last request from before its start, if
+ * that request comes late. The other sign is its own next request. So three signs without a restart
+ * in between are reported (S10). A lossy network never causes three signs. A client that keeps
+ * naming the lease before its last lease does cause them, and is reported too.
  *     Each request that continues the chain of the last lease removes a quarter of a sign. So two
  * processes are found if one asks up to eight times as often as the other. They are forgotten seven
  * renewals after one of them has stopped.
@@ -3280,8 +3280,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * time of that cut, and let w be like v, but only for leases granted since t. w starts at 0, and
  * rises and falls with v, so w <= v. Each grant since t is at most C minus the sum of the others'
  * v. That is at most C minus the sum of the others' w. So the sum of w never exceeds C. A lease
- * length later every lease in force was granted since t, and is counted in w. What this means for
- * the cases:
+ * length later every lease in force was granted since t, and w counts that lease. The cases in
+ * detail:
  *
  *   several cuts    A cut within a round does not restart the round. The proof needs only that v
  *                   has counted since the last cut or longer. A restart would forget the leases
@@ -3414,7 +3414,7 @@ typedef struct doorman__lease_table {
     bool whole;          /* leases are whole units */
     doorman__table entries;
     doorman__lease_entry *oldest, *newest;
-    doorman__lease_entry *draining; /* the oldest entry from before leases became shorter */
+    doorman__lease_entry *draining; /* the oldest entry of the old list: see "expiry" */
     doorman__index index;
     doorman__total has, committed;
     doorman__total frozen; /* the part of `has` that is subtracted before the capacity is shared */
@@ -3422,7 +3422,7 @@ typedef struct doorman__lease_table {
     doorman__sums frozen_wants;
     doorman_terms terms[DOORMAN_TERMS_MAX];
     size_t terms_count;      /* 0: the terms must be computed again */
-    doorman_time learned_at; /* the lease table learns until then */
+    doorman_time learned_at; /* when the learning ends */
     doorman__total spare;    /* what holders have given back to this master while it learns */
     doorman__total in_round; /* the sum of v */
     uint32_t round;          /* counts the rounds */
@@ -3525,7 +3525,7 @@ static doorman__lease_entry *doorman__leases_first(const doorman__lease_table *l
     return leases->draining->end <= leases->oldest->end ? leases->draining : leases->oldest;
 }
 
-/* R9: sets the end of an entry, which never moves back. */
+/* R9: sets the end of an entry. The end never moves back. */
 static void doorman__leases_set_end(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     doorman_time end) {
     if (end <= entry->end) return;
@@ -3554,7 +3554,7 @@ static float doorman__float_up(double amount) {
     return rounded;
 }
 
-/* Returns v of a holder. It is 0 if the holder has no lease of the present round. */
+/* Returns v of a holder. v is 0 if the holder has no lease of the present round. */
 static double doorman__entry_in_round(const doorman__lease_table *leases,
                                       const doorman__lease_entry *entry) {
     return entry->round == leases->round ? entry->in_round : 0;
@@ -3687,10 +3687,10 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  *   if it has more than f   It gets f in two cases. Otherwise it keeps f + 1. First case: more
  *                           units are owed than are idle, and its own lag is below a bound. The
  *                           bound is -turn, and rises by a turn in each lease length in which owed
- *                           units cannot be met. If a holder lacks its target rounded down, or its
- *                           first unit, the bound is 0, and rises by a turn in each refresh
- *                           interval. Second case: no unit is idle, a holder that is behind waits,
- *                           and its own lag is below -2 turns
+ *                           units cannot be met. While any holder lacks its target rounded down, or
+ *                           its first unit, the bound is 0 instead, and rises by a turn in each
+ *                           refresh interval. Second case: no unit is idle, a holder that is behind
+ *                           waits, and its own lag is below -2 turns
  *   if it has f or less     It gets f + 1 if it is owed a unit, if its lag is half a turn, or if
  *                           more units are idle than are owed to others. Otherwise it gets f
  *
@@ -4019,7 +4019,8 @@ static void doorman__leases_remove(doorman__lease_table *leases, doorman__lease_
     doorman__child_destroy(child);
     DOORMAN_FREE(entry);
     leases->terms_count = 0;
-    assert(leases->entries.count > 0 || (!leases->oldest && !leases->draining)); /* C9: */
+    assert(leases->entries.count > 0 || (!leases->oldest && !leases->draining));
+    /* C9: without entries the sum is exactly 0. */
     assert(leases->entries.count > 0 || (leases->committed.high | leases->committed.low) == 0);
 }
 
@@ -4071,13 +4072,13 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
 }
 
 /* Uses the terms that the parent sent, if their sum exceeds the capacity by at most a thousandth.
- * Otherwise returns false. A small excess does no harm, because leases are
- * cut to what is free. If a node solved its own terms for such a small difference, it would never
- * return to the common level where a reserve is shared. With whole units the sum may exceed the
- * capacity by four more units. One reason is that the lease is the sum rounded down or up. Another
- * reason is that one more unit may be moving between holders at each level. Four units are enough
- * for a tree of four levels. Capacity that the terms leave unused is divided in proportion to what
- * is still wanted, until the next request to the parent. */
+ * Otherwise returns false. A small excess does no harm, because leases are cut to what is free. If
+ * a node solved its own terms for such a small difference, it would never return to the common
+ * level where a reserve is shared. With whole units the sum may exceed the capacity by four more
+ * units. One reason is that the lease is the sum rounded down or up. Another reason is that one
+ * more unit may be moving between holders at each level. Four units are enough for a tree of four
+ * levels. Capacity that the terms leave unused is divided in proportion to what is still wanted,
+ * until the next request to the parent. */
 static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
     double sum =
         doorman__terms_sum(leases->parent_terms, leases->parent_terms_count, &leases->index);
@@ -4327,12 +4328,12 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *
  * K1 One request renews all held leases that are past half their interval. The request is made when
  *    the first of these held leases is due. A held lease becomes due when its interval ends, or up
- *    to 5 % later at random. A held lease is requested sooner if it is new, or if it wants over a
- *    tenth more or less. But the minimum interval must have passed since its last request. A client
- *    requests a held lease at once if it was granted all its wants and its limiters have refused
- *    something since. The reason is that there may be more capacity (S3). A client confirms a
- *    smaller lease at once. A node confirms a smaller lease when what the node has committed for
- *    its holders is not more than the lease (R12).
+ *    to 5 % later at random. A held lease is requested sooner if it is new, or if its wants have
+ *    grown or fallen by over a tenth. But the minimum interval must have passed since its last
+ *    request. A client requests a held lease at once if it was granted all its wants and its
+ *    limiters have refused something since. The reason is that there may be more capacity (S3). A
+ *    client confirms a smaller lease at once. A node confirms a smaller lease when what the node
+ *    has committed for its holders is not more than the lease (R12).
  * K2 After a failure the upstream backs off for a random time between 1 s and an upper bound. The
  *    bound is 2 s after the first failure. The bound doubles with each further failure, up to 60 s.
  *    The random time is also at most a quarter of the time until the first lease ends, but never
@@ -4379,7 +4380,7 @@ typedef struct doorman__held_lease {
     doorman__timer due;                          /* in the heap of dues, or that of releases */
     doorman__timer half, over;                   /* in the heaps of halves and of ends */
     doorman__held_state state;
-    const char *resource_id; /* the owner's memory */
+    const char *resource_id; /* in the owner's memory */
 
     /* The lease. */
     uint64_t lease_id; /* 0: there is no lease */
@@ -4438,7 +4439,7 @@ typedef enum doorman__upstream_state {
 struct doorman_upstream {
     doorman_client *client; /* the owner if it is a client; otherwise NULL */
     doorman_server *server; /* the owner if it is a server; otherwise NULL. For >>loop only */
-    const char *holder_id;  /* the owner's memory */
+    const char *holder_id;  /* in the owner's memory */
     bool is_server;
     const char *const *path; /* the path of a server, in the owner's memory */
     size_t path_count;
@@ -4826,7 +4827,7 @@ static void doorman__upstream_forget(doorman_upstream *upstream) {
     upstream->redirect[0] = 0;
 }
 
-/* K2. The upper bound is at most 2^DOORMAN__FAILURES_MAX seconds. */
+/* K2: the upper bound is at most 2^DOORMAN__FAILURES_MAX seconds. */
 #define DOORMAN__FAILURES_MAX 6
 #define DOORMAN__FAILURES_MAX_ALIVE 2
 
