@@ -11063,49 +11063,62 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
 #ifdef DOORMAN_NNG
 /* ---- >>nng ---------------------------------------------------------------------------------- */
 /*
- * An agent is a client with a mutex, a transport (one REQ socket of nng), a thread, and a list of
- * the calls that wait for units, in order of arrival. The thread repeats these steps: it processes
- * the response that has come, updates the client, wakes the first waiter of each resource, sends
- * the request that is due, and sleeps until the client is due or something has changed. A node with
- * a parent has a transport too, and its program calls it from a thread.
+ * An agent is a client with a mutex, a transport, a thread, and a list of the calls that wait for
+ * units. The transport is one REQ socket of nng. The list is in order of arrival. The thread
+ * repeats these steps:
  *
- * The mutex (K7). The thread does not hold the mutex while it closes or dials a connection, sends a
- * request or parses a response, so no caller waits for the network. It updates 100 resources at a
- * time. On a busy machine it held the mutex for 0.2 to 1.1 ms to write a request of 1,000
- * resources, and for 0.2 to 1.0 ms to process the response. Therefore a client asks for at most 500
- * resources in a request. The callback of nng only notes the event. After a request has failed, the
- * next one uses a new connection, because a server that does not respond may have lost the old one.
+ *   1. It processes the response that has come.
+ *   2. It updates the client.
+ *   3. It wakes the first waiter of each resource.
+ *   4. It sends the request that is due.
+ *   5. It sleeps until the client is due or something has changed.
  *
- * Waiting (L1, L2). Among the waiters of a resource only the first one tries. It sleeps until the
- * limiter could allow it, or until the lease may have changed, and it wakes the next waiter when it
- * leaves. Each resource has an atomic sum of the units that calls wait for, so a caller sees
- * without the mutex whether the queue is empty. The same sum tells the client how much is in
- * demand. A waiter that times out counts as refused once.
+ * A node with a parent has a transport too. The node's program calls the transport from a thread.
+ *
+ * The mutex (K7). The thread unlocks the mutex while it closes or dials a connection, sends a
+ * request or parses a response. So no caller waits for the network. The thread updates 100
+ * resources at a time. On a busy machine, it held the mutex for 0.2 to 1.1 ms to write a request of
+ * 1,000 resources, and for 0.2 to 1.0 ms to process the response. Therefore a client asks for at
+ * most 500 resources in a request. The callback of nng only notes the event. After a request has
+ * failed, the next request uses a new connection, because a server that does not respond may have
+ * lost the old connection.
+ *
+ * Waiting (L1, L2). Among the waiters of a resource, only the first one tries. It sleeps until the
+ * limiter could allow its units, or until the lease may have changed. When it leaves, it wakes the
+ * next waiter. Each resource has an atomic sum of the units that calls wait for. So a caller sees
+ * without the mutex whether the queue is empty. The sum also tells the client how much demand there
+ * is. A waiter that times out counts as refused once.
  *
  * Pacing. While a thread oversleeps, the limiter saves units. Without pacing, this thread and the
- * waiters behind it would use these units in a burst. So a waiter passes one price (the time of its
- * units) after the waiter before it, minus a part of the price. This part grows with the square of
- * what is saved. If an eighth of the burst is saved, the part is the whole price, because capacity
- * would be lost otherwise. The same applies to calls that come soon after a waiter. Example: 10,000
- * units a second, burst 0.1 s. After 2 ms of oversleep waiters pass 3 % faster, after 10 ms 2.8
- * times as fast, and after 12.5 ms at once. So 7/8 of the burst remain for threads that oversleep.
+ * waiters behind it would use these units in a burst. The price of a waiter is the time that its
+ * units take at the rate. A waiter passes one price after the previous waiter, minus a part of the
+ * price. This part grows with the square of the units that are saved. If an eighth of the burst is
+ * saved, the part is the whole price, because capacity would be lost otherwise. Pacing also applies
+ * to calls that come soon after a waiter.
+ *
+ * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters pass
+ * 3 % faster. After 10 ms they pass 2.8 times as fast. After 12.5 ms they pass at once. So 7/8 of
+ * the burst remain for threads that oversleep.
  *
  * Condition variables use a clock that stops while the machine is suspended. doorman_clock does not
  * stop. Therefore a thread sleeps for at most a second at a time.
  *
- * on_change is called with the mutex locked. The mutex checks for errors, so that a call from
- * within on_change returns DEADLOCK instead of waiting for itself. A wait that needs no mutex
- * checks `notifying` first, and returns DEADLOCK too.
+ * on_change is called with the mutex locked. The mutex checks for errors. So a call from within
+ * on_change returns DEADLOCK instead of waiting for itself. A wait that needs no mutex first checks
+ * `notifying`, and returns DEADLOCK too.
  *
  * Fork. A child process has a copy of its parent's memory, but only the thread that called fork.
- * Without a precaution, an agent in the child would use leases that the parent still uses. And if
- * the parent has used nng, a call of nng in the child ends the child. An attempt makes no system
- * call, so it cannot compare process ids. Therefore a handler (pthread_atfork) runs in the child
- * before fork returns. It marks each agent as inherited, and sets each of its limiters to refuse
- * everything. The handler must find the agents, so there is a list of the agents of this process:
- * doorman__process, the only global variable of this file that is no constant. Another handler
- * locks the list and each agent before the fork, so that the child gets a consistent copy. In the
- * child only the mutex of the list is used again. The cost in the child is O(resources).
+ * This would cause two errors. An agent in the child would use leases that the parent still uses.
+ * And a call of nng would end the child, if the parent has used nng.
+ *
+ * An attempt makes no system call, so it cannot compare process ids. Therefore a handler
+ * (pthread_atfork) runs in the child before fork returns. It marks each agent as inherited, and
+ * makes all limiters of the agent refuse everything. The handler finds the agents in the list of
+ * doorman__process, which is the only variable of this file that is global and not constant.
+ *
+ * Another handler runs before the fork. It locks the list and each agent, so that the child gets a
+ * consistent copy. In the child only the mutex of the list is used again. The cost in the child is
+ * O(resources).
  */
 
 #include <nng/nng.h>
@@ -11118,20 +11131,20 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
 #include <unistd.h>
 
 /* The first system header that is included determines which names the system declares. glibc
- * defines __USE_MISC if _DEFAULT_SOURCE was defined before that. */
+ * defines __USE_MISC if _DEFAULT_SOURCE was defined before that header. */
 #if !defined CLOCK_MONOTONIC || (defined __GLIBC__ && !defined __USE_MISC)
 #error "doorman.h: with -std=c11, put #define _DEFAULT_SOURCE before the first #include"
 #endif
 
-/* The calls that wait for a resource. Any thread may read the fields without the mutex, so they are
- * atomic. */
+/* The queue of the calls that wait for a resource. Any thread may read the fields without the
+ * mutex, so the fields are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__queue {
-    uint64_t units;     /* the sum that the calls wait for, in 1/4096; 0: no call waits */
-    doorman_time paced; /* a rate: the time at which pacing let the last waiter pass */
+    uint64_t units;     /* the sum of the units that the calls wait for, in 1/4096 */
+    doorman_time paced; /* rate: when pacing let the last waiter pass */
 } doorman__queue;
 
-/* A resource, as the application of an agent sees it. The client's part of it is guarded by the
- * mutex of the agent. */
+/* A resource of an agent, as the application sees it. The mutex of the agent guards the client's
+ * part of the resource. */
 struct DOORMAN__ALIGNED doorman_resource {
     doorman_agent *agent;
     doorman_client_resource *own;
@@ -11143,9 +11156,9 @@ typedef struct doorman__waiter {
     struct doorman__waiter *previous, *next;
     doorman_agent *agent;
     doorman_client_resource *resource; /* NULL: the resource is closed, or the agent is shut down */
-    doorman__queue *queue;             /* that of the resource */
+    doorman__queue *queue;             /* the queue of the resource */
     double n;
-    bool first; /* it is the first in its queue */
+    bool first; /* this waiter is the first one in its queue */
     doorman_time since;
     pthread_cond_t wake; /* wakes the thread of this call */
 } doorman__waiter;
@@ -11156,15 +11169,15 @@ struct doorman_agent {
     pthread_condattr_t monotonic;
     pthread_cond_t wake; /* wakes the agent's thread */
     pthread_cond_t left; /* signals that the last waiter has left */
-    doorman_agent *next; /* in the list of the process */
+    doorman_agent *next; /* the next agent in the list of the process */
     bool locked_by_fork; /* the handler of fork has locked the mutex */
     bool inherited;      /* this process is a child of the one that started the agent */
     bool closed;         /* new waits return at once; atomic */
     doorman_client *client;
     doorman__waiter *first, *last; /* all waiters, in order of arrival */
-    doorman_time stop_by;          /* the thread ends by then; DOORMAN_NEVER: it continues */
-    bool wakeup;                   /* the thread must not sleep before it has run again */
-    doorman_transport *transport;  /* only the thread uses it */
+    doorman_time stop_by; /* when the thread ends at the latest; DOORMAN_NEVER: it continues */
+    bool wakeup;          /* the thread must not sleep before it has run again */
+    doorman_transport *transport; /* only the thread uses it */
     doorman_error last_error;
     doorman_time last_error_at; /* 0: no request has failed */
 };
@@ -11204,8 +11217,8 @@ static struct doorman__process {
     bool lost_nng;         /* a parent of this process had used nng before the fork */
 } doorman__process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* If an on_change forks, this thread has locked its agent already: locking fails, and the agent
- * stays locked after the fork. */
+/* An on_change may fork. Then this thread has already locked the agent. So locking fails, and the
+ * agent stays locked after the fork. */
 static void doorman__fork_prepare(void) {
     pthread_mutex_lock(&doorman__process.mutex);
     for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
@@ -11264,14 +11277,15 @@ static void doorman__process_remove(doorman_agent *agent) {
 
 /* ---- nng: what every call of an agent begins with */
 
-/* Locks the mutex. If the result is not OK, the mutex is not locked. `inherited` needs no mutex,
- * because it is only written before fork returns. */
+/* Locks the mutex. If the result is not OK, the mutex is not locked. Reading `inherited` needs no
+ * mutex, because `inherited` is only written before fork returns. */
 static doorman_status doorman__agent_lock(doorman_agent *agent) {
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
     return pthread_mutex_lock(&agent->mutex) == 0 ? DOORMAN_OK : DOORMAN_DEADLOCK;
 }
 
-/* Makes the checks of doorman__agent_lock without locking, for calls that may not need it. */
+/* Makes the checks of doorman__agent_lock, but locks nothing. For calls that may not need the
+ * mutex. */
 static doorman_status doorman__agent_check_call(doorman_agent *agent) {
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
     if (!__atomic_load_n(&agent->client->notifying, __ATOMIC_RELAXED)) return DOORMAN_OK;
@@ -11280,8 +11294,8 @@ static doorman_status doorman__agent_check_call(doorman_agent *agent) {
     return status;
 }
 
-/* Sleeps until a point in time, or for a shorter time. So a caller must check everything again,
- * including the clock. */
+/* Sleeps until a point in time, or for a shorter time. So the caller must check the clock and all
+ * conditions again. */
 static void doorman__agent_sleep(doorman_agent *agent, pthread_cond_t *condition,
                                  doorman_time until, doorman_time now) {
     doorman_time nap = doorman__earlier(until - now, DOORMAN_SECOND);
@@ -11302,8 +11316,8 @@ static bool doorman__queue_is_empty(const doorman__queue *queue) {
     return __atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) == 0;
 }
 
-/* Adds the units of a waiter to the sum of its queue. This function and the next one need the
- * mutex. */
+/* Adds the units of a waiter to the sum of its queue. Precondition of this function and the next
+ * one: the mutex is locked. */
 static void doorman__queue_add(const doorman__waiter *waiter, doorman_time now) {
     uint64_t units = doorman__units(waiter->n);
     assert(units > 0);
@@ -11321,9 +11335,9 @@ static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time 
     waiting->waited += now - waiter->since;
 }
 
-/* Appends a waiter. No wake-up is lost: a waiter first adds its units to the sum and then tries,
- * while a release first returns units and then reads the sum. So at least one of the two sees what
- * the other has done. */
+/* Appends a waiter. A waiter first adds its units to the sum, and then tries. A release first
+ * returns units, and then reads the sum. So the waiter sees the returned units, or the release sees
+ * the waiter. Therefore no wake-up is lost. */
 static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter) {
     const doorman__waiter *other = agent->last;
     while (other && other->queue != waiter->queue) other = other->previous;
@@ -11335,7 +11349,8 @@ static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter)
     doorman__queue_add(waiter, waiter->since);
 }
 
-/* Makes the next waiter of this queue, from `from` on, the first one, and wakes it. */
+/* Finds the next waiter of this queue, starting at `from`. Makes it the first waiter, and wakes
+ * it. */
 static void doorman__waiters_wake_next(doorman__waiter *from, const doorman__queue *queue) {
     while (from && from->queue != queue) from = from->next;
     if (!from) return;
@@ -11359,8 +11374,8 @@ static void doorman__waiters_wake(doorman_agent *agent) {
     }
 }
 
-/* Ends the waits for a resource, or all waits if it is NULL. These calls do not use the resource
- * again. */
+/* Ends the waits for a resource. If the resource is NULL, ends all waits. The calls that waited do
+ * not use the resource again. */
 static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_resource *resource) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (!waiter->resource || (resource && waiter->resource != resource)) continue;
@@ -11371,11 +11386,12 @@ static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_r
     }
 }
 
-/* Threads usually wake at most this much too late. Pacing compensates this time at once. */
+/* Threads usually wake at most this much too late. Pacing compensates this delay at once. */
 #define DOORMAN__WAKE_MAX (DOORMAN_SECOND / 10000)
 
-/* The time at which pacing lets a waiter pass whose attempt is allowed: the time of the waiter
- * before, plus the price, minus a part of the price. See "Pacing" above. */
+/* Returns the time at which pacing lets a waiter pass. It is the time of the previous waiter, plus
+ * the price, minus a part of the price. See "Pacing" above. Precondition: the waiter's attempt is
+ * allowed. */
 static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_view *view) {
     assert(view->attempt.decision == DOORMAN_ALLOWED && view->price >= 0 && view->quota.most > 0);
     double saved = 8 * (double)view->attempt.left / (double)view->quota.most;
@@ -11383,8 +11399,9 @@ static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_vi
     return paced + (doorman_time)((double)view->price / 256 * (1 - late * late));
 }
 
-/* The time at which pacing lets this waiter pass. It is 0 if pacing does not apply: the waiter is
- * not in the queue, and the last waiter passed more than half of the burst ago. */
+/* Returns the time at which pacing lets this waiter pass. Returns 0 if pacing does not apply.
+ * Pacing does not apply to a waiter that is not in the queue, if the last waiter passed more than
+ * half of the burst ago. */
 static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
                                          const doorman__rate_view *view, doorman_time now) {
     doorman_time paced = __atomic_load_n(&waiter->queue->paced, __ATOMIC_RELAXED);
@@ -11393,17 +11410,17 @@ static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
     return doorman__pace_due(paced, view);
 }
 
-/* Counts a call that waits as demand, like a refusal. */
+/* Counts a waiting call as demand, in the same way as a refusal. */
 static void doorman__waiter_signal(const doorman__waiter *waiter, doorman__usage *usage,
                                    doorman_time now) {
     doorman__usage_note_size(usage, doorman__units(waiter->n));
     doorman__usage_signal(usage, now);
 }
 
-/* Tries to take the units of a waiter. It first evaluates the attempt without making it, because a
- * failed attempt counts as demand, and the demand of the waiter is counted already.
+/* Tries to take the units of a waiter. It first evaluates the attempt without making it. A failed
+ * attempt would count as demand, and the demand of the waiter is already counted.
  *   delay     out: on UNAVAILABLE, how long to wait until the next try
- *   last      the waiter cannot wait any longer, so the pace does not apply
+ *   last      the waiter cannot wait any longer, so pacing does not apply
  *   returns   OK | UNAVAILABLE | RESOURCE_EXHAUSTED: the units are IMPOSSIBLE */
 static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, doorman_time *delay,
                                                bool last, doorman_time now) {
@@ -11427,7 +11444,7 @@ static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, do
     return DOORMAN_OK;
 }
 
-/* Does the same for a gauge. */
+/* Does the same as doorman__waiter_try_rate, for a gauge. */
 static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, doorman_time *delay,
                                                 doorman_time now) {
     doorman__gauge *gauge = &waiter->resource->gauge;
@@ -11453,8 +11470,9 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
                : doorman__waiter_try_rate(waiter, delay, last, now);
 }
 
-/* Counts the units as refused if they were not available in time, or can never be. A waiter calls
- * this before it leaves the queue, because the resource may be closed after that. */
+/* Counts units that were not available in time as refused, and units that can never be available as
+ * IMPOSSIBLE. A waiter calls this before it leaves the queue, because the resource may be closed
+ * after that. */
 static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
     if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
     doorman__usage *usage = doorman__resource_usage(waiter->resource);
@@ -11462,7 +11480,7 @@ static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status 
     (void)doorman__count(usage, doorman__units(waiter->n), decision, doorman_clock());
 }
 
-/* Blocks until this waiter is the first one and gets its units, or until `end`. */
+/* Blocks until this waiter is the first one and has its units, or until the time is `end`. */
 static doorman_status doorman__waiter_block(doorman_agent *agent, doorman__waiter *waiter,
                                             doorman_time end) {
     doorman_status status = DOORMAN_UNAVAILABLE;
@@ -11506,7 +11524,8 @@ static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__wai
     return status;
 }
 
-/* Takes units, or waits for them. It needs no mutex if no other call waits and there is enough. */
+/* Takes units, or waits for them. It needs no mutex if no other call waits and there are enough
+ * units. */
 static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
                                           doorman_time timeout) {
     doorman_time now = doorman_clock(), delay = 0;
@@ -11531,7 +11550,8 @@ doorman_status doorman_resource_wait(doorman_resource *resource, double n, doorm
     return doorman__agent_wait(resource->agent, &waiter, timeout);
 }
 
-/* If an on_change calls this, the thread has locked the mutex already, and `locked` is false. */
+/* If an on_change calls this function, the thread has already locked the mutex. Then `locked` is
+ * false. */
 doorman_status doorman_resource_release(doorman_resource *resource, double n) {
     doorman_agent *agent = resource->agent;
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
@@ -11545,8 +11565,8 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
 
 /* ---- nng: the transport */
 
-/* Either the caller's thread or nng owns a request ("owner" below). Only the owner uses the other
- * fields of the struct. Only doorman__transport_move changes the state, and so also the owner.
+/* A request has an owner: the caller's thread, or nng. Only the owner uses the other fields of the
+ * struct. Only doorman__transport_move changes the state, and with the state the owner.
  *
  *   state      meaning                          owner   leaves it
  *   IDLE       there is no request              caller  _update fetches a request      -> PREPARED
@@ -11580,7 +11600,7 @@ struct doorman_transport {
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address of the last request */
     bool has_socket;                        /* the socket connects to this address */
     int dialer;                             /* the id of nng's dialer */
-    int pipe; /* the id of the connection that nng has made; 0: none; atomic */
+    int pipe; /* the id of nng's connection; 0: there is no connection; atomic */
 
     /* The request. */
     doorman_buffer text;
@@ -11588,7 +11608,7 @@ struct doorman_transport {
     doorman_time deadline; /* when the request times out */
 
     /* How the request ended. */
-    int nng_error;  /* why the request failed; 0: it did not */
+    int nng_error;  /* why the request failed; 0: it did not fail */
     nng_msg *reply; /* NULL: the request failed */
     doorman__incoming incoming;
     doorman_error error; /* why the request failed, or what is wrong with the response */
@@ -11616,7 +11636,7 @@ static void doorman__transport_move(doorman_transport *transport, doorman__trans
 
 /* ---- nng: why there is no connection */
 
-/* The counters of failures in nng's statistics of a dialer, and what each means. */
+/* The counters of failures in nng's statistics of a dialer, and the meaning of each counter. */
 static const struct doorman__dial_failure {
     const char *counter;
     int nng_error; /* 0: see `text` */
@@ -11639,7 +11659,8 @@ static uint64_t doorman__stat_value(nng_stat *parent, const char *name) {
     return 0;
 }
 
-/* The most frequent failure of a dialer, from its statistics. NULL means that there was none. */
+/* Returns the most frequent failure of a dialer, from its statistics. Returns NULL if there was no
+ * failure. */
 static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *dialer) {
     const struct doorman__dial_failure *found = NULL;
     uint64_t most = 0;
@@ -11651,8 +11672,8 @@ static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *diale
     return found;
 }
 
-/* Why a dialer cannot connect. nng retries without reporting failures, but its statistics count
- * them by cause.
+/* Finds why a dialer cannot connect. nng retries without reporting failures, but its statistics
+ * count them by cause.
  *   cost   O(sockets and connections of nng in this process) */
 static const struct doorman__dial_failure *doorman__dialer_failure(int dialer) {
     const struct doorman__dial_failure *found = NULL;
@@ -11669,7 +11690,7 @@ static const struct doorman__dial_failure *doorman__dialer_failure(int dialer) {
 
 /* ---- nng: the transport's requests */
 
-/* Sets the error text of a request that has failed. If it failed while nng was sending it, nng had
+/* Sets the error text of a request that has failed. If nng was still sending the request, nng had
  * no connection. */
 static void doorman__transport_explain(doorman_transport *transport, bool was_sending) {
     int code = transport->nng_error;
@@ -11700,7 +11721,7 @@ static nng_duration doorman__transport_time_left(doorman_time deadline) {
     return (nng_duration)doorman__earlier(left / (DOORMAN_SECOND / 1000) + 1, INT32_MAX);
 }
 
-/* A thread of nng calls this when the request was sent, has a response or has failed. */
+/* A thread of nng calls this when nng has sent the request, has a response, or has failed. */
 static void doorman__transport_on_aio(void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int nng_error = nng_aio_result(transport->aio);
@@ -11716,7 +11737,7 @@ static void doorman__transport_on_aio(void *context) {
                               nng_error == 0 ? nng_aio_get_msg(transport->aio) : NULL);
 }
 
-/* Copies the texts, because each new connection needs them and the caller's are only valid during
+/* Copies the texts. Each new connection needs them, and the caller's texts are only valid during
  * the call. */
 static bool doorman__transport_copy_tls(doorman_transport *transport, const doorman_tls *tls) {
     const char *texts[3] = {tls->authority, tls->certificate, tls->key};
@@ -11758,7 +11779,7 @@ void doorman_transport_destroy(doorman_transport *transport) {
 }
 
 /* Makes the TLS configuration of a connection. nng checks the peer's certificate, and needs the
- * host name for that. */
+ * host name for this check. */
 static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_config **out) {
     char host[DOORMAN_ID_BYTES_MAX + 1];
     const char *from = strstr(transport->address, "://");
@@ -11799,9 +11820,9 @@ static int doorman__transport_dial(doorman_transport *transport) {
     return error;
 }
 
-/* Opens a socket that connects to the address. The server need not run yet: nng retries every 0.1 s
- * to 1 s. But nng must not resend a request, because a server must not grant a request that the
- * upstream has given up.
+/* Opens a socket that connects to the address. The server need not run yet, because nng retries
+ * every 0.1 s to 1 s. But nng must not resend a request. Otherwise a server could grant a request
+ * that the upstream has given up.
  *   returns   nng's error, or 0 */
 static int doorman__transport_connect(doorman_transport *transport) {
     nng_close(transport->socket); /* has no effect the first time */
@@ -11828,8 +11849,8 @@ static void doorman__transport_disconnect(doorman_transport *transport) {
     __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
 }
 
-/* Does the work of the upstream's owner, and fetches the next request unless one is in progress.
- * Returns true if a request must be sent. */
+/* Does the work of the upstream's owner. Then it fetches the next request, unless a request is in
+ * progress. Returns true if a request must be sent. */
 static bool doorman__transport_prepare(doorman_transport *transport, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
     doorman_request request;
@@ -11851,7 +11872,7 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
 }
 
 /* nng sends a request when there is a connection. The transport waits for a connection until the
- * request times out, but at most this long if there is another address to try. */
+ * request times out. If there is another address to try, the transport waits at most this long. */
 #define DOORMAN__CONNECT_MAX (2 * DOORMAN_SECOND)
 
 void doorman_transport_send(doorman_transport *transport) {
@@ -11933,8 +11954,8 @@ static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
     pthread_mutex_lock(&agent->mutex);
 }
 
-/* Processes the result of the last request, and keeps the text of a failure. A response from a
- * server that knows no master is a failure too. */
+/* Processes the result of the last request. If the request failed, keeps the error text. A response
+ * from a server that knows no master is a failure too. */
 static void doorman__agent_process_result(doorman_agent *agent, doorman_time now) {
     doorman_transport_result result;
     uint64_t before = agent->client->upstream.failure_count;
@@ -11946,8 +11967,9 @@ static void doorman__agent_process_result(doorman_agent *agent, doorman_time now
     agent->last_error_at = now;
 }
 
-/* Updates the client in slices, each resource at most once. Between two slices it unlocks the mutex
- * and sleeps. Without the sleep it would lock the mutex again before a waiting thread is awake. */
+/* Updates the client in slices. Each resource is updated at most once. Between two slices the
+ * thread unlocks the mutex and sleeps. Without this sleep, it would lock the mutex again before a
+ * waiting thread is awake. */
 #define DOORMAN__SLICE 100
 #define DOORMAN__SLICE_PAUSE (DOORMAN_SECOND / 20000)
 
@@ -11963,8 +11985,8 @@ static void doorman__agent_update(doorman_agent *agent) {
     }
 }
 
-/* The loop of the agent's thread. doorman_agent_stop closes all resources. When they are released,
- * the client is never due again, and the loop ends. */
+/* The loop of the agent's thread. doorman_agent_stop closes all resources. When the resources are
+ * released, the client is never due again, and the loop ends. */
 static void *doorman__agent_main(void *context) {
     doorman_agent *agent = (doorman_agent *)context;
     pthread_mutex_lock(&agent->mutex);
@@ -11989,10 +12011,11 @@ static void *doorman__agent_main(void *context) {
     return NULL;
 }
 
-/* Writes "HOST:PID:RANDOM". Characters of the host name that an id cannot have become "-". Host and
- * pid help people to find the process, but containers may share both. So 64 random bits make the id
- * unique. They come from the system, because a fork or a copy of a virtual machine would copy the
- * state of a generator. Among a million agents two have equal bits with a probability of 3e-8. */
+/* Writes "HOST:PID:RANDOM". If an id cannot have a character of the host name, "-" replaces it.
+ * Host and pid help people to find the process. But two containers may have the same host and pid,
+ * so 64 random bits make the id unique. The bits come from the system, because a fork or a copy of
+ * a virtual machine would copy the state of a generator. Among a million agents, two have equal
+ * bits with a probability of 3e-8. */
 static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
     char host[200] = "";
     if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);
@@ -12029,7 +12052,7 @@ static doorman_status doorman__agent_create_transport(doorman_agent *agent, cons
     return status == DOORMAN_OK ? DOORMAN_OK : doorman__no_memory(error);
 }
 
-/* Checks whether nng supports an address. This makes no connection. */
+/* Checks whether nng supports an address. The check makes no connection. */
 static doorman_status doorman__agent_check_address(nng_socket socket, const char *address,
                                                    bool has_tls, size_t index,
                                                    doorman_error *error) {
@@ -12072,7 +12095,7 @@ static doorman_status doorman__agent_check_tls(const doorman_tls *tls, doorman_e
                          nng_strerror(result));
 }
 
-/* Checks the options that doorman_client_create cannot check: what nng supports. */
+/* Checks the options that depend on what nng supports. doorman_client_create cannot check them. */
 static doorman_status doorman__agent_check(const doorman_client_options *options,
                                            doorman_error *error) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
@@ -12106,8 +12129,8 @@ static void doorman__agent_free(doorman_agent *agent) {
     DOORMAN_FREE(agent);
 }
 
-/* Makes the mutex and the condition variables. If one fails, the others are not destroyed, because
- * they own no resources yet. */
+/* Makes the mutex and the condition variables. If one cannot be made, the others are not destroyed,
+ * because they own no resources yet. */
 static bool doorman__agent_init(doorman_agent *agent) {
     pthread_mutexattr_t checks;
     agent->stop_by = DOORMAN_NEVER;
@@ -12121,7 +12144,7 @@ static bool doorman__agent_init(doorman_agent *agent) {
            pthread_cond_init(&agent->left, &agent->monotonic) == 0;
 }
 
-/* Starts the thread with all signals blocked, so that it does not receive the application's
+/* Starts the thread with all signals blocked, so that the thread does not receive the application's
  * signals. */
 static bool doorman__agent_start_thread(doorman_agent *agent) {
     sigset_t all, before;
@@ -12166,7 +12189,7 @@ static void doorman__agent_close_all(doorman_agent *agent, doorman_time now) {
     }
 }
 
-/* Ends all waits, and lets no new one begin. Precondition: the mutex is locked. */
+/* Ends all waits, and allows no new wait. Precondition: the mutex is locked. */
 static void doorman__agent_cancel_waits(doorman_agent *agent) {
     __atomic_store_n(&agent->closed, true, __ATOMIC_RELAXED);
     doorman__waiters_cancel(agent, NULL);
@@ -12239,7 +12262,7 @@ static doorman_status doorman__agent_open(doorman_resource **out, doorman_agent 
     if (!handle) return doorman__no_memory(error);
     doorman_status status =
         doorman_client_open(&own, agent->client, options, error, doorman_clock());
-    if (status == DOORMAN_OK && !own->handle) { /* else the resource was open already */
+    if (status == DOORMAN_OK && !own->handle) { /* otherwise the resource was already open */
         handle->agent = agent;
         handle->own = own;
         own->handle = handle;
@@ -12316,7 +12339,8 @@ doorman_time doorman_resource_delay(const doorman_resource *resource, double n) 
     return possible ? doorman__rate_retry_after(&own->rate, n, now) : DOORMAN_NEVER;
 }
 
-/* Applies to all open resources. The client remembers it for resources that are opened later. */
+/* Sets the kill switch of all open resources. The client remembers it for resources that are opened
+ * later. */
 doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
