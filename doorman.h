@@ -5233,43 +5233,44 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    within this interval and names its last lease gets that lease again (R11). So a holder whose
  *    wants were not met does not gain by asking often. The minimum interval does not apply to a
  *    holder that names another lease, or that names no lease. It also does not apply to a holder
- *    that was granted all its wants and now wants more, if the free capacity allows that and no
- *    round is on (see leases). Such a holder gets a new lease by R5. It never gets the old lease
- *    again, because what it gave back in between is free or belongs to another holder.
+ *    that was granted all its wants and now wants more. For this the free capacity must allow a
+ *    larger lease, and no round may be on (see leases). Such a holder gets a new lease by R5. It
+ *    never gets the old lease again, because what it gave back in between is free or belongs to
+ *    another holder.
  * S4 While the server learns (R6), a holder that has nothing of this node gets TRY_LATER, not a
  *    lease of 0. So the fallback of the holder stays in force, as if the server were still away.
  *    The holder should ask again after its usual interval, or when the learning ends. The server
  *    notes the wants of the holder and commits nothing for it. It removes the holder's lease entry
  *    if the holder does not ask again. Amounts that are not parts of a shared capacity (STATIC,
  *    NO_ALGORITHM) need no learning.
- * S5 If neither S3 nor S4 applies, a holder gets the target of the algorithm. The grant is at most
- *    what is free, or what the holder may still be using (R5).
+ * S5 A holder to which neither S3 nor S4 applies gets the target of the algorithm. The grant is at
+ *    most what is free, or what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
  *    interval in a response is at most a third of the lease. A holder below its target should ask
  *    again early (R12). If leases are whole units, only a holder that is owed a unit (A5) should do
  *    so, and only if no more units are owed than there are. The other holders keep the usual
  *    interval.
- * S7 The safe capacity is the template's. If the template has none, the safe capacity is the
- *    capacity divided by the number of known subclients, including those of the request. There is
- *    no such quotient while the server learns, or for amounts that are not parts of a shared
- *    capacity. A holder that is a server gets only the safe capacity of a template. A node has no
- *    more capacity than its clients want, so the safe capacity of its clients is at least the level
- *    that its parent sent. If leases are whole units, the safe capacity is rounded down. It is 0 if
- *    there are more clients than units, because one unit for each client would exceed the capacity.
- *    A node sends no safe capacity if it would be 0.
+ * S7 The safe capacity is the template's. If the template has none, a client gets the capacity
+ *    divided by the number of known subclients, including those of the request. In three cases
+ *    there is then no safe capacity: the server learns, the amount is not a part of a shared
+ *    capacity, or the holder is a server. A node has no more capacity than its clients want, so the
+ *    safe capacity of its clients is at least the level that its parent sent. If leases are whole
+ *    units, the safe capacity is rounded down. It is 0 if there are more clients than units,
+ *    because one unit for each client would exceed the capacity. A node sends no safe capacity if
+ *    it would be 0.
  * S8 The entry of a lease lasts 1 + drift times as long as the lease. There are two reasons: the
  *    holder's clock may be slower by the drift, and the holder counts from when it asked.
- * S9 If a holder without a lease entry claims a lease, and the server is not learning, the claim
- *    has no effect, and on_event reports it.
- * S10 If two processes seem to use one id (see leases, "shared ids"), on_event reports each sign of
- *    that, and the server marks the leases of the id. Nothing else changes for these leases.
- * R8 Learning ends when every lease that a predecessor can have granted has ended. That takes the
- *    longest lease length, with the drift, from when the predecessor was known to be gone. (For a
- *    node see T6.) If learning_mode_duration is shorter, T7 does not hold for that resource.
+ * S9 A claim has no effect if its holder has no lease entry and the server is not learning.
+ *    on_event reports such a claim.
+ * S10 on_event reports each sign that two processes use one id (see leases, "shared ids"). The
+ *    server also marks the leases of that id. Nothing else changes for these leases.
+ * R8 Learning ends when every lease that a predecessor can have granted has ended. This takes the
+ *    longest lease length with the drift. The time starts when the predecessor was known to be
+ *    gone. (For a node see T6.) If learning_mode_duration is shorter, T7 does not hold for that
+ *    resource.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
- *    The holder gets its last lease again, with the rest of the time of that lease, minus what the
- *    holder has given back. Within the interval, the holder does not receive again what it has
- *    given back.
+ *    The holder gets its last lease again, for the rest of its time. What the holder has given back
+ *    is subtracted from that lease, and does not come back within the interval.
  * R12 Capacity moves fast. A client confirms a smaller lease at once. A node confirms a smaller
  *    lease when the amount that is committed for its holders fits into the lease. A holder whose
  *    lease is below its target by more than a thousandth should ask again after the minimum
@@ -5372,12 +5373,12 @@ typedef struct doorman__server_resource_entry {
  *                                    a lease entry is added                          ADDED
  *   FOUND,     has all the memory    the node has no lease (T4)                      NO_LEASE
  *   ADDED      that it needs         the server learns (R6)                          LEARN
- *                                    none of the other events (S5)                   GRANT
- *   FOUND      as above              it comes too soon (S3)                          REPEAT
- *                                    it comes too soon, its last lease is 0, and
- *                                    the server learns (S4)                          TRY_LATER
+ *                                    no other event (S5)                             GRANT
+ *   FOUND      as above              the request comes too soon (S3)                 REPEAT
+ *                                    the request comes too soon, the holder's last
+ *                                    lease is 0, and the server learns (S4)          TRY_LATER
  *                                    the holder learns, and had a lease (R7)         RESTORE
- *   LEARN      gets what it had      it had nothing of this node (S4)                TRY_LATER
+ *   LEARN      is granted again      the holder had nothing of this node (S4)        TRY_LATER
  *
  * The last state determines the response. REPEAT gives the last lease. LEARN, RESTORE and GRANT
  * give a new lease. The other states give no lease. */
@@ -5400,7 +5401,7 @@ typedef struct doorman__request_item {
     uint64_t hash;
     size_t index;
     doorman__server_resource_entry *resource; /* NULL: UNMATCHED, or FULL */
-    doorman__lease_entry *entry;              /* the holder's; NULL until FOUND or ADDED */
+    doorman__lease_entry *entry;              /* of the holder; NULL until FOUND or ADDED */
     doorman__item_state state;
 } doorman__request_item;
 
@@ -5541,7 +5542,7 @@ static void doorman__server_remove_resource(doorman_server *server,
     doorman__server_free_closed(server);
 }
 
-/* S2. Removes at most `most` expired entries, and returns their number. */
+/* S2: removes at most `most` expired entries, and returns their number. */
 static size_t doorman__server_expire_some(doorman_server *server,
                                           doorman__server_resource_entry *resource, size_t most) {
     size_t count = 0;
@@ -6210,8 +6211,8 @@ static int doorman__amount_order(const void *a, const void *b) {
 
 #define DOORMAN__BAND_GROUPS 32
 
-/* Returns the number of groups of a band, and writes their upper ends in ascending order. These are
- * the levels, points around the first level, and infinity. If there is no level, the points are
+/* Returns the number of groups of a band, and writes their upper ends in ascending order. The ends
+ * are the levels, points around the first level, and infinity. If there is no level, the points are
  * around the mean. */
 static size_t doorman__upward_bounds(const doorman__upward *upward, double mean, double *bounds) {
     static const double steps[] = {1.01, 1.03, 1.07, 1.15, 1.3,  1.6, 2.2,
@@ -6712,9 +6713,9 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
                            .refresh_interval = doorman__leases_refresh(leases, entry, target, now)};
 }
 
-/* Adds what a server receives with its lease (T2, T3, R8). It receives the terms of every priority,
- * even of priorities that it does not want. The reason: one of these priorities may have the level
- * of the reserve, and that level must not lie within a group of the server's demands. If terms hold
+/* Adds what a server receives with its lease (T2, T3, R8). The server receives the terms of every
+ * priority, even if it wants nothing of that priority. Any of the priorities may have the level of
+ * the reserve, and that level must not lie within a group of the server's demands. If terms hold
  * for any priority, they are sent for each priority that the server has named. */
 static void doorman__context_write_terms(const doorman__request_context *context,
                                          doorman_terms *terms,
@@ -7027,7 +7028,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
 
 /* ---- >>limiters ----------------------------------------------------------------------------- */
 /*
- * Limiters decide whether an application may use units now. Two families use the same arithmetic:
+ * Limiters decide whether an application may use units now. There are two families, with the same
+ * arithmetic:
  *
  *   doorman_limiter                  needs no server. It follows a constant doorman_limit
  *   doorman__rate, doorman__gauge    belong to a resource. They follow the lease of the resource
@@ -7050,9 +7052,9 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  * thread writes it. The writer fills the slot that is not in use, and then increments the version.
  *
  * L1 In any time t a rate allows at most rate * (t + burst) units. If the time of n units is longer
- *    than the burst, a request for n units may use that time instead of the burst. A gauge never
- *    has more units in flight than its capacity. When the capacity falls, nothing new starts until
- *    the units in flight fit.
+ *    than the burst, a request for n units may use that time instead of the burst. A gauge starts
+ *    nothing that would exceed its capacity. After the capacity falls, nothing starts until the
+ *    units in flight fit.
  *
  *    A token bucket stores paid_until, the time up to which all units are spent (GCRA). The time
  *    from paid_until to now is unused. At most `burst` of this time is saved. n units cost n times
@@ -7242,7 +7244,7 @@ static inline uint64_t doorman__window_ahead(uint64_t count, uint64_t number) {
 /* The window of an attempt. */
 typedef struct doorman__window {
     uint64_t number;
-    doorman_time rest; /* the time until its end by this clock; may be more than one window */
+    doorman_time rest; /* until the window ends, by this clock; may be longer than a window */
 } doorman__window;
 
 static inline doorman__window doorman__window_at(const uint64_t *counts, size_t count,
@@ -7287,7 +7289,7 @@ static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
 static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
-    while (doorman__window_carry(units, rest, length) > room) rest--; /* it was rounded */
+    while (doorman__window_carry(units, rest, length) > room) rest--; /* `rest` was rounded */
     return rest;
 }
 
@@ -7301,7 +7303,7 @@ static doorman_time doorman__sliding_delay(uint64_t last, uint64_t here, uint64_
 }
 
 /* One count is for even windows, and the other count is for odd windows. So the count of a new
- * window replaces the count of two windows before. */
+ * window replaces the count that is two windows older. */
 DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_time length,
                                                       const uint64_t *counts, uint64_t units,
                                                       doorman__window window) {
@@ -7523,7 +7525,7 @@ doorman_status doorman_limiter_init(doorman_limiter *limiter, const doorman_limi
         limiter->state.words[0] = doorman__ticks(now) - (uint64_t)limit->bucket.saved_most;
     } else if (log) {
         limiter->state.log.arrivals = arrivals;
-        for (uint64_t i = 0; i < limit->most; i++) arrivals[i] = -limit->window; /* over at 0 */
+        for (uint64_t i = 0; i < limit->most; i++) arrivals[i] = -limit->window; /* old at time 0 */
     } else if (limit->kind != DOORMAN_CONCURRENCY) {
         limiter->state.words[0] = (uint64_t)(now / limit->window) << 40;
         limiter->state.words[1] = limiter->state.words[0];
@@ -7664,7 +7666,7 @@ typedef struct DOORMAN__ALIGNED doorman__quota {
     double amount;      /* units a second of a rate, units at once of a gauge; may be unlimited */
     double unit_time;   /* of a rate: the time of one unit in ticks */
     int64_t unit_price; /* of a rate: unit_time, rounded up; -1: the amount is 0 or unlimited */
-    int64_t most;       /* of a rate: how many ticks can be saved, or -1; of a gauge: parts */
+    int64_t most;       /* of a rate: the ticks that can be saved, or -1; of a gauge: parts */
 } doorman__quota;
 
 /* Two quotas that threads read without a lock. One thread writes them. */
@@ -7856,9 +7858,9 @@ static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amou
     return quota;
 }
 
-/* Limits what can be saved at `after`. If the rate rises from `before` to `after`, the rise adds no
- * units to what is saved until then. One unit can always be saved. A fall needs no limit, because
- * the same time then saves fewer units. */
+/* Limits what the quota `after` can save. If the rate rises from `before` to `after`, the rise adds
+ * no units to what is saved until then. One unit can always be saved. A fall needs no limit,
+ * because the same time then saves fewer units. */
 static void doorman__quota_limit_rise(doorman__quota *after, const doorman__quota *before) {
     if (!(after->amount > before->amount)) return;
     double depth = (double)before->most * (before->amount / after->amount);
@@ -7920,7 +7922,7 @@ static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time u
 }
 
 /* Initializes a rate with nothing saved.
- *   burst         how much unused time is saved; 0: 0.1 s
+ *   burst         how much unused time is saved; 0 means 0.1 s
  *   burst_units   not 0: this many units are saved instead of `burst`, whatever the rate */
 static void doorman__rate_init(doorman__rate *rate, double amount, doorman_time burst,
                                double burst_units, doorman_time now) {
@@ -7974,7 +7976,7 @@ DOORMAN__INLINE doorman_decision doorman__rate_take(doorman__rate *rate,
     return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
 }
 
-/* A try for an unusual n: 0, not an amount, or more than the burst. Also a try if the rate is 0 or
+/* Makes a try that is not usual: n is 0, not an amount, or more than the burst, or the rate is 0 or
  * unlimited. */
 static doorman_decision doorman__rate_try_unusual(doorman__rate *rate, const doorman__quota *quota,
                                                   double n, doorman_time now) {
@@ -8038,8 +8040,9 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
  * units of the request in about this time (L4). */
 #define DOORMAN__GROWTH_TIME (2 * DOORMAN_SECOND)
 
-/* Returns when to try again after a refusal. At the latest, this is when enough is saved at the
- * rate in force. If the server may have more, a larger lease may come sooner. */
+/* Returns how long to wait after a refusal before another try. The longest wait ends when enough is
+ * saved at the rate in force. The wait may be shorter if the server may have more, because a larger
+ * lease may come sooner. */
 static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double n,
                                               doorman_time now) {
     doorman_time delay = doorman__rate_delay(rate, n, now);
@@ -8054,7 +8057,7 @@ static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double 
     return doorman__later(doorman__earlier(delay, doorman__after(refresh_in, growth)), 1);
 }
 
-/* Tries, and then looks. Other threads may take units in between. */
+/* Makes a try, and then reads the state. Other threads may take units between the two steps. */
 static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, doorman_result *out,
                                              doorman_time now) {
     doorman_decision decision = doorman__rate_try(rate, n, now);
@@ -8178,7 +8181,7 @@ static doorman__attempt doorman__gauge_look(const doorman__gauge *gauge, double 
     return doorman__concurrency_try((uint64_t)quota->most, in_flight, doorman__units(n));
 }
 
-/* Tries, and then looks. Other threads may take units in between. */
+/* Makes a try, and then reads the state. Other threads may take units between the two steps. */
 static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, doorman_result *out,
                                               doorman_time now) {
     doorman__quota quota;
