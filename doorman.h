@@ -1492,23 +1492,23 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
 
 /* ---- >>basics ------------------------------------------------------------------------------- */
 /*
- * This section has what all other sections use: status codes, time, memory, random numbers, ids,
- * the hash table, timers and the exact sum. Nothing here knows about leases.
+ * All other sections use this section: status codes, time, memory, random numbers, ids, the hash
+ * table, timers and the exact sum. This section does not know about leases.
  *
- * C1 A function that depends on time takes `now`. No section before >>nng reads a clock, does I/O,
- *    starts a thread or has global state, and random numbers come only from a seed. So the same
- *    calls give the same results on every machine.
- * C2 A server, or a client with its resources, is used by one thread at a time; the caller locks.
- *    Limiters may be used by any number of threads at once.
- * C3 An option that is zero means the default. Each create has a destroy.
+ * C1 A function that depends on time has a parameter `now`. No section before >>nng reads a clock,
+ *    does I/O, starts a thread or has global state. Random numbers come only from a seed. So the
+ *    same calls give the same results on every machine.
+ * C2 Only one thread at a time may use a server. Only one thread at a time may use a client and its
+ *    resources. The caller locks. Any number of threads may use a limiter at once.
+ * C3 An option that is zero has its default value. Each create function has a destroy function.
  * C4 Memory comes from DOORMAN_MALLOC, _REALLOC and _FREE. Any call that needs memory may return
- *    OUT_OF_MEMORY, and then leaves the state as it was before.
- * C5 Input is checked where it enters: ids, amounts, priorities, durations. A wrong message changes
- *    nothing. Asserts check only for mistakes of this library.
- * C6 The implementation compiles as C11, the public part as C99 and C++11 too, with gcc and clang,
- *    without warnings.
+ *    OUT_OF_MEMORY. Such a call leaves the state unchanged.
+ * C5 Ids, amounts, priorities and durations are checked where they enter the library. A wrong
+ *    message changes nothing. Asserts check only for mistakes of this library.
+ * C6 The implementation compiles as C11. The public part compiles as C99 and C++11 too. Both
+ *    compile with gcc and clang without warnings.
  * C8 Hash tables of ids from the network are keyed with a seed from the options.
- * C9 Sums of capacity are exact: when all holders have left a resource, its sum is exactly 0.
+ * C9 Sums of capacity are exact. When all holders have left a resource, its sum is exactly 0.
  */
 
 const char *doorman_status_name(doorman_status status) {
@@ -1549,12 +1549,12 @@ static doorman_time doorman__scale(doorman_time duration, double factor) {
     return (doorman_time)((double)duration * factor);
 }
 
-/* Returns whether a number is an amount, from 0 to 1e15. NaN is not. */
+/* Returns whether a number is an amount, which is 0 to 1e15. NaN is not an amount. */
 static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
 
-/* Apart from doorman__reserve, so that compilers inline the common case. */
+/* A separate function, so that compilers inline the common case in doorman__reserve. */
 __attribute__((noinline)) static bool doorman__grow(void **items, size_t *capacity, size_t count,
                                                     size_t item_bytes) {
     assert(count > *capacity && item_bytes > 0 && (*items || *capacity == 0));
@@ -1572,7 +1572,7 @@ __attribute__((noinline)) static bool doorman__grow(void **items, size_t *capaci
 }
 
 /* Makes room for `count` items in a growing array. The capacity doubles, so appending costs O(1)
- * amortised. When memory runs out, returns false and leaves the array as it was. */
+ * amortised. If memory runs out, returns false and leaves the array unchanged. */
 static bool doorman__reserve(void **items, size_t *capacity, size_t count, size_t item_bytes) {
     return count <= *capacity || doorman__grow(items, capacity, count, item_bytes);
 }
@@ -1591,7 +1591,7 @@ static char *doorman__copy(const char *text) {
 }
 
 /* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits. The generator below
- * applies it to a counter. */
+ * applies this function to a counter. */
 static uint64_t doorman__mix(uint64_t x) {
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
@@ -1608,8 +1608,8 @@ static double doorman__random_unit(uint64_t *state) {
     return (double)(doorman__random(state) >> 11) * (1.0 / 9007199254740992.0);
 }
 
-/* Decodes one UTF-8 character and moves *text past it. Returns false if it is not valid UTF-8, is
- * not in its shortest form, or is a surrogate. */
+/* Decodes one UTF-8 character and moves *text past the character. Returns false for invalid UTF-8,
+ * for a form that is not the shortest, and for a surrogate. */
 static bool doorman__utf8_next(const char **text, const char *end, uint32_t *code) {
     const unsigned char *at = (const unsigned char *)*text;
     size_t left = (size_t)(end - *text);
@@ -1629,7 +1629,7 @@ static bool doorman__utf8_next(const char **text, const char *end, uint32_t *cod
     return true;
 }
 
-/* Checks an id of a resource, holder or node, or an address (C5). NULL is not valid. */
+/* Checks an id of a resource, holder or node, or an address (C5). NULL is not a valid id. */
 static bool doorman__id_valid(const char *id) {
     if (!id || !*id) return false;
     const char *end = (const char *)memchr(id, 0, DOORMAN_ID_BYTES_MAX + 1);
@@ -1645,8 +1645,8 @@ static bool doorman__id_valid(const char *id) {
 #define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 #define DOORMAN__AMOUNT_RULE "must be a finite number from 0 to 1e15"
 
-/* SipHash-1-3 (Aumasson and Bernstein 2012). Without the key nobody can choose ids that collide, so
- * hash tables of ids from the network stay fast (C8). */
+/* SipHash-1-3 (Aumasson and Bernstein 2012). Nobody can choose ids that collide without knowing the
+ * key. So hash tables of ids from the network stay fast (C8). */
 #define DOORMAN__ROTATE(x, bits) ((x) << (bits) | (x) >> (64 - (bits)))
 
 static inline void doorman__sip_round(uint64_t v[4]) {
@@ -1668,13 +1668,13 @@ static inline void doorman__sip_take(uint64_t v[4], uint64_t word) {
     v[0] ^= word;
 }
 
-/* Reads eight bytes, the lowest first. Compilers turn this into one load on machines that have
- * one. */
+/* Reads eight bytes, the lowest byte first. Compilers turn this function into one load instruction
+ * if the machine has one. */
 static inline uint64_t doorman__word(const unsigned char *data) {
     uint64_t seven = (uint64_t)data[0] | (uint64_t)data[1] << 8 | (uint64_t)data[2] << 16 |
                      (uint64_t)data[3] << 24 | (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
                      (uint64_t)data[6] << 48;
-    /* cppcheck-suppress arrayIndexOutOfBounds ; it does not see that there are eight */
+    /* cppcheck-suppress arrayIndexOutOfBounds ; cppcheck does not see all eight bytes */
     return seven | (uint64_t)data[7] << 56;
 }
 
@@ -1695,19 +1695,19 @@ static uint64_t doorman__hash(const uint64_t key[2], const char *text) {
     return doorman__hash_bytes(key, (const unsigned char *)text, strlen(text));
 }
 
-/* Hashes a counter: nobody can guess the next number from the numbers before it. */
+/* Hashes a counter. Nobody can guess the next hash from the hashes before it. */
 static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
     unsigned char data[8];
     for (int i = 0; i < 8; i++) data[i] = (unsigned char)(number >> (8 * i));
     return doorman__hash_bytes(key, data, sizeof data);
 }
 
-/* A hash table with chains. Each entry contains its own link, so adding an entry never fails.
- * (Without memory for a larger array of buckets, only the chains get longer.) A growing table has
- * two to four buckets for each entry, a shrinking one up to eight. So about three of four entries
- * that are looked up are the first of their chain. This matters because in a large table each link
- * costs a wait for memory. The upper bits of a hash choose the bucket. So the buckets are in the
- * order of the hashes, however many there are, and a hash is a position that stays valid while the
+/* A hash table with chains. Each entry contains its own link, so adding an entry never fails. If
+ * there is no memory for a larger array of buckets, the chains get longer. A growing table has two
+ * to four buckets for each entry. A shrinking table has up to eight. So about three of four lookups
+ * find the entry at the start of its chain. This matters because each link of a chain in a large
+ * table costs a wait for memory. The upper bits of a hash choose the bucket. So the buckets are
+ * always in the order of the hashes. A hash is therefore a position that stays valid while the
  * table changes. */
 typedef struct doorman__link {
     struct doorman__link *next;
@@ -1777,7 +1777,7 @@ static void doorman__table_remove(doorman__table *table, doorman__link *link) {
     }
 }
 
-/* Returns the first link with this hash, starting at `link`; NULL if there is none. The caller
+/* Returns the first link with this hash in the chain that starts at `link`, or NULL. The caller
  * compares the ids. */
 static doorman__link *doorman__table_same(doorman__link *link, uint64_t hash) {
     while (link && link->hash != hash) link = link->next;
@@ -1789,8 +1789,8 @@ static doorman__link *doorman__table_first(const doorman__table *table, uint64_t
         table->buckets ? table->buckets[hash >> table->shift] : table->single, hash);
 }
 
-/* Returns the link with the smallest hash that is at least `hash`; NULL if there is none. It costs
- * O(1) on average, because there are at most eight buckets for each link. */
+/* Returns the link with the smallest hash that is at least `hash`, or NULL if all hashes are
+ * smaller. The cost is O(1) on average, because there are at most eight buckets for each link. */
 static doorman__link *doorman__table_from(const doorman__table *table, uint64_t hash) {
     size_t count = table->buckets ? table->bucket_count : 1;
     size_t place = table->buckets ? (size_t)(hash >> table->shift) : 0;
@@ -1804,25 +1804,25 @@ static doorman__link *doorman__table_from(const doorman__table *table, uint64_t 
     return first;
 }
 
-/* Prefetches what doorman__table_first reads first. */
+/* Prefetches the memory that doorman__table_first reads first. */
 static void doorman__table_fetch(doorman__table *table, uint64_t hash) {
     __builtin_prefetch(doorman__table_bucket(table, hash));
 }
 
 static void doorman__table_uninit(doorman__table *table) { DOORMAN_FREE(table->buckets); }
 
-/* Finds which of many objects is due next: a binary heap of timers. Each timer is a field of its
- * object. To set, move or remove a timer takes O(log n), to read the first O(1). Timers with equal
- * times are in the order in which they were set, so that no object is starved. The room for a timer
- * is reserved beforehand, so that setting never fails. */
+/* A binary heap of timers. It finds the object that is due next. Each timer is a field of its
+ * object. Setting, moving or removing a timer takes O(log n). Reading the first timer takes O(1).
+ * Timers with equal times keep the order in which they were set, so no object starves. Room for a
+ * timer is reserved beforehand, so setting a timer never fails. */
 typedef struct doorman__timer {
     doorman_time at;
     uint64_t order; /* the heap's counter when the timer was set */
-    size_t place;   /* in the heap, counted from 1; 0: not set */
+    size_t place;   /* the position in the heap, from 1; 0: not set */
 } doorman__timer;
 
 typedef struct doorman__timers {
-    doorman__timer **heap; /* the children of `i` are at 2 * i + 1 and 2 * i + 2, never before it */
+    doorman__timer **heap; /* children 2 * i + 1 and 2 * i + 2 of `i` are not due before `i` */
     size_t count, capacity;
     uint64_t order;
 } doorman__timers;
@@ -1855,7 +1855,8 @@ static void doorman__timers_put(doorman__timers *timers, size_t at, doorman__tim
     timer->place = at + 1;
 }
 
-/* Puts a timer where it belongs. Precondition: `at` is free. */
+/* Puts a timer at its right place in the heap. The search for this place starts at `at`, which must
+ * be free. */
 static void doorman__timers_sift(doorman__timers *timers, size_t at, doorman__timer *timer) {
     for (size_t above; at > 0; at = above) {
         above = (at - 1) / 2;
@@ -1881,7 +1882,7 @@ static void doorman__timer_clear(doorman__timers *timers, doorman__timer *timer)
     timer->place = 0;
 }
 
-/* DOORMAN_NEVER clears the timer. A timer that is set to the time that it already has keeps its
+/* Sets a timer, or clears it with DOORMAN_NEVER. Setting a timer to its current time keeps its
  * order. */
 static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, doorman_time at) {
     if (timer->place && timer->at == at) return;
@@ -1901,10 +1902,11 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
 #define DOORMAN__WITHIN(type, field, part)                                                         \
     ((type *)(void *)((unsigned char *)(part)-offsetof(type, field)))
 
-/* An exact sum of amounts: a number of 128 bits, 48 of them behind the point (C9). When an amount
- * that was added is subtracted, the sum is what it was, to the last bit, in whatever order this
- * happens. So the sum can decide whether the leases exceed the capacity. The amounts are multiples
- * of 2^-48 of a unit. From 32 units up every double is such a multiple. */
+/* An exact sum of amounts (C9). It is a number of 128 bits, 48 of them behind the binary point. The
+ * order of additions and subtractions does not change the sum. Subtracting an amount that was added
+ * restores the sum to the last bit. So the sum can decide whether the leases exceed the capacity.
+ * The amounts are multiples of 2^-48 of a unit. Every double of at least 32 units is such a
+ * multiple. */
 typedef struct doorman__total {
     uint64_t high, low;
 } doorman__total;
@@ -1921,7 +1923,7 @@ static double doorman__ceil(double amount) {
     return floor < amount ? floor + 1 / DOORMAN__FRACTION : floor;
 }
 
-/* Converts an amount. Anything below 2^-48 of a unit is cut off. */
+/* Converts an amount. Any part below 2^-48 of a unit is cut off. */
 static doorman__total doorman__total_of(double amount) {
     uint64_t whole = (uint64_t)amount;
     uint64_t part = (uint64_t)((amount - (double)whole) * DOORMAN__FRACTION);
@@ -1950,8 +1952,8 @@ static double doorman__total_value(doorman__total total) {
     return (double)total.high * 65536.0 + (double)total.low / DOORMAN__FRACTION;
 }
 
-/* Returns the next smaller double; value must be more than 0. It changes the bits, because 32-bit
- * x86 rounds twice, so that a subtraction may return the same number again. */
+/* Returns the next smaller double. Precondition: value is more than 0. The function changes the
+ * bits of the number. A subtraction may return the same number, because 32-bit x86 rounds twice. */
 static double doorman__next_below(double value) {
     assert(value > 0);
     uint64_t bits;
@@ -1961,7 +1963,7 @@ static double doorman__next_below(double value) {
     return value;
 }
 
-/* Returns the sum as a double, at most 1e15. If no double is equal to it, it is rounded down. */
+/* Returns the sum as a double. The result is rounded down, and is at most 1e15. */
 static double doorman__total_floor(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
@@ -1969,8 +1971,7 @@ static double doorman__total_floor(doorman__total total) {
     return value;
 }
 
-/* Returns the sum as a double. If no double is equal to it, it is rounded up. A sum of more than
- * 1e15 becomes 1e15. */
+/* Returns the sum as a double. The result is rounded up, and is at most 1e15. */
 static double doorman__total_ceil(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
@@ -1980,7 +1981,7 @@ static double doorman__total_ceil(doorman__total total) {
     return value;
 }
 
-/* Returns what is left of a capacity: max(0, capacity - total), rounded down. */
+/* Returns the free part of a capacity, max(0, capacity - total), rounded down. */
 static double doorman__total_left(doorman__total total, double capacity) {
     doorman__total all = doorman__total_of(capacity);
     if (!doorman__total_less(total, all)) return 0;
@@ -1994,25 +1995,27 @@ static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
 /*
- * Templates, and which template a resource gets. A configuration is checked once, when it is made,
- * and never changes after that. So code that has a configuration can rely on two things: every
- * field is in its range, and the defaults are filled in.
+ * This section has the templates, and finds the template of a resource. A configuration is checked
+ * once, when it is made, and never changes after that. So in every configuration each field is in
+ * its range, and the defaults are filled in.
  *
- * G1 A resource takes the first template whose glob equals its id, else the first that matches.
- * G2 A resource that matches no template gets what it asks for, or is refused (reject_unmatched).
- * G3 A template without an algorithm takes the algorithm of the template `*`. If that has none, it
- *    takes the defaults.
+ * G1 A resource takes the first template whose glob equals its id. If there is none, it takes the
+ *    first template whose glob matches its id.
+ * G2 If no template matches a resource, its holders get what they ask for. With reject_unmatched,
+ *    they are refused.
+ * G3 A template without an algorithm takes the algorithm of the template `*`. If the template `*`
+ *    has no algorithm or does not exist, the template takes the defaults.
  * G4 One error refuses the whole configuration. The error text names the field.
- * G6 The refresh interval is more than 0 and at most the lease length. A template `*` is the last.
+ * G6 The refresh interval is more than 0 and at most the lease length. A template `*` is the last
+ *    template.
  *
- * >>server defines G5 (reloading) and C7 (limits; here the number of templates), >>json defines G7
- * (named parameters).
+ * >>server defines G5 (reloading) and C7 (limits, such as the number of templates).
+ * >>json defines G7 (named parameters).
  */
 
 /* ---- configuration: globs */
 
-/* Decodes one character of a glob or id, which is known to be valid UTF-8, and moves *text past
- * it. */
+/* Decodes one character and moves *text past it. Precondition: the text is valid UTF-8. */
 static uint32_t doorman__character(const char **text) {
     uint32_t code = 0;
     size_t bytes = 1;
@@ -2021,9 +2024,9 @@ static uint32_t doorman__character(const char **text) {
     return code;
 }
 
-/* Returns 1 if a bracket of a glob, `[a-z]` or `[!a]`, contains a character, else 0. *glob is
- * behind the `[` and is moved behind the `]`. Returns -1 if there is no `]`: then the `[` is an
- * ordinary character, as in the shell. */
+/* Returns 1 if a bracket of a glob, such as `[a-z]` or `[!a]`, contains a character, else 0. *glob
+ * must point behind the `[`, and is moved behind the `]`. Returns -1 if there is no `]`. The `[` is
+ * then an ordinary character, as in the shell. */
 static int doorman__glob_bracket(const char **glob, uint32_t character) {
     const char *at = *glob;
     bool negated = *at == '!' || *at == '^', found = false;
@@ -2043,9 +2046,10 @@ static int doorman__glob_bracket(const char **glob, uint32_t character) {
     return found != negated;
 }
 
-/* Returns whether one element of a glob, other than `*`, matches the character at *id. If it does,
- * moves both pointers past what matched. *open starts as NULL and is set to the first bracket that
- * has no end. Brackets behind it have no end either, so they are not searched again. */
+/* Returns whether one element of a glob matches the character at *id. The element is not `*`. On a
+ * match, moves *glob past the element and *id past the character. *open starts as NULL. The
+ * function sets it to the first bracket that has no end. Brackets behind that bracket have no end
+ * either, so they are not searched again. */
 static bool doorman__glob_step(const char **glob, const char **id, const char **open) {
     const char *pattern = *glob, *text = *id;
     if (!*text || !*pattern) return false;
@@ -2068,10 +2072,10 @@ static bool doorman__glob_step(const char **glob, const char **id, const char **
     return true;
 }
 
-/* Returns whether a shell glob matches a whole id. `*` matches `/` too. When a match fails, only
- * the last `*` is tried again, with one more character: there is no need to let an earlier `*`
- * match more, because the last one can match those characters instead. So this costs O(glob * id),
- * without recursion. */
+/* Returns whether a shell glob matches a whole id. `*` matches `/` too. When a match fails, the
+ * last `*` takes one more character, and the match is tried again from there. An earlier `*` need
+ * not take more characters, because the last `*` can take them instead. So the cost is O(glob *
+ * id), without recursion. */
 static bool doorman__glob_match(const char *glob, const char *id) {
     const char *star = NULL, *resume = NULL, *open = NULL;
     for (;;) {
@@ -2091,7 +2095,7 @@ static bool doorman__glob_match(const char *glob, const char *id) {
 
 /* ---- configuration: what is valid */
 
-/* Accepts an amount, or DOORMAN_UNLIMITED. */
+/* Returns whether a safe capacity is an amount or DOORMAN_UNLIMITED. */
 static bool doorman__safe_capacity_valid(double amount) {
     return doorman__amount_valid(amount) ||
            (amount >= DOORMAN_UNLIMITED && amount <= DOORMAN_UNLIMITED);
@@ -2123,8 +2127,8 @@ static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *giv
 #define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
 #define DOORMAN__DURATION_OR_ZERO_RULE "must be from 0 to 1e8 seconds"
 
-/* Returns the first wrong field of an algorithm with the rule that it breaks; NULL if there is
- * none. */
+/* Checks an algorithm. Returns a text with the first wrong field and the rule that this field
+ * breaks. Returns NULL if all fields are valid. */
 static const char *doorman__algorithm_wrong(const doorman_algorithm *algorithm) {
     doorman_algorithm all = doorman__algorithm_resolve(algorithm);
     if ((unsigned)algorithm->kind >= DOORMAN_KIND_COUNT) return "kind: is not a kind of algorithm";
@@ -2158,8 +2162,8 @@ static const char *doorman__algorithm_wrong(const doorman_algorithm *algorithm) 
     return NULL;
 }
 
-/* Returns the first field that is set but would have no effect; NULL if there is none. Settings
- * from a parent are not checked, because the parent may know more fields. */
+/* Returns a text with the first field of an algorithm that is set but would have no effect, or
+ * NULL. Settings from a parent are not checked, because the parent may know more fields. */
 static const char *doorman__algorithm_unused(const doorman_algorithm *algorithm) {
     if (!algorithm->has_learning_mode_duration && algorithm->learning_mode_duration) {
         return "learning_mode_duration: needs has_learning_mode_duration";
@@ -2173,7 +2177,8 @@ static const char *doorman__algorithm_unused(const doorman_algorithm *algorithm)
     return NULL;
 }
 
-/* The same for the other fields of a template. */
+/* Returns a text with the first other field of a template that is set but would have no effect, or
+ * NULL. */
 static const char *doorman__template_unused(const doorman_template *template_) {
     const doorman_algorithm *given = &template_->algorithm;
     bool has_durations = given->lease_length || given->refresh_interval ||
@@ -2257,10 +2262,10 @@ static doorman_status doorman__config_check(const doorman_config_options *option
 
 /* ---- configuration: making one, and finding a template in it */
 
-/* A template is found by its whole glob, or by the literal start of the glob: the part before the
- * first of the characters * ? [ \. There may be 10,000 templates and a million resources, and most
- * globs start differently from a given id, so comparing all of them would cost too much. The tables
- * hold nothing that comes from the network, so they need no seed. */
+/* A lookup finds a template by its whole glob or by the literal start of its glob. The literal
+ * start is the part before the first of the characters * ? [ \. There may be 10,000 templates and a
+ * million resources, so comparing all globs would cost too much. Most globs start differently from
+ * a given id. The tables contain nothing from the network, so they need no seed. */
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
@@ -2271,7 +2276,7 @@ struct doorman_config {
     bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* whether a literal start of this length exists */
 };
 
-/* Copies a string (NULL: "") to *at and moves *at behind the copy. */
+/* Copies a string to *at and moves *at behind the copy. NULL counts as "". */
 static const char *doorman__config_string(char **at, const char *text) {
     char *copy = *at;
     size_t bytes = strlen(text ? text : "") + 1;
@@ -2308,7 +2313,7 @@ static size_t doorman__config_string_bytes(const doorman_config_options *options
     return bytes;
 }
 
-/* Returns the algorithm of templates without one (G3). */
+/* Returns the algorithm for templates that have no algorithm of their own (G3). */
 static doorman_algorithm doorman__config_common_algorithm(const doorman_config_options *options) {
     doorman_algorithm defaults = {.reserve = 0};
     if (!options->template_count) return defaults;
@@ -2342,7 +2347,7 @@ doorman_status doorman_config_create(doorman_config **out, const doorman_config_
     if (!config) return doorman__no_memory(error);
     config->template_count = count;
     config->reject_unmatched = options->reject_unmatched;
-    /* Each array is never empty, because the result of an allocation of 0 bytes may be NULL. */
+    /* No array is empty, because the result of an allocation of 0 bytes may be NULL. */
     config->templates =
         (doorman_template *)doorman__zalloc((count + 1) * sizeof *config->templates);
     config->strings = (char *)doorman__zalloc(doorman__config_string_bytes(options) + 1);
@@ -2372,8 +2377,9 @@ static size_t doorman__config_place(const doorman_config *config, const doorman_
     return (size_t)(link - config->links) / 2;
 }
 
-/* Finds the first template that matches an id, among those whose literal start is the first `bytes`
- * bytes of the id. Returns its index, or `known` if that is smaller. */
+/* Looks at the templates whose literal start is the first `bytes` bytes of the id. Returns the
+ * index of the first of them that matches the id, if it is smaller than `known`. Otherwise returns
+ * `known`. */
 static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
                                     size_t known) {
     uint64_t hash = doorman__config_hash(id, bytes);
@@ -2386,10 +2392,9 @@ static size_t doorman__config_first(const doorman_config *config, const char *id
     return known;
 }
 
-/* Finds the template of a resource: the first whose glob equals the id, else the first whose glob
- * matches it (G1). Returns NULL if no template matches, or if the id is not valid. It costs one
- * hash lookup for each length that a literal start has, and one match for each glob whose literal
- * start equals that of the id. */
+/* Finds the template of a resource (G1). Returns NULL if no template matches, or if the id is not
+ * valid. The cost is one hash lookup for each length that a literal start has, and one match for
+ * each glob whose literal start is a start of the id. */
 static const doorman_template *doorman__config_find(const doorman_config *config,
                                                     const char *resource_id) {
     if (!doorman__id_valid(resource_id)) return NULL;
@@ -2422,7 +2427,8 @@ static const doorman_algorithm doorman__unmatched = {.kind = DOORMAN_NO_ALGORITH
                                                      .minimum_refresh_interval = DOORMAN_SECOND,
                                                      .decay_factor = 0.5};
 
-/* Returns whether there is a template `*`, which matches every resource. It is the last (G6). */
+/* Returns whether there is a template `*`. It matches every resource, and is the last template
+ * (G6). */
 static bool doorman__config_matches_all(const doorman_config *config) {
     size_t count = config->template_count;
     return count && strcmp(config->templates[count - 1].identifier_glob, "*") == 0;
@@ -2438,8 +2444,8 @@ static doorman_time doorman__config_longest_lease(const doorman_config *config) 
     return longest;
 }
 
-/* Returns the index of the template with this glob; template_count if there is none. It tries
- * `place` first, because templates seldom move. */
+/* Returns the index of the template with this glob, or template_count if there is none. Tries the
+ * index `place` first, because a template seldom moves to another index. */
 static size_t doorman__config_same(const doorman_config *config, const char *glob, size_t place) {
     size_t count = config->template_count;
     if (place < count && strcmp(config->templates[place].identifier_glob, glob) == 0) return place;
@@ -2451,38 +2457,42 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
 
 /* ---- >>shares ------------------------------------------------------------------------------- */
 /*
- * How a capacity is divided. A demand is what one holder wants (w), with a weight (s: its
- * subclients) and a priority. Every kind of share is expressed as terms, a level and a slope:
+ * This section divides a capacity. A demand is what one holder wants (w), with a priority and a
+ * weight (s). The weight is the number of subclients. The demands of one priority are a band. Every
+ * kind expresses its shares as terms. Terms are a level and a slope:
  *
  *     target(w, s) = min(w, level * s) + slope * max(0, w - level * s)
  *
- * So a renewal reads two numbers, however many holders there are. In numbers:
+ * So a renewal reads two numbers, for any number of holders. An example for each kind:
  *
- *   FAIR_SHARE          120 for wants 1000, 50, 10. The targets sum to 120 at level 60: 60, 50, 10.
- *                       160 for wants 100, 50, 45, 10: level 55, so 55, 50, 45, 10. 120 for wants
- *                       1000, 500, 200 with weights 6, 4, 2: level 10, so 60, 40, 20.
- *   PROPORTIONAL_SHARE  120 for wants 1000, 50, 10. The equal part is e = 40. The third leaves 30
- *                       of its part. The others want 960 + 10 more than 40, so the slope is
- *                       30 / 970: 69.69, 40.31, 10.
- *   PRIORITY_SHARE      120 for wants 100 at priority 2 and 50, 50 at priority 1: 100, then level
- *                       10 for the lower band. With reserve 0.5 all first share 60, 20 each. The
- *                       lower band keeps its 40, which leaves 120 - 40 for the higher band: 80, 20,
- *                       20.
- *   STATIC              level C: the amount is for each client, not a part of the capacity.
- *   NO_ALGORITHM        slope 1: every holder gets what it wants.
+ *   FAIR_SHARE          Capacity 120, wants 1000, 50, 10. The level is 60. The targets are 60, 50,
+ *                       10. Capacity 160, wants 100, 50, 45, 10. The level is 55. The targets are
+ *                       55, 50, 45, 10. Capacity 120, wants 1000, 500, 200 with weights 6, 4, 2.
+ *                       The level is 10. The targets are 60, 40, 20.
+ *   PROPORTIONAL_SHARE  Capacity 120, wants 1000, 50, 10. The equal part of each holder is 40. The
+ *                       third holder leaves 30 of its part. The others want 960 and 10 more than
+ *                       their parts, so the slope is 30 / 970. The targets are 69.69, 40.31, 10.
+ *   PRIORITY_SHARE      Capacity 120, wants 100 at priority 2 and 50, 50 at priority 1. The higher
+ *                       band gets 100. The level of the lower band is 10. With reserve 0.5 all
+ *                       three first share 60, and each has 20. The lower band keeps its 40. The
+ *                       higher band gets 120 - 40. The targets are 80, 20, 20.
+ *   STATIC              The level is the capacity. The capacity is for each client, and is not
+ *                       divided.
+ *   NO_ALGORITHM        The slope is 1. Every holder gets what it wants.
  *
  * The index below finds the sums that the kinds need in O(log n). For each priority it has a B+tree
  * (Bayer and McCreight 1972) of demands, in order of wants per subclient. Each inner node stores
- * the sums of each of its children. A node's wants are always summed again from the sums one step
- * below, never adjusted by adding and subtracting. So no rounding error stays behind when a large
- * demand leaves, and an empty index sums to exactly 0 (C9). The index stores demands by value, and
- * equal demands as one entry with a count. So nothing points into the index, and a band with one
- * demand takes 40 bytes.
+ * the sums of each of its children. When a child changes, its wants are added up again from the
+ * sums below it. They are never adjusted by adding and subtracting. So no rounding error remains
+ * after a large demand leaves, and an empty index sums to exactly 0 (C9). The index stores demands
+ * by value. Equal demands are one entry with a count. So nothing points into the index, and a band
+ * with one demand takes 40 bytes.
  *
- * Why the nodes are wide: a search reads a few lines of memory that are side by side. In a binary
- * tree it would wait for about twenty separate ones. The table shows nanoseconds for one change of
- * a demand (an insertion, a removal and a search for the level) on one core of an AMD EPYC, and
- * bytes for each demand beside the 16 that its holder keeps:
+ * The nodes are wide, so a search reads a few groups of adjacent cache lines. In a binary tree a
+ * search would wait for about twenty separate cache lines. The table shows the nanoseconds that one
+ * change of a demand takes on one core of an AMD EPYC. A change is an insertion, a removal and a
+ * search for the level. The last column shows the bytes that the index needs for each demand. The
+ * holder of a demand needs 16 more bytes.
  *
  *                         of 1,000   of 10,000   of 100,000   of 1,000,000   bytes
  *     treap                    298         453          980           3880      40
@@ -2491,18 +2501,18 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *     B+tree of width 32       319         424          803           1560   26-28
  *     B+tree of width 40       323         420          824           1480   25-27
  *
- * A1 Targets are within one part in 10^9 of the exact solution, or within a last bit of the
- *    capacity. They sum to at most the capacity, except for rounding. Leases are cut to what is
- *    free, so they never exceed the capacity.
+ * A1 A target differs from the exact solution by at most one part in 10^9, or by a last bit of the
+ *    capacity. The targets sum to at most the capacity, except for rounding. A lease is cut to the
+ *    free capacity, so all leases together never exceed the capacity.
  * A2 A change of a demand costs O(log n) in the number of holders, for every kind. A renewal that
  *    changes nothing costs one lookup in a hash table and a read of the terms.
  * A3 A new kind is one function, and one row each in DOORMAN_KINDS and doorman__kinds. No other
  *    code knows the kinds.
- * A4 No holder gets more than it wants. Where leases are whole units (A5, in the section of leases)
- *    it gets at most its wants rounded up.
+ * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
+ *    gets more than its wants rounded up.
  */
 
-/* A demand as the index stores it. `count` is the number of equal demands in an entry of the
+/* A demand as the index stores it. `count` is the number of equal demands in one entry of the
  * index. */
 typedef struct doorman__demand {
     double wants;
@@ -2511,11 +2521,11 @@ typedef struct doorman__demand {
 
 typedef struct doorman__sums {
     double wants;
-    uint64_t subclients, count; /* integers, which are exact; `count` is of demands */
+    uint64_t subclients, count; /* integers are exact; `count` counts demands */
 } doorman__sums;
 
 #define DOORMAN__WIDTH 32
-#define DOORMAN__LINE_BYTES 64 /* of one cache line on most machines */
+#define DOORMAN__LINE_BYTES 64 /* a cache line on most machines */
 
 typedef struct doorman__node {
     uint16_t height; /* 0: a leaf */
@@ -2538,7 +2548,8 @@ typedef struct doorman__inner {
 typedef struct doorman__index {
     doorman__node *bands[DOORMAN_PRIORITY_MAX + 1]; /* NULL: no demand of this priority */
     uint64_t subclients;
-    doorman__node *spare_leaf, *spare_inner; /* for an insertion; inner: linked by below[0] */
+    doorman__node *spare_leaf,
+        *spare_inner; /* for an insertion; below[0] links the spare inner nodes */
 } doorman__index;
 
 static doorman__leaf *doorman__as_leaf(doorman__node *node) {
@@ -2559,8 +2570,8 @@ static const doorman__demand *doorman__node_demands(const doorman__node *node) {
 
 static bool doorman__node_full(const doorman__node *node) { return node->count == node->room; }
 
-/* Wants per subclient. Most demands have one subclient, and a division takes as long as ten other
- * steps, so that case skips it. */
+/* Returns the wants per subclient. Most demands have one subclient. They skip the division, which
+ * takes as long as ten other steps. */
 static double doorman__demand_ratio(const doorman__demand *demand) {
     return demand->subclients == 1 ? demand->wants : demand->wants / demand->subclients;
 }
@@ -2572,10 +2583,10 @@ static bool doorman__demand_before(const doorman__demand *a, const doorman__dema
     return a->wants < b->wants;
 }
 
-/* Returns how many of a node's demands or keys are not after a demand. A binary search counts all
- * whose ratio is not larger; then the loop subtracts those of the same ratio that are after the
- * demand. (The search has no branch that depends on the data, because half of those would be
- * mispredicted.) */
+/* Returns how many demands or keys of a node are not after `demand`. A binary search counts all
+ * those with a ratio that is not larger than the ratio of `demand`. The loop then subtracts those
+ * with an equal ratio that are after `demand`. The search has no branch that depends on the data,
+ * because half of such branches would be mispredicted. */
 static size_t doorman__node_upto(const doorman__node *node, const doorman__demand *demand) {
     const doorman__demand *demands = doorman__node_demands(node), *at = demands;
     double ratio = doorman__demand_ratio(demand);
@@ -2589,9 +2600,9 @@ static size_t doorman__node_upto(const doorman__node *node, const doorman__deman
     return (size_t)(at - demands);
 }
 
-/* Returns the child of an inner node in which a demand is, or would be inserted. The caller reads
- * all of that child next, and in a large tree it is not in the cache. So all its lines are
- * prefetched at once. */
+/* Returns the index of the child in which `demand` is stored. If `demand` is new, this is the child
+ * for its insertion. The caller reads the whole child next. In a large tree the child is not in the
+ * cache, so all its cache lines are prefetched at once. */
 static size_t doorman__inner_place(const doorman__inner *inner, const doorman__demand *demand) {
     size_t upto = doorman__node_upto(&inner->node, demand), at = upto ? upto - 1 : 0;
     const char *below = (const char *)inner->below[at];
@@ -2617,8 +2628,9 @@ static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at)
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
-/* Returns the sums of all demands below a node; zeros for NULL. Each addition waits for the one
- * before it, so two sums run side by side. */
+/* Returns the sums of all demands below a node, or zeros for NULL. Each addition waits for the
+ * result of the addition before it. So the loop has two separate sums, which the CPU adds at the
+ * same time. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -2632,7 +2644,7 @@ static doorman__sums doorman__node_sums(const doorman__node *node) {
     return all;
 }
 
-/* Copies `count` entries of a node to a place in another node, or in the same one. */
+/* Copies `count` entries of a node to a place in another node, or in the same node. */
 static void doorman__node_move(doorman__node *to, size_t to_at, doorman__node *from, size_t from_at,
                                size_t count) {
     assert(to->height == from->height);
@@ -2648,7 +2660,7 @@ static void doorman__node_move(doorman__node *to, size_t to_at, doorman__node *f
     memmove(&target->below[to_at], &source->below[from_at], count * sizeof *source->below);
 }
 
-/* Makes a free place for an entry. */
+/* Makes place `at` free. The entries from `at` on move up by one place. */
 static void doorman__node_open(doorman__node *node, size_t at) {
     assert(at <= node->count && node->count < node->room);
     doorman__node_move(node, at + 1, node, at, node->count - at);
@@ -2662,8 +2674,8 @@ static void doorman__node_close(doorman__node *node, size_t at) {
     doorman__node_move(node, at, node, at + 1, node->count - at);
 }
 
-/* Resizes a leaf; NULL makes a new one. If memory runs out, returns NULL and leaves the leaf as it
- * was. */
+/* Resizes a leaf. Makes a new leaf if `leaf` is NULL. If memory runs out, returns NULL and leaves
+ * the leaf unchanged. */
 static doorman__node *doorman__leaf_grow(doorman__node *leaf, size_t room) {
     size_t count = leaf ? leaf->count : 0;
     leaf = (doorman__node *)DOORMAN_REALLOC(leaf,
@@ -2682,7 +2694,7 @@ static void doorman__index_drop_spares(doorman__index *index) {
     }
 }
 
-/* Adds a spare node of this height, for a split. Returns false without memory. */
+/* Adds a spare node of this height, for a split. Returns false if memory runs out. */
 static bool doorman__index_add_spare(doorman__index *index, size_t height) {
     if (height == 0) {
         index->spare_leaf = doorman__leaf_grow(NULL, DOORMAN__WIDTH);
@@ -2704,9 +2716,10 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
     return node;
 }
 
-/* Allocates what the insertion of a demand needs. That insertion must be the next change of the
- * index. A small root grows. Each full node on the demand's path gets a spare node, because the
- * insertion splits it. If memory runs out, returns false and leaves the index as it was. */
+/* Allocates the memory that the insertion of a demand needs. That insertion must be the next change
+ * of the index. If the root is a small leaf that is full, it grows. Each full node on the path of
+ * the demand gets a spare node, because the insertion splits the full node. If memory runs out,
+ * returns false and leaves the index unchanged. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
     assert(band >= 0 && band <= DOORMAN_PRIORITY_MAX);
     assert(doorman__amount_valid(demand->wants) && demand->subclients > 0);
@@ -2729,14 +2742,14 @@ static bool doorman__index_reserve(doorman__index *index, int band, const doorma
     return done;
 }
 
-/* Makes a node the child of another, at a free place. */
+/* Makes a node the child of another node, at a free place. */
 static void doorman__inner_set(doorman__inner *inner, size_t at, doorman__node *node) {
     inner->below[at] = node;
     inner->keys[at] = doorman__node_demands(node)[0];
     inner->sums[at] = doorman__node_sums(node);
 }
 
-/* Splits a full child: moves its upper half to a new node beside it. */
+/* Splits a full child. The upper half of the child moves to a new node beside it. */
 static void doorman__inner_split(doorman__index *index, doorman__inner *inner, size_t at) {
     doorman__node *full = inner->below[at];
     assert(doorman__node_full(full) && full->room == DOORMAN__WIDTH);
@@ -2749,8 +2762,8 @@ static void doorman__inner_split(doorman__index *index, doorman__inner *inner, s
     doorman__inner_set(inner, at + 1, half);
 }
 
-/* Inserts a demand below a node. Full nodes are split on the way down, so a parent always has a
- * free place for the new half. */
+/* Inserts a demand below a node. Full nodes are split on the way down. So a parent always has a
+ * free place for the new half of a split child. */
 static void doorman__node_insert(doorman__index *index, doorman__node *node,
                                  const doorman__demand *demand) {
     if (node->height == 0) {
@@ -2793,8 +2806,8 @@ static void doorman__index_insert(doorman__index *index, int band, const doorman
     assert(index->subclients >= demand->subclients);
 }
 
-/* Joins two neighbours if the result leaves a quarter of a node free, so that it does not split
- * again soon. */
+/* Joins two neighbours if a quarter of the joined node stays free. A fuller node would soon split
+ * again. */
 static bool doorman__inner_join(doorman__inner *inner, size_t at) {
     if (at + 1 >= inner->node.count) return false;
     doorman__node *left = inner->below[at], *right = inner->below[at + 1];
@@ -2856,8 +2869,9 @@ static void doorman__index_uninit(doorman__index *index) {
     }
 }
 
-/* Adds the demands below a node whose ratio is in (low, high]. No ratio below it is more than
- * `most`. At most two children are partly inside the range, so this descends into at most two. */
+/* Adds to `all` those demands below a node that have a ratio in (low, high]. `most` is an upper
+ * bound of the ratios below the node. At most two children are partly inside the range, so the
+ * function descends into at most two children. */
 static void doorman__node_between(const doorman__node *node, double most, double low, double high,
                                   doorman__sums *all) {
     const doorman__demand *demands = doorman__node_demands(node);
@@ -2877,15 +2891,16 @@ static void doorman__node_between(const doorman__node *node, double most, double
     }
 }
 
-/* Returns the sums of the demands of a band whose wants per subclient are in (low, high]. */
+/* Returns the sums of those demands of a band that have wants per subclient in (low, high]. */
 static doorman__sums doorman__band_between(const doorman__node *root, double low, double high) {
     doorman__sums all = {0, 0, 0};
     if (root) doorman__node_between(root, DOORMAN_AMOUNT_MAX, low, high, &all);
     return all;
 }
 
-/* What a band takes at a level. Demands that want no more than the level are satisfied: together
- * they take `satisfied`. The others are cut: each takes the level for each of its subclients. */
+/* The amount that a band takes at a level. A demand is satisfied if its wants per subclient are at
+ * most the level. All satisfied demands together take `satisfied`. Every other demand is cut. A cut
+ * demand takes the level for each of its subclients. */
 typedef struct doorman__cut {
     double satisfied, cut_subclients, cut_wants;
 } doorman__cut;
@@ -2896,9 +2911,10 @@ static doorman__cut doorman__band_cut(const doorman__node *root, double level) {
                           above.wants};
 }
 
-/* Returns the level at which the targets of a band sum to a capacity that is less than its wants.
- * The search descends to the two neighbours between which the level lies. With the level at a key's
- * ratio, all demands to the left of the key are satisfied and all others are cut. */
+/* Returns the level at which the targets of a band sum to `capacity`. Precondition: the band wants
+ * more than `capacity`. The search finds the two neighbouring demands that have the level between
+ * them. Each step tries the ratio of a key as the level. At that level all demands to the left of
+ * the key are satisfied, and all other demands are cut. */
 static double doorman__band_level(const doorman__node *root, double capacity) {
     double satisfied = 0;
     uint64_t above = doorman__node_sums(root).subclients;
@@ -2937,11 +2953,11 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
     return all;
 }
 
-/* Returns the level at which all bands together take `capacity`, which is less than their wants.
- * For a single band the level is found directly. For several bands the amount taken is concave in
- * the level, so Newton's steps from 0 never overshoot, and each step at least quarters the product
- * of the gap and the slope: about five steps in practice. The bound of 128 only guards against
- * rounding. */
+/* Returns the level at which all bands together take `capacity`. Precondition: they want more than
+ * `capacity`. If there is one band, its level is the result. If there are several bands, Newton's
+ * method starts at level 0. The amount taken is concave in the level, so no step goes too far. Each
+ * step divides the product of the gap and the slope by at least four. So about five steps are
+ * enough in practice. The bound of 128 steps only guards against rounding. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -2962,7 +2978,8 @@ static double doorman__index_level(const doorman__index *index, double capacity)
     return level;
 }
 
-/* Each kind writes its terms, highest priority first, and returns their number. */
+/* Each kind has a function of this type. It writes the terms, highest priority first, and returns
+ * their number. */
 typedef size_t doorman__solver(const doorman_algorithm *algorithm, double capacity,
                                const doorman__index *index, doorman_terms *terms);
 
@@ -3003,9 +3020,9 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
     return 1;
 }
 
-/* First the reserve is shared: `floor` is its level, and each band has a part of it (`reserved`).
- * Then, from the highest priority down, a band gets what is left without the parts of the lower
- * bands, and at least its own part. */
+/* First, all bands share the reserve. `floor` is the level of the reserve, and `reserved` has the
+ * part of each band. Then each band gets its share, highest priority first. A band can take what is
+ * left, minus the parts of the lower bands. It can always take its own part. */
 static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double capacity,
                                       const doorman__index *index, doorman_terms *terms) {
     double reserved[DOORMAN_TERMS_MAX] = {0}, floor = 0, reserve_left = 0;
@@ -3042,7 +3059,7 @@ static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double
 
 typedef struct doorman__kind {
     doorman__solver *solve;
-    bool divides_capacity; /* divides the capacity, so leases are cut to what is free */
+    bool divides_capacity; /* holders share the capacity, so leases are cut to what is free */
 } doorman__kind;
 
 static const doorman__kind doorman__kinds[DOORMAN_KIND_COUNT] = {
@@ -3053,7 +3070,7 @@ static const doorman__kind doorman__kinds[DOORMAN_KIND_COUNT] = {
     [DOORMAN_NO_ALGORITHM] = {doorman__solve_none, false},
 };
 
-/* Returns the terms for a priority; NULL if there are none. */
+/* Returns the terms for a priority, or NULL if there are none. */
 static const doorman_terms *doorman__terms_find(const doorman_terms *terms, size_t terms_count,
                                                 int priority) {
     for (size_t i = 0; i < terms_count; i++) {
@@ -3064,8 +3081,8 @@ static const doorman_terms *doorman__terms_find(const doorman_terms *terms, size
     return NULL;
 }
 
-/* Returns the amount that terms give to a demand, in [0, wants]; 0 if there are no terms for its
- * priority. */
+/* Returns the amount that terms give to a demand. The amount is in [0, wants]. It is 0 if there are
+ * no terms for the priority of the demand. */
 static double doorman__terms_target(const doorman_terms *terms, size_t terms_count,
                                     const doorman_demand *demand) {
     const doorman_terms *found = doorman__terms_find(terms, terms_count, demand->priority);
@@ -3076,8 +3093,8 @@ static double doorman__terms_target(const doorman_terms *terms, size_t terms_cou
     return doorman__min(demand->wants, base + found->slope * rest);
 }
 
-/* Returns how much the terms of a parent give to all demands together; -1 if a demand has a
- * priority without terms. */
+/* Returns the amount that the terms of a parent give to all demands together. Returns -1 if a
+ * demand has a priority without terms. */
 static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
                                  const doorman__index *index) {
     double sum = 0;
@@ -3093,7 +3110,8 @@ static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
     return sum;
 }
 
-/* Rounds down. Amounts are at most 1e15, and doubles represent all integers up to that. */
+/* Rounds down to an integer. Amounts are at most 1e15, and doubles represent all integers up to
+ * 1e15. */
 static double doorman__whole_floor(double amount) { return (double)(uint64_t)amount; }
 
 static double doorman__whole_ceil(double amount) {
@@ -3101,15 +3119,16 @@ static double doorman__whole_ceil(double amount) {
     return floor < amount ? floor + 1 : floor;
 }
 
-/* Converts a demand to an entry of the index. Where leases are whole units, wants are rounded up: a
- * holder that wants 2.3 units needs 3. */
+/* Converts a demand to an entry of the index. If leases are whole units, the wants are rounded up,
+ * because a holder that wants 2.3 units needs 3. */
 static doorman__demand doorman__demand_of(const doorman_demand *demand, bool whole) {
     double subclients = demand->subclients > 0 ? demand->subclients : 1;
     double wants = whole ? doorman__whole_ceil(demand->wants) : demand->wants;
     return (doorman__demand){wants, (uint32_t)subclients, 1};
 }
 
-/* Checks a demand. `path` leads to it, and `subclients` is the name of that field there. */
+/* Checks a demand. In the error text, `path` is the name of the demand and `subclients` is the name
+ * of its field for subclients. */
 static doorman_status doorman__demand_check(const doorman_demand *demand, const char *path,
                                             const char *subclients, doorman_error *error) {
     const char *field = NULL, *rule = NULL;
@@ -3147,7 +3166,7 @@ static doorman_status doorman__shares_check(const doorman_algorithm *algorithm, 
     return status;
 }
 
-/* Inserts demands into an index. Returns false without memory. */
+/* Inserts demands into an index. Returns false if memory runs out. */
 static bool doorman__index_fill(doorman__index *index, const doorman_demand *demands,
                                 size_t demand_count) {
     for (size_t i = 0; i < demand_count; i++) {
