@@ -8286,25 +8286,29 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * limiter. A sample is taken every tenth of the window.
  *
  * Refused units count as demand. Otherwise a resource that has too little would never grow. But a
- * caller that repeats its try in a loop is refused a million times for one unit. So a bound applies
- * when the server has no more. The server shows this when it grants less than was wanted. The bound
- * is seven times the units that were allowed. If more units could have been allowed, the bound is
- * seven times those units. Demand that is not met counts up to the bound. So a resource with
- * endless demand asks for eight times what it has.
+ * caller that repeats its try in a loop is refused a million times for one unit. So there is a
+ * bound when the server has no more. The server shows that it has no more when it grants less than
+ * was wanted. The bound is seven times the units that were allowed. If more units could have been
+ * allowed, the bound is seven times those units. So a resource with endless demand asks for eight
+ * times what it has.
  *
- * A caller that waits for its units is not refused. Therefore the estimator also counts workers. A
- * worker waits for a unit, is busy with the unit, and waits for the next unit. The estimator takes
- * the largest number that have waited at once as the number of workers. On average `waiting`
- * workers wait, and the others are busy. If no worker had to wait, all workers would use as much as
- * the busy ones. Then they would use workers / (workers - waiting) times as much.
+ * Example: a lease of 50 units a second allows 50 units a second, and 10,000 units a second are
+ * refused. The bound is 7 * 50 = 350. So the demand is 50 + 350 = 400 units a second.
+ *
+ * A caller that waits for its units is not refused. Therefore the estimator also looks at workers.
+ * A worker waits for a unit, is busy with the unit, and waits for the next unit. The number of
+ * workers is unknown. The estimator takes the largest number that have waited at once. On average
+ * `waiting` workers wait, and the others are busy. If no worker had to wait, each worker would use
+ * as much as a busy one. Then all workers would use workers / (workers - waiting) times as much.
+ * What they would use in addition is the demand of the waiting workers. It counts up to the bound.
  *
  * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
  * On average one worker is busy, and one waits. Without the wait they would use 2 / (2 - 1) = 2
  * times as much, which is 100 units a second.
  *
  * If all workers wait, the estimator cannot know how much they would use. Then the demand of the
- * waiting workers counts as much as the bound. For a gauge, the bound on refused units always
- * applies: a caller that tries again does not need a second unit.
+ * waiting workers is equal to the bound. For a gauge, the bound on refused units always applies,
+ * because a caller that tries again does not need a second unit.
  *
  * A rate saves units for a request of n units (L1). The largest n raises the wants to a rate that
  * saves n units within a fifth of a window. A request for n units of a gauge must fit into the
@@ -8317,11 +8321,11 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * Then requests of that size are no demand for ten windows, because they would take capacity from
  * other clients without using it. Requests that are IMPOSSIBLE are no demand either.
  *
- * Between two samples there may be a look, while the server may have more. A look can raise the
- * wants for the next two samples. It raises them to the rate of the units that have come since the
- * first refusal. The first refusal is not one of these units. It only starts the time. Otherwise
- * one refused caller would count as ten units a second, because a look comes 0.1 s after the
- * refusal.
+ * While the server may have more, the estimator also looks at the counts between two samples. A
+ * look can raise the wants for the next two samples. It raises them to the rate of the requests
+ * that came after the first refusal. The first refused request is not counted, because it only
+ * starts the measured time. Otherwise one refused caller would count as ten units a second, because
+ * a look comes 0.1 s after the refusal.
  */
 
 #define DOORMAN__SAMPLES 11
@@ -8362,8 +8366,8 @@ typedef struct doorman__sample {
     doorman__use use; /* the use since the previous sample */
 } doorman__sample;
 
-/* The units that callers wait for, and how long they wait. The times that callers pass never
- * decrease. */
+/* The units that callers wait for, and how long they wait. The parameter `now` of its functions
+ * never decreases. */
 typedef struct doorman__waiting {
     uint64_t units;          /* the units that callers wait for now, in 1/4096 */
     uint64_t units_peak;     /* the largest value of `units` since the last sample */
@@ -8492,8 +8496,8 @@ static double doorman__estimator_mean(const doorman__estimator *estimator) {
 }
 
 /* Returns a rate that the wants must reach, so that they rise sooner than they fall. It is the
- * smallest rate of the last three intervals. If demand was not met in the newest interval, it is at
- * least the rate of that interval. */
+ * smallest rate of the last three intervals. But if demand was not met in the newest interval, it is
+ * the rate of that interval. */
 static double doorman__estimator_recent(const doorman__estimator *estimator) {
     double recent = 0, lately = DBL_MAX;
     for (size_t age = 0; age < 3 && age + 1 < estimator->sample_count; age++) {
@@ -9117,8 +9121,8 @@ doorman_upstream *doorman_client_upstream(doorman_client *client) { return &clie
  * promises. */
 #define DOORMAN__LOOK_INTERVAL (DOORMAN_SECOND / 5)
 
-/* Checks whether a limiter has refused something since the last check. Its resource becomes due
- * sooner. */
+/* Checks whether a limiter has refused something since the last check. If it has, its resource
+ * becomes due sooner. */
 static void doorman__client_look(doorman_client *client, doorman_time now) {
     client->look_at = DOORMAN_NEVER;
     if (client->following_count) client->look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
@@ -9551,8 +9555,8 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  * rounded up, and `gets` has `whole` with the value true.
  *
  * `learning` says that the server is learning, or that the server has no lease because its parent
- * is learning. If `learning` is absent, it is false. A server that is learning answers TRY_LATER to
- * a holder whose lease it cannot renew.
+ * is learning. If `learning` is absent, it is false. A server that sends `learning` answers
+ * TRY_LATER if it cannot renew the holder's lease.
  *
  *   {"get_capacity":{"response":[{"resource_id":"db","safe_capacity":10,"gets":{"id":73020,
  *     "node":"eu-1","capacity":60,"keep":80,"expires_in":60,"refresh_interval":16,
@@ -9816,8 +9820,8 @@ typedef struct doorman__reader {
     void *room; /* memory for the structs that are read: one block, aligned to 8 bytes */
 } doorman__reader;
 
-/* A value and its path. Each field points to the field around it, on the stack. The path is written
- * as text only if something is wrong. */
+/* A value and its path. All fields are on the stack, and each points to the field around it. The
+ * path is written as text only if something is wrong. */
 typedef struct doorman__field {
     doorman__reader *reader;
     const struct doorman__field *parent; /* NULL: the whole text */
@@ -9827,7 +9831,7 @@ typedef struct doorman__field {
     const cJSON *value; /* NULL: absent */
 } doorman__field;
 
-/* Frees what was read, and returns the result. */
+/* Frees the memory that was used for reading, and returns the result. */
 static doorman_status doorman__read_end(doorman__reader *reader) {
     if (reader->status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(reader->error);
     DOORMAN_FREE(reader->room);
@@ -9923,14 +9927,13 @@ static bool doorman__key_is(const char *key, const char *name, size_t bytes) {
     return same == bytes && !key[same];
 }
 
-/* Returns the end of the name of a field. The name is in a list of fields as doorman__read takes
- * it. */
+/* Returns the end of a field's name in a list of fields. doorman__read explains these lists. */
 static const char *doorman__name_end(const char *fields) {
     while (*fields != ':' && *fields != '?') fields++;
     return fields;
 }
 
-/* Returns true if a key is in a list of fields as doorman__read takes it. */
+/* Returns true if a key is in a list of fields. doorman__read explains these lists. */
 static bool doorman__key_known(const char *fields, const char *key) {
     while (*fields) {
         const char *end = doorman__name_end(fields);
@@ -10025,8 +10028,8 @@ static void doorman__read_seconds(const doorman__field *field, bool positive, do
     if (!valid) doorman__read_fail(field, rule);
 }
 
-/* Reads the fields of an object. Each is a key, then `:` (required) or `?` (optional), then a
- * letter that says what the target is:
+/* Reads the fields of an object. The list has an entry for each field: a key, then `:` for required
+ * or `?` for optional, then a letter that says what the target is:
  *   s  const char **, borrowed from the tree     d  doorman_time *, more than 0
  *   a  double *, an amount                       t  doorman_time *, at least 0
  *   r  double *, from 0 to 1                     i  uint64_t *, a lease id
@@ -10034,7 +10037,7 @@ static void doorman__read_seconds(const doorman__field *field, bool positive, do
  *   b  bool *                                    o  doorman__field *, read by the caller
  *   N  bool *, whether it is present, and double *, any number
  *   T  bool *, whether it is present, and doorman_time *, as t
- * A list that begins with `!` is complete: other keys are refused. */
+ * If the list begins with `!`, all other keys are refused. */
 static void doorman__read(const doorman__field *object, const char *fields, ...) {
     va_list targets;
     va_start(targets, fields);
