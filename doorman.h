@@ -8496,8 +8496,8 @@ static double doorman__estimator_mean(const doorman__estimator *estimator) {
 }
 
 /* Returns a rate that the wants must reach, so that they rise sooner than they fall. It is the
- * smallest rate of the last three intervals. But if demand was not met in the newest interval, it is
- * the rate of that interval. */
+ * smallest rate of the last three intervals. But if demand was not met in the newest interval, it
+ * is the rate of that interval. */
 static double doorman__estimator_recent(const doorman__estimator *estimator) {
     double recent = 0, lately = DBL_MAX;
     for (size_t age = 0; age < 3 && age + 1 < estimator->sample_count; age++) {
@@ -10509,11 +10509,12 @@ static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
 
 /* Writes the fraction of a double that is at least 1/64 and less than 2^53. Such a fraction has at
  * most 58 bits behind the point. The method is that of Steele and White (1990). It writes digits
- * until no other double is as near to the written number. This is so when the double is less than
- * `near` away from the written digits, or from the written digits with the last one incremented.
- * The distance between neighbouring doubles is at least a part in 2^53. `near` is half of that, so
- * one digit more than needed may be written. A last digit that is rounded up is never 9, because
- * one digit less would then have been enough. */
+ * until no other double is as near to the written number as this one. It stops when the double is
+ * less than `near` away from the written digits. It also stops when the double is less than `near`
+ * away from the written digits with the last digit incremented. The distance between neighbouring
+ * doubles is at least a part in 2^53. `near` is half of that, so one digit more than needed may be
+ * written. A last digit that is rounded up is never 9, because one digit less would then have been
+ * enough. */
 static void doorman__put_fraction(doorman__writer *out, double size) {
     const uint64_t one = UINT64_C(1) << 60;
     uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
@@ -10842,7 +10843,7 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
 
 /* ---- JSON: an exchange */
 /*
- * An exchange is one message and its reply. It has three steps, because only the second step needs
+ * An exchange is one message and its reply. An exchange has three steps. Only the second step needs
  * the caller's lock, and this step is short. In a message of 100 resources, each with `has`, a
  * resource costs 1.3 us. This was measured on one core of a virtual machine:
  *
@@ -11042,8 +11043,8 @@ doorman_status doorman_json_serve(doorman_server *server, const char *text, size
     return status;
 }
 
-/* A response that is processed in two steps. The first step reads it. This step takes longer, and
- * needs no lock. */
+/* A response that is processed in two steps. The first step reads the response. This step takes
+ * longer, and needs no lock. */
 typedef struct doorman__incoming {
     doorman__reader reader;
     doorman_response response;
@@ -11118,8 +11119,8 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * waiters behind it would use these units in a burst. The price of a waiter is the time that its
  * units take at the rate. A waiter passes one price after the previous waiter, minus a part of the
  * price. This part grows with the square of the units that are saved. If an eighth of the burst is
- * saved, the part is the whole price, because capacity would be lost otherwise. Pacing also applies
- * to calls that come soon after a waiter.
+ * saved, the part is the whole price. Otherwise capacity would be lost. Pacing also applies to
+ * calls that come soon after a waiter.
  *
  * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters pass
  * 3 % faster. After 10 ms they pass 2.8 times as fast. After 12.5 ms they pass at once. So 7/8 of
@@ -11134,7 +11135,7 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  *
  * Fork. A child process has a copy of its parent's memory, but only the thread that called fork.
  * This would cause two errors. An agent in the child would use leases that the parent still uses.
- * And a call of nng would end the child, if the parent has used nng.
+ * And if the parent has used nng, a call of nng would end the child.
  *
  * An attempt makes no system call, so it cannot compare process ids. Therefore a handler
  * (pthread_atfork) runs in the child before fork returns. It marks each agent as inherited, and
