@@ -96,7 +96,7 @@
  *         unleased  it has no lease      by its fallback    gets a lease       leased
  *         leased    now < lease end      that of the lease  gets a new lease   leased
  *                                                           now >= lease end   unleased
- *         closing   after the last       none               has released it    (freed)
+ *         closing   after the last       none               lease is released  (freed)
  *                   close                                   is opened again    leased, unleased
  *
  *     doorman_server_set_master decides whether a server is master. >>upstream has the states of a
@@ -128,8 +128,8 @@
  *     a node          doorman_json_config, doorman_server_create, _set_master; for each message
  *                     doorman_json_serve; with a parent also a doorman_transport
  *                     (doorman_server.c does this, with sockets)
- *     a test          doorman_shares; or servers and clients, whose requests the test passes
- *                     itself. They read no clock and use no network
+ *     a test          doorman_shares; or servers and clients. The test itself passes their
+ *                     requests. Servers and clients read no clock and use no network
  *
  * MACROS that you may define before you include the header
  *
@@ -139,7 +139,8 @@
  *     DOORMAN_NNG              includes the section nng
  *     DOORMAN_MALLOC(bytes), DOORMAN_REALLOC(pointer, bytes), DOORMAN_FREE(pointer)
  *                              the default is malloc, realloc, free. Define all three or none
- *     NDEBUG                   removes assertions. They check only this library, never its input
+ *     NDEBUG                   removes assertions. Assertions check only this library, never its
+ *                              input
  *
  *     If a file includes the header several times, define the section macros before the first
  *     include. With DOORMAN_NNG the implementation needs POSIX names. If you compile with -std=c11,
@@ -174,9 +175,9 @@
  *     clock does go back, the library behaves as if the clock stood still. A lease has ended when
  *     now >= its end. The same calls with the same `now` and seeds have the same results on every
  *     machine. (On 32-bit x86 this needs -msse2 -mfpmath=sse; otherwise amounts differ in their
- *     last bits.) Use a clock that keeps running while the machine is suspended, so that leases end
- *     in that time too. A function whose name ends in `_due` returns the time at which an object
- *     must be called next.
+ *     last bits.) Use a clock that keeps running while the machine is suspended, so that leases
+ *     also end while it is suspended. A function whose name ends in `_due` returns the time at
+ *     which an object must be called next.
  *
  * LIMITS
  *
@@ -191,10 +192,10 @@
  *
  * WHAT IT IS NOT
  *
- *     It does not protect a resource from clients that cheat: each client must limit itself to its
- *     lease. It promises that the sum of the leases never exceeds the capacity. The promise does
- *     not cover what clients without a lease use by their fallback. The promise holds if the rates
- *     of clocks differ by at most the drift (5 %).
+ *     Doorman does not protect a resource from clients that cheat: each client must limit itself to
+ *     its lease. Doorman promises that the sum of the leases never exceeds the capacity. The
+ *     promise does not cover what clients without a lease use by their fallback. The promise holds
+ *     if the rates of clocks differ by at most the drift (5 %).
  *
  * SOURCES
  *
@@ -208,7 +209,7 @@
  *     (the API)         from here to "the API ends here"
  *     >>basics          status, memory, random numbers, ids, hash table, timers, exact sums
  *     >>configuration   globs, templates, and which template a resource gets
- *     >>shares          the algorithms, and the index that makes them cheap
+ *     >>shares          the algorithms, and the index that makes them fast
  *     >>leases          the leases of one resource; how capacity moves between holders, and why
  *     >>upstream        the requests of a client or node: what to ask for, when, at which address
  *     >>server          a node: mastership, learning, how a request is answered
@@ -342,10 +343,10 @@ typedef struct doorman_algorithm {
     doorman_time minimum_interval;         /* 0: none */
     doorman_time minimum_refresh_interval; /* 1 s */
     double decay_factor;                   /* 0.5, in (0, 1] */
-    /* 0; in [0, 1]. PRIORITY_SHARE first shares this part of the capacity fairly among all holders,
-     * and then the rest by priority. Example: the capacity is 100, and the reserve is 0.2. Five
-     * holders of the priorities 2, 2, 1, 1, 0 want 100 each. Each holder gets 4, and the two
-     * holders of priority 2 get 40 more each. */
+    /* The default is 0; in [0, 1]. PRIORITY_SHARE first shares this part of the capacity fairly
+     * among all holders, and then the rest by priority. Example: the capacity is 100, and the
+     * reserve is 0.2. Five holders of the priorities 2, 2, 1, 1, 0 want 100 each. Each holder gets
+     * 4, and the two holders of priority 2 get 40 more each. */
     double reserve;
 } doorman_algorithm;
 
@@ -384,7 +385,7 @@ DOORMAN_API doorman_status doorman_config_create(doorman_config **out,
                                                  const doorman_config_options *options,
                                                  doorman_error *error);
 
-/* Frees a configuration. No server may use it after that. NULL has no effect. */
+/* Frees a configuration. No server may use the configuration afterwards. NULL has no effect. */
 DOORMAN_API void doorman_config_destroy(doorman_config *config);
 
 /* Returns all templates in their order, with the defaults filled in.
@@ -413,8 +414,8 @@ typedef struct doorman_terms {
 
 #define DOORMAN_TERMS_MAX (DOORMAN_PRIORITY_MAX + 1)
 
-/* Shares a capacity among demands. It needs no server, so it can test a policy alone. Amounts are
- * real numbers. If leases are whole units (doorman_template.whole), a server also rounds the
+/* Shares a capacity among demands. The call needs no server, so it can test a policy alone. Amounts
+ * are real numbers. If leases are whole units (doorman_template.whole), a server also rounds the
  * amounts.
  *   algorithm    NULL means FAIR_SHARE; only kind and reserve have an effect, but all fields are
  *                checked
@@ -441,7 +442,7 @@ DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, do
 /* A lease in a message: `has` of a request, or `gets` of a response. */
 typedef struct doorman_lease {
     uint64_t id;             /* 1 to 2^53; 0 means no lease */
-    const char *node;        /* the name of the node whose master granted it */
+    const char *node;        /* the name of the node whose master granted the lease */
     double capacity;         /* in `gets`: what the holder may use; in `has`: what it still has */
     double committed;        /* in `gets`: the committed amount, at least capacity */
     doorman_time expires_in; /* from the grant of the lease to its end */
@@ -452,7 +453,7 @@ typedef struct doorman_capacity_request {
     const char *resource_id;
     doorman_lease has;           /* the last lease received; id 0: no lease */
     double outstanding;          /* units in use, if these can exceed has.capacity */
-    const doorman_demand *wants; /* a client has one demand; a server: one for each group */
+    const doorman_demand *wants; /* a client has one; a server has one for each group */
     size_t wants_count;
     bool learning; /* only of a server: it does not know all its holders yet */
 } doorman_capacity_request;
@@ -460,7 +461,7 @@ typedef struct doorman_capacity_request {
 typedef enum doorman_outcome {
     DOORMAN_GRANTED,
     DOORMAN_TRY_LATER, /* the server has no lease of its own, or is learning: see `learning` */
-    DOORMAN_UNMATCHED, /* no template matches, and the configuration rejects that */
+    DOORMAN_UNMATCHED, /* no template matches, and the configuration rejects this */
     DOORMAN_FULL       /* a limit of the server would be exceeded (C7) */
 } doorman_outcome;
 

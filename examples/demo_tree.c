@@ -4,8 +4,9 @@
  *
  *     build/examples/demo_tree build/doorman_server
  *
- * Each server is a process, and has a line in the table: what the clients below it want, have by
- * their leases, and do. The bars show which leaf has how much capacity, in one color for each leaf.
+ * Each server is a process, and has a line in the table. The line shows how much the clients below
+ * the server want, have (their leases) and do. The bars show how much capacity each leaf has. Each
+ * leaf has a color of its own.
  */
 #include "demo.h"
 
@@ -35,7 +36,8 @@ static const int order_shown[SERVERS] = {ROOT, EU, EU_1, EU_2, US, US_1, US_2};
 
 enum act { WANT, KILL, START };
 
-/* server: the leaf. wants: queries a second of each of its clients, for WANT. */
+/* server: the leaf. wants: only for WANT, the queries a second that each client of the leaf
+ * wants. */
 static const struct event {
     int second;
     enum act act;

@@ -1,4 +1,4 @@
-/* A shell whose commands act as clients, any number of them. Use it to try a configuration, and to
+/* A shell whose commands act for any number of clients. Use it to try a configuration, and to
  * inspect a running server. It needs libedit (Debian: libedit-dev).
  *
  *     build/doorman_server --config config.example.json &
@@ -44,14 +44,14 @@ typedef struct lease {
     char client_id[DOORMAN_ID_BYTES_MAX + 1], resource_id[DOORMAN_ID_BYTES_MAX + 1];
     doorman_agent *agent;
     doorman_resource *resource;
-    bool is_warned; /* about parts of units */
+    bool is_warned; /* the user has seen the note about parts of units */
     struct lease *next;
 } lease;
 
 typedef struct shell {
     const char *const *addresses;
     size_t address_count;
-    char status_url[512], authorization[512]; /* "": none */
+    char status_url[512], authorization[512]; /* "": not set */
     lease *first;
     bool failed;
     int line; /* the current line of a script; 0: interactive */
@@ -154,7 +154,7 @@ static int http_get(const char *address, const char *authorization, cJSON **out)
     return error;
 }
 
-/* Prints one resource of the server, or all (NULL). Prints an error and returns false on
+/* Prints one resource of the server, or all resources (NULL). Prints an error and returns false on
  * failure. */
 static bool print_status(shell *s, const char *resource_id) {
     static const char *const columns[] = {"capacity", "has", "wants", "clients"};
@@ -252,8 +252,8 @@ static void print_leases(lease **at, const char *resource_id) {
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* Prints a note once for each resource whose leases are not whole units: a gauge could not use
- * the part of a unit. */
+/* Prints a note once for each resource whose leases are not whole units: a gauge cannot use a part
+ * of a unit. */
 static void warn_of_parts(shell *s, lease *l, const doorman_resource_info *info) {
     if (info->whole || info->capacity <= (double)(int64_t)info->capacity) return;
     for (lease **at = &s->first, *other; (other = *find(at, NULL, l->resource_id));) {
@@ -339,7 +339,7 @@ static void run_help(shell *s, char **words);
 
 static const struct command {
     const char *name, *arguments;
-    int least, most; /* words, the name included */
+    int least, most; /* how many words, including the name */
     void (*run)(shell *s, char **words);
     const char *help;
 } commands[] = {

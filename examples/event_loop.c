@@ -5,8 +5,9 @@
  *     build/examples/event_loop [http://127.0.0.1:15050 [SECONDS]]
  *
  * It makes up to 400 queries a second. Each request to the server is a POST to its HTTP port, over
- * a connection of its own. No call blocks, so the host must be a number. Without a server the
- * program continues with its lease, and then with the safe capacity. */
+ * a connection of its own. No call may block, so the host must be a numeric address: to look up a
+ * name could block. Without a server the program continues with its lease, and then with the safe
+ * capacity. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "doorman.h"
@@ -62,7 +63,7 @@ static int connect_to(const char *address) {
     return started ? s : -1;
 }
 
-/* The last exchange has ended, or the upstream has given it up. */
+/* Starts an exchange. The previous exchange has ended, or the upstream has given it up. */
 static void exchange_start(const doorman_request *request) {
     int bytes = 0;
     exchange_close();
@@ -79,7 +80,8 @@ static void exchange_start(const doorman_request *request) {
     if (exchange.socket < 0) exchange_fail("cannot connect");
 }
 
-/* The server has closed the connection, or the response is too large. */
+/* Passes the response to the upstream. The server has closed the connection, or the response is too
+ * large. */
 static void exchange_finish(void) {
     doorman_error error = {""};
     exchange.response[exchange.received] = 0;
@@ -91,7 +93,7 @@ static void exchange_finish(void) {
     }
 }
 
-/* The socket is ready. Sends a part of the request, or receives a part of the response. */
+/* Sends a part of the request, or receives a part of the response. The socket must be ready. */
 static void exchange_step(void) {
     size_t left = exchange.request_bytes - exchange.sent;
     size_t room = sizeof exchange.response - 1 - exchange.received;
@@ -105,7 +107,8 @@ static void exchange_step(void) {
     if (bytes == 0 && !left) exchange_finish();
 }
 
-/* Makes the request that is due, and waits until something is due or ready, or until a time. */
+/* Makes the request that is due. Then waits until the next request is due, the socket is ready, or
+ * `until` has come. */
 static void loop_step(doorman_time until) {
     doorman_request request;
     doorman_time now = clock_now();

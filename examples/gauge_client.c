@@ -5,9 +5,9 @@
  *     build/examples/gauge_client
  *
  * Eight threads do transactions. Each thread waits for a unit before a transaction, and releases it
- * afterwards. Start the program several times: while the server runs, all of them together never
+ * afterwards. Start the program several times. While the server runs, all programs together never
  * run more transactions at once than the capacity of db/orders/transactions in config.example.json.
- * Without a server each of them uses the safe capacity.
+ * Without a server each program uses the safe capacity.
  */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON

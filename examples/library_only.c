@@ -63,7 +63,7 @@ static void pass_request(world *w, doorman_client *client) {
     check(doorman_upstream_response(upstream, request.sequence, &response, w->now));
 }
 
-/* Prints the leases, if one has changed. */
+/* Prints the leases if a lease has changed. */
 static void print_leases(world *w) {
     bool changed = false;
     for (int i = 0; i < CLIENTS; i++) {
@@ -104,8 +104,8 @@ int main(void) {
     start_client(&w, 2, "modest", 10);
 
     /* The first client to ask gets the whole capacity. When it renews its lease, the server cuts it
-     * to its fair share. It grants the rest to the others after the client has confirmed the
-     * cut. */
+     * to its fair share. After the client has confirmed the cut, the server grants the rest to the
+     * others. */
     printf("capacity 120    greedy    medium    modest\n");
     printf("wants             1000        50        10\n");
     run_until(&w, 30 * DOORMAN_SECOND);

@@ -1,6 +1,6 @@
-/* The limiters that need no server. Each gets the same requests, and allows at most 5 a second. The
- * last one allows 5 at once, and each request takes half a second. Time is a variable, so the
- * program does not wait, and prints the same text every time.
+/* The limiters that need no server. Each limiter gets the same requests, and allows at most 5 a
+ * second. The last limiter allows 5 at once, and each of its requests takes half a second. Time is
+ * a variable, so the program does not wait, and prints the same text every time.
  *
  *     cc -I. examples/local_limiters.c -o local_limiters && ./local_limiters
  */
@@ -24,8 +24,8 @@ static void check(doorman_status status, const char *what) {
     exit(1);
 }
 
-/* Prints one column: `*` allowed at once, a number: allowed after a wait in tenths of a second, `-`
- * refused. */
+/* Prints one column. `*`: allowed at once. A number: allowed after a wait of so many tenths of a
+ * second. `-`: refused. */
 static void print_decision(doorman_decision decision, doorman_time wait) {
     if (decision != DOORMAN_ALLOWED) {
         printf("  -");
