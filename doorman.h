@@ -8225,11 +8225,11 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * A resource is in one of these states. Only doorman__resource_move changes the state:
  *
  *   state     meaning                 capacity in force          leaves it when
- *   UNLEASED  open, without a lease   by its fallback            a lease comes        -> LEASED
+ *   UNLEASED  open, without a lease   that of the fallback       a lease comes        -> LEASED
  *                                                                the last close comes -> CLOSING
  *   LEASED    open, and now is        that of the lease          now >= the end       -> UNLEASED
  *             before the end                                     the last close comes -> CLOSING
- *   CLOSING   after the last close    none: nobody may use it    it is opened again   -> UNLEASED
+ *   CLOSING   after the last close    0: no caller may use it    it is opened again   -> UNLEASED
  *                                                                                        or LEASED
  *                                                                the lease is released or has
  *                                                                ended: it is freed
@@ -11120,8 +11120,8 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * waiters behind it would use these units in a burst. The price of a waiter is the time that its
  * units take at the rate. A waiter passes one price after the previous waiter, minus a part of the
  * price. This part grows with the square of the units that are saved. If an eighth of the burst is
- * saved, the part is the whole price. Otherwise capacity would be lost. Pacing also applies to
- * calls that come soon after a waiter.
+ * saved, the part is the whole price, because a smaller part would lose capacity. Pacing also
+ * applies to calls that come soon after a waiter.
  *
  * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters pass
  * 3 % faster. After 10 ms they pass 2.8 times as fast. After 12.5 ms they pass at once. So 7/8 of
@@ -11198,7 +11198,7 @@ struct doorman_agent {
     pthread_cond_t left; /* signals that the last waiter has left */
     doorman_agent *next; /* the next agent in the list of the process */
     bool locked_by_fork; /* the handler of fork has locked the mutex */
-    bool inherited;      /* this process is a child of the one that started the agent */
+    bool inherited;      /* a parent of this process has started the agent */
     bool closed;         /* new waits return at once; atomic */
     doorman_client *client;
     doorman__waiter *first, *last; /* all waiters, in order of arrival */
@@ -11311,8 +11311,8 @@ static doorman_status doorman__agent_lock(doorman_agent *agent) {
     return pthread_mutex_lock(&agent->mutex) == 0 ? DOORMAN_OK : DOORMAN_DEADLOCK;
 }
 
-/* Makes the checks of doorman__agent_lock, but locks nothing. For calls that may not need the
- * mutex. */
+/* Makes the checks of doorman__agent_lock without locking the mutex. It is for calls that may not
+ * need the mutex. */
 static doorman_status doorman__agent_check_call(doorman_agent *agent) {
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
     if (!__atomic_load_n(&agent->client->notifying, __ATOMIC_RELAXED)) return DOORMAN_OK;
@@ -11597,14 +11597,14 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
  *
  *   state      meaning                          owner   leaves it
  *   IDLE       there is no request              caller  _update fetches a request      -> PREPARED
- *   PREPARED   it must be sent                  caller  _send                          -> SENDING
+ *   PREPARED   the request must be sent         caller  _send                          -> SENDING
  *                                                       _send fails                    -> ENDED
  *   SENDING    nng waits for a connection       nng     nng has sent the request       -> RECEIVING
- *                                                       it fails, or times out         -> ENDED
- *   RECEIVING  nng waits for the response       nng     it comes, fails, or times out  -> ENDED
- *   ENDED      it has a response, or an error   caller  the response is parsed         -> PARSED
+ *                                                       the request fails or times out -> ENDED
+ *   RECEIVING  nng waits for the response       nng     it comes, fails or times out   -> ENDED
+ *   ENDED      there is a response or an error  caller  the response is parsed         -> PARSED
  *                                                       _update passes the error on    -> IDLE
- *   PARSED     its response is parsed           caller  _update passes it on           -> IDLE
+ *   PARSED     the response is parsed           caller  _update passes the response on -> IDLE
  */
 typedef enum doorman__transport_state {
     DOORMAN__TRANSPORT_IDLE,
@@ -11965,7 +11965,7 @@ bool doorman_transport_update(doorman_transport *transport, doorman_transport_re
 
 /* ---- nng: the thread */
 
-/* The transport calls this, in a thread of nng or in the agent's thread. */
+/* The transport calls this function in a thread of nng or in the agent's thread. */
 static void doorman__agent_on_wakeup(void *context) {
     doorman_agent *agent = (doorman_agent *)context;
     pthread_mutex_lock(&agent->mutex);
