@@ -517,8 +517,9 @@ typedef struct doorman_response {
 /* ---- upstream, the public part ------------------------------------------------------------- */
 
 /* The part of a client or a server that makes requests. It decides which leases to ask for, when
- * and at which address, and it processes the responses. Its client or server owns and frees it. The
- * same loop serves a client, a node and a root. A root has work to do, but nothing to send.
+ * and at which address, and it processes the responses. The client or server of an upstream owns
+ * and frees it. The same loop serves a client, a node and a root. A root has work to do, but
+ * nothing to send.
  *
  *     doorman_upstream *upstream = doorman_client_upstream(client);  (or doorman_server_upstream)
  *     until the end
@@ -629,7 +630,7 @@ DOORMAN_API doorman_status doorman_server_create(doorman_server **out,
                                                  doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL is fine */
 
-/* Uses another configuration from now on. No lease is dropped (G5). Root only.
+/* Uses another configuration from now on. No lease is dropped (G5). Only for a root.
  *   config    must stay valid until the next call of this function or of doorman_server_destroy.
  *             After OK the caller may destroy the previous configuration
  *   returns   OK | INVALID_ARGUMENT (NULL, or the server has a parent) | OUT_OF_MEMORY. After an
@@ -704,7 +705,7 @@ typedef struct doorman_server_lease {
     bool is_server;
     bool shared;      /* two processes seem to use the id: see DOORMAN_EVENT_SHARED_ID */
     double has;       /* the amount of the lease, in the resource's units */
-    double committed; /* what is committed for the holder: at least has */
+    double committed; /* the committed amount of the holder, at least has */
     double wants;
     double subclients;
     int priority;
@@ -719,15 +720,15 @@ typedef struct doorman_cursor {
     bool at_end;
 } doorman_cursor;
 
-/* Iterate over the resources, or over the leases of one resource. Expired leases are left out.
- * Between two steps any other call on the server is allowed, so a caller can release its lock
- * between steps. An element that exists during the whole iteration is visited exactly once. An
- * element that is added or removed meanwhile is visited at most once. The order is that of keyed
- * hashes of the ids. It seems random, and is the same in each iteration. (If two ids had the same
- * 64-bit hash, only one of them would be visited.)
+/* These functions iterate over the resources, or over the leases of one resource. Expired leases
+ * are left out. Between two steps any other call on the server is allowed, so a caller can release
+ * its lock between steps. An element that exists during the whole iteration is visited exactly
+ * once. An element that is added or removed meanwhile is visited at most once. The order is that of
+ * keyed hashes of the ids. It seems random, and is the same in each iteration. (If two ids had the
+ * same 64-bit hash, only one of them would be visited.)
  *   cursor    in/out
  *   out       written on true; pointers in it are valid until the next call on the server
- *   returns   false: there are no more
+ *   returns   false: there are no more elements
  *   cost      O(1) for each step, on average */
 DOORMAN_API bool doorman_server_next_resource(doorman_server *server, doorman_cursor *cursor,
                                               doorman_server_resource *out, doorman_time now);
@@ -771,7 +772,7 @@ typedef struct doorman_result {
 
 /* ---- client, the public part --------------------------------------------------------------- */
 
-/* What a resource does while it has no lease. */
+/* How much a resource may use while it has no lease. */
 typedef enum doorman_fallback {
     DOORMAN_SAFE,        /* the last safe capacity from a server; before that, the one in the
                             options */
@@ -816,7 +817,8 @@ typedef enum doorman_resource_kind {
     DOORMAN_GAUGE /* units at once, which the application gives back: connections, transactions */
 } doorman_resource_kind;
 
-/* A field that would have no effect is refused:
+/* If the comment of a field starts with a value, then 0 stands for this value. A field that would
+ * have no effect is refused:
  *     - a value without its has_ field
  *     - wants_minimum, wants_initial or window, if wants is set
  *     - a burst of a gauge
@@ -825,7 +827,7 @@ typedef enum doorman_resource_kind {
 typedef struct doorman_resource_options {
     const char *resource_id;    /* required */
     doorman_resource_kind kind; /* RATE */
-    bool has_priority;          /* else 1 */
+    bool has_priority;          /* if false: 1 */
     int priority;
     /* 0: wants follow use, within the bounds of the next three fields. Use is all that was allowed,
      * refused or waited for in the last window. While the server has no more to grant, wants are at
@@ -836,24 +838,24 @@ typedef struct doorman_resource_options {
     double wants_maximum;      /* 1e15: also the bound of wants that are set */
     double wants_initial;      /* wants_minimum: the lower bound during the first window */
     doorman_time window;       /* 10 s: how long an attempt counts as use; at least 10 ms */
-    doorman_time burst;        /* a rate: 0.1 s; at least 1 us; see doorman_resource_try */
-    double burst_units;        /* a rate: 0; not 0: the burst is this many units, at any rate */
+    doorman_time burst;        /* 0.1 s; only for a rate; at least 1 us; see doorman_resource_try */
+    double burst_units;        /* a rate: if not 0, the burst is this many units, at any rate */
     doorman_fallback fallback; /* SAFE */
-    bool has_safe_capacity;    /* else 0: nothing is allowed before the first response */
+    bool has_safe_capacity;    /* if false: 0, so nothing is allowed before the first response */
     double safe_capacity;      /* used until a server sends another one; or DOORMAN_UNLIMITED */
     bool shadow; /* shadow mode, to try a limit. Attempts that would be refused are allowed and
                     counted as excess, unless n is not an amount. No call waits, and delays are 0 */
     /* Called when `leased`, `outcome`, `learning` or `capacity` has changed. info is valid only
-     * during the call. It runs within a call on the client, on the agent or on a resource, or in
-     * the agent's thread. That call or thread waits for it, so it should return soon. It may try
-     * and release units of any resource, and ask for a delay. Other calls on a client are
-     * forbidden. Other calls on an agent return DEADLOCK and do nothing. It must not wait for a
-     * thread that makes such calls. */
+     * during the call. on_change runs within a call on the client, on the agent or on a resource,
+     * or in the agent's thread. That call or thread waits for on_change, so on_change should return
+     * soon. It may try and release units of any resource, and ask for a delay. Other calls on a
+     * client are forbidden. Other calls on an agent return DEADLOCK and do nothing. It must not
+     * wait for a thread that makes such calls. */
     void (*on_change)(void *context, const doorman_resource_info *info);
     void *context;
 } doorman_resource_options;
 
-/* Creates a client. It does nothing by itself: see doorman_upstream.
+/* Creates a client. A client does nothing by itself: see doorman_upstream.
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call
  *   error     may be NULL; describes an INVALID_ARGUMENT
@@ -863,9 +865,9 @@ DOORMAN_API doorman_status doorman_client_create(doorman_client **out,
                                                  const doorman_client_options *options,
                                                  doorman_error *error, doorman_time now);
 
-/* Frees the client and its resources, open ones too. The call releases no lease at the server. To
- * release leases, close the resources first, and send the request that the upstream then makes.
- * NULL has no effect. */
+/* Frees the client and its resources, including open resources. The call releases no lease at the
+ * server. To release leases, close the resources first, and send the request that the upstream then
+ * makes. NULL has no effect. */
 DOORMAN_API void doorman_client_destroy(doorman_client *client);
 
 /* Returns the upstream of the client, for the caller's loop: see doorman_upstream.
@@ -881,8 +883,7 @@ DOORMAN_API doorman_upstream *doorman_client_upstream(doorman_client *client);
  *   options   used only during the call
  *   error     also written on OK, see above
  *   returns   OK | INVALID_ARGUMENT (also if the resource has the other kind, and is open or still
- *             has units in use) |
- *             OUT_OF_MEMORY
+ *             has units in use) | OUT_OF_MEMORY
  *   cost      O(log resources of the client) */
 DOORMAN_API doorman_status doorman_client_open(doorman_client_resource **out,
                                                doorman_client *client,
@@ -894,7 +895,7 @@ DOORMAN_API doorman_status doorman_client_open(doorman_client_resource **out,
  * released: it ends when its time has passed. */
 DOORMAN_API void doorman_client_close(doorman_client_resource *resource, doorman_time now);
 
-/* Sets the wants, in the resource's units. From then on they do not follow use.
+/* Sets the wants, in the resource's units. From then on the wants do not follow use.
  *   returns   OK | INVALID_ARGUMENT (not in [0, wants_maximum]) */
 DOORMAN_API doorman_status doorman_client_set_wants(doorman_client_resource *resource, double wants,
                                                     doorman_time now);
@@ -907,7 +908,7 @@ typedef struct doorman_counts {
                        interrupted while it counts removes what others have counted meanwhile */
     double excess;  /* units that were allowed only because of shadow mode or the kill switch */
     uint64_t waits; /* finished calls that had to wait, including those that timed out */
-    doorman_time waited; /* the sum of their waiting times */
+    doorman_time waited; /* the sum of the waiting times of these calls */
 } doorman_counts;
 
 struct doorman_resource_info {
@@ -915,7 +916,7 @@ struct doorman_resource_info {
     doorman_resource_kind kind;
     bool leased;             /* true: it has a lease; false: the fallback is in force */
     double capacity;         /* the one in force; DOORMAN_UNLIMITED only as a safe capacity */
-    double wants;            /* what it wants */
+    double wants;            /* how much the resource wants */
     double in_use;           /* a gauge: units that are not released yet */
     doorman_time expires_at; /* the end of the lease, if it has one */
     bool has_outcome;        /* a server has responded */
@@ -991,7 +992,7 @@ DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resou
  *             loan of a large n makes all later callers wait. A queue that is full of old requests
  *             refuses or delays new requests
  *   cost      one compare-and-swap
- *   source    GCRA (ITU-T I.371); the debt is that of Guava's RateLimiter and of Square's quota
+ *   source    GCRA (ITU-T I.371); the debt is as in Guava's RateLimiter and in Square's quota
  *             service
  *
  * FIXED_WINDOW: at most `limit` units in each window. Windows begin at multiples of `window`.
@@ -1324,8 +1325,7 @@ DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool 
  *   options   used only during the call; on_change may come from the agent's thread
  *   error     also written on OK, see above
  *   returns   OK | INVALID_ARGUMENT (also if the resource has the other kind, and is open or still
- *             has units in use) |
- *             OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down)
+ *             has units in use) | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down)
  *   cost      a mutex, and O(log resources of the agent) */
 DOORMAN_API doorman_status doorman_resource_open(doorman_resource **out, doorman_agent *agent,
                                                  const doorman_resource_options *options,
@@ -1392,7 +1392,7 @@ DOORMAN_API doorman_status doorman_resource_release(doorman_resource *resource, 
  *   cost      as doorman_resource_try */
 DOORMAN_API doorman_time doorman_resource_delay(const doorman_resource *resource, double n);
 
-/* Sets the wants, in the resource's units. From then on they do not follow use.
+/* Sets the wants, in the resource's units. From then on the wants do not follow use.
  *   returns   OK | INVALID_ARGUMENT (not in [0, wants_maximum]) */
 DOORMAN_API doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants);
 
