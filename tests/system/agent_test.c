@@ -234,7 +234,7 @@ static void *async_wait_main(void *context) {
     self->status = doorman_resource_wait(self->resource, self->n, self->timeout);
     if (self->order_counter)
         self->order = __atomic_fetch_add(self->order_counter, 1, __ATOMIC_SEQ_CST);
-    if (is_gauge(self->resource) && self->status == DOORMAN_OK) {
+    if (self->status == DOORMAN_OK && is_gauge(self->resource)) {
         sleep_for(5 * MILLISECOND);
         doorman_resource_release(self->resource, self->n);
     }
