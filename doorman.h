@@ -952,6 +952,7 @@ DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resou
 #else
 #define DOORMAN__ALIGNED
 #endif
+typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
 
 /* ---- limiters without a server -------------------------------------------------------------- */
 /* Limiters for one process that shares its limit with no other process.
@@ -1071,7 +1072,8 @@ typedef doorman_time DOORMAN__ALIGNED doorman_arrival;
 
 typedef struct DOORMAN__ALIGNED doorman_limiter {
     union {
-        uint64_t words[2]; /* TOKEN_BUCKET: paid until; windows: counts; CONCURRENCY: in use */
+        doorman__shared
+            words[2]; /* TOKEN_BUCKET: paid until; windows: counts; CONCURRENCY: in use */
         struct {
             uint64_t next;
             doorman_arrival *arrivals;
@@ -7234,7 +7236,7 @@ static inline uint64_t doorman__concurrency_after_release(uint64_t in_use, uint6
     return in_use > units ? in_use - units : 0;
 }
 
-static void doorman__concurrency_release(uint64_t *in_use, uint64_t units) {
+static void doorman__concurrency_release(doorman__shared *in_use, uint64_t units) {
     uint64_t before = __atomic_load_n(in_use, __ATOMIC_RELAXED), after;
     do {
         after = doorman__concurrency_after_release(before, units);
@@ -7743,9 +7745,9 @@ enum { DOORMAN__SHADOW = 1, DOORMAN__KILL_SWITCH = 2 };
 /* The units that callers have asked for, in parts, and what the client and the limiter tell each
  * other. The counts of units wrap around. All fields are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__usage {
-    uint64_t allowed, refused, excess;
+    doorman__shared allowed, refused, excess;
     doorman_time unmet_since; /* the first refusal since the client looked; 0: none */
-    uint64_t largest;         /* the largest n above one unit since the client's last sample */
+    doorman__shared largest;  /* the largest n above one unit since the client's last sample */
     double ceiling;           /* the largest amount that the limiter can ever follow */
     double expected;         /* a larger amount that the next lease may have; 0: none is expected */
     doorman_time refresh_at; /* when another amount may come; DOORMAN_NEVER: the amount is final */
@@ -8103,8 +8105,8 @@ static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, door
  * it. */
 typedef struct DOORMAN__ALIGNED doorman__gauge {
     doorman__allowance allowance;
-    uint64_t in_flight; /* units in flight, in parts */
-    uint64_t peak;      /* the largest value of in_flight since the client's last sample */
+    doorman__shared in_flight; /* units in flight, in parts */
+    doorman__shared peak;      /* the largest value of in_flight since the client's last sample */
     doorman__usage usage;
 } doorman__gauge;
 
@@ -8779,7 +8781,7 @@ static void doorman__resource_expect(doorman_client_resource *resource) {
     doorman__usage_expect(usage, may_grow ? resource->wants : 0, at);
 }
 
-static double doorman__counted(const uint64_t *parts) {
+static double doorman__counted(const doorman__shared *parts) {
     return (double)__atomic_load_n(parts, __ATOMIC_RELAXED) / DOORMAN__UNIT;
 }
 
@@ -8878,9 +8880,9 @@ static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
 /* Returns the time of the first refusal since the last reading. NEVER means that there was no
  * refusal. */
 static doorman_time doorman__resource_unmet_since(const doorman_client_resource *resource) {
-    const doorman_time *at = resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage.unmet_since
-                                                             : &resource->rate.usage.unmet_since;
-    doorman_time since = __atomic_load_n(at, __ATOMIC_RELAXED);
+    const doorman__usage *usage =
+        resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
+    doorman_time since = __atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED);
     return since ? since : DOORMAN_NEVER;
 }
 

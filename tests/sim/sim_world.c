@@ -343,6 +343,7 @@ void sim_start_process(sim_world *world, size_t index) {
     doorman_server_options options = {.node = node->name};
     options.seed[0] = sim_random(&random);
     options.seed[1] = sim_random(&random);
+    if (!options.seed[0]) options.seed[0] = 1; /* the fuzzer also draws zeros */
     if (node->parent == SIM_NONE) {
         process->version = sim_first_version(world);
         options.config = world->versions[process->version].config;
@@ -440,6 +441,7 @@ void sim_start_client(sim_world *world, size_t index) {
                                       .addresses = addresses,
                                       .address_count = count,
                                       .seed = sim_random(&random)};
+    if (!options.seed) options.seed = 1;
     doorman_time local = sim_local(&client->machine.clock, world->now);
     if (doorman_client_create(&client->client, &options, NULL, local) != DOORMAN_OK) abort();
     sim_log(world, "%s starts", client->id);
