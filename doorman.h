@@ -1168,13 +1168,13 @@ typedef enum doorman__exchange_state {
     DOORMAN__EXCHANGE_WRITTEN
 } doorman__exchange_state;
 
-/* Serves one message in three steps, for a server that several threads share. The caller needs its
- * lock only for the second step. Each message in progress needs an exchange of its own. The caller
- * initialises the struct with zeros, and may use it for one message after another. The exchange
- * keeps the memory of its largest message until _uninit. */
+/* Serves one message in three steps, for a server that several threads share. The caller needs the
+ * lock of the server only for the second step. Each message in progress needs an exchange of its
+ * own. The caller initialises the struct with zeros, and may use it for one message after another.
+ * The exchange keeps the memory of its largest message until _uninit. */
 typedef struct doorman_json_exchange {
-    doorman_request request; /* the parsed message, if _read returned OK. Its pointers are valid
-                                until _write */
+    doorman_request request; /* the parsed message, if _read returned OK. The pointers in it are
+                                valid until _write */
     doorman_buffer reply;    /* valid from _write to the next _read */
 
     /* Private. */
@@ -1261,10 +1261,10 @@ DOORMAN_API doorman_time doorman_clock(void);
 
 /* Starts an agent. The servers need not run yet.
  *   out       written only on OK
- *   options   as for doorman_client_create, except: without a client_id the agent uses
- *             "HOST:PID:" and 64 random bits. An address has one of the forms
- *             tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME,
- *             ws://HOST:PORT/PATH or wss://HOST:PORT/PATH. tls+tcp and wss need tls
+ *   options   as for doorman_client_create, with two differences. Without a client_id the agent
+ *             uses "HOST:PID:" and 64 random bits. An address must have one of the forms
+ *             tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME, ws://HOST:PORT/PATH
+ *             or wss://HOST:PORT/PATH. tls+tcp and wss need the field `tls`
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (no thread, no random bits, or
  *             nng does not work because of a fork). nng works in a child process only if the parent
@@ -1383,7 +1383,8 @@ DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, do
 DOORMAN_API doorman_status doorman_resource_wait(doorman_resource *resource, double n,
                                                  doorman_time timeout);
 
-/* Releases n units of a gauge, and wakes a call that waits for them. An on_change may call it too.
+/* Releases n units of a gauge, and wakes a call that waits for units. An on_change may also call
+ * this function.
  *   returns   OK | INVALID_ARGUMENT (n, or the resource is a rate)
  *   cost      a compare-and-swap; a mutex if callers wait */
 DOORMAN_API doorman_status doorman_resource_release(doorman_resource *resource, double n);
@@ -1422,8 +1423,8 @@ typedef struct doorman_transport doorman_transport;
 typedef struct doorman_transport_options {
     doorman_upstream *upstream; /* required; must outlive the transport */
     /* Required: called when doorman_transport_update has a result to return. The call comes from
-     * any thread, also from within doorman_transport_send. It may take the lock. It must not call
-     * the transport. */
+     * any thread, also from within doorman_transport_send. on_wakeup may take the lock. It must not
+     * call the transport. */
     void (*on_wakeup)(void *context);
     void *context;
     const doorman_tls *tls; /* required if an address needs TLS */
