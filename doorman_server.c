@@ -1,39 +1,41 @@
 /* doorman_server: a process that serves one node of a Doorman tree. It reads requests from sockets,
  * passes them to doorman.h, and sends the responses. doorman.h makes all decisions about capacity.
  *
- * Threads: nng calls worker_step on its own threads. These threads also handle the request, because
- * a handover to another thread would cost more than the decision. One mutex guards the server
- * object. A thread holds it only for the decision, and reads and writes JSON without it. The main
- * thread waits for signals, and once a second does the work that is due. With --parent, one more
- * thread does this work, and requests capacity from the parent. With --etcd, another one takes part
- * in the election of the master and watches the configuration.
+ * Threads: nng calls worker_step on its own threads. The same thread handles the request, because
+ * passing the request to another thread would cost more than the decision. One mutex guards the
+ * server object. A thread holds the mutex only for the decision. It reads and writes JSON without
+ * the mutex. The main thread waits for signals. Once a second it does the work that is due. With
+ * --parent, one more thread does the work that is due for the link to the parent. With --etcd, one
+ * more thread takes part in the election of the master and watches the configuration.
  *
- * G8 A node with a parent gets its resources from the parent. A --config beside --parent is a usage
- *    error.
- *    At the first request for a resource, a node requests it from its parent at once (T4). All
- *    processes of a node send requests to the parent under the name of the node (T5).
+ * G8 A node with a parent gets its resources from the parent. It is a usage error to give both
+ *    --config and --parent.
+ *    When a node gets the first request for a resource, it requests the resource from its parent at
+ *    once (T4). All processes of a node use the name of the node in requests to the parent (T5).
  * V1 The server reloads the configuration on SIGHUP, when the file changes or is replaced, and when
- *    the etcd key changes. It refuses an invalid configuration and keeps the last one. SIGTERM and
- *    SIGINT finish the requests in progress, give up mastership, and end the process with exit
- *    code 0.
- * V2 With an election, a server is master only while its own etcd lease holds the key. It stops
- *    being master, by its own clock, before etcd can give the key to another server.
+ *    the etcd key changes. If the new configuration is invalid, the server refuses it and keeps the
+ *    last one. On SIGTERM or SIGINT, the server finishes the requests in progress, gives up
+ *    mastership, and ends with exit code 0.
+ * V2 With an election, a server is master only while its own etcd lease holds the key. By its own
+ *    clock, it stops being master before etcd can give the key to another server.
  * V3 HTTP has a status page for people, metrics for Prometheus and JSON for programs. It also takes
  *    the messages of the protocol.
  * V4 Metrics follow the conventions of Prometheus.
  *    A message has at most 4 MiB (V5). A peer that sends invalid data, or disconnects in the middle
  *    of a message, does not affect other peers.
- * V6 Log lines are logfmt on standard error. A warning that repeats is logged once a minute, with a
- *    count. No thread waits for the log: a line that cannot be written at once is lost and counted.
- * V7 Exit codes: 0 done, 1 failure, 2 usage error. One line on standard error says what is wrong
- *    and what to do.
+ * V6 The server writes log lines in logfmt to standard error. A warning that repeats is logged once
+ *    a minute, with a count. No thread waits for the log. A line that cannot be written at once is
+ *    lost and counted.
+ * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
+ *    error says what is wrong and what to do.
  *
- * The sections of this file, in order: flags, log, configuration, state, request, parent link,
- * sockets, signals, main. A function that can end the process returns an enum exit_status, which
- * main turns into the exit code.
+ * This file has these sections, in this order: flags, log, configuration, state, request, parent
+ * link, sockets, signals, main. A function that can end the process returns an enum exit_status,
+ * which main turns into the exit code.
  *
- * This file alone is a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The rest is in
- * server/, in parts that the build adds. `make HTTP=0 ETCD=0` leaves out these two parts.
+ * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
+ * other files are in server/. The build adds them as parts. `make HTTP=0 ETCD=0` leaves out the
+ * parts HTTP and ETCD.
  *
  *     file                 part     purpose
  *     server/server.h               what the files share: structs, and the functions of each file
@@ -160,7 +162,8 @@ static const char *const level_names[LEVEL_COUNT] = {"debug", "info", "warning",
 
 const char *server_flag_name(int flag) { return flags[flag].name; }
 
-/* The part that a flag needs, if this server was built without it; NULL: the flag can be used. */
+/* Returns the part that a flag needs if this server was built without that part. Returns NULL if
+ * the flag can be used. */
 static const char *flag_missing_part(int flag) {
     const char *missing = NULL;
     (void)flag;
@@ -221,7 +224,7 @@ static enum exit_status addresses_add(struct addresses *addresses, int flag, con
     return exit_status;
 }
 
-/* Adds the comma-separated addresses of one value of a flag. A repeated flag adds more. */
+/* Adds the comma-separated addresses of one value of a flag. A repeated flag adds more of them. */
 static enum exit_status addresses_add_list(struct addresses *addresses, int flag,
                                            const char *list) {
     enum exit_status exit_status = CONTINUE;
@@ -238,7 +241,7 @@ static void addresses_uninit(struct addresses *addresses) {
     for (size_t i = 0; i < addresses->count; i++) free(addresses->items[i]);
 }
 
-/* Writes the addresses to `text`, separated by commas; cuts off what does not fit. */
+/* Writes the addresses to `text`, separated by commas. Text that does not fit is cut off. */
 static void addresses_join(char *const *items, size_t count, char *text, size_t room) {
     for (size_t i = 0, bytes = 0; i < count && bytes < room; i++) {
         bytes += (size_t)snprintf(text + bytes, room - bytes, "%s%s", i ? "," : "", items[i]);
@@ -256,7 +259,8 @@ static enum exit_status settings_set_log_level(struct settings *settings, const 
     return exit_status;
 }
 
-/* value: of the environment variable; NULL for the flag, which takes none and means yes. */
+/* `value` is the value of the environment variable, or NULL for the flag. The flag has no argument
+ * and means yes. */
 static enum exit_status settings_set_check_config(struct settings *settings, const char *value) {
     enum exit_status exit_status = CONTINUE;
     if (!value || strcmp(value, "1") == 0 || strcmp(value, "true") == 0) {
@@ -362,7 +366,7 @@ static enum exit_status settings_set(struct settings *settings, int flag, const 
     return exit_status;
 }
 
-/* Prints why getopt_long refused an argument. why: its result. */
+/* Prints why getopt_long refused an argument. `why` is the result of getopt_long. */
 static enum exit_status flag_error(int why, char **argv) {
     enum exit_status exit_status = EXIT_USAGE;
     if (why == ':') {
@@ -399,7 +403,7 @@ static enum exit_status settings_read_flags(struct settings *settings, int argc,
     return exit_status;
 }
 
-/* A flag takes precedence over its variable. An empty variable counts as unset. */
+/* A flag takes precedence over its environment variable. An empty variable counts as unset. */
 static enum exit_status settings_read_environment(struct settings *settings) {
     enum exit_status exit_status = CONTINUE;
     for (int i = 0; exit_status == CONTINUE && i < FLAG_COUNT; i++) {
@@ -430,7 +434,7 @@ static enum exit_status settings_check_source(const struct settings *settings) {
     return exit_status;
 }
 
-/* The schemes of nng that use TLS. */
+/* Returns whether an address has a scheme of nng that uses TLS. */
 static bool url_wants_tls(const char *url) {
     return strncmp(url, "tls+", 4) == 0 || strncmp(url, "wss", 3) == 0;
 }
@@ -466,7 +470,8 @@ static void settings_uninit(struct settings *settings) {
 }
 
 /* ---- >>log ---------------------------------------------------------------------------------- */
-/* Each event is one line of logfmt: key=value pairs, with quotes where a value needs them (V6). */
+/* Each event is one line of logfmt (V6). A line has key=value pairs, with quotes around a value
+ * that needs them. */
 
 struct log_line {
     char text[PIPE_BUF]; /* a longer line is cut off */
@@ -480,8 +485,8 @@ static void log_line_add(struct log_line *line, const char *text, size_t bytes) 
     line->bytes += bytes;
 }
 
-/* Adds one character of a quoted value. It escapes control characters, so that a value cannot
- * control a terminal. */
+/* Adds one character of a quoted value. Escapes control characters, because they could control a
+ * terminal. */
 static void log_line_add_escaped(struct log_line *line, unsigned char character) {
     char escape[8];
     int bytes = 1;
@@ -541,9 +546,10 @@ static struct lost_lines {
 
 /* Writes a line with one system call, so that lines of two threads or two processes do not mix.
  *
- * It never blocks, because the caller may hold the lock of the service. A full pipe takes no line.
- * A pipe that poll reports as writable takes PIPE_BUF bytes, the most that a line can have. For a
- * socket, which systemd provides, send has a flag instead.
+ * The function never blocks, because the caller may hold the lock of the service. If a pipe is
+ * full, the line is lost. If poll reports a pipe as writable, PIPE_BUF bytes fit, and no line is
+ * longer. systemd provides a socket instead of a pipe. For a socket, send has a flag that prevents
+ * blocking.
  *   returns   false: the line is lost */
 static bool log_line_write(struct log_line *line) {
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -556,7 +562,7 @@ static bool log_line_write(struct log_line *line) {
     return wrote == (ssize_t)line->bytes;
 }
 
-/* Writes a line. If lines were lost, it first reports how many. */
+/* Writes a line. If earlier lines were lost, first reports how many. */
 static void log_line_send(struct log_line *line) {
     struct log_line before;
     char count[24];
@@ -588,7 +594,8 @@ void server_log(const struct settings *settings, enum log_level level, const cha
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
 
-/* Reads up to one byte more than the maximum, so that doorman_json_config refuses a larger file. */
+/* Reads at most one byte more than the maximum size, so that doorman_json_config refuses a larger
+ * file. */
 static doorman_status config_parse(doorman_config **out, FILE *file, doorman_error *error) {
     doorman_status status = DOORMAN_OUT_OF_MEMORY;
     char *text = (char *)malloc(DOORMAN_MESSAGE_BYTES_MAX + 1);
@@ -603,7 +610,7 @@ static doorman_status config_parse(doorman_config **out, FILE *file, doorman_err
     return status;
 }
 
-/* Loads a configuration from a file. Returns false, with a text in `error`, on failure. */
+/* Loads a configuration from a file. On failure, returns false and writes a text to `error`. */
 static bool config_load(doorman_config **out, const char *path, doorman_error *error) {
     doorman_status status = DOORMAN_UNAVAILABLE;
     FILE *file = fopen(path, "rb");
@@ -632,8 +639,9 @@ static enum exit_status config_error(const char *path, const doorman_error *erro
                               error->text);
 }
 
-/* A new master that learns for less than the longest lease of its predecessor may grant capacity
- * that is still in use (G6). */
+/* Warns about learning that is shorter than a lease (G6). A new master learns for this time. If the
+ * longest lease of its predecessor is longer, the new master may grant capacity that is still in
+ * use. */
 static void warn_about_learning(const char *path, const doorman_config *config) {
     const double drift = 0.05; /* the default of doorman_server_options */
     size_t count = 0;
@@ -673,22 +681,23 @@ static enum exit_status check_config(const struct settings *settings) {
 
 /* ---- >>state -------------------------------------------------------------------------------- */
 
-/* A worker blocks on a send only if the peer keeps sending requests and does not read the
- * responses. nng then holds one response after the other, each in its worker. After the timeout the
- * server closes the connection of that peer, which frees all its workers at once. The timeout is
- * long while at most half of the workers send. It is short when more do, or one such peer would
- * block all others. It cannot be shorter: on a busy machine threads wait for tens of milliseconds,
- * which is not the fault of the peer. */
+/* A send blocks only if the peer keeps sending requests and does not read the responses. Each
+ * response that waits then occupies one worker. After the timeout the server closes the connection
+ * of that peer, which frees all these workers at once. The timeout is long while at most half of
+ * the workers send. It is short while more workers send, because one such peer could otherwise
+ * block all other peers. A shorter timeout would be wrong. On a busy machine threads wait for tens
+ * of milliseconds, which is not the fault of the peer. */
 #define SEND_TIMEOUT_MS 250
 #define SEND_TIMEOUT_SHORT_MS 50
 
-/* At the end, the server refuses new requests for this time, while the last responses leave. */
+/* Before the server ends, it refuses new requests for this time and sends the last responses. */
 #define STOPPING_MS 250
 
-/* The time limit for giving up mastership: a call to etcd, and perhaps a slow name lookup. */
+/* The time limit for giving up mastership. This needs a call to etcd, and perhaps a slow name
+ * lookup. */
 #define RESIGN_TIMEOUT_SECONDS 4
 
-/* The time limit for closing the sockets, see leave. */
+/* The time limit for closing the sockets. */
 #define CLOSE_TIMEOUT_SECONDS 2
 
 #define WARNING_INTERVAL                                                                           \
@@ -722,7 +731,7 @@ void server_log_warning(struct service *service, int kind, const char *key, cons
     }
 }
 
-/* The server object calls this, with the lock held. */
+/* The server object calls this function with the lock held. */
 static void on_event(void *context, const doorman_event *event) {
     struct service *service = (struct service *)context;
     if (event->kind == DOORMAN_EVENT_EXPIRED) {
@@ -773,7 +782,7 @@ void server_apply_config(struct service *service, doorman_config *config,
     }
 }
 
-/* Condition variables cannot use doorman_clock's clock. This one stops while the machine is
+/* Condition variables cannot use the clock of doorman_clock. Their clock stops while the machine is
  * suspended. */
 bool server_condition_init(pthread_cond_t *condition) {
     pthread_condattr_t monotonic;
@@ -808,11 +817,12 @@ void server_yield(struct service *service) {
 
 /* ---- >>request ------------------------------------------------------------------------------ */
 
-/* A worker keeps its buffers for the next message, unless they are larger than this. */
+/* A worker keeps its buffers for the next message, unless they are larger than this size. */
 #define WORKER_BUFFER_MAX ((size_t)256 << 10)
 
-/* A request can make the next request to the parent due earlier. This function wakes the thread of
- * the parent link, so that it sends that request at once (T4). Precondition: the lock is held. */
+/* Wakes the thread of the parent link, because a request can make the next request to the parent
+ * due earlier. The thread then sends that next request at once (T4). Precondition: the lock is
+ * held. */
 static void parent_link_expedite(struct service *service) {
     struct parent_link *link = &service->parent_link;
     if (doorman_upstream_due(doorman_server_upstream(service->server)) < link->wakes_at) {
@@ -821,8 +831,8 @@ static void parent_link_expedite(struct service *service) {
     }
 }
 
-/* It reads the clock while it holds the lock. So the time never decreases from one call of the
- * server object to the next. */
+/* Reads the clock while it holds the lock. So the time never decreases from one call of the server
+ * object to the next call. */
 doorman_status server_handle_message(struct service *service, doorman_json_exchange *exchange,
                                      const char *text, size_t bytes) {
     doorman_time started_at = doorman_clock();
@@ -851,8 +861,8 @@ doorman_status server_handle_message(struct service *service, doorman_json_excha
     return status;
 }
 
-/* Replaces the text of a message with the response. Returns false if memory runs out; the peer gets
- * no response then, and retries. */
+/* Replaces the text of a message with the response. Returns false if memory runs out. The peer then
+ * gets no response, and retries. */
 static bool worker_handle(struct worker *worker, nng_msg *message) {
     doorman_json_exchange *exchange = &worker->exchange;
     const doorman_buffer *response = &exchange->reply;
@@ -886,8 +896,9 @@ static void worker_discard(struct worker *worker, nng_msg *message) {
     nng_aio_set_msg(worker->aio, NULL);
 }
 
-/* nng calls this when a worker has received a request or sent a response, and when either has
- * failed. The worker then sends or receives again, until the socket is closed. */
+/* nng calls this function when a worker has received a request or sent a response. nng also calls
+ * it after an error. The worker then starts to send or to receive again, until the socket is
+ * closed. */
 static void worker_step(void *argument) {
     struct worker *worker = (struct worker *)argument;
     int result = nng_aio_result(worker->aio);
@@ -908,7 +919,7 @@ static void worker_step(void *argument) {
 /* ---- >>parent link -------------------------------------------------------------------------- */
 /* One thread requests capacity from the parent. It releases the lock while it sends or sleeps. */
 
-/* The transport calls this, without the lock. */
+/* The transport calls this function without the lock. */
 static void parent_link_on_wakeup(void *context) {
     struct service *service = (struct service *)context;
     pthread_mutex_lock(&service->lock);
@@ -930,7 +941,7 @@ static void parent_link_log_failure(struct service *service, const doorman_trans
 static void parent_link_note_result(struct service *service, doorman_transport_result *result,
                                     doorman_time now) {
     struct parent_link *link = &service->parent_link;
-    /* A stale response is one from an earlier mastership. */
+    /* A stale response belongs to an earlier mastership. */
     if (result->status == DOORMAN_STALE) result->status = DOORMAN_OK;
     server_counter_add(&service->counters.parent[result->status], 1);
     if (result->status != DOORMAN_OK) parent_link_log_failure(service, result, now);
@@ -941,8 +952,8 @@ static void parent_link_note_result(struct service *service, doorman_transport_r
     link->reachable = result->status == DOORMAN_OK;
 }
 
-/* Logs how many resources have a lease from the parent, if the number has changed. It iterates over
- * all resources, so it does nothing unless the log level is debug. */
+/* Logs how many resources have a lease from the parent, if the number has changed. The function
+ * iterates over all resources, so it does nothing unless the log level is debug. */
 static void parent_link_log_leases(struct service *service, doorman_time now) {
     struct parent_link *link = &service->parent_link;
     doorman_server_resource resource;
@@ -964,9 +975,9 @@ static void parent_link_log_leases(struct service *service, doorman_time now) {
     link->resource_count = count;
 }
 
-/* Sleeps until something is due, or until the transport signals. It sleeps at least 10 ms, so that
- * it cannot spin, and at most 1 s: the clock of condition variables stops while the machine is
- * suspended, and doorman_clock does not. */
+/* Sleeps until work is due, or until the transport signals. The sleep lasts at least 10 ms, so that
+ * the thread cannot spin. It lasts at most 1 s. The clock of condition variables stops while the
+ * machine is suspended, but doorman_clock continues. */
 static void parent_link_sleep(struct service *service, doorman_time now) {
     struct parent_link *link = &service->parent_link;
     doorman_time duration = doorman_upstream_due(doorman_server_upstream(service->server)) - now;
@@ -999,7 +1010,8 @@ static void *parent_link_main(void *argument) {
     return NULL;
 }
 
-/* Checks an address of --parent without using the network: nng knows whether it supports it. */
+/* Checks an address of --parent without using the network. nng tells whether it supports the
+ * address. */
 static enum exit_status parent_link_check_address(const struct service *service, const char *url) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
@@ -1042,7 +1054,8 @@ static enum exit_status parent_link_start(struct service *service) {
                                               "or threads");
 }
 
-/* Does not release the leases of the node: the next process of the node uses them (R10). */
+/* Stops the parent link. Keeps the leases of the node, because the next process of the node uses
+ * them (R10). */
 static void parent_link_stop(struct service *service) {
     struct parent_link *link = &service->parent_link;
     if (link->started) {
@@ -1052,7 +1065,7 @@ static void parent_link_stop(struct service *service) {
         pthread_mutex_unlock(&service->lock);
         pthread_join(link->thread, NULL);
     }
-    doorman_transport_destroy(link->transport); /* which may still signal */
+    doorman_transport_destroy(link->transport); /* the transport may signal until here */
     if (link->started) pthread_cond_destroy(&link->wake);
 }
 
@@ -1075,7 +1088,7 @@ bool server_host_is_loopback(const char *host) {
 }
 
 /* Starts to listen, and stores the bound address. Keepalive closes connections whose peers
- * vanished, for example after a power failure. Not all transports have it, so its error is
+ * vanished, for example after a power failure. Some transports have no keepalive, so its error is
  * ignored. */
 static int service_start_listener(struct service *service, nng_listener listener) {
     nng_listener_set_bool(listener, NNG_OPT_TCP_KEEPALIVE, true);
@@ -1088,7 +1101,8 @@ static int service_start_listener(struct service *service, nng_listener listener
     return error;
 }
 
-/* nng's protocol has no authentication, so an address beyond loopback should use TLS. */
+/* Warns about an address that other machines can reach without TLS. The protocol of nng has no
+ * authentication, so such an address should use TLS. */
 static void service_warn_about_listener(const struct service *service, const char *url) {
     char host[256];
     server_host_read(url, host, sizeof host);
@@ -1121,8 +1135,8 @@ static enum exit_status service_listen_at(struct service *service, const char *u
     return exit_status;
 }
 
-/* Counts the connections, and closes one above --max-connections. nng reports the end of a
- * connection that is closed here too, so every one that is added is also subtracted. */
+/* Counts the connections, and closes a connection above --max-connections. nng also reports the end
+ * of a connection that is closed here. So every connection that is added is also subtracted. */
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     struct service *service = (struct service *)argument;
     size_t maximum = service->settings->connection_max;
@@ -1134,9 +1148,9 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     }
 }
 
-/* Listens on all addresses with one socket. nng closes the connection of a peer that announces a
- * longer message than allowed, before it reads the message. The limit includes the request id of
- * nng, 4 bytes in front of each text. */
+/* Listens on all addresses with one socket. If a peer announces a message that is too long, nng
+ * closes the connection before it reads the message. The limit includes the request id of nng,
+ * which takes 4 bytes in front of each text. */
 static enum exit_status service_listen(struct service *service) {
     const struct settings *settings = service->settings;
     const size_t bytes_max = sizeof(uint32_t) + settings->message_max;
@@ -1156,7 +1170,7 @@ static enum exit_status service_listen(struct service *service) {
     return exit_status;
 }
 
-/* Each connection needs a file descriptor, and the default limit for a process is low. */
+/* Raises the limit of file descriptors. Each connection needs one, and the default limit is low. */
 static void raise_file_limit(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
@@ -1179,7 +1193,7 @@ static enum exit_status service_set_names(struct service *service) {
 
 #define NAME_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 
-/* Makes the server object. Without an election it is master from now on, without an end. */
+/* Makes the server object. Without an election the server becomes master now, and stays master. */
 static enum exit_status service_create_server(struct service *service) {
     const struct addresses *parents = &service->settings->parents;
     const char *addresses[ADDRESS_MAX];
@@ -1244,8 +1258,8 @@ static void service_log_started(const struct service *service) {
                parents->count > 0 ? "parent" : "resources", source, LOG_END);
 }
 
-/* Returns the identity and version of a file. It follows symbolic links, so a path that names
- * another file after a rename or a changed link counts as changed. */
+/* Returns the identity and version of a file. Follows symbolic links. So a path also counts as
+ * changed if a rename or a changed link makes it name another file. */
 static struct file_version file_version_read(const char *path) {
     struct file_version file_version = {.device = 0};
     struct stat state;
@@ -1296,9 +1310,10 @@ static enum exit_status service_start(struct service *service) {
     return exit_status;
 }
 
-/* Works after an incomplete start too. nng_close ends the operations of the workers, and
- * nng_aio_free waits for the end of the callback. It does not call nng_fini: nng 1.5 closes TLS
- * connections in a thread of its own, and nng_fini frees memory that this thread still uses. */
+/* Stops the service, also after an incomplete start. nng_close ends the operations of the workers.
+ * nng_aio_free waits for the end of the callback of its aio. The function does not call nng_fini,
+ * because nng 1.5 closes TLS connections in a thread of its own. nng_fini frees memory that this
+ * thread still uses. */
 static void service_stop(struct service *service) {
     server_http_stop(service);
     nng_close(service->socket);
@@ -1316,7 +1331,7 @@ static void service_stop(struct service *service) {
 
 /* ---- >>signals ------------------------------------------------------------------------------ */
 
-/* Blocks the signals, which service_run waits for. Called before there is a second thread, because
+/* Blocks the signals that service_run waits for. Precondition: there is only one thread. Later
  * threads inherit the mask. */
 static void block_signals(sigset_t *signals) {
     sigemptyset(signals);
@@ -1327,8 +1342,8 @@ static void block_signals(sigset_t *signals) {
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* Reads the file without the lock, so that requests do not wait. If the configuration is in etcd,
- * the thread of the election loads it. */
+/* Reloads the configuration. Reads a file without the lock, so that requests do not wait. If the
+ * configuration is in etcd, the thread of the election loads the configuration. */
 static void service_reload_config(struct service *service) {
     doorman_config *config = NULL;
     doorman_error error;
@@ -1351,8 +1366,8 @@ static void service_reload(struct service *service) {
     }
 }
 
-/* Reloads the configuration file if it has changed. A missing file may be in the middle of a
- * replacement, so the last configuration stays in force, without a warning. */
+/* Reloads the configuration file if it has changed. If the file is missing, a program may be
+ * replacing it. So the last configuration stays in force, without a warning. */
 static void service_check_config_file(struct service *service) {
     struct file_version now = file_version_read(service->settings->config);
     const struct file_version *last = &service->last_load.file_version;
@@ -1366,7 +1381,7 @@ static void service_update(struct service *service) {
     doorman_time now = doorman_clock();
     doorman_upstream *upstream = doorman_server_upstream(service->server);
     doorman_request none;
-    bool is_root = service->settings->parents.count == 0; /* else the parent link does this */
+    bool is_root = service->settings->parents.count == 0; /* with a parent, the link does this */
     while (is_root && doorman_upstream_due(upstream) <= now) {
         (void)doorman_upstream_request(upstream, &none, now);
         if (doorman_upstream_due(upstream) <= now) server_yield(service);
@@ -1377,17 +1392,17 @@ static void service_update(struct service *service) {
     pthread_mutex_unlock(&service->lock);
 }
 
-/* Ends the process if the shutdown hangs. nng_close can hang: if a peer vanished while a response
- * was on its way, nng 1.5 can lose the connection and wait for it forever. All requests have been
- * answered by then. A name lookup for etcd can hang too; then the election key ends with its lease.
- */
+/* Ends the process if the shutdown hangs. All requests have been answered before. nng_close can
+ * hang in nng 1.5. If a peer vanished while a response was on its way, nng can lose the connection
+ * and wait for it forever. A name lookup for etcd can hang too. The election key then ends with its
+ * lease. */
 static void on_shutdown_timeout(int signal_number) {
     (void)signal_number;
     _exit(EXIT_OK);
 }
 
-/* The main loop. It wakes up every second, and does not compute a time to sleep, because any
- * request can make something due earlier. */
+/* The main loop. It wakes up every second. It does not compute a time to sleep, because any request
+ * can make work due earlier. */
 static void service_run(struct service *service, const sigset_t *signals) {
     const struct timespec second = {.tv_sec = 1};
     int got = 0;

@@ -1,10 +1,10 @@
 /* doorman_server, part ETCD: the election of the master, and the configuration in etcd. This file
- * touches the mastership of the server object, the configuration, and service->election.
+ * changes the mastership of the server object, the configuration, and service->election.
  *
- * One thread polls etcd every second, or five times within the TTL if that is shorter. It reads two
- * keys. The election key holds the address of the master and is attached to the master's etcd lease
- * (V2). The other key holds the configuration (V1). The thread takes the lock of the service only
- * to apply what it has read.
+ * One thread polls etcd every second. If the TTL is shorter than five seconds, the thread polls
+ * five times within the TTL. It reads two keys. The election key holds the address of the master
+ * and is attached to the master's etcd lease (V2). The other key holds the configuration (V1). The
+ * thread takes the lock of the service only to apply what it has read.
  *
  *     state      meaning                     event                               next state
  *     NO_MASTER  no known master             our lease holds the key             MASTER
@@ -18,14 +18,14 @@
  *     RESIGNED   this process has left       none: every state changes to this
  *                the election                one when the process stops
  *
- * A master answers as master until 0.95 TTL after it sent the last renewal that succeeded. etcd
- * counts the whole TTL, and starts when it receives the renewal. So no other process can get the
- * key before, as long as the rates of the clocks differ by less than 5 %. The server object
- * compares `until` with the clock at each request. So a process that wakes up after a long sleep,
- * or cannot reach etcd, does not answer as master, even before this thread runs.
+ * A master answers as master until 0.95 TTL after it sent its last successful renewal. etcd counts
+ * the whole TTL, from the time at which it receives the renewal. So no other process can get the
+ * key earlier, if the rates of the clocks differ by less than 5 %. The server object compares
+ * `until` with the clock at each request. So a process does not answer as master after a long sleep
+ * or without etcd, even before this thread runs.
  *
- * A new master starts to learn when it wins (R8). It cannot know earlier when its predecessor
- * ended: it creates the key in the same poll in which it first finds no key. */
+ * A new master starts to learn when it becomes master (R8). It cannot start earlier, because it
+ * creates the key in the same poll in which it first finds no key. */
 #include "server.h"
 
 #include <arpa/inet.h>
@@ -36,8 +36,8 @@
 
 enum election_state { ELECTION_NO_MASTER, ELECTION_STANDBY, ELECTION_MASTER, ELECTION_RESIGNED };
 
-/* What this process knows of the election, and its link to etcd. Only its thread uses it, except
- * the members that the lock of the service guards. */
+/* The state of the election in this process, and its link to etcd. Only the thread of the election
+ * uses these members. The exceptions are the members that the lock of the service guards. */
 struct election {
     pthread_t thread;
     bool started;
@@ -47,7 +47,7 @@ struct election {
     doorman_time master_until;    /* when mastership ends, if this lease holds the key */
     char revision[ETCD_REVISION]; /* of the configuration that was loaded last */
     bool reachable;               /* the last call to etcd succeeded */
-    bool reload;                  /* load the configuration again; the lock guards this and below */
+    bool reload;                  /* reload the configuration; the lock guards this and the rest */
     enum election_state state;    /* only election_set_state changes it */
     doorman_time until;           /* when the state ends, unless it is renewed */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the master; "": not known */
@@ -72,8 +72,8 @@ static void election_log(const struct service *service, const struct poll_result
                result->address, LOG_END);
 }
 
-/* Changes the state of the election, and logs it; no other function does. Precondition: the lock is
- * held. */
+/* Changes the state of the election, and logs the change. No other function changes the state.
+ * Precondition: the lock is held. */
 static void election_set_state(struct service *service, const struct poll_result *to,
                                doorman_time now) {
     struct election *election = service->election;
@@ -81,12 +81,12 @@ static void election_set_state(struct service *service, const struct poll_result
     doorman_mastership mastership = {.address = to->address[0] ? to->address : NULL,
                                      .until = to->state == ELECTION_MASTER ? to->until : 0};
     if (doorman_server_set_master(service->server, &mastership, now) != DOORMAN_OK) {
-        mastership.address = NULL; /* it is not a valid address, so do not redirect to it */
+        mastership.address = NULL; /* the address is not valid, so do not redirect to it */
         doorman_server_set_master(service->server, &mastership, now);
     }
     bool was_master = election->state == ELECTION_MASTER;
     bool expired = was_master && now >= election->until;
-    /* A server that loses mastership frees all its leases, so memory should go back. */
+    /* A server that loses mastership frees all its leases, so it returns memory. */
     if (was_master && to->state != ELECTION_MASTER) service->ended_lease_count += TRIM_LEASES;
     bool changed =
         expired || to->state != election->state || strcmp(to->address, election->address) != 0;
@@ -121,7 +121,7 @@ static bool election_renew(struct election *election, int ttl) {
 }
 
 /* Creates the key, unless it exists.
- *   created   whether it did; false too if etcd does not answer
+ *   created   whether this call created the key; false too if etcd does not answer
  *   returns   false: etcd does not answer */
 static bool election_create_key(struct service *service, bool *created) {
     struct election *election = service->election;
@@ -138,9 +138,9 @@ static bool election_create_key(struct service *service, bool *created) {
     return response != NULL;
 }
 
-/* Called when the key does not exist: tries to create it. A process that was master at the last
- * poll does not: another process may have held the key since then. So its state becomes
- * NO_MASTER first, and it learns again if it wins at the next poll. */
+/* Tries to create the key. Precondition: the key does not exist. A process that was master at the
+ * last poll does not try, because another process may have held the key since that poll. So its
+ * state becomes NO_MASTER first. If it wins at the next poll, it learns again. */
 static bool election_campaign(struct service *service, struct poll_result *out) {
     struct election *election = service->election;
     bool reachable = true, created = false;
@@ -154,9 +154,9 @@ static bool election_campaign(struct service *service, struct poll_result *out) 
     return reachable;
 }
 
-/* Finds out which process holds the key. A key with the address of this process, but another lease,
- * is from an earlier process at this address. Its address is not used, or clients would be
- * redirected to this process. */
+/* Finds out which process holds the key. The key may have the address of this process, but another
+ * lease. Such a key is from an earlier process at this address. The address of the key is then not
+ * used, because clients would be redirected to this process. */
 static void election_read_key(struct service *service, const cJSON *entry,
                               struct poll_result *out) {
     struct election *election = service->election;
@@ -171,8 +171,8 @@ static void election_read_key(struct service *service, const cJSON *entry,
     }
 }
 
-/* Polls etcd once: renews the lease, if there is one, reads the key, and tries to create the key if
- * it does not exist.
+/* Polls etcd once. Renews the lease, if there is one, and reads the key. If the key does not exist,
+ * tries to create the key.
  *   returns   false: etcd does not answer */
 static bool election_poll(struct service *service, struct poll_result *out) {
     struct election *election = service->election;
@@ -199,7 +199,8 @@ static bool election_poll(struct service *service, struct poll_result *out) {
 }
 
 /* Polls etcd once and applies the result. The state becomes NO_MASTER if the result is already too
- * old when it arrives, or if etcd does not answer and the last result is too old.
+ * old when it arrives. The state also becomes NO_MASTER if etcd does not answer and the last result
+ * is too old.
  *   returns   false: etcd does not answer */
 static bool election_step(struct service *service) {
     const struct election *election = service->election;
@@ -214,8 +215,8 @@ static bool election_step(struct service *service) {
     return reachable;
 }
 
-/* Loads the configuration if its key has changed (V1). An invalid one is logged only once, because
- * its revision is then known. */
+/* Loads the configuration if its key has changed (V1). An invalid configuration is logged only
+ * once, because its revision is then known. */
 static bool election_load_config(struct service *service) {
     struct election *election = service->election;
     doorman_config *config = NULL;
@@ -242,8 +243,8 @@ static void election_log_etcd(struct service *service, bool reachable) {
     election->reachable = reachable;
 }
 
-/* Sleeps until the next poll. began: when the last poll started. Precondition: the lock is held; it
- * is released during the sleep. */
+/* Sleeps until the next poll. The last poll began at `started_at`. Precondition: the lock is held.
+ * The lock is released during the sleep. */
 static void election_sleep(struct service *service, doorman_time started_at) {
     struct election *election = service->election;
     doorman_time period = service->settings->election_ttl * DOORMAN_SECOND / 5;
@@ -257,7 +258,7 @@ static void election_sleep(struct service *service, doorman_time started_at) {
 }
 
 /* Resigns as master, then deletes the key, so that another process can become master at once. If
- * etcd does not answer, the key ends with its lease. */
+ * etcd does not answer, the key ends with its etcd lease. */
 static void election_resign(struct service *service) {
     struct election *election = service->election;
     const struct poll_result result = {.state = ELECTION_RESIGNED, .until = DOORMAN_NEVER};
@@ -292,8 +293,8 @@ static void *election_main(void *argument) {
     return NULL;
 }
 
-/* Whether a client that is redirected to this address can reach this process. Loopback addresses
- * count as reachable, because all processes may run on one machine. */
+/* Returns whether a client that is redirected to this address can reach this process. Loopback
+ * addresses count as reachable, because all processes may run on one machine. */
 static bool address_is_reachable(const char *address) {
     char host[INET6_ADDRSTRLEN] = "";
     struct in_addr four;

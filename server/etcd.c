@@ -1,12 +1,13 @@
-/* doorman_server, part ETCD: calls to the v3 gateway of etcd. This file knows the settings, and
- * nothing of the service.
+/* doorman_server, part ETCD: calls to the v3 gateway of etcd. This file uses the settings, and no
+ * other part of the service.
  *
- * A call is a POST of JSON, in which keys and values are base64 and 64-bit numbers are strings.
- * Each call opens a connection and has a deadline. It goes first to the member that answered last,
- * and on failure to the other members in turn. Only one thread at a time uses a struct etcd.
+ * A call is a POST of JSON. In this JSON, keys and values are base64, and 64-bit numbers are
+ * strings. Each call opens a connection and has a deadline. A call goes first to the member that
+ * answered last. If that member fails, the call goes to the other members in turn. Only one thread
+ * at a time may use a struct etcd.
  *
- * The calls use a plain socket. nng 1.5 has an HTTP client, but it crashes the process when a call
- * reaches its deadline while the response comes in. HTTP/1.0 suffices: the end of the connection
+ * The calls use a plain socket. The HTTP client of nng 1.5 crashes the process if a call reaches
+ * its deadline while the response comes in. HTTP/1.0 is enough, because the end of the connection
  * ends the response. */
 #include "server.h"
 
@@ -21,15 +22,16 @@
 #define ETCD_NO_LEASE 5                                            /* gRPC's NOT_FOUND */
 #define ETCD_CHECK_MS 50 /* a blocked call checks `cancelled` this often */
 
-/* At the start nothing else waits for the response, so the deadline is long: etcd may be busy. */
+/* At the start, no other work waits for the response. The deadline is long, because etcd may be
+ * busy. */
 void server_etcd_init(struct etcd *etcd, const struct settings *settings) {
     etcd->members = &settings->etcd;
     etcd->tries = settings->etcd.count;
     etcd->deadline = 5 * DOORMAN_SECOND;
 }
 
-/* A fifth of the election's TTL, so that five tries fit into the time that a master remains master;
- * but at least 0.5 s, because etcd writes to a disk, and at most 2 s. */
+/* Sets the deadline to a fifth of the election's TTL. So five tries fit into the time that a master
+ * stays master. The deadline is at least 0.5 s, because etcd writes to disk. It is at most 2 s. */
 void server_etcd_set_election_deadline(struct etcd *etcd, const struct settings *settings) {
     etcd->deadline = settings->election_ttl * DOORMAN_SECOND / 5;
     if (etcd->deadline < DOORMAN_SECOND / 2) etcd->deadline = DOORMAN_SECOND / 2;
@@ -55,7 +57,8 @@ static int etcd_wait(const struct etcd *etcd, int fd, short events) {
     return count > 0 ? 0 : count < 0 ? errno : etcd_is_cancelled(etcd) ? ECANCELED : ETIMEDOUT;
 }
 
-/* Connects to one address. Returns 0, or an errno value; then *fd is -1. */
+/* Connects to one address. Returns 0 on success. On failure, returns an errno value and sets *fd to
+ * -1. */
 static int etcd_connect_to(const struct etcd *etcd, const struct addrinfo *address, int *fd) {
     socklen_t bytes = sizeof(int);
     int error = 0;
@@ -142,8 +145,8 @@ static const char *etcd_exchange(struct etcd *etcd, const char *path, const char
     return why ? why : error ? strerror(error) : NULL;
 }
 
-/* Parses a response. The error "no such lease" counts as a response too. Returns NULL, and sets
- * `error`, on any other error or invalid JSON. */
+/* Parses a response. The error "no such lease" counts as a response too. On any other error and on
+ * invalid JSON, returns NULL and sets `error`. */
 static cJSON *etcd_read_response(struct etcd *etcd, const doorman_buffer *response) {
     const char *body = response->text ? strstr(response->text, "\r\n\r\n") : NULL;
     cJSON *tree = body ? cJSON_Parse(body) : NULL;
@@ -241,7 +244,7 @@ bool server_etcd_load_config(struct etcd *etcd, const char *key, char revision[E
     cJSON_Delete(response);
     return response != NULL;
 }
-/* Finds an invalid address at the start, not when the server first tries that member. */
+/* Checks an address at the start, because the server may use this member much later. */
 static enum exit_status settings_check_etcd_address(const char *address) {
     nng_url *url = NULL;
     bool parsed = nng_url_parse(&url, address) == 0;

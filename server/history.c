@@ -1,9 +1,9 @@
-/* doorman_server, part HTTP: the history of the resources. This file touches service->history, and
+/* doorman_server, part HTTP: the history of the resources. This file changes service->history, and
  * reads the state through snapshots.
  *
- * What resources had and wanted in the last ten minutes, for the graphs of the status page: a point
- * every ten seconds, for at most 10,000 resources (5 MB). The main thread adds the points. It
- * merges the last list with a new snapshot, so both are sorted by id. */
+ * The history is what resources had and wanted in the last ten minutes. The graphs of the status
+ * page show it. It has a point every ten seconds, for at most 10,000 resources (5 MB). The main
+ * thread adds the points. It merges the last list with a new snapshot. Both are sorted by id. */
 #include "server.h"
 
 #define HISTORY_INTERVAL (10 * DOORMAN_SECOND)
@@ -28,7 +28,7 @@ static void trend_add(struct trend *trend, float has, float wants) {
     trend->wants[HISTORY_POINTS - 1] = wants;
 }
 
-/* Copies the first HISTORY_MAX resources, and ignores the others. */
+/* Copies the first HISTORY_MAX resources, and ignores the other resources. */
 static bool history_add_row(void *context, const doorman_server_resource *info) {
     struct snapshot *snapshot = (struct snapshot *)context;
     server_snapshot_add_row(snapshot, info);
@@ -41,8 +41,8 @@ static void history_copy(struct snapshot *snapshot, struct service *service) {
     pthread_mutex_unlock(&service->lock);
 }
 
-/* Makes the new list: keeps the points of resources that still exist, and adds one point to each.
- * Takes ownership of the ids of the rows. NULL: out of memory. */
+/* Makes the new list. Keeps the points of resources that still exist, and adds one point to each
+ * resource. Takes ownership of the ids of the rows. Returns NULL if memory runs out. */
 static struct trend *history_merge(const struct history *history, struct snapshot *snapshot) {
     struct trend *trends = (struct trend *)calloc(snapshot->row_count + 1, sizeof *trends);
     for (size_t i = 0, old = 0; trends && i < snapshot->row_count; i++) {

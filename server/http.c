@@ -1,9 +1,9 @@
-/* doorman_server, part HTTP: connections. This file touches service->http, and calls the function
- * of the path that a request names.
+/* doorman_server, part HTTP: connections. This file changes service->http. It calls the function of
+ * the path that a request names.
  *
- * nng has an HTTP server, but it waits without a timeout for the rest of a request, limits neither
- * the number of connections nor the size of a head, and reads a body before it checks the sender.
- * So this file uses only nng's streams, which support TLS.
+ * This file does not use the HTTP server of nng. That server waits without a timeout for the rest
+ * of a request. It does not limit the number of connections or the size of a head. It reads a body
+ * before it checks the sender. So this file uses only the streams of nng, which support TLS.
  *
  * A connection (struct http_connection) has one aio, so that it does one thing at a time:
  *
@@ -17,13 +17,13 @@
  *     DRAINING   the rest of the body of a    it has been read, timeout, or   FREE
  *                refused request comes in     a disconnect
  *
- * The server checks a request as soon as its head is complete (V3). The Host must be known, so that
- *    a web page cannot reach a server on its reader's machine through a DNS name of its own. The
- *    token must be right. A POST must have a Content-Type that HTML forms cannot send. There are no
- *    CORS headers.
+ * The server checks a request as soon as its head is complete (V3). The Host must be known.
+ *    Otherwise a web page could use a DNS name of its own to reach a server on the machine of its
+ *    reader. The token must be right. A POST must have a Content-Type that HTML forms cannot send.
+ *    There are no CORS headers.
  * When all connections are in use (V5), the server closes the one that has waited longest for its
- *    request. A request must arrive within HTTP_TIMEOUT_SECONDS, and its response must leave within
- *    HTTP_TIMEOUT_SECONDS. */
+ *    request. A request must arrive within HTTP_TIMEOUT_SECONDS. Its response must leave within
+ *    HTTP_TIMEOUT_SECONDS too. */
 #include "server.h"
 
 #include <strings.h>
@@ -55,8 +55,8 @@ struct http_connection {
     char *in;                           /* bytes received */
     size_t in_bytes, in_capacity, used; /* used: bytes of the request that was answered */
     struct text out;                    /* bytes to send */
-    size_t sent;                        /* how many of them have been sent */
-    bool last, is_head;                 /* close after the response; it has no body */
+    size_t sent;                        /* bytes of `out` that have been sent */
+    bool last, is_head;                 /* last: close after the response; is_head: send no body */
     size_t body_left;                   /* bytes of a refused body to read before closing, so that
                                            the peer can read the response */
 };
@@ -75,7 +75,7 @@ static void http_accept(struct http *http);
 
 /* Reads a field of the head.
  *   out       the first value, without the spaces around it
- *   returns   how often the field occurs; 2 or more also if a value does not fit in `room` */
+ *   returns   how often the field occurs; at least 2 if a value does not fit in `room` */
 static int head_read(const char *head, const char *name, char *out, size_t room) {
     size_t name_bytes = strlen(name);
     int count = 0;
@@ -98,8 +98,8 @@ static bool host_wildcard(const char *host) {
            strcmp(host, "[::]") == 0;
 }
 
-/* Known hosts: loopback, the host of --http, and the host of --advertise. If HTTP listens on all
- * addresses, every IP address is known too, but no other name. */
+/* Returns whether a host is known. Known hosts are loopback, the host of --http, and the host of
+ * --advertise. If HTTP listens on all addresses, every IP address is known too. */
 static bool host_known(const struct service *service, const char *given) {
     char host[256], listening[256], advertised[256];
     server_host_read(given, host, sizeof host);
@@ -110,8 +110,8 @@ static bool host_known(const struct service *service, const char *given) {
            (host_wildcard(listening) && server_host_is_numeric(host));
 }
 
-/* Takes constant time for a given length, so that the duration does not reveal the first wrong
- * byte. */
+/* Compares a token with the token of a request. The time depends only on the length, so it does not
+ * reveal the first wrong byte. */
 static bool token_equal(const char *token, const char *given, size_t bytes) {
     size_t token_bytes = strlen(token);
     unsigned different = token_bytes != bytes;
@@ -121,8 +121,8 @@ static bool token_equal(const char *token, const char *given, size_t bytes) {
     return different == 0;
 }
 
-/* Programs send "Bearer TOKEN". A browser prompts its user, and sends "Basic" with the token as the
- * password and any user name. */
+/* Checks the token of a request. Programs send "Bearer TOKEN". A browser asks its user for a
+ * password, and sends "Basic" with any user name and the token as the password. */
 static bool token_valid(const char *token, const char *head) {
     char value[TOKEN_BYTES_MAX * 2 + 512], pair[sizeof value];
     if (head_read(head, "Authorization", value, sizeof value) != 1) return false;
@@ -138,7 +138,7 @@ static bool token_valid(const char *token, const char *head) {
 
 static const struct route {
     const char *path;
-    bool open; /* needs no token or Host: for the health checks of supervisors */
+    bool open; /* needs no token or Host, for health checks */
     void (*handle)(struct service *service, const struct http_request *request,
                    struct http_response *response);
 } routes[] = {
@@ -159,7 +159,8 @@ static const struct route *route_find(const char *path) {
     return found;
 }
 
-/* Whether the path accepts messages of the protocol: /v1, or /v1/ and the name of a method. */
+/* Returns whether the path accepts messages of the protocol. Such a path is /v1, or /v1/ and the
+ * name of a method. */
 static bool path_is_method(const char *path) {
     bool found = strcmp(path, "/v1") == 0;
     for (int i = 0; strncmp(path, "/v1/", 4) == 0 && i < MESSAGE_UNKNOWN; i++) {
@@ -175,8 +176,8 @@ static bool type_is_json(const char *head) {
     return strcasecmp(type, "application/json") == 0;
 }
 
-/* Checks the path, the verb and the type of the body. Returns false, with an error in the reply, if
- * the request is refused. */
+/* Checks the path, the verb and the type of the body. If the request is refused, returns false and
+ * writes an error to the response. */
 static bool http_request_check(const struct http_request *request, struct http_response *response) {
     bool method = path_is_method(request->path);
     bool post = strcmp(request->verb, "POST") == 0;
@@ -195,9 +196,9 @@ static bool http_request_check(const struct http_request *request, struct http_r
     return response->code == 200;
 }
 
-/* Checks the Host and the token, then the path. With a token, a GET may have any Host, because the
- * token already protects what it reads, and proxies and Prometheus may use other names for the
- * server. Returns false, with an error in the reply, if the request is refused. */
+/* Checks the Host, the token and then the path. With a token, a GET may have any Host, because the
+ * token already protects the data. Proxies and Prometheus may use other names for the server. If
+ * the request is refused, returns false and writes an error to the response. */
 static bool http_request_allowed(const struct service *service, const struct http_request *request,
                                  struct http_response *response) {
     const char *token = service->http->token;
@@ -242,7 +243,7 @@ static const char *code_reason(int code) {
     return reason;
 }
 
-/* Writes head and body of a response to connection->out. */
+/* Writes the head and the body of a response to connection->out. */
 static void connection_format_response(struct http_connection *connection,
                                        struct http_response *response) {
     struct text *out = &connection->out;
@@ -267,7 +268,7 @@ static void connection_format_response(struct http_connection *connection,
     }
 }
 
-/* Starts to send or to receive, until the deadline. nng then calls connection_step. */
+/* Starts to send or to receive, with a deadline. nng calls connection_step at the end. */
 static void connection_start_io(struct http_connection *connection, bool sending) {
     doorman_time left = connection->deadline - doorman_clock();
     nng_aio_set_timeout(connection->aio, left > 0 ? (nng_duration)(left / 1000000 + 1) : 1);
@@ -323,7 +324,7 @@ static bool connection_reserve(struct http_connection *connection) {
         done = in != NULL;
         if (done) connection->in = in;
         if (done) connection->in_capacity = capacity;
-        /* cppcheck-suppress memleak ; the connection owns it */
+        /* cppcheck-suppress memleak ; the connection owns the memory */
     }
     return done;
 }
@@ -349,7 +350,7 @@ static void connection_respond(struct http_connection *connection, struct http_r
     }
 }
 
-/* Fills at most 256 bytes with random bits of the system. */
+/* Fills at most 256 bytes with random bits from the system. */
 static bool random_bits(void *out, size_t bytes) { return getentropy(out, bytes) == 0; }
 
 static struct http_response http_response_init(void) {
@@ -362,7 +363,7 @@ static struct http_response http_response_init(void) {
 }
 
 /* Refuses a request, and discards the rest of it.
- *   rest   bytes still to come; SIZE_MAX: unknown */
+ *   body_left   bytes that the peer has not sent yet; SIZE_MAX: unknown */
 static void connection_refuse(struct http_connection *connection, size_t body_left, int code,
                               const char *name, const char *message) {
     struct http_response response = http_response_init();
@@ -373,8 +374,9 @@ static void connection_refuse(struct http_connection *connection, size_t body_le
     connection_respond(connection, &response);
 }
 
-/* The size of the body in bytes; 0 without Content-Length. SIZE_MAX: Content-Length is invalid, or
- * the body has a Transfer-Encoding, which this server does not support. */
+/* Returns the size of the body in bytes, or 0 without Content-Length. Returns SIZE_MAX if
+ * Content-Length is invalid. Also returns SIZE_MAX if the body has a Transfer-Encoding, which this
+ * server does not support. */
 static size_t head_length(const char *head) {
     char value[32], coding[64];
     int count = head_read(head, "Content-Length", value, sizeof value);
@@ -388,8 +390,8 @@ static size_t head_length(const char *head) {
     return length;
 }
 
-/* Splits the first line of the head, "VERB /path?query HTTP/1.1", in place. Returns false if it is
- * invalid. */
+/* Splits the first line of the head, "VERB /path?query HTTP/1.1", in place. Returns false if the
+ * line is invalid. */
 static bool http_request_parse(struct http_request *request, char *line) {
     char *path = strchr(line, ' ');
     char *version = path ? strchr(path + 1, ' ') : NULL;
@@ -406,15 +408,16 @@ static bool http_request_parse(struct http_request *request, char *line) {
     return true;
 }
 
-/* Whether to close the connection after the response: with HTTP/1.0, or if the peer asks for it. */
+/* Returns whether to close the connection after the response. This is so with HTTP/1.0, or if the
+ * peer asks for it. */
 static bool http_request_is_last(const struct http_request *request) {
     char value[64];
     head_read(request->head, "Connection", value, sizeof value);
     return strcmp(request->version, "HTTP/1.0") == 0 || strcasestr(value, "close");
 }
 
-/* Handles a request whose head is complete. Refuses it at once if possible; otherwise it waits for
- * the body, and then answers. */
+/* Handles a request whose head is complete. If the request can be refused without its body, refuses
+ * it at once. Otherwise waits for the body, and then answers. */
 static void connection_handle(struct http_connection *connection, struct http_request *request,
                               size_t head_bytes) {
     char value[32];
@@ -446,7 +449,7 @@ static void connection_handle(struct http_connection *connection, struct http_re
     }
 }
 
-/* Checks whether the head, which ends with an empty line, is complete. */
+/* Handles a request if its head is complete. The head ends with an empty line. */
 static void connection_parse(struct http_connection *connection) {
     char head[READ_BYTES + 1], line[READ_BYTES + 1];
     struct http_request request = {.head = head};
@@ -470,7 +473,7 @@ static void connection_parse(struct http_connection *connection) {
     }
 }
 
-/* Called when the response is sent. The next request may have been received already. */
+/* Called when the response has been sent. The next request may have been received already. */
 static void connection_on_sent(struct http_connection *connection) {
     if (connection->body_left > 0) {
         connection->in_bytes = 0;
@@ -492,7 +495,7 @@ static void connection_on_sent(struct http_connection *connection) {
     }
 }
 
-/* nng calls this when bytes have been received or sent, and after an error or a timeout. */
+/* nng calls this function when bytes were received or sent, and after an error or a timeout. */
 static void connection_step(void *argument) {
     struct http_connection *connection = (struct http_connection *)argument;
     size_t count = nng_aio_count(connection->aio);
@@ -514,9 +517,10 @@ static void connection_step(void *argument) {
 }
 
 /* If all connections are in use, closes the one with the nearest deadline. A connection that sends
- * a response is closed only if all others send one too. Precondition: the lock is held. So no
- * connection changes its state here, and the cancelled operation is the one of that state.
- *   newest   stays open */
+ * a response is closed only if all other connections send one too. Precondition: the lock is held.
+ * So no connection changes its state during the call, and the cancelled operation belongs to the
+ * current state.
+ *   newest   this connection stays open */
 static void http_make_room(struct http *http, const struct http_connection *newest) {
     struct http_connection *chosen = NULL;
     for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
@@ -558,8 +562,9 @@ static struct http_connection *http_open_connection(struct http *http, nng_strea
     return connection;
 }
 
-/* nng calls this when it has accepted a connection, or could not. After an error, such as too many
- * open files, it waits 10 ms before the next try: other connections may close. */
+/* nng calls this function when it has accepted a connection, or has failed to accept one. After an
+ * error, such as too many open files, the next try is 10 ms later. Other connections may close in
+ * this time. */
 static void http_step(void *argument) {
     struct http *http = (struct http *)argument;
     int result = nng_aio_result(http->aio);
@@ -576,7 +581,7 @@ static void http_step(void *argument) {
     http_accept(http);
 }
 
-/* Reads the first word of a file. */
+/* Reads the token, which is the first word of a file. */
 static enum exit_status http_load_token(struct http *http, const char *path) {
     enum exit_status exit_status = CONTINUE;
     FILE *file = fopen(path, "rb");
@@ -598,7 +603,7 @@ static enum exit_status http_load_token(struct http *http, const char *path) {
     return exit_status;
 }
 
-/* An address that is not loopback needs a token or client certificates. */
+/* Checks that an address that is not loopback has a token or client certificates. */
 static enum exit_status http_check(const struct service *service) {
     const struct settings *settings = service->settings;
     enum exit_status exit_status = CONTINUE;
@@ -619,7 +624,8 @@ static enum exit_status http_check(const struct service *service) {
     return exit_status;
 }
 
-/* Returns 0 or an error of nng. Sets http->address, in which a port of 0 has become a real one. */
+/* Starts to listen. Returns 0 or an error of nng. Sets http->address, with the real port instead of
+ * 0. */
 static int http_listen(struct service *service) {
     struct http *http = service->http;
     char url[320], host[256];
@@ -640,7 +646,7 @@ static int http_listen(struct service *service) {
 }
 
 /* If the default address is in use, the server continues without HTTP and logs a warning. So a
- * second server on one machine starts without extra flags. */
+ * second server on the same machine starts without extra flags. */
 static enum exit_status http_listen_error(struct service *service, int error) {
     const struct settings *settings = service->settings;
     enum exit_status exit_status = CONTINUE;
@@ -692,7 +698,7 @@ enum exit_status server_http_start(struct service *service) {
     return exit_status;
 }
 
-/* nng_aio_stop waits for the end of the aio's callback. */
+/* nng_aio_stop waits for the end of the callback of the aio. */
 void server_http_stop(struct service *service) {
     struct http *http = service->http;
     if (http) {

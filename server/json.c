@@ -1,8 +1,9 @@
 /* doorman_server, part HTTP: JSON for programs. This file reads snapshots and the configuration,
  * and passes messages to the server object through server_handle_message.
  *
- * HTTP for programs: the state, the configuration in force, and the methods of the protocol. The
- * path names the method, so a request or response is only the object inside {"METHOD": ...}. */
+ * Programs can read the state and the configuration in force, and can call the methods of the
+ * protocol. The path names the method. So a request or response is only the object inside
+ * {"METHOD": ...}. */
 #include "server.h"
 
 static void json_text(struct text *text, const char *value) {
@@ -11,7 +12,8 @@ static void json_text(struct text *text, const char *value) {
     server_text_add(text, "\"");
 }
 
-/* Writes 15 digits if they read back as the same number, else 17, which always do. */
+/* Writes a number with 15 digits if they read back as the same number. Otherwise writes 17 digits,
+ * which always read back as the same number. */
 static void json_number(struct text *text, double value) {
     char formatted[40];
     snprintf(formatted, sizeof formatted, "%.15g", value);
@@ -21,7 +23,7 @@ static void json_number(struct text *text, double value) {
     server_text_add(text, formatted);
 }
 
-/* time: a duration. before: the text in front of the number. */
+/* Writes a duration in seconds. `before` is the text in front of the number. */
 static void json_seconds(struct text *text, const char *before, doorman_time time) {
     server_text_add(text, before);
     json_number(text, (double)time / (double)DOORMAN_SECOND);
@@ -147,8 +149,8 @@ static bool json_add_template(void *context, const doorman_server_resource *info
     return true;
 }
 
-/* Writes the templates of the configuration; for a node with a parent, one template for each
- * resource. Precondition: the lock is held. */
+/* Writes the templates of the configuration. A node with a parent writes one template for each
+ * resource instead. Precondition: the lock is held. */
 static void json_templates(struct text *text, struct service *service) {
     size_t count = 0;
     const doorman_template *templates = NULL;
@@ -211,8 +213,8 @@ static int status_code(doorman_status status) {
     }
 }
 
-/* Removes the method's key from a response, {"METHOD":RESPONSE}. An error keeps its own key, and
- * without a method the response stays unchanged. */
+/* Removes the method's key from a response {"METHOD":RESPONSE}. An error keeps its own key. Without
+ * a method the response stays unchanged. */
 static void response_unwrap(struct text *text, const doorman_buffer *response, const char *method,
                             doorman_status status) {
     size_t around = method ? strlen(method) + 4 : 0;
@@ -225,7 +227,7 @@ static void response_unwrap(struct text *text, const doorman_buffer *response, c
 }
 
 /* If the path names a method, the bodies of the request and of the response are the inner objects.
- * With the path /v1 they are whole messages, as in every other transport. */
+ * With the path /v1 the bodies are whole messages, as in every other transport. */
 void server_handle_method(struct service *service, const struct http_request *request,
                           struct http_response *response) {
     const char *method = strcmp(request->path, "/v1") == 0 ? NULL : request->path + strlen("/v1/");

@@ -1,6 +1,6 @@
 /* doorman_server, part MEMORY: an allocator for cJSON, and the return of free memory to the system.
- * This file touches the counters of ended leases. Without it, cJSON uses malloc, and the C library
- * keeps free memory. */
+ * This file changes the counters of ended leases. Without this part, cJSON uses malloc, and the C
+ * library keeps free memory. */
 #include "server.h"
 
 #include <stddef.h>
@@ -8,13 +8,14 @@
 #include <malloc.h>
 #endif
 
-/* An arena allocator for cJSON. cJSON allocates two or three small blocks per value, and malloc and
- * free take a quarter of its time. So each thread has an arena, and cuts the blocks from it one
- * after the other. The whole arena is free again when the last block is freed. It suffices for a
- * request with 250 resources. For larger ones the arena grows by pieces from malloc, which are
- * freed together with the last block, so that a message of 4 MiB leaves no memory in use.
+/* An arena allocator for cJSON. cJSON allocates two or three small blocks for each value. malloc
+ * and free would take a quarter of the time of cJSON. So each thread has an arena, and takes the
+ * blocks from it one after the other. The whole arena is free again when the last block is freed.
+ * The arena is large enough for a request with 250 resources. For larger requests the arena gets
+ * more pieces from malloc. These pieces are freed together with the last block, so a message of 4
+ * MiB leaves no memory in use.
  *
- * The thread that parses a tree must also delete it. All code here does. */
+ * The thread that parses a JSON tree must also delete the tree. All code here does this. */
 #define ARENA_BYTES ((size_t)256 << 10)
 #define CHUNK_BYTES ((size_t)1 << 20)
 
@@ -78,11 +79,11 @@ void server_memory_init(void) { cJSON_InitHooks(&(cJSON_Hooks){arena_malloc, are
 /* Memory goes back to the system at most once in this interval. */
 #define TRIM_INTERVAL (10 * DOORMAN_SECOND)
 
-/* Returns free memory to the system. Otherwise glibc keeps it, because it lies between blocks in
- * use. malloc_trim takes tens of milliseconds, and other threads may have to wait for memory
- * meanwhile. So it runs only after TRIM_LEASES leases have ended, at most every TRIM_INTERVAL. It
- * then runs once more, for memory that is freed a little later, such as the history of the same
- * resources. */
+/* Returns free memory to the system. glibc would keep this memory, because it lies between blocks
+ * in use. malloc_trim takes tens of milliseconds. Other threads may have to wait for memory during
+ * this time. So malloc_trim runs only after TRIM_LEASES leases have ended, at most once in
+ * TRIM_INTERVAL. It then runs once more, for memory that is freed a little later. An example of
+ * such memory is the history of the same resources. */
 void server_memory_update(struct service *service, doorman_time now) {
 #ifdef __GLIBC__
     pthread_mutex_lock(&service->lock);

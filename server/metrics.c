@@ -11,7 +11,7 @@
 const char *const server_message_names[MESSAGE_KIND_COUNT] = {
     "discovery", "get_capacity", "get_server_capacity", "release_capacity", "unknown"};
 
-/* In seconds. */
+/* The upper bounds of the buckets, in seconds. */
 static const double bucket_bounds[BUCKET_COUNT] = {
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.5, 2.5};
 
@@ -157,7 +157,8 @@ static void metrics_resource(struct text *text, const struct snapshot *snapshot,
     server_text_addf(text, "\"} %.17g\n", value);
 }
 
-/* Adds a resource with the id "other" to the rest, or its series would exist twice. */
+/* Adds a resource with the id "other" to the sum of the remaining resources. Otherwise the series
+ * `other` would exist twice. */
 static void metrics_merge_other(struct snapshot *snapshot) {
     for (size_t i = 0; snapshot->has_others && i < snapshot->row_count; i++) {
         struct row *row = &snapshot->rows[i];

@@ -1,17 +1,17 @@
 /* doorman_server, part HTTP: the status page. This file reads snapshots and the history, and writes
  * HTML. page.css and page.js are the style and the script; the build embeds them.
  *
- * Pages for operators: one page lists all resources, and each resource has a page with its leases.
- * The pages work without JavaScript. With it, a short script fetches the page again every two
- * seconds and replaces <main>. The Content-Security-Policy lets a page load nothing but itself. It
- * also forbids style attributes, so bars and lines are SVG. */
+ * The pages are for operators. One page lists all resources, and each resource has a page with its
+ * leases. The pages work without JavaScript. With JavaScript, a short script fetches the page again
+ * every two seconds and replaces <main>. The Content-Security-Policy lets a page load only itself.
+ * It also forbids style attributes, so bars and lines are SVG. */
 #include "server.h"
 
 #include "build/page_files.h" /* page_css and page_js, made from page.css and page.js */
 
 #define PAGE_ROWS 100
 
-/* Two decimals at most; two significant digits below 0.01. */
+/* Returns an amount as text. It has at most two decimals, or two significant digits below 0.01. */
 static const char *amount_text(double amount, char room[32]) {
     if (amount < 0) return "unlimited";
     snprintf(room, 32, amount > 0 && amount < 0.01 ? "%.2g" : "%.2f", amount);
@@ -30,7 +30,7 @@ static void page_amount(struct text *text, double amount) {
     server_text_add(text, amount_text(amount, room));
 }
 
-/* Writes the two largest units, such as "3 d 4 h". */
+/* Writes a duration in its two largest units, such as "3 d 4 h". */
 static void page_duration(struct text *text, doorman_time time) {
     long long seconds = (long long)(time / DOORMAN_SECOND);
     if (seconds >= 86400) {
@@ -174,8 +174,9 @@ static void page_facts(struct text *text, struct service *service,
     server_text_add(text, "</dl>");
 }
 
-/* The bar shows what the holders have and want. If they share one capacity, an edge marks it. The
- * bar ends at twice the capacity, because the wants may be a thousand times larger. */
+/* Adds a bar that shows what the holders have and want. If the holders share one capacity, an edge
+ * marks the capacity. The bar ends at twice the capacity, because the wants may be a thousand times
+ * larger. */
 static void page_bar(struct text *text, const struct row *row) {
     const doorman_server_resource *info = &row->info;
     double capacity = info->divides_capacity ? info->capacity : 0, maximum = capacity;
@@ -208,8 +209,8 @@ static void page_line(struct text *text, const struct trend *trend, const float 
     server_text_add(text, "'/>");
 }
 
-/* The graph shows the last ten minutes, and the current capacity as a dashed line. Wants above its
- * upper end are cut off. */
+/* Adds a graph of the last ten minutes. A dashed line shows the current capacity. Wants above the
+ * upper end of the graph are cut off. */
 static void page_trend(struct text *text, struct service *service, const struct row *row,
                        const char *id) {
     struct trend trend = server_history_find(service, id);
@@ -232,7 +233,7 @@ static void page_trend(struct text *text, struct service *service, const struct 
     server_text_add(text, "</svg>");
 }
 
-/* Conditions that an operator should know of. */
+/* Adds warnings about conditions that an operator should know. */
 static void page_warnings(struct text *text, struct service *service, const struct row *row,
                           doorman_time now) {
     if (server_row_is_learning(row, now)) {
@@ -291,13 +292,13 @@ static void page_resource(struct text *text, struct service *service, const stru
     server_text_add(text, "</li>");
 }
 
-/* An order that a list can be sorted by. name: in the query; title: on the page. */
+/* An order for a list. `name` is its name in the query. `title` is its name on the page. */
 struct order {
     const char *name, *title;
     int (*compare)(const void *left, const void *right);
 };
 
-/* Larger amounts first; equal amounts by id. */
+/* Larger amounts come first. Equal amounts are in the order of their ids. */
 static int compare_amounts(double left, double right, const char *left_id, const char *right_id) {
     return left > right ? -1 : left < right ? 1 : strcmp(left_id, right_id);
 }
@@ -332,7 +333,7 @@ static const struct order lease_orders[] = {
     {"priority", "priority", compare_lease_priority}, {"expiry", "ends in", compare_lease_expiry},
     {"seen", "last renewal", compare_lease_age},      {NULL, NULL, NULL}};
 
-/* Which part of a list a page shows, and in which order. */
+/* The part of a list that a page shows, and its order. */
 struct view {
     const struct http_request *request;
     const struct order *orders, *order;

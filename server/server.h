@@ -2,9 +2,9 @@
  * doorman_server.c lists the files. Every file includes this header first.
  *
  * A part is left out unless its macro is defined: DOORMAN_SERVER_HTTP, DOORMAN_SERVER_ETCD,
- * DOORMAN_SERVER_TLS, DOORMAN_SERVER_MEMORY. The head of a part is the few functions through which
- * doorman_server.c reaches it. For a part that is left out, they are empty inline functions here,
- * and the flags that need it are usage errors.
+ * DOORMAN_SERVER_TLS, DOORMAN_SERVER_MEMORY. doorman_server.c calls only a few functions of each
+ * part. These functions are the head of the part. If a part is left out, the functions of its head
+ * are empty inline functions in this file. Flags that need the part are then usage errors.
  *
  * Functions that several files use start with server_. */
 
@@ -31,7 +31,7 @@
 #define DOORMAN_NNG /* for the transport, the clock and random bits */
 #include "../doorman.h"
 
-/* Whether the process continues (CONTINUE) or ends. All other values are exit codes (V7). */
+/* CONTINUE: the process continues. Any other value is an exit code, and the process ends (V7). */
 enum exit_status { CONTINUE = -1, EXIT_OK = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
 
 /* ---- >>flags -------------------------------------------------------------------------------- */
@@ -102,14 +102,14 @@ struct settings {
 
 #define LOG_END ((const char *)0) /* ends the list of pairs */
 
-/* Logs a message, followed by pairs of key and value, both strings, and LOG_END. */
+/* Logs a message with pairs of key and value. All arguments are strings. LOG_END ends the pairs. */
 __attribute__((sentinel)) void server_log(const struct settings *settings, enum log_level level,
                                           const char *message, ...);
 
 /* ---- >>state -------------------------------------------------------------------------------- */
 
-/* A worker receives a request, handles it, sends the response, and receives the next one. There are
- * more workers than nng threads, so that one is always ready to receive. */
+/* A worker receives a request, handles it, sends the response, and receives the next request. There
+ * are more workers than nng threads, so that one worker is always ready to receive. */
 #define WORKER_COUNT 32
 
 struct worker {
@@ -120,11 +120,11 @@ struct worker {
     doorman_json_exchange exchange;
 };
 
-/* Memory goes back to the system after this many leases have ended, which is some MB. */
+/* Memory goes back to the system after this many leases have ended. These leases use some MB. */
 #define TRIM_LEASES 10000
 
-/* Repeated warnings: events that peers can cause at any rate. They are the kinds of doorman_event,
- * and some of the server's own. */
+/* Repeated warnings are for events that peers can cause at any rate. The kinds of doorman_event
+ * come first. The kinds of the server follow. */
 enum {
     WARNING_MESSAGE_REFUSED = DOORMAN_EVENT_COUNT,
     WARNING_PARENT_UNREACHABLE,
@@ -138,8 +138,8 @@ struct repeated_warning {
     doorman_time quiet_until;
 };
 
-/* The link to the parent. The lock of the service guards it, except the transport, which only the
- * thread of this link uses. */
+/* The link to the parent. The lock of the service guards all members except the transport. Only the
+ * thread of this link uses the transport. */
 struct parent_link {
     pthread_t thread;
     bool started;
@@ -150,8 +150,9 @@ struct parent_link {
     size_t leased_count, resource_count; /* the values that were logged last */
 };
 
-/* Counters for the metrics: messages by method and status, and their duration. Each counter is
- * atomic by itself; two counters that are read together may differ by requests in progress. */
+/* Counters for the metrics. They count messages by method and status, and measure the duration of
+ * messages. Each counter is atomic. Two counters that are read together may differ by requests in
+ * progress. */
 enum {
     MESSAGE_DISCOVERY,
     MESSAGE_GET_CAPACITY,
@@ -161,7 +162,8 @@ enum {
     MESSAGE_KIND_COUNT
 };
 
-/* Shared by all threads. 32-bit x86 would not align it to 8 bytes, which an atomic access needs. */
+/* A counter that all threads share. Atomic access needs an alignment of 8 bytes, which 32-bit x86
+ * does not have by default. */
 typedef uint64_t counter __attribute__((aligned(8)));
 
 #define BUCKET_COUNT 12 /* of the histogram of durations */
@@ -187,7 +189,7 @@ struct config_load {
     struct file_version file_version; /* used only by the main thread */
 };
 
-/* The contents of the files that the flags --tls-... name; NULL: without that flag. */
+/* The contents of the files that the flags --tls-... name. NULL: the flag is not given. */
 struct pem {
     char *certificate, *key, *authority;
 };
@@ -207,10 +209,10 @@ struct service {
     struct counters counters;
     size_t connection_count; /* nng connections; atomic */
     nng_socket socket;
-    char *urls[ADDRESS_MAX]; /* the bound addresses: a port of 0 has become a real one */
+    char *urls[ADDRESS_MAX]; /* the bound addresses, with real ports instead of 0 */
     size_t url_count;
     struct worker workers[WORKER_COUNT];
-    unsigned sending_count; /* workers that send; atomic */
+    unsigned sending_count; /* workers that are sending; atomic */
     pthread_mutex_t lock;   /* guards all members below while workers run */
     doorman_config *config;
     doorman_server *server;
@@ -224,26 +226,27 @@ struct service {
     struct election *election; /* NULL: no etcd */
 };
 
-/* Logs a repeated warning with the number of events since the last line, at most once a minute
+/* Logs a repeated warning at most once a minute, with the number of events since the last line
  * (V6). Precondition: the lock is held.
  *   key, value   what the last event is about; may be NULL
  *   cause        the holder or the error of the last event; may be NULL */
 void server_log_warning(struct service *service, int kind, const char *key, const char *value,
                         const char *cause, doorman_time now);
 
-/* Puts a configuration into force and logs it. If it is invalid, only logs why (V1).
- *   config   takes ownership; NULL: it could not be loaded
- *   error    why; only read if config is NULL */
+/* Puts a configuration into force and logs this change. If the configuration is invalid, only logs
+ * the reason (V1).
+ *   config   the function takes ownership; NULL: the configuration could not be loaded
+ *   error    why the configuration could not be loaded; only read if config is NULL */
 void server_apply_config(struct service *service, doorman_config *config,
                          const doorman_error *error);
 
-/* Handles a message that came by nng or by HTTP. The response is in exchange->reply, which is empty
- * if memory runs out. */
+/* Handles a message from nng or HTTP. The response is in exchange->reply. The reply is empty if
+ * memory runs out. */
 doorman_status server_handle_message(struct service *service, doorman_json_exchange *exchange,
                                      const char *text, size_t bytes);
 
-/* Whether the configuration refuses resources that no template matches. Precondition: the lock is
- * held. */
+/* Returns whether the configuration refuses resources that no template matches. Precondition: the
+ * lock is held. */
 bool server_rejects_unmatched(const struct service *service);
 
 /* Releases the lock for a moment, so that other threads can take it. */
@@ -251,10 +254,10 @@ void server_yield(struct service *service);
 
 bool server_condition_init(pthread_cond_t *condition);
 
-/* Waits for a condition. duration: the longest time to wait. */
+/* Waits for a condition, at most for `duration`. */
 void server_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, doorman_time duration);
 
-/* Reads the host of "SCHEME://HOST:PORT/PATH", in which only the host is required. */
+/* Reads the host of "SCHEME://HOST:PORT/PATH". All parts except the host are optional. */
 void server_host_read(const char *address, char *out, size_t room);
 bool server_host_is_numeric(const char *host); /* an IP address, which needs no DNS */
 bool server_host_is_loopback(const char *host);
@@ -264,7 +267,8 @@ bool server_host_is_loopback(const char *host);
 #ifdef DOORMAN_SERVER_MEMORY
 void server_memory_init(void); /* before any other call of cJSON */
 
-/* Returns free memory to the system, when many leases have ended. The main thread calls it. */
+/* Returns free memory to the system after many leases have ended. The main thread calls this
+ * function. */
 void server_memory_update(struct service *service, doorman_time now);
 #else
 static inline void server_memory_init(void) {}
@@ -275,7 +279,7 @@ static inline void server_memory_update(struct service *service, doorman_time no
 
 /* ---- >>tls ---------------------------------------------------------------------------------- */
 
-/* Whether one of the addresses needs TLS. */
+/* Returns whether one of the addresses needs TLS. */
 bool server_addresses_want_tls(const struct addresses *addresses);
 
 #ifdef DOORMAN_SERVER_TLS
@@ -305,23 +309,23 @@ static inline void server_tls_stop(struct service *service) { (void)service; }
 #ifdef DOORMAN_SERVER_ETCD
 enum exit_status server_etcd_check_settings(const struct settings *settings);
 
-/* Makes the state of the election, without a thread, if there is an etcd. */
+/* Makes the state of the election if the settings name an etcd. Does not start the thread. */
 enum exit_status server_election_create(struct service *service);
 
-/* Loads the configuration of --config etcd:KEY for the first time. Precondition: the thread has not
- * started. */
+/* Loads the configuration of --config etcd:KEY for the first time. Precondition: the thread of the
+ * election has not started. */
 bool server_election_fetch_config(struct service *service, doorman_config **out,
                                   doorman_error *error);
 
-/* Checks that others can reach the address of a process that takes part in an election. */
+/* Checks that clients can reach the address of a process that takes part in an election. */
 enum exit_status server_election_check_address(const struct service *service);
 enum exit_status server_election_start(struct service *service); /* starts the thread */
 
-/* Wakes the thread, which loads the configuration again. */
+/* Wakes the thread of the election, which then loads the configuration again. */
 void server_election_reload_config(struct service *service);
 
-/* Cancels the current call to etcd, deletes the key, and waits for the end of the thread. Works
- * after an incomplete start, and a second time. */
+/* Cancels the current call to etcd, deletes the key, and waits for the end of the thread. May be
+ * called after an incomplete start, and a second time. */
 void server_election_stop(struct service *service);
 #else
 static inline enum exit_status server_etcd_check_settings(const struct settings *settings) {
@@ -349,13 +353,13 @@ static inline void server_election_reload_config(struct service *service) { (voi
 static inline void server_election_stop(struct service *service) { (void)service; }
 #endif
 
-/* The calls to etcd; the election uses them. Only one thread at a time uses a struct etcd. */
+/* These functions call etcd for the election. Only one thread at a time may use a struct etcd. */
 #define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4) /* bytes: base64 and the final 0 */
 #define ETCD_REVISION 24                               /* bytes; a 64-bit number in decimal fits */
 
 struct etcd {
     const struct addresses *members;
-    size_t at;             /* index of the member to try next; stays at one that answers */
+    size_t at;             /* the member to try next; stays the same while it answers */
     size_t tries;          /* members to try for one call */
     doorman_time deadline; /* a duration: the time limit of one try */
     doorman_time ends_at;  /* when the current try ends */
@@ -366,16 +370,18 @@ struct etcd {
 void server_etcd_init(struct etcd *etcd, const struct settings *settings);
 void server_etcd_set_election_deadline(struct etcd *etcd, const struct settings *settings);
 
-/* true: the current call and all later ones fail at once. Any thread may call it. */
+/* With true, the current call to etcd and all later calls fail at once. Any thread may call this
+ * function. */
 void server_etcd_cancel(struct etcd *etcd, bool cancelled);
 
-/* Tries the members in turn until one answers. etcd may get a call twice, if the response to the
- * first try is lost; all calls of the server are safe to repeat.
- *   returns   the response, which the caller deletes; NULL: none, see `error` */
+/* Tries the members in turn until one answers. If the response to the first try is lost, etcd gets
+ * the call twice. All calls of the server are safe to repeat.
+ *   returns   the response, which the caller deletes; NULL: no member answers, see `error` */
 __attribute__((format(printf, 3, 4))) cJSON *server_etcd_call(struct etcd *etcd, const char *path,
                                                               const char *format, ...);
 
-/* A number of an object, as a string. "0" if it is missing, because etcd omits zeros. */
+/* Returns a number of an object as a string. Returns "0" if the number is missing, because etcd
+ * omits zeros. */
 const char *server_etcd_number(const cJSON *object, const char *key);
 
 /* Reads a key.
@@ -383,7 +389,7 @@ const char *server_etcd_number(const cJSON *object, const char *key);
  *   returns   the response, which the caller deletes; NULL: etcd does not answer */
 cJSON *server_etcd_get(struct etcd *etcd, const char *key, const cJSON **out);
 
-/* Decodes the value of an entry. Returns false if it does not fit. */
+/* Decodes the value of an entry. Returns false if the value does not fit. */
 bool server_etcd_read_value(const cJSON *entry, char *bytes, size_t room, size_t *count);
 
 /* Loads the configuration from a key, if the key has changed.
@@ -396,10 +402,12 @@ bool server_etcd_load_config(struct etcd *etcd, const char *key, char revision[E
 
 /* ---- >>base64 ------------------------------------------------------------------------------- */
 
-/* bytes: at most ETCD_KEY_BYTES_MAX, without the final 0; so `text` has room for the result. */
+/* Encodes `bytes`. They are at most ETCD_KEY_BYTES_MAX without the final 0, so `text` has room for
+ * the result. */
 void server_base64_write(char text[ETCD_KEY_TEXT], const char *bytes);
 
-/* Decodes up to the first character that is not a base64 digit: the padding, or the end.
+/* Decodes up to the first character that is not a base64 digit. This character is the padding or
+ * the end.
  *   room      size of `bytes`, including a final 0
  *   returns   the number of bytes; `room` if they do not fit */
 size_t server_base64_read(char *bytes, size_t room, const char *text);
@@ -410,14 +418,14 @@ size_t server_base64_read(char *bytes, size_t room, const char *text);
 enum exit_status server_http_start(struct service *service);
 void server_http_stop(struct service *service); /* works after an incomplete start too */
 
-/* The address, in which a port of 0 has become a real one; "off": HTTP does not listen. */
+/* Returns the address, with the real port instead of 0. Returns "off" if HTTP does not listen. */
 const char *server_http_address(const struct service *service);
 
 /* Adds a point to the history of the resources, when one is due. */
 void server_history_update(struct service *service, doorman_time now);
 
 /* Counts a message and its response.
- *   request   NULL: it could not be read */
+ *   request   NULL: the message could not be read */
 void server_metrics_count_message(struct counters *counters, const doorman_request *request,
                                   doorman_status status, doorman_time duration);
 #else
@@ -440,7 +448,7 @@ static inline void server_metrics_count_message(struct counters *counters,
 }
 #endif
 
-/* Text that grows. `failed`: memory has run out, and further text is ignored. */
+/* Text that grows. If memory runs out, `failed` is true and further text is ignored. */
 struct text {
     doorman_buffer buffer;
     bool failed;
@@ -449,27 +457,27 @@ struct text {
 void server_text_add_bytes(struct text *text, const char *bytes, size_t count);
 void server_text_add(struct text *text, const char *plain);
 
-/* For numbers and constant names. The result is cut off after 1,023 bytes. */
+/* Adds formatted numbers and constant names. The result is cut off after 1,023 bytes. */
 __attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, const char *format,
                                                             ...);
 
-/* Returns what replaces a character in a language; NULL: the character needs no escape. room:
- * memory that the result may use. */
+/* A rule that escapes characters for a language. Returns the text that replaces a character, or
+ * NULL if the character needs no escape. The function may write the result to `room`. */
 typedef const char *(*escape_rule)(char character, char room[8]);
 
 const char *server_escape_html(char character, char room[8]);
 const char *server_escape_json(char character, char room[8]);
 const char *server_escape_label(char character, char room[8]);
 
-/* For the query part of a URL. */
+/* Escapes a character for the query part of a URL. */
 const char *server_escape_query(char character, char room[8]);
 
-/* For a resource id in a configuration, where it stands as a glob. */
+/* Escapes a character of a resource id for a configuration, in which the id is a glob. */
 const char *server_escape_glob(char character, char room[8]);
 void server_text_add_escaped(struct text *text, const char *from, escape_rule rule);
 
-/* Reads and decodes a value of "name=value&name=value", and cuts off what does not fit. Returns
- * false if there is none, or if it contains a 0 byte. */
+/* Reads and decodes the value of `name` in "name=value&name=value". A value that does not fit is
+ * cut off. Returns false if there is no such value, or if the value contains a 0 byte. */
 bool server_query_read(const char *query, const char *name, char *out, size_t room);
 
 extern const char *const server_message_names[MESSAGE_KIND_COUNT];
@@ -489,14 +497,15 @@ struct http_response {
     struct text text;        /* the body */
 };
 
-/* The paths of HTTP: each of these functions makes the response to one path. */
+/* Each path of HTTP has a function of this type, which makes the response. */
 typedef void server_handler(struct service *service, const struct http_request *request,
                             struct http_response *response);
 server_handler server_handle_page, server_handle_leases, server_handle_metrics,
     server_handle_health, server_handle_ready, server_handle_status, server_handle_config,
     server_handle_method;
 
-/* Makes the reply an error: `name` is a code of the protocol, `code` a status of HTTP. */
+/* Turns the response into an error. `name` is an error code of the protocol. `code` is an HTTP
+ * status. */
 void server_http_response_set_error(struct http_response *response, int code, const char *name,
                                     const char *message);
 
@@ -508,11 +517,11 @@ struct row {
     char *id;
     doorman_server_resource info; /* its id and settings pointers are not valid */
     doorman_kind kind;
-    double overshoot; /* by how much the leases exceed the capacity; 0 is the promise */
+    double overshoot; /* by how much the leases exceed the capacity; normally 0 */
 };
 
 struct snapshot {
-    const char *filter; /* only resources whose ids contain it become rows */
+    const char *filter; /* only resources whose ids contain this text become rows */
     size_t limit;       /* maximum number of rows */
     doorman_time now;
     bool is_master, stopping, has_others;
@@ -543,7 +552,7 @@ struct lease_list {
 };
 
 /* Takes a snapshot.
- *   filter   resources whose ids contain it become rows
+ *   filter   only resources whose ids contain this text become rows
  *   limit    maximum number of rows; the other matching resources are added up
  *   cost     O(resources) */
 void server_snapshot_take(struct snapshot *snapshot, struct service *service, const char *filter,
@@ -555,13 +564,13 @@ void server_snapshot_find_master(struct snapshot *snapshot, struct service *serv
 void server_snapshot_add_row(struct snapshot *snapshot, const doorman_server_resource *info);
 void server_snapshot_add_other(struct snapshot *snapshot, const struct row *row);
 
-/* Calls `callback` for each resource until it returns false. The lock is held during the calls and
- * released between batches. */
+/* Calls `callback` for each resource until it returns false. Precondition: the lock is held. The
+ * function releases the lock for a moment between batches of calls. */
 void server_for_each_resource(struct service *service,
                               bool (*callback)(void *context, const doorman_server_resource *info),
                               void *context);
 
-/* The name of a kind of algorithm, as in a configuration. */
+/* Returns the name of a kind of algorithm, as in a configuration. */
 const char *server_kind_name(doorman_kind kind);
 
 bool server_row_is_learning(const struct row *row, doorman_time now);
@@ -577,11 +586,11 @@ struct config_load server_last_load(struct service *service);
 
 struct trend {
     char *id;
-    unsigned count; /* of valid points: the last ones of the arrays, the newest at the end */
+    unsigned count; /* the number of valid points, which are at the end; the newest is last */
     float has[HISTORY_POINTS], wants[HISTORY_POINTS];
 };
 
-/* A copy of the history of a resource; it has no points if the resource is not found. */
+/* Returns a copy of the history of a resource. The copy is empty if the resource is not found. */
 struct trend server_history_find(struct service *service, const char *id);
 
 bool server_history_create(struct service *service);

@@ -2,12 +2,12 @@
  * file only reads the state; it takes the lock of the service.
  *
  * A snapshot is a copy of the state for the pages and the metrics. The copy is made while the lock
- * is held, and all text is written later, without it. A snapshot holds at most ROWS_MAX resources
- * or leases, the first ones of an iteration; of the other resources it holds the sum.
+ * is held. All text is written later, without the lock. A snapshot holds the first ROWS_MAX
+ * resources or leases of an iteration. It also holds the sum of the other resources.
  *
- * Each step of an iteration takes about 0.2 us, or several us if it is not in the CPU's caches. So
- * an iteration releases the lock after each ITERATION_BATCH steps. It sleeps for a moment then,
- * because a thread that waits for the lock wakes up too late to get it otherwise. */
+ * Each step of an iteration takes about 0.2 us. If its data is not in the CPU's caches, it takes
+ * several us. So an iteration releases the lock after each ITERATION_BATCH steps. It then sleeps
+ * for a moment. Without the sleep, a thread that waits for the lock wakes up too late to get it. */
 #include "server.h"
 
 #define ITERATION_BATCH 1000 /* steps: less than 5 ms, even if they remove ended leases */
@@ -50,7 +50,7 @@ bool server_row_is_learning(const struct row *row, doorman_time now) {
     return row->info.is_learning && row->info.learned_at > now;
 }
 
-/* The caller sets the id. */
+/* Makes a row without an id. The caller sets the id. */
 static struct row row_make(const doorman_server_resource *info) {
     struct row row = {.info = *info, .kind = info->settings->algorithm.kind};
     if (info->divides_capacity && info->has > info->capacity) {
@@ -165,7 +165,7 @@ static void lease_list_add(struct lease_list *leases, const doorman_server_lease
         leases->failed = true;
         free(id);
     }
-    /* cppcheck-suppress memleak ; the row owns it */
+    /* cppcheck-suppress memleak ; the row owns the memory */
 }
 
 static void lease_list_find_resource(struct lease_list *leases, struct service *service) {

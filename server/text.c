@@ -1,10 +1,10 @@
-/* doorman_server, part HTTP: text that grows, and the rules that escape text from outside. This
- * file only touches its arguments.
+/* doorman_server, part HTTP: text that grows, and the rules that escape text from outside. The
+ * functions use only their arguments.
  *
- * HTTP bodies are built in a buffer that grows. When memory runs out, it sets `failed` and ignores
- * all further text, so that a caller checks for failure only once, at the end. Text from outside,
- * such as ids, is added only by server_text_add_escaped, with the rule of the language around
- * it. */
+ * HTTP bodies are built in a buffer that grows. If memory runs out, the buffer sets `failed` and
+ * ignores all further text. So a caller checks for failure only once, at the end. Text from
+ * outside, such as ids, is added only by server_text_add_escaped, with the rule of the language
+ * around the text. */
 #include "server.h"
 
 #include <stdarg.h>
@@ -17,7 +17,7 @@ void server_text_add_bytes(struct text *text, const char *bytes, size_t count) {
         char *grown = (char *)realloc(buffer->text, capacity);
         text->failed = !grown;
         if (grown) *buffer = (doorman_buffer){grown, buffer->bytes, capacity};
-        /* cppcheck-suppress memleak ; the buffer owns it */
+        /* cppcheck-suppress memleak ; the buffer owns the memory */
     }
     if (text->failed) return;
     memcpy(buffer->text + buffer->bytes, bytes, count);
@@ -94,7 +94,7 @@ void server_text_add_escaped(struct text *text, const char *from, escape_rule ru
     }
 }
 
-/* Returns -1 if it is not a hexadecimal digit. */
+/* Returns the value of a hexadecimal digit, or -1 for any other character. */
 static int hex_value(char digit) {
     static const char digits[] = "0123456789abcdef";
     const char *at = digit ? strchr(digits, digit | ('a' - 'A')) : NULL;

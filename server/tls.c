@@ -2,13 +2,13 @@
  * service->tls.
  *
  * All listeners share one TLS configuration. With --tls-ca, a peer must have a certificate that the
- * authority has signed; nng checks it before it reports the connection. The link to the parent uses
- * the same files, and the authority must have signed the parent's certificate. */
+ * authority has signed. nng checks the certificate before it reports the connection. The link to
+ * the parent uses the same files, and the authority must have signed the parent's certificate. */
 #include "server.h"
 
 #define PEM_BYTES_MAX ((size_t)1 << 20)
 
-/* Reads a file. path: NULL if the flag is not given, then *out is NULL. */
+/* Reads a file. If the flag is not given, `path` is NULL and *out becomes NULL. */
 static enum exit_status pem_load(char **out, int flag, const char *path) {
     enum exit_status exit_status = CONTINUE;
     FILE *file = path ? fopen(path, "rb") : NULL;
@@ -24,8 +24,8 @@ static enum exit_status pem_load(char **out, int flag, const char *path) {
     return exit_status;
 }
 
-/* Makes a TLS configuration, in which nng checks the certificates. In client mode it is only used
- * for this check, because the transport makes its own. */
+/* Makes a TLS configuration. To do so, nng checks the certificates. In client mode the
+ * configuration is only used for this check, because the transport makes its own. */
 static enum exit_status tls_create(nng_tls_config **out, nng_tls_mode mode,
                                    const struct service *service) {
     const struct pem *pem = &service->pem;
