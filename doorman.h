@@ -612,7 +612,7 @@ typedef struct doorman_server_options {
     double drift;                   /* default 0.05: how far clock rates may differ, (0, 1] */
     size_t resource_max;            /* default 1,000,000 */
     size_t holder_max;              /* of one resource; default 10,000,000 */
-    size_t resource_max_per_holder; /* of a client; default 100,000 */
+    size_t resource_max_per_holder; /* default 100,000; no limit for a child node */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
     void *context;
 } doorman_server_options;
@@ -834,12 +834,12 @@ typedef struct doorman_resource_options {
      * most about eight times what the resource has. The reason for this bound: the number of
      * retries says little about the number of callers. */
     double wants;
-    double wants_minimum;      /* 1: what an idle resource keeps */
-    double wants_maximum;      /* 1e15: also the bound of wants that are set */
-    double wants_initial;      /* wants_minimum: the lower bound during the first window */
-    doorman_time window;       /* 10 s: how long an attempt counts as use; at least 10 ms */
-    doorman_time burst;        /* 0.1 s; only for a rate; at least 1 us; see doorman_resource_try */
-    double burst_units;        /* a rate: if not 0, the burst is this many units, at any rate */
+    double wants_minimum; /* 1: what an idle resource keeps */
+    double wants_maximum; /* 1e15: also the bound of wants that are set */
+    double wants_initial; /* wants_minimum: the lower bound during the first window */
+    doorman_time window;  /* 10 s: how long an attempt counts as use; at least 10 ms */
+    doorman_time burst;   /* 0.1 s; only for a rate; at least 1 us; see doorman_resource_try */
+    double burst_units;   /* only for a rate; if not 0: the burst in units, whatever the speed */
     doorman_fallback fallback; /* SAFE */
     bool has_safe_capacity;    /* if false: 0, so nothing is allowed before the first response */
     double safe_capacity;      /* used until a server sends another one; or DOORMAN_UNLIMITED */
@@ -1067,7 +1067,7 @@ typedef struct DOORMAN__ALIGNED doorman_limit {
     doorman_time window;
 } doorman_limit;
 
-/* One place of a log. */
+/* An element of the array of a SLIDING_LOG: the time of one unit. */
 typedef doorman_time DOORMAN__ALIGNED doorman_arrival;
 
 typedef struct DOORMAN__ALIGNED doorman_limiter {
@@ -2397,8 +2397,8 @@ static size_t doorman__config_first(const doorman_config *config, const char *id
 }
 
 /* Finds the template of a resource (G1). Returns NULL if no template matches, or if the id is not
- * valid. The cost is one hash lookup for each length that a literal start has, and one match for
- * each glob whose literal start is a start of the id. */
+ * valid. The cost is one hash lookup for each different length of a literal start in the
+ * configuration. Each glob whose literal start the id begins with costs one match. */
 static const doorman_template *doorman__config_find(const doorman_config *config,
                                                     const char *resource_id) {
     if (!doorman__id_valid(resource_id)) return NULL;
@@ -3269,17 +3269,17 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *     its request 3 -> 4 comes twice:  none -> 3   3 -> 4   3 -> 5      4 -> 6   6 -> 7
  *     A and B:   A none -> 1   B none -> 2   A 1 -> 3   B 2 -> 4   A 3 -> 5   B 4 -> 6
  *
- * One process continues one chain. A copy of an old request starts another chain. A request that is
- * repeated because its response was lost does so too. But a process accepts only one of two
- * responses (R2), so one of the two chains is never continued. After a restart the old chain is not
- * continued. So the lease table stores two chains of each holder: the last lease of each chain, and
- * whether the chain has been continued. A request returns to a chain if it continues the chain that
- * does not have the last lease. A request that returns is a sign of two processes if both chains
- * have been continued before. In the example, A 3 -> 5 is the first sign. A single process causes
- * at most two signs until it restarts again. One sign is the last request from before its start, if
- * that request comes late. The other sign is its own next request. So three signs without a restart
- * in between are reported (S10). A lossy network never causes three signs. A client that keeps
- * naming the lease before its last lease does cause them, and is reported too.
+ * One process continues one chain. A copy of an old request starts another chain. If a response is
+ * lost and its request is repeated, that also starts another chain. But a process accepts only one
+ * of two responses (R2), so one of the two chains is never continued. After a restart the old chain
+ * is not continued. So the lease table stores two chains of each holder: the last lease of each
+ * chain, and whether the chain has been continued. A request returns to a chain if it continues the
+ * chain that does not have the last lease. A request that returns is a sign of two processes if
+ * both chains have been continued before. In the example, A 3 -> 5 is the first sign. A single
+ * process causes at most two signs until it restarts again. One sign is the last request from
+ * before its start, if that request comes late. The other sign is its own next request. So three
+ * signs without a restart in between are reported (S10). A lossy network never causes three signs.
+ * A client that keeps naming the lease before its last lease does cause them, and is reported too.
  *     Each request that continues the chain of the last lease removes a quarter of a sign. So two
  * processes are found if one asks up to eight times as often as the other. They are forgotten seven
  * renewals after one of them has stopped.
@@ -4378,8 +4378,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *       A holder that wants less gives capacity back before it sends the claim. While no server
  *    answers, the holder gives nothing back. A new master could not know about the capacity that
  *    was given back, and could not grant it to other holders.
- * R9 The end of a lease never moves back. A holder counts the time of a lease from when the holder
- *    sent the request.
+ * R9 A new lease never makes the end earlier. A holder counts the time of a lease from when the
+ *    holder sent the request.
  * R10 A release names its lease. The holder tries the release once, and only when nothing of the
  *    lease is in use.
  */
@@ -5258,8 +5258,8 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    holder that names another lease, or that names no lease. It also does not apply to a holder
  *    that was granted all its wants and now wants more. For this the free capacity must allow a
  *    larger lease, and no round may be on (see leases). Such a holder gets a new lease by R5. It
- *    never gets the old lease again, because what it gave back in between is free or belongs to
- *    another holder.
+ *    never gets the old lease again. It may have given back a part of that lease since then, and
+ *    that part is now free or belongs to another holder.
  * S4 While the server learns (R6), a holder that has nothing of this node gets TRY_LATER, not a
  *    lease of 0. So the fallback of the holder stays in force, as if the server were still away.
  *    The holder should ask again after its usual interval, or when the learning ends. The server
@@ -5270,9 +5270,9 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    most what is free, or what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
  *    interval in a response is at most a third of the lease. A holder below its target should ask
- *    again early (R12). If leases are whole units, only a holder that is owed a unit (A5) should do
- *    so, and only if no more units are owed than there are. The other holders keep the usual
- *    interval.
+ *    again early (R12). If leases are whole units, two conditions apply: the holder is owed a unit
+ *    (A5), and the units that are owed to all holders are not more than the capacity. The other
+ *    holders keep the usual interval.
  * S7 The safe capacity is the template's. If the template has none, a client gets the capacity
  *    divided by the number of known subclients, including those of the request. In three cases
  *    there is then no safe capacity: the server learns, the amount is not a part of a shared
@@ -5287,8 +5287,8 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    on_event reports such a claim.
  * S10 on_event reports each sign that two processes use one id (see leases, "shared ids"). The
  *    server also marks the leases of that id. Nothing else changes for these leases.
- * R8 Learning ends when every lease that a predecessor can have granted has ended. This takes the
- *    longest lease length with the drift. The time starts when the predecessor was known to be
+ * R8 Learning ends when every lease that a predecessor can have granted has ended. Learning
+ *    lasts for the longest lease length plus the drift, from when the predecessor was known to be
  *    gone. (For a node see T6.) If learning_mode_duration is shorter, T7 does not hold for that
  *    resource.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
@@ -6335,9 +6335,10 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
         doorman__earlier(algorithm->refresh_interval, algorithm->lease_length);
 }
 
-/* R8: sets when the node will have learned. The time that the parent sends includes the drift. That
- * is enough for clocks that differ by the drift. It is also enough if several clocks have each
- * measured a part of the time. When the time is over, the node reports at once that it has learned.
+/* R8: sets the time at which the learning of the node ends. The time that the parent sends includes
+ * the drift. That is enough for clocks that differ by the drift. It is also enough if several
+ * clocks have each measured a part of the time. When the time is over, the node reports at once
+ * that it has learned.
  */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
@@ -7095,11 +7096,11 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *    the time that the units of the burst take at the rate in force.
  *
  *    Times are in ticks of 1/256 ns, modulo 2^64 (834 days). A paid_until that is less than 18
- *    minutes ahead of the clock is in the future. The reason is that another thread has read its
- *    clock later, or that units were lent. Any other paid_until is in the past. Therefore no whole
- *    unit passes at a rate below 3e-8 units a second (one unit a year). The time of a unit is
- *    rounded up to a tick. So at most 2.5e11 single units pass in a second. At 1e8 units a second,
- *    single units pass 0.04 % too slowly.
+ *    minutes ahead of the clock is in the future. There are two reasons: another thread has read
+ *    the clock after this thread, or units were lent. Any other paid_until is in the past.
+ *    Therefore no whole unit passes at a rate below 3e-8 units a second (one unit a year). The time
+ *    of a unit is rounded up to a tick. So at most 2.5e11 single units pass in a second. At 1e8
+ *    units a second, single units pass 0.04 % too slowly.
  *
  *    A gauge counts the units in flight. A thread adds to this count, and then checks that the
  *    allowance is still the one that the thread has read. The client first lowers the allowance,
@@ -8362,7 +8363,7 @@ typedef struct doorman__supply {
 typedef struct doorman__use {
     double seconds, rate, peak;
     bool unmet, gauge_unmet;
-    bool bounded; /* the amount that is missing is unknown */
+    bool bounded; /* the unmet demand is at its bound, so its true size is unknown */
 } doorman__use;
 
 typedef struct doorman__sample {
@@ -8513,15 +8514,17 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
     return recent;
 }
 
-/* Returns the rate that saves the largest recent request within a fifth of a window. */
+/* Returns the rate at which the units of the largest recent request are saved up in a fifth of a
+ * window. */
 static double doorman__estimator_least(const doorman__estimator *estimator,
                                        const doorman__reading *reading) {
     double n = doorman__max(reading->largest, estimator->largest);
     return n / ((double)estimator->window / (double)(5 * DOORMAN_SECOND));
 }
 
-/* The largest request is remembered for WINDOWS_REMEMBERED windows. If it does not fit for
- * WINDOWS_SHORT windows, the server has no more. */
+/* The largest request is remembered for WINDOWS_REMEMBERED windows. If the largest request of a
+ * gauge has not fitted into the lease for WINDOWS_SHORT windows, the estimator assumes that the
+ * server has no more capacity. */
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
@@ -11122,9 +11125,9 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * Pacing. While a thread oversleeps, the limiter saves units. Without pacing, this thread and the
  * waiters behind it would use these units in a burst. The price of a waiter is the time that its
  * units take at the rate. A waiter passes one price after the previous waiter, minus a part of the
- * price. This part grows with the square of the units that are saved. If an eighth of the burst is
- * saved, the part is the whole price, because a smaller part would lose capacity. Pacing also
- * applies to calls that come soon after a waiter.
+ * price. This part grows with the square of the units that are saved. From an eighth of the burst
+ * on, it equals the price, so the waiter passes at once. Otherwise capacity would be lost. Pacing
+ * also applies to calls that come soon after a waiter.
  *
  * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters pass
  * 3 % faster. After 10 ms they pass 2.8 times as fast. After 12.5 ms they pass at once. So 7/8 of
@@ -11500,9 +11503,9 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
                : doorman__waiter_try_rate(waiter, delay, last, now);
 }
 
-/* Counts units that were not available in time as refused, and units that can never be available as
- * IMPOSSIBLE. A waiter calls this before it leaves the queue, because the resource may be closed
- * after that. */
+/* Counts the units of a wait that has failed: as REFUSED if its time was over, as IMPOSSIBLE if the
+ * units can never be available. A waiter calls this before it leaves the queue, because the
+ * resource may be closed after that. */
 static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
     if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
     doorman__usage *usage = doorman__resource_usage(waiter->resource);
