@@ -207,6 +207,7 @@ typedef struct sim_usage {
     size_t in_use_node;           /* the node of that lease */
     doorman_time observed_at;     /* when last observed, by the client's clock */
     double capacity, peak;        /* the capacity since then; the largest since it was opened */
+    double largest;               /* of a rate: the largest request since then */
     double budget, granted; /* of a rate: units it may have granted since then, and has granted */
 } sim_usage;
 

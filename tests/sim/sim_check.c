@@ -479,10 +479,10 @@ static doorman_time unchanged_until(const sim_usage *usage, const doorman_resour
 }
 
 /* L1: a rate grants at most the sum of its capacity over the time since it was opened, plus one
- * burst at its largest capacity, but at least one unit. When a lease ends, the fallback gives the
- * capacity: that happens without an event, and the saved burst is kept as time, so the budget grows
- * by one burst at the new capacity. Up to the last check the capacity is that of the last
- * observation; after it, the larger of that and the capacity now. */
+ * burst at its largest capacity, but at least one unit, and at least the largest request. When a
+ * lease ends, the fallback gives the capacity: that happens without an event, and the saved burst
+ * is kept as time, so the budget grows by one burst at the new capacity. Up to the last check the
+ * capacity is that of the last observation; after it, the larger of that and the capacity now. */
 static void check_rate(sim_world *world, size_t index, size_t resource,
                        const doorman_resource_info *info, doorman_time local) {
     sim_client *client = &world->clients[index];
@@ -497,11 +497,12 @@ static void check_rate(sim_world *world, size_t index, size_t resource,
     }
     double time = (double)(local - usage->observed_at) / (double)DOORMAN_SECOND;
     usage->budget += time * fmax(usage->capacity, info->capacity);
-    if (usage->leased && !info->leased) usage->budget += fmax(burst * info->capacity, 1);
+    double least = fmax(usage->largest, 1);
+    if (usage->leased && !info->leased) usage->budget += fmax(burst * info->capacity, least);
     usage->peak = fmax(usage->peak, info->capacity);
     usage->capacity = info->capacity;
     usage->observed_at = local;
-    double maximum = usage->budget + fmax(burst * usage->peak, 1);
+    double maximum = usage->budget + fmax(burst * usage->peak, least);
     if (exceeds(usage->granted, maximum)) {
         sim_fail(world, "%s granted %.9g of %s, and may grant %.9g", client->id, usage->granted,
                  world->resources[resource], maximum);

@@ -180,6 +180,7 @@ static void use_rate(sim_world *world, const sim_event *event) {
     if (!usage->resource || client->machine.paused_until || amount <= 0) return;
     doorman_time local = sim_local(&client->machine.clock, world->now);
     double before = usage->granted;
+    if (usage->largest < amount / (double)parts) usage->largest = amount / (double)parts;
     for (size_t i = 0; i < parts; i++) {
         doorman_decision decision =
             doorman_client_try(usage->resource, amount / (double)parts, NULL, local);

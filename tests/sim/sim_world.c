@@ -508,7 +508,7 @@ void sim_open(sim_world *world, size_t index, size_t resource) {
     }
     usage->abandoned = usage->returned_units = 0;
     usage->observed_at = local;
-    usage->capacity = usage->peak = usage->budget = usage->granted = 0;
+    usage->capacity = usage->peak = usage->budget = usage->granted = usage->largest = 0;
     sim_invalidate_client(world, index);
     sim_log(world, "%s opens %s, wants %.6g", client->id, options.resource_id, usage->wants);
     sim_step_client(world, index);
