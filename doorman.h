@@ -762,8 +762,10 @@ typedef struct doorman_result {
     /* ALLOWED: 0. REFUSED: after this time the same call can be allowed, if no other caller takes
      * units. A rate: the time until enough units are saved at the rate in force, or until a larger
      * lease is expected. A larger lease is only expected if the server may have more, or if there
-     * is no lease. A gauge: the time until another lease is expected. Round the time up for a
-     * Retry-After. DOORMAN_NEVER: the decision is IMPOSSIBLE, or no change is expected. */
+     * is no lease. A gauge: the time until another lease is expected. While a server learns, or
+     * other holders use up the resource, the next lease may be no larger, and another refusal may
+     * follow. Round the time up for a Retry-After. DOORMAN_NEVER: the decision is IMPOSSIBLE, or no
+     * change is expected. */
     doorman_time retry_after;
     doorman_time reset_after; /* time until all units are available again, if there are no other
                                  calls. A gauge and CONCURRENCY: 0, because this time is not
@@ -817,8 +819,8 @@ typedef enum doorman_resource_kind {
     DOORMAN_GAUGE /* units at once, which the application gives back: connections, transactions */
 } doorman_resource_kind;
 
-/* If the comment of a field starts with a value, then 0 stands for this value. A field that would
- * have no effect is refused:
+/* If the comment of a field starts with a value, then 0 means this value. A field that would have
+ * no effect is refused:
  *     - a value without its has_ field
  *     - wants_minimum, wants_initial or window, if wants is set
  *     - a burst of a gauge
@@ -1368,13 +1370,14 @@ DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, do
                                                   doorman_result *out);
 
 /* Waits until n units may be used, and takes them. Waiters are served in the order of their
- * arrival. doorman_resource_try does not queue: it takes what there is. A waiter sees a change of
- * the lease at once. While callers queue for a rate, they pass one by one at that rate, even if
- * more units have been saved. This lasts until half of the burst after the last waiter. Time that
- * threads oversleep is compensated gradually. If only the present lease is too small for n, the
- * call waits for a larger lease. A thread may be cancelled while it waits.
+ * arrival. doorman_resource_try does not queue: it takes what there is. So many small attempts can
+ * starve a waiter for many units, and waiters can starve an attempt for many units. A waiter sees a
+ * change of the lease at once. While callers queue for a rate, they pass one by one at that rate,
+ * even if more units have been saved. This lasts until half of the burst after the last waiter.
+ * Time that threads oversleep is compensated gradually. If only the present lease is too small for
+ * n, the call waits for a larger lease. A thread may be cancelled while it waits.
  *   n         [0, 1e15], in the resource's units
- *   timeout   0: does not wait; DOORMAN_NEVER: waits as long as necessary
+ *   timeout   0 or less: does not wait; DOORMAN_NEVER: waits as long as necessary
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is IMPOSSIBLE: see
  *             doorman_resource_try) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent is shut down,
  *             or the resource is closed) | OUT_OF_MEMORY
@@ -4378,8 +4381,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *       A holder that wants less gives capacity back before it sends the claim. While no server
  *    answers, the holder gives nothing back. A new master could not know about the capacity that
  *    was given back, and could not grant it to other holders.
- * R9 A new lease never makes the end earlier. A holder counts the time of a lease from when the
- *    holder sent the request.
+ * R9 A new lease of the same node never makes the end earlier. A holder counts the time of a lease
+ *    from when the holder sent the request.
  * R10 A release names its lease. The holder tries the release once, and only when nothing of the
  *    lease is in use.
  */
@@ -5153,17 +5156,14 @@ static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lea
     held->cut = cut;
 }
 
-/* R9: stores a new lease and its K. If the old lease is in force and from the same node, its end
- * does not move back. If the old lease is from another node, that node has committed it itself. */
+/* R9: stores a new lease and its K. An old lease that is in force and from the same node keeps its
+ * end, if that is later. If the old lease is from another node, only that node has committed it, so
+ * the new lease starts its own end. */
 static void doorman__held_replace(doorman__held_lease *held, const doorman_lease *lease,
                                   doorman_time end, doorman_time now) {
-    double committed = doorman__max(lease->committed, lease->capacity);
-    if (!doorman__held_live(held, now) || strcmp(held->node, lease->node) != 0) {
-        held->end = now;
-        held->committed = 0;
-    }
-    held->committed = committed;
-    held->end = doorman__later(held->end, end);
+    bool renewed = doorman__held_live(held, now) && strcmp(held->node, lease->node) == 0;
+    held->end = doorman__later(renewed ? held->end : now, end);
+    held->committed = doorman__max(lease->committed, lease->capacity);
     held->lease_id = lease->id;
     held->capacity = lease->capacity;
     memcpy(held->node, lease->node, strlen(lease->node) + 1);
@@ -5358,8 +5358,8 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * most b(p), because the parent of p lowers b(p) in two cases only: to a claim to which p has
  * limited itself (R3), and when a lease of p has ended (R4). A server that restarts has an
  * unchanged b (R7) and grants no more than was in force. When it has learned, its lease tables are
- * complete (R6, R8). Finally, a lease ends no later than the server's own lease, of which it is a
- * part (S6, S8, R9).
+ * complete (R6, R8). Finally, a lease is a part of the server's own lease, and ends no
+ * later than that lease (S6, S8, R9).
  */
 
 /* The longest interval that a node without a lease tells its holders to wait. */
@@ -9467,6 +9467,7 @@ doorman_status doorman_client_open(doorman_client_resource **out, doorman_client
     if (!resource) resource = doorman__client_add(client, options, now);
     if (!resource) return doorman__no_memory(error);
     *out = resource;
+    if (error) error->text[0] = 0;
     if (resource->opened++ > 0) {
         doorman__resource_compare(resource, options, error);
     } else {
@@ -9617,9 +9618,8 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *   {"error":{"code":"INVALID_ARGUMENT","message":"get_capacity.resource[0].wants: is missing"}}
  *
  * G7 An algorithm has named parameters: minimum_interval, minimum_refresh_interval, decay_factor,
- *    reserve and handover. The design document has two more names: lease_duration_secs stands for
- *    the field lease_length, and refresh_interval stands for the field refresh_interval. Values are
- *    numbers or strings.
+ *    reserve and handover. The parameters lease_duration_secs (the field lease_length) and
+ *    refresh_interval come from the design document. Values are numbers or strings.
  * V5 A request or a response has at most 4 MiB, 32 levels and 200,000 values. A number has at most
  *    63 bytes. cJSON accepts too much: infinities, NUL in strings, and trailing bytes. So every
  *    text is first checked against RFC 8259, and cJSON gets only valid text. This section has its

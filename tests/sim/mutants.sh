@@ -146,9 +146,10 @@ mutant overclaim 'R3: units in use beyond the lease are claimed as a lease' \
     'item.has.capacity = doorman__min(claim, held->capacity);' \
     'item.has.capacity = claim;' \
     --faults hold,loss,resign,gap,spike,stall,cut --favour hold,resign,cut
-mutant other-node 'R3: what another node has committed is claimed' \
-    '|| strcmp(held->node, lease->node) != 0) {' \
-    ') {' --faults roam,hold,partition,resign,spike --favour roam,hold,partition,resign
+mutant other-node 'R9: a lease keeps the later end of a lease from another node' \
+    'doorman__held_live(held, now) && strcmp(held->node, lease->node) == 0;' \
+    'doorman__held_live(held, now);' \
+    --faults roam,hold,partition,resign,spike --favour roam,hold,partition,resign
 mutant learn-shorter 'R6: learning ends after half a lease' \
     'doorman__after(predecessor_gone_at, doorman__server_bound(server, algorithm->lease_length));' \
     'doorman__after(predecessor_gone_at, doorman__server_bound(server, algorithm->lease_length / 2));'

@@ -369,85 +369,87 @@ static void invalid_addresses_are_refused(void **state) {
     }
 }
 
+#define TOO_LONG (DOORMAN_DURATION_MAX + 1)
+
+static const struct {
+    const char *field;
+    doorman_resource_options options;
+} invalid_resource_options[] = {
+    {"resource_id", {.resource_id = NULL}},
+    {"resource_id", {.resource_id = ""}},
+    {"resource_id", {.resource_id = "a\nb"}},
+    {"priority", {.resource_id = "db", .has_priority = true, .priority = -1}},
+    {"priority", {.resource_id = "db", .has_priority = true, .priority = 16}},
+    {"priority: needs has_priority", {.resource_id = "db", .priority = 1}},
+    {"wants", {.resource_id = "db", .wants = -1}},
+    {"wants", {.resource_id = "db", .wants = (double)NAN}},
+    {"wants", {.resource_id = "db", .wants = (double)INFINITY}},
+    {"wants", {.resource_id = "db", .wants = 1.1e15}},
+    {"wants: must be at most wants_maximum",
+     {.resource_id = "db", .wants = 61, .wants_maximum = 60}},
+    {"wants_minimum: must be 0 if wants is set",
+     {.resource_id = "db", .wants = 7, .wants_minimum = 1}},
+    {"wants_initial: must be 0 if wants is set",
+     {.resource_id = "db", .wants = 7, .wants_initial = 7}},
+    {"window: must be 0 if wants is set", {.resource_id = "db", .wants = 7, .window = SECOND}},
+    {"wants_initial: must be at most wants_maximum",
+     {.resource_id = "db", .wants_initial = 61, .wants_maximum = 60}},
+    {"wants_initial: must be at least wants_minimum",
+     {.resource_id = "db", .wants_initial = 4, .wants_minimum = 5}},
+    {"wants_initial: must be at least wants_minimum", {.resource_id = "db", .wants_initial = 0.5}},
+    {"wants_minimum", {.resource_id = "db", .wants_minimum = -1}},
+    {"wants_minimum", {.resource_id = "db", .wants_minimum = (double)NAN}},
+    {"wants_maximum", {.resource_id = "db", .wants_maximum = -1}},
+    {"wants_maximum", {.resource_id = "db", .wants_maximum = (double)NAN}},
+    {"wants_maximum", {.resource_id = "db", .wants_maximum = 0.5}},
+    {"wants_maximum", {.resource_id = "db", .wants_minimum = 5, .wants_maximum = 4}},
+    {"wants_initial", {.resource_id = "db", .wants_initial = -1}},
+    {"wants_initial", {.resource_id = "db", .wants_initial = (double)NAN}},
+    {"window", {.resource_id = "db", .window = -1}},
+    {"window", {.resource_id = "db", .window = TOO_LONG}},
+    {"window", {.resource_id = "db", .window = 10 * MILLISECOND - 1}},
+    {"burst", {.resource_id = "db", .burst = -1}},
+    {"burst", {.resource_id = "db", .burst = TOO_LONG}},
+    {"burst: must be from 1 us", {.resource_id = "db", .burst = 1}},
+    {"burst: must be from 1 us", {.resource_id = "db", .burst = 999}},
+    {"burst_units: must be a finite number", {.resource_id = "db", .burst_units = -1}},
+    {"burst_units: must be a finite number", {.resource_id = "db", .burst_units = 1.1e15}},
+    {"burst_units: must be 0 if burst is set",
+     {.resource_id = "db", .burst = SECOND, .burst_units = 5}},
+    {"kind", {.resource_id = "db", .kind = (doorman_resource_kind)2}},
+    {"burst: must be 0: a gauge", {.resource_id = "db", .kind = DOORMAN_GAUGE, .burst = 1000}},
+    {"burst_units: must be 0: a gauge",
+     {.resource_id = "db", .kind = DOORMAN_GAUGE, .burst_units = 1}},
+    {"fallback", {.resource_id = "db", .fallback = (doorman_fallback)3}},
+    {"safe_capacity: must be -1",
+     {.resource_id = "db", .has_safe_capacity = true, .safe_capacity = -2}},
+    {"safe_capacity: must be -1",
+     {.resource_id = "db", .has_safe_capacity = true, .safe_capacity = (double)NAN}},
+    {"safe_capacity: needs has_safe_capacity", {.resource_id = "db", .safe_capacity = 5}},
+    {"safe_capacity: needs has_safe_capacity", {.resource_id = "db", .safe_capacity = (double)NAN}},
+    {"has_safe_capacity: must not be set unless the fallback is SAFE",
+     {.resource_id = "db",
+      .fallback = DOORMAN_PESSIMISTIC,
+      .has_safe_capacity = true,
+      .safe_capacity = 5}},
+    {"has_safe_capacity: must not be set unless the fallback is SAFE",
+     {.resource_id = "db", .fallback = DOORMAN_OPTIMISTIC, .has_safe_capacity = true}},
+};
+
 /* C5 */
 static void invalid_resource_options_are_refused(void **state) {
     (void)state;
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
-    const doorman_time far = DOORMAN_DURATION_MAX + 1;
-    const struct {
-        const char *field;
-        doorman_resource_options options;
-    } wrongs[] = {
-        {"resource_id", {.resource_id = NULL}},
-        {"resource_id", {.resource_id = ""}},
-        {"resource_id", {.resource_id = "a\nb"}},
-        {"priority", {.resource_id = "db", .has_priority = true, .priority = -1}},
-        {"priority", {.resource_id = "db", .has_priority = true, .priority = 16}},
-        {"priority: needs has_priority", {.resource_id = "db", .priority = 1}},
-        {"wants", {.resource_id = "db", .wants = -1}},
-        {"wants", {.resource_id = "db", .wants = (double)NAN}},
-        {"wants", {.resource_id = "db", .wants = (double)INFINITY}},
-        {"wants", {.resource_id = "db", .wants = 1.1e15}},
-        {"wants: must be at most wants_maximum",
-         {.resource_id = "db", .wants = 61, .wants_maximum = 60}},
-        {"wants_minimum: must be 0 if wants is set",
-         {.resource_id = "db", .wants = 7, .wants_minimum = 1}},
-        {"wants_initial: must be 0 if wants is set",
-         {.resource_id = "db", .wants = 7, .wants_initial = 7}},
-        {"window: must be 0 if wants is set", {.resource_id = "db", .wants = 7, .window = SECOND}},
-        {"wants_initial: must be at most wants_maximum",
-         {.resource_id = "db", .wants_initial = 61, .wants_maximum = 60}},
-        {"wants_initial: must be at least wants_minimum",
-         {.resource_id = "db", .wants_initial = 4, .wants_minimum = 5}},
-        {"wants_initial: must be at least wants_minimum",
-         {.resource_id = "db", .wants_initial = 0.5}},
-        {"wants_minimum", {.resource_id = "db", .wants_minimum = -1}},
-        {"wants_minimum", {.resource_id = "db", .wants_minimum = (double)NAN}},
-        {"wants_maximum", {.resource_id = "db", .wants_maximum = -1}},
-        {"wants_maximum", {.resource_id = "db", .wants_maximum = (double)NAN}},
-        {"wants_maximum", {.resource_id = "db", .wants_maximum = 0.5}},
-        {"wants_maximum", {.resource_id = "db", .wants_minimum = 5, .wants_maximum = 4}},
-        {"wants_initial", {.resource_id = "db", .wants_initial = -1}},
-        {"wants_initial", {.resource_id = "db", .wants_initial = (double)NAN}},
-        {"window", {.resource_id = "db", .window = -1}},
-        {"window", {.resource_id = "db", .window = far}},
-        {"window", {.resource_id = "db", .window = 10 * MILLISECOND - 1}},
-        {"burst", {.resource_id = "db", .burst = -1}},
-        {"burst", {.resource_id = "db", .burst = far}},
-        {"burst: must be from 1 us", {.resource_id = "db", .burst = 1}},
-        {"burst: must be from 1 us", {.resource_id = "db", .burst = 999}},
-        {"burst_units: must be a finite number", {.resource_id = "db", .burst_units = -1}},
-        {"burst_units: must be a finite number", {.resource_id = "db", .burst_units = 1.1e15}},
-        {"burst_units: must be 0 if burst is set",
-         {.resource_id = "db", .burst = SECOND, .burst_units = 5}},
-        {"kind", {.resource_id = "db", .kind = (doorman_resource_kind)2}},
-        {"burst: must be 0: a gauge", {.resource_id = "db", .kind = DOORMAN_GAUGE, .burst = 1000}},
-        {"burst_units: must be 0: a gauge",
-         {.resource_id = "db", .kind = DOORMAN_GAUGE, .burst_units = 1}},
-        {"fallback", {.resource_id = "db", .fallback = (doorman_fallback)3}},
-        {"safe_capacity: must be -1",
-         {.resource_id = "db", .has_safe_capacity = true, .safe_capacity = -2}},
-        {"safe_capacity: must be -1",
-         {.resource_id = "db", .has_safe_capacity = true, .safe_capacity = (double)NAN}},
-        {"safe_capacity: needs has_safe_capacity", {.resource_id = "db", .safe_capacity = 5}},
-        {"safe_capacity: needs has_safe_capacity",
-         {.resource_id = "db", .safe_capacity = (double)NAN}},
-        {"has_safe_capacity: must not be set unless the fallback is SAFE",
-         {.resource_id = "db",
-          .fallback = DOORMAN_PESSIMISTIC,
-          .has_safe_capacity = true,
-          .safe_capacity = 5}},
-        {"has_safe_capacity: must not be set unless the fallback is SAFE",
-         {.resource_id = "db", .fallback = DOORMAN_OPTIMISTIC, .has_safe_capacity = true}},
-    };
-    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+    size_t count = sizeof invalid_resource_options / sizeof *invalid_resource_options;
+    for (size_t i = 0; i < count; i++) {
+        const doorman_resource_options *options = &invalid_resource_options[i].options;
         doorman_client_resource *resource = NULL;
         doorman_error error = {""};
-        assert_int_equal(doorman_client_open(&resource, client, &wrongs[i].options, &error, w.now),
+        assert_int_equal(doorman_client_open(&resource, client, options, &error, w.now),
                          DOORMAN_INVALID_ARGUMENT);
-        assert_names(&error, wrongs[i].field);
+        assert_names(&error, invalid_resource_options[i].field);
         assert_null(resource);
         assert_int_equal(due_of(client), DOORMAN_NEVER);
     }
@@ -910,7 +912,8 @@ static void other_options_on_a_second_opening_are_reported(void **state) {
         second.resource_id = "db";
         doorman_client_resource *one = NULL, *two = NULL;
         doorman_error error = {"the text of another call"};
-        assert_int_equal(doorman_client_open(&one, client, &first, NULL, w.now), DOORMAN_OK);
+        assert_int_equal(doorman_client_open(&one, client, &first, &error, w.now), DOORMAN_OK);
+        assert_string_equal(error.text, "");
         assert_false(read_now(&w, one).options_differ);
         assert_int_equal(doorman_client_open(&two, client, &second, &error, w.now), DOORMAN_OK);
         assert_ptr_equal(one, two);
