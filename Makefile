@@ -47,8 +47,8 @@ $(announce)
 @$(C) $(CFLAGS) $< -o $@ $(LDFLAGS) $(LIBRARIES)
 endef
 
-# doorman_server.c alone makes a node of a tree. The rest of the server is in parts, each of which
-# can be left out: `make HTTP=0 ETCD=0`. build/server_parts changes when the choice does.
+# doorman_server.c alone makes a node of a tree. The other parts of the server are optional, for
+# example `make HTTP=0 ETCD=0`. build/server_parts changes when this choice changes.
 HTTP = 1
 ETCD = 1
 TLS = 1

@@ -24,8 +24,8 @@ static void check(doorman_status status, const char *what) {
     exit(1);
 }
 
-/* Prints one column. `*`: allowed at once. A number: allowed after a wait of so many tenths of a
- * second. `-`: refused. */
+/* Prints one column. `*`: allowed at once. A number: allowed after a wait; the number is in
+ * tenths of a second. `-`: refused. */
 static void print_decision(doorman_decision decision, doorman_time wait) {
     if (decision != DOORMAN_ALLOWED) {
         printf("  -");

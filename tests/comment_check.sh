@@ -2,7 +2,7 @@
 # Checks the comments of doorman.h, doorman_server.c and server/:
 #
 #   - Each function, type or macro that a comment of doorman.h names exists. In the list of the API
-#     at the top, "_destroy" behind "doorman_server_create" stands for doorman_server_destroy.
+#     at the top, "_destroy" behind "doorman_server_create" means doorman_server_destroy.
 #   - Each rule that a comment of these files or of the tests quotes (T7, R4, ...) is defined
 #     exactly once. A definition is a line of a comment that starts with the number of the rule.
 set -u
