@@ -570,7 +570,7 @@ DOORMAN_API bool doorman_upstream_request(doorman_upstream *upstream, doorman_re
  * accepted, and only once (R2).
  *   response  used only during the call. It is checked: an invalid response changes no lease, and
  *             counts as a failed request
- *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (it does not match the request) */
+ *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (the response does not match) */
 DOORMAN_API doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t sequence,
                                                      const doorman_response *response,
                                                      doorman_time now);
@@ -4291,10 +4291,10 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
 
 /* ---- >>upstream ----------------------------------------------------------------------------- */
 /*
- * The upward half of a client, and of a server with a parent. It decides which leases to ask for,
- * when, and at which address. It also interprets the responses. The upstream is passive. Its owner
- * is the client or the server. The owner passes demands to the upstream, and reads changes of
- * leases from it:
+ * An upstream asks for the leases of its owner. The owner is a client, or a server with a parent.
+ * The upstream decides which leases to ask for, when, and at which address. It also interprets the
+ * responses. The upstream is passive. Its owner passes demands to the upstream, and reads changes
+ * of leases from it:
  *
  *     a request    if (doorman__upstream_begin(upstream, now)) {
  *                      while ((held = doorman__upstream_next(upstream, now))) {
@@ -4353,38 +4353,38 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  * fallback of the resource.
  *
  * K1 One request renews all held leases that are past half their interval. The request is made when
- *    the first of these held leases is due. A held lease becomes due when its interval ends, or up
- *    to 5 % later at random. A held lease is requested sooner if it is new, or if its wants have
- *    grown or fallen by over a tenth. But the minimum interval must have passed since its last
- *    request. A client requests a held lease at once if it was granted all its wants and its
- *    limiters have refused something since. The reason is that there may be more capacity (S3). A
- *    client confirms a smaller lease at once. A node confirms a smaller lease when what the node
- *    has committed for its holders is not more than the lease (R12).
+ *    the first of these held leases is due. A held lease becomes due at a random time: between the
+ *    end of its interval and 5 % later. Two kinds of held leases are requested sooner: those that
+ *    are new, and those whose wants have changed by more than a tenth. The minimum interval must
+ *    still have passed since the last request. There is one exception. A client that was granted
+ *    all its wants asks at once when its limiters refuse something, because there may be more
+ *    capacity (S3). A client confirms a smaller lease at once. A node confirms a smaller lease when
+ *    the amounts that it has committed for its holders fit into the lease (R12).
  * K2 After a failure the upstream backs off for a random time between 1 s and an upper bound. The
  *    bound is 2 s after the first failure. The bound doubles with each further failure, up to 60 s.
- *    The random time is also at most a quarter of the time until the first lease ends, but never
- *    less than 1 s. If a server answers but does not know the master, the bound is at most 4 s,
- *    because an election ends soon.
- * K3 The upstream follows a redirect at once. It follows at most five redirects in a row, and never
+ *    The random time is also at most a quarter of the time until the first lease ends. It is never
+ *    less than 1 s. While servers answer that they do not know the master, the bound is at most 4
+ *    s, because an election ends soon.
+ * K3 The upstream follows a redirect at once. It follows at most five redirects in a row. It never
  *    follows a redirect from TLS to plain text.
- * R2 A response is accepted only if it answers the last request, and only once. If the request
- *    reported a lease that has ended in the meantime, the response has no effect on that held
- *    lease.
+ * R2 The upstream accepts only the response to its last request, and accepts it once. A lease that
+ *    the request reported may end before the response comes. The response then has no effect on the
+ *    held lease.
  * R3 A holder limits itself to a claim before it sends the claim. The claim is the larger of two
  *    amounts: the capacity of its lease, and what is in use. For a client, units in flight are in
  *    use. For a node, the amount that it has committed for its own holders is in use. The holder
- *    sends both amounts, the capacity as `has` and what is in use as `outstanding`. A granter
- *    lowers what is committed to the larger amount. A new master grants only `has`, because no
- *    holder may grow while the master learns. What is in use beyond the lease was granted by an
- *    earlier lease. Together with leases that the master does not know yet, that part may exceed
- *    the capacity.
+ *    sends the capacity as `has` and what is in use as `outstanding`. A granter lowers what it has
+ *    committed to the claim. A new master grants only `has`, because no holder may grow while the
+ *    master learns. Units in use beyond `has` come from an earlier lease. If the master granted
+ *    these units too, its leases could exceed the capacity, because it does not know all leases
+ *    yet.
  *       A holder that wants less gives capacity back before it sends the claim. While no server
- *    answers, the holder gives nothing back. A new master could not know about the capacity that
- *    was given back, and could not grant it to other holders.
- * R9 A new lease of the same node never makes the end earlier. A holder counts the time of a lease
- *    from when the holder sent the request.
- * R10 A release names its lease. The holder tries the release once, and only when nothing of the
- *    lease is in use.
+ *    answers, the holder gives nothing back. A new master would not know about the returned
+ *    capacity, so no other holder would get it.
+ * R9 When a node renews a lease, the end of the lease never gets earlier. For the holder, the time
+ *    of a lease starts when the holder sends the request.
+ * R10 A release names its lease. A holder releases a lease only when nothing of the lease is in
+ *    use. It sends the release once.
  */
 
 /* Wants count as met if the lease is at least this part of the wants (R12). */
@@ -4403,8 +4403,8 @@ typedef enum doorman__held_state {
 
 typedef struct doorman__held_lease {
     struct doorman__held_lease *previous, *next; /* in the upstream's list */
-    doorman__timer due;                          /* in the heap of dues, or that of releases */
-    doorman__timer half, over;                   /* in the heaps of halves and of ends */
+    doorman__timer due;                          /* in the heap `dues` or `releases` */
+    doorman__timer half, over;                   /* in the heaps `halves` and `ends` */
     doorman__held_state state;
     const char *resource_id; /* in the owner's memory */
 
@@ -4432,12 +4432,12 @@ typedef struct doorman__held_lease {
     /* When to send requests: see doorman__held_schedule. */
     doorman_time requested_at, refresh_interval;
     doorman_time request_at; /* when to renew, to report other wants, or to release */
-    doorman_time confirm_at; /* when to check whether to confirm the lease; or NEVER */
+    doorman_time confirm_at; /* when the lease may be confirmed; NEVER: no confirmation */
 } doorman__held_lease;
 
 /* What an owner reports about a held lease. */
 typedef struct doorman__report {
-    const doorman_demand *demands; /* a client has one, a server at most GROUPS_MAX */
+    const doorman_demand *demands; /* one for a client, up to GROUPS_MAX for a server */
     size_t demand_count;
     double wants;       /* the sum of the demands */
     double outstanding; /* what is in use */
@@ -4456,10 +4456,10 @@ typedef enum doorman__upstream_state {
 #define DOORMAN__REDIRECTS_MAX 5
 #define DOORMAN__PATH_MAX 16
 
-/* A request with this number of items and the longest ids has at most 4 MiB and 200,000 values.
+/* A request with this many items has at most 4 MiB and 200,000 values, even with the longest ids.
  * Further items go into the next request. */
 #define DOORMAN__ITEMS_MAX 1000
-#define DOORMAN__ITEMS_MAX_CLIENT 500 /* lower, because an agent locks its mutex meanwhile */
+#define DOORMAN__ITEMS_MAX_CLIENT 500 /* lower: an agent holds its mutex while it makes a request */
 #define DOORMAN__DEMANDS_MAX 20000
 
 struct doorman_upstream {
@@ -4490,8 +4490,8 @@ struct doorman_upstream {
     doorman_demand *demands; /* the demands of item 0, then those of item 1, and so on */
     size_t demands_capacity, demand_count;
     size_t processed_count; /* items whose responses the owner has read */
-    bool tried_both;        /* whether the method has been changed between begin and end */
-    bool no_memory;         /* whether memory for an item was missing between begin and end */
+    bool tried_both;        /* the request under way has tried both methods */
+    bool no_memory;         /* the request under way had no memory for an item */
 };
 
 const char *doorman_method_name(doorman_method method, bool is_server) {
@@ -4726,7 +4726,7 @@ static void doorman__upstream_remove(doorman_upstream *upstream, doorman__held_l
     assert(!held->due.place && !held->half.place && !held->over.place);
 }
 
-/* Removes a held lease that has nothing to release, and leaves it for the owner to free. */
+/* Removes a held lease that has nothing to release. The owner frees it later. */
 static void doorman__held_finish(doorman_upstream *upstream, doorman__held_lease *held) {
     assert(doorman__held_ending(held) || held->state == DOORMAN__HELD_IDLE);
     doorman__upstream_remove(upstream, held);
@@ -4830,9 +4830,9 @@ static void doorman__held_end_request(doorman_upstream *upstream, doorman__held_
 
 /* ---- upstream: when a request ends */
 
-/* Ends a request that has no item left to process. The request failed, was redirected, or was a
- * release. Items without a response are due now, but items that have been due for longer come
- * first. So items take turns if not all of them fit into one request. */
+/* Ends a request that failed, was redirected, or was a release. Items without a response become due
+ * now. Held leases that became due earlier come first. So all held leases have their turn, even if
+ * one request has no room for all of them. */
 static void doorman__upstream_end_items(doorman_upstream *upstream, bool answered) {
     for (size_t i = 0; i < upstream->item_count; i++) {
         doorman__held_lease *held = upstream->in_request[i];
@@ -4853,7 +4853,8 @@ static void doorman__upstream_forget(doorman_upstream *upstream) {
     upstream->redirect[0] = 0;
 }
 
-/* K2: the upper bound is at most 2^DOORMAN__FAILURES_MAX seconds. */
+/* K2: after n failures the upper bound is 2^n seconds, but at most 60. n stops at these numbers.
+ * The second one applies to failures in which a server answered. */
 #define DOORMAN__FAILURES_MAX 6
 #define DOORMAN__FAILURES_MAX_ALIVE 2
 
@@ -4967,8 +4968,8 @@ static void doorman__upstream_add_item(doorman_upstream *upstream, doorman__held
     upstream->items[upstream->item_count++] = *item;
 }
 
-/* R10: puts a release into the request. From then on the lease is not used. If units of the lease
- * are still in use, the next check is a second later. */
+/* R10: puts a release into the request. After this call the lease is not used. If units of the
+ * lease are still in use, the function only schedules another check, a second later. */
 static void doorman__upstream_put_release(doorman_upstream *upstream, doorman__held_lease *held,
                                           double outstanding, doorman_time now) {
     if (outstanding > 0) {
@@ -5007,9 +5008,8 @@ static void doorman__upstream_put_renewal(doorman_upstream *upstream, doorman__h
     doorman__upstream_add_item(upstream, held, &item);
 }
 
-/* Puts the held lease that doorman__upstream_next has returned into the request. A confirmation has
- * nothing to confirm while a gauge has not released any units. In that case the next check is a
- * second later. */
+/* Puts the held lease from doorman__upstream_next into the request. A gauge that has not released
+ * any units has nothing to confirm. The next check is then a second later. */
 static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_lease *held,
                                   const doorman__report *report, doorman_time now) {
     assert(report->outstanding >= 0 && report->wants >= 0);
@@ -5027,8 +5027,9 @@ static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_leas
     }
 }
 
-/* Completes and writes the request that doorman__upstream_begin has started. Returns false if there
- * is nothing to send. If there is no memory for any item, the upstream tries again a second later.
+/* Completes the request that doorman__upstream_begin has started, and writes it to *out. Returns
+ * false if there is nothing to send. If there is no memory for any item, the upstream tries again a
+ * second later.
  */
 static bool doorman__upstream_end(doorman_upstream *upstream, doorman_request *out,
                                   doorman_time now) {
@@ -5137,9 +5138,9 @@ static bool doorman__response_valid(const doorman_upstream *upstream,
 
 /* Sets when to send the next request after a response. A lease that is smaller than the claim is
  * confirmed at once, and again when more units are released (R12). An interval starts when the
- * response comes. The server granted the lease earlier, so the server's minimum interval is
- * respected too. After a slow response the interval is shorter, so that the renewal comes before
- * the lease ends. */
+ * response comes, which is later than the grant. So the next request also respects the minimum
+ * interval of the server. After a slow response the interval starts earlier, so that the renewal
+ * comes before the lease ends. */
 static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lease *held,
                                    doorman_time interval) {
     doorman_time now = upstream->now;
@@ -5156,9 +5157,8 @@ static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lea
     held->cut = cut;
 }
 
-/* R9: stores a new lease and its K. An old lease that is in force and from the same node keeps its
- * end, if that is later. If the old lease is from another node, only that node has committed it, so
- * the new lease starts its own end. */
+/* R9: stores a new lease and its K. Of two leases from one node, the later end counts. The end of a
+ * lease from another node does not count, because only the other node has committed that lease. */
 static void doorman__held_replace(doorman__held_lease *held, const doorman_lease *lease,
                                   doorman_time end, doorman_time now) {
     bool renewed = doorman__held_live(held, now) && strcmp(held->node, lease->node) == 0;
@@ -5169,8 +5169,8 @@ static void doorman__held_replace(doorman__held_lease *held, const doorman_lease
     memcpy(held->node, lease->node, strlen(lease->node) + 1);
 }
 
-/* Processes one item of a response. If the reported lease has ended meanwhile, the item has no
- * effect and the function returns false (R2). */
+/* Processes one item of a response. Returns false if the reported lease has ended meanwhile (R2).
+ * The item then has no effect. */
 static bool doorman__held_process_response(doorman_upstream *upstream, doorman__held_lease *held,
                                            bool reported,
                                            const doorman_capacity_response *item_response) {
@@ -5201,7 +5201,7 @@ static bool doorman__held_process_response(doorman_upstream *upstream, doorman__
 
 /* Accepts or rejects a response (R2). After OK the owner reads the items with
  * doorman__upstream_next_item.
- *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (it does not match the request) */
+ *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (the response does not match) */
 static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint64_t sequence,
                                                const doorman_response *response, doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -5247,60 +5247,60 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
 /*
  * A server is a node of the tree. It has a mastership, a configuration, and a lease table for each
  * resource that a holder has asked for. It processes a request in three steps: it checks the whole
- * request, reserves all the memory that the request needs, and then decides. So a request changes
- * nothing if it is invalid or if its memory cannot be reserved (C4, C5).
+ * request, reserves all the memory that the request needs, and then decides. A request that fails
+ * one of the first two steps changes nothing (C4, C5).
  *
  * S1 A server that is not master answers only with the mastership.
  * S2 Expired leases are never visible: every function removes them before it reads a lease table.
- * S3 The minimum interval is 5 s, but at most half the refresh interval. A holder that asks again
- *    within this interval and names its last lease gets that lease again (R11). So a holder whose
- *    wants were not met does not gain by asking often. The minimum interval does not apply to a
- *    holder that names another lease, or that names no lease. It also does not apply to a holder
- *    that was granted all its wants and now wants more. For this the free capacity must allow a
- *    larger lease, and no round may be on (see leases). Such a holder gets a new lease by R5. It
- *    never gets the old lease again. It may have given back a part of that lease since then, and
- *    that part is now free or belongs to another holder.
+ * S3 The minimum interval is 5 s, but at most half the refresh interval. It applies to a holder
+ *    that names its last lease. A request within the interval gets the last lease again (R11). So a
+ *    holder whose wants were not met gains nothing by asking often. There is one exception. A
+ *    holder that was granted all its wants and now wants more gets a new lease by R5. The exception
+ *    needs free capacity for a larger lease. It also needs that no round is active (see >>leases).
+ *    The old lease is not repeated, because the holder may have given back a part of it. That part
+ *    is now free or belongs to another holder.
  * S4 While the server learns (R6), a holder that has nothing of this node gets TRY_LATER, not a
- *    lease of 0. So the fallback of the holder stays in force, as if the server were still away.
- *    The holder should ask again after its usual interval, or when the learning ends. The server
- *    notes the wants of the holder and commits nothing for it. It removes the holder's lease entry
- *    if the holder does not ask again. Amounts that are not parts of a shared capacity (STATIC,
- *    NO_ALGORITHM) need no learning.
- * S5 A holder to which neither S3 nor S4 applies gets the target of the algorithm. The grant is at
- *    most what is free, or what the holder may still be using (R5).
+ *    lease of 0. So the fallback of the holder stays in force, as if no server answered. The holder
+ *    should ask again after its usual interval, or when the learning ends. The server notes the
+ *    wants of the holder and commits nothing for it. The server removes the lease entry of a holder
+ *    that does not ask again. STATIC and NO_ALGORITHM do not divide a capacity, so they need no
+ *    learning.
+ * S5 If neither S3 nor S4 applies, the holder gets its target from the algorithm. The grant is at
+ *    most the larger of two amounts: what is free, and what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
  *    interval in a response is at most a third of the lease. A holder below its target should ask
- *    again early (R12). If leases are whole units, two conditions apply: the holder is owed a unit
- *    (A5), and the units that are owed to all holders are not more than the capacity. The other
- *    holders keep the usual interval.
- * S7 The safe capacity is the template's. If the template has none, a client gets the capacity
- *    divided by the number of known subclients, including those of the request. In three cases
- *    there is then no safe capacity: the server learns, the amount is not a part of a shared
- *    capacity, or the holder is a server. A node has no more capacity than its clients want, so the
- *    safe capacity of its clients is at least the level that its parent sent. If leases are whole
- *    units, the safe capacity is rounded down. It is 0 if there are more clients than units,
- *    because one unit for each client would exceed the capacity. A node sends no safe capacity if
- *    it would be 0.
- * S8 The entry of a lease lasts 1 + drift times as long as the lease. There are two reasons: the
- *    holder's clock may be slower by the drift, and the holder counts from when it asked.
- * S9 A claim has no effect if its holder has no lease entry and the server is not learning.
- *    on_event reports such a claim.
+ *    again early (R12). If leases are whole units, only a holder that is owed a unit should ask
+ *    again early (A5). No holder should do so while the units owed to all holders are more than the
+ *    capacity and more than an eighth of the number of holders. In these cases the usual interval
+ *    applies.
+ * S7 A template may set the safe capacity. Otherwise the safe capacity of a client is the capacity
+ *    divided by the number of known subclients. This number includes the subclients of the request.
+ *    Without a template's value there is no safe capacity in three cases: the server learns, the
+ *    algorithm does not divide the capacity, or the holder is a server. A node has only the
+ *    capacity that its clients want. So the safe capacity of its clients is at least the level that
+ *    its parent sent. If leases are whole units, the safe capacity is rounded down. With more
+ *    clients than units it is 0, because one unit for each client would exceed the capacity. Where
+ *    it would be 0, a node sends no safe capacity.
+ * S8 A lease entry lasts 1 + drift times as long as its lease. So the entry outlasts the lease even
+ *    if the holder's clock is slower by the drift. The time on the network does not matter, because
+ *    the holder counts from when it sent the request.
+ * S9 A server that is not learning ignores the claim of a holder without a lease entry. on_event
+ *    reports such a claim.
  * S10 on_event reports each sign that two processes use one id (see leases, "shared ids"). The
  *    server also marks the leases of that id. Nothing else changes for these leases.
- * R8 Learning ends when every lease that a predecessor can have granted has ended. Learning
- *    lasts for the longest lease length plus the drift, from when the predecessor was known to be
- *    gone. (For a node see T6.) If learning_mode_duration is shorter, T7 does not hold for that
- *    resource.
+ * R8 Learning ends when all leases of a predecessor must have ended. That is the longest lease
+ *    length plus the drift after the predecessor was known to be gone. T6 is the rule for a node.
+ *    If learning_mode_duration is shorter, T7 does not hold for that resource.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
  *    The holder gets its last lease again, for the rest of its time. What the holder has given back
  *    is subtracted from that lease, and does not come back within the interval.
  * R12 Capacity moves fast. A client confirms a smaller lease at once. A node confirms a smaller
- *    lease when the amount that is committed for its holders fits into the lease. A holder whose
- *    lease is below its target by more than a thousandth should ask again after the minimum
- *    interval, but not before `minimum_refresh_interval`.
- * G5 A new configuration drops no lease. A resource that gets its first template learns first.
- *    Before that, every request for the resource was granted, and no lease table recorded the
- *    grants.
+ *    lease when the amount that it has committed for its holders fits into the lease. A lease may
+ *    be below its target by more than a thousandth. Its holder should then ask again after the
+ *    longer of two times: the minimum interval and `minimum_refresh_interval`.
+ * G5 A new configuration drops no lease of a resource that still has a template. A resource that
+ *    gets its first template learns first. Before that, every request for the resource was granted,
+ *    and no lease table recorded the grants.
  * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
  *    one holder. An item beyond a limit is refused (FULL). No holder loses a lease because of a
  *    limit.
@@ -5309,60 +5309,63 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * heap orders all resources by the time by which an update must visit them. This time is never
  * after the end of the first lease entry. It may be before that end, because a renewal moves the
  * end but does not move the resource in the heap. The next update then sets the exact time. So
- * updates cost O(log resources) for each resource and lease length, whatever the number of
- * resources and renewals.
+ * updates cost each resource O(log resources) in each lease length, however many renewals there
+ * are.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
  * upstream). The capacity of this lease is the capacity of its lease table (C). What the parent has
  * committed for this lease is the most that the lease table may commit (K).
  *
- * T1 The node asks its parent for all its resources in one request, with the wants of its holders
- *    in groups. If the holders want more than the capacity, the node asks sooner, but not within
- *    the minimum interval.
+ * T1 The node asks its parent for all its resources in one request. The request has the wants of
+ *    the node's holders in groups. If the holders want more than the capacity, the node asks as
+ *    soon as the minimum interval allows.
  * T2 Shares are fair across the tree. The node uses the terms of its parent if these terms fit into
  *    the node's lease. If they do not fit, the node computes its own terms. If demands have changed
- *    since the parent made the terms, some capacity may remain. The node divides the rest in
- *    proportion to what is still wanted. Otherwise the rest would be idle until the next request to
- *    the parent.
+ *    since the parent made the terms, some capacity may remain. The node divides this remainder in
+ *    proportion to what is still wanted. Otherwise the remainder would be idle until the next
+ *    request to the parent.
  *       The parent treats a group of demands as one demand. This is exact unless a level lies
  *    within the group. So the groups have a boundary at each level of the last response. Further
- *    boundaries lie around the first level, and they are denser near it. The level at which a
- *    reserve is shared is one of the levels. This level matters only if some priority has no more
- *    than the reserve. In that case it is the level of that priority. The parent treats the demands
- *    of a group as equal. What a group takes is concave in the level, so the parent overestimates
- *    it, and the level that the parent finds is never too high. From round to round this level
- *    approaches the exact level from below, as in Newton's method, and then stays there.
- * T3 The algorithm and its parameters are the parent's. The refresh interval gets shorter by the
- *    factor decay_factor at each level.
+ *    boundaries lie around the first level, and they are denser near it. A reserve is shared at a
+ *    level too. This level matters only if some priority has no more than the reserve. Then it is
+ *    also the level of that priority, so it is a boundary. The parent treats the demands of a group
+ *    as equal. The amount that a group takes is a concave function of the level. So the parent
+ *    overestimates this amount, and the level that it finds is never too high. From request to
+ *    request this level approaches the exact level from below, as in Newton's method, and then
+ *    stays there.
+ * T3 The algorithm and its parameters are the parent's. At each level of the tree the refresh
+ *    interval is multiplied by decay_factor.
  * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER. After the first
  *    request for a resource, the node asks its parent at once. The holders of the node should ask
  *    again after 1 s, or after 4 s if the node cannot have a lease sooner.
  * T5 All servers of a node use the node's name at the parent. So a new master inherits the node's
  *    lease.
  * T6 A new master reports to its parent that it learns, until its predecessor's leases have ended.
- *    Those leases end no later than the node's lease. So the parent responds with the time that its
- *    entry for the node's lease lasts (`learn_for`). If the parent itself learns for longer, it
- *    sends that longer time. Only the first such response counts. From then on, the parent's entry
- *    is for the new master's own lease. Until the node has learned, it releases nothing (R10).
- * R7 While a child learns, its parent grants it the same lease as before, and does not treat its
- *    claims as confirmations. Until the child has learned, the shares do not include its demands,
- *    and what the child has is subtracted from the capacity.
+ *    Those leases end no later than the node's lease. So the parent sends the remaining time of its
+ *    entry for the node's lease (`learn_for`). If the parent itself learns for longer, it sends
+ *    that longer time. Only the first such response counts. After that response, the parent's entry
+ *    is for the new master's own lease. The node releases nothing before it has learned (R10).
+ * R7 While a child learns, its parent grants it the same lease as before. The claims of the child
+ *    confirm nothing. The shares do not include the demands of the child. What the child has is
+ *    subtracted from the capacity.
  * T8 A request to a parent names the sender, and the nodes on the longest path below the sender. A
- *    server refuses a request that names the server itself, or that names more than 16 nodes.
+ *    server refuses a request that names the server itself or its parent. No request to a parent
+ *    may name more than 16 nodes.
  *
  * Why T7 holds in the whole tree. Let b(h) be what the parent of h has committed for h. While that
  * parent is gone or learns, b(h) is the amount in the last complete lease table of that parent. The
  * b of the root is its capacity. Two statements hold for every server h with the parent p. First,
  * what is in force below h is at most b(h). Second, the sum of b over all children of p is at most
- * b(p). The proof is by induction over the levels. Grants keep the sum of u within K (R5). K is at
- * most b(p), because the parent of p lowers b(p) in two cases only: to a claim to which p has
- * limited itself (R3), and when a lease of p has ended (R4). A server that restarts has an
- * unchanged b (R7) and grants no more than was in force. When it has learned, its lease tables are
- * complete (R6, R8). Finally, a lease is a part of the server's own lease, and ends no
- * later than that lease (S6, S8, R9).
+ * b(p). The proof is by induction over the levels. A grant of p keeps the sum of what p has
+ * committed within K (R5). K is at most b(p), because the parent of p lowers b(p) in two cases
+ * only. In the first case p has sent a claim, to which p has limited itself (R3). In the second
+ * case a lease of p has ended (R4). If a server restarts, its b does not change (R7), and the
+ * server grants no more than was in force. When it has learned, its lease tables are complete (R6,
+ * R8). Finally, a lease is a part of the server's own lease, and ends no later than that lease (S6,
+ * S8, R9).
  */
 
-/* The longest interval that a node without a lease tells its holders to wait. */
+/* The longest time that the holders of a node without a lease should wait. */
 #define DOORMAN__DEFER_MAX (4 * DOORMAN_SECOND)
 
 /* One update visits at most this many leases and resources. This takes some milliseconds. */
@@ -5370,15 +5373,14 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
 
 /* Counts the resources of one holder of the server. */
 typedef struct doorman__holder_usage {
-    doorman__link
-        link; /* keyed by 64 bits of a keyed hash of the holder; equal hashes mean one holder */
+    doorman__link link; /* the key is a hash of the holder; equal hashes count as one holder */
     size_t count;
 } doorman__holder_usage;
 
 /* One resource: its lease table and, for a node with a parent, the node's own lease. */
 typedef struct doorman__server_resource_entry {
     doorman__link link; /* in the server's table; must be first */
-    doorman__timer due; /* in the server's heap: an update must visit the resource by then */
+    doorman__timer due; /* in the server's heap: the latest time of the next update */
     const doorman_template *settings;
     struct doorman__upward *upward; /* NULL: the server is a root */
     uint64_t expired_count;
@@ -5540,7 +5542,7 @@ static doorman__upward *doorman__upward_of(doorman__held_lease *held) {
     return DOORMAN__WITHIN(doorman__upward, held, held);
 }
 
-/* Frees the resources of a node whose own leases have been released, or have ended. */
+/* Frees each resource whose held lease was released or has ended. */
 static void doorman__server_free_closed(doorman_server *server) {
     for (doorman__held_lease *held = NULL;
          (held = doorman__upstream_next_closed(&server->upstream));) {
@@ -5597,7 +5599,7 @@ static void doorman__server_resign(doorman_server *server) {
     server->master[0] = 0;
 }
 
-/* Ends a mastership whose time has passed, unless a call has already ended it. */
+/* Ends the mastership if its time has passed. */
 static void doorman__server_check_mastership(doorman_server *server) {
     if (server->is_master && server->now >= server->master_until) doorman__server_resign(server);
 }
@@ -5707,13 +5709,13 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
     return doorman__later(last, server->drains_at);
 }
 
-/* Returns when new resources of a template of a new configuration will have learned. If the last
- * configuration has a template with the same glob, the time stays the same. However, the server may
- * still learn about a predecessor. That predecessor may have had the new configuration, with longer
- * leases.
- *    If the last configuration has no such template, the resources had another template, or they
- * had none. Without a template every request was granted. So the resources then learn for as long
- * as any granted lease may last (G5). */
+/* Returns when the new resources of a template will have learned. The template is from a new
+ * configuration. If the last configuration has a template with the same glob, the time stays the
+ * same. While the server learns about a predecessor, the time may become later. The predecessor may
+ * have had the new configuration, with longer leases.
+ *    Otherwise the resources had another template, or no template. Without a template every request
+ * was granted. So resources that had no template learn for as long as any granted lease may last
+ * (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t place) {
     const doorman_config *last = server->config;
@@ -5736,7 +5738,7 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
     return doorman__later(learned_at, gained);
 }
 
-/* Gives a resource of a root another template, or the same template of a new configuration.
+/* Gives a resource of a root its template of a new configuration.
  *   learned_at   when a new resource of the template will have learned */
 static void doorman__resource_set_template(doorman__server_resource_entry *resource,
                                            const doorman_template *settings, doorman_time now,
@@ -6007,9 +6009,8 @@ static void doorman__item_move(doorman__request_item *item, doorman__item_state 
     item->state = state;
 }
 
-/* Makes the held lease of a node for one of its resources. At first the held lease has no capacity,
- * and the lease table learns. This changes when the parent has sent the settings and how long to
- * learn. */
+/* Makes the held lease of a node for one resource. Until the parent responds, the held lease has no
+ * capacity, and the lease table learns. */
 static bool doorman__upward_create(doorman_server *server,
                                    doorman__server_resource_entry *resource) {
     doorman__upward *upward = NULL;
@@ -6100,8 +6101,7 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
     doorman__server_expire(server, item->resource);
     item->entry = doorman__leases_find(leases, holder_hash, request->holder_id, request->is_server);
     if (item->entry) {
-        __builtin_prefetch(
-            item->entry->older); /* removing the entry from its list will write there */
+        __builtin_prefetch(item->entry->older); /* removing the entry writes to both */
         __builtin_prefetch(item->entry->newer);
         doorman__item_move(item, DOORMAN__ITEM_FOUND);
         return DOORMAN_OK;
@@ -6176,8 +6176,8 @@ static void doorman__upward_apply_lease(doorman__upward *upward) {
     doorman__leases_set_capacity(leases, capacity, held->committed, held->end);
 }
 
-/* Called when a holder asks for the resource. A lease that was about to be released stays. Returns
- * whether the node has a lease. */
+/* Called when a holder asks for the resource. Cancels a pending release of the node's own lease.
+ * Returns whether the node has a lease. */
 static bool doorman__upward_renew(doorman__upward *upward) {
     doorman_server *server = upward->server;
     doorman__held_lease *held = &upward->held;
@@ -6189,9 +6189,9 @@ static bool doorman__upward_renew(doorman__upward *upward) {
 }
 
 /* Called when wants or committed amounts have changed. Decides whether to ask the parent sooner.
- * T1: the node asks sooner if holders want more than the capacity and more than in the last
- * request.
- * R12: the node also asks sooner if the units above a smaller lease are no longer in use. */
+ * T1: the node asks sooner if the wants that are not met have grown. It also asks sooner if the
+ * wants have fallen by more than a tenth. R12: the node confirms a smaller lease when its committed
+ * amounts fit into the lease. */
 static void doorman__upward_expedite(doorman__upward *upward) {
     doorman_upstream *upstream = &upward->server->upstream;
     doorman__held_lease *held = &upward->held;
@@ -6212,8 +6212,8 @@ static void doorman__upward_expedite(doorman__upward *upward) {
     }
 }
 
-/* Writes the levels in the terms of the parent at which a demand changes from wanting at most its
- * share to wanting more. Writes each level once. Returns how many levels it has written. */
+/* Writes the levels of the parent's terms. Leaves out levels that are already written, and terms
+ * whose level does not divide the demands. Returns the number of levels. */
 static size_t doorman__upward_levels(const doorman__upward *upward, double *levels, size_t most) {
     const doorman__lease_table *leases = &upward->resource->leases;
     size_t count = 0;
@@ -6253,8 +6253,8 @@ static size_t doorman__upward_bounds(const doorman__upward *upward, double mean,
     return count;
 }
 
-/* Adds the demands of servers that are frozen. These demands are still wanted, but they are not in
- * the index. */
+/* Adds the demands of frozen children (R7). These demands are not in the index, but they are still
+ * wanted. */
 static void doorman__upward_add_frozen(const doorman__lease_table *leases, int band,
                                        const double *bounds, doorman__sums *groups) {
     for (const doorman__child *child = leases->frozen_children; child; child = child->next_frozen) {
@@ -6303,8 +6303,8 @@ static size_t doorman__upward_group(const doorman__upward *upward, doorman_deman
     return count;
 }
 
-/* R3: reports about one held lease. A node gives back what no holder wants, unless it learns. It
- * does not ask for amounts that are committed for holders that are gone (S2). */
+/* R3: reports about one held lease. Unless the node learns, it gives back what no holder wants. It
+ * removes expired entries first (S2), so it asks for no holder that is gone. */
 static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
     doorman_upstream *upstream = &upward->server->upstream;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -6336,9 +6336,8 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
 }
 
 /* R8: sets the time at which the learning of the node ends. The time that the parent sends includes
- * the drift. That is enough for clocks that differ by the drift. It is also enough if several
- * clocks have each measured a part of the time. When the time is over, the node reports at once
- * that it has learned.
+ * the drift. So it is long enough for clocks that differ by the drift, even if several such clocks
+ * measure parts of the time. When the time is over, the node reports at once that it has learned.
  */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
@@ -6446,9 +6445,9 @@ typedef struct doorman__request_context {
     doorman_time end;      /* the end of the entry; 0: the holder has had no lease */
     double claim;          /* x, what the holder claims */
     double claim_here;     /* R6: what the holder claims under a lease of this node */
-    double outstanding;    /* what a server has committed under a lease of this node, else 0 */
-    bool live;             /* something is committed; else the holder is new or deferred (T4) */
-    bool names_last_lease; /* the holder names the last lease that it was granted here */
+    double outstanding;    /* what a child has committed under a lease of this node; otherwise 0 */
+    bool live;             /* something is committed; false: the holder is new or deferred (T4) */
+    bool names_last_lease; /* the request names the holder's last lease of this node */
     bool granted_here;     /* the lease that the holder has is from this node */
     bool learns;           /* the holder is a server that learns */
     bool returned;         /* the holder learns and gets the same lease as before (R7) */
@@ -6500,7 +6499,7 @@ static void doorman__context_report_claim(const doorman__request_context *contex
         context->resource->resource_id, context->entry->holder_id, context->claim);
 }
 
-/* The lease for a resource that no template matches. */
+/* Returns the lease of a resource that no template matches. */
 static doorman_lease doorman__unmatched_lease(doorman_server *server, double wants) {
     return (doorman_lease){.id = doorman__server_lease_id(server),
                            .node = server->node,
@@ -6511,8 +6510,8 @@ static doorman_lease doorman__unmatched_lease(doorman_server *server, double wan
 }
 
 /* Answers an item that has no lease entry. If no template matches, the holder is granted all that
- * it asks for, or refused if the configuration rejects such requests (G2). If a limit is reached,
- * the holder is refused (C7). */
+ * it asks for (G2). A configuration may reject such requests instead. If a limit is reached, the
+ * holder is refused (C7). */
 static void doorman__server_answer_unmatched(doorman_server *server,
                                              const doorman__request_item *item,
                                              const doorman_request *request,
@@ -6568,8 +6567,8 @@ static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
 }
 
 /* Sets when the entry of a holder ends: after this length, with the drift (S8). For a holder that
- * gets no lease, the length is three refresh intervals, but at most the length of a lease. If such
- * a holder is gone, its wants must not take capacity from others for longer. */
+ * gets no lease, the length is three refresh intervals, but at most the length of a lease. So the
+ * wants of a holder that is gone do not take capacity from others for long. */
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
     doorman_time end = doorman__server_bound(context->server, length);
     doorman__leases_set_end(context->leases, context->entry, doorman__after(context->now, end));
@@ -6667,7 +6666,7 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
  * committed amount.
  *    If there is no room for a claim, the holder gets a lease of 0, so that it stops using the old
  * lease. Otherwise the holder could claim the old lease from the next master. That master would
- * renew the old lease although the leases that took the room are still in force. */
+ * renew the old lease while other leases of the same capacity are in force. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     double target = context->granted_here ? context->target : 0;
@@ -6679,8 +6678,8 @@ static double doorman__context_learn(const doorman__request_context *context) {
     return committed;
 }
 
-/* S5: grants the share of a holder, or the free part of the share. Returns the committed amount. If
- * leases are whole units, *target is rounded. */
+/* S5: grants the share of a holder, as far as R5 allows. Returns the committed amount. If leases
+ * are whole units, *target is rounded. */
 static double doorman__context_share(const doorman__request_context *context, double *target) {
     doorman__lease_table *leases = context->leases;
     doorman__rotation *turns = leases->whole ? context->rotation : NULL;
@@ -6738,9 +6737,9 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
 }
 
 /* Adds what a server receives with its lease (T2, T3, R8). The server receives the terms of every
- * priority, even if it wants nothing of that priority. Any of the priorities may have the level of
- * the reserve, and that level must not lie within a group of the server's demands. If terms hold
- * for any priority, they are sent for each priority that the server has named. */
+ * priority, even if it wants nothing of that priority. Any priority may have the level of the
+ * reserve, and that level must not lie within a group of the server's demands. Terms that hold for
+ * any priority are sent once for each priority that the server has named. */
 static void doorman__context_write_terms(const doorman__request_context *context,
                                          doorman_terms *terms,
                                          doorman_capacity_response *item_response) {
@@ -6846,8 +6845,7 @@ static void doorman__server_answer(doorman_server *server, const doorman_request
     if (resource->upward) doorman__upward_expedite(resource->upward);
 }
 
-/* R10: processes a release. An item that names a lease other than the holder's last one has no
- * effect. */
+/* R10: processes a release. An item has an effect only if it names the holder's last lease. */
 static void doorman__server_release(doorman_server *server, const doorman_request *request) {
     for (size_t i = 0; i < request->item_count; i++) {
         const doorman_capacity_request *item_request = &request->items[i];
@@ -6896,8 +6894,8 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
 
 doorman_upstream *doorman_server_upstream(doorman_server *server) { return &server->upstream; }
 
-/* Visits a resource that is due. Removes at most `most` expired leases, and the resource if it has
- * no holder any more. Returns how much of the limit it used. */
+/* Visits a resource that is due. Removes at most `most` expired leases. Removes the resource if it
+ * has no holder left. Returns how much of `most` it has used. */
 static size_t doorman__resource_update(doorman_server *server,
                                        doorman__server_resource_entry *resource, size_t most) {
     size_t count = doorman__server_expire_some(server, resource, most);
