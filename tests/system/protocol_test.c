@@ -1,0 +1,152 @@
+/* The reference of the wire protocol, examples/protocol.md. Its examples are sent to a server in
+ * their order, and each response must equal the one on the page. Lease ids differ each time, so a
+ * lease id of the page stands for the id that the server made in its place. */
+#define _GNU_SOURCE
+#include "harness.h"
+
+#define PAGE "examples/protocol.md"
+#define EXAMPLE_IDS_MAX 64
+
+/* The lease ids of the page, and what the server made in their place. */
+struct ids {
+    double page[EXAMPLE_IDS_MAX], real[EXAMPLE_IDS_MAX];
+    size_t count;
+};
+
+/* Finds the next block of the page that starts with "```json " and a kind.
+ *   at        where to start; moves behind the block
+ *   kind      is set to what follows "```json ", up to the end of the line
+ *   returns   the text of the block, which the caller frees; NULL: there is no other block */
+static char *next_block(const char **at, char *kind, size_t kind_room) {
+    const char *start = strstr(*at, "\n```json ");
+    if (!start) return NULL;
+    start += strlen("\n```json ");
+    snprintf(kind, kind_room, "%.*s", (int)strcspn(start, "\n"), start);
+    start = strchr(start, '\n') + 1;
+    const char *end = strstr(start, "\n```");
+    assert_non_null(end);
+    *at = end;
+    return strndup(start, (size_t)(end - start));
+}
+
+/* Replaces the lease ids of the page in the text of a request. An id that the server did not make
+ * stays. cJSON would print only 15 digits of an id. Returns the new text, which the caller frees. */
+static char *put_real_ids(const char *request, const struct ids *ids) {
+    char *out = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&out, &bytes);
+    assert_non_null(file);
+    while (*request) {
+        size_t digits = strspn(request, "0123456789"), found = ids->count;
+        for (size_t i = 0; digits > 0 && i < ids->count; i++) {
+            if (strtod(request, NULL) == ids->page[i]) found = i;
+        }
+        if (found < ids->count) {
+            fprintf(file, "%.0f", ids->real[found]);
+        } else {
+            fprintf(file, "%.*s", (int)(digits > 0 ? digits : 1), request);
+        }
+        request += digits > 0 ? digits : 1;
+    }
+    assert_int_equal(fclose(file), 0);
+    return out;
+}
+
+static void add_id(struct ids *ids, double page, double real) {
+    assert_true(ids->count < EXAMPLE_IDS_MAX);
+    for (size_t i = 0; i < ids->count; i++) assert_false(ids->page[i] == page);
+    ids->page[ids->count] = page;
+    ids->real[ids->count++] = real;
+}
+
+/* Fails unless a response equals that of the page, member by member. */
+static void expect_equal(const cJSON *page, const cJSON *real, struct ids *ids) {
+    const char *name = page->string ? page->string : "";
+    if ((page->type & 0xff) != (real->type & 0xff)) fail_msg("%s: another type", name);
+    if (cJSON_IsString(page)) assert_string_equal(page->valuestring, real->valuestring);
+    if (cJSON_IsNumber(page) && strcmp(name, "id") == 0) {
+        add_id(ids, page->valuedouble, real->valuedouble);
+    } else if (cJSON_IsNumber(page) && strcmp(name, "expiry_time") != 0 &&
+               strcmp(name, "learn_for") != 0) {
+        if (page->valuedouble != real->valuedouble) {
+            fail_msg("%s: %.17g on the page, %.17g from the server", name, page->valuedouble,
+                     real->valuedouble);
+        }
+    }
+    assert_int_equal(cJSON_GetArraySize(page), cJSON_GetArraySize(real));
+    int index = 0;
+    for (const cJSON *child = page->child; child; child = child->next, index++) {
+        const cJSON *other = cJSON_IsArray(page)
+                                 ? cJSON_GetArrayItem(real, index)
+                                 : cJSON_GetObjectItemCaseSensitive(real, child->string);
+        if (!other) fail_msg("%s: is missing", child->string ? child->string : name);
+        expect_equal(child, other, ids);
+    }
+}
+
+/* Replaces the address of the master on the page with the address of the server. */
+static void put_real_address(cJSON *page, const struct server *server) {
+    cJSON *address = (cJSON *)(uintptr_t)find(page, "discovery.mastership.master_address");
+    if (address) cJSON_SetValuestring(address, server->url);
+}
+
+/* Sends one request of the page, and compares the response. */
+static void try_example(const struct server *server, const char *request, const char *response,
+                        struct ids *ids) {
+    cJSON *page = cJSON_Parse(response);
+    if (!page) fail_msg("not JSON: %s", response);
+    put_real_address(page, server);
+    char *text = put_real_ids(request, ids);
+    cJSON *real = send_request(server, text);
+    char *printed = cJSON_PrintUnformatted(real);
+    print_message("%s\n    %s\n", text, printed);
+    expect_equal(page, real, ids);
+    free(printed);
+    free(text);
+    cJSON_Delete(real);
+    cJSON_Delete(page);
+}
+
+/* Starts a process that takes part in an election, but reaches no etcd. So it is not master. */
+static struct server standby_start(const char *config) {
+    char url[64];
+    snprintf(url, sizeof url, "http://127.0.0.1:%d", port_free());
+    const char *arguments[] = {"--etcd", url, "--election-key", "protocol", NULL};
+    return server_start(config, arguments);
+}
+
+/* Every example of the page is what a server answers. */
+static void the_examples_of_the_reference_hold(void **state) {
+    (void)state;
+    char *page = file_read(PAGE), kind[32], request_kind[32];
+    const char *at = page;
+    struct ids ids = {.count = 0};
+    char *config = next_block(&at, kind, sizeof kind), *request = NULL;
+    assert_string_equal(kind, "configuration");
+    const char *more[] = {"--node", "eu", "--max-holders", "3", NULL};
+    struct server server = server_start(config, more), standby = standby_start(config);
+    int count = 0;
+    while ((request = next_block(&at, request_kind, sizeof request_kind))) {
+        char *response = next_block(&at, kind, sizeof kind);
+        bool to_standby = strcmp(request_kind, "request standby") == 0;
+        assert_non_null(response);
+        assert_string_equal(kind, to_standby ? "response standby" : "response");
+        if (!to_standby) assert_string_equal(request_kind, "request");
+        try_example(to_standby ? &standby : &server, request, response, &ids);
+        free(request);
+        free(response);
+        count++;
+    }
+    assert_true(count >= 12);
+    server_stop(&server);
+    server_stop(&standby);
+    free(config);
+    free(page);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(the_examples_of_the_reference_hold, harness_clean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
