@@ -30,7 +30,7 @@ static char *next_block(const char **at, char *kind, size_t kind_room) {
 }
 
 /* Replaces the lease ids of the page in the text of a request. An id that the server did not make
- * stays. cJSON would print only 15 digits of an id. Returns the new text, which the caller frees. */
+ * stays. cJSON would print only 15 digits of an id. The caller frees the new text. */
 static char *put_real_ids(const char *request, const struct ids *ids) {
     char *out = NULL;
     size_t bytes = 0;
