@@ -7058,8 +7058,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *
  * Each kind has one pure function. It takes the limits, the state, an amount and the time. It
  * returns a doorman__attempt: the decision, the new state, the wait and what is left. It reads no
- * shared memory. The functions that call it load the state, and store the new state by
- * compare-and-swap in a loop. Code that holds a lock can call the pure function without a loop.
+ * shared memory. Its callers load the state, and store the new state by compare-and-swap in a loop.
+ * Code that holds a lock can call the pure function without a loop.
  *
  *   kind             function                    state
  *   token bucket     doorman__bucket_try         the time up to which all units are spent
@@ -7070,13 +7070,14 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *
  * The rate of a resource is a token bucket without debt. The gauge of a resource is a concurrency
  * limiter. Both follow an allowance. An allowance has one quota until a point in time, and another
- * quota from that time on. So a lease ends without any call. An allowance has two slots, and one
- * thread writes it. The writer fills the slot that is not in use, and then increments the version.
+ * quota from that time on. So a lease ends even if no function is called. An allowance has two
+ * slots, and only one thread writes to it. The writer fills the slot that is not in use, and then
+ * increments the version.
  *
- * L1 In any time t a rate allows at most rate * (t + burst) units. If the time of n units is longer
- *    than the burst, a request for n units may use that time instead of the burst. A gauge starts
- *    nothing that would exceed its capacity. After the capacity falls, nothing starts until the
- *    units in flight fit.
+ * L1 In any time t a rate allows at most rate * (t + burst) units. The units of a large request may
+ *    take longer than the burst. For such a request, the time of its units replaces the burst. A
+ *    gauge starts nothing that would exceed its capacity. After the capacity falls, nothing starts
+ *    until the units in flight fit.
  *
  *    A token bucket stores paid_until, the time up to which all units are spent (GCRA). The time
  *    from paid_until to now is unused. At most `burst` of this time is saved. n units cost n times
@@ -7095,26 +7096,26 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *
  *    Times are in ticks of 1/256 ns, modulo 2^64 (834 days). A paid_until that is less than 18
  *    minutes ahead of the clock is in the future. There are two reasons: another thread has read
- *    the clock after this thread, or units were lent. Any other paid_until is in the past.
- *    Therefore no whole unit passes at a rate below 3e-8 units a second (one unit a year). The time
- *    of a unit is rounded up to a tick. So at most 2.5e11 single units pass in a second. At 1e8
- *    units a second, single units pass 0.04 % too slowly.
+ *    the clock after this thread, or units were lent. Any other paid_until is in the past. So no
+ *    bucket can save more than about 400 days, and no whole unit passes at a rate below 3e-8 units
+ *    a second (one unit a year). The time of a unit is rounded up to a tick. So at most 2.5e11
+ *    single units pass in a second. At 1e8 units a second, single units pass 0.04 % too slowly.
  *
  *    A gauge counts the units in flight. A thread adds to this count, and then checks that the
  *    allowance is still the one that the thread has read. The client first lowers the allowance,
  *    and then reads the units in flight. So either the thread sees the new allowance, or the client
- *    sees the added units, and no claim misses a unit (R3).
+ *    sees the added units. In both cases the claim of the client includes all units in flight (R3).
  * L2 The calls are try, delay and release. A delay takes no units. Waiting is in >>nng. The ceiling
  *    is the largest amount that the limiter can ever follow. A try is IMPOSSIBLE only if n does not
- *    fit at the ceiling. If n fits at the ceiling but the amount in force is too small, the try is
- *    REFUSED. That refusal is demand, and a larger lease may come.
+ *    fit at the ceiling. A try is REFUSED if n fits at the ceiling, but not at the amount in force.
+ *    Such a refusal counts as demand, so a larger lease may come.
  * L3 Limiters take no lock and make no system call. So any number of threads may share a limiter
  *    (C2). Only one thread at a time may use any other object of this file. The try of a resource
- *    does not divide: values that follow from an amount are computed when the amount changes. With
- *    a clock read of 24 ns and a compare-and-swap of 30 ns, a try with its clock read takes 33 ns.
- *    If the try is refused, it takes 27 ns (make bench).
- * L5 In shadow mode, and while the kill switch is on, a try that would be refused is allowed, and
- *    counts as excess. Only the refusal path checks the two flags.
+ *    performs no division. All divisions by an amount are done when the amount changes. A try with
+ *    its clock read takes 33 ns, and a refused try takes 27 ns (make bench). On the same machine a
+ *    clock read alone takes 24 ns, and a compare-and-swap alone takes 30 ns.
+ * L5 Shadow mode and the kill switch allow a try that would otherwise be refused. Such a try counts
+ *    as excess. Only the refusal path checks the two flags.
  *
  * Refusals are demand (L4, see >>client). The first refusal since the client last looked stores its
  * time and sets a flag of the client. All limiters of a client share this flag. So the client reads
@@ -7123,7 +7124,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
 
 /* ---- limiters: amounts and times */
 
-#define DOORMAN__UNIT 4096.0 /* limiters count parts of a unit; a unit has this many parts */
+#define DOORMAN__UNIT 4096.0 /* limiters count parts of units; this many parts are one unit */
 
 #define DOORMAN__TICKS_PER_SECOND 256e9
 
@@ -7138,15 +7139,15 @@ static inline int64_t doorman__round_up(double x) {
     return whole + ((double)whole < x);
 }
 
-/* Returns the number of parts of n units, rounded up. Counters of parts wrap around, and only
- * differences between counters are used. */
+/* Returns the number of parts of n units, rounded up. Counters of parts wrap around, so only
+ * differences between counters have a meaning. */
 static inline uint64_t doorman__units(double n) {
     if (n == 1) return (uint64_t)DOORMAN__UNIT;
     return (uint64_t)doorman__round_up(n * DOORMAN__UNIT);
 }
 
-/* Returns the time of one unit in ticks. This time is infinite for an amount of 0, and 0 for an
- * unlimited amount. */
+/* Returns the time of one unit in ticks. The time is DBL_MAX if the amount is 0. The time is 0 if
+ * the amount is unlimited. */
 static double doorman__unit_time(double amount) {
     if (doorman__unlimited(amount)) return 0;
     return amount > 0 ? DOORMAN__TICKS_PER_SECOND / amount : DBL_MAX;
@@ -7170,19 +7171,20 @@ static inline int64_t doorman__price(double price, int64_t most) {
 /* The result of an attempt on the state of a limiter. */
 typedef struct doorman__attempt {
     doorman_decision decision;
-    size_t index;             /* ALLOWED: the word of the state that changes */
-    uint64_t after;           /* the new value of the word with this index */
-    doorman_time wait;        /* ALLOWED: the time until the units may be used. Otherwise: the time
-                                 until an attempt could be allowed, or DOORMAN_NEVER: unknown */
-    int64_t left;             /* ticks of a bucket, or parts of units, that are left after the
-                                 attempt. A negative number is a debt */
-    doorman_time reset_after; /* without other attempts, the state is new after this time */
+    size_t index;   /* ALLOWED: the word of the state that changes */
+    uint64_t after; /* the new value of the word with this index */
+    /* If ALLOWED: how long to wait before the units may be used. Otherwise: how long to wait before
+     * the next attempt. DOORMAN_NEVER: unknown. */
+    doorman_time wait;
+    /* What is left after the attempt: ticks of a bucket, or parts of units. Negative: a debt. */
+    int64_t left;
+    doorman_time reset_after; /* without more attempts, all units are available after this time */
 } doorman__attempt;
 
 /* ---- limiters: token bucket */
 
 #define DOORMAN__FUTURE (INT64_C(1) << 48)    /* 18 minutes, in ticks */
-#define DOORMAN__SAVED_MAX (INT64_C(1) << 62) /* no bucket saves more than 208 days, in ticks */
+#define DOORMAN__SAVED_MAX (INT64_C(1) << 62) /* 208 days, in ticks */
 
 /* Returns how many ticks are saved. A negative number is a debt. */
 static inline int64_t doorman__bucket_level(const doorman__bucket *bucket, uint64_t paid_until,
@@ -7249,8 +7251,8 @@ static void doorman__concurrency_release(doorman__shared *in_use, uint64_t units
 /*
  * The count of a window is one word. It contains the number of the window modulo 2^24, and the
  * units of the window in 40 bits. If the number is up to 255 windows ahead of the clock, another
- * thread has read its clock later. The attempt is then made in the window of that thread. A count
- * with any other number is in the past, and its units do not count.
+ * thread has read its clock later. The attempt is then made in the window of that thread. Any
+ * number that is neither current nor ahead belongs to a window in the past.
  */
 
 #define DOORMAN__WINDOWS ((UINT64_C(1) << 24) - 1)
@@ -7266,7 +7268,7 @@ static inline uint64_t doorman__window_ahead(uint64_t count, uint64_t number) {
 /* The window of an attempt. */
 typedef struct doorman__window {
     uint64_t number;
-    doorman_time rest; /* until the window ends, by this clock; may be longer than a window */
+    doorman_time rest; /* the time until the window ends; may be longer than a window */
 } doorman__window;
 
 static inline doorman__window doorman__window_at(const uint64_t *counts, size_t count,
@@ -7300,14 +7302,16 @@ DOORMAN__INLINE doorman__attempt doorman__fixed_try(uint64_t most, uint64_t coun
                               .reset_after = used > 0 ? window.rest : 0};
 }
 
-/* Returns how many units of the last window count if `rest` of this window is left, rounded up. */
+/* Returns how many units of the last window still count, rounded up. `rest` is the time that is
+ * left of this window. */
 static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
                                              doorman_time length) {
     if (rest >= length) return units;
     return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
 }
 
-/* Returns the longest rest of this window for which at most `room` units of the last one count. */
+/* Returns the longest rest of this window for which at most `room` units of the last window
+ * count. */
 static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
@@ -7316,8 +7320,8 @@ static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_
 }
 
 /* Returns how long it takes until a refused attempt fits. If the units of this window alone leave
- * no room, the attempt fits in the next window. Otherwise it fits in this window, when fewer units
- * of the last window count. */
+ * no room, the attempt fits in the next window. Otherwise the attempt fits in this window, as soon
+ * as fewer units of the last window count. */
 static doorman_time doorman__sliding_delay(uint64_t last, uint64_t here, uint64_t room,
                                            doorman_time rest, doorman_time length) {
     if (here > room) return rest + length - doorman__window_rest(here, room, length);
@@ -7398,7 +7402,7 @@ DOORMAN__INLINE doorman__attempt doorman__limit_attempt(const doorman_limit *lim
     return doorman__concurrency_try(limit->most, words[0], units);
 }
 
-/* An attempt that takes nothing, because n is 0 or because n is IMPOSSIBLE (`amount` is -1). The
+/* Makes an attempt that takes nothing. `amount` is 0 if n is 0, and -1 if n is IMPOSSIBLE. The
  * caller does not store `after`. */
 static doorman__attempt doorman__limit_look(const doorman_limit *limit, const uint64_t *words,
                                             int64_t amount, doorman_time now) {
@@ -7409,7 +7413,7 @@ static doorman__attempt doorman__limit_look(const doorman_limit *limit, const ui
     return attempt;
 }
 
-/* An attempt for any kind except the log. The state of a log does not fit into two words. */
+/* Makes an attempt for any kind except the log. The state of a log does not fit into two words. */
 DOORMAN__INLINE doorman__attempt doorman__limit_try(const doorman_limit *limit,
                                                     const uint64_t *words, double n,
                                                     doorman_time now) {
@@ -7466,8 +7470,8 @@ static const char *doorman__bucket_fault(const doorman_limit_options *options, c
     return options->window ? "window" : NULL;
 }
 
-/* Returns the first field of a bucket that is set although the kind is another one, or NULL. *rule
- * is as in doorman__bucket_fault. */
+/* Returns the first field that is set although only a bucket may have it, or NULL. *rule is as in
+ * doorman__bucket_fault. */
 static const char *doorman__not_bucket_fault(const doorman_limit_options *options,
                                              const char **rule) {
     *rule = "must be 0: only a TOKEN_BUCKET has one";
@@ -7606,8 +7610,8 @@ static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doo
     return doorman__log_wait(limiter, limit, doorman__log_next(limiter) + units - 1, now);
 }
 
-/* Returns how many units could be allowed now. Starting at the next place, the ring holds the
- * arrivals in order, the oldest first. So a binary search finds the first one that is too new. */
+/* Returns how many units could be allowed now. From the next place on, the arrivals in the ring are
+ * in the order of their times. So a binary search finds the first arrival that is too new. */
 static uint64_t doorman__log_left(const doorman_limiter *limiter, const doorman_limit *limit,
                                   doorman_time now) {
     uint64_t next = doorman__log_next(limiter), low = 0, high = limit->most;
@@ -7685,10 +7689,10 @@ void doorman_limiter_release(doorman_limiter *limiter, const doorman_limit *limi
 
 /* An amount, and values that follow from it. */
 typedef struct DOORMAN__ALIGNED doorman__quota {
-    double amount;      /* units a second of a rate, units at once of a gauge; may be unlimited */
-    double unit_time;   /* of a rate: the time of one unit in ticks */
-    int64_t unit_price; /* of a rate: unit_time, rounded up; -1: the amount is 0 or unlimited */
-    int64_t most;       /* of a rate: the ticks that can be saved, or -1; of a gauge: parts */
+    double amount;      /* rate: units a second; gauge: units at once; may be unlimited */
+    double unit_time;   /* rate: the time of one unit in ticks */
+    int64_t unit_price; /* rate: unit_time, rounded up; -1: the amount is 0 or unlimited */
+    int64_t most;       /* rate: the ticks that can be saved, or -1; gauge: parts of units */
 } doorman__quota;
 
 /* Two quotas that threads read without a lock. One thread writes them. */
@@ -7696,7 +7700,7 @@ typedef struct doorman__allowance {
     uint32_t version;
     struct doorman__allowance_slot {
         doorman_time until;
-        doorman__quota quota[2]; /* the first before `until`, the second from then on */
+        doorman__quota quota[2]; /* quota[0] before `until`, quota[1] from `until` on */
     } slot[2];
 } doorman__allowance;
 
@@ -7704,7 +7708,7 @@ static void doorman__allowance_set(doorman__allowance *allowance, doorman__quota
                                    doorman_time until, doorman__quota after) {
     assert(doorman__safe_capacity_valid(before.amount));
     assert(doorman__safe_capacity_valid(after.amount));
-    uint32_t version = allowance->version + 1; /* only this thread writes it */
+    uint32_t version = allowance->version + 1; /* only this thread writes the version */
     struct doorman__allowance_slot *slot = &allowance->slot[version & 1];
     doorman__quota quotas[2] = {before, after};
     for (int i = 0; i < 2; i++) {
@@ -7717,10 +7721,10 @@ static void doorman__allowance_set(doorman__allowance *allowance, doorman__quota
     __atomic_store_n(&allowance->version, version, __ATOMIC_SEQ_CST);
 }
 
-/* Reads the quota in force, and returns its version. The loop ends unless the writer writes twice
- * during this read. A branch compares `until`, and the processor predicts the branch. So no load
- * has to wait for the clock. Without the hint to the compiler, compilers select an address instead
- * of a branch, and the loads wait. */
+/* Reads the quota in force, and returns its version. The loop repeats if the writer writes during
+ * this read. The processor predicts the branch on `until`, so no load has to wait for the clock.
+ * The hint makes compilers use a branch. Without the hint compilers compute an address, and the
+ * loads wait. */
 static inline uint32_t doorman__allowance_read(const doorman__allowance *allowance,
                                                doorman__quota *out, doorman_time now) {
     uint32_t version;
@@ -7742,14 +7746,14 @@ static inline uint32_t doorman__allowance_read(const doorman__allowance *allowan
 
 enum { DOORMAN__SHADOW = 1, DOORMAN__KILL_SWITCH = 2 };
 
-/* The units that callers have asked for, in parts, and what the client and the limiter tell each
- * other. The counts of units wrap around. All fields are atomic. */
+/* Counts the units that callers have asked for, in parts. These counts wrap around. The other
+ * fields are messages between the client and the limiter. All fields are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__usage {
     doorman__shared allowed, refused, excess;
     doorman_time unmet_since; /* the first refusal since the client looked; 0: none */
     doorman__shared largest;  /* the largest n above one unit since the client's last sample */
     double ceiling;           /* the largest amount that the limiter can ever follow */
-    double expected;         /* a larger amount that the next lease may have; 0: none is expected */
+    double expected;         /* a larger amount of the next lease, if it is expected; otherwise 0 */
     doorman_time refresh_at; /* when another amount may come; DOORMAN_NEVER: the amount is final */
     uint8_t *client_unmet; /* the flag of the client; set together with unmet_since; may be NULL */
     uint8_t bypass;        /* DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
@@ -7766,7 +7770,8 @@ static void doorman__usage_set_ceiling(doorman__usage *usage, double ceiling) {
     __atomic_store(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
 }
 
-/* Initializes the usage of a limiter. The amount stays the same until the client sets another. */
+/* Initializes the usage of a limiter. The amount stays the same until the client sets another
+ * amount. */
 static void doorman__usage_init(doorman__usage *usage, double amount) {
     doorman__usage_set_ceiling(usage, amount);
     usage->refresh_at = DOORMAN_NEVER;
@@ -7792,16 +7797,16 @@ static inline bool doorman__bypass(const doorman__usage *usage) {
     return __atomic_load_n(&usage->bypass, __ATOMIC_RELAXED) != 0;
 }
 
-/* Tells the client that units were refused, so that it looks soon. The client takes the flag first,
- * and then reads the time. So it finds the time of the refusal that has set the flag. */
+/* Tells the client that units were refused. The client first clears the flag, and then reads the
+ * time. So the client finds the time of the refusal that has set the flag. */
 static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now) {
     if (__atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED)) return;
-    __atomic_store_n(&usage->unmet_since, now | 1, __ATOMIC_RELAXED); /* 0 means none */
+    __atomic_store_n(&usage->unmet_since, now | 1, __ATOMIC_RELAXED); /* 0 means: no refusal */
     if (usage->client_unmet) __atomic_store_n(usage->client_unmet, 1, __ATOMIC_RELEASE);
 }
 
-/* Notes the largest request of more than one unit. The client has to know it. A request of one unit
- * fits whenever any request fits, so the client need not know it. */
+/* Notes the largest request of more than one unit. The client reads this size. The client needs no
+ * size of one unit, because one unit fits whenever any request fits. */
 static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t units) {
     if (__builtin_expect(units <= (uint64_t)DOORMAN__UNIT, true)) return;
     uint64_t largest = __atomic_load_n(&usage->largest, __ATOMIC_RELAXED);
@@ -7812,8 +7817,7 @@ static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t unit
 
 /* Counts an attempt, and returns the decision that the caller gets. Allowed units are counted
  * exactly, because wants follow them. Refused units are counted without a locked instruction,
- * because threads that are refused need not agree on anything. So two refusals at the same time may
- * count as one. */
+ * because their number need not be exact. So two refusals at the same time may count as one. */
 static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
                                               doorman_decision decision, doorman_time now) {
     assert(units > 0);
@@ -7867,8 +7871,8 @@ static inline doorman__bucket doorman__quota_bucket(const doorman__quota *quota,
     return (doorman__bucket){.saved_most = most, .wait_most = INT64_MAX};
 }
 
-/* Returns the quota of an amount. It saves at most the burst or the time of one unit, whichever is
- * longer. */
+/* Returns the quota of an amount. The quota saves at most the longer of two times: the burst, and
+ * the time of one unit. */
 static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amount) {
     doorman__quota quota = {amount, doorman__unit_time(amount), -1, -1};
     if (!(amount > 0)) return quota;
@@ -7880,9 +7884,9 @@ static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amou
     return quota;
 }
 
-/* Limits what the quota `after` can save. If the rate rises from `before` to `after`, the rise adds
- * no units to what is saved until then. One unit can always be saved. A fall needs no limit,
- * because the same time then saves fewer units. */
+/* Limits what the quota `after` can save, so that a rise of the rate does not increase the number
+ * of saved units. One unit can always be saved. A fall needs no limit, because the same time then
+ * saves fewer units. */
 static void doorman__quota_limit_rise(doorman__quota *after, const doorman__quota *before) {
     if (!(after->amount > before->amount)) return;
     double depth = (double)before->most * (before->amount / after->amount);
@@ -7900,11 +7904,11 @@ static int64_t doorman__quota_depth(const doorman__quota *quota, bool in_units, 
     return depth > quota->most ? depth : quota->most;
 }
 
-/* Returns the new paid_until when a rate goes from one quota to another. The rate saves no more
- * units than before. When the rate rises, the saved time shrinks in proportion. When the rate
- * falls, the saved time stays, and is worth fewer units. In two cases a fall keeps the units
- * instead: if the burst is in units, and if a large request may be saving up. Returns paid_until
- * itself if nothing changes.
+/* Returns the new paid_until when a rate goes from one quota to another. The change does not
+ * increase the number of saved units. When the rate rises, the saved time shrinks in proportion.
+ * When the rate falls, the saved time stays the same, so it is worth fewer units. In two cases a
+ * fall keeps the number of units instead: if the burst is in units, and if units for a large
+ * request may have been saved. Returns paid_until itself if nothing changes.
  *   largest   the units of the largest recent request of more than one unit, otherwise 0 */
 static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__quota *to,
                                      bool in_units, double largest, uint64_t paid_until,
@@ -7921,10 +7925,10 @@ static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__
     return now - (uint64_t)doorman__min((double)saved * ratio, (double)after.saved_most);
 }
 
-/* Sets what the rate follows: `amount` until `until`, and `after` from then on. Before other
+/* Sets the rate to `amount` before the time `until`, and to `after` from that time on. Before other
  * threads see a higher rate, the function reduces the saved units to the burst, or to the units of
- * the largest recent request. If the rate rises at `until`, it saves no more than before until it
- * is set again. */
+ * the largest recent request. If the rate rises at `until`, the number of units that it can save
+ * stays the same until the next call. */
 static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time until, double after,
                               double largest, doorman_time now) {
     doorman__quota old,
@@ -7945,7 +7949,7 @@ static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time u
 
 /* Initializes a rate with nothing saved.
  *   burst         how much unused time is saved; 0 means 0.1 s
- *   burst_units   not 0: this many units are saved instead of `burst`, whatever the rate */
+ *   burst_units   if not 0, this many units are saved at any rate, and `burst` is not used */
 static void doorman__rate_init(doorman__rate *rate, double amount, doorman_time burst,
                                double burst_units, doorman_time now) {
     assert(doorman__duration_valid(burst) && doorman__amount_valid(burst_units));
@@ -7958,8 +7962,8 @@ static void doorman__rate_init(doorman__rate *rate, double amount, doorman_time 
     doorman__allowance_set(&rate->allowance, quota, DOORMAN_NEVER, quota);
 }
 
-/* Returns the price of n units in ticks. Returns -1 if doorman__price does, or if the amount is 0
- * or unlimited. The usual case of one unit needs no arithmetic. */
+/* Returns the price of n units in ticks. Returns -1 if n is not an amount or more than the burst,
+ * or if the rate is 0 or unlimited. The usual case of one unit needs no arithmetic. */
 static inline int64_t doorman__rate_price(const doorman__quota *quota, double n) {
     if (n == 1) return quota->unit_price;
     return doorman__price(n * quota->unit_time, quota->most);
@@ -8022,7 +8026,7 @@ static doorman_decision doorman__rate_try(doorman__rate *rate, double n, doorman
     return doorman__rate_take(rate, &quota, price, doorman__units(n), now);
 }
 
-/* What a try for n units would find now. */
+/* Describes what a try for n units would find now. */
 typedef struct doorman__rate_view {
     doorman__quota quota;
     int64_t price;            /* -1: n does not fit, or the rate is 0 or unlimited */
@@ -8062,9 +8066,9 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
  * units of the request in about this time (L4). */
 #define DOORMAN__GROWTH_TIME (2 * DOORMAN_SECOND)
 
-/* Returns how long to wait after a refusal before another try. The longest wait ends when enough is
- * saved at the rate in force. The wait may be shorter if the server may have more, because a larger
- * lease may come sooner. */
+/* Returns how long to wait after a refusal before another try. The wait ends at the latest when
+ * enough is saved at the rate in force. The wait is shorter if a larger lease may come before that
+ * time. */
 static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double n,
                                               doorman_time now) {
     doorman_time delay = doorman__rate_delay(rate, n, now);
@@ -8119,7 +8123,8 @@ static doorman__quota doorman__gauge_quota(double amount) {
     return (doorman__quota){.amount = amount, .most = (int64_t)(most * DOORMAN__UNIT)};
 }
 
-/* Sets what the gauge follows: `amount` until `until`, and `after` from then on. */
+/* Sets the capacity of the gauge to `amount` before the time `until`, and to `after` from that time
+ * on. */
 static void doorman__gauge_set(doorman__gauge *gauge, double amount, doorman_time until,
                                double after) {
     doorman__allowance_set(&gauge->allowance, doorman__gauge_quota(amount), until,
