@@ -1442,18 +1442,24 @@ static void the_kill_switch_allows_everything_and_counts_it(void **state) {
     test_server_stop(&server);
 }
 
-/* L2: a delay says what `retry_after` of a refusal would say, and takes nothing. */
+/* L2: a delay says what `retry_after` of a refusal would say, and takes nothing. The wants of the
+ * rate are set. If they followed use, a lease that saves the 20 units sooner could be expected. The
+ * wait takes all that was saved, at a time between `before` and `after`. */
 static void a_delay_says_when_to_try_again(void **state) {
     (void)state;
     doorman_agent *agent = start("inproc://nobody");
-    doorman_resource *rate = open_as(agent, "rate", 0, DOORMAN_SAFE, 10);
+    doorman_resource *rate = open_as(agent, "rate", 10, DOORMAN_SAFE, 10);
     doorman_resource *gauge = open_gauge(agent, "gauge", 0, DOORMAN_SAFE, 10);
+    doorman_time before = doorman_clock();
     assert_int_equal(doorman_resource_wait(rate, 1, TEST_TIMEOUT), DOORMAN_OK);
+    doorman_time after = doorman_clock(), tenth = DOORMAN_SECOND / 10;
     doorman_time delay = doorman_resource_delay(rate, 1);
-    assert_true(delay > 0 && delay <= DOORMAN_SECOND / 10);
+    assert_true(delay <= tenth && delay >= tenth - (doorman_clock() - before));
     assert_true(doorman_resource_delay(rate, 0) == 0);
+    doorman_time from = doorman_clock();
     delay = doorman_resource_delay(rate, 20); /* it takes two seconds to save them */
-    assert_true(delay > DOORMAN_SECOND && delay <= 2 * DOORMAN_SECOND);
+    assert_true(delay <= doorman__later(2 * DOORMAN_SECOND - (from - after), 0));
+    assert_true(delay >= 2 * DOORMAN_SECOND - (doorman_clock() - before));
     assert_true(read_info(rate).counts.refused <= 0);
     assert_true(doorman_resource_delay(gauge, 10) == 0);
     assert_int_equal(doorman_resource_wait(gauge, 10, 0), DOORMAN_OK);
