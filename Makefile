@@ -130,6 +130,7 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    tests/comment_check.sh
 
 $(TESTS): LIBRARIES += -lcmocka -lm
+$(filter %/unit/warnings_test,$(TESTS)): doorman_server.c server/server.h
 build/plain/%: tests/%.c $(TEST_SOURCES) | deps
 	$(build)
 build/asan/%: tests/%.c $(TEST_SOURCES) | deps

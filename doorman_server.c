@@ -24,8 +24,9 @@
  *    A message has at most 4 MiB (V5). A peer that sends invalid data, or disconnects in the middle
  *    of a message, does not affect other peers.
  * V6 The server writes log lines in logfmt to standard error. A warning that repeats is logged once
- *    a minute, with a count. No thread waits for the log. A line that cannot be written at once is
- *    lost and counted.
+ *    a minute, with a count. The line describes the last event. Each id that two processes seem to
+ *    use has a line of its own. Only 8 ids have one at the same time, and all further ids share one
+ *    line. No thread waits for the log. A line that cannot be written at once is lost and counted.
  * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
  *    error says what is wrong and what to do.
  *
@@ -710,25 +711,66 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [DOORMAN_EVENT_EXPIRED] = "a lease has expired",
     [DOORMAN_EVENT_FULL] = "a request was refused, because the server or a resource is full",
     [DOORMAN_EVENT_UNKNOWN_KIND] = "the parent names an algorithm that this server does not know",
-    [DOORMAN_EVENT_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
+    [DOORMAN_EVENT_SHARED_ID] = "two processes seem to use one id: further ids, this is the last",
     [WARNING_MESSAGE_REFUSED] = "a message was refused",
     [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
     [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
     [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached",
+    [WARNING_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
 };
+
+/* Logs a repeated warning if it is due. The line describes the last event. */
+static void warning_update(struct service *service, int kind, doorman_time now) {
+    struct repeated_warning *warning = &service->warnings[kind];
+    bool has_holder = kind < DOORMAN_EVENT_COUNT || kind >= WARNING_SHARED_ID;
+    const char *text = warning_texts[kind < WARNING_SHARED_ID ? kind : WARNING_SHARED_ID];
+    if (warning->unlogged_count > 0 && now >= warning->quiet_until) {
+        char count[24];
+        snprintf(count, sizeof count, "%" PRIu64, warning->unlogged_count);
+        server_log(service->settings, LEVEL_WARNING, text, "count", count, warning->key,
+                   warning->value,
+                   !warning->cause[0] ? LOG_END
+                   : has_holder       ? "holder"
+                                      : "error",
+                   warning->cause, LOG_END);
+        warning->unlogged_count = 0;
+        warning->quiet_until = now + WARNING_INTERVAL;
+    }
+}
 
 void server_log_warning(struct service *service, int kind, const char *key, const char *value,
                         const char *cause, doorman_time now) {
     struct repeated_warning *warning = &service->warnings[kind];
-    const char *cause_key = kind < DOORMAN_EVENT_COUNT ? "holder" : "error";
-    if (warning->unlogged_count > 0 && now >= warning->quiet_until) {
-        char count[24];
-        snprintf(count, sizeof count, "%" PRIu64, warning->unlogged_count);
-        server_log(service->settings, LEVEL_WARNING, warning_texts[kind], "count", count, key,
-                   value, cause ? cause_key : LOG_END, cause, LOG_END);
-        warning->unlogged_count = 0;
-        warning->quiet_until = now + WARNING_INTERVAL;
+    warning->key = key;
+    snprintf(warning->value, sizeof warning->value, "%s", value);
+    snprintf(warning->cause, sizeof warning->cause, "%s", cause ? cause : "");
+    warning_update(service, kind, now);
+}
+
+/* Returns the kind of warning for a shared id: the kind that has this id, or else a kind whose last
+ * line is older than a minute. If all kinds have other ids, the warning is about a further id. */
+static int warning_find_shared_id(const struct service *service, const char *holder_id,
+                                  doorman_time now) {
+    int found = DOORMAN_EVENT_SHARED_ID;
+    for (int kind = WARNING_SHARED_ID; kind < WARNING_COUNT; kind++) {
+        const struct repeated_warning *warning = &service->warnings[kind];
+        bool is_same = strcmp(warning->cause, holder_id) == 0;
+        bool is_free = warning->unlogged_count == 0 && now >= warning->quiet_until;
+        if (is_same || (is_free && found == DOORMAN_EVENT_SHARED_ID)) found = kind;
+        if (is_same) break;
     }
+    return found;
+}
+
+/* Counts and logs an event of the server object. Precondition: the lock is held. */
+static void warning_add_event(struct service *service, const doorman_event *event,
+                              doorman_time now) {
+    int kind = (int)event->kind;
+    if (event->kind == DOORMAN_EVENT_SHARED_ID) {
+        kind = warning_find_shared_id(service, event->holder_id, now);
+    }
+    service->warnings[kind].unlogged_count++;
+    server_log_warning(service, kind, "resource", event->resource_id, event->holder_id, now);
 }
 
 /* The server object calls this function with the lock held. */
@@ -745,9 +787,7 @@ static void on_event(void *context, const doorman_event *event) {
             server_counter_add(&service->counters.unmatched, 1);
         if (event->kind == DOORMAN_EVENT_SHARED_ID)
             server_counter_add(&service->counters.shared_id, 1);
-        service->warnings[event->kind].unlogged_count++;
-        server_log_warning(service, (int)event->kind, "resource", event->resource_id,
-                           event->holder_id, doorman_clock());
+        warning_add_event(service, event, doorman_clock());
     }
 }
 
@@ -1387,7 +1427,7 @@ static void service_update(struct service *service) {
         if (doorman_upstream_due(upstream) <= now) server_yield(service);
     }
     for (int kind = 0; kind < WARNING_COUNT; kind++) {
-        server_log_warning(service, kind, NULL, NULL, NULL, now);
+        warning_update(service, kind, now);
     }
     pthread_mutex_unlock(&service->lock);
 }

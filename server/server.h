@@ -123,19 +123,26 @@ struct worker {
 /* Memory goes back to the system after this many leases have ended. These leases use some MB. */
 #define TRIM_LEASES 10000
 
+#define SHARED_ID_MAX 8 /* ids that have warnings of their own at the same time (V6) */
+
 /* Repeated warnings are for events that peers can cause at any rate. The kinds of doorman_event
- * come first. The kinds of the server follow. */
+ * come first. The kinds of the server follow. The last kinds are warnings about one shared id each.
+ * The kind DOORMAN_EVENT_SHARED_ID is for further shared ids. */
 enum {
     WARNING_MESSAGE_REFUSED = DOORMAN_EVENT_COUNT,
     WARNING_PARENT_UNREACHABLE,
     WARNING_PARENT_RESPONSE,
     WARNING_ETCD_UNREACHABLE,
-    WARNING_COUNT
+    WARNING_SHARED_ID, /* the first of SHARED_ID_MAX kinds */
+    WARNING_COUNT = WARNING_SHARED_ID + SHARED_ID_MAX
 };
 
 struct repeated_warning {
     uint64_t unlogged_count;
-    doorman_time quiet_until;
+    doorman_time quiet_until;             /* no line of this kind is logged before this time */
+    const char *key;                      /* what `value` is, for example "resource" */
+    char value[DOORMAN_ID_BYTES_MAX + 1]; /* what the last event is about */
+    char cause[sizeof(doorman_error)];    /* the holder or the error of the last event; "": none */
 };
 
 /* The link to the parent. The lock of the service guards all members except the transport. Only the
@@ -227,9 +234,10 @@ struct service {
 };
 
 /* Logs a repeated warning at most once a minute, with the number of events since the last line
- * (V6). Precondition: the lock is held.
- *   key, value   what the last event is about; may be NULL
- *   cause        the holder or the error of the last event; may be NULL */
+ * (V6). The caller has counted the new event. Precondition: the lock is held.
+ *   key     a constant string
+ *   value   what the new event is about
+ *   cause   the holder or the error of the new event; may be NULL */
 void server_log_warning(struct service *service, int kind, const char *key, const char *value,
                         const char *cause, doorman_time now);
 

@@ -175,6 +175,49 @@ static void an_unmatched_resource_is_logged_once_a_minute(void **state) {
     assert_int_equal(process_logged(server.process, "count=1 resource=no holder=a"), 1);
 }
 
+/* Renews the lease that two processes share under the id "sN". Returns the id of the new lease.
+ *   id   the last lease of one of the two processes; 0: this process starts */
+static double shared_id_renew(const struct server *server, int number_of_id, double id) {
+    char request[300], has[120] = "";
+    if (id > 0) {
+        snprintf(has, sizeof has,
+                 ",\"has\":{\"id\":%.0f,\"node\":\"n\",\"capacity\":1,\"expires_in\":60}", id);
+    }
+    snprintf(request, sizeof request,
+             "{\"get_capacity\":{\"client_id\":\"s%d\",\"resource\":[{\"resource_id\":\"db/a\","
+             "\"wants\":1%s}]}}",
+             number_of_id, has);
+    cJSON *reply = send_request(server, request);
+    double next = number(reply, GETS "id");
+    cJSON_Delete(reply);
+    return next;
+}
+
+/* S10, V6: eight ids have a line of their own. Later ids share a line. */
+static void each_id_that_two_processes_use_is_logged(void **state) {
+    (void)state;
+    const char *const more[] = {"--node", "n", NULL};
+    struct server server = server_start(CONFIG_120, more);
+    for (int i = 0; i < 10; i++) {
+        double one = shared_id_renew(&server, i, 0), two = shared_id_renew(&server, i, 0);
+        for (int round = 0; round < 4; round++) {
+            one = shared_id_renew(&server, i, one);
+            two = shared_id_renew(&server, i, two);
+        }
+    }
+    server_stop(&server);
+    for (int i = 0; i < 8; i++) {
+        char line[120];
+        snprintf(line, sizeof line,
+                 "each uses the whole share\" count=1 resource=db/a holder=s%d\n", i);
+        assert_int_equal(process_logged(server.process, line), 1);
+    }
+    assert_true(process_logged(server.process, "further ids") >= 1);
+    assert_int_equal(process_logged(server.process, "this is the last\" count=1 resource=db/a "
+                                                    "holder=s8\n"),
+                     1);
+}
+
 static void two_servers_at_once_do_not_affect_each_other(void **state) {
     (void)state;
     struct server one = server_start(CONFIG_120, NULL), two = server_start(CONFIG("50"), NULL);
@@ -854,6 +897,7 @@ int main(int argc, char **argv) {
         TEST(the_examples_of_the_protocol_are_answered),
         TEST(every_resource_of_a_request_is_answered_in_order),
         TEST(an_unmatched_resource_is_logged_once_a_minute),
+        TEST(each_id_that_two_processes_use_is_logged),
         TEST(two_servers_at_once_do_not_affect_each_other),
         TEST(an_invalid_message_gets_an_error_and_has_no_effect),
         TEST(a_message_that_is_too_deep_or_too_full_is_refused),

@@ -1,0 +1,140 @@
+/* The repeated warnings of doorman_server (V6), with the time as a variable. */
+#define main server_main
+int server_main(int argc, char **argv);
+#include "../../doorman_server.c"
+#undef main
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+#define SECOND DOORMAN_SECOND
+
+/* A service that logs to a file. It has no server object. */
+struct world {
+    struct settings settings;
+    struct service service;
+    FILE *log;
+    int standard_error; /* a copy of the descriptor, for the end of the test */
+};
+
+static int setup(void **state) {
+    struct world *w = (struct world *)calloc(1, sizeof *w);
+    assert_non_null(w);
+    w->service.settings = &w->settings;
+    w->log = tmpfile();
+    assert_non_null(w->log);
+    w->standard_error = dup(STDERR_FILENO);
+    assert_true(dup2(fileno(w->log), STDERR_FILENO) == STDERR_FILENO);
+    *state = w;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct world *w = (struct world *)*state;
+    dup2(w->standard_error, STDERR_FILENO);
+    close(w->standard_error);
+    fclose(w->log);
+    free(w);
+    return 0;
+}
+
+static void shared(struct world *w, const char *holder_id, doorman_time now) {
+    const doorman_event event = {DOORMAN_EVENT_SHARED_ID, "db", holder_id, 1};
+    warning_add_event(&w->service, &event, now);
+}
+
+/* What the main thread does every second. */
+static void update(struct world *w, doorman_time now) {
+    for (int kind = 0; kind < WARNING_COUNT; kind++) warning_update(&w->service, kind, now);
+}
+
+/* Returns how many lines contain a text, and empties the log. */
+static int logged(struct world *w, const char *text) {
+    char line[PIPE_BUF + 1];
+    int count = 0;
+    rewind(w->log);
+    while (fgets(line, sizeof line, w->log)) count += strstr(line, text) != NULL;
+    assert_int_equal(ftruncate(fileno(w->log), 0), 0);
+    rewind(w->log);
+    return count;
+}
+
+static void each_shared_id_is_named_at_once_and_then_once_a_minute(void **state) {
+    struct world *w = (struct world *)*state;
+    shared(w, "a", 100 * SECOND);
+    assert_int_equal(logged(w, " count=1 resource=db holder=a\n"), 1);
+    shared(w, "b", 101 * SECOND);
+    assert_int_equal(logged(w, " count=1 resource=db holder=b\n"), 1);
+    for (int i = 0; i < 5; i++) shared(w, "a", 102 * SECOND);
+    shared(w, "b", 103 * SECOND);
+    update(w, 160 * SECOND - 1);
+    assert_int_equal(logged(w, ""), 0);
+    update(w, 160 * SECOND);
+    assert_int_equal(logged(w, " count=5 resource=db holder=a\n"), 1);
+    update(w, 161 * SECOND);
+    assert_int_equal(logged(w, " count=1 resource=db holder=b\n"), 1);
+    update(w, 1000 * SECOND);
+    assert_int_equal(logged(w, ""), 0);
+}
+
+static void further_shared_ids_have_one_line_that_names_the_last(void **state) {
+    struct world *w = (struct world *)*state;
+    char id[] = "a";
+    for (; id[0] < 'a' + SHARED_ID_MAX; id[0]++) shared(w, id, 100 * SECOND);
+    assert_int_equal(logged(w, "each uses the whole share\" count=1 "), SHARED_ID_MAX);
+    shared(w, "x", 101 * SECOND);
+    assert_int_equal(logged(w, "further ids, this is the last\" count=1 resource=db holder=x\n"),
+                     1);
+    shared(w, "y", 102 * SECOND);
+    shared(w, "z", 103 * SECOND);
+    assert_int_equal(logged(w, ""), 0);
+    update(w, 161 * SECOND);
+    assert_int_equal(logged(w, "further ids, this is the last\" count=2 resource=db holder=z\n"),
+                     1);
+}
+
+static void an_id_that_is_no_longer_shared_makes_room_for_another(void **state) {
+    struct world *w = (struct world *)*state;
+    char id[] = "a";
+    for (; id[0] < 'a' + SHARED_ID_MAX; id[0]++) shared(w, id, 100 * SECOND);
+    for (id[0] = 'b'; id[0] < 'a' + SHARED_ID_MAX; id[0]++) shared(w, id, 120 * SECOND);
+    shared(w, "x", 160 * SECOND - 1);
+    (void)logged(w, "");
+    update(w, 160 * SECOND);
+    assert_int_equal(logged(w, "each uses the whole share\" count=1 "), SHARED_ID_MAX - 1);
+    shared(w, "x", 160 * SECOND);
+    assert_int_equal(logged(w, "each uses the whole share\" count=1 resource=db holder=x\n"), 1);
+    shared(w, "a", 160 * SECOND);
+    update(w, 220 * SECOND);
+    assert_int_equal(logged(w, "further ids, this is the last\" count=1 resource=db holder=a\n"),
+                     1);
+}
+
+/* A line that reports events of the last minute describes the last one of them. */
+static void a_line_about_several_events_describes_the_last(void **state) {
+    struct world *w = (struct world *)*state;
+    doorman_event event = {DOORMAN_EVENT_UNMATCHED, "one", "a", 1};
+    warning_add_event(&w->service, &event, 100 * SECOND);
+    assert_int_equal(logged(w, " count=1 resource=one holder=a\n"), 1);
+    warning_add_event(&w->service, &event, 101 * SECOND);
+    event = (doorman_event){DOORMAN_EVENT_UNMATCHED, "two", "b", 1};
+    warning_add_event(&w->service, &event, 102 * SECOND);
+    w->service.warnings[WARNING_MESSAGE_REFUSED].unlogged_count++;
+    server_log_warning(&w->service, WARNING_MESSAGE_REFUSED, "code", "NOT_FOUND", NULL,
+                       103 * SECOND);
+    assert_int_equal(logged(w, "a message was refused\" count=1 code=NOT_FOUND\n"), 1);
+    update(w, 160 * SECOND);
+    assert_int_equal(logged(w, " count=2 resource=two holder=b\n"), 1);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(each_shared_id_is_named_at_once_and_then_once_a_minute),
+        TEST(further_shared_ids_have_one_line_that_names_the_last),
+        TEST(an_id_that_is_no_longer_shared_makes_room_for_another),
+        TEST(a_line_about_several_events_describes_the_last),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
