@@ -8225,9 +8225,9 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
 
 /* ---- >>client ------------------------------------------------------------------------------- */
 /*
- * This section holds the resources of an application: what each resource wants, what it may use
- * now, and what it does without a lease. It tells >>upstream what to ask for, and >>upstream makes
- * the requests. An agent (>>nng) is a client with a thread.
+ * A client manages the resources of an application: what each resource wants, what it may use now,
+ * and what it does without a lease. The client tells its upstream what to ask for, and the upstream
+ * makes the requests. An agent (>>nng) is a client with a thread.
  *
  * A resource is in one of these states. Only doorman__resource_move changes the state:
  *
@@ -8242,7 +8242,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *                                                                ended: it is freed
  *
  *   fallback      capacity without a lease
- *   SAFE          the safe capacity that a server sent last, else that of the options
+ *   SAFE          the safe capacity that a server sent last; otherwise that of the options
  *   PESSIMISTIC   0
  *   OPTIMISTIC    what the resource wants
  *
@@ -8258,8 +8258,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * K4 Without a lease the fallback is in force. on_change is called when the capacity or the reason
  *    for the capacity has changed.
  * K5 A resource that is opened twice is still one resource. It has one limiter and the options of
- *    the first opening. A later opening names the first option that differs. It fails if the kind
- *    differs. The last close releases the lease.
+ *    the first opening. A later opening reports the first option that differs. An opening with
+ *    another kind fails. The last close releases the lease.
  * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
  *    an initial value, and stay between a minimum and a maximum. An idle resource keeps the
  *    minimum, so that its first call need not wait.
@@ -8267,48 +8267,48 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    the server does nothing.
  * L4 Use is measured in a moving window, in which newer amounts count more. Use consists of the
  *    units that were allowed, the units that were refused, and the units that callers wait for (see
- *    "demand"). With a steady demand, wants settle within 10 % of the demand. If the demand is not
- *    met, wants grow until it is met or the server has no more.
+ *    "demand"). With a steady demand, wants settle within 10 % of the demand. Wants grow until the
+ *    demand is met, or until the server has no more capacity.
  *
  * How soon a lease follows demand. A limiter that refuses sets a flag of the client. The client
  * checks this flag every 0.2 s. If the flag is set, the client waits until 0.1 s have passed since
- * the refusal. Then it asks at once, if the last response granted all that it had asked for.
- * Example: a resource is idle, and its capacity is free at the server. After the first refusal, the
- * resource gets its whole share within 250 ms and one round trip.
+ * the refusal. If the last response granted all wants, the client then asks at once. Example: a
+ * resource is idle, and its capacity is free at the server. After the first refusal, the resource
+ * gets its whole share within 250 ms and one round trip.
  *
- * An idle resource asks only for its minimum, even if its safe capacity is larger. Suppose that
- * each idle resource asked for its safe capacity. If no safe capacity is configured, it is the
- * capacity divided by the number of clients. So the idle clients would hold everything. A client
- * that needs capacity would then wait until each idle client asks again. This takes up to a refresh
+ * An idle resource asks only for its minimum, even if its safe capacity is larger. The reason is
+ * that a safe capacity without a configured value is the capacity divided by the number of clients.
+ * If each idle resource asked for this amount, the idle clients would hold the whole capacity.
+ * Another client would have to wait until each idle client asks again. This could take a refresh
  * interval instead of 250 ms.
  *
- * While callers wait, a refusal does not tell how much is missing. Then the resource asks for at
- * least its safe capacity, as long as the server grants all that it asks for. So a resource has
- * less than its safe capacity for a short time only, unless other clients want the capacity.
+ * While callers wait, no refusals show how much capacity is missing. The resource then asks for at
+ * least its safe capacity, as long as the server grants all wants. So a resource has less than its
+ * safe capacity only for a short time, unless other clients want the capacity.
  */
 
 /* ---- client: demand */
 /*
  * This part estimates how much a resource should want. The estimator is a pure structure. Its input
- * is what the limiters have counted, and what the server has said. It reads no clock and no
- * limiter. A sample is taken every tenth of the window.
+ * is what the limiters have counted, and what the server has said. The estimator reads no clock and
+ * no limiter. It takes a sample every tenth of the window.
  *
  * Refused units count as demand. Otherwise a resource that has too little would never grow. But a
- * caller that repeats its try in a loop is refused a million times for one unit. So there is a
- * bound when the server has no more. The server shows that it has no more when it grants less than
- * was wanted. The bound is seven times the units that were allowed. If more units could have been
- * allowed, the bound is seven times those units. So a resource with endless demand asks for eight
- * times what it has.
+ * caller that repeats its try in a loop is refused a million times for one unit. So refused units
+ * count only up to a bound while the server has no more capacity. A server has no more capacity if
+ * it grants less than was wanted. The bound is seven times the larger of two numbers: the units
+ * that were allowed, and the units that the capacity allows. So a resource with endless demand asks
+ * for eight times what it has.
  *
  * Example: a lease of 50 units a second allows 50 units a second, and 10,000 units a second are
  * refused. The bound is 7 * 50 = 350. So the demand is 50 + 350 = 400 units a second.
  *
  * A caller that waits for its units is not refused. Therefore the estimator also looks at workers.
  * A worker waits for a unit, is busy with the unit, and waits for the next unit. The number of
- * workers is unknown. The estimator takes the largest number that have waited at once. On average
- * `waiting` workers wait, and the others are busy. If no worker had to wait, each worker would use
- * as much as a busy one. Then all workers would use workers / (workers - waiting) times as much.
- * What they would use in addition is the demand of the waiting workers. It counts up to the bound.
+ * workers is unknown. As this number, the estimator uses the largest number of workers that have
+ * waited at the same time. On average `waiting` workers wait, and the others are busy. If no worker
+ * had to wait, all workers together would use workers / (workers - waiting) times as much. The
+ * additional units are the demand of the waiting workers. This demand counts up to the bound.
  *
  * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
  * On average one worker is busy, and one waits. Without the wait they would use 2 / (2 - 1) = 2
@@ -8325,23 +8325,24 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * often than once a window finds a lease that fits its request.
  *
  * A request for n units of a gauge may be larger than what the server can give. The estimator
- * assumes this if the server granted less than was wanted, and n is more than the granted capacity.
- * Then requests of that size are no demand for ten windows, because they would take capacity from
+ * assumes this after n has not fitted into the lease for two windows, although more was wanted.
+ * Requests of that size are then no demand for ten windows. Otherwise they would take capacity from
  * other clients without using it. Requests that are IMPOSSIBLE are no demand either.
  *
  * While the server may have more, the estimator also looks at the counts between two samples. A
- * look can raise the wants for the next two samples. It raises them to the rate of the requests
- * that came after the first refusal. The first refused request is not counted, because it only
+ * look can raise the wants to the rate of the requests that came after the first refusal. The wants
+ * then stay raised for two samples. The first refused request is not counted, because it only
  * starts the measured time. Otherwise one refused caller would count as ten units a second, because
  * a look comes 0.1 s after the refusal.
  */
 
 #define DOORMAN__SAMPLES 11
 
-/* The shortest time after the first refusal from which a look can tell a rate. */
+/* The time from the first refusal to a look. A shorter time would not show a rate. */
 #define DOORMAN__LOOK_MIN (DOORMAN_SECOND / 10)
 
-/* What the limiters of a resource, a rate and a gauge, have counted up to the time `at`. */
+/* What the limiter of a resource has counted up to the time `at`. The limiter is a rate or a
+ * gauge. */
 typedef struct doorman__reading {
     doorman_time at;
     doorman_time unmet_since; /* the first refusal since the last reading; NEVER: no refusal */
@@ -8357,12 +8358,12 @@ typedef struct doorman__reading {
 
 /* What the server has said. */
 typedef struct doorman__supply {
-    double amount;  /* the capacity in force, or the safe capacity if that is more */
+    double amount;  /* the larger one of the capacity in force and the safe capacity */
     bool exhausted; /* the lease in force is less than what was wanted */
 } doorman__supply;
 
-/* The demand between two samples. `rate` is in units a second. `peak` is the most units of a gauge
- * at one time. */
+/* The demand between two samples. `rate` is in units a second. `peak` is the largest number of
+ * units of a gauge at the same time. */
 typedef struct doorman__use {
     double seconds, rate, peak;
     bool unmet, gauge_unmet;
@@ -8374,8 +8375,8 @@ typedef struct doorman__sample {
     doorman__use use; /* the use since the previous sample */
 } doorman__sample;
 
-/* The units that callers wait for, and how long they wait. The parameter `now` of its functions
- * never decreases. */
+/* Counts the units that callers wait for, and how long callers wait. From call to call `now` never
+ * decreases. */
 typedef struct doorman__waiting {
     uint64_t units;          /* the units that callers wait for now, in 1/4096 */
     uint64_t units_peak;     /* the largest value of `units` since the last sample */
@@ -8415,13 +8416,13 @@ typedef struct doorman__estimator {
     doorman_time window, initial_until;
     doorman__sample samples[DOORMAN__SAMPLES]; /* a ring; the newest sample is at newest_sample */
     size_t newest_sample, sample_count;
-    doorman__reading looked; /* the reading from which the next look counts */
-    double raised;           /* the wants that a look demands until raised_until */
+    doorman__reading looked; /* the next look counts from this reading */
+    double raised;           /* the wants are at least this until raised_until */
     doorman_time raised_until;
     double largest, gauge_largest; /* the largest n, each remembered until the time below */
     doorman_time largest_until, gauge_largest_until;
     doorman_time short_since;   /* since when the largest n does not fit; NEVER: it fits */
-    double ceiling;             /* the server gave no more than this when more was wanted */
+    double ceiling;             /* the server granted only this when more was wanted */
     doorman_time ceiling_until; /* until then, requests above `ceiling` are no demand */
     double wants;               /* the result of the estimate */
     bool unmet;                 /* the last reading shows demand that was not met */
@@ -8465,7 +8466,7 @@ static double doorman__gauge_demand(const doorman__reading *reading, double refu
     return reading->peak + doorman__min(refused, most);
 }
 
-/*   workers   the most units that callers have waited for at once */
+/*   workers   the largest number of units that callers have waited for at the same time */
 static doorman__use doorman__use_between(const doorman__reading *old, const doorman__reading *new_,
                                          double workers, double minimum,
                                          const doorman__supply *supply, bool futile) {
@@ -8489,8 +8490,8 @@ static doorman__use doorman__use_between(const doorman__reading *old, const door
     return use;
 }
 
-/* Returns the mean rate over the window. The newest interval counts fully, and the oldest one
- * counts a tenth. An interval does not count if the amount that was missing is unknown. */
+/* Returns the mean rate over the window. The newest interval counts fully, and the oldest interval
+ * counts a tenth. An interval does not count if its unmet demand has an unknown size. */
 static double doorman__estimator_mean(const doorman__estimator *estimator) {
     double rate = 0, weights = 0;
     for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
@@ -8503,9 +8504,9 @@ static double doorman__estimator_mean(const doorman__estimator *estimator) {
     return weights > 0 ? rate / weights : 0;
 }
 
-/* Returns a rate that the wants must reach, so that they rise sooner than they fall. It is the
- * smallest rate of the last three intervals. But if demand was not met in the newest interval, it
- * is the rate of that interval. */
+/* Returns a lower bound of the wants. This bound makes the wants rise sooner than they fall. The
+ * bound is the smallest rate of the last three intervals. If demand was not met in the newest
+ * interval, the bound is at least the rate of that interval. */
 static double doorman__estimator_recent(const doorman__estimator *estimator) {
     double recent = 0, lately = DBL_MAX;
     for (size_t age = 0; age < 3 && age + 1 < estimator->sample_count; age++) {
@@ -8517,21 +8518,20 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
     return recent;
 }
 
-/* Returns the rate at which the units of the largest recent request are saved up in a fifth of a
- * window. */
+/* Returns the rate that saves the units of the largest recent request in a fifth of a window. */
 static double doorman__estimator_least(const doorman__estimator *estimator,
                                        const doorman__reading *reading) {
     double n = doorman__max(reading->largest, estimator->largest);
     return n / ((double)estimator->window / (double)(5 * DOORMAN_SECOND));
 }
 
-/* The largest request is remembered for WINDOWS_REMEMBERED windows. If the largest request of a
+/* The largest request is remembered for WINDOWS_REMEMBERED windows. After the largest request of a
  * gauge has not fitted into the lease for WINDOWS_SHORT windows, the estimator assumes that the
  * server has no more capacity. */
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
-/* Remembers the largest request of the rate. The rate may be saving units for it (L1). */
+/* Remembers the largest request of the rate. The rate may be saving units for this request (L1). */
 static void doorman__estimator_remember(doorman__estimator *estimator,
                                         const doorman__reading *reading) {
     if (reading->largest < estimator->largest && reading->at < estimator->largest_until) return;
@@ -8540,9 +8540,9 @@ static void doorman__estimator_remember(doorman__estimator *estimator,
         doorman__after(reading->at, DOORMAN__WINDOWS_REMEMBERED * estimator->window);
 }
 
-/* Remembers the largest request of the gauge, unless it can never fit. It cannot fit if it is more
- * than the maximum of the wants, or more than the server can give. Returns true if the reading has
- * such a request. Then the refused units are no demand. */
+/* Remembers the largest request of the gauge, unless this request can never fit. A request can
+ * never fit if it is more than the maximum of the wants, or more than the server can give. Returns
+ * true if the reading has such a request. The refused units are then no demand. */
 static bool doorman__estimator_is_futile(doorman__estimator *estimator,
                                          const doorman__reading *reading,
                                          const doorman__supply *supply) {
@@ -8653,7 +8653,7 @@ struct doorman_client {
     doorman_upstream upstream;
     doorman__table resources; /* the resources, by id */
     doorman__timers wakes;    /* the times at which resources have work for the client */
-    doorman_time look_at;     /* when to check whether a limiter has refused something; see K1 */
+    doorman_time look_at;     /* when to check for refusals; see K1 */
     size_t following_count;   /* the number of resources whose wants follow use */
     uint64_t hash_key[2];     /* the key for the hashes of the table: C8 */
     uint8_t unmet;            /* a limiter has refused something; atomic */
@@ -8678,16 +8678,16 @@ struct doorman_client_resource {
     bool follows;  /* the wants follow use */
     double wants;
     doorman__estimator estimator;     /* estimates the wants, while they follow use */
-    doorman_resource_options options; /* those of the first opening, with the defaults filled in */
+    doorman_resource_options options; /* the options of the first opening, with all defaults */
     bool options_differ;              /* a later opening had other options */
-    doorman_resource_info published;  /* what the limiter and the application know */
+    doorman_resource_info published;  /* what the limiter and the application received last */
     doorman_resource_kind kind;       /* the kind of the limiter */
     union {
         doorman__rate rate;
         doorman__gauge gauge;
     };
     doorman__waiting waiting;        /* the calls that wait for the limiter; only >>nng sets this */
-    struct doorman_resource *handle; /* what an agent's application uses; NULL: no agent */
+    struct doorman_resource *handle; /* the agent's handle; NULL: there is no agent */
     char resource_id[];
 };
 
@@ -8695,8 +8695,7 @@ static doorman__usage *doorman__resource_usage(doorman_client_resource *resource
     return resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
 }
 
-/* Returns the units in use. They are 0 for a rate, because units that it allows are used at
- * once. */
+/* Returns the units in use. The result is 0 for a rate, because its units are used at once. */
 static double doorman__resource_in_use(const doorman_client_resource *resource) {
     return resource->kind == DOORMAN_GAUGE ? doorman__gauge_in_flight(&resource->gauge) : 0;
 }
@@ -8750,9 +8749,9 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
 
 static doorman_time doorman__resource_follow_due(const doorman_client_resource *resource);
 
-/* Sets when the client next has work for the resource. It is called after a change of any of these:
- * the state, the end of the lease, the newest sample, the refused units, or whether the wants
- * follow use. */
+/* Sets when the client next has work for the resource. The function is called after a change of any
+ * of these: the state, the end of the lease, the newest sample, the refused units, or whether the
+ * wants follow use. */
 static void doorman__resource_set_wake(doorman_client_resource *resource) {
     doorman_time at = resource->follows ? doorman__resource_follow_due(resource) : DOORMAN_NEVER;
     if (resource->published.leased) at = doorman__earlier(at, resource->held.end);
@@ -8792,7 +8791,8 @@ static double doorman__counted(const doorman__shared *parts) {
     return (double)__atomic_load_n(parts, __ATOMIC_RELAXED) / DOORMAN__UNIT;
 }
 
-/* Sets the capacity of the limiter: `amount` until a point in time, and `after` from then on. */
+/* Sets the capacity of the limiter to `amount` before the time `until`, and to `after` from that
+ * time on. */
 static void doorman__resource_limit(doorman_client_resource *resource, double amount,
                                     doorman_time until, double after, doorman_time now) {
     if (resource->kind == DOORMAN_GAUGE) {
@@ -8928,7 +8928,7 @@ static void doorman__resource_looked(doorman_client_resource *resource) {
     __atomic_store_n(&usage->unmet_since, 0, __ATOMIC_RELAXED);
 }
 
-/* Moves the largest values since the last sample to the reading, and starts new ones. */
+/* Moves the largest values since the last sample to the reading, and resets them. */
 static void doorman__resource_sampled(doorman_client_resource *resource,
                                       doorman__reading *reading) {
     doorman__usage *usage = doorman__resource_usage(resource);
@@ -8964,9 +8964,8 @@ static void doorman__resource_want(doorman_client_resource *resource, double wan
     doorman__resource_expect(resource);
 }
 
-/* K1: asks at once if demand was not met, and the wants have grown since the last request. They
- * must have grown by a tenth. If the largest request of the application does not fit yet, any
- * growth is enough. */
+/* K1: after unmet demand, asks at once if the wants have grown by a tenth since the last request.
+ * If the largest request of the application does not fit yet, any growth is enough. */
 static void doorman__resource_grow(doorman_client_resource *resource, doorman_time now) {
     doorman__held_lease *held = &resource->held;
     const doorman__estimator *estimator = &resource->estimator;
@@ -8980,8 +8979,8 @@ static doorman_time doorman__resource_look_at(const doorman_client_resource *res
     return doorman__after(doorman__resource_unmet_since(resource), DOORMAN__LOOK_MIN);
 }
 
-/* Returns when to call doorman__resource_follow next. If the server has no more, the next sample is
- * early enough to process a refusal. */
+/* Returns when to call doorman__resource_follow next. If the server has no more capacity, refusals
+ * wait for the next sample. */
 static doorman_time doorman__resource_follow_due(const doorman_client_resource *resource) {
     doorman_time due = doorman__estimator_due(&resource->estimator);
     if (doorman__resource_supply(resource, resource->client->upstream.now).exhausted) return due;
@@ -9015,7 +9014,7 @@ static doorman_client_resource *doorman__resource_of(doorman__held_lease *held) 
 }
 
 /* R3: reports about one held lease. The limiter first stops granting the units that are given back.
- * Then the report counts the units in use. */
+ * After that, the report counts the units in use. */
 static void doorman__resource_report(doorman_client_resource *resource, doorman_time now) {
     doorman_upstream *upstream = &resource->client->upstream;
     double wants = resource->wants;
@@ -9081,7 +9080,7 @@ static doorman_status doorman__client_start(doorman_client *client,
     client->upstream.client = client;
     client->upstream.now = doorman__later(now, 0);
     client->upstream.random = options->seed;
-    uint64_t keys = ~options->seed; /* a sequence that differs from that of the jitter */
+    uint64_t keys = ~options->seed; /* not the sequence of the jitter */
     for (int i = 0; i < 2; i++) client->hash_key[i] = doorman__random(&keys);
     client->upstream.timeout =
         options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
@@ -9126,13 +9125,12 @@ void doorman_client_destroy(doorman_client *client) {
 
 doorman_upstream *doorman_client_upstream(doorman_client *client) { return &client->upstream; }
 
-/* How often the client checks whether a limiter has refused something. A refusal is processed after
- * this time or after LOOK_MIN, whichever is longer. Both are less than the 250 ms that the section
- * promises. */
+/* How often the client checks for refusals. A refusal is processed after the longer of two times:
+ * this time and LOOK_MIN. Both times are less than the 250 ms that this section promises. */
 #define DOORMAN__LOOK_INTERVAL (DOORMAN_SECOND / 5)
 
-/* Checks whether a limiter has refused something since the last check. If it has, its resource
- * becomes due sooner. */
+/* Checks for refusals since the last check. A resource whose limiter has refused something becomes
+ * due sooner. */
 static void doorman__client_look(doorman_client *client, doorman_time now) {
     client->look_at = DOORMAN_NEVER;
     if (client->following_count) client->look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
@@ -9165,8 +9163,8 @@ static bool doorman__client_update_some(doorman_client *client, size_t most, doo
 
 /* ---- client: what a caller's loop calls (see >>loop) */
 
-/* Returns when the client is due next. A client without resources is never due. So an agent that
- * stops sees when all resources are released. */
+/* Returns when the client is due next. A client without resources is never due. So a stopping agent
+ * can see that all resources are released. */
 static doorman_time doorman__client_due(const doorman_client *client) {
     doorman_time due = doorman__upstream_due(&client->upstream);
     if (!client->upstream.first) return due;
@@ -9429,9 +9427,9 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
     return resource;
 }
 
-/* Opens a resource that is new, or one that was closed and is not released yet. A closed resource
- * gets the new options, and keeps its units in use. It also keeps its lease, unless the release is
- * under way. */
+/* Opens a new resource, or a closed resource that is not released yet. A closed resource gets the
+ * new options, and keeps its units in use. It also keeps its lease, unless the release is under
+ * way. */
 static void doorman__resource_reopen(doorman_client_resource *resource,
                                      const doorman_resource_options *options, doorman_time now) {
     doorman__held_lease *held = &resource->held;
