@@ -9547,8 +9547,8 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  * This section reads configurations. It also reads and writes the wire protocol. Each message is
  * one JSON object. A request has one key, the method. Its response has the same key, or `error`.
  * Unknown fields in a message are ignored. Unknown fields in a configuration are refused, because
- * they are probably typing errors. A message is refused as a whole if a known field is missing, of
- * the wrong type or out of range, or if an object has a key twice.
+ * they are probably typing errors. One error refuses the whole message. Errors are a missing field,
+ * a field of the wrong type, a value out of range, and a key that an object has twice.
  *
  * get_capacity requests or renews leases. The default of `priority` is 1, and the default of
  * `outstanding` is 0. `has` is the last lease that the client received. Times are in seconds, and
@@ -9559,7 +9559,7 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *
  * The response has one entry for each resource, in the order of the request. An entry has either
  * `gets`, or `refused` with the reason TRY_LATER, UNMATCHED or FULL. `keep` is the committed
- * amount. It is present only if it is more than `capacity`. `expiry_time` is for people. It is in
+ * amount. `keep` is present only if it is more than `capacity`. `expiry_time` is for people, in
  * seconds since 1970. A `safe_capacity` of -1 means unlimited. If leases are whole units, wants are
  * rounded up, and `gets` has `whole` with the value true.
  *
@@ -9574,10 +9574,10 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *     "reason":"TRY_LATER","refresh_interval":16}}]}}
  *
  * get_server_capacity requests capacity for all the clients below a server. `wants` lists the
- * demands of the clients in groups, at most 512 for one resource. `path` lists the 1 to 16 nodes
- * that the request came through, the sender first. `outstanding` is the capacity that the server
- * has leased out. `learning` says that the server does not know all its holders yet. If `learning`
- * is absent, it is false.
+ * demands of the clients in groups. A resource has at most 512 groups. `path` lists the 1 to 16
+ * nodes that the request came through. The first node is the sender. `outstanding` is the capacity
+ * that the server has leased out. `learning` says that the server does not know all its holders
+ * yet. If `learning` is absent, it is false.
  *
  *   {"get_server_capacity":{"server_id":"eu-1","path":["eu-1"],"resource":[{"resource_id":"db",
  *     "wants":[{"priority":1,"num_clients":40,"wants":300}],"outstanding":700,"learning":true,
@@ -9587,8 +9587,8 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  * resource. Fields of the algorithm that have their default value may be left out. `algorithm` may
  * also have `whole`, with the meaning above. An entry of `terms` is for one priority. An entry that
  * names no priority is for all priorities. `learn_for` says how long a server that is learning
- * should keep learning. The parent may be newer than its child. So the child ignores a parameter
- * that it does not know, and an algorithm of a kind that it does not know.
+ * should keep learning. The parent may be newer than its child. So the child ignores unknown
+ * parameters, and algorithms of an unknown kind.
  *
  *   {"get_server_capacity":{"response":[{"resource_id":"db","gets":{"id":5522,"node":"eu",
  *     "capacity":720,"keep":750,"expires_in":60,"refresh_interval":8},"algorithm":{
@@ -9608,7 +9608,7 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *   {"discovery":{}}
  *   {"discovery":{"is_master":true,"mastership":{"master_address":"tcp://10.0.0.2:15000"}}}
  *
- * An error means that nothing in the message took effect. Its code is one of these:
+ * An error means that nothing in the message took effect. The code of an error is one of these:
  *
  *   INVALID_ARGUMENT     the message is wrong
  *   NOT_FOUND            there is no such method
@@ -9629,11 +9629,13 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
 
 #define DOORMAN__JSON_DEPTH_MAX 32
 #define DOORMAN__JSON_VALUES_MAX 200000
-#define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* the maximum of cJSON */
-#define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: doubles represent every integer up to it */
+#define DOORMAN__JSON_NUMBER_BYTES_MAX 63 /* the maximum of cJSON */
+#define DOORMAN__INTEGER_MAX                                                                       \
+    9007199254740992.0 /* 2^53: up to this number, every integer is a double */
 
-/* The state of a syntax check. Its functions move `at` behind the text that they accept. A function
- * that finds an error leaves `at` at the error, sets `rule` to the reason, and returns false. */
+/* The state of a syntax check. Each function of the check moves `at` behind the text that it
+ * accepts. A function that finds an error leaves `at` at the error, sets `rule` to the reason, and
+ * returns false. */
 typedef struct doorman__scan {
     const char *at, *end, *rule;
     unsigned depth, values;
@@ -9799,9 +9801,9 @@ static bool doorman__scan_value(doorman__scan *scan) {
     return sound;
 }
 
-/* Checks a text and parses it into a tree. The caller deletes the tree. If cJSON fails for a valid
- * text, there is no memory, or the decimal separator of the locale is longer than one byte. cJSON
- * cannot handle such a separator. */
+/* Checks a text and parses it into a tree. The caller deletes the tree. cJSON fails for a valid
+ * text in two cases: there is no memory, or the decimal separator of the locale is longer than one
+ * byte. */
 static doorman_status doorman__json_parse(cJSON **out, const char *text, size_t bytes,
                                           doorman_error *error) {
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
@@ -9828,8 +9830,8 @@ typedef struct doorman__reader {
     void *room; /* memory for the structs that are read: one block, aligned to 8 bytes */
 } doorman__reader;
 
-/* A value and its path. All fields are on the stack, and each points to the field around it. The
- * path is written as text only if something is wrong. */
+/* A value and its path. All fields are on the stack. Each field points to the field that contains
+ * it. The path is written as text only if something is wrong. */
 typedef struct doorman__field {
     doorman__reader *reader;
     const struct doorman__field *parent; /* NULL: the whole text */
@@ -9875,8 +9877,9 @@ static int doorman__key_order(const void *a, const void *b) {
 }
 
 /* Returns a key that an object has twice, or NULL. Up to 16 keys are compared in pairs. This is
- * fast, because most keys differ in the first character. More keys are sorted first. No valid
- * message has more than 16 keys, but an attacker can send 100,000 keys to keep a server busy. */
+ * fast, because most keys differ in the first character. More keys are sorted first. No object of a
+ * valid message has more than 16 keys. But an attacker can send 100,000 keys to keep a server
+ * busy. */
 static const char *doorman__key_twice(const doorman__field *object, size_t count) {
     const cJSON *first = object->value->child;
     const char *twice = NULL;
@@ -10025,8 +10028,8 @@ static void doorman__read_priority(const doorman__field *field, int *out) {
 }
 
 /* Reads seconds, and rounds them to nanoseconds. So a duration of up to 26 days that this section
- * wrote is read back exactly. `positive` refuses 0. It is for fields where 0 in the struct means
- * the default. */
+ * wrote is read back exactly. `positive` refuses 0. It is set for fields where 0 in the struct
+ * means the default. */
 static void doorman__read_seconds(const doorman__field *field, bool positive, doorman_time *out) {
     const char *rule = positive ? DOORMAN__DURATION_RULE : "must be from 0 to 1e8 seconds";
     double seconds = 0;
@@ -10036,8 +10039,9 @@ static void doorman__read_seconds(const doorman__field *field, bool positive, do
     if (!valid) doorman__read_fail(field, rule);
 }
 
-/* Reads the fields of an object. The list has an entry for each field: a key, then `:` for required
- * or `?` for optional, then a letter that says what the target is:
+/* Reads the fields of an object. The list has an entry for each field. An entry is a key, a mark
+ * and a letter. The mark is `:` for a required field, and `?` for an optional field. The letter is
+ * the type of the target:
  *   s  const char **, borrowed from the tree     d  doorman_time *, more than 0
  *   a  double *, an amount                       t  doorman_time *, at least 0
  *   r  double *, from 0 to 1                     i  uint64_t *, a lease id
@@ -10181,7 +10185,8 @@ static void doorman__read_setting(const doorman__field *field, int which, doorma
     }
 }
 
-/* Reads one parameter. A number may be written as a string, as in Doorman's own configurations. */
+/* Reads one parameter. A number may be written as a string, as in configurations of the original
+ * Doorman. */
 static void doorman__read_parameter(const doorman__field *field, bool strict, unsigned *given,
                                     doorman_algorithm *out) {
     doorman__field name, value;
@@ -10203,9 +10208,9 @@ static void doorman__read_parameter(const doorman__field *field, bool strict, un
     cJSON_Delete(number);
 }
 
-/* Reads an algorithm. If it is in a configuration (`strict`), its kind and all parameters must be
- * known. If it is from a parent, the parent may be newer than this node. Then unknown parameters
- * are ignored. For an unknown kind the function leaves `out` unchanged and returns false. */
+/* Reads an algorithm. In a configuration (`strict`) the kind and all parameters must be known. A
+ * parent may be newer than this node, so unknown parameters of a parent are ignored. For an unknown
+ * kind the function leaves `out` unchanged and returns false. */
 static bool doorman__read_algorithm(const doorman__field *field, bool strict,
                                     doorman_algorithm *out) {
     static const char fields[] =
@@ -10278,8 +10283,8 @@ static doorman_method doorman__read_method(const doorman__field *root, bool *is_
     return DOORMAN_DISCOVERY;
 }
 
-/* Reads the demands of one resource to *demands, and moves *demands behind them. A client has one
- * demand. A server has one demand for each group in `list`. */
+/* Reads the demands of one resource to *demands, and moves *demands behind these demands. A client
+ * has one demand. A server has one demand for each group in `list`. */
 static void doorman__read_wants(const doorman__field *field, const doorman__field *list,
                                 doorman_demand **demands, doorman_capacity_request *item_request) {
     doorman_demand *demand = *demands;
@@ -10370,9 +10375,9 @@ static void doorman__read_request(const doorman__field *root, doorman_request *o
     out->path = nodes;
 }
 
-/* Reads the fields that only a response to a server has. It writes to *algorithm and *terms, and
- * moves *terms behind the terms that it wrote. The sender leaves out defaults, so this function
- * fills them in. */
+/* Reads the fields that only a response to a server has. It writes the algorithm to *algorithm and
+ * the terms to *terms. Then it moves *terms behind these terms. The sender leaves out defaults, so
+ * this function sets them. */
 static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
                                  doorman_terms **terms, doorman_capacity_response *out) {
     doorman__field settings, list, priority;
@@ -10491,9 +10496,9 @@ static void doorman__put_bytes(doorman__writer *out, const char *text, size_t by
     assert(out->buffer->bytes < out->buffer->capacity);
 }
 
-/* Writes units * 10^-places, without zeros at the end of the fraction. It makes the digits from the
- * last one to the first one. The divisor is a constant, so compilers use a multiplication instead
- * of a division. */
+/* Writes units * 10^-places, without zeros at the end of the fraction. The function makes the
+ * digits from the last one to the first one. The divisor is a constant, so compilers use a
+ * multiplication instead of a division. */
 static void doorman__put_decimal(doorman__writer *out, uint64_t units, int places) {
     char text[32], *end = text + sizeof text, *first = end;
     bool whole = true;
@@ -10509,20 +10514,19 @@ static void doorman__put_decimal(doorman__writer *out, uint64_t units, int place
     doorman__put_bytes(out, first, (size_t)(end - first));
 }
 
-/* Writes a time as seconds. Most times are whole seconds. They need no fraction. */
+/* Writes a time as seconds. Most times are whole seconds, which need no fraction. */
 static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
     bool whole = time % DOORMAN_SECOND == 0;
     doorman__put_decimal(out, (uint64_t)(whole ? time / DOORMAN_SECOND : time), whole ? 0 : 9);
 }
 
 /* Writes the fraction of a double that is at least 1/64 and less than 2^53. Such a fraction has at
- * most 58 bits behind the point. The method is that of Steele and White (1990). It writes digits
- * until no other double is as near to the written number as this one. It stops when the double is
- * less than `near` away from the written digits. It also stops when the double is less than `near`
- * away from the written digits with the last digit incremented. The distance between neighbouring
- * doubles is at least a part in 2^53. `near` is half of that, so one digit more than needed may be
- * written. A last digit that is rounded up is never 9, because one digit less would then have been
- * enough. */
+ * most 58 bits behind the point. The method is that of Steele and White (1990). The function writes
+ * digits until no other double is as near to the written number as this double. The loop ends when
+ * the double is less than `near` away from the digits, with or without an increment of the last
+ * digit. The distance between neighbouring doubles is at least a part in 2^53. `near` is half of
+ * that distance, so the function may write one digit more than needed. The increment never changes
+ * a 9 to a 10, because the loop would have ended one digit earlier. */
 static void doorman__put_fraction(doorman__writer *out, double size) {
     const uint64_t one = UINT64_C(1) << 60;
     uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
@@ -10540,7 +10544,7 @@ static void doorman__put_fraction(doorman__writer *out, double size) {
 }
 
 /* Writes a number that is less than 1/64, or an integer that is more than 2^53. The decimal
- * separator is `.` in every locale. Few amounts are like this. */
+ * separator is `.` in every locale. Few amounts are so small or so large. */
 static void doorman__put_extreme(doorman__writer *out, double size) {
     char text[40];
     snprintf(text, sizeof text, "%.17g", size);
@@ -10607,8 +10611,8 @@ static void doorman__put_comma(doorman__writer *out) {
     if (!first) doorman__put_bytes(out, ",", 1);
 }
 
-/* Writes the text of a format up to its next %, or up to its end. Returns the place where it
- * stopped. */
+/* Writes the text of a format up to its next %, or up to its end. Returns the first character that
+ * is not written. */
 static const char *doorman__put_plain(doorman__writer *out, const char *format) {
     char *first = doorman__put_room(out, strlen(format)), *to = first;
     for (; *format && *format != '%'; format++) {
@@ -10618,7 +10622,7 @@ static const char *doorman__put_plain(doorman__writer *out, const char *format) 
     return format;
 }
 
-/* Writes text by a format. Most characters stand for themselves. These do not:
+/* Writes text by a format. Most characters are written unchanged. The exceptions are:
  *   '    a "
  *   %s   a string in quotes
  *   %n   an amount
@@ -10828,11 +10832,11 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
     return doorman__put_end(&out);
 }
 
-/* Allocates the memory for a reply before the server decides. So a message changes nothing if there
- * is no memory, or if the reply could be larger than a message may be (C4). An id takes up to twice
- * its bytes, because each byte may need an escape. The rest of an item takes at most 820 bytes,
- * with the node's name. For a server, the algorithm takes at most 520 bytes, and each of 16 terms
- * takes at most 80 bytes. */
+/* Allocates the memory for a reply before the server decides. So a message changes nothing if its
+ * reply has no memory, or could be too large (C4). An id takes up to twice its bytes, because each
+ * byte may need an escape. The rest of an item takes at most 820 bytes. These bytes include the
+ * node's name. For a server, the algorithm takes at most 520 bytes, and each of 16 terms takes at
+ * most 80 bytes. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
     size_t bytes = 1024, rest = request->is_server ? 820 + 520 + 16 * 80 : 820;
@@ -10918,8 +10922,8 @@ void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
     doorman__exchange_move(exchange, DOORMAN__EXCHANGE_EMPTY, DOORMAN_OK);
 }
 
-/* Allocates memory for the server's response. The memory holds the items. For a server, it then
- * holds an algorithm and terms for each item. */
+/* Allocates memory for the server's response. The memory holds the items. For a server, the memory
+ * then holds an algorithm and terms for each item. */
 static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange) {
     const doorman_request *request = &exchange->request;
     size_t each = sizeof(doorman_capacity_response);
