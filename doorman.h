@@ -9629,9 +9629,8 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
 
 #define DOORMAN__JSON_DEPTH_MAX 32
 #define DOORMAN__JSON_VALUES_MAX 200000
-#define DOORMAN__JSON_NUMBER_BYTES_MAX 63 /* the maximum of cJSON */
-#define DOORMAN__INTEGER_MAX                                                                       \
-    9007199254740992.0 /* 2^53: up to this number, every integer is a double */
+#define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* the maximum of cJSON */
+#define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: all integers up to here are doubles */
 
 /* The state of a syntax check. Each function of the check moves `at` behind the text that it
  * accepts. A function that finds an error leaves `at` at the error, sets `rule` to the reason, and
@@ -11120,18 +11119,18 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * failed, the next request uses a new connection, because a server that does not respond may have
  * lost the old connection.
  *
- * Waiting (L1, L2). Among the waiters of a resource, only the first one tries. It sleeps until the
- * limiter could allow its units, or until the lease may have changed. When it leaves, it wakes the
- * next waiter. Each resource has an atomic sum of the units that calls wait for. So a caller sees
- * without the mutex whether the queue is empty. The sum also tells the client how much demand there
- * is. A waiter that times out counts as refused once.
+ * Waiting (L1, L2). Among the waiters of a resource, only the first waiter tries. The first waiter
+ * sleeps until the limiter could allow its units, or until the lease may have changed. When the
+ * first waiter leaves, it wakes the next waiter. Each resource has an atomic sum of the units that
+ * calls wait for. So a caller sees without the mutex whether the queue is empty. The sum also tells
+ * the client how much demand there is. A waiter that times out counts as refused once.
  *
  * Pacing. While a thread oversleeps, the limiter saves units. Without pacing, this thread and the
  * waiters behind it would use these units in a burst. The price of a waiter is the time that its
- * units take at the rate. A waiter passes one price after the previous waiter, minus a part of the
- * price. This part grows with the square of the units that are saved. From an eighth of the burst
- * on, it equals the price, so the waiter passes at once. Otherwise capacity would be lost. Pacing
- * also applies to calls that come soon after a waiter.
+ * units take at the rate. The pause between two waiters is the price of the second one, minus a
+ * part of this price. This part grows with the square of the saved units. If an eighth of the burst
+ * is saved, the pause is 0, because capacity would be lost otherwise. Pacing also applies to calls
+ * that come soon after a waiter.
  *
  * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters pass
  * 3 % faster. After 10 ms they pass 2.8 times as fast. After 12.5 ms they pass at once. So 7/8 of
@@ -11144,9 +11143,9 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * on_change returns DEADLOCK instead of waiting for itself. A wait that needs no mutex first checks
  * `notifying`, and returns DEADLOCK too.
  *
- * Fork. A child process has a copy of its parent's memory, but only the thread that called fork.
- * This would cause two errors. An agent in the child would use leases that the parent still uses.
- * And if the parent has used nng, a call of nng would end the child.
+ * Fork. A child process has a copy of its parent's memory, but it has only the thread that called
+ * fork. This would cause two errors. An agent in the child would use leases that the parent still
+ * uses. And if the parent has used nng, a call of nng would end the child.
  *
  * An attempt makes no system call, so it cannot compare process ids. Therefore a handler
  * (pthread_atfork) runs in the child before fork returns. It marks each agent as inherited, and
@@ -11177,7 +11176,7 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * mutex, so the fields are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__queue {
     uint64_t units;     /* the sum of the units that the calls wait for, in 1/4096 */
-    doorman_time paced; /* rate: when pacing let the last waiter pass */
+    doorman_time paced; /* rate: the time at which the last waiter passed */
 } doorman__queue;
 
 /* A resource of an agent, as the application sees it. The mutex of the agent guards the client's
@@ -11212,9 +11211,9 @@ struct doorman_agent {
     bool closed;         /* new waits return at once; atomic */
     doorman_client *client;
     doorman__waiter *first, *last; /* all waiters, in order of arrival */
-    doorman_time stop_by; /* when the thread ends at the latest; DOORMAN_NEVER: it continues */
-    bool wakeup;          /* the thread must not sleep before it has run again */
-    doorman_transport *transport; /* only the thread uses it */
+    doorman_time stop_by;          /* the latest end of the thread; DOORMAN_NEVER: it continues */
+    bool wakeup;                   /* the thread must run again before it sleeps */
+    doorman_transport *transport;  /* only the agent's thread uses it */
     doorman_error last_error;
     doorman_time last_error_at; /* 0: no request has failed */
 };
@@ -11233,7 +11232,7 @@ doorman_time doorman_clock(void) {
 #endif
 }
 
-/* Fills an array with random bits of the system. Returns false if the system has none. */
+/* Fills an array with random bits of the system. Returns false if the system has no random bits. */
 static bool doorman__random_bits(void *out, size_t bytes) {
     unsigned char *at = (unsigned char *)out;
     while (bytes > 0) {
@@ -11254,8 +11253,8 @@ static struct doorman__process {
     bool lost_nng;         /* a parent of this process had used nng before the fork */
 } doorman__process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* An on_change may fork. Then this thread has already locked the agent. So locking fails, and the
- * agent stays locked after the fork. */
+/* An on_change may fork. Its thread has already locked the agent. So this lock fails, and the agent
+ * stays locked after the fork. */
 static void doorman__fork_prepare(void) {
     pthread_mutex_lock(&doorman__process.mutex);
     for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
@@ -11321,8 +11320,7 @@ static doorman_status doorman__agent_lock(doorman_agent *agent) {
     return pthread_mutex_lock(&agent->mutex) == 0 ? DOORMAN_OK : DOORMAN_DEADLOCK;
 }
 
-/* Makes the checks of doorman__agent_lock without locking the mutex. It is for calls that may not
- * need the mutex. */
+/* Makes the checks of doorman__agent_lock for calls that may not need the mutex. */
 static doorman_status doorman__agent_check_call(doorman_agent *agent) {
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
     if (!__atomic_load_n(&agent->client->notifying, __ATOMIC_RELAXED)) return DOORMAN_OK;
@@ -11386,8 +11384,8 @@ static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter)
     doorman__queue_add(waiter, waiter->since);
 }
 
-/* Finds the next waiter of this queue, starting at `from`. Makes it the first waiter, and wakes
- * it. */
+/* Finds the next waiter of this queue, starting at `from`. Marks this waiter as the first one, and
+ * wakes it. */
 static void doorman__waiters_wake_next(doorman__waiter *from, const doorman__queue *queue) {
     while (from && from->queue != queue) from = from->next;
     if (!from) return;
@@ -11423,12 +11421,11 @@ static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_r
     }
 }
 
-/* Threads usually wake at most this much too late. Pacing compensates this delay at once. */
+/* Threads usually wake up at most this much too late. Pacing compensates this delay at once. */
 #define DOORMAN__WAKE_MAX (DOORMAN_SECOND / 10000)
 
-/* Returns the time at which pacing lets a waiter pass. It is the time of the previous waiter, plus
- * the price, minus a part of the price. See "Pacing" above. Precondition: the waiter's attempt is
- * allowed. */
+/* Returns the time at which pacing lets a waiter pass. This is the time of the previous waiter,
+ * plus the pause that "Pacing" above explains. Precondition: the waiter's attempt is allowed. */
 static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_view *view) {
     assert(view->attempt.decision == DOORMAN_ALLOWED && view->price >= 0 && view->quota.most > 0);
     double saved = 8 * (double)view->attempt.left / (double)view->quota.most;
@@ -11437,8 +11434,8 @@ static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_vi
 }
 
 /* Returns the time at which pacing lets this waiter pass. Returns 0 if pacing does not apply.
- * Pacing does not apply to a waiter that is not in the queue, if the last waiter passed more than
- * half of the burst ago. */
+ * Pacing always applies to the first waiter of the queue. Pacing applies to a call outside the
+ * queue only if a waiter has passed less than half a burst ago. */
 static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
                                          const doorman__rate_view *view, doorman_time now) {
     doorman_time paced = __atomic_load_n(&waiter->queue->paced, __ATOMIC_RELAXED);
@@ -11454,8 +11451,8 @@ static void doorman__waiter_signal(const doorman__waiter *waiter, doorman__usage
     doorman__usage_signal(usage, now);
 }
 
-/* Tries to take the units of a waiter. It first evaluates the attempt without making it. A failed
- * attempt would count as demand, and the demand of the waiter is already counted.
+/* Tries to take the units of a waiter. The function first evaluates the attempt without making it,
+ * because a failed attempt would count the demand of the waiter twice.
  *   delay     out: on UNAVAILABLE, how long to wait until the next try
  *   last      the waiter cannot wait any longer, so pacing does not apply
  *   returns   OK | UNAVAILABLE | RESOURCE_EXHAUSTED: the units are IMPOSSIBLE */
@@ -11488,7 +11485,7 @@ static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, d
     doorman__quota quota;
     doorman__attempt attempt = doorman__gauge_look(gauge, waiter->n, &quota, now);
     bool bypass = doorman__bypass(&gauge->usage);
-    *delay = DOORMAN_NEVER; /* until units are released, or the lease changes */
+    *delay = DOORMAN_NEVER; /* the waiter sleeps until units are released or the lease changes */
     if (!bypass && !doorman__gauge_possible(gauge, doorman__units(waiter->n))) {
         return DOORMAN_RESOURCE_EXHAUSTED;
     }
@@ -11507,9 +11504,9 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
                : doorman__waiter_try_rate(waiter, delay, last, now);
 }
 
-/* Counts the units of a wait that has failed: as REFUSED if its time was over, as IMPOSSIBLE if the
- * units can never be available. A waiter calls this before it leaves the queue, because the
- * resource may be closed after that. */
+/* Counts the units of a wait that has failed. After a timeout they count as REFUSED. Units that can
+ * never be available count as IMPOSSIBLE. A waiter calls this function before it leaves the queue,
+ * because the resource may be closed after that. */
 static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
     if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
     doorman__usage *usage = doorman__resource_usage(waiter->resource);
@@ -11517,7 +11514,7 @@ static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status 
     (void)doorman__count(usage, doorman__units(waiter->n), decision, doorman_clock());
 }
 
-/* Blocks until this waiter is the first one and has its units, or until the time is `end`. */
+/* Blocks until this waiter has its units, or until the time is `end`. */
 static doorman_status doorman__waiter_block(doorman_agent *agent, doorman__waiter *waiter,
                                             doorman_time end) {
     doorman_status status = DOORMAN_UNAVAILABLE;
@@ -11561,8 +11558,8 @@ static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__wai
     return status;
 }
 
-/* Takes units, or waits for them. It needs no mutex if no other call waits and there are enough
- * units. */
+/* Takes units, or waits for units. In the usual case the function locks no mutex: no other call
+ * waits, and there are enough units. */
 static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
                                           doorman_time timeout) {
     doorman_time now = doorman_clock(), delay = 0;
@@ -11603,7 +11600,7 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
 /* ---- nng: the transport */
 
 /* A request has an owner: the caller's thread, or nng. Only the owner uses the other fields of the
- * struct. Only doorman__transport_move changes the state, and with the state the owner.
+ * struct. Only doorman__transport_move changes the state. The state determines the owner.
  *
  *   state      meaning                          owner   leaves it
  *   IDLE       there is no request              caller  _update fetches a request      -> PREPARED
@@ -11709,8 +11706,8 @@ static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *diale
     return found;
 }
 
-/* Finds why a dialer cannot connect. nng retries without reporting failures, but its statistics
- * count them by cause.
+/* Finds why a dialer cannot connect. nng retries without reporting failures, but nng's statistics
+ * count the failures by cause.
  *   cost   O(sockets and connections of nng in this process) */
 static const struct doorman__dial_failure *doorman__dialer_failure(int dialer) {
     const struct doorman__dial_failure *found = NULL;
@@ -11769,13 +11766,14 @@ static void doorman__transport_on_aio(void *context) {
         nng_recv_aio(transport->socket, transport->aio);
         return;
     }
-    if (sending) nng_msg_free(nng_aio_get_msg(transport->aio)); /* nng does not own it yet */
+    if (sending)
+        nng_msg_free(nng_aio_get_msg(transport->aio)); /* nng does not own the message yet */
     doorman__transport_finish(transport, nng_error,
                               nng_error == 0 ? nng_aio_get_msg(transport->aio) : NULL);
 }
 
-/* Copies the texts. Each new connection needs them, and the caller's texts are only valid during
- * the call. */
+/* Copies the texts, because each new connection needs them. The caller's texts are valid only
+ * during the call. */
 static bool doorman__transport_copy_tls(doorman_transport *transport, const doorman_tls *tls) {
     const char *texts[3] = {tls->authority, tls->certificate, tls->key};
     for (int i = 0; i < 3; i++) {
@@ -11886,7 +11884,7 @@ static void doorman__transport_disconnect(doorman_transport *transport) {
     __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
 }
 
-/* Does the work of the upstream's owner. Then it fetches the next request, unless a request is in
+/* Does the work of the upstream's owner. Then fetches the next request, unless a request is in
  * progress. Returns true if a request must be sent. */
 static bool doorman__transport_prepare(doorman_transport *transport, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
@@ -11931,7 +11929,7 @@ void doorman_transport_send(doorman_transport *transport) {
     nng_send_aio(transport->socket, transport->aio);
 }
 
-/* Parses a response if one has come. This needs no lock. */
+/* Parses a response if one has come. Parsing needs no lock. */
 static void doorman__transport_parse(doorman_transport *transport) {
     if (doorman__transport_get(transport) != DOORMAN__TRANSPORT_ENDED || !transport->reply) return;
     doorman__incoming_read(&transport->incoming, (const char *)nng_msg_body(transport->reply),
@@ -11983,7 +11981,7 @@ static void doorman__agent_on_wakeup(void *context) {
     pthread_mutex_unlock(&agent->mutex);
 }
 
-/* Sends a request if one is due. It unlocks the mutex while it sends. */
+/* Sends a request if one is due. Unlocks the mutex meanwhile. */
 static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
     if (!doorman__transport_prepare(agent->transport, now)) return;
     pthread_mutex_unlock(&agent->mutex);
@@ -12005,8 +12003,8 @@ static void doorman__agent_process_result(doorman_agent *agent, doorman_time now
 }
 
 /* Updates the client in slices. Each resource is updated at most once. Between two slices the
- * thread unlocks the mutex and sleeps. Without this sleep, it would lock the mutex again before a
- * waiting thread is awake. */
+ * thread unlocks the mutex and sleeps. Without this sleep, the thread would lock the mutex again
+ * before a waiting thread is awake. */
 #define DOORMAN__SLICE 100
 #define DOORMAN__SLICE_PAUSE (DOORMAN_SECOND / 20000)
 
@@ -12048,11 +12046,11 @@ static void *doorman__agent_main(void *context) {
     return NULL;
 }
 
-/* Writes "HOST:PID:RANDOM". If an id cannot have a character of the host name, "-" replaces it.
- * Host and pid help people to find the process. But two containers may have the same host and pid,
- * so 64 random bits make the id unique. The bits come from the system, because a fork or a copy of
- * a virtual machine would copy the state of a generator. Among a million agents, two have equal
- * bits with a probability of 3e-8. */
+/* Writes "HOST:PID:RANDOM". Characters of the host name that an id cannot have become "-". The host
+ * name and the pid help people to find the process. Two containers may have the same host name and
+ * pid, so 64 random bits make the id unique. The bits come from the system, because a fork or a
+ * copy of a virtual machine would copy the state of a generator. Among a million agents, two have
+ * equal bits with a probability of 3e-8. */
 static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
     char host[200] = "";
     if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);
@@ -12166,8 +12164,8 @@ static void doorman__agent_free(doorman_agent *agent) {
     DOORMAN_FREE(agent);
 }
 
-/* Makes the mutex and the condition variables. If one cannot be made, the others are not destroyed,
- * because they own no resources yet. */
+/* Makes the mutex and the condition variables. After a failure nothing is destroyed, because the
+ * objects own no resources yet. */
 static bool doorman__agent_init(doorman_agent *agent) {
     pthread_mutexattr_t checks;
     agent->stop_by = DOORMAN_NEVER;
@@ -12376,8 +12374,8 @@ doorman_time doorman_resource_delay(const doorman_resource *resource, double n) 
     return possible ? doorman__rate_retry_after(&own->rate, n, now) : DOORMAN_NEVER;
 }
 
-/* Sets the kill switch of all open resources. The client remembers it for resources that are opened
- * later. */
+/* Sets the kill switch of all open resources. The client keeps this setting for resources that are
+ * opened later. */
 doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
