@@ -3,8 +3,8 @@
  *
  *     build/examples/demo build/doorman_server config.example.json
  *
- * On a terminal it shows a table, otherwise it prints a line every second. The last line says how
- * much of the capacity was in use, and whether it was ever exceeded.
+ * On a terminal the demo shows a table. Otherwise it prints a line every second. The last line says
+ * how much of the capacity was in use, and whether it was ever exceeded.
  */
 #include "demo.h"
 
@@ -19,7 +19,8 @@ typedef struct demo {
     const char *phase, *phase_shown;
 } demo;
 
-/* wants: queries a second; 0: the client leaves. phase: the text to show; NULL: no change. */
+/* `wants` is in queries a second. 0: the client leaves. `phase` is the text to show. NULL: no
+ * change. */
 static const struct event {
     int second, client, wants;
     const char *phase;
@@ -79,7 +80,7 @@ static void stop_server(demo *d) {
 
 /* ---- what is shown --------------------------------------------------------------------------- */
 
-/* The length of the bar for an amount, in columns. */
+/* Returns the length of the bar for an amount, in columns. */
 static int column(const demo *d, double amount) {
     int columns = (int)(amount / d->all.capacity * BAR_COLUMNS + 0.5);
     return columns < BAR_COLUMNS ? columns : BAR_COLUMNS;

@@ -76,14 +76,14 @@ static bool folder_make(char folder[256]) {
 /* ---- a server, a child process --------------------------------------------------------------- */
 
 typedef struct server {
-    const char *program, *arguments[ARGUMENTS_MAX]; /* up to a NULL, without the address */
+    const char *program, *arguments[ARGUMENTS_MAX]; /* end with NULL; do not include the address */
     char log[300], address[64];
     int port; /* 0: not chosen yet */
     pid_t process;
 } server;
 
-/* Finds a port that is not in use: the system chooses one, and this function closes it again. 0:
- * there is none. */
+/* Returns a port that is not in use. The system chooses the port, and this function closes it
+ * again. Returns 0 if there is no such port. */
 static int free_port(void) {
     struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t bytes = sizeof address;
@@ -99,7 +99,7 @@ static int free_port(void) {
     return port;
 }
 
-/* Whether a process listens on the port. */
+/* Returns whether a process listens on the port. */
 static bool answers(int port) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -175,8 +175,8 @@ static void server_stop(server *s, int signal_number) {
 typedef struct client {
     const char *name;
     int color;            /* ANSI, 1 to 6 */
-    const server *server; /* the server that it asks */
-    atomic_int wants;     /* queries a second; 0: it has left */
+    const server *server; /* the server that the client asks */
+    atomic_int wants;     /* queries a second; 0: the client has left */
     atomic_ulong done;
     doorman_agent *agent;
     doorman_resource *resource;
@@ -184,8 +184,8 @@ typedef struct client {
     double has, does;
 } client;
 
-/* Tries to do a query every 1 / wants seconds. After a delay it skips the queries that are late by
- * more than half a burst, so that they do not pile up. */
+/* Tries to do a query every 1 / wants seconds. After a delay the thread skips queries that are late
+ * by more than half a burst. */
 static void *client_main(void *argument) {
     client *c = argument;
     doorman_time next = doorman_clock();
@@ -201,8 +201,7 @@ static void *client_main(void *argument) {
     return NULL;
 }
 
-/* The fallback is pessimistic: without a lease a client does nothing, so that all use is covered by
- * leases. */
+/* The fallback is pessimistic. A client without a lease does nothing, so leases cover all use. */
 static bool client_join(client *c, int wants) {
     const char *addresses[] = {c->server->address};
     doorman_client_options options = {
@@ -231,7 +230,7 @@ static void client_leave(client *c) {
     c->agent = NULL;
 }
 
-/* Changes what a client wants: it joins if it was not there, and leaves with 0. */
+/* Changes what a client wants. A client that has not joined joins. A client that wants 0 leaves. */
 static bool client_set_wants(client *c, int wants) {
     if (wants == 0) {
         client_leave(c);
@@ -251,10 +250,12 @@ typedef struct sample {
 
 typedef struct crowd {
     double capacity;
-    int count, settle_seconds; /* use counts only after wants reach the capacity for this time */
+    int count,
+        settle_seconds; /* use counts after wants reach the capacity for this time */
     client clients[CLIENTS_MAX];
-    sample samples[SAMPLES]; /* of the last second; a tick uses samples[tick % SAMPLES] */
-    int full_ticks;          /* for how many ticks the clients have wanted at least the capacity */
+    sample
+        samples[SAMPLES]; /* the last second; a tick uses samples[tick % SAMPLES] */
+    int full_ticks;       /* the clients have wanted at least the capacity for this many ticks */
     double used, usable;
     double most_leased, most_done; /* maxima, relative to what is allowed: above 1 is a failure */
 } crowd;
@@ -297,9 +298,9 @@ static void crowd_sample_leases(crowd *all) {
     if (together) all->most_leased = larger(all->most_leased, sum / all->capacity);
 }
 
-/* Checks rule L1 for the time since the oldest sample, about a second: the queries must not exceed
- * the capacity for that time plus one burst. A thread counts a query just after it has passed the
- * limiter, so one query of each client may belong to the time before; the check allows for it. */
+/* Checks rule L1 for the time since the oldest sample, about a second. The queries must not exceed
+ * the capacity for that time plus one burst. A thread counts a query just after the query has
+ * passed the limiter. So the check allows one more query of each client. */
 static void crowd_sample_queries(crowd *all, int tick) {
     sample *newest = &all->samples[tick % SAMPLES];
     const sample *last = &all->samples[(tick + SAMPLES - 1) % SAMPLES];
@@ -352,7 +353,8 @@ static void screen_close(const screen *s) {
     if (s->terminal) printf("\x1b[?25h\x1b[?7h");
 }
 
-/* Prints a bar of one color. It sets only the background, so it works in any character set. */
+/* Prints a bar of one color. The function sets only the background, so it works in any character
+ * set. */
 static void screen_bar(const screen *s, int color, int columns) {
     if (s->colors) printf("\x1b[4%dm%*s\x1b[0m", color, columns, "");
     for (int i = 0; !s->colors && i < columns; i++) putchar('#');

@@ -36,7 +36,7 @@ static const int order_shown[SERVERS] = {ROOT, EU, EU_1, EU_2, US, US_1, US_2};
 
 enum act { WANT, KILL, START };
 
-/* server: the leaf. wants: only for WANT, the queries a second that each client of the leaf
+/* `server` is the leaf. `wants` is only for WANT: the queries a second that each client of the leaf
  * wants. */
 static const struct event {
     int second;

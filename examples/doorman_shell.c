@@ -12,7 +12,7 @@
  *     { echo get alice db/orders 700; sleep 5; echo show; } | build/examples/doorman_shell
  *
  * `status` and `watch` show the leases of this shell. With --http http://127.0.0.1:15050 they show
- * the resources of the server, each with the number of all its clients. If the server needs a
+ * the resources of the server, and the number of clients of each resource. If the server needs a
  * token, set DOORMAN_SHELL_TOKEN.
  */
 #define DOORMAN_IMPLEMENTATION
@@ -38,8 +38,7 @@
 
 enum { WORDS_MAX = 8, PATIENCE_MS = 5000 /* timeout for a response */ };
 
-/* A resource that a client asks for. The agent is the client, so all leases of a client share
- * it. */
+/* A resource that a client asks for. All leases of a client share its agent. */
 typedef struct lease {
     char client_id[DOORMAN_ID_BYTES_MAX + 1], resource_id[DOORMAN_ID_BYTES_MAX + 1];
     doorman_agent *agent;
@@ -154,8 +153,8 @@ static int http_get(const char *address, const char *authorization, cJSON **out)
     return error;
 }
 
-/* Prints one resource of the server, or all resources (NULL). Prints an error and returns false on
- * failure. */
+/* Prints one resource of the server. If the resource is NULL, prints all resources. Prints an error
+ * and returns false on failure. */
 static bool print_status(shell *s, const char *resource_id) {
     static const char *const columns[] = {"capacity", "has", "wants", "clients"};
     cJSON *status = NULL;
@@ -183,8 +182,8 @@ static bool print_status(shell *s, const char *resource_id) {
 
 /* ---- the leases of this shell ---------------------------------------------------------------- */
 
-/* Finds the first lease of a client (NULL: any) on a resource (NULL: any). Returns its place in the
- * list, or the end of the list. */
+/* Finds the first lease of a client on a resource. NULL stands for any client or any resource.
+ * Returns the place of the lease in the list, or the end of the list. */
 static lease **find(lease **at, const char *client_id, const char *resource_id) {
     for (; *at; at = &(*at)->next) {
         bool client = !client_id || strcmp((*at)->client_id, client_id) == 0;
@@ -193,8 +192,8 @@ static lease **find(lease **at, const char *client_id, const char *resource_id) 
     return at;
 }
 
-/* Releases a lease. If it is the last one of its client, it also stops the agent, which waits until
- * the lease has been released. */
+/* Releases a lease. With the last lease of a client, the function also stops the agent. The agent
+ * waits until the lease has been released. */
 static void shell_remove(shell *s, lease **at) {
     lease *l = *at;
     *at = l->next;
@@ -206,8 +205,8 @@ static void shell_remove(shell *s, lease **at) {
     free(l);
 }
 
-/* Adds a lease. The fallback is pessimistic: a client without a lease has no capacity, so that all
- * capacity that the shell shows is leased. Prints an error and returns NULL on failure. */
+/* Adds a lease. The fallback is pessimistic, so all capacity that the shell shows is leased. Prints
+ * an error and returns NULL on failure. */
 static lease *shell_add(shell *s, const char *client_id, const char *resource_id, double wants) {
     doorman_client_options client = {
         .client_id = client_id, .addresses = s->addresses, .address_count = s->address_count};
@@ -227,13 +226,13 @@ static lease *shell_add(shell *s, const char *client_id, const char *resource_id
         free(l);
         return NULL;
     }
-    strcpy(l->client_id, client_id); /* it fits: the library refuses an id that is too long */
+    strcpy(l->client_id, client_id); /* fits, because the library refuses an id that is too long */
     strcpy(l->resource_id, resource_id);
     *find(&s->first, "", "") = l; /* no id is empty, so this is the end of the list */
     return l;
 }
 
-/* Prints the leases on one resource and their sum, or all leases (NULL). */
+/* Prints the leases on one resource, and their sum. If the resource is NULL, prints all leases. */
 static void print_leases(lease **at, const char *resource_id) {
     double wants = 0, has = 0;
     puts("client               resource                       wants         has  expires in");
@@ -252,7 +251,7 @@ static void print_leases(lease **at, const char *resource_id) {
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* Prints a note once for each resource whose leases are not whole units: a gauge cannot use a part
+/* Prints a note once for each resource whose leases are not whole units. A gauge cannot use a part
  * of a unit. */
 static void warn_of_parts(shell *s, lease *l, const doorman_resource_info *info) {
     if (info->whole || info->capacity <= (double)(int64_t)info->capacity) return;
@@ -265,8 +264,8 @@ static void warn_of_parts(shell *s, lease *l, const doorman_resource_info *info)
     l->is_warned = true;
 }
 
-/* Waits for the first response. A later `get` changes only what the client wants, and takes effect
- * with its next request. */
+/* Waits for the first response. A later `get` only changes the wants of the client. The change
+ * takes effect with the client's next request. */
 static void run_get(shell *s, char **words) {
     double wants = 0;
     if (!parse_number(s, words[3], DOORMAN_AMOUNT_MAX, &wants)) return;
@@ -339,7 +338,7 @@ static void run_help(shell *s, char **words);
 
 static const struct command {
     const char *name, *arguments;
-    int least, most; /* how many words, including the name */
+    int least, most; /* the number of words, including the name */
     void (*run)(shell *s, char **words);
     const char *help;
 } commands[] = {
@@ -362,8 +361,8 @@ static void run_help(shell *s, char **words) {
         "Put an id with spaces in \"double quotes\". A # starts a comment. Ctrl-D ends the shell.");
 }
 
-/* Splits a line into words, in place, followed by NULL. Returns their number, or -1 if there are
- * too many words or a quote is not closed. */
+/* Splits a line into words, in place. NULL follows the last word. Returns the number of words.
+ * Returns -1 if there are too many words, or if a quote is not closed. */
 static int split(char *line, char *words[WORDS_MAX]) {
     int count = 0;
     for (char *at = line + strspn(line, BLANKS); *at && *at != '#'; at += strspn(at, BLANKS)) {

@@ -5,8 +5,8 @@
  *     build/examples/event_loop [http://127.0.0.1:15050 [SECONDS]]
  *
  * It makes up to 400 queries a second. Each request to the server is a POST to its HTTP port, over
- * a connection of its own. No call may block, so the host must be a numeric address: to look up a
- * name could block. Without a server the program continues with its lease, and then with the safe
+ * a connection of its own. No call may block. So the host must be a numeric address, because a name
+ * lookup could block. Without a server the program continues with its lease, and then with the safe
  * capacity. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON

@@ -4,10 +4,10 @@
  *     build/doorman_server --config config.example.json &
  *     build/examples/gauge_client
  *
- * Eight threads do transactions. Each thread waits for a unit before a transaction, and releases it
- * afterwards. Start the program several times. While the server runs, all programs together never
- * run more transactions at once than the capacity of db/orders/transactions in config.example.json.
- * Without a server each program uses the safe capacity.
+ * Eight threads do transactions. Each thread waits for a unit before a transaction, and releases
+ * the unit after the transaction. Start the program several times. While the server runs, all
+ * programs together never run more transactions at once than the capacity of db/orders/transactions
+ * in config.example.json. Without a server each program uses the safe capacity.
  */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON

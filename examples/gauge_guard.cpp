@@ -1,7 +1,7 @@
-/* A scope guard for a gauge, in C++11. It releases the units when the scope ends, also by an
- * exception.
+/* A scope guard for a gauge, in C++11. The guard releases the units when the scope ends, even if an
+ * exception ends it.
  *
- * The implementation needs C11, so compile the header once as C, and link it:
+ * The implementation needs C11. So compile the header once as C, and link the object:
  *
  *     cc -c -x c doorman.h -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -o doorman.o
  *     c++ -std=c++11 -I. examples/gauge_guard.cpp doorman.o -lnng -lcjson -o gauge_guard

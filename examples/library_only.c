@@ -1,6 +1,6 @@
-/* The library without a network, threads or a clock: a server and three clients in one process. The
- * program itself passes requests and responses, and time is a variable. Use it as a pattern to test
- * a policy: every decision of Doorman is a function call, and every run has the same result.
+/* The library without a network, threads or a clock. A server and three clients run in one process.
+ * The program itself passes requests and responses, and time is a variable. Use it as a pattern to
+ * test a policy. Every decision of Doorman is a function call, and every run has the same result.
  *
  *     cc -I. examples/library_only.c -o library_only && ./library_only
  */
@@ -53,7 +53,7 @@ static void start_client(world *w, int i, const char *client_id, double wants) {
 }
 
 /* Passes one request and its response, if the client has something to send. A real program would
- * use a network here. */
+ * use a network instead. */
 static void pass_request(world *w, doorman_client *client) {
     doorman_upstream *upstream = doorman_client_upstream(client);
     doorman_request request;
@@ -78,7 +78,8 @@ static void print_leases(world *w) {
     printf("\n");
 }
 
-/* Moves the time forward to the next moment at which a client has a request. It never sleeps. */
+/* Moves the time forward to the next moment at which a client has a request. The program never
+ * sleeps. */
 static void run_until(world *w, doorman_time end) {
     for (;;) {
         int first = 0;
